@@ -1,0 +1,30 @@
+// Cross entropy over a vocabulary that is never whole: log-sum-exp row by row, slice by slice (two passes).
+//
+// Pass 1 keeps a running maximum and a running sum of exponentials for each row (the online softmax of Milakov &
+// Gimelshein, arXiv 1805.02867). Pass 2 turns a slice of logits into the slice of their gradient, in place.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace spillway::kernels {
+
+/// Folds n logits into (maximum, sum): sum = sum over all logits so far of exp(logit - maximum). Start with
+/// maximum = -infinity, sum = 0. NaN logits make sum NaN. Relative error of exp at most 4e-7 (fp32 work).
+void softmax_stats(const std::uint16_t* logits, std::size_t n, float* maximum, float* sum);  // bf16
+void softmax_stats(const float* logits, std::size_t n, float* maximum, float* sum);
+
+/// logits[i] = scale * exp(logits[i] - log_sum_exp), rounded to nearest even for bf16.
+/// At index `label` (n or more when the label is not in this slice) it is
+/// (exp(...) - 1) * scale, rounded once.
+void softmax_gradient(std::uint16_t* logits, std::size_t n, float log_sum_exp, float scale, std::size_t label);
+void softmax_gradient(float* logits, std::size_t n, float log_sum_exp, float scale, std::size_t label);
+
+namespace scalar {
+void softmax_stats(const std::uint16_t* logits, std::size_t n, float* maximum, float* sum);
+void softmax_stats(const float* logits, std::size_t n, float* maximum, float* sum);
+void softmax_gradient(std::uint16_t* logits, std::size_t n, float log_sum_exp, float scale, std::size_t label);
+void softmax_gradient(float* logits, std::size_t n, float log_sum_exp, float scale, std::size_t label);
+}  // namespace scalar
+
+}  // namespace spillway::kernels

@@ -1,0 +1,38 @@
+// All memory the engine holds on one tier: mapped once, touched once, laid out by the plan.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "spillway/base/bytes.h"
+
+namespace spillway::memory {
+
+struct ArenaOptions {
+  bool huge_pages = true;  ///< ask for transparent huge pages; a refusal is not an error
+  bool touch = true;       ///< fault every page in at construction, so that no step pays for first touch
+};
+
+/// Anonymous zeroed memory, aligned to 2 MiB. Movable, not copyable; unmapped by the destructor.
+class Arena {
+ public:
+  Arena() = default;
+  /// Throws Error(does_not_fit) with the bytes asked when the kernel refuses. size 0 is an empty arena.
+  explicit Arena(Bytes size, ArenaOptions options = {});
+  ~Arena();
+  Arena(Arena&& other) noexcept;
+  Arena& operator=(Arena&& other) noexcept;
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] Bytes size() const noexcept { return size_; }
+  [[nodiscard]] std::span<std::byte> span() const noexcept { return {data_, size_}; }
+
+ private:
+  std::byte* data_ = nullptr;
+  Bytes size_ = 0;    ///< as asked
+  Bytes mapped_ = 0;  ///< as mapped: `size_` rounded up to huge pages
+};
+
+}  // namespace spillway::memory

@@ -1,0 +1,124 @@
+// From tensors to blocks to chunks: which bytes move together.
+//
+// A layout follows from the model and the configuration alone, never from a budget or a placement, so that the same
+// configuration reduces and rounds in the same order wherever its bytes lie (design: rule of determinism).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "spillway/base/bytes.h"
+
+namespace spillway::state {
+
+/// Element type of the compute weight and of the gradient field.
+enum class ComputeType : std::uint8_t {
+  bf16,  ///< weight bf16 + 16-bit residual, gradient bf16
+  fp32,  ///< weight fp32, no residual, gradient fp32
+};
+
+struct TensorSpec {
+  std::string name;                 ///< as in the checkpoint, e.g. "model.layers.0.mlp.up_proj.weight"
+  std::vector<std::int64_t> shape;  ///< all dimensions > 0
+  bool decay = false;               ///< weight decay applies
+};
+
+/// How a block takes part in a step.
+enum class BlockRole : std::uint8_t {
+  embedding,  ///< one table [rows, columns], cut into slices of whole rows; visited by gathering rows
+  layer,      ///< any tensors, contiguous in memory while it is visited; visited forward and backward
+  head,       ///< one matrix [rows, columns], cut like an embedding; visited twice, slice by slice
+};
+
+struct BlockSpec {
+  std::string name;
+  BlockRole role = BlockRole::layer;
+  std::vector<TensorSpec> tensors;  ///< embedding and head: exactly one, of two dimensions
+};
+
+/// Where one tensor lies in its block.
+struct Tensor {
+  TensorSpec spec;
+  std::size_t block = 0;       ///< index into Layout::blocks()
+  std::uint64_t first = 0;     ///< first element, counted from the start of the block
+  std::uint64_t elements = 0;  ///< product of the shape
+};
+
+/// What moves together: a contiguous range of a block.
+struct Chunk {
+  std::size_t id = 0;          ///< index into Layout::chunks()
+  std::size_t block = 0;       ///< index into Layout::blocks()
+  std::uint64_t first = 0;     ///< first element, counted from the start of the block
+  std::uint64_t elements = 0;  ///< elements moved: `used` padded to a multiple of kChunkGranule
+  std::uint64_t used = 0;      ///< elements from `first` on that belong to the block (gaps between tensors included)
+};
+
+/// The part of a tensor that lies in a chunk.
+struct Span {
+  std::size_t tensor = 0;          ///< index into Layout::tensors()
+  std::uint64_t tensor_first = 0;  ///< first element, counted from the start of the tensor
+  std::uint64_t chunk_first = 0;   ///< first element, counted from the start of the chunk
+  std::uint64_t elements = 0;      ///< > 0
+};
+
+struct Block {
+  std::string name;
+  BlockRole role = BlockRole::layer;
+  std::size_t first_tensor = 0, tensors = 0;  ///< range in Layout::tensors()
+  std::size_t first_chunk = 0, chunks = 0;    ///< range in Layout::chunks()
+  std::uint64_t elements = 0;                 ///< sum of its chunks' `elements`
+  std::uint64_t rows = 0, columns = 0;        ///< embedding and head: shape of the table; else 0
+  std::uint64_t slice_rows = 0;               ///< embedding and head: rows of every slice but the last
+};
+
+/// Elements every chunk is a multiple of: 2048 bf16 are 4096 bytes, the alignment of direct I/O.
+inline constexpr std::uint64_t kChunkGranule = 2048;
+/// Tensors in a layer block start at multiples of this many elements (a cache line of bf16 and of fp32).
+inline constexpr std::uint64_t kTensorAlignment = 64;
+inline constexpr std::uint64_t kDefaultChunkElements = 4 * 1024 * 1024;
+
+class Layout {
+ public:
+  /// `chunk_elements`: upper bound of a chunk of a layer, target of a slice; > 0, rounded up to kChunkGranule.
+  /// Throws Error(bad_input) naming the tensor for an empty block, an empty or repeated name, a dimension <= 0, or a
+  /// table that is not of two dimensions.
+  explicit Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements = kDefaultChunkElements);
+
+  [[nodiscard]] const std::vector<Block>& blocks() const noexcept { return blocks_; }
+  [[nodiscard]] const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
+  [[nodiscard]] const std::vector<Chunk>& chunks() const noexcept { return chunks_; }
+  /// Parts of tensors in chunk `id`, by rising chunk_first.
+  [[nodiscard]] const std::vector<Span>& spans(std::size_t id) const { return spans_.at(id); }
+  /// Elements of all tensors, padding not counted.
+  [[nodiscard]] std::uint64_t parameters() const noexcept { return parameters_; }
+  [[nodiscard]] std::uint64_t largest_chunk() const noexcept { return largest_chunk_; }
+
+ private:
+  void add_layer(const BlockSpec& spec);
+  void add_table(const BlockSpec& spec);
+  void add_tensors(const BlockSpec& spec, std::uint64_t alignment);
+  void add_chunk(std::uint64_t first, std::uint64_t used);
+
+  std::uint64_t chunk_elements_;
+  std::uint64_t parameters_ = 0;
+  std::uint64_t largest_chunk_ = 0;
+  std::vector<Block> blocks_;
+  std::vector<Tensor> tensors_;
+  std::vector<Chunk> chunks_;
+  std::vector<std::vector<Span>> spans_;
+};
+
+/// Bytes per element of each field group of a chunk.
+struct FieldBytes {
+  Bytes weight;  ///< compute weight
+  Bytes state;   ///< residual (bf16 only), then exp_avg, then exp_avg_sq, each a contiguous array of the chunk
+  Bytes grad;    ///< gradient
+};
+
+[[nodiscard]] constexpr FieldBytes field_bytes(ComputeType type) noexcept {
+  return type == ComputeType::bf16 ? FieldBytes{2, 2 + 4 + 4, 2} : FieldBytes{4, 4 + 4, 4};
+}
+
+}  // namespace spillway::state

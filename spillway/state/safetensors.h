@@ -1,0 +1,81 @@
+// Safetensors in and out, as a stream: a file or a sharded checkpoint is never whole in memory.
+//
+// Format: 8 bytes little-endian header length, JSON header {name: {dtype, shape, data_offsets}}, data. A header that
+// lies (length, offsets, overlaps, holes, shape times dtype unequal to the bytes) is refused by name before any use.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "spillway/base/bytes.h"
+
+namespace spillway::state {
+
+struct StoredTensor {
+  std::string name;
+  std::string dtype;  ///< as in the header: "BF16", "F16", "F32", ...
+  std::vector<std::int64_t> shape;
+  std::uint64_t elements = 0;
+  Bytes element_bytes = 0;
+  std::size_t file = 0;  ///< index into SafetensorsReader::files()
+  Bytes offset = 0;      ///< of its first byte in that file
+};
+
+/// Opens `model.safetensors`, or the shards named by `model.safetensors.index.json`, of a directory; or one file.
+class SafetensorsReader {
+ public:
+  /// Throws Error(bad_input) with the file and the tensor: nothing found, an index that names a missing shard or
+  /// tensor, a truncated file, a header that lies, a tensor that is in two shards.
+  explicit SafetensorsReader(const std::filesystem::path& directory_or_file);
+  ~SafetensorsReader();
+  SafetensorsReader(SafetensorsReader&&) noexcept;
+  SafetensorsReader& operator=(SafetensorsReader&&) noexcept;
+
+  [[nodiscard]] const std::map<std::string, StoredTensor>& tensors() const noexcept { return tensors_; }
+  [[nodiscard]] const std::vector<std::filesystem::path>& files() const noexcept { return files_; }
+  /// nullptr when there is none.
+  [[nodiscard]] const StoredTensor* find(const std::string& name) const;
+
+  /// Raw elements [first, first + count) of a tensor into `out` (count * element_bytes bytes). The pages read are
+  /// dropped from the page cache. Throws Error(io) with the file; Error(internal) out of range.
+  void read(const StoredTensor& tensor, std::uint64_t first, std::uint64_t count, std::byte* out) const;
+  /// The same converted to fp32 exactly (BF16, F16, F32; F64 rounded). Other types: Error(bad_input) naming the tensor.
+  void read_fp32(const StoredTensor& tensor, std::uint64_t first, std::uint64_t count, float* out) const;
+
+ private:
+  struct Files;
+  std::map<std::string, StoredTensor> tensors_;
+  std::vector<std::filesystem::path> files_;
+  std::unique_ptr<Files> open_;
+};
+
+struct TensorOut {
+  std::string name;
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+};
+
+/// Writes `BASE.safetensors`, or `BASE-00001-of-0000N.safetensors` and `BASE.safetensors.index.json` as transformers'
+/// save_pretrained does (tensors in the order given, a shard is closed before it would exceed `max_shard`; metadata
+/// {"format": "pt"}; the index has metadata.total_size and weight_map). Bytes may arrive in any order.
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(const std::filesystem::path& directory, const std::string& base, std::vector<TensorOut> tensors,
+                    Bytes max_shard = 50'000'000'000);
+  ~SafetensorsWriter();  ///< without finish(): closes and removes what was written
+  /// `bytes` at element `first` of tensor number `tensor` (index into the list given). Error(io) with file and errno.
+  void write(std::size_t tensor, std::uint64_t first, std::span<const std::byte> bytes);
+  /// Checks that every byte was written exactly once, flushes (fsync), closes, writes the index.
+  void finish();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace spillway::state
