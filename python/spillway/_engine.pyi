@@ -1,0 +1,87 @@
+"""The C++ engine as Python sees it. Arrays are anything with the buffer or DLPack protocol (NumPy, CPU torch tensors)."""
+
+from typing import Any, Literal
+
+class Visit:
+    """One block's turn on the compute device. Offsets are bytes from the start of `Engine.memory()`."""
+
+    kind: Literal["forward", "head_loss", "head_gradient", "backward", "embedding_backward", "end"]
+    block: int  # index into the description's blocks
+    slice: int  # head visits: index of the slice; else 0
+    first_row: int  # head visits: first vocabulary row of the slice; else 0
+    rows: int  # head visits: rows of the slice; else 0
+    weights: int  # the block's weights (forward, backward) or the slice's rows (head visits), contiguous
+    input: int  # [tokens, hidden] compute type: input of the block; head visits: the output of the last layer block
+    output: int  # forward: [tokens, hidden], written by the caller; else 0
+    hidden_gradient: int  # backward: [tokens, hidden] compute type: d loss / d output on entry, d input on exit
+    accumulator: int  # head_gradient and the first backward: [tokens, hidden] fp32 scratch; else 0
+
+class Engine:
+    """One run's state on its tiers and the schedule that moves it.
+
+    `description` (JSON): {"compute_dtype": "bf16"|"fp32", "hidden_size": H, "micro_batches": most per step,
+    "tokens": most per step, padding included, "tied_head": bool, "blocks": [{"name", "role": "embedding"|"layer"|"head",
+    "tensors": [{"name", "shape": [..], "decay": bool}]}]}. Blocks in order of execution: at most one embedding first,
+    layers (final norm and the like are a last block of role layer), at most one head last; a tied head has no block.
+
+    `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "placement": {...},
+    "storage": [{"directory", "capacity"}], "profile": {...}, "seconds": {visit kind: seconds, as rehearsed}}.
+
+    Construction plans and allocates nothing; MemoryError with a message when it does not fit.
+    """
+
+    def __init__(self, description: str, settings: str) -> None: ...
+    def plan(self) -> str:
+        """plan.json as text."""
+    def start(self) -> None:
+        """Maps the arena, creates the volume, starts the lanes."""
+    def close(self) -> None: ...
+    def memory(self) -> Any:
+        """The arena as one uint8 array (shared, not copied); after start()."""
+    def tensor_offset(self, tensor: int) -> int:
+        """First element of tensor number `tensor` (counted over all blocks, in description order) within its block."""
+
+    # State in and out. All of these first wait for pending updates.
+    def load_weights(self, checkpoint: str, stored_names: dict[str, str]) -> None: ...
+    def store_tensor(self, tensor: int, first: int, values: Any) -> None:
+        """fp32 values of elements [first, first + len) of one tensor: random initialisation."""
+    def fetch_tensor(self, tensor: int, first: int, values: Any) -> None:
+        """The reverse: the fp32 master into `values`."""
+    def save_weights(self, directory: str, max_shard: int) -> None: ...
+    def save_state(self, directory: str, step: int) -> None: ...
+    def load_state(self, directory: str, weights: str) -> int:
+        """From DIR of save_state and the checkpoint's weights; returns the step count."""
+
+    # One step: begin, visits in order, end.
+    def begin_step(self, ids: Any, counts: list[int], training: bool) -> None:
+        """ids: int64, the token ids of all micro-batches, one after the other, padding included; counts: tokens of each."""
+    def embedding_forward(self, output: Any) -> None:
+        """Gathers the rows of all ids into output [tokens, hidden] (compute type). First call after begin_step, when the
+        description has an embedding."""
+    def next_visit(self) -> Visit:
+        """Blocks until the next visit's bytes are in memory. Kind "end" when the step has no more."""
+    def end_visit(self) -> None: ...
+    def gradient(self, tensor: int, values: Any, micro_batch: int) -> None:
+        """In a backward visit: one micro-batch's gradient of a tensor of the block (compute type, tensor's shape,
+        contiguous). Micro-batches in rising order; a tensor that got none has gradient zero."""
+    def head_gradient(self, values: Any, micro_batch: int) -> None:
+        """In a head_gradient visit: one micro-batch's gradient [rows, hidden] of the slice (compute type)."""
+    def embedding_backward(self, values: Any) -> None:
+        """In the embedding_backward visit: d loss / d embedding output, [tokens, hidden] (compute type)."""
+    def end_step(self, update: dict[str, float]) -> dict[str, float]:
+        """training: {"learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "max_grad_norm" (0 = off)} ->
+        {"grad_norm", "clip", "skipped", "step", "seconds", "stall_seconds"}; the update itself runs behind the next step."""
+    def flush(self) -> None:
+        """Waits until every pending update is done and on its tier."""
+
+    # Kernels for the loss, over the engine's compute threads.
+    def loss_stats(self, logits: Any, first_row: int, labels: Any, maximum: Any, sum: Any, gold: Any) -> None:
+        """logits [tokens, rows] (compute type); labels int64 [tokens] in the whole vocabulary; fp32 [tokens] running
+        maximum (start -inf), sum of exponentials (start 0), label's logit (start 0)."""
+    def loss_gradient(self, logits: Any, first_row: int, labels: Any, log_sum_exp: Any, scale: float) -> None:
+        """In place: d loss / d logits of the slice, times scale."""
+
+    def counters(self) -> str:
+        """JSON: bytes per path and direction, busy seconds, peaks per tier, stall seconds by cause."""
+    def timeline(self) -> str:
+        """JSON: the last steps' tasks in Chrome's trace event format (opens in Perfetto)."""
