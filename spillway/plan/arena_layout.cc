@@ -1,0 +1,155 @@
+#include "spillway/plan/arena_layout.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace spillway::plan {
+namespace {
+
+constexpr Bytes kAlignment = 4096;
+
+bool contains(const Buffer& buffer, std::uint32_t position) {
+  if (buffer.whole) return true;
+  if (buffer.first <= buffer.last) return buffer.first <= position && position <= buffer.last;
+  return position >= buffer.first || position <= buffer.last;
+}
+
+bool together(const Buffer& a, const Buffer& b) {
+  return a.whole || b.whole || contains(a, b.first) || contains(b, a.first);
+}
+
+struct Range {
+  Bytes begin = 0, end = 0;
+};
+
+Bytes lowest_gap(std::vector<Range>& taken, Bytes bytes) {
+  std::sort(taken.begin(), taken.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  Bytes at = 0;
+  for (const auto& range : taken) {
+    if (range.begin >= at + bytes) break;
+    at = std::max(at, range.end);
+  }
+  return at;
+}
+
+}  // namespace
+
+Bytes lay_out(Schedule& schedule) {
+  auto& buffers = schedule.buffers;
+  std::vector<Index> order(buffers.size());
+  std::iota(order.begin(), order.end(), Index{0});
+  // Whole-step buffers go to the bottom; then the large, then the early.
+  std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) {
+    if (buffers[a].whole != buffers[b].whole) return buffers[a].whole;
+    if (buffers[a].bytes != buffers[b].bytes) return buffers[a].bytes > buffers[b].bytes;
+    return buffers[a].first < buffers[b].first;
+  });
+  Bytes floor = 0;  // end of the whole-step buffers
+  Bytes total = 0;
+  std::vector<Index> placed;
+  std::vector<Range> taken;
+  for (const auto index : order) {
+    auto& buffer = buffers[index];
+    const auto bytes = round_up(buffer.bytes, kAlignment);
+    if (buffer.whole) {
+      buffer.offset = floor;
+      floor += bytes;
+    } else {
+      taken.clear();
+      for (const auto other : placed) {
+        if (together(buffer, buffers[other])) {
+          const auto begin = buffers[other].offset - floor;
+          taken.push_back({begin, begin + round_up(buffers[other].bytes, kAlignment)});
+        }
+      }
+      buffer.offset = floor + lowest_gap(taken, bytes);
+      placed.push_back(index);
+    }
+    total = std::max(total, buffer.offset + bytes);
+  }
+  return total;
+}
+
+Bytes live_peak(const Schedule& schedule) {
+  std::vector<std::int64_t> change(schedule.positions + 2, 0);
+  std::int64_t whole = 0;
+  const auto add = [&](std::uint32_t first, std::uint32_t last, std::int64_t bytes) {
+    change[first] += bytes;
+    change[last + 1] -= bytes;
+  };
+  for (const auto& buffer : schedule.buffers) {
+    const auto bytes = static_cast<std::int64_t>(round_up(buffer.bytes, kAlignment));
+    if (buffer.whole) {
+      whole += bytes;
+    } else if (buffer.first <= buffer.last) {
+      add(buffer.first, buffer.last, bytes);
+    } else {
+      add(buffer.first, schedule.positions, bytes);
+      add(0, buffer.last, bytes);
+    }
+  }
+  std::int64_t now = whole, peak = whole;
+  for (std::uint32_t p = 0; p < schedule.positions; ++p) {
+    now += change[p];
+    peak = std::max(peak, now);
+  }
+  return static_cast<Bytes>(peak);
+}
+
+namespace {
+
+/// Removes [begin, end) from `open`; true when anything was removed.
+bool cover(std::vector<Range>& open, Bytes begin, Bytes end) {
+  bool hit = false;
+  std::vector<Range> rest;
+  for (const auto& range : open) {
+    if (range.end <= begin || end <= range.begin) {
+      rest.push_back(range);
+      continue;
+    }
+    hit = true;
+    if (range.begin < begin) rest.push_back({range.begin, begin});
+    if (end < range.end) rest.push_back({end, range.end});
+  }
+  open = std::move(rest);
+  return hit;
+}
+
+struct Former {
+  std::uint32_t age = 0;  // positions since it was let go
+  Index buffer = kNone;
+  bool previous = false;
+};
+
+}  // namespace
+
+void add_reuse_dependencies(Schedule& schedule) {
+  const auto& buffers = schedule.buffers;
+  std::vector<Former> formers;
+  for (Index i = 0; i < buffers.size(); ++i) {
+    const auto& buffer = buffers[i];
+    if (buffer.whole) continue;
+    formers.clear();
+    const auto end = buffer.offset + buffer.bytes;
+    for (Index j = 0; j < buffers.size(); ++j) {
+      const auto& other = buffers[j];
+      // A buffer follows itself, too: its former user is its own last use, one step ago.
+      if (other.whole || other.offset >= end || buffer.offset >= other.offset + other.bytes) continue;
+      const bool previous = other.last >= buffer.first;
+      const auto age = previous ? buffer.first + schedule.positions - other.last : buffer.first - other.last;
+      formers.push_back({age, j, previous});
+    }
+    std::sort(formers.begin(), formers.end(), [](const Former& a, const Former& b) { return a.age < b.age; });
+    std::vector<Range> open{{buffer.offset, end}};
+    for (const auto& former : formers) {
+      const auto& other = buffers[former.buffer];
+      if (!cover(open, other.offset, other.offset + other.bytes)) continue;
+      for (const auto task : buffer.first_tasks) {
+        for (const auto last : other.last_tasks) schedule.tasks[task].needs.push_back({last, former.previous});
+      }
+      if (open.empty()) break;
+    }
+  }
+}
+
+}  // namespace spillway::plan

@@ -1,0 +1,55 @@
+// What the planner is told: the model, the work of a step, the budgets, and what was measured of the machine.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "spillway/base/bytes.h"
+#include "spillway/state/layout.h"
+
+namespace spillway::plan {
+
+/// The model and the largest step it will be asked for.
+struct Description {
+  state::ComputeType type = state::ComputeType::bf16;
+  std::vector<state::BlockSpec> blocks;  ///< in order of execution: [embedding] layers... [head]
+  bool tied_head = false;                ///< the embedding's table is the head's matrix, too
+  std::uint64_t hidden = 0;              ///< elements of a border activation per token; 0 = no border activations
+  std::uint64_t tokens = 0;              ///< most tokens of a step, padding included
+  std::uint64_t micro_batches = 1;       ///< most micro-batches of a step
+  std::uint64_t chunk_elements = state::kDefaultChunkElements;
+};
+
+/// Share of each field group that stays in DRAM, 0 to 1; empty = the planner decides.
+struct Placement {
+  std::optional<double> weight, state, grad, activation;
+};
+
+/// Budgets in bytes.
+struct Budget {
+  Bytes dram = 0;     ///< for the whole process
+  Bytes process = 0;  ///< interpreter, libraries and the rest that is there before the arena
+  Bytes work = 0;     ///< PyTorch's working set, rehearsed
+  bool has_path = false;
+  Bytes path_capacity = 0;
+  std::string path_name = "path:0";
+  Placement placement;
+  std::uint64_t window = 0;  ///< blocks in flight in backward; 0 = the planner decides
+};
+
+/// Rates of the machine: bytes and elements per second, seconds per visit at the largest step. 0 = unknown.
+struct Rates {
+  unsigned cores = 1;
+  double read = 0, write = 0;                  ///< one direction alone
+  double mixed = 0;                            ///< both directions at once, summed
+  double update = 0;                           ///< elements per second, one thread
+  double io_cores = 0.1;                       ///< cores that the path's thread keeps busy at full speed
+  double forward = 0, backward = 0;            ///< one layer block of average size, all micro-batches
+  double head_loss = 0, head_gradient = 0;     ///< one slice, all micro-batches
+  double tail_forward = 0, tail_backward = 0;  ///< the last layer block when a head follows
+  double between = 0;                          ///< once a step: prologue, embedding, hand-over
+};
+
+}  // namespace spillway::plan

@@ -1,0 +1,376 @@
+#include "spillway/plan/planner.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "spillway/base/error.h"
+#include "spillway/plan/arena_layout.h"
+
+namespace spillway::plan {
+namespace {
+
+using state::BlockRole;
+
+enum class Group : std::uint8_t { weight, activation, grad, state };
+
+/// What can be made resident together: a block's weights, one border, one chunk's state.
+struct Unit {
+  Group group;
+  Index first = 0;  ///< chunk; border for activations
+  Index count = 1;
+  Bytes bytes = 0;
+};
+
+class Planner {
+ public:
+  Planner(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates)
+      : description_(description),
+        layout_(layout),
+        budget_(budget),
+        rates_(rates),
+        bytes_(field_bytes(description.type)) {}
+
+  Plan make() {
+    check_placement();
+    list_units();
+    const Bytes fixed = budget_.process + budget_.work + kEngineBytes;
+    room_ = budget_.dram > fixed ? budget_.dram - fixed : 0;
+    choose();
+    check_path();
+    return finish(fixed);
+  }
+
+  /// Smallest arena this placement allows.
+  Bytes smallest() {
+    list_units();
+    return measure(fixed_residency(), scaled(0)).second;
+  }
+
+ private:
+  [[nodiscard]] std::optional<double> wish(Group group) const {
+    const auto& p = budget_.placement;
+    const std::optional<double> all[] = {p.weight, p.activation, p.grad, p.state};
+    return all[static_cast<int>(group)];
+  }
+
+  void check_placement() const {
+    if (budget_.has_path) return;
+    for (const auto group : {Group::weight, Group::activation, Group::grad, Group::state}) {
+      if (wish(group).value_or(1) < 1) {
+        throw Error(ErrorCode::bad_input,
+                    "placement asks for a storage path, but there is none; add --storage DIR or use --placement dram");
+      }
+    }
+  }
+
+  // ---- units ----
+
+  void list_units() {
+    if (!units_.empty()) return;
+    for (const auto group : {Group::weight, Group::activation, Group::grad, Group::state}) {
+      if (group == Group::activation) {
+        list_borders();
+      } else {
+        list_fields(group);
+      }
+    }
+  }
+
+  void list_borders() {
+    const auto bytes =
+        description_.tokens * description_.hidden * (description_.type == state::ComputeType::bf16 ? 2 : 4);
+    for (Index i = 0; i < borders(); ++i) units_.push_back({Group::activation, i, 1, bytes});
+  }
+
+  [[nodiscard]] Index borders() const {
+    return static_cast<Index>(std::count_if(layout_.blocks().begin(), layout_.blocks().end(),
+                                            [](const auto& b) { return b.role == BlockRole::layer; }));
+  }
+
+  void list_fields(Group group) {
+    const auto field = group == Group::weight ? bytes_.weight : group == Group::grad ? bytes_.grad : bytes_.state;
+    for (const auto& block : layout_.blocks()) {
+      const auto first = static_cast<Index>(block.first_chunk);
+      const auto chunks = static_cast<Index>(block.chunks);
+      if (block.role == BlockRole::layer && group != Group::state) {
+        units_.push_back({group, first, chunks, block.elements * field});
+        continue;
+      }
+      for (Index c = first; c < first + chunks; ++c) {
+        if (group == Group::grad && !has_dense_grad(description_, layout_, c)) continue;
+        units_.push_back({group, c, 1, layout_.chunks()[c].elements * field});
+      }
+    }
+  }
+
+  void keep(Residency& residency, const Unit& unit) const {
+    auto& flags = unit.group == Group::weight       ? residency.weight
+                  : unit.group == Group::activation ? residency.activation
+                  : unit.group == Group::grad       ? residency.grad
+                                                    : residency.state;
+    std::fill_n(flags.begin() + unit.first, unit.count, true);
+  }
+
+  [[nodiscard]] Residency nothing() const {
+    const auto chunks = layout_.chunks().size();
+    return {std::vector<bool>(chunks, false), std::vector<bool>(chunks, false), std::vector<bool>(chunks, false),
+            std::vector<bool>(borders(), false)};
+  }
+
+  /// What the caller fixed; everything when there is no path.
+  Residency fixed_residency() {
+    auto residency = nothing();
+    free_.clear();
+    for (const auto group : {Group::weight, Group::activation, Group::grad, Group::state}) {
+      const auto share = budget_.has_path ? wish(group) : std::optional<double>(1.0);
+      Bytes total = 0, kept = 0;
+      for (const auto& unit : units_) total += unit.group == group ? unit.bytes : 0;
+      for (std::size_t i = 0; i < units_.size(); ++i) {
+        const auto& unit = units_[i];
+        if (unit.group != group) continue;
+        if (!share) {
+          free_.push_back(i);
+        } else if (static_cast<double>(kept) < *share * static_cast<double>(total) - 0.5) {
+          keep(residency, unit);
+          kept += unit.bytes;
+        }
+      }
+    }
+    return residency;
+  }
+
+  [[nodiscard]] Residency with_free(Residency residency, std::size_t count) const {
+    for (std::size_t i = 0; i < count; ++i) keep(residency, units_[free_[i]]);
+    return residency;
+  }
+
+  // ---- search ----
+
+  /// Level 0 is the least that works; each level keeps more chunks in flight.
+  [[nodiscard]] Lookahead scaled(std::uint32_t level) const {
+    Lookahead out{.state_read = 1, .write = 1, .weight_read = 1, .backward = 1, .grad_write = 1, .head = 1};
+    if (level > 0) {
+      out = {.state_read = 1 + level,
+             .write = 1 + level,
+             .weight_read = std::min(1 + level, 8U),
+             .backward = 2,
+             .grad_write = 2,
+             .head = 2};
+    }
+    if (budget_.window > 0) out.backward = static_cast<std::uint32_t>(budget_.window);
+    const auto most = static_cast<std::uint32_t>(layout_.chunks().size());
+    out.state_read = std::min(out.state_read, most);
+    out.write = std::min(out.write, most);
+    return out;
+  }
+
+  std::pair<Schedule, Bytes> measure(const Residency& residency, const Lookahead& lookahead) const {
+    auto schedule = make_schedule(description_, layout_, residency, lookahead);
+    const auto bytes = lay_out(schedule);
+    return {std::move(schedule), bytes};
+  }
+
+  bool try_it(const Residency& residency, const Lookahead& lookahead) {
+    auto schedule = make_schedule(description_, layout_, residency, lookahead);
+    if (live_peak(schedule) > room_) return false;
+    const auto bytes = lay_out(schedule);
+    if (bytes > room_) return false;
+    plan_.schedule = std::move(schedule);
+    plan_.arena = bytes;
+    plan_.residency = residency;
+    plan_.lookahead = lookahead;
+    return true;
+  }
+
+  void choose() {
+    const auto base = fixed_residency();
+    std::uint32_t level = 0;
+    if (!try_it(base, scaled(0))) refuse(measure(base, scaled(0)).second);
+    for (const std::uint32_t wanted : {3U, 2U, 1U}) {
+      if (try_it(base, scaled(wanted))) {
+        level = wanted;
+        break;
+      }
+    }
+    const auto kept = largest(free_.size(), [&](std::size_t n) { return try_it(with_free(base, n), scaled(level)); });
+    const auto residency = with_free(base, kept);
+    const auto chunks = layout_.chunks().size();
+    largest(chunks > level ? chunks - level : 0, [&](std::size_t more) {
+      return more == 0 || try_it(residency, scaled(level + static_cast<std::uint32_t>(more)));
+    });
+  }
+
+  /// Largest n in [0, most] for which `fits(n)`, which is true for 0 and monotone; leaves the plan of that n behind.
+  template <class Fits>
+  std::size_t largest(std::size_t most, Fits fits) {
+    std::size_t low = 0, high = most;
+    while (low < high) {
+      const auto middle = low + (high - low + 1) / 2;
+      if (fits(middle)) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    return low;
+  }
+
+  // ---- refusals ----
+
+  [[noreturn]] void refuse(Bytes arena) const {
+    const Bytes fixed = budget_.process + budget_.work + kEngineBytes;
+    auto message =
+        text("does not fit in DRAM: the smallest plan for this placement needs ", human(fixed + arena),
+             " (interpreter and libraries ", human(budget_.process), ", PyTorch's working set ", human(budget_.work),
+             ", arena ", human(arena), ", engine ", human(kEngineBytes), "), and dram_budget is ", human(budget_.dram),
+             ". It would fit with --dram_budget ", ceil_div(fixed + arena, MiB), "MiB");
+    auto other = budget_;
+    other.has_path = true;
+    other.placement = {};
+    const auto spilled = Planner(description_, layout_, other, rates_).smallest();
+    if (spilled + MiB < arena) {
+      message += budget_.has_path
+                     ? text(", with --placement auto and --dram_budget ", ceil_div(fixed + spilled, MiB), "MiB")
+                     : text(", with --storage DIR and --dram_budget ", ceil_div(fixed + spilled, MiB), "MiB");
+    }
+    message += ", or with a smaller max_length or per_device_train_batch_size";
+    throw Error(ErrorCode::does_not_fit, message);
+  }
+
+  void check_path() {
+    plan_.path_classes = path_extents(description_, layout_, plan_.residency);
+    for (const auto& [name, bytes] : plan_.path_classes) plan_.path_bytes += bytes;
+    if (!budget_.has_path || plan_.path_bytes <= budget_.path_capacity) return;
+    throw Error(ErrorCode::does_not_fit,
+                text("does not fit on ", budget_.path_name, ": the plan needs ", human(plan_.path_bytes),
+                     " there, and ", human(budget_.path_capacity),
+                     " are available. It would fit with a larger capacity or a directory "
+                     "with more free space, or with more DRAM (--dram_budget) and --placement auto"));
+  }
+
+  // ---- the result ----
+
+  Plan finish(Bytes fixed) {
+    add_reuse_dependencies(plan_.schedule);
+    plan_.dram_peak = fixed + plan_.arena;
+    for (const auto& task : plan_.schedule.tasks) {
+      if (task.lane == Lane::read) plan_.read_per_step += task.bytes;
+      if (task.lane == Lane::write) plan_.written_per_step += task.bytes;
+    }
+    plan_.prediction = simulate(plan_.schedule, description_, layout_, rates_, 3, budget_.path_name);
+    count_classes();
+    return std::move(plan_);
+  }
+
+  void count_classes() {
+    static constexpr const char* kNames[] = {"weight", "state", "grad", "activation", "window", "staging", "scratch"};
+    const auto& schedule = plan_.schedule;
+    std::vector<std::vector<std::int64_t>> change(std::size(kNames),
+                                                  std::vector<std::int64_t>(schedule.positions + 2, 0));
+    for (const auto& buffer : schedule.buffers) {
+      auto& row = change[static_cast<std::size_t>(buffer.kind)];
+      const auto bytes = static_cast<std::int64_t>(buffer.bytes);
+      const auto add = [&](std::uint32_t first, std::uint32_t last) {
+        row[first] += bytes;
+        row[last + 1] -= bytes;
+      };
+      if (buffer.whole) {
+        add(0, schedule.positions - 1);
+      } else if (buffer.first <= buffer.last) {
+        add(buffer.first, buffer.last);
+      } else {
+        add(buffer.first, schedule.positions - 1);
+        add(0, buffer.last);
+      }
+    }
+    std::vector<std::int64_t> now(std::size(kNames), 0), best(std::size(kNames), 0);
+    std::int64_t peak = -1;
+    for (std::uint32_t p = 0; p < schedule.positions; ++p) {
+      std::int64_t sum = 0;
+      for (std::size_t k = 0; k < now.size(); ++k) sum += now[k] += change[k][p];
+      if (sum > peak) {
+        peak = sum;
+        best = now;
+      }
+    }
+    for (std::size_t k = 0; k < best.size(); ++k) {
+      if (best[k] > 0) plan_.dram_classes[kNames[k]] = static_cast<Bytes>(best[k]);
+    }
+    const auto gaps = static_cast<std::int64_t>(plan_.arena) - peak;
+    if (gaps > 0) plan_.dram_classes["gaps"] = static_cast<Bytes>(gaps);
+  }
+
+  const Description& description_;
+  const state::Layout& layout_;
+  const Budget& budget_;
+  const Rates& rates_;
+  const state::FieldBytes bytes_;
+  std::vector<Unit> units_;
+  std::vector<std::size_t> free_;  ///< units the planner may keep, most traffic saved per byte first
+  Bytes room_ = 0;
+  Plan plan_;
+};
+
+}  // namespace
+
+std::map<std::string, Bytes> path_extents(const Description& description, const state::Layout& layout,
+                                          const Residency& residency, Bytes granule) {
+  const auto bytes = state::field_bytes(description.type);
+  std::map<std::string, Bytes> out;
+  for (Index c = 0; c < layout.chunks().size(); ++c) {
+    const auto elements = layout.chunks()[c].elements;
+    if (!residency.weight[c]) out["weight"] += round_up(elements * bytes.weight, granule);
+    if (!residency.state[c]) out["state"] += round_up(elements * bytes.state, granule);
+    if (!residency.grad[c] && has_dense_grad(description, layout, c)) {
+      out["grad"] += round_up(elements * bytes.grad, granule);
+    }
+  }
+  const auto border = description.tokens * description.hidden * (description.type == state::ComputeType::bf16 ? 2 : 4);
+  for (const auto resident : residency.activation) {
+    if (!resident && border > 0) out["activation"] += round_up(border, granule);
+  }
+  return out;
+}
+
+Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
+  return Planner(description, layout, budget, rates).make();
+}
+
+std::string to_json(const Plan& plan, const Description& description, const state::Layout& layout,
+                    const Budget& budget) {
+  using nlohmann::json;
+  json out;
+  out["fits"] = true;
+  out["parameters"] = layout.parameters();
+  out["compute_dtype"] = description.type == state::ComputeType::bf16 ? "bf16" : "fp32";
+  out["tiers"] = json::array({{{"name", "dram"}, {"capacity", budget.dram}, {"planned_peak", plan.dram_peak}}});
+  auto& classes = out["bytes"] = json::array();
+  const auto add = [&](const std::string& name, const std::string& tier, Bytes bytes) {
+    classes.push_back({{"class", name}, {"tier", tier}, {"bytes", bytes}});
+  };
+  add("interpreter and libraries", "dram", budget.process);
+  add("working set", "dram", budget.work);
+  add("engine", "dram", kEngineBytes);
+  for (const auto& [name, bytes] : plan.dram_classes) add(name, "dram", bytes);
+  if (budget.has_path) {
+    out["tiers"].push_back(
+        {{"name", budget.path_name}, {"capacity", budget.path_capacity}, {"planned_peak", plan.path_bytes}});
+    for (const auto& [name, bytes] : plan.path_classes) add(name, budget.path_name, bytes);
+    out["path_bytes_per_step"][budget.path_name] = {{"read", plan.read_per_step}, {"written", plan.written_per_step}};
+  }
+  const auto& prediction = plan.prediction;
+  out["predicted_step_seconds"] = prediction.step_seconds;
+  out["bottleneck"] = prediction.bottleneck;
+  out["seconds"] = {{"compute", prediction.compute_seconds},
+                    {"transfer", prediction.transfer_seconds},
+                    {"update", prediction.update_seconds},
+                    {"stall", prediction.stall_seconds}};
+  const auto& ahead = plan.lookahead;
+  out["lookahead"] = {{"state_read", ahead.state_read},   {"write", ahead.write},
+                      {"weight_read", ahead.weight_read}, {"backward", ahead.backward},
+                      {"grad_write", ahead.grad_write},   {"head", ahead.head}};
+  return out.dump(2);
+}
+
+}  // namespace spillway::plan

@@ -1,0 +1,487 @@
+#include "spillway/plan/schedule.h"
+
+#include <algorithm>
+
+namespace spillway::plan {
+namespace {
+
+using state::BlockRole;
+
+class Builder {
+ public:
+  Builder(const Description& description, const state::Layout& layout, const Residency& residency,
+          const Lookahead& lookahead)
+      : description_(description),
+        layout_(layout),
+        residency_(residency),
+        ahead_(lookahead),
+        bytes_(state::field_bytes(description.type)) {}
+
+  Schedule build() {
+    prepare();
+    place_events();
+    add_updates();
+    add_borders();
+    add_forward();
+    add_head();
+    add_backward();
+    chain_visits();
+    return std::move(out_);
+  }
+
+ private:
+  // ---- events ----
+
+  void prepare() {
+    const auto chunks = layout_.chunks().size();
+    out_.update_task.assign(chunks, kNone);
+    for (auto* list : {&out_.resident_slice, &out_.resident_state, &out_.update_weight, &out_.update_state,
+                       &out_.update_grad, &write_weight_, &write_state_, &write_grad_, &read_state_, &forward_read_}) {
+      list->assign(chunks, kNone);
+    }
+    out_.weight_at.assign(chunks, 0);
+    out_.grad_at.assign(chunks, 0);
+    out_.resident_weight.assign(layout_.blocks().size(), kNone);
+    tick_.assign(chunks, 0);
+    for (Index b = 0; b < layout_.blocks().size(); ++b) {
+      const auto role = layout_.blocks()[b].role;
+      if (role == BlockRole::layer) layers_.push_back(b);
+      if (role == BlockRole::embedding) embedding_ = b;
+      if (role == BlockRole::head) head_ = b;
+    }
+    if (description_.tied_head) head_ = embedding_;
+  }
+
+  [[nodiscard]] const state::Block& block(Index b) const { return layout_.blocks()[b]; }
+  [[nodiscard]] const state::Chunk& chunk(Index c) const { return layout_.chunks()[c]; }
+  [[nodiscard]] Index chunk_of(Index b, std::size_t i) const { return static_cast<Index>(block(b).first_chunk + i); }
+
+  Index event_visit(VisitKind kind, Index b, Index slice = 0) {
+    const auto index = static_cast<Index>(out_.visits.size());
+    out_.visits.push_back({.kind = kind, .block = b, .slice = slice, .position = out_.positions++});
+    return index;
+  }
+
+  void place_events() {
+    for (Index b = 0; b < layout_.blocks().size(); ++b) {
+      for (std::size_t i = 0; i < block(b).chunks; ++i) {
+        tick_[chunk_of(b, i)] = out_.positions++;
+        const auto slice = static_cast<Index>(i);
+        if (block(b).role == BlockRole::embedding) embed_visits_.push_back(event_visit(VisitKind::embedding, b, slice));
+        if (block(b).role == BlockRole::head) loss_visits_.push_back(event_visit(VisitKind::head_loss, b, slice));
+      }
+      if (block(b).role == BlockRole::layer) forward_visits_.push_back(event_visit(VisitKind::forward, b));
+    }
+    last_tick_ = tick_.back();
+    if (description_.tied_head) {
+      for (Index s = 0; s < block(head_).chunks; ++s) {
+        loss_visits_.push_back(event_visit(VisitKind::head_loss, head_, s));
+      }
+    }
+    if (head_ != kNone) {
+      // From the last slice down: the slices that pass 1 left in memory are the first of pass 2.
+      for (auto s = static_cast<Index>(block(head_).chunks); s-- > 0;) {
+        gradient_visits_.push_back(event_visit(VisitKind::head_gradient, head_, s));
+      }
+    }
+    backward_start_ = out_.positions;
+    for (auto i = layers_.size(); i-- > 0;) backward_visits_.push_back(event_visit(VisitKind::backward, layers_[i]));
+    std::reverse(backward_visits_.begin(), backward_visits_.end());  // by layer from here on
+    if (embedding_ != kNone) embedding_backward_ = event_visit(VisitKind::embedding_backward, embedding_);
+    for (Index v = 0; v < out_.visits.size(); ++v) {
+      out_.visits[v].task =
+          add_task({.kind = TaskKind::visit, .lane = Lane::compute, .subject = v, .deadline = out_.visits[v].position});
+    }
+  }
+
+  [[nodiscard]] std::uint32_t position(Index visit) const { return out_.visits[visit].position; }
+
+  /// Position `ahead` chunks before the update of c (not before the start of the step).
+  [[nodiscard]] std::uint32_t before_tick(Index c, std::uint32_t ahead) const {
+    return tick_[c > ahead ? c - ahead : 0];
+  }
+
+  /// Position at which a buffer of chunk c is let go: `write` chunks later, and in time for the next step's reads.
+  [[nodiscard]] std::uint32_t after_tick(Index c) const {
+    const auto n = tick_.size();
+    const auto later = c + static_cast<std::size_t>(ahead_.write);
+    const auto at = later < n ? tick_[later] : last_tick_ + static_cast<std::uint32_t>(later - (n - 1));
+    const auto limit = c < ahead_.state_read ? backward_start_ - 1 : out_.positions - 1;
+    return std::max(tick_[c], std::min(at, limit));
+  }
+
+  // ---- small constructors ----
+
+  Index add_task(Task task) {
+    out_.tasks.push_back(std::move(task));
+    return static_cast<Index>(out_.tasks.size() - 1);
+  }
+
+  Index add_buffer(BufferClass kind, Bytes bytes, std::uint32_t first, std::uint32_t last) {
+    out_.buffers.push_back({.kind = kind, .bytes = bytes, .first = first, .last = last});
+    return static_cast<Index>(out_.buffers.size() - 1);
+  }
+
+  Index add_whole(BufferClass kind, Bytes bytes) {
+    const auto index = add_buffer(kind, bytes, 0, 0);
+    out_.buffers[index].whole = true;
+    return index;
+  }
+
+  Buffer& buffer(Index index) { return out_.buffers[index]; }
+  void need(Index task, Index on, bool previous = false) {
+    if (task != kNone && on != kNone) out_.tasks[task].needs.push_back({on, previous});
+  }
+  [[nodiscard]] Index task_of(Index visit) const { return out_.visits[visit].task; }
+
+  Index transfer(TaskKind kind, Index subject, Index buffer_index, Bytes offset, Bytes bytes, std::uint32_t deadline) {
+    const bool reads = kind <= TaskKind::read_activation;
+    const auto task = add_task({.kind = kind,
+                                .lane = reads ? Lane::read : Lane::write,
+                                .subject = subject,
+                                .buffer = buffer_index,
+                                .buffer_offset = offset,
+                                .bytes = bytes,
+                                .deadline = deadline});
+    auto& ends = reads ? buffer(buffer_index).first_tasks : buffer(buffer_index).last_tasks;
+    ends.push_back(task);
+    return task;
+  }
+
+  // ---- updates ----
+
+  void add_updates() {
+    for (Index c = 0; c < layout_.chunks().size(); ++c) {
+      out_.update_task[c] = add_task({.kind = TaskKind::update,
+                                      .lane = Lane::update,
+                                      .subject = c,
+                                      .bytes = chunk(c).elements,
+                                      .deadline = tick_[c]});
+      add_state(c);
+    }
+  }
+
+  void add_state(Index c) {
+    const auto bytes = chunk(c).elements * bytes_.state;
+    if (residency_.state[c]) {
+      out_.resident_state[c] = out_.update_state[c] = add_whole(BufferClass::state, bytes);
+      return;
+    }
+    const bool ahead = c < ahead_.state_read;
+    const auto first = ahead ? backward_start_ : before_tick(c, ahead_.state_read);
+    const auto staging = add_buffer(BufferClass::staging, bytes, first, after_tick(c));
+    out_.update_state[c] = staging;
+    const auto read = transfer(TaskKind::read_state, c, staging, 0, bytes, tick_[c] + (ahead ? out_.positions : 0));
+    out_.tasks[read].ahead = ahead;
+    const auto write = transfer(TaskKind::write_state, c, staging, 0, bytes, after_tick(c));
+    need(read, write, !ahead);
+    need(out_.update_task[c], read, ahead);
+    need(write, out_.update_task[c]);
+    read_state_[c] = read;
+    write_state_[c] = write;
+  }
+
+  /// The gradient of chunk c on its way back to the update: from where backward left it.
+  void add_update_grad(Index c, Index resident, Bytes offset) {
+    const auto update = out_.update_task[c];
+    if (resident != kNone) {
+      out_.update_grad[c] = resident;
+      out_.grad_at[c] = offset;
+      buffer(resident).last_tasks.push_back(update);
+      return;
+    }
+    const auto bytes = chunk(c).elements * bytes_.grad;
+    const bool dense = has_dense_grad(description_, layout_, c);
+    const auto first = dense ? before_tick(c, ahead_.weight_read) : tick_[c];
+    const auto staging = add_buffer(BufferClass::staging, bytes, first, tick_[c]);
+    out_.update_grad[c] = staging;
+    buffer(staging).last_tasks.push_back(update);
+    if (!dense) {
+      buffer(staging).first_tasks.push_back(update);
+      return;
+    }
+    const auto read = transfer(TaskKind::read_grad, c, staging, 0, bytes, tick_[c]);
+    need(read, write_grad_[c], true);
+    need(update, read);
+  }
+
+  // ---- forward ----
+
+  /// Reads chunk c's weight into `window` at `offset` for its update and its visit, and writes it after the update.
+  void add_weight_round(Index c, Index window, Bytes offset, Index visit) {
+    const auto bytes = chunk(c).elements * bytes_.weight;
+    const auto read = transfer(TaskKind::read_weight, c, window, offset, bytes, tick_[c]);
+    const auto write = transfer(TaskKind::write_weight, c, window, offset, bytes, after_tick(c));
+    need(read, write, true);
+    need(out_.update_task[c], read);
+    need(write, out_.update_task[c]);
+    need(task_of(visit), read);
+    forward_read_[c] = read;
+    write_weight_[c] = write;
+    out_.update_weight[c] = window;
+    out_.weight_at[c] = offset;
+  }
+
+  void add_forward() {
+    for (std::size_t i = 0; i < layers_.size(); ++i) add_layer_forward(layers_[i], forward_visits_[i]);
+    if (embedding_ == kNone) return;
+    for (Index s = 0; s < block(embedding_).chunks; ++s) add_slice_forward(embedding_, s, embed_visits_[s]);
+  }
+
+  void add_layer_forward(Index b, Index visit) {
+    const auto bytes = block(b).elements * bytes_.weight;
+    const auto first = chunk_of(b, 0);
+    const auto last = chunk_of(b, block(b).chunks - 1);
+    Index weights = kNone;
+    if (residency_.weight[first]) {
+      weights = out_.resident_weight[b] = add_whole(BufferClass::weight, bytes);
+    } else {
+      weights = add_buffer(BufferClass::window, bytes, before_tick(first, ahead_.weight_read),
+                           std::max(position(visit), after_tick(last)));
+      buffer(weights).last_tasks.push_back(task_of(visit));
+    }
+    Bytes offset = 0;
+    for (auto c = first; c <= last; ++c) {
+      if (residency_.weight[c]) {
+        out_.update_weight[c] = weights;
+        out_.weight_at[c] = offset;
+      } else {
+        add_weight_round(c, weights, offset, visit);
+      }
+      need(task_of(visit), out_.update_task[c]);
+      offset += chunk(c).elements * bytes_.weight;
+    }
+    out_.visits[visit].weights = weights;
+  }
+
+  void add_slice_forward(Index b, Index slice, Index visit) {
+    const auto c = chunk_of(b, slice);
+    const auto bytes = chunk(c).elements * bytes_.weight;
+    Index weights = kNone;
+    if (residency_.weight[c]) {
+      weights = out_.resident_slice[c] = out_.update_weight[c] = add_whole(BufferClass::weight, bytes);
+    } else {
+      weights = add_buffer(BufferClass::window, bytes, before_tick(c, ahead_.weight_read),
+                           std::max(position(visit), after_tick(c)));
+      buffer(weights).last_tasks.push_back(task_of(visit));
+      add_weight_round(c, weights, 0, visit);
+    }
+    need(task_of(visit), out_.update_task[c]);
+    out_.visits[visit].weights = weights;
+  }
+
+  // ---- borders ----
+
+  void add_borders() {
+    if (description_.hidden == 0) return;
+    const auto bytes = round_up(description_.tokens * description_.hidden * element(), 4096);
+    const auto layers = layers_.size();
+    border_out_.assign(layers + 1, kNone);
+    border_in_.assign(layers + 1, kNone);
+    for (std::size_t i = 0; i < layers; ++i) {
+      const auto maker = forward_visits_[i == 0 ? 0 : i - 1];
+      const auto user = forward_visits_[i];
+      const auto back = backward_visits_[i];
+      if (residency_.activation[i]) {
+        border_out_[i] = border_in_[i] = add_buffer(BufferClass::activation, bytes, position(maker), position(back));
+        buffer(border_out_[i]).first_tasks.push_back(task_of(maker));
+        buffer(border_out_[i]).last_tasks.push_back(task_of(back));
+      } else {
+        spill_border(static_cast<Index>(i), bytes, maker, user, back);
+      }
+    }
+    const auto end = head_ != kNone ? gradient_visits_.back() : backward_visits_.back();
+    const auto last = add_buffer(BufferClass::activation, bytes, position(forward_visits_.back()), position(end));
+    buffer(last).first_tasks.push_back(task_of(forward_visits_.back()));
+    buffer(last).last_tasks.push_back(task_of(end));
+    border_out_[layers] = border_in_[layers] = last;
+    for (std::size_t i = 0; i < layers; ++i) {
+      out_.visits[forward_visits_[i]].input = border_out_[i];
+      out_.visits[forward_visits_[i]].output = border_out_[i + 1];
+      out_.visits[backward_visits_[i]].input = border_in_[i];
+    }
+    if (head_ == kNone) out_.visits[backward_visits_.back()].output = last;
+  }
+
+  void spill_border(Index border, Bytes bytes, Index maker, Index user, Index back) {
+    const auto leave = std::min(position(user) + 1 + ahead_.backward, backward_start_ - 1);
+    border_out_[border] = add_buffer(BufferClass::activation, bytes, position(maker), std::max(position(user), leave));
+    buffer(border_out_[border]).first_tasks.push_back(task_of(maker));
+    buffer(border_out_[border]).last_tasks.push_back(task_of(user));
+    const auto write =
+        transfer(TaskKind::write_activation, border, border_out_[border], 0, bytes, buffer(border_out_[border]).last);
+    need(write, task_of(maker));
+    border_in_[border] = add_buffer(BufferClass::activation, bytes, before_visit(back), position(back));
+    buffer(border_in_[border]).last_tasks.push_back(task_of(back));
+    const auto read = transfer(TaskKind::read_activation, border, border_in_[border], 0, bytes, position(back));
+    need(read, write);
+    need(write, read, true);
+    need(task_of(back), read);
+  }
+
+  [[nodiscard]] Bytes element() const { return description_.type == state::ComputeType::bf16 ? 2 : 4; }
+
+  /// Position from which a backward visit's bytes may be read: after the last update of the step.
+  [[nodiscard]] std::uint32_t before_visit(Index visit) const {
+    const auto at = position(visit);
+    const auto early = at > ahead_.backward ? at - ahead_.backward : 0;
+    return std::min(at, std::max(early, last_tick_ + 1));
+  }
+
+  // ---- head ----
+
+  void add_head() {
+    if (head_ == kNone) return;
+    const auto slices = static_cast<Index>(block(head_).chunks);
+    for (Index s = 0; s < slices; ++s) {
+      const auto loss = loss_visits_[s];
+      const auto gradient = gradient_visits_[slices - 1 - s];
+      add_head_weights(s, loss, gradient, s + 1 == slices);
+      add_dense_grad(gradient, chunk_of(head_, s), 1);
+      if (description_.hidden != 0) {
+        out_.visits[loss].input = out_.visits[gradient].input = border_in_.back();
+      }
+    }
+    const auto tokens = round_up(description_.tokens * description_.hidden, 2048);
+    if (tokens == 0) return;
+    const auto first = gradient_visits_.front();
+    const auto last = backward_visits_.back();
+    out_.accumulator = add_buffer(BufferClass::scratch, tokens * 4, position(first), position(last));
+    buffer(out_.accumulator).first_tasks.push_back(task_of(first));
+    buffer(out_.accumulator).last_tasks.push_back(task_of(last));
+  }
+
+  void add_head_weights(Index slice, Index loss, Index gradient, bool turn) {
+    const auto c = chunk_of(head_, slice);
+    if (!description_.tied_head) {
+      add_slice_forward(head_, slice, loss);
+    } else {
+      need(task_of(loss), out_.update_task[c]);
+      out_.visits[loss].weights = residency_.weight[c] ? out_.resident_slice[c] : read_again(c, loss);
+    }
+    auto& kept = buffer(out_.visits[loss].weights);
+    if (residency_.weight[c]) {
+      out_.visits[gradient].weights = out_.visits[loss].weights;
+    } else if (turn) {
+      kept.last = std::max(kept.last, position(gradient));
+      kept.last_tasks.push_back(task_of(gradient));
+      out_.visits[gradient].weights = out_.visits[loss].weights;
+    } else {
+      out_.visits[gradient].weights = read_again(c, gradient);
+    }
+  }
+
+  /// A window of its own for a visit that needs the weights of slice c once more.
+  Index read_again(Index c, Index visit) {
+    const auto bytes = chunk(c).elements * bytes_.weight;
+    const auto at = position(visit);
+    const auto early = at > ahead_.head ? at - ahead_.head : 0;
+    const auto window = add_buffer(BufferClass::window, bytes, std::min(at, std::max(early, last_tick_ + 1)), at);
+    buffer(window).last_tasks.push_back(task_of(visit));
+    const auto read = transfer(TaskKind::read_weight, c, window, 0, bytes, at);
+    need(read, write_weight_[c]);
+    need(task_of(visit), read);
+    return window;
+  }
+
+  // ---- backward ----
+
+  void add_backward() {
+    for (std::size_t i = 0; i < layers_.size(); ++i) add_layer_backward(layers_[i], backward_visits_[i]);
+    if (embedding_ != kNone && !description_.tied_head) {
+      for (Index s = 0; s < block(embedding_).chunks; ++s) add_update_grad(chunk_of(embedding_, s), kNone, 0);
+    }
+    if (description_.hidden == 0) return;
+    const auto first = head_ != kNone ? gradient_visits_.front() : backward_visits_.back();
+    const auto last = embedding_ != kNone ? embedding_backward_ : backward_visits_.front();
+    const auto bytes = round_up(description_.tokens * description_.hidden * element(), 4096);
+    out_.hidden_gradient = add_buffer(BufferClass::scratch, bytes, position(first), position(last));
+    buffer(out_.hidden_gradient).first_tasks.push_back(task_of(first));
+    buffer(out_.hidden_gradient).last_tasks.push_back(task_of(last));
+  }
+
+  void add_layer_backward(Index b, Index visit) {
+    const auto first = chunk_of(b, 0);
+    if (residency_.weight[first]) {
+      out_.visits[visit].weights = out_.resident_weight[b];
+    } else {
+      const auto window =
+          add_buffer(BufferClass::window, block(b).elements * bytes_.weight, before_visit(visit), position(visit));
+      buffer(window).last_tasks.push_back(task_of(visit));
+      Bytes offset = 0;
+      for (std::size_t i = 0; i < block(b).chunks; ++i) {
+        const auto c = chunk_of(b, i);
+        const auto bytes = chunk(c).elements * bytes_.weight;
+        const auto read = transfer(TaskKind::read_weight, c, window, offset, bytes, position(visit));
+        need(read, write_weight_[c]);
+        need(task_of(visit), read);
+        offset += bytes;
+      }
+      out_.visits[visit].weights = window;
+    }
+    add_dense_grad(visit, first, block(b).chunks);
+  }
+
+  /// The gradient of `chunks` chunks from `first` on, made by `visit` in one buffer.
+  void add_dense_grad(Index visit, Index first, std::size_t chunks) {
+    std::uint64_t elements = 0;
+    for (std::size_t i = 0; i < chunks; ++i) elements += chunk(static_cast<Index>(first + i)).elements;
+    const auto at = position(visit);
+    const auto bytes = elements * bytes_.grad;
+    const auto last = static_cast<Index>(first + chunks - 1);
+    const bool resident = residency_.grad[first];
+    const auto leave = resident ? tick_[last] : std::min(at + ahead_.grad_write, out_.positions - 1);
+    const auto grad = add_buffer(BufferClass::grad, bytes, at, leave);
+    buffer(grad).first_tasks.push_back(task_of(visit));
+    out_.visits[visit].grad = grad;
+    if (description_.micro_batches > 1 && description_.type == state::ComputeType::bf16) {
+      const auto sum = add_buffer(BufferClass::scratch, elements * 4, at, at);
+      buffer(sum).first_tasks.push_back(task_of(visit));
+      buffer(sum).last_tasks.push_back(task_of(visit));
+      out_.visits[visit].grad_sum = sum;
+    }
+    Bytes offset = 0;
+    for (auto c = first; c <= last; ++c) {
+      const auto size = chunk(c).elements * bytes_.grad;
+      if (!resident) {
+        write_grad_[c] = transfer(TaskKind::write_grad, c, grad, offset, size, leave);
+        need(write_grad_[c], task_of(visit));
+      }
+      add_update_grad(c, resident ? grad : kNone, offset);
+      offset += size;
+    }
+  }
+
+  void chain_visits() {
+    for (Index v = 1; v < out_.visits.size(); ++v) need(task_of(v), task_of(v - 1));
+  }
+
+  const Description& description_;
+  const state::Layout& layout_;
+  const Residency& residency_;
+  const Lookahead& ahead_;
+  const state::FieldBytes bytes_;
+
+  Schedule out_;
+  std::vector<Index> layers_;
+  Index embedding_ = kNone, head_ = kNone, embedding_backward_ = kNone;
+  std::vector<std::uint32_t> tick_;
+  std::uint32_t last_tick_ = 0, backward_start_ = 0;
+  std::vector<Index> embed_visits_, forward_visits_, loss_visits_, gradient_visits_, backward_visits_;
+  std::vector<Index> border_out_, border_in_;
+  std::vector<Index> write_weight_, write_state_, write_grad_, read_state_, forward_read_;
+};
+
+}  // namespace
+
+bool has_dense_grad(const Description& description, const state::Layout& layout, Index chunk) {
+  const auto& block = layout.blocks()[layout.chunks()[chunk].block];
+  return block.role != BlockRole::embedding || description.tied_head;
+}
+
+Schedule make_schedule(const Description& description, const state::Layout& layout, const Residency& residency,
+                       const Lookahead& lookahead) {
+  return Builder(description, layout, residency, lookahead).build();
+}
+
+}  // namespace spillway::plan

@@ -1,0 +1,134 @@
+// A step as data: tasks with lanes, dependencies, bytes and deadlines, and buffers with lifetimes.
+//
+// One template describes every step. It starts with the updates left over from the step before (deferred, in the order
+// the forward pass needs the chunks), runs forward, head and backward, and ends with the first reads of the next step's
+// updates. Steps are instances of it: tasks that do not apply (no update pending, evaluation) are skipped in place and
+// keep their dependencies. `simulate` and the executor read the same template.
+//
+// Positions: the template is a sequence of events, one per chunk update ("tick") and one per visit. A buffer lives from
+// one position to another; one that is filled near the end of a step for the start of the next wraps around.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "spillway/plan/description.h"
+
+namespace spillway::plan {
+
+enum class Lane : std::uint8_t { compute, update, read, write };
+
+enum class TaskKind : std::uint8_t {
+  read_weight,
+  read_state,
+  read_grad,
+  read_activation,
+  write_weight,
+  write_state,
+  write_grad,
+  write_activation,
+  update,
+  visit,
+};
+
+enum class VisitKind : std::uint8_t {
+  embedding,           ///< gather the rows of one slice
+  forward,             ///< one layer block
+  head_loss,           ///< pass 1 over one slice of the head
+  head_gradient,       ///< pass 2
+  backward,            ///< one layer block, recomputed
+  embedding_backward,  ///< scatter the rows' gradients
+};
+
+using Index = std::uint32_t;
+inline constexpr Index kNone = ~Index{0};
+
+struct Dependency {
+  Index task = kNone;
+  bool previous = false;  ///< of the instance before this one
+};
+
+struct Task {
+  TaskKind kind = TaskKind::visit;
+  Lane lane = Lane::compute;
+  Index subject = kNone;    ///< chunk; border for activations; index into Schedule::visits for visits
+  Index buffer = kNone;     ///< transfers: where the bytes are
+  Bytes buffer_offset = 0;  ///< transfers: from the start of the buffer
+  Bytes bytes = 0;          ///< transfers: bytes moved; updates: elements
+  std::uint32_t deadline =
+      0;               ///< position that needs it, counted from the start of the instance; may exceed `positions`
+  bool ahead = false;  ///< serves the next instance's updates
+  std::vector<Dependency> needs;
+};
+
+enum class BufferClass : std::uint8_t {
+  weight,      ///< resident weights
+  state,       ///< resident residual and moments
+  grad,        ///< gradients from backward to update, or on their way to a path
+  activation,  ///< border activations
+  window,      ///< weights on their way through memory
+  staging,     ///< states and gradients around an update
+  scratch,     ///< fp32 sums, hidden gradient
+};
+
+struct Buffer {
+  BufferClass kind = BufferClass::scratch;
+  Bytes bytes = 0;
+  std::uint32_t first = 0;                     ///< first position in use
+  std::uint32_t last = 0;                      ///< last position in use; smaller than `first` when it wraps around
+  bool whole = false;                          ///< in use at every position
+  Bytes offset = 0;                            ///< in the arena, from lay_out()
+  std::vector<Index> first_tasks, last_tasks;  ///< who fills it first, who lets go of it last
+};
+
+struct Visit {
+  VisitKind kind = VisitKind::forward;
+  Index block = kNone;  ///< into Layout::blocks(); head visits with a tied head: the embedding
+  Index slice = 0;      ///< chunk of the block, embedding and head visits
+  Index task = kNone;
+  std::uint32_t position = 0;
+  // Buffers, kNone where there is none.
+  Index weights = kNone, input = kNone, output = kNone, grad = kNone, grad_sum = kNone;
+};
+
+/// Which bytes stay in DRAM. Layers by block, tables by slice (chunk), states by chunk, activations by border.
+struct Residency {
+  std::vector<bool> weight;      ///< by chunk; equal for all chunks of a layer
+  std::vector<bool> state;       ///< by chunk
+  std::vector<bool> grad;        ///< by chunk; equal for all chunks of a layer
+  std::vector<bool> activation;  ///< by border: input of layer block i
+};
+
+/// How far ahead transfers run, in chunks (updates) and visits.
+struct Lookahead {
+  std::uint32_t state_read = 1;   ///< states read this many chunks before their update
+  std::uint32_t write = 1;        ///< buffers kept this many chunks after it
+  std::uint32_t weight_read = 1;  ///< weights and gradients read this many chunks before
+  std::uint32_t backward = 1;     ///< weights and activations read this many visits before backward
+  std::uint32_t grad_write = 1;   ///< gradient buffers kept this many visits
+  std::uint32_t head = 1;         ///< slices of the head read this many visits before
+};
+
+struct Schedule {
+  std::vector<Task> tasks;
+  std::vector<Visit> visits;  ///< in order of execution
+  std::vector<Buffer> buffers;
+  std::uint32_t positions = 0;
+  std::vector<Index> update_task;                               ///< by chunk
+  std::vector<Index> resident_weight;                           ///< by block (layers) : buffer; kNone otherwise
+  std::vector<Index> resident_slice;                            ///< by chunk (tables): buffer; kNone otherwise
+  std::vector<Index> resident_state;                            ///< by chunk: buffer; kNone otherwise
+  std::vector<Index> update_weight, update_state, update_grad;  ///< by chunk: buffers that the update works on
+  std::vector<Bytes> weight_at, grad_at;                        ///< by chunk: offset in that buffer
+  Index hidden_gradient = kNone, accumulator = kNone;           ///< buffers
+};
+
+/// True when the gradient of this chunk is stored as a dense field: everything but an embedding that is not also the
+/// head. (That one's gradient is a few rows; they wait in memory and are put in place during the update.)
+[[nodiscard]] bool has_dense_grad(const Description& description, const state::Layout& layout, Index chunk);
+
+/// Pure. `residency` vectors have one entry per chunk (activation: per layer block).
+[[nodiscard]] Schedule make_schedule(const Description& description, const state::Layout& layout,
+                                     const Residency& residency, const Lookahead& lookahead);
+
+}  // namespace spillway::plan

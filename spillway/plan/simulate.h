@@ -1,0 +1,35 @@
+// The schedule against a profile: when every task of a steady step starts and ends.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "spillway/plan/schedule.h"
+
+namespace spillway::plan {
+
+struct TaskTimes {
+  double start = 0, end = 0;  ///< seconds from the start of the simulated step; negative: in the step before
+};
+
+struct Simulation {
+  double step_seconds = 0;       ///< from one steady step's end to the next
+  double compute_seconds = 0;    ///< visits alone, on free cores
+  double transfer_seconds = 0;   ///< all bytes of the path at its mixed rate
+  double update_seconds = 0;     ///< all updates on one core
+  double stall_seconds = 0;      ///< compute waiting
+  std::string bottleneck;        ///< "compute", the path's name, or "update"
+  std::vector<TaskTimes> tasks;  ///< of the last simulated step, by Schedule::tasks
+};
+
+/// Event-driven, fluid: a lane serves its earliest deadline among the tasks that are ready; reads and writes share the
+/// path (`read` or `write` alone, `mixed` in halves together); compute, updates and the path's thread share the cores.
+/// Simulates `steps` >= 2 steady steps from a cold start. Pure and deterministic.
+[[nodiscard]] Simulation simulate(const Schedule& schedule, const Description& description, const state::Layout& layout,
+                                  const Rates& rates, unsigned steps = 3, const std::string& path_name = "path:0");
+
+/// Seconds of visit number `visit` at the largest step.
+[[nodiscard]] double visit_seconds(const Schedule& schedule, const state::Layout& layout, const Rates& rates,
+                                   Index visit);
+
+}  // namespace spillway::plan

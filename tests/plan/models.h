@@ -1,0 +1,42 @@
+// Small models for the planner's tests.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "spillway/plan/description.h"
+
+namespace spillway::plan::test {
+
+struct Shape {
+  std::int64_t layers = 3, hidden = 64, ffn = 96, vocabulary = 500;
+  bool embedding = true, head = true, tied = true;
+  std::uint64_t tokens = 128, micro_batches = 2, chunk_elements = 8192;
+};
+
+inline Description describe(const Shape& shape) {
+  Description out;
+  const auto name = [](std::int64_t i, const char* what) { return "layers." + std::to_string(i) + "." + what; };
+  if (shape.embedding) {
+    out.blocks.push_back({"embed", state::BlockRole::embedding, {{"embed", {shape.vocabulary, shape.hidden}, true}}});
+  }
+  for (std::int64_t i = 0; i < shape.layers; ++i) {
+    out.blocks.push_back({"layer",
+                          state::BlockRole::layer,
+                          {{name(i, "up"), {shape.ffn, shape.hidden}, true},
+                           {name(i, "down"), {shape.hidden, shape.ffn}, true},
+                           {name(i, "norm"), {shape.hidden}, false}}});
+  }
+  out.blocks.push_back({"norm", state::BlockRole::layer, {{"norm", {shape.hidden}, false}}});
+  if (shape.head && !shape.tied) {
+    out.blocks.push_back({"head", state::BlockRole::head, {{"head", {shape.vocabulary, shape.hidden}, true}}});
+  }
+  out.tied_head = shape.head && shape.tied && shape.embedding;
+  out.hidden = static_cast<std::uint64_t>(shape.hidden);
+  out.tokens = shape.tokens;
+  out.micro_batches = shape.micro_batches;
+  out.chunk_elements = shape.chunk_elements;
+  return out;
+}
+
+}  // namespace spillway::plan::test

@@ -1,0 +1,151 @@
+#include "spillway/plan/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <queue>
+#include <random>
+
+#include "spillway/plan/arena_layout.h"
+#include "tests/plan/models.h"
+
+namespace spillway::plan {
+namespace {
+
+using test::describe;
+using test::Shape;
+
+Residency random_residency(const Description& description, const state::Layout& layout, std::mt19937& random) {
+  std::bernoulli_distribution coin(std::uniform_real_distribution<>(0, 1)(random));
+  const auto chunks = layout.chunks().size();
+  Residency out{std::vector<bool>(chunks), std::vector<bool>(chunks), std::vector<bool>(chunks), {}};
+  for (const auto& block : layout.blocks()) {
+    const bool weight = coin(random), grad = coin(random);
+    for (std::size_t i = block.first_chunk; i < block.first_chunk + block.chunks; ++i) {
+      const bool layer = block.role == state::BlockRole::layer;
+      out.weight[i] = layer ? weight : coin(random);
+      out.grad[i] = layer ? grad : coin(random);
+      out.state[i] = coin(random);
+    }
+    if (block.role == state::BlockRole::layer) out.activation.push_back(coin(random));
+  }
+  (void)description;
+  return out;
+}
+
+bool alive(const Buffer& buffer, std::uint32_t position) {
+  if (buffer.whole) return true;
+  if (buffer.first <= buffer.last) return buffer.first <= position && position <= buffer.last;
+  return position >= buffer.first || position <= buffer.last;
+}
+
+void expect_disjoint(const Schedule& schedule, Bytes total) {
+  for (std::uint32_t p = 0; p < schedule.positions; ++p) {
+    std::vector<std::pair<Bytes, Bytes>> ranges;
+    for (const auto& buffer : schedule.buffers) {
+      if (alive(buffer, p)) ranges.emplace_back(buffer.offset, buffer.offset + buffer.bytes);
+    }
+    std::sort(ranges.begin(), ranges.end());
+    for (std::size_t i = 1; i < ranges.size(); ++i)
+      ASSERT_LE(ranges[i - 1].second, ranges[i].first) << "position " << p;
+    if (!ranges.empty()) {
+      ASSERT_LE(ranges.back().second, total);
+    }
+  }
+}
+
+/// Runs `steps` instances in any order the dependencies allow; true when every task ran.
+bool completes(const Schedule& schedule, std::size_t steps, std::mt19937& random) {
+  const auto n = schedule.tasks.size();
+  std::vector<std::vector<std::size_t>> after(n * steps);
+  std::vector<int> waiting(n * steps, 0);
+  for (std::size_t s = 0; s < steps; ++s) {
+    for (std::size_t t = 0; t < n; ++t) {
+      for (const auto& need : schedule.tasks[t].needs) {
+        if (need.previous && s == 0) continue;
+        after[(need.previous ? s - 1 : s) * n + need.task].push_back(s * n + t);
+        ++waiting[s * n + t];
+      }
+    }
+    if (s > 0) {  // the caller begins a step when the one before has ended
+      after[(s - 1) * n + schedule.visits.back().task].push_back(s * n + schedule.visits.front().task);
+      ++waiting[s * n + schedule.visits.front().task];
+    }
+  }
+  std::vector<std::size_t> ready;
+  for (std::size_t i = 0; i < waiting.size(); ++i) {
+    if (waiting[i] == 0) ready.push_back(i);
+  }
+  std::size_t done = 0;
+  while (!ready.empty()) {
+    std::swap(ready[random() % ready.size()], ready.back());
+    const auto task = ready.back();
+    ready.pop_back();
+    ++done;
+    for (const auto next : after[task]) {
+      if (--waiting[next] == 0) ready.push_back(next);
+    }
+  }
+  return done == waiting.size();
+}
+
+TEST(Schedule, RandomPlacementsNeverShareLiveBytesAndNeverDeadlock) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 300; ++round) {
+    Shape shape;
+    shape.layers = 1 + static_cast<std::int64_t>(random() % 5);
+    shape.tied = random() % 2 == 0;
+    shape.head = random() % 4 != 0;
+    shape.embedding = random() % 4 != 0;
+    shape.micro_batches = 1 + random() % 2;
+    shape.chunk_elements = 2048ULL << (random() % 4);
+    const auto description = describe(shape);
+    const state::Layout layout(description.blocks, description.chunk_elements);
+    const Lookahead ahead{.state_read = 1 + static_cast<std::uint32_t>(random() % layout.chunks().size()),
+                          .write = 1 + static_cast<std::uint32_t>(random() % layout.chunks().size()),
+                          .weight_read = 1 + static_cast<std::uint32_t>(random() % 8),
+                          .backward = 1 + static_cast<std::uint32_t>(random() % 4),
+                          .grad_write = 1 + static_cast<std::uint32_t>(random() % 4),
+                          .head = 1 + static_cast<std::uint32_t>(random() % 4)};
+    auto schedule = make_schedule(description, layout, random_residency(description, layout, random), ahead);
+    const auto total = lay_out(schedule);
+    EXPECT_GE(total, live_peak(schedule));
+    expect_disjoint(schedule, total);
+    add_reuse_dependencies(schedule);
+    ASSERT_TRUE(completes(schedule, 3, random)) << "round " << round;
+  }
+}
+
+TEST(Schedule, EverythingOnThePathMovesThirtyBytesPerParameterOfALayer) {
+  const auto description = describe({.layers = 4, .embedding = false, .head = false, .tied = false});
+  const state::Layout layout(description.blocks, description.chunk_elements);
+  const auto chunks = layout.chunks().size();
+  const std::vector<bool> path(chunks, false);
+  const auto schedule = make_schedule(description, layout, {path, path, path, std::vector<bool>(5, true)}, {});
+  Bytes moved = 0, elements = 0;
+  for (const auto& task : schedule.tasks) moved += task.lane == Lane::read || task.lane == Lane::write ? task.bytes : 0;
+  for (const auto& chunk : layout.chunks()) elements += chunk.elements;
+  EXPECT_EQ(moved, 30 * elements);
+}
+
+TEST(Schedule, EverythingInDramMovesNothing) {
+  const auto description = describe({});
+  const state::Layout layout(description.blocks, description.chunk_elements);
+  const std::vector<bool> dram(layout.chunks().size(), true);
+  const auto schedule = make_schedule(description, layout, {dram, dram, dram, std::vector<bool>(4, true)}, {});
+  for (const auto& task : schedule.tasks) EXPECT_TRUE(task.lane == Lane::compute || task.lane == Lane::update);
+}
+
+TEST(Schedule, AnUntiedEmbeddingHasNoGradientOnThePath) {
+  const auto description = describe({.tied = false});
+  const state::Layout layout(description.blocks, description.chunk_elements);
+  const std::vector<bool> path(layout.chunks().size(), false);
+  const auto schedule = make_schedule(description, layout, {path, path, path, std::vector<bool>(4, false)}, {});
+  for (const auto& task : schedule.tasks) {
+    if (task.kind == TaskKind::write_grad) {
+      EXPECT_NE(layout.blocks()[layout.chunks()[task.subject].block].role, state::BlockRole::embedding);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace spillway::plan
