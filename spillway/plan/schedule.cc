@@ -89,9 +89,17 @@ class Builder {
     std::reverse(backward_visits_.begin(), backward_visits_.end());  // by layer from here on
     if (embedding_ != kNone) embedding_backward_ = event_visit(VisitKind::embedding_backward, embedding_);
     for (Index v = 0; v < out_.visits.size(); ++v) {
-      out_.visits[v].task =
-          add_task({.kind = TaskKind::visit, .lane = Lane::compute, .subject = v, .deadline = out_.visits[v].position});
+      out_.visits[v].task = add_task({.kind = TaskKind::visit,
+                                      .lane = Lane::compute,
+                                      .subject = v,
+                                      .deadline = out_.visits[v].position,
+                                      .phase = phase_of(out_.visits[v].kind)});
     }
+  }
+
+  static Phase phase_of(VisitKind kind) {
+    if (kind == VisitKind::embedding || kind == VisitKind::forward) return Phase::forward;
+    return kind == VisitKind::head_loss ? Phase::head_loss : Phase::backward;
   }
 
   [[nodiscard]] std::uint32_t position(Index visit) const { return out_.visits[visit].position; }
@@ -134,7 +142,8 @@ class Builder {
   }
   [[nodiscard]] Index task_of(Index visit) const { return out_.visits[visit].task; }
 
-  Index transfer(TaskKind kind, Index subject, Index buffer_index, Bytes offset, Bytes bytes, std::uint32_t deadline) {
+  Index transfer(TaskKind kind, Index subject, Index buffer_index, Bytes offset, Bytes bytes, std::uint32_t deadline,
+                 Phase phase) {
     const bool reads = kind <= TaskKind::read_activation;
     const auto task = add_task({.kind = kind,
                                 .lane = reads ? Lane::read : Lane::write,
@@ -142,7 +151,8 @@ class Builder {
                                 .buffer = buffer_index,
                                 .buffer_offset = offset,
                                 .bytes = bytes,
-                                .deadline = deadline});
+                                .deadline = deadline,
+                                .phase = phase});
     auto& ends = reads ? buffer(buffer_index).first_tasks : buffer(buffer_index).last_tasks;
     ends.push_back(task);
     return task;
@@ -156,7 +166,8 @@ class Builder {
                                       .lane = Lane::update,
                                       .subject = c,
                                       .bytes = chunk(c).elements,
-                                      .deadline = tick_[c]});
+                                      .deadline = tick_[c],
+                                      .phase = Phase::update});
       add_state(c);
     }
   }
@@ -171,9 +182,9 @@ class Builder {
     const auto first = ahead ? backward_start_ : before_tick(c, ahead_.state_read);
     const auto staging = add_buffer(BufferClass::staging, bytes, first, after_tick(c));
     out_.update_state[c] = staging;
-    const auto read = transfer(TaskKind::read_state, c, staging, 0, bytes, tick_[c] + (ahead ? out_.positions : 0));
-    out_.tasks[read].ahead = ahead;
-    const auto write = transfer(TaskKind::write_state, c, staging, 0, bytes, after_tick(c));
+    const auto read = transfer(TaskKind::read_state, c, staging, 0, bytes, tick_[c] + (ahead ? out_.positions : 0),
+                               ahead ? Phase::ahead : Phase::update);
+    const auto write = transfer(TaskKind::write_state, c, staging, 0, bytes, after_tick(c), Phase::update);
     need(read, write, !ahead);
     need(out_.update_task[c], read, ahead);
     need(write, out_.update_task[c]);
@@ -200,7 +211,7 @@ class Builder {
       buffer(staging).first_tasks.push_back(update);
       return;
     }
-    const auto read = transfer(TaskKind::read_grad, c, staging, 0, bytes, tick_[c]);
+    const auto read = transfer(TaskKind::read_grad, c, staging, 0, bytes, tick_[c], Phase::update);
     need(read, write_grad_[c], true);
     need(update, read);
   }
@@ -210,8 +221,8 @@ class Builder {
   /// Reads chunk c's weight into `window` at `offset` for its update and its visit, and writes it after the update.
   void add_weight_round(Index c, Index window, Bytes offset, Index visit) {
     const auto bytes = chunk(c).elements * bytes_.weight;
-    const auto read = transfer(TaskKind::read_weight, c, window, offset, bytes, tick_[c]);
-    const auto write = transfer(TaskKind::write_weight, c, window, offset, bytes, after_tick(c));
+    const auto read = transfer(TaskKind::read_weight, c, window, offset, bytes, tick_[c], Phase::forward);
+    const auto write = transfer(TaskKind::write_weight, c, window, offset, bytes, after_tick(c), Phase::update);
     need(read, write, true);
     need(out_.update_task[c], read);
     need(write, out_.update_task[c]);
@@ -308,12 +319,13 @@ class Builder {
     border_out_[border] = add_buffer(BufferClass::activation, bytes, position(maker), std::max(position(user), leave));
     buffer(border_out_[border]).first_tasks.push_back(task_of(maker));
     buffer(border_out_[border]).last_tasks.push_back(task_of(user));
-    const auto write =
-        transfer(TaskKind::write_activation, border, border_out_[border], 0, bytes, buffer(border_out_[border]).last);
+    const auto write = transfer(TaskKind::write_activation, border, border_out_[border], 0, bytes,
+                                buffer(border_out_[border]).last, Phase::backward);
     need(write, task_of(maker));
     border_in_[border] = add_buffer(BufferClass::activation, bytes, before_visit(back), position(back));
     buffer(border_in_[border]).last_tasks.push_back(task_of(back));
-    const auto read = transfer(TaskKind::read_activation, border, border_in_[border], 0, bytes, position(back));
+    const auto read =
+        transfer(TaskKind::read_activation, border, border_in_[border], 0, bytes, position(back), Phase::backward);
     need(read, write);
     need(write, read, true);
     need(task_of(back), read);
@@ -378,7 +390,7 @@ class Builder {
     const auto early = at > ahead_.head ? at - ahead_.head : 0;
     const auto window = add_buffer(BufferClass::window, bytes, std::min(at, std::max(early, last_tick_ + 1)), at);
     buffer(window).last_tasks.push_back(task_of(visit));
-    const auto read = transfer(TaskKind::read_weight, c, window, 0, bytes, at);
+    const auto read = transfer(TaskKind::read_weight, c, window, 0, bytes, at, phase_of(out_.visits[visit].kind));
     need(read, write_weight_[c]);
     need(task_of(visit), read);
     return window;
@@ -391,6 +403,7 @@ class Builder {
     if (embedding_ != kNone && !description_.tied_head) {
       for (Index s = 0; s < block(embedding_).chunks; ++s) add_update_grad(chunk_of(embedding_, s), kNone, 0);
     }
+    add_rows();
     if (description_.hidden == 0) return;
     const auto first = head_ != kNone ? gradient_visits_.front() : backward_visits_.back();
     const auto last = embedding_ != kNone ? embedding_backward_ : backward_visits_.front();
@@ -398,6 +411,25 @@ class Builder {
     out_.hidden_gradient = add_buffer(BufferClass::scratch, bytes, position(first), position(last));
     buffer(out_.hidden_gradient).first_tasks.push_back(task_of(first));
     buffer(out_.hidden_gradient).last_tasks.push_back(task_of(last));
+  }
+
+  /// The embedding's gradient of this step's tokens: a few rows, summed in fp32, rounded once, put in place by the
+  /// update.
+  void add_rows() {
+    if (embedding_ == kNone) return;
+    const auto& table = block(embedding_);
+    const auto elements = std::min(table.rows, description_.tokens) * table.columns;
+    const auto back = position(embedding_backward_);
+    const auto first = description_.tied_head ? gradient_visits_.front() : embedding_backward_;
+    out_.row_sums = add_buffer(BufferClass::scratch, elements * 4, position(first), back);
+    buffer(out_.row_sums).first_tasks.push_back(task_of(first));
+    buffer(out_.row_sums).last_tasks.push_back(task_of(embedding_backward_));
+    out_.rows =
+        add_buffer(BufferClass::grad, elements * bytes_.grad, back, tick_[chunk_of(embedding_, table.chunks - 1)]);
+    buffer(out_.rows).first_tasks.push_back(task_of(embedding_backward_));
+    for (std::size_t s = 0; s < table.chunks; ++s) {
+      buffer(out_.rows).last_tasks.push_back(out_.update_task[chunk_of(embedding_, s)]);
+    }
   }
 
   void add_layer_backward(Index b, Index visit) {
@@ -412,7 +444,7 @@ class Builder {
       for (std::size_t i = 0; i < block(b).chunks; ++i) {
         const auto c = chunk_of(b, i);
         const auto bytes = chunk(c).elements * bytes_.weight;
-        const auto read = transfer(TaskKind::read_weight, c, window, offset, bytes, position(visit));
+        const auto read = transfer(TaskKind::read_weight, c, window, offset, bytes, position(visit), Phase::backward);
         need(read, write_weight_[c]);
         need(task_of(visit), read);
         offset += bytes;
@@ -444,7 +476,7 @@ class Builder {
     for (auto c = first; c <= last; ++c) {
       const auto size = chunk(c).elements * bytes_.grad;
       if (!resident) {
-        write_grad_[c] = transfer(TaskKind::write_grad, c, grad, offset, size, leave);
+        write_grad_[c] = transfer(TaskKind::write_grad, c, grad, offset, size, leave, Phase::backward);
         need(write_grad_[c], task_of(visit));
       }
       add_update_grad(c, resident ? grad : kNone, offset);

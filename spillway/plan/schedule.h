@@ -40,6 +40,15 @@ enum class VisitKind : std::uint8_t {
   embedding_backward,  ///< scatter the rows' gradients
 };
 
+/// What a task is for; an instance runs the phases that apply to it and skips the others.
+enum class Phase : std::uint8_t {
+  update,     ///< needs an update pending
+  forward,    ///< weights for the forward visit (and the update before it), forward visits
+  head_loss,  ///< pass 1 over the head
+  backward,   ///< pass 2, backward, gradients, border activations
+  ahead,      ///< first reads for the next step's updates
+};
+
 using Index = std::uint32_t;
 inline constexpr Index kNone = ~Index{0};
 
@@ -121,6 +130,8 @@ struct Schedule {
   std::vector<Index> update_weight, update_state, update_grad;  ///< by chunk: buffers that the update works on
   std::vector<Bytes> weight_at, grad_at;                        ///< by chunk: offset in that buffer
   Index hidden_gradient = kNone, accumulator = kNone;           ///< buffers
+  Index row_sums = kNone,
+        rows = kNone;  ///< buffers of an embedding: fp32 gradient of the step's rows; rounded, pending
 };
 
 /// True when the gradient of this chunk is stored as a dense field: everything but an embedding that is not also the
