@@ -70,6 +70,14 @@ Bytes lay_out(Schedule& schedule) {
   return total;
 }
 
+Bytes resident_bytes(const Schedule& schedule) {
+  Bytes end = 0;
+  for (const auto& buffer : schedule.buffers) {
+    if (buffer.whole) end = std::max(end, buffer.offset + round_up(buffer.bytes, kAlignment));
+  }
+  return end;
+}
+
 Bytes live_peak(const Schedule& schedule) {
   std::vector<std::int64_t> change(schedule.positions + 2, 0);
   std::int64_t whole = 0;

@@ -9,6 +9,9 @@ namespace spillway::plan {
 /// overlap; returns the bytes of the arena. First fit by falling size; lifetimes may wrap around the step.
 [[nodiscard]] Bytes lay_out(Schedule& schedule);
 
+/// End of the buffers in use at every position, which lie at the bottom of the arena.
+[[nodiscard]] Bytes resident_bytes(const Schedule& schedule);
+
 /// Adds the dependencies that sharing bytes needs: who fills a buffer waits for those who let go of its bytes last.
 void add_reuse_dependencies(Schedule& schedule);
 

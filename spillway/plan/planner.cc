@@ -167,14 +167,20 @@ class Planner {
 
   std::pair<Schedule, Bytes> measure(const Residency& residency, const Lookahead& lookahead) const {
     auto schedule = make_schedule(description_, layout_, residency, lookahead);
-    const auto bytes = lay_out(schedule);
+    const auto bytes = arena_of(schedule);
     return {std::move(schedule), bytes};
+  }
+
+  /// Lays the schedule out, with room above what is resident to load and save a chunk.
+  Bytes arena_of(Schedule& schedule) const {
+    const auto scratch = layout_.largest_chunk() * (bytes_.weight + bytes_.state);
+    return std::max(lay_out(schedule), resident_bytes(schedule) + scratch);
   }
 
   bool try_it(const Residency& residency, const Lookahead& lookahead) {
     auto schedule = make_schedule(description_, layout_, residency, lookahead);
     if (live_peak(schedule) > room_) return false;
-    const auto bytes = lay_out(schedule);
+    const auto bytes = arena_of(schedule);
     if (bytes > room_) return false;
     plan_.schedule = std::move(schedule);
     plan_.arena = bytes;
@@ -254,6 +260,7 @@ class Planner {
   Plan finish(Bytes fixed) {
     add_reuse_dependencies(plan_.schedule);
     plan_.dram_peak = fixed + plan_.arena;
+    plan_.resident = resident_bytes(plan_.schedule);
     for (const auto& task : plan_.schedule.tasks) {
       if (task.lane == Lane::read) plan_.read_per_step += task.bytes;
       if (task.lane == Lane::write) plan_.written_per_step += task.bytes;

@@ -15,9 +15,10 @@ inline constexpr Bytes kEngineBytes = 24 * MiB;
 struct Plan {
   Residency residency;
   Lookahead lookahead;
-  Schedule schedule;     ///< laid out, with the dependencies that shared bytes need
-  Bytes arena = 0;       ///< bytes of the DRAM arena
-  Bytes dram_peak = 0;   ///< process + work + arena + kEngineBytes
+  Schedule schedule;    ///< laid out, with the dependencies that shared bytes need
+  Bytes arena = 0;      ///< bytes of the DRAM arena
+  Bytes resident = 0;   ///< bytes at its bottom that stay; above them, between steps, is scratch for one chunk at least
+  Bytes dram_peak = 0;  ///< process + work + arena + kEngineBytes
   Bytes path_bytes = 0;  ///< extents on the path
   Bytes read_per_step = 0, written_per_step = 0;
   Simulation prediction;

@@ -65,8 +65,8 @@ struct Task {
   Bytes buffer_offset = 0;  ///< transfers: from the start of the buffer
   Bytes bytes = 0;          ///< transfers: bytes moved; updates: elements
   std::uint32_t deadline =
-      0;               ///< position that needs it, counted from the start of the instance; may exceed `positions`
-  bool ahead = false;  ///< serves the next instance's updates
+      0;  ///< position that needs it, counted from the start of the instance; may exceed `positions`
+  Phase phase = Phase::forward;
   std::vector<Dependency> needs;
 };
 
