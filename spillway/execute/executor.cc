@@ -1,0 +1,341 @@
+#include "spillway/execute/executor.h"
+
+#include <algorithm>
+
+#include "spillway/base/error.h"
+
+namespace spillway::execute {
+
+using plan::Lane;
+using plan::Phase;
+using plan::Task;
+using plan::TaskKind;
+
+Executor::Executor(const plan::Schedule& schedule, Extents extents, std::byte* arena, storage::Path* path,
+                   UpdateWork& work)
+    : schedule_(schedule), extents_(std::move(extents)), arena_(arena), path_(path), work_(work) {
+  const auto n = schedule.tasks.size();
+  same_.resize(n);
+  next_.resize(n);
+  for (Index t = 0; t < n; ++t) {
+    for (const auto& need : schedule.tasks[t].needs) (need.previous ? next_ : same_)[need.task].push_back(t);
+  }
+  for (auto& bank : banks_) {
+    bank.waiting.assign(n, 0);
+    bank.ended.assign(n, 1);
+    bank.times.assign(n, {});
+  }
+  last_times_.assign(n, {});
+  visit_ready_.assign(schedule.visits.size(), 0);
+  updates_.reserve(n);
+  for (auto* list : {&skipped_, &caller_transfers_, &update_transfers_, &path_transfers_}) list->reserve(n);
+  visit_ = schedule.visits.size();
+  update_thread_ = std::thread([this] { update_lane(); });
+}
+
+Executor::~Executor() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  update_wake_.notify_all();
+  update_thread_.join();
+  // Completions refer to this object: wait for what the path still has.
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [this] { return in_flight_ == 0; });
+}
+
+double Executor::now() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - epoch_).count();
+}
+
+bool Executor::runs(const Mode& mode, const Task& task) const {
+  switch (task.phase) {
+    case Phase::update:
+      return mode.update;
+    case Phase::forward:  // the weights are needed by the update, too
+      return mode.visits || (mode.update && task.kind == TaskKind::read_weight);
+    case Phase::head_loss:
+      return mode.visits;
+    case Phase::backward:
+    case Phase::ahead:
+      return mode.backward;
+  }
+  return true;
+}
+
+// ---- instances ----
+
+void Executor::begin(Mode mode) {
+  std::unique_lock lock(mutex_);
+  const auto instance = instances_;
+  auto& now_bank = bank(instance);
+  while (!failure_ && now_bank.open) {
+    if (!help(lock)) idle_.wait(lock);
+  }
+  throw_failure();
+  const bool first = instance == 0;
+  auto& before = bank(instance + 1);
+  const auto n = schedule_.tasks.size();
+  now_bank.instance = instance;
+  now_bank.mode = mode;
+  now_bank.open = true;
+  now_bank.left = n;
+  std::fill(visit_ready_.begin(), visit_ready_.end(), 0);
+  for (Index t = 0; t < n; ++t) {
+    std::uint32_t count = 1;  // kept back until all are counted
+    for (const auto& need : schedule_.tasks[t].needs) count += !need.previous || (!first && !before.ended[need.task]);
+    now_bank.waiting[t] = count;
+    now_bank.ended[t] = 0;
+    now_bank.times[t] = {};
+  }
+  ++instances_;
+  visit_ = 0;
+  caller_transfers_.clear();
+  for (Index t = 0; t < n; ++t) {
+    if (--now_bank.waiting[t] == 0) {
+      skipped_.clear();
+      make_ready({instance, t}, caller_transfers_, skipped_);
+      while (!skipped_.empty()) {
+        const auto start = skipped_.back();
+        skipped_.pop_back();
+        end_task(start, caller_transfers_);
+      }
+    }
+  }
+  lock.unlock();
+  launch(caller_transfers_);
+}
+
+void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vector<Start>& skipped) {
+  const auto& task = schedule_.tasks[start.task];
+  auto& its_bank = bank(start.instance);
+  if (!runs(its_bank.mode, task)) {
+    skipped.push_back(start);
+    return;
+  }
+  its_bank.times[start.task].start = now();
+  switch (task.lane) {
+    case Lane::read:
+    case Lane::write:
+      transfers.push_back(start);
+      ++in_flight_;
+      break;
+    case Lane::update:
+      updates_.push_back({start.instance * schedule_.positions + task.deadline, start});
+      std::push_heap(updates_.begin(), updates_.end());
+      update_wake_.notify_one();
+      break;
+    case Lane::compute:
+      visit_ready_[task.subject] = 1;
+      compute_wake_.notify_all();
+      break;
+  }
+}
+
+void Executor::end_task(Start start, std::vector<Start>& transfers) {
+  // A worklist, because tasks that are skipped end at once and release others.
+  std::vector<Start>& work = skipped_;
+  const auto bottom = work.size();
+  work.push_back(start);
+  while (work.size() > bottom) {
+    const auto it = work.back();
+    work.pop_back();
+    auto& its_bank = bank(it.instance);
+    its_bank.ended[it.task] = 1;
+    for (const auto follower : same_[it.task]) {
+      if (--its_bank.waiting[follower] == 0) make_ready({it.instance, follower}, transfers, work);
+    }
+    if (it.instance + 1 < instances_) {
+      auto& after = bank(it.instance + 1);
+      for (const auto follower : next_[it.task]) {
+        if (--after.waiting[follower] == 0) make_ready({it.instance + 1, follower}, transfers, work);
+      }
+    }
+    if (--its_bank.left == 0) {
+      its_bank.open = false;
+      std::copy(its_bank.times.begin(), its_bank.times.end(), last_times_.begin());
+      idle_.notify_all();
+      compute_wake_.notify_all();
+    }
+  }
+}
+
+// ---- the caller ----
+
+const plan::Visit* Executor::next() {
+  std::unique_lock lock(mutex_);
+  const auto& mode = bank(instances_ - 1).mode;
+  while (visit_ < schedule_.visits.size() && !runs(mode, schedule_.tasks[schedule_.visits[visit_].task])) ++visit_;
+  if (visit_ == schedule_.visits.size()) return nullptr;
+  const auto& visit = schedule_.visits[visit_];
+  if (!visit_ready_[visit_] && !failure_) {
+    const auto begin = now();
+    auto& seconds = stalls_[cause_of_wait(visit)];
+    while (!visit_ready_[visit_] && !failure_) {
+      if (!help(lock)) compute_wake_.wait(lock);
+    }
+    seconds += now() - begin;
+  }
+  throw_failure();
+  bank(instances_ - 1).times[visit.task].start = now();
+  return &visit;
+}
+
+std::string Executor::cause_of_wait(const plan::Visit& visit) const {
+  // The deepest task that holds it up decides: a read before the update it feeds, a write before the read it delays.
+  const auto instance = instances_ - 1;
+  std::string cause = "update";
+  Index task = visit.task;
+  for (int depth = 0; depth < 8; ++depth) {
+    const auto& bank_now = banks_[instance % banks_.size()];
+    Index blocking = plan::kNone;
+    for (const auto& need : schedule_.tasks[task].needs) {
+      if (!need.previous && !bank_now.ended[need.task]) {
+        blocking = need.task;
+        if (schedule_.tasks[blocking].lane != Lane::update) break;
+      }
+    }
+    if (blocking == plan::kNone) break;
+    const auto lane = schedule_.tasks[blocking].lane;
+    if (lane != Lane::compute) cause = lane == Lane::read ? "read" : lane == Lane::write ? "write" : "update";
+    task = blocking;
+  }
+  return cause;
+}
+
+void Executor::done() {
+  std::unique_lock lock(mutex_);
+  const auto instance = instances_ - 1;
+  const auto task = schedule_.visits[visit_].task;
+  bank(instance).times[task].end = now();
+  ++visit_;
+  caller_transfers_.clear();
+  skipped_.clear();
+  end_task({instance, task}, caller_transfers_);
+  lock.unlock();
+  launch(caller_transfers_);
+}
+
+void Executor::drain() {
+  std::unique_lock lock(mutex_);
+  while (!failure_ && (banks_[0].open || banks_[1].open)) {
+    if (!help(lock)) idle_.wait(lock);
+  }
+  throw_failure();
+}
+
+std::vector<Times> Executor::last_times() const {
+  const std::lock_guard lock(mutex_);
+  return last_times_;
+}
+
+void Executor::fail(std::exception_ptr error) {
+  if (!failure_) failure_ = std::move(error);
+  compute_wake_.notify_all();
+  idle_.notify_all();
+}
+
+void Executor::throw_failure() {
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+// ---- transfers ----
+
+void Executor::launch(std::vector<Start>& transfers) {
+  for (const auto& start : transfers) {
+    const auto& task = schedule_.tasks[start.task];
+    const auto kind = task.kind;
+    const auto& offsets = kind == TaskKind::read_weight || kind == TaskKind::write_weight ? extents_.weight
+                          : kind == TaskKind::read_state || kind == TaskKind::write_state ? extents_.state
+                          : kind == TaskKind::read_grad || kind == TaskKind::write_grad   ? extents_.grad
+                                                                                          : extents_.activation;
+    try {
+      path_->start({.direction = task.lane == Lane::read ? storage::Direction::read : storage::Direction::write,
+                    .memory = arena_ + schedule_.buffers[task.buffer].offset + task.buffer_offset,
+                    .bytes = task.bytes,
+                    .offset = offsets[task.subject],
+                    .deadline = start.instance * schedule_.positions + task.deadline,
+                    .done = &Executor::transfer_done,
+                    .context = this,
+                    .token = start.instance * schedule_.tasks.size() + start.task});
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      fail(std::current_exception());
+      --in_flight_;
+    }
+  }
+  transfers.clear();
+}
+
+void Executor::transfer_done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept {
+  auto& self = *static_cast<Executor*>(context);
+  const Start start{token / self.schedule_.tasks.size(), static_cast<Index>(token % self.schedule_.tasks.size())};
+  std::unique_lock lock(self.mutex_);
+  self.bank(start.instance).times[start.task].end = self.now();
+  self.path_transfers_.clear();
+  if (error) {
+    self.fail(error);
+  } else if (!self.failure_) {
+    self.skipped_.clear();
+    self.end_task(start, self.path_transfers_);
+  }
+  // Counted down last: the destructor may run as soon as nothing is in flight.
+  lock.unlock();
+  self.launch(self.path_transfers_);
+  lock.lock();
+  if (--self.in_flight_ == 0) self.idle_.notify_all();
+}
+
+// ---- updates ----
+
+void Executor::update_lane() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    update_wake_.wait(lock, [this] { return stop_ || (!failure_ && !updates_.empty()); });
+    if (stop_) return;
+    std::pop_heap(updates_.begin(), updates_.end());
+    const auto start = updates_.back().start;
+    updates_.pop_back();
+    const auto chunk = schedule_.tasks[start.task].subject;
+    bank(start.instance).times[start.task].start = now();
+    lock.unlock();
+    work_.prepare(chunk);
+    const auto tiles = work_.tiles(chunk);
+    lock.lock();
+    next_tile_.store(0, std::memory_order_relaxed);
+    active_ = {.busy = true, .chunk = chunk, .tiles = tiles, .inside = 1};
+    compute_wake_.notify_all();
+    lock.unlock();
+    take_tiles(chunk, tiles);
+    lock.lock();
+    active_.busy = false;
+    --active_.inside;
+    update_wake_.wait(lock, [this] { return active_.inside == 0; });
+    bank(start.instance).times[start.task].end = now();
+    update_transfers_.clear();
+    skipped_.clear();
+    end_task(start, update_transfers_);
+    lock.unlock();
+    launch(update_transfers_);
+    lock.lock();
+  }
+}
+
+void Executor::take_tiles(Index chunk, std::size_t tiles) {
+  for (auto tile = next_tile_.fetch_add(1); tile < tiles; tile = next_tile_.fetch_add(1)) work_.run(chunk, tile);
+}
+
+bool Executor::help(std::unique_lock<std::mutex>& lock) {
+  if (!active_.busy || next_tile_.load(std::memory_order_relaxed) >= active_.tiles) return false;
+  const auto chunk = active_.chunk;
+  const auto tiles = active_.tiles;
+  ++active_.inside;
+  lock.unlock();
+  take_tiles(chunk, tiles);
+  lock.lock();
+  if (--active_.inside == 0) update_wake_.notify_all();
+  return true;
+}
+
+}  // namespace spillway::execute

@@ -1,0 +1,147 @@
+// The schedule on the machine: lanes that run its tasks, and the caller who computes.
+//
+// The caller is the compute lane: begin() starts an instance, next() waits for a visit's bytes, done() lets its
+// followers go. Reads and writes go to the path's own thread, updates to one update thread, which the caller helps
+// while it waits. No lock is held while anything runs. The first error of any lane is kept and thrown by the next wait.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "spillway/plan/schedule.h"
+#include "spillway/storage/path.h"
+
+namespace spillway::execute {
+
+/// Where the transfers of the schedule go on the path; offsets in the volume.
+struct Extents {
+  std::vector<Bytes> weight, state, grad;  ///< by chunk
+  std::vector<Bytes> activation;           ///< by border
+};
+
+/// The arithmetic of an update, in tiles that several threads may take. Calls must not throw.
+class UpdateWork {
+ public:
+  virtual ~UpdateWork() = default;
+  virtual std::size_t tiles(plan::Index chunk) const = 0;
+  virtual void prepare(plan::Index chunk) = 0;  ///< once, before the tiles
+  virtual void run(plan::Index chunk, std::size_t tile) = 0;
+};
+
+/// Which phases an instance runs.
+struct Mode {
+  bool update = false;  ///< updates are pending
+  bool visits = true;   ///< forward and head_loss
+  bool backward = true;
+};
+
+/// When a task ran, in seconds since the executor was made; 0, 0 = skipped.
+struct Times {
+  double start = 0, end = 0;
+};
+
+class Executor {
+ public:
+  /// `path` may be null when no task is a transfer. All references must outlive the executor.
+  Executor(const plan::Schedule& schedule, Extents extents, std::byte* arena, storage::Path* path, UpdateWork& work);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  /// Starts an instance; the one before must have had all its visits. Waits until the one before that has ended.
+  void begin(Mode mode);
+  /// The next visit that this instance runs, when its bytes are there; null when it has no more. Throws a lane's error.
+  const plan::Visit* next();
+  /// Ends the visit that next() returned.
+  void done();
+  /// Waits until every task of every instance has ended. Throws a lane's error.
+  void drain();
+
+  /// Seconds the caller waited in next() so far, by cause: "update", "read", "write".
+  [[nodiscard]] const std::map<std::string, double>& stalls() const noexcept { return stalls_; }
+  /// Times of the tasks of the newest instance that has wholly ended.
+  [[nodiscard]] std::vector<Times> last_times() const;
+  [[nodiscard]] double now() const;
+
+ private:
+  using Index = plan::Index;
+
+  struct Bank {
+    std::uint64_t instance = 0;
+    bool open = false;  ///< has tasks that have not ended
+    Mode mode;
+    std::size_t left = 0;  ///< tasks that have not ended
+    std::vector<std::uint32_t> waiting;
+    std::vector<std::uint8_t> ended;
+    std::vector<Times> times;
+  };
+
+  struct Start {
+    std::uint64_t instance = 0;
+    Index task = plan::kNone;
+  };
+
+  struct UpdateEntry {
+    std::uint64_t deadline = 0;
+    Start start;
+    bool operator<(const UpdateEntry& other) const { return deadline > other.deadline; }
+  };
+
+  struct ActiveUpdate {
+    bool busy = false;
+    Index chunk = plan::kNone;
+    std::size_t tiles = 0;
+    std::size_t inside = 0;  ///< threads at work in it
+  };
+
+  [[nodiscard]] bool runs(const Mode& mode, const plan::Task& task) const;
+  Bank& bank(std::uint64_t instance) { return banks_[instance % banks_.size()]; }
+  void end_task(Start start, std::vector<Start>& transfers);                                 // locked
+  void make_ready(Start start, std::vector<Start>& transfers, std::vector<Start>& skipped);  // locked
+  void launch(std::vector<Start>& transfers);                                                // unlocked
+  void fail(std::exception_ptr error);                                                       // locked
+  void throw_failure();                                                                      // locked
+  static void transfer_done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
+  void update_lane();
+  void take_tiles(Index chunk, std::size_t tiles);
+  bool help(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] std::string cause_of_wait(const plan::Visit& visit) const;  // locked
+
+  const plan::Schedule& schedule_;
+  const Extents extents_;
+  std::byte* const arena_;
+  storage::Path* const path_;
+  UpdateWork& work_;
+  const std::chrono::steady_clock::time_point epoch_ = std::chrono::steady_clock::now();
+  std::vector<std::vector<Index>> same_, next_;  ///< followers within an instance and in the next
+  std::vector<Index> visit_order_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable compute_wake_, update_wake_, idle_;
+  std::array<Bank, 2> banks_;
+  std::uint64_t instances_ = 0;  ///< begun so far
+  std::size_t visit_ = 0;        ///< next index into schedule_.visits of the newest instance
+  std::vector<std::uint8_t> visit_ready_;
+  std::vector<UpdateEntry> updates_;  ///< heap
+  ActiveUpdate active_;
+  std::atomic<std::size_t> next_tile_{0};
+  std::vector<Start> skipped_;
+  std::vector<Start> caller_transfers_, update_transfers_, path_transfers_;  ///< one per calling thread
+  std::size_t in_flight_ = 0;                                                ///< transfers handed to the path
+  std::exception_ptr failure_;
+  bool stop_ = false;
+  std::vector<Times> last_times_;
+  std::map<std::string, double> stalls_{{"read", 0}, {"update", 0}, {"write", 0}};
+  std::thread update_thread_;
+};
+
+}  // namespace spillway::execute

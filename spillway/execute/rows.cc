@@ -1,0 +1,168 @@
+#include "spillway/execute/rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "spillway/base/error.h"
+
+namespace spillway::execute {
+namespace {
+
+constexpr std::size_t kRowsPerTile = 64;
+
+}  // namespace
+
+EmbeddingRows::EmbeddingRows(const state::Layout& layout, std::size_t block, state::ComputeType type, bool dense,
+                             std::uint64_t tokens)
+    : block_(block),
+      table_rows_(layout.blocks()[block].rows),
+      columns_(layout.blocks()[block].columns),
+      type_(type),
+      dense_(dense),
+      tokens_(tokens) {
+  const auto most = std::min(table_rows_, tokens);
+  order_.reserve(tokens);
+  ids_.reserve(tokens);
+  rows_.reserve(most);
+  pending_.reserve(most);
+  first_.reserve(most + 1);
+  norms_.resize(most);
+}
+
+void EmbeddingRows::place(float* sums, std::byte* rounded) noexcept {
+  sums_ = sums;
+  rounded_ = rounded;
+}
+
+void EmbeddingRows::begin(std::span<const std::int64_t> ids) {
+  if (ids.size() > tokens_) {
+    throw Error(ErrorCode::bad_input, text("a step of ", ids.size(), " tokens, but the plan holds ", tokens_));
+  }
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || static_cast<std::uint64_t>(ids[i]) >= table_rows_) {
+      throw Error(ErrorCode::bad_input, text("token ", i, " has id ", ids[i], ", and the embedding has ", table_rows_,
+                                             " rows; the tokenizer does not belong to this model"));
+    }
+  }
+  ids_.assign(ids.begin(), ids.end());
+  order_.resize(ids.size());
+  std::iota(order_.begin(), order_.end(), 0U);
+  std::sort(order_.begin(), order_.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return ids_[a] != ids_[b] ? ids_[a] < ids_[b] : a < b; });
+  rows_.clear();
+  first_.clear();
+  for (std::uint32_t i = 0; i < order_.size(); ++i) {
+    if (i == 0 || ids_[order_[i]] != rows_.back()) {
+      rows_.push_back(ids_[order_[i]]);
+      first_.push_back(i);
+    }
+  }
+  first_.push_back(static_cast<std::uint32_t>(order_.size()));
+}
+
+EmbeddingRows::Range EmbeddingRows::in_chunk(const std::vector<std::int64_t>& rows, const state::Chunk& chunk) const {
+  const auto first = static_cast<std::int64_t>(chunk.first / columns_);
+  const auto last = first + static_cast<std::int64_t>(chunk.used / columns_);
+  const auto begin = std::lower_bound(rows.begin(), rows.end(), first);
+  const auto end = std::lower_bound(begin, rows.end(), last);
+  return {static_cast<std::size_t>(begin - rows.begin()), static_cast<std::size_t>(end - rows.begin())};
+}
+
+void EmbeddingRows::gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output, Team& team) const {
+  const auto range = in_chunk(rows_, chunk);
+  const auto bytes = columns_ * state::field_bytes(type_).weight;
+  const auto base = static_cast<std::int64_t>(chunk.first / columns_);
+  const auto count = range.end - range.begin;
+  team.run(ceil_div(count, kRowsPerTile), [&](std::size_t tile) {
+    const auto end = std::min(range.begin + (tile + 1) * kRowsPerTile, range.end);
+    for (auto row = range.begin + tile * kRowsPerTile; row < end; ++row) {
+      const auto* source = weights + static_cast<std::uint64_t>(rows_[row] - base) * bytes;
+      for (auto i = first_[row]; i < first_[row + 1]; ++i) std::memcpy(output + order_[i] * bytes, source, bytes);
+    }
+  });
+}
+
+template <class T>
+void EmbeddingRows::keep_as(const state::Chunk& chunk, const T* gradient) {
+  const auto range = in_chunk(rows_, chunk);
+  const auto base = static_cast<std::int64_t>(chunk.first / columns_);
+  for (auto row = range.begin; row < range.end; ++row) {
+    const auto* source = gradient + static_cast<std::uint64_t>(rows_[row] - base) * columns_;
+    if constexpr (std::is_same_v<T, float>) {
+      std::memcpy(sums_ + row * columns_, source, columns_ * sizeof(float));
+    } else {
+      kernels::widen(source, sums_ + row * columns_, columns_);
+    }
+  }
+}
+
+void EmbeddingRows::keep(const state::Chunk& chunk, const float* gradient) {
+  keep_as(chunk, gradient);
+}
+void EmbeddingRows::keep(const state::Chunk& chunk, const std::uint16_t* gradient) {
+  keep_as(chunk, gradient);
+}
+
+kernels::Norm EmbeddingRows::norm_of_others(const state::Chunk& chunk, const std::byte* gradient) const {
+  const auto range = in_chunk(rows_, chunk);
+  const auto base = static_cast<std::int64_t>(chunk.first / columns_);
+  const auto end = static_cast<std::int64_t>(chunk.used / columns_);
+  const auto bytes = state::field_bytes(type_).grad;
+  kernels::Norm total;
+  std::int64_t at = 0;
+  const auto add = [&](std::int64_t to) {
+    const auto first = static_cast<std::uint64_t>(at) * columns_;
+    const auto count = static_cast<std::uint64_t>(to - at) * columns_;
+    auto* from = const_cast<std::byte*>(gradient) + first * bytes;  // copied onto itself: only the norm is wanted
+    total.sum +=
+        type_ == state::ComputeType::bf16
+            ? kernels::copy_norm(reinterpret_cast<std::uint16_t*>(from), reinterpret_cast<std::uint16_t*>(from), count)
+                  .sum
+            : kernels::copy_norm(reinterpret_cast<float*>(from), reinterpret_cast<float*>(from), count).sum;
+  };
+  for (auto row = range.begin; row < range.end; ++row) {
+    add(rows_[row] - base);
+    at = rows_[row] - base + 1;
+  }
+  add(end);
+  return total;
+}
+
+kernels::Norm EmbeddingRows::round(const std::byte* gradient, Team& team) {
+  const auto bytes = state::field_bytes(type_).grad;
+  team.run(ceil_div(rows_.size(), kRowsPerTile), [&](std::size_t tile) {
+    const auto end = std::min((tile + 1) * kRowsPerTile, rows_.size());
+    for (auto row = tile * kRowsPerTile; row < end; ++row) {
+      auto* sum = sums_ + row * columns_;
+      if (!dense_) std::memset(sum, 0, columns_ * sizeof(float));
+      for (auto i = first_[row]; i < first_[row + 1]; ++i) {
+        const auto* source = gradient + order_[i] * columns_ * bytes;
+        if (type_ == state::ComputeType::bf16) {
+          kernels::add(reinterpret_cast<const std::uint16_t*>(source), sum, columns_);
+        } else {
+          kernels::add(reinterpret_cast<const float*>(source), sum, columns_);
+        }
+      }
+      auto* out = rounded_ + row * columns_ * bytes;
+      norms_[row] = type_ == state::ComputeType::bf16
+                        ? kernels::round_norm(sum, reinterpret_cast<std::uint16_t*>(out), columns_)
+                        : kernels::copy_norm(sum, reinterpret_cast<float*>(out), columns_);
+    }
+  });
+  pending_ = rows_;
+  kernels::Norm total;
+  for (std::size_t row = 0; row < rows_.size(); ++row) total.sum += norms_[row].sum;
+  return total;
+}
+
+void EmbeddingRows::patch(const state::Chunk& chunk, std::byte* gradient) const {
+  const auto range = in_chunk(pending_, chunk);
+  const auto bytes = columns_ * state::field_bytes(type_).grad;
+  const auto base = static_cast<std::int64_t>(chunk.first / columns_);
+  for (auto row = range.begin; row < range.end; ++row) {
+    std::memcpy(gradient + static_cast<std::uint64_t>(pending_[row] - base) * bytes, rounded_ + row * bytes, bytes);
+  }
+}
+
+}  // namespace spillway::execute

@@ -1,0 +1,73 @@
+// The embedding's side of a step: rows gathered for its tokens, and the gradient of just those rows.
+//
+// A step touches few rows of the table. Their gradient is summed in fp32, in token order, on top of what a tied head
+// left for them, rounded once, and put in place when the slice is updated; every other row's gradient is the head's
+// (tied) or zero.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "spillway/execute/team.h"
+#include "spillway/kernels/gradient.h"
+#include "spillway/state/layout.h"
+
+namespace spillway::execute {
+
+class EmbeddingRows {
+ public:
+  /// `dense`: the table is also the head, so that every row has a gradient. Allocates for `tokens` tokens.
+  EmbeddingRows(const state::Layout& layout, std::size_t block, state::ComputeType type, bool dense,
+                std::uint64_t tokens);
+
+  /// Tells where the fp32 sums and the rounded rows lie (min(rows, tokens) * columns elements each).
+  void place(float* sums, std::byte* rounded) noexcept;
+
+  /// Takes the ids of a step. Error(bad_input) names the first id outside the table. The rows of the step before stay
+  /// pending until round().
+  void begin(std::span<const std::int64_t> ids);
+
+  /// Copies the rows of all tokens whose id lies in `chunk` from `weights` to output [tokens, columns].
+  void gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output, Team& team) const;
+
+  /// Tied head: takes the fp32 or compute-type gradient of the step's rows in `chunk`; [chunk rows, columns].
+  void keep(const state::Chunk& chunk, const float* gradient);
+  void keep(const state::Chunk& chunk, const std::uint16_t* gradient);
+  /// Norm of the slice's gradient without the rows kept.
+  [[nodiscard]] kernels::Norm norm_of_others(const state::Chunk& chunk, const std::byte* gradient) const;
+
+  /// Adds d loss / d output [tokens, columns], rounds; returns the norm of the step's rows. They are pending from here.
+  kernels::Norm round(const std::byte* gradient, Team& team);
+
+  /// Puts the pending rows of `chunk` into its gradient.
+  void patch(const state::Chunk& chunk, std::byte* gradient) const;
+
+  [[nodiscard]] std::size_t block() const noexcept { return block_; }
+  [[nodiscard]] bool dense() const noexcept { return dense_; }
+
+ private:
+  struct Range {
+    std::size_t begin = 0, end = 0;
+  };
+  /// Indices into `rows` (rising) that lie in the chunk.
+  [[nodiscard]] Range in_chunk(const std::vector<std::int64_t>& rows, const state::Chunk& chunk) const;
+  template <class T>
+  void keep_as(const state::Chunk& chunk, const T* gradient);
+
+  const std::size_t block_;
+  const std::uint64_t table_rows_, columns_;
+  const state::ComputeType type_;
+  const bool dense_;
+  std::uint64_t tokens_ = 0;
+  std::vector<std::uint32_t> order_;   ///< tokens by rising id, then by place
+  std::vector<std::int64_t> ids_;      ///< of this step, by token
+  std::vector<std::int64_t> rows_;     ///< distinct ids of this step, rising
+  std::vector<std::uint32_t> first_;   ///< by row: its first token in order_; one more at the end
+  std::vector<std::int64_t> pending_;  ///< distinct ids whose rounded rows wait for the update
+  std::vector<kernels::Norm> norms_;   ///< by row
+  float* sums_ = nullptr;
+  std::byte* rounded_ = nullptr;
+};
+
+}  // namespace spillway::execute

@@ -1,0 +1,58 @@
+#include "spillway/execute/team.h"
+
+namespace spillway::execute {
+
+Team::Team(unsigned threads) {
+  for (unsigned i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+}
+
+Team::~Team() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  for (auto& worker : workers_) worker.join();
+}
+
+void Team::run_erased(std::size_t tiles, const void* body, Call call) {
+  if (tiles <= 1 || workers_.empty()) {
+    for (std::size_t tile = 0; tile < tiles; ++tile) call(body, tile);
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    body_ = body;
+    call_ = call;
+    tiles_ = tiles;
+    next_.store(0, std::memory_order_relaxed);
+    ++round_;
+  }
+  wake_.notify_all();
+  take_tiles();
+  std::unique_lock lock(mutex_);
+  body_ = nullptr;  // a worker that wakes late finds nothing to do
+  done_.wait(lock, [this] { return inside_ == 0; });
+}
+
+void Team::take_tiles() {
+  for (auto tile = next_.fetch_add(1); tile < tiles_; tile = next_.fetch_add(1)) call_(body_, tile);
+}
+
+void Team::work() {
+  std::uint64_t seen = 0;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [&] { return stop_ || round_ != seen; });
+    if (stop_) return;
+    seen = round_;
+    if (body_ == nullptr) continue;
+    ++inside_;
+    lock.unlock();
+    take_tiles();
+    lock.lock();
+    if (--inside_ == 0) done_.notify_one();
+  }
+}
+
+}  // namespace spillway::execute

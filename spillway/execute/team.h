@@ -1,0 +1,46 @@
+// A few threads that take the tiles of one loop, together with the thread that calls.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace spillway::execute {
+
+/// One loop at a time; called from one thread. Allocates nothing after construction.
+class Team {
+ public:
+  explicit Team(unsigned threads);  ///< the caller included; at least 1
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  /// Calls body(tile) once for every tile in [0, tiles), in any order and on any thread; returns when all are done.
+  /// `body` must not throw.
+  template <class Body>
+  void run(std::size_t tiles, const Body& body) {
+    run_erased(tiles, &body, [](const void* self, std::size_t tile) { (*static_cast<const Body*>(self))(tile); });
+  }
+
+ private:
+  using Call = void (*)(const void* body, std::size_t tile);
+  void run_erased(std::size_t tiles, const void* body, Call call);
+  void work();
+  void take_tiles();
+
+  std::vector<std::thread> workers_;
+  std::mutex mutex_;
+  std::condition_variable wake_, done_;
+  std::uint64_t round_ = 0;  ///< loops started
+  std::size_t inside_ = 0;   ///< workers in the current loop
+  bool stop_ = false;
+  const void* body_ = nullptr;  ///< null between loops
+  Call call_ = nullptr;
+  std::size_t tiles_ = 0;
+  std::atomic<std::size_t> next_{0};
+};
+
+}  // namespace spillway::execute

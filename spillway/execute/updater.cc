@@ -1,0 +1,63 @@
+#include "spillway/execute/updater.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace spillway::execute {
+
+Updater::Updater(const plan::Schedule& schedule, const state::Layout& layout, state::ComputeType type, std::byte* arena,
+                 const EmbeddingRows* rows)
+    : schedule_(schedule), layout_(layout), type_(type), arena_(arena), rows_(rows) {}
+
+std::byte* Updater::at(plan::Index buffer) const {
+  return arena_ + schedule_.buffers[buffer].offset;
+}
+
+Updater::Fields Updater::fields(plan::Index chunk) const {
+  return {at(schedule_.update_weight[chunk]) + schedule_.weight_at[chunk], at(schedule_.update_state[chunk]),
+          at(schedule_.update_grad[chunk]) + schedule_.grad_at[chunk]};
+}
+
+std::size_t Updater::tiles(plan::Index chunk) const {
+  return ceil_div(layout_.chunks()[chunk].used, kTile);
+}
+
+void Updater::prepare(plan::Index chunk) {
+  const auto& it = layout_.chunks()[chunk];
+  if (rows_ == nullptr || it.block != rows_->block()) return;
+  const auto grad = fields(chunk).grad;
+  if (!rows_->dense()) std::memset(grad, 0, it.elements * state::field_bytes(type_).grad);
+  rows_->patch(it, grad);
+}
+
+void Updater::run(plan::Index chunk, std::size_t tile) {
+  const auto& it = layout_.chunks()[chunk];
+  const auto begin = tile * kTile;
+  const auto end = std::min(begin + kTile, it.used);
+  const auto where = fields(chunk);
+  auto plain = step_;
+  plain.weight_decay = 0;
+  for (const auto& span : layout_.spans(chunk)) {
+    const auto first = std::max(begin, span.chunk_first);
+    const auto last = std::min(end, span.chunk_first + span.elements);
+    if (first >= last) continue;
+    apply(where, it.elements, first, last - first, layout_.tensors()[span.tensor].spec.decay ? step_ : plain);
+  }
+}
+
+void Updater::apply(const Fields& where, std::uint64_t elements, std::uint64_t first, std::uint64_t count,
+                    const kernels::AdamWStep& step) const {
+  if (type_ == state::ComputeType::bf16) {
+    auto* residual = reinterpret_cast<std::uint16_t*>(where.state);
+    auto* exp_avg = reinterpret_cast<float*>(where.state + elements * 2);
+    kernels::adamw_exact(reinterpret_cast<std::uint16_t*>(where.weight) + first, residual + first, exp_avg + first,
+                         exp_avg + elements + first, reinterpret_cast<const std::uint16_t*>(where.grad) + first, count,
+                         step);
+  } else {
+    auto* exp_avg = reinterpret_cast<float*>(where.state);
+    kernels::adamw_fp32(reinterpret_cast<float*>(where.weight) + first, exp_avg + first, exp_avg + elements + first,
+                        reinterpret_cast<const float*>(where.grad) + first, count, step);
+  }
+}
+
+}  // namespace spillway::execute
