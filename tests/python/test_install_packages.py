@@ -1,6 +1,6 @@
 """The installer of Debian packages, on machines played by a few stub commands."""
 
-import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ class Machine:
         self.commands = folder / "commands"
         self.commands.mkdir()
         for name in PLAIN:
-            (self.commands / name).symlink_to(next(p for p in (f"/usr/bin/{name}", f"/bin/{name}") if os.path.exists(p)))
+            (self.commands / name).symlink_to(str(shutil.which(name)))
         self.command("id", f"echo {user}")
         self.command("dpkg-query", f'case " {" ".join(missing)} " in *" $3 "*) exit 1 ;; *) echo -n installed ;; esac')
         self.command("apt-get", f'echo "apt-get $*" >>{self.log}')
