@@ -120,6 +120,8 @@ class Engine::Impl {
   /// Between steps, the bytes above what is resident are free: room for one chunk.
   std::span<std::byte> scratch() const { return running().arena.span().subspan(plan_.resident); }
 
+  state::ChunkStream stream(state::ChunkStore& store) const { return {layout_, description_.type, store, scratch()}; }
+
   struct ChunkMemory {
     std::byte* weight;
     std::byte* state;
@@ -168,7 +170,7 @@ class Engine::Impl {
     edited_ = kNone;
     const state::SafetensorsReader reader(checkpoint);
     TierStore store(*running().tiers);
-    state::load_weights(layout_, description_.type, reader, store, scratch(), names);
+    state::load_weights(stream(store), reader, names);
     filled_.assign(filled_.size(), true);
   }
 
@@ -198,13 +200,9 @@ class Engine::Impl {
     settle_updates();
     for_parts(tensor, first, values.size(), [&](const state::Span& span, std::size_t c) {
       const auto memory = edit(c);
-      const auto* from = values.data() + (span.tensor_first - first);
-      if (description_.type == ComputeType::bf16) {
-        kernels::split(from, reinterpret_cast<std::uint16_t*>(memory.weight) + span.chunk_first,
-                       reinterpret_cast<std::uint16_t*>(memory.state) + span.chunk_first, span.elements);
-      } else {
-        std::memcpy(memory.weight + span.chunk_first * 4, from, span.elements * 4);
-      }
+      const auto fields =
+          state::chunk_fields(description_.type, layout_.chunks()[c].elements, memory.weight, memory.state);
+      state::to_chunk(values.subspan(span.tensor_first - first, span.elements), fields, span.chunk_first);
     });
   }
 
@@ -212,33 +210,29 @@ class Engine::Impl {
     settle_updates();
     for_parts(tensor, first, values.size(), [&](const state::Span& span, std::size_t c) {
       const auto memory = edit(c);
-      auto* to = values.data() + (span.tensor_first - first);
-      if (description_.type == ComputeType::bf16) {
-        kernels::join(reinterpret_cast<const std::uint16_t*>(memory.weight) + span.chunk_first,
-                      reinterpret_cast<const std::uint16_t*>(memory.state) + span.chunk_first, to, span.elements);
-      } else {
-        std::memcpy(to, memory.weight + span.chunk_first * 4, span.elements * 4);
-      }
+      const auto fields =
+          state::chunk_fields(description_.type, layout_.chunks()[c].elements, memory.weight, memory.state);
+      state::from_chunk(fields, span.chunk_first, values.subspan(span.tensor_first - first, span.elements));
     });
   }
 
   void save_weights(const std::filesystem::path& directory, Bytes max_shard) {
     settle();
     TierStore store(*running().tiers);
-    state::save_weights(layout_, description_.type, store, directory, scratch(), max_shard);
+    state::save_weights(stream(store), directory, {.max_shard = max_shard});
   }
 
   void save_state(const std::filesystem::path& directory) {
     settle();
     TierStore store(*running().tiers);
-    state::save_state(layout_, description_.type, store, directory, scratch());
+    state::save_state(stream(store), directory);
   }
 
   void load_state(const std::filesystem::path& directory, const std::filesystem::path& weights, std::int64_t step) {
     settle_updates();
     edited_ = kNone;
     TierStore store(*running().tiers);
-    state::load_state(layout_, description_.type, directory, weights, store, scratch());
+    state::load_state(stream(store), directory, weights);
     filled_.assign(filled_.size(), true);
     steps_ = step;
   }
