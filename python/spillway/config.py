@@ -19,6 +19,7 @@ from spillway.keys import ADAMW_NAMES, GROUPS, KEYS, Key
 from spillway.values import StoragePath
 
 PATHS = ("output_dir", "model", "tokenizer", "chat_template_path", "dataset", "eval_dataset", "profile")
+CONFIG_HEADER = "# Written by spillway"
 
 
 class Config:
@@ -44,7 +45,7 @@ class Config:
     def text(self) -> str:
         """config.yaml: every key, resolved; reading it back gives the same values."""
         once = {"overwrite": False, "resume_from_checkpoint": None}  # orders to one call, not properties of the run
-        parts = ["# Written by spillway: every key of this run. Go on with `spillway resume DIR`.\n"]
+        parts = [CONFIG_HEADER + ": every key of this run. Go on with `spillway resume DIR`.\n"]
         for title, keys in GROUPS.items():
             plain = {key.name: as_yaml(once.get(key.name, self._values[key.name])) for key in keys}
             parts.append(f"\n# {title}\n" + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=1000))
@@ -57,17 +58,18 @@ def as_yaml(value: Any) -> Any:
     return str(value) if isinstance(value, StoragePath) else value
 
 
-class UniqueKeyLoader(yaml.SafeLoader):
+class UniqueKeyLoader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]
     """Safe YAML in which a key given twice is an error, not a guess."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call, unused-ignore]
             if key in seen:
                 raise InputError(f"{self.name}:{key_node.start_mark.line + 1}: the key {key!r} is given twice")
             seen.add(key)
-        return super().construct_mapping(node, deep)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 def read_file(path: Path) -> dict[str, Any]:

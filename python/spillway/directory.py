@@ -11,7 +11,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from spillway.config import Config
+from spillway.config import CONFIG_HEADER, Config
 from spillway.errors import InputError
 from spillway.records import METRICS, keep_rows_until
 
@@ -70,14 +70,28 @@ def decide(config: Config) -> Start:
     check_place(output_dir)
     check_sources(config, output_dir)
     resume = resume_point(config, output_dir)
-    held = [path for path in run_files(output_dir) if not path.name.startswith(".")]
-    if resume is None and held and not config.overwrite:
+    held = [path for path in run_files(output_dir) if is_precious(path)]
+    unfinished = config.resume_from_checkpoint == "auto" and not any(holds_weights(path) for path in held)
+    if resume is None and held and not (config.overwrite or unfinished):
         go_on = "`--resume_from_checkpoint true` goes on with it, " if newest_resumable(output_dir) else ""
         raise InputError(
             f"output_dir: {output_dir} holds a run already ({held[0].name}); {go_on}`--overwrite` removes it, "
             "or name another directory"
         )
-    return Start(output_dir, resume, clear=resume is None and bool(held))
+    return Start(output_dir, resume, clear=resume is None and bool(run_files(output_dir)))
+
+
+def is_precious(path: Path) -> bool:
+    """Whether losing it would lose anything: a run that ended before its first step leaves nothing to keep."""
+    if path.name == "config.yaml":
+        return not path.read_text(encoding="utf-8", errors="replace").startswith(CONFIG_HEADER)
+    if path.name == METRICS:
+        return path.stat().st_size > 0
+    return path.name != "plan.json" and not path.name.startswith(".")
+
+
+def holds_weights(path: Path) -> bool:
+    return path.is_dir() or path.suffix == ".safetensors"
 
 
 def check_place(output_dir: Path) -> None:
@@ -130,7 +144,7 @@ def prepare(start: Start, step: int) -> list[str]:
     if start.clear:
         for path in run_files(start.output_dir):
             remove(path)
-        removed.append(f"the earlier run in {start.output_dir}")
+        removed.append(f"what an earlier run left in {start.output_dir}")
     elif start.resume is not None:
         for number, path in checkpoints(start.output_dir):
             if number > step:
