@@ -1,0 +1,36 @@
+"""The errors a caller may have to handle, each with the exit code of the command line.
+
+Python's own families are kept (ValueError, MemoryError), so that code which never heard of Spillway can catch them.
+"""
+
+from typing import Any
+
+
+class SpillwayError(Exception):
+    """Something went wrong while running; the message says what and what to change."""
+
+    exit_code = 1
+
+
+class InputError(SpillwayError, ValueError):
+    """Bad input: the message names the key, the file and line, or the tensor. Nothing was written."""
+
+    exit_code = 2
+
+
+class DoesNotFit(SpillwayError, MemoryError):
+    """A budget is too small; the message says what was asked, what is there and what would fit."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, plan: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.plan = plan  # the refused plan (plan.json with "fits": false), where there is one
+
+
+class Interrupted(SpillwayError):
+    """A signal ended the run before its last step. The exit code is 128 + the signal's number."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
