@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+torch.set_num_threads(1)  # tiny tensors
 VOCABULARY = 97
 SIZES: dict[str, Any] = {
     "hidden_size": 32,

@@ -95,7 +95,7 @@ class Twin(BareEngine):
         assert self.optimizer is not None
         for number, master in enumerate(self.masters):
             gradient = self.gradients.get(number, torch.zeros_like(master))
-            master.grad = gradient.to(self.dtype).float()
+            master.grad = gradient.to(self.dtype).to(torch.float32, copy=True)
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(m.grad) for m in self.masters]))
         clip = min(1.0, update["max_grad_norm"] / (float(norm) + 1e-6)) if update["max_grad_norm"] > 0 else 1.0
         skipped = not bool(norm.isfinite())
