@@ -1,6 +1,6 @@
 # What the engine needs from the system. A missing one is named with the Debian package that brings it.
 function(spillway_missing what package)
-  message(FATAL_ERROR "Spillway needs ${what}, which was not found. On Debian: apt-get install ${package}")
+  message(FATAL_ERROR "Spillway needs ${what}, which was not found. On Debian:\n  apt-get install ${package}")
 endfunction()
 
 find_package(Threads REQUIRED)

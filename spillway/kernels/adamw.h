@@ -3,13 +3,12 @@
 // One pass reads gradient, weight, residual and moments and writes weight, residual and moments. Formulas and order of
 // operations are those of torch.optim.AdamW(fused=True) on the CPU (PyTorch, aten/native/cpu/FusedAdamKernel.cpp);
 // Loshchilov & Hutter, "Decoupled Weight Decay Regularization", ICLR 2019. Built with contraction off, multiply-adds
-// are fused exactly where PyTorch fuses them, so every instruction set with FMA gives the same bits.
+// are fused exactly where PyTorch fuses them, so every instruction set gives the same bits as PyTorch (those without a
+// fused multiply-add ask the C library for it, slowly). A result that is not a number is the one NaN 0x7FC00000.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 namespace spillway::kernels {
 

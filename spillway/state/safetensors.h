@@ -60,17 +60,30 @@ struct TensorOut {
   std::vector<std::int64_t> shape;
 };
 
-/// Writes `BASE.safetensors`, or `BASE-00001-of-0000N.safetensors` and `BASE.safetensors.index.json` as transformers'
-/// save_pretrained does (tensors in the order given, a shard is closed before it would exceed `max_shard`; metadata
-/// {"format": "pt"}; the index has metadata.total_size and weight_map). Bytes may arrive in any order.
+/// Writes `BASE.safetensors`, or `BASE-00001-of-0000N.safetensors` and `BASE.safetensors.index.json`, byte for byte as
+/// transformers' save_pretrained does: tensors go to shards in the order given, a shard is closed before it would
+/// exceed `max_shard`; within a file they lie by falling width of type, then by name; metadata {"format": "pt"}; the
+/// index has metadata.total_size, metadata.total_parameters and weight_map.
+///
+/// Bytes may arrive in any order, from one thread. Files have the suffix `.partial` until finish(); an older checkpoint
+/// of the same base stays intact until then and is replaced, all its shards, by finish().
 class SafetensorsWriter {
  public:
+  /// Creates the files and reserves their space. Throws Error(bad_input) for a directory that is missing, no tensors, a
+  /// name that is empty, repeated or not UTF-8, an unknown dtype, or a shape that cannot be; Error(io) with file and
+  /// errno (disk full ...). Then nothing is left behind.
   SafetensorsWriter(const std::filesystem::path& directory, const std::string& base, std::vector<TensorOut> tensors,
                     Bytes max_shard = 50'000'000'000);
   ~SafetensorsWriter();  ///< without finish(): closes and removes what was written
-  /// `bytes` at element `first` of tensor number `tensor` (index into the list given). Error(io) with file and errno.
+  SafetensorsWriter(const SafetensorsWriter&) = delete;
+  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+
+  /// `bytes` (whole elements) at element `first` of tensor number `tensor` (index into the list given). Throws
+  /// Error(io) with file and errno, after which only destruction is left; Error(internal) out of range or for bytes
+  /// that are there already.
   void write(std::size_t tensor, std::uint64_t first, std::span<const std::byte> bytes);
-  /// Checks that every byte was written exactly once, flushes (fsync), closes, writes the index.
+  /// Checks that every byte was written exactly once (Error(internal) naming the tensor), writes the index, flushes
+  /// (fsync of files and directory), closes, and gives the files their names.
   void finish();
 
  private:

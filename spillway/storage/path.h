@@ -13,8 +13,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "spillway/base/bytes.h"
+#include "spillway/sys/ring.h"
 
 namespace spillway::storage {
 
@@ -63,7 +65,10 @@ class Path {
   /// Creates the volume: superblock, space reserved by fallocate. Throws Error(bad_input) for a missing or read-only
   /// directory or a volume that belongs to another run (without `overwrite`), Error(does_not_fit) with bytes asked and
   /// free when the file system is too small. On failure nothing is left behind and an old volume is intact.
+  /// A volume of the same run that is large enough is used again as it is; what it held is not readable.
   explicit Path(PathOptions options);
+  /// The same over a ring of the caller's choice; the default is io_uring, or threads where the kernel has none.
+  Path(PathOptions options, const sys::RingFactory& ring);
   /// Waits for what is in flight; removes the volume file when `remove_on_close` was called.
   ~Path();
   Path(const Path&) = delete;

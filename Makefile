@@ -1,0 +1,90 @@
+# The two commands of the README are `make quickstart` and `make test`. Both bring up .venv, which then holds the
+# `spillway` command. A second call does only what has changed since the first.
+#
+#   PYTHON=...   the interpreter .venv is made from (default: python3)
+
+PYTHON ?= python3
+JOBS ?= $(shell nproc)
+export CMAKE_BUILD_PARALLEL_LEVEL = $(JOBS)
+
+VENV := .venv
+BIN := $(VENV)/bin
+TREE := build/wheel
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+
+# What the installed package is made from; folders too, so that a removed file counts.
+SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake spillway python -name __pycache__ -prune -o -print)
+CXX_FILES := find spillway python tests bench examples -name '*.cc' -o -name '*.h'
+
+.PHONY: help quickstart test install packages \
+	test-cpp test-python check-includes check-format check-lint check-types asan tsan format clean
+.NOTPARALLEL:
+
+help:
+	@echo "make quickstart   a small model from nothing to a checkpoint, most of its state on disk"
+	@echo "make test         every test and check"
+	@echo "make install      the spillway command in .venv"
+	@echo "make asan, tsan   the C++ tests under sanitizers"
+	@echo "make format       clang-format and ruff, in place"
+	@echo "make clean        removes .venv and build"
+
+quickstart: install
+	$(BIN)/python scripts/quickstart.py
+
+test: check-includes check-format check-lint check-types test-cpp test-python
+
+## The environment
+
+packages:
+	@PYTHON="$(PYTHON)" scripts/install_packages.sh
+
+$(VENV)/stamp-venv: | packages
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/stamp-dependencies: $(VENV)/stamp-venv constraints.txt pyproject.toml
+	@echo "Installing the Python packages into $(VENV)"
+	@$(PIP) install -c constraints.txt torch
+	@$(PIP) install -c constraints.txt cmake ninja $$($(BIN)/python scripts/requirements.py pyproject.toml)
+	@touch $@
+
+$(VENV)/stamp-spillway: $(VENV)/stamp-dependencies $(SOURCES)
+	@echo "Building the engine and installing the package into $(VENV)"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-deps --no-build-isolation --force-reinstall \
+		$(addprefix --config-settings=,build-dir=$(TREE) cmake.define.SPILLWAY_TESTS=ON cmake.define.SPILLWAY_EXAMPLES=ON) .
+	@touch $@
+
+install: $(VENV)/stamp-spillway
+
+## Tests and checks
+
+test-cpp: install
+	@$(BIN)/cmake --build $(TREE) -- --quiet
+	$(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --progress -j $(JOBS)
+
+test-python: install
+	$(BIN)/python -m pytest
+
+check-includes: $(VENV)/stamp-venv
+	$(BIN)/python scripts/check_includes.py
+
+check-format: $(VENV)/stamp-dependencies
+	@$(CXX_FILES) | xargs -r $(BIN)/clang-format --dry-run -Werror && echo "clang-format: all files formatted"
+
+check-lint: $(VENV)/stamp-dependencies
+	$(BIN)/ruff check .
+
+check-types: $(VENV)/stamp-dependencies
+	$(BIN)/mypy
+
+asan tsan: $(VENV)/stamp-dependencies
+	$(BIN)/cmake --preset $@ --log-level=WARNING
+	$(BIN)/cmake --build --preset $@ -- --quiet
+	$(if $(filter tsan,$@),setarch -R) $(BIN)/ctest --preset $@ -j $(JOBS)
+
+format: $(VENV)/stamp-dependencies
+	$(CXX_FILES) | xargs -r $(BIN)/clang-format -i
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build

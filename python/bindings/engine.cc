@@ -1,0 +1,203 @@
+// spillway::Engine for Python: converts arrays and JSON, releases the GIL around every wait. No logic.
+#include "spillway/engine.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <nlohmann/json.hpp>
+
+#include "module.h"
+#include "spillway/plan/json.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using Array = nb::ndarray<nb::device::cpu, nb::c_contig>;
+using Ids = nb::ndarray<std::int64_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
+using Floats = nb::ndarray<float, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
+using Release = nb::call_guard<nb::gil_scoped_release>;
+
+std::byte* bytes_of(const Array& array) {
+  return static_cast<std::byte*>(array.data());
+}
+
+const char* kind_name(spillway::plan::VisitKind kind) {
+  static constexpr const char* kNames[] = {"embedding",     "forward",  "head_loss",
+                                           "head_gradient", "backward", "embedding_backward"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+/// A visit with offsets into Engine.memory() instead of pointers.
+struct PyVisit {
+  std::string kind = "end";
+  std::size_t block = 0, slice = 0;
+  std::uint64_t first_row = 0, rows = 0;
+  std::uint64_t weights = 0, input = 0, output = 0, hidden_gradient = 0, accumulator = 0;
+};
+
+PyVisit convert(const spillway::Engine& engine, const spillway::Visit& visit) {
+  const auto base = engine.memory().data();
+  const auto offset = [&](const void* at) {
+    return at == nullptr ? 0 : static_cast<std::uint64_t>(static_cast<const std::byte*>(at) - base);
+  };
+  return {kind_name(visit.kind),    visit.block,          visit.slice,
+          visit.first_row,          visit.rows,           offset(visit.weights),
+          offset(visit.input),      offset(visit.output), offset(visit.hidden_gradient),
+          offset(visit.accumulator)};
+}
+
+spillway::Settings parse_settings(const std::string& text) {
+  const auto json = nlohmann::json::parse(text);
+  spillway::Settings out;
+  out.budget = spillway::plan::parse_budget(text);
+  out.rates = spillway::plan::parse_rates(text);
+  out.threads = json.value("threads", 1U);
+  out.run = json.value("run", out.run);
+  if (out.budget.has_path) {
+    out.storage = spillway::StorageOptions{json["storage"][0].at("directory").get<std::string>(),
+                                           json.value("overwrite", false), json.value("keep", false)};
+  }
+  return out;
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& module) {
+  using spillway::Engine;
+
+  nb::class_<PyVisit>(module, "Visit", "One block's turn; offsets are bytes from the start of Engine.memory().")
+      .def_ro("kind", &PyVisit::kind)
+      .def_ro("block", &PyVisit::block)
+      .def_ro("slice", &PyVisit::slice)
+      .def_ro("first_row", &PyVisit::first_row)
+      .def_ro("rows", &PyVisit::rows)
+      .def_ro("weights", &PyVisit::weights)
+      .def_ro("input", &PyVisit::input)
+      .def_ro("output", &PyVisit::output)
+      .def_ro("hidden_gradient", &PyVisit::hidden_gradient)
+      .def_ro("accumulator", &PyVisit::accumulator);
+
+  nb::class_<Engine>(module, "Engine", "One run's state on its tiers, and the schedule that moves it.")
+      .def(
+          "__init__",
+          [](Engine* self, const std::string& description, const std::string& settings) {
+            new (self) Engine(spillway::plan::parse_description(description), parse_settings(settings));
+          },
+          "description"_a, "settings"_a)
+      .def("plan", &Engine::plan_json)
+      .def("start", &Engine::start, Release())
+      .def("close", &Engine::close, Release())
+      .def("memory",
+           [](Engine& self) {
+             const auto memory = self.memory();
+             return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(self));
+           })
+      .def("tensor_offset",
+           [](const Engine& self, std::size_t tensor) { return self.layout().tensors().at(tensor).first; })
+      .def(
+          "load_weights",
+          [](Engine& self, const std::string& checkpoint, const std::map<std::string, std::string>& stored_names) {
+            const nb::gil_scoped_release release;
+            self.load_weights(checkpoint, stored_names);
+          },
+          "checkpoint"_a, "stored_names"_a)
+      .def("store_tensor",
+           [](Engine& self, std::size_t tensor, std::uint64_t first, const Floats& values) {
+             const nb::gil_scoped_release release;
+             self.store_tensor(tensor, first, {values.data(), values.size()});
+           })
+      .def("fetch_tensor",
+           [](Engine& self, std::size_t tensor, std::uint64_t first, const Floats& values) {
+             const nb::gil_scoped_release release;
+             self.fetch_tensor(tensor, first, {values.data(), values.size()});
+           })
+      .def("save_weights",
+           [](Engine& self, const std::string& directory, std::uint64_t max_shard) {
+             const nb::gil_scoped_release release;
+             self.save_weights(directory, max_shard);
+           })
+      .def("save_state",
+           [](Engine& self, const std::string& directory, std::int64_t) {
+             const nb::gil_scoped_release release;
+             self.save_state(directory);
+           })
+      .def("load_state",
+           [](Engine& self, const std::string& directory, const std::string& weights, std::int64_t step) {
+             const nb::gil_scoped_release release;
+             self.load_state(directory, weights, step);
+           })
+      .def("begin_step",
+           [](Engine& self, const Ids& ids, std::vector<std::uint64_t> counts, bool training) {
+             const nb::gil_scoped_release release;
+             self.begin_step({{ids.data(), ids.size()}, std::move(counts), training});
+           })
+      .def("embedding_forward",
+           [](Engine& self, const Array& output) {
+             const nb::gil_scoped_release release;
+             self.embedding_forward(bytes_of(output));
+           })
+      .def("next_visit",
+           [](Engine& self) {
+             const nb::gil_scoped_release release;
+             const auto visit = self.next_visit();
+             return visit ? convert(self, *visit) : PyVisit{};
+           })
+      .def("end_visit", &Engine::end_visit, Release())
+      .def("gradient",
+           [](Engine& self, std::size_t tensor, const Array& values, std::uint64_t micro_batch) {
+             const nb::gil_scoped_release release;
+             self.gradient(tensor, bytes_of(values), micro_batch);
+           })
+      .def("head_gradient",
+           [](Engine& self, const Array& values, std::uint64_t micro_batch) {
+             const nb::gil_scoped_release release;
+             self.head_gradient(bytes_of(values), micro_batch);
+           })
+      .def("embedding_backward",
+           [](Engine& self, const Array& values) {
+             const nb::gil_scoped_release release;
+             self.embedding_backward(bytes_of(values));
+           })
+      .def("end_step",
+           [](Engine& self, const std::map<std::string, double>& update) {
+             const auto value = [&](const char* key, double fallback) {
+               const auto at = update.find(key);
+               return at == update.end() ? fallback : at->second;
+             };
+             const spillway::StepUpdate step{value("learning_rate", 0), value("beta1", 0.9),
+                                             value("beta2", 0.999),     value("epsilon", 1e-8),
+                                             value("weight_decay", 0),  value("max_grad_norm", 0)};
+             spillway::StepResult out;
+             {
+               const nb::gil_scoped_release release;
+               out = self.end_step(step);
+             }
+             return std::map<std::string, double>{{"grad_norm", out.grad_norm},
+                                                  {"clip", out.clip},
+                                                  {"skipped", out.skipped ? 1.0 : 0.0},
+                                                  {"step", static_cast<double>(out.step)},
+                                                  {"seconds", out.seconds},
+                                                  {"stall_seconds", out.stall_seconds}};
+           })
+      .def("flush", &Engine::flush, Release())
+      .def("loss_stats",
+           [](Engine& self, const Array& logits, std::uint64_t first_row, const Ids& labels, const Floats& maximum,
+              const Floats& sum, const Floats& gold) {
+             const nb::gil_scoped_release release;
+             self.loss_stats(bytes_of(logits), logits.shape(0), logits.shape(1), first_row, labels.data(),
+                             maximum.data(), sum.data(), gold.data());
+           })
+      .def("loss_gradient",
+           [](Engine& self, const Array& logits, std::uint64_t first_row, const Ids& labels, const Floats& log_sum_exp,
+              double scale) {
+             const nb::gil_scoped_release release;
+             self.loss_gradient(bytes_of(logits), logits.shape(0), logits.shape(1), first_row, labels.data(),
+                                log_sum_exp.data(), static_cast<float>(scale));
+           })
+      .def("counters", &Engine::counters)
+      .def("timeline", &Engine::timeline);
+}

@@ -1,0 +1,7 @@
+// What each binding file adds to the module.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+void bind_engine(nanobind::module_& module);
+void bind_machine(nanobind::module_& module);

@@ -1,0 +1,151 @@
+// Spillway for C++: one run's state on its tiers, and the schedule that moves it. The only header most users need.
+//
+// A step is a loop over visits; the caller computes, the engine has the bytes ready:
+//
+//   spillway::Engine engine(description, settings);   // plans; throws when it does not fit; allocates nothing
+//   engine.start();
+//   engine.load_weights("checkpoint", {});             // or store_tensor()
+//   engine.begin_step({.counts = {tokens}});
+//   while (auto visit = engine.next_visit()) {         // forward blocks, then backward
+//     ...                                              // visit->weights, visit->input, ...; gradient() in backward
+//     engine.end_visit();
+//   }
+//   auto result = engine.end_step({.learning_rate = 1e-3});
+//
+// One thread drives an engine. Every call may throw spillway::Error; after an error from a lane only close() helps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "spillway/base/error.h"
+#include "spillway/plan/description.h"
+#include "spillway/plan/planner.h"
+#include "spillway/state/layout.h"
+
+namespace spillway {
+
+struct StorageOptions {
+  std::filesystem::path directory;  ///< must exist; the volume is created in it
+  bool overwrite = false;           ///< replace a volume that belongs to another run
+  bool keep = false;                ///< leave the volume behind when the engine closes
+};
+
+struct Settings {
+  plan::Budget budget;
+  plan::Rates rates;
+  std::optional<StorageOptions> storage;
+  std::string run = "spillway";  ///< identity of the run, written into the volume
+  unsigned threads = 1;          ///< threads of compute kernels (loss, gradients), the caller included
+  bool trace = false;            ///< keep the tasks' times for timeline()
+};
+
+/// One block's turn. Pointers are into the engine's memory and valid until end_visit(); null where there is none.
+struct Visit {
+  plan::VisitKind kind = plan::VisitKind::forward;
+  std::size_t block = 0;                  ///< index into the description's blocks
+  std::size_t slice = 0;                  ///< embedding and head: slice of the table
+  std::uint64_t first_row = 0, rows = 0;  ///< embedding and head: rows of the slice
+  std::byte* weights = nullptr;           ///< the block's weights, or the slice's
+  std::byte* input = nullptr;             ///< [tokens, hidden]: the block's input; head: output of the last layer
+  std::byte* output = nullptr;            ///< forward: to be written; first backward without a head: the last output
+  std::byte* hidden_gradient = nullptr;   ///< backward: d loss / d output on entry, d loss / d input on exit
+  float* accumulator = nullptr;           ///< head_gradient and first backward: [tokens, hidden] scratch
+};
+
+struct StepBegin {
+  std::span<const std::int64_t> ids;  ///< token ids of all micro-batches; empty without an embedding
+  std::vector<std::uint64_t> counts;  ///< tokens of each micro-batch
+  bool training = true;               ///< false: forward and head_loss visits only
+};
+
+struct StepUpdate {
+  double learning_rate = 0;
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  double weight_decay = 0;
+  double max_grad_norm = 0;  ///< 0: no clipping
+};
+
+struct StepResult {
+  double grad_norm = 0;      ///< before clipping
+  double clip = 1;           ///< factor applied to the gradient
+  bool skipped = false;      ///< a gradient was not finite: no update
+  std::int64_t step = 0;     ///< optimizer steps so far
+  double seconds = 0;        ///< from begin_step() to here
+  double stall_seconds = 0;  ///< of these, waiting in next_visit()
+};
+
+class Engine {
+ public:
+  /// Plans. Throws Error(does_not_fit) or Error(bad_input); allocates and touches nothing.
+  Engine(plan::Description description, Settings settings);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  [[nodiscard]] const plan::Plan& plan() const;
+  [[nodiscard]] std::string plan_json() const;
+  [[nodiscard]] const state::Layout& layout() const;
+
+  /// Maps the arena, creates the volume, starts the lanes. All weights and moments are zero.
+  void start();
+  /// Waits for the lanes and gives everything back. Called by the destructor, too.
+  void close();
+  /// The DRAM arena; after start().
+  [[nodiscard]] std::span<std::byte> memory() const;
+
+  // ---- state in and out; these wait for pending updates ----
+
+  /// From safetensors. `stored_names`: names in the checkpoint that differ from the description's.
+  void load_weights(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& stored_names);
+  /// fp32 values of elements [first, first + size) of tensor number `tensor`.
+  void store_tensor(std::size_t tensor, std::uint64_t first, std::span<const float> values);
+  void fetch_tensor(std::size_t tensor, std::uint64_t first, std::span<float> values);
+  void save_weights(const std::filesystem::path& directory, Bytes max_shard);
+  void save_state(const std::filesystem::path& directory);
+  /// Moments and residuals from save_state()'s directory, weights from the checkpoint; `step` optimizer steps so far.
+  void load_state(const std::filesystem::path& directory, const std::filesystem::path& weights, std::int64_t step);
+
+  // ---- one step ----
+
+  void begin_step(const StepBegin& begin);
+  /// Runs the embedding visits: output[t] = row of token t, [tokens, columns] of the compute type.
+  void embedding_forward(std::byte* output);
+  /// The next visit, when its bytes are there; empty at the end of the step.
+  [[nodiscard]] std::optional<Visit> next_visit();
+  void end_visit();
+  /// Backward visit: one micro-batch's gradient of a tensor of the block, in the compute type. Micro-batches rise.
+  void gradient(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch);
+  /// head_gradient visit: the slice's gradient [rows, columns].
+  void head_gradient(const std::byte* values, std::uint64_t micro_batch);
+  /// embedding_backward visit: d loss / d embedding output [tokens, columns].
+  void embedding_backward(const std::byte* values);
+  StepResult end_step(const StepUpdate& update);
+  /// Waits until every pending update is done and on its tier.
+  void flush();
+
+  // ---- kernels of the loss, over the engine's threads ----
+
+  void loss_stats(std::byte* logits, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
+                  const std::int64_t* labels, float* maximum, float* sum, float* gold);
+  void loss_gradient(std::byte* logits, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
+                     const std::int64_t* labels, const float* log_sum_exp, float scale);
+
+  /// JSON: bytes per path and direction, busy and stall seconds, notices.
+  [[nodiscard]] std::string counters() const;
+  /// JSON in Chrome's trace event format: predicted and measured tasks of the last step that has wholly ended.
+  [[nodiscard]] std::string timeline() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace spillway

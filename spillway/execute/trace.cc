@@ -1,0 +1,117 @@
+#include "spillway/execute/trace.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace spillway::execute {
+namespace {
+
+using nlohmann::json;
+using plan::Lane;
+using plan::TaskKind;
+using plan::VisitKind;
+
+const char* kind_name(TaskKind kind) {
+  static constexpr const char* kNames[] = {"read weight",  "read state",  "read grad",  "read activation",
+                                           "write weight", "write state", "write grad", "write activation",
+                                           "update",       "visit"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+const char* visit_name(VisitKind kind) {
+  static constexpr const char* kNames[] = {"embedding",     "forward",  "head loss",
+                                           "head gradient", "backward", "embedding backward"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+const char* lane_name(Lane lane) {
+  static constexpr const char* kNames[] = {"compute", "update", "read", "write"};
+  return kNames[static_cast<std::size_t>(lane)];
+}
+
+std::string task_name(const plan::Plan& plan, const state::Layout& layout, const plan::Task& task) {
+  if (task.kind == TaskKind::visit) {
+    const auto& visit = plan.schedule.visits[task.subject];
+    return std::string(visit_name(visit.kind)) + " " + layout.blocks()[visit.block].name + " " +
+           std::to_string(visit.slice);
+  }
+  if (task.kind == TaskKind::read_activation || task.kind == TaskKind::write_activation) {
+    return std::string(kind_name(task.kind)) + " " + std::to_string(task.subject);
+  }
+  return std::string(kind_name(task.kind)) + " " + layout.blocks()[layout.chunks()[task.subject].block].name +
+         " chunk " + std::to_string(task.subject);
+}
+
+/// Serial lanes as slices; transfers overlap, so they are asynchronous spans.
+void add_task(json& events, int process, const plan::Task& task, std::size_t id, const std::string& name, double start,
+              double end) {
+  const double begin_us = start * 1e6, length_us = std::max(0.0, end - start) * 1e6;
+  const int thread = static_cast<int>(task.lane) + 1;
+  const json args = {{"bytes", task.bytes}, {"deadline", task.deadline}};
+  if (task.lane == Lane::compute || task.lane == Lane::update) {
+    events.push_back({{"ph", "X"},
+                      {"name", name},
+                      {"pid", process},
+                      {"tid", thread},
+                      {"ts", begin_us},
+                      {"dur", length_us},
+                      {"args", args}});
+    return;
+  }
+  const auto key = std::to_string(process) + "." + std::to_string(id);
+  events.push_back({{"ph", "b"},
+                    {"cat", lane_name(task.lane)},
+                    {"id", key},
+                    {"name", name},
+                    {"pid", process},
+                    {"tid", thread},
+                    {"ts", begin_us},
+                    {"args", args}});
+  events.push_back({{"ph", "e"},
+                    {"cat", lane_name(task.lane)},
+                    {"id", key},
+                    {"name", name},
+                    {"pid", process},
+                    {"tid", thread},
+                    {"ts", begin_us + length_us}});
+}
+
+void add_names(json& events, int process, const char* name) {
+  events.push_back({{"ph", "M"}, {"name", "process_name"}, {"pid", process}, {"args", {{"name", name}}}});
+  for (const auto lane : {Lane::compute, Lane::update, Lane::read, Lane::write}) {
+    events.push_back({{"ph", "M"},
+                      {"name", "thread_name"},
+                      {"pid", process},
+                      {"tid", static_cast<int>(lane) + 1},
+                      {"args", {{"name", lane_name(lane)}}}});
+  }
+}
+
+}  // namespace
+
+std::string trace(const plan::Plan& plan, const state::Layout& layout, const std::vector<Times>& times) {
+  json events = json::array();
+  const auto& tasks = plan.schedule.tasks;
+  add_names(events, 1, "measured");
+  add_names(events, 2, "predicted");
+  double zero = std::numeric_limits<double>::infinity();
+  for (const auto& it : times) {
+    if (it.end > 0) zero = std::min(zero, it.start);
+  }
+  double predicted_zero = 0;
+  for (const auto& it : plan.prediction.tasks) predicted_zero = std::min(predicted_zero, it.start);
+  for (std::size_t t = 0; t < tasks.size(); ++t) {
+    const auto name = task_name(plan, layout, tasks[t]);
+    if (t < times.size() && times[t].end > 0) {
+      add_task(events, 1, tasks[t], t, name, times[t].start - zero, times[t].end - zero);
+    }
+    if (t < plan.prediction.tasks.size()) {
+      const auto& it = plan.prediction.tasks[t];
+      add_task(events, 2, tasks[t], t, name, it.start - predicted_zero, it.end - predicted_zero);
+    }
+  }
+  return json{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}}.dump();
+}
+
+}  // namespace spillway::execute

@@ -1,0 +1,15 @@
+// A step's tasks as a timeline that opens in Perfetto (Chrome's trace event format).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "spillway/execute/executor.h"
+#include "spillway/plan/planner.h"
+
+namespace spillway::execute {
+
+/// Two processes: "measured" from `times` (empty: left out) and "predicted" from the plan's simulation.
+[[nodiscard]] std::string trace(const plan::Plan& plan, const state::Layout& layout, const std::vector<Times>& times);
+
+}  // namespace spillway::execute

@@ -1,0 +1,37 @@
+// The constants of one AdamW step, computed in double and rounded once to float, as PyTorch's fused kernel does.
+#pragma once
+
+#include <cmath>
+
+#include "spillway/kernels/adamw.h"
+
+namespace spillway::kernels {
+
+struct AdamWFactors {
+  float gradient_scale;    ///< multiplies the gradient first
+  float decay;             ///< 1 - learning rate * weight decay
+  float lerp_weight;       ///< of (gradient - exp_avg) in the new exp_avg
+  bool lerp_from_grad;     ///< beta1 <= 0.5: PyTorch's lerp starts from the gradient then
+  float beta2;             ///<
+  float square_weight;     ///< 1 - beta2
+  float bias2_root;        ///< sqrt(1 - beta2^step), in [0, 1]
+  float bias2_reciprocal;  ///< 1 / bias2_root, correctly rounded; inf when that is 0
+  float epsilon;           ///<
+  float minus_step_size;   ///< -learning rate / (1 - beta1^step)
+
+  explicit AdamWFactors(const AdamWStep& s)
+      : gradient_scale(s.gradient_scale),
+        decay(static_cast<float>(1 - s.learning_rate * s.weight_decay)),
+        lerp_weight(static_cast<float>(1 - s.beta1)),
+        lerp_from_grad(!(std::abs(lerp_weight) < 0.5f)),
+        beta2(static_cast<float>(s.beta2)),
+        square_weight(static_cast<float>(1 - s.beta2)),
+        bias2_root(static_cast<float>(std::sqrt(1 - std::pow(s.beta2, static_cast<double>(s.step))))),
+        bias2_reciprocal(1.0f / bias2_root),
+        epsilon(static_cast<float>(s.epsilon)),
+        minus_step_size(static_cast<float>(-(s.learning_rate / (1 - std::pow(s.beta1, static_cast<double>(s.step)))))) {
+    if (lerp_from_grad) lerp_weight -= 1.0f;
+  }
+};
+
+}  // namespace spillway::kernels

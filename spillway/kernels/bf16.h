@@ -1,0 +1,34 @@
+// bf16 as 16-bit patterns, one element at a time: what the scalar references and every caller's tests agree on.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+namespace spillway::kernels {
+
+inline constexpr std::uint16_t kBf16NaN = 0x7FC0;
+inline constexpr std::uint32_t kFloatNaN = 0x7FC00000;
+
+/// The float of the same value; every pattern survives.
+[[nodiscard]] inline float widen(std::uint16_t bf16) noexcept {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bf16) << 16);
+}
+
+/// The nearest bf16, ties to even; NaN becomes kBf16NaN, as in PyTorch.
+[[nodiscard]] inline std::uint16_t round_bf16(float value) noexcept {
+  if (value != value) return kBf16NaN;
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return static_cast<std::uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+/// NaN payloads depend on the order of an instruction's operands, which compilers may swap; results hold one NaN only.
+[[nodiscard]] inline float quiet(float value) noexcept {
+  return value == value ? value : std::bit_cast<float>(kFloatNaN);
+}
+
+[[nodiscard]] inline double quiet(double value) noexcept {
+  return value == value ? value : std::numeric_limits<double>::quiet_NaN();
+}
+
+}  // namespace spillway::kernels

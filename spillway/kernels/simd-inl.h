@@ -1,0 +1,90 @@
+// Per-target helpers on Highway vectors; included by each kernel after foreach_target.h, once per instruction set.
+// Every helper gives the same bits on every target.
+#if defined(SPILLWAY_KERNELS_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SPILLWAY_KERNELS_SIMD_INL_H_
+#undef SPILLWAY_KERNELS_SIMD_INL_H_
+#else
+#define SPILLWAY_KERNELS_SIMD_INL_H_
+#endif
+
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "spillway/kernels/bf16.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace spillway::kernels::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class D>
+using Half = hn::Rebind<std::uint16_t, D>;  ///< as many 16-bit patterns as D has floats
+template <class D>
+using Bits = hn::RebindToUnsigned<D>;
+template <class D>
+using Vec = hn::VFromD<D>;
+
+/// a * b + c, rounded once. Targets without the instruction ask the C library lane by lane: slow, the same bits.
+template <class D>
+HWY_INLINE Vec<D> fused(D d, Vec<D> a, Vec<D> b, Vec<D> c) {
+#if HWY_NATIVE_FMA
+  (void)d;
+  return hn::MulAdd(a, b, c);
+#else
+  constexpr std::size_t lanes = hn::MaxLanes(D());
+  HWY_ALIGN float x[lanes], y[lanes], z[lanes];
+  hn::Store(a, d, x);
+  hn::Store(b, d, y);
+  hn::Store(c, d, z);
+  for (std::size_t i = 0; i < lanes; ++i) z[i] = std::fma(x[i], y[i], z[i]);
+  return hn::Load(d, z);
+#endif
+}
+
+/// Every NaN becomes kFloatNaN.
+template <class D>
+HWY_INLINE Vec<D> quiet(D d, Vec<D> v) {
+  return hn::IfThenElse(hn::IsNaN(v), hn::BitCast(d, hn::Set(Bits<D>(), kFloatNaN)), v);
+}
+
+template <class D>
+HWY_INLINE Vec<D> widen(D d, Vec<Half<D>> bf16) {
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(Bits<D>(), bf16)));
+}
+
+/// Nearest bf16, ties to even; NaN becomes kBf16NaN.
+template <class D>
+HWY_INLINE Vec<Half<D>> round_bf16(D d, Vec<D> v) {
+  const Bits<D> du;
+  const auto bits = hn::BitCast(du, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+  const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, 0x7FFF)), odd);
+  const auto nan = hn::RebindMask(du, hn::IsNaN(v));
+  (void)d;
+  return hn::TruncateTo(Half<D>(), hn::ShiftRight<16>(hn::IfThenElse(nan, hn::Set(du, kFloatNaN), rounded)));
+}
+
+/// Calls body(tag, index) for whole vectors of T and then, for what is left, for vectors of one lane.
+template <class T, class Body>
+HWY_INLINE void for_each_vector(std::size_t n, const Body& body) {
+  const hn::ScalableTag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) body(d, i);
+  for (; i < n; ++i) body(hn::CappedTag<T, 1>(), i);
+}
+
+/// Asks for the cache line `elements` further on. An address past the end of the array is only a hint that is ignored.
+template <std::size_t elements, class T>
+HWY_INLINE void prefetch(const T* p) {
+  hwy::Prefetch(reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(p) + elements * sizeof(T)));
+}
+
+}  // namespace spillway::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

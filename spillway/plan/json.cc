@@ -1,0 +1,130 @@
+#include "spillway/plan/json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "spillway/base/error.h"
+
+namespace spillway::plan {
+namespace {
+
+using nlohmann::json;
+
+json parse(const std::string& input, const char* what) {
+  auto out = json::parse(input, nullptr, false);
+  if (out.is_discarded() || !out.is_object()) throw Error(ErrorCode::bad_input, text(what, " is not a JSON object"));
+  return out;
+}
+
+template <class T>
+T get(const json& object, const char* key, std::optional<T> fallback = std::nullopt) {
+  const auto at = object.find(key);
+  if (at == object.end() || at->is_null()) {
+    if (fallback) return *fallback;
+    throw Error(ErrorCode::bad_input, text("the key ", key, " is missing"));
+  }
+  try {
+    return at->get<T>();
+  } catch (const json::exception&) {
+    throw Error(ErrorCode::bad_input,
+                text("the key ", key, " has the value ", at->dump(), ", which has the wrong type"));
+  }
+}
+
+std::uint64_t count(const json& object, const char* key, std::optional<double> fallback = std::nullopt) {
+  const auto value = get<double>(object, key, fallback);
+  if (!(value >= 0) || value > 1e18) {
+    throw Error(ErrorCode::bad_input, text("the key ", key, " has the value ", value, "; it must be 0 or more"));
+  }
+  return static_cast<std::uint64_t>(value);
+}
+
+state::BlockRole parse_role(const std::string& role) {
+  if (role == "embedding") return state::BlockRole::embedding;
+  if (role == "layer") return state::BlockRole::layer;
+  if (role == "head") return state::BlockRole::head;
+  throw Error(ErrorCode::bad_input, text("the role of a block is ", role, "; known: embedding, layer, head"));
+}
+
+state::BlockSpec parse_block(const json& object) {
+  state::BlockSpec out{get<std::string>(object, "name"), parse_role(get<std::string>(object, "role")), {}};
+  for (const auto& tensor : get<json>(object, "tensors")) {
+    out.tensors.push_back({get<std::string>(tensor, "name"), get<std::vector<std::int64_t>>(tensor, "shape"),
+                           get<bool>(tensor, "decay", false)});
+  }
+  return out;
+}
+
+std::optional<double> parse_share(const json& placement, const char* key) {
+  const auto share = get<double>(placement, key, -1.0);
+  if (share < 0) return std::nullopt;
+  if (share > 1) throw Error(ErrorCode::bad_input, text("placement ", key, " is ", share, "; a share is 0 to 1"));
+  return share;
+}
+
+double rate(const json& object, const char* key, double fallback) {
+  const auto value = get<double>(object, key, fallback);
+  if (!(value >= 0))
+    throw Error(ErrorCode::bad_input, text("the key ", key, " has the value ", value, "; it must be >= 0"));
+  return value;
+}
+
+}  // namespace
+
+Description parse_description(const std::string& input) {
+  const auto object = parse(input, "the model description");
+  Description out;
+  const auto type = get<std::string>(object, "compute_dtype");
+  if (type != "bf16" && type != "fp32") {
+    throw Error(ErrorCode::bad_input, text("compute_dtype is ", type, "; known: bf16, fp32"));
+  }
+  out.type = type == "bf16" ? state::ComputeType::bf16 : state::ComputeType::fp32;
+  for (const auto& block : get<json>(object, "blocks")) out.blocks.push_back(parse_block(block));
+  out.tied_head = get<bool>(object, "tied_head", false);
+  out.hidden = count(object, "hidden_size");
+  out.tokens = count(object, "tokens");
+  out.micro_batches = std::max<std::uint64_t>(1, count(object, "micro_batches"));
+  out.chunk_elements = count(object, "chunk_elements", static_cast<double>(state::kDefaultChunkElements));
+  return out;
+}
+
+Budget parse_budget(const std::string& input) {
+  const auto object = parse(input, "the settings");
+  Budget out;
+  out.dram = count(object, "dram_budget");
+  out.process = count(object, "process_bytes", 0);
+  out.work = count(object, "work_bytes", 0);
+  out.window = count(object, "window", 0);
+  const auto placement = get<json>(object, "placement", json::object());
+  out.placement = {parse_share(placement, "weight"), parse_share(placement, "state"), parse_share(placement, "grad"),
+                   parse_share(placement, "activation")};
+  const auto storage = get<json>(object, "storage", json::array());
+  if (storage.size() > 1) throw Error(ErrorCode::unsupported, "more than one storage path is not available yet");
+  if (!storage.empty()) {
+    out.has_path = true;
+    out.path_capacity = count(storage[0], "capacity");
+  }
+  return out;
+}
+
+Rates parse_rates(const std::string& input) {
+  const auto object = parse(input, "the settings");
+  const auto profile = get<json>(object, "profile", json::object());
+  const auto seconds = get<json>(object, "seconds", json::object());
+  Rates out;
+  out.cores = static_cast<unsigned>(std::max<std::uint64_t>(1, count(profile, "cores", 1)));
+  out.read = rate(profile, "read", 0);
+  out.write = rate(profile, "write", 0);
+  out.mixed = rate(profile, "mixed", 0);
+  out.update = rate(profile, "update", 0);
+  out.io_cores = rate(profile, "io_cores", out.io_cores);
+  out.forward = rate(seconds, "forward", 0);
+  out.backward = rate(seconds, "backward", 0);
+  out.head_loss = rate(seconds, "head_loss", 0);
+  out.head_gradient = rate(seconds, "head_gradient", 0);
+  out.tail_forward = rate(seconds, "tail_forward", 0);
+  out.tail_backward = rate(seconds, "tail_backward", 0);
+  out.between = rate(seconds, "between", rate(seconds, "prologue", 0));
+  return out;
+}
+
+}  // namespace spillway::plan

@@ -1,0 +1,22 @@
+// Descriptions, budgets and rates as JSON: what the Python face hands over, and what a file may hold.
+#pragma once
+
+#include <string>
+
+#include "spillway/plan/description.h"
+
+namespace spillway::plan {
+
+/// {"compute_dtype", "hidden_size", "micro_batches", "tokens", "tied_head", "blocks": [{"name", "role", "tensors":
+/// [{"name", "shape", "decay"}]}], optional "chunk_elements"}. Error(bad_input) names the key.
+[[nodiscard]] Description parse_description(const std::string& text);
+
+/// {"dram_budget", "process_bytes", "work_bytes", "window", "placement": {"weight", "state", "grad", "activation"},
+/// "storage": [{"directory", "capacity"}]}; missing = 0 or the planner's choice.
+[[nodiscard]] Budget parse_budget(const std::string& text);
+
+/// {"profile": {"cores", "read", "write", "mixed", "update", "io_cores"}, "seconds": {"forward", "backward",
+/// "head_loss", "head_gradient", "tail_forward", "tail_backward", "between"}}; missing = unknown.
+[[nodiscard]] Rates parse_rates(const std::string& text);
+
+}  // namespace spillway::plan

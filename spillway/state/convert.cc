@@ -1,0 +1,59 @@
+#include "spillway/state/convert.h"
+
+#include <cstring>
+
+#include "spillway/base/error.h"
+#include "spillway/kernels/adamw.h"
+
+namespace spillway::state {
+namespace {
+
+void check_range(const ChunkFields& chunk, std::uint64_t first, std::uint64_t count) {
+  if (first > chunk.elements || count > chunk.elements - first) {
+    throw Error(ErrorCode::internal,
+                text(count, " elements at ", first, " of a chunk that has ", chunk.elements, " of them"));
+  }
+  if (chunk.weight == nullptr || (chunk.type == ComputeType::bf16 && chunk.residual == nullptr)) {
+    throw Error(ErrorCode::internal, "masters of a chunk without its weight or residual");
+  }
+}
+
+std::uint16_t* bf16_weight(const ChunkFields& chunk) {
+  return reinterpret_cast<std::uint16_t*>(chunk.weight);
+}
+
+}  // namespace
+
+ChunkFields chunk_fields(ComputeType type, std::uint64_t elements, std::byte* weight, std::byte* state) {
+  ChunkFields fields{.type = type, .elements = elements, .weight = weight};
+  if (state == nullptr) return fields;
+  if (type == ComputeType::bf16) {
+    fields.residual = reinterpret_cast<std::uint16_t*>(state);
+    state += elements * sizeof(std::uint16_t);
+  }
+  fields.exp_avg = reinterpret_cast<float*>(state);
+  fields.exp_avg_sq = fields.exp_avg + elements;
+  return fields;
+}
+
+void to_chunk(std::span<const float> masters, const ChunkFields& chunk, std::uint64_t first) {
+  check_range(chunk, first, masters.size());
+  if (masters.empty()) return;
+  if (chunk.type == ComputeType::bf16) {
+    kernels::split(masters.data(), bf16_weight(chunk) + first, chunk.residual + first, masters.size());
+  } else {
+    std::memcpy(chunk.weight + first * sizeof(float), masters.data(), masters.size_bytes());
+  }
+}
+
+void from_chunk(const ChunkFields& chunk, std::uint64_t first, std::span<float> masters) {
+  check_range(chunk, first, masters.size());
+  if (masters.empty()) return;
+  if (chunk.type == ComputeType::bf16) {
+    kernels::join(bf16_weight(chunk) + first, chunk.residual + first, masters.data(), masters.size());
+  } else {
+    std::memcpy(masters.data(), chunk.weight + first * sizeof(float), masters.size_bytes());
+  }
+}
+
+}  // namespace spillway::state

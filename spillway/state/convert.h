@@ -1,0 +1,33 @@
+// Between fp32 masters and the fields of a chunk.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "spillway/state/layout.h"
+
+namespace spillway::state {
+
+/// Views of the fields in the two groups of one chunk; nothing is owned. A group that was not given has null fields.
+struct ChunkFields {
+  ComputeType type = ComputeType::bf16;
+  std::uint64_t elements = 0;         ///< Chunk::elements: the length of every array below
+  std::byte* weight = nullptr;        ///< bf16 or fp32, by `type`
+  std::uint16_t* residual = nullptr;  ///< bf16 only, else null
+  float* exp_avg = nullptr;
+  float* exp_avg_sq = nullptr;
+};
+
+/// The fields of a chunk of `elements` elements in memory: `weight` of elements * field_bytes(type).weight bytes,
+/// `state` of elements * field_bytes(type).state, both aligned to 4 bytes, either null.
+[[nodiscard]] ChunkFields chunk_fields(ComputeType type, std::uint64_t elements, std::byte* weight, std::byte* state);
+
+/// Makes `masters` the elements [first, first + size) of the chunk, bit for bit: bf16 weight and residual, or fp32
+/// weight. Moments stay as they are. With bf16 both groups are needed. Throws Error(internal) beyond the chunk.
+void to_chunk(std::span<const float> masters, const ChunkFields& chunk, std::uint64_t first);
+
+/// The masters of elements [first, first + size): inverts to_chunk.
+void from_chunk(const ChunkFields& chunk, std::uint64_t first, std::span<float> masters);
+
+}  // namespace spillway::state

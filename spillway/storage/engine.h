@@ -1,0 +1,114 @@
+// The thread of a path: takes transfers from any thread, keeps the ring full with the most urgent pieces, judges every
+// completion, ends transfers.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "spillway/storage/failure.h"
+#include "spillway/storage/ledger.h"
+#include "spillway/storage/meter.h"
+#include "spillway/storage/path.h"
+#include "spillway/storage/queue.h"
+#include "spillway/storage/volume.h"
+#include "spillway/sys/ring.h"
+
+namespace spillway::storage {
+
+struct EngineOptions {
+  std::string name = "0";     ///< of the path; names the thread
+  unsigned queue_depth = 16;  ///< pieces in flight, > 0
+  bool checksums = true;
+};
+
+class Engine {
+ public:
+  /// Makes the ring on the new thread and throws what that throws. `volume` outlives the engine.
+  Engine(const Volume& volume, EngineOptions options, const sys::RingFactory& ring);
+  /// Ends every transfer first.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// As sys::Ring's, from any thread but the engine's.
+  std::string register_memory(std::span<std::byte> memory);
+  /// The transfer is well formed and lies in the volume.
+  void start(const Transfer& transfer);
+  void drain();
+  [[nodiscard]] Counters counters() const { return meter_.counters(); }
+  [[nodiscard]] std::string ring_name() const { return ring_name_; }
+  /// Whether the caller is the engine's own thread.
+  [[nodiscard]] bool on_thread() const noexcept { return std::this_thread::get_id() == thread_.get_id(); }
+
+ private:
+  /// A piece in flight, or reaped and waiting for its checksum.
+  struct Slot {
+    Queue::Id job = 0;
+    Direction direction = Direction::read;
+    std::byte* memory = nullptr;
+    Bytes offset = 0;  ///< of the piece, in extent space
+    std::uint32_t bytes = 0;
+    std::uint32_t moved = 0;
+    std::uint32_t fruitless = 0;  ///< attempts in a row that moved nothing
+    std::uint64_t checksum = 0;   ///< of a write
+  };
+  using SlotId = std::uint32_t;
+  enum class Next { work, wait, leave };
+
+  void serve(const sys::RingFactory& factory, std::promise<void>& ready);
+  void work();
+  void take_orders();
+  void issue();
+  void issue(const Queue::Cut& cut);
+  void submit(SlotId id);
+  Next decide();
+  void reap();
+  void judge(SlotId id, std::int32_t result);
+  void retry(SlotId id);
+  void finish(SlotId id, std::exception_ptr error);
+  void settle();
+  [[nodiscard]] std::exception_ptr check_read(const Slot& slot) const;
+  void end_piece(Queue::Id id);
+  void end(Queue::Id id);
+  void mourn(const std::exception_ptr& cause);
+  [[nodiscard]] Place place_of(const Slot& slot);
+
+  const Volume& volume_;
+  const EngineOptions options_;
+  Meter meter_;
+  std::string ring_name_;
+
+  // Of the engine's thread alone, once it runs.
+  std::unique_ptr<sys::Ring> ring_;
+  Ledger ledger_;
+  Queue queue_;
+  std::vector<Slot> slots_;
+  std::vector<SlotId> free_slots_;
+  std::vector<SlotId> finished_;  ///< reaped whole, not yet settled
+  std::vector<sys::Completion> completions_;
+  std::vector<Transfer> taken_;
+  unsigned in_flight_ = 0;
+
+  std::mutex mutex_;              ///< guards everything below
+  std::condition_variable idle_;  ///< `outstanding_` reached 0
+  std::vector<Transfer> incoming_;
+  std::uint64_t outstanding_ = 0;  ///< transfers started whose Done has not returned
+  std::promise<std::string>* registration_ = nullptr;
+  std::span<std::byte> to_register_;
+  bool wants_wake_ = false;  ///< the thread waits and could begin another piece
+  bool stopping_ = false;
+  bool broken_ = false;              ///< the ring failed; every transfer fails
+  std::condition_variable mourner_;  ///< wakes the thread once it is broken
+
+  std::thread thread_;  ///< last: sees everything above made
+};
+
+}  // namespace spillway::storage

@@ -1,0 +1,30 @@
+// The Errors that a piece can end with: each names the content, the volume, the place, and what to do.
+#pragma once
+
+#include <exception>
+#include <filesystem>
+#include <string_view>
+
+#include "spillway/storage/path.h"
+
+namespace spillway::storage {
+
+/// Which piece it is about.
+struct Place {
+  const std::filesystem::path& volume;
+  std::string_view what;  ///< Transfer::what
+  Direction direction;
+  Bytes offset;  ///< of the piece, in the file
+  Bytes bytes;   ///< of the piece
+};
+
+/// The operating system failed it: io.
+[[nodiscard]] std::exception_ptr system_failure(const Place& place, int errno_value);
+/// It moved no byte, or stopped making progress: io.
+[[nodiscard]] std::exception_ptr stalled(const Place& place, Bytes moved);
+/// The bytes read are not those written: corrupt.
+[[nodiscard]] std::exception_ptr corrupt(const Place& place);
+/// Nothing was written there, or another length (`written`): internal.
+[[nodiscard]] std::exception_ptr never_written(const Place& place, Bytes written);
+
+}  // namespace spillway::storage

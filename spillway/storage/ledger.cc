@@ -1,0 +1,7 @@
+#include "spillway/storage/ledger.h"
+
+namespace spillway::storage {
+
+Ledger::Ledger(Bytes capacity, Bytes piece_size) : piece_size_(piece_size), records_(capacity / piece_size) {}
+
+}  // namespace spillway::storage

@@ -1,0 +1,37 @@
+// Bytes moved, and time spent moving them.
+#pragma once
+
+#include <chrono>
+#include <mutex>
+
+#include "spillway/storage/path.h"
+
+namespace spillway::storage {
+
+/// Fed by the path's thread, read by any.
+class Meter {
+ public:
+  void begin(Direction direction);
+  /// `bytes`: what the piece that ended brought; 0 when it failed.
+  void end(Direction direction, Bytes bytes);
+  [[nodiscard]] Counters counters() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  /// Time with at least one piece in flight.
+  struct Watch {
+    unsigned in_flight = 0;
+    Clock::time_point since;  ///< when in_flight left 0
+    Clock::duration total{};
+
+    void begin(Clock::time_point now);
+    void end(Clock::time_point now);
+    [[nodiscard]] double seconds(Clock::time_point now) const;
+  };
+
+  mutable std::mutex mutex_;  ///< guards everything below
+  Watch any_, read_, write_;
+  Bytes read_bytes_ = 0, written_bytes_ = 0;
+};
+
+}  // namespace spillway::storage

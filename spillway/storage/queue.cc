@@ -1,0 +1,81 @@
+#include "spillway/storage/queue.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace spillway::storage {
+namespace {
+
+/// No job has it: marks the free ones.
+constexpr std::uint64_t kNoArrival = 0;
+
+template <class T>
+std::vector<T> reserved(std::size_t count) {
+  std::vector<T> out;
+  out.reserve(count);
+  return out;
+}
+
+}  // namespace
+
+Queue::Queue(Bytes piece_size, std::size_t reserve)
+    : piece_size_(piece_size), jobs_(reserve), free_(reserved<Id>(reserve)), order_({}, reserved<Entry>(reserve)) {
+  for (std::size_t id = reserve; id > 0; --id) free_.push_back(static_cast<Id>(id - 1));
+}
+
+void Queue::add(const Transfer& transfer) {
+  if (free_.empty()) {
+    free_.push_back(static_cast<Id>(jobs_.size()));
+    jobs_.emplace_back();
+  }
+  const Id id = free_.back();
+  free_.pop_back();
+  jobs_[id] = Job{transfer, ++arrivals_, 0, 0, nullptr};
+  order_.push({transfer.deadline, arrivals_, id});
+}
+
+bool Queue::waiting() {
+  while (!order_.empty()) {
+    const Entry& top = order_.top();
+    const Job& job = jobs_[top.job];
+    if (job.arrival == top.arrival && job.issued < job.transfer.bytes) return true;
+    order_.pop();
+  }
+  return false;
+}
+
+Queue::Cut Queue::take() {
+  const Id id = order_.top().job;
+  Job& job = jobs_[id];
+  const Bytes bytes = std::min(piece_size_, job.transfer.bytes - job.issued);
+  const Cut cut{id, job.issued, static_cast<std::uint32_t>(bytes)};
+  job.issued += bytes;
+  ++job.pending;
+  return cut;
+}
+
+void Queue::fail(Id id, std::exception_ptr error) {
+  Job& job = jobs_[id];
+  if (!job.error) job.error = std::move(error);
+  job.issued = job.transfer.bytes;
+}
+
+bool Queue::end_piece(Id id) {
+  Job& job = jobs_[id];
+  return --job.pending == 0 && job.issued == job.transfer.bytes;
+}
+
+void Queue::release(Id id) {
+  jobs_[id] = Job{};
+  free_.push_back(id);
+}
+
+std::vector<Queue::Id> Queue::alive() const {
+  std::vector<Id> ids;
+  for (std::size_t id = 0; id < jobs_.size(); ++id) {
+    if (jobs_[id].arrival != kNoArrival) ids.push_back(static_cast<Id>(id));
+  }
+  return ids;
+}
+
+}  // namespace spillway::storage

@@ -1,0 +1,69 @@
+// Transfers in order of deadline, then arrival, handed out piece by piece.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <queue>
+#include <vector>
+
+#include "spillway/storage/path.h"
+
+namespace spillway::storage {
+
+/// A transfer between its start and its end.
+struct Job {
+  Transfer transfer;
+  std::uint64_t arrival = 0;  ///< order of `add`; unique
+  Bytes issued = 0;           ///< handed out so far, from the start of the transfer
+  std::uint32_t pending = 0;  ///< pieces handed out and not yet ended
+  std::exception_ptr error;   ///< the first
+};
+
+/// Used by the path's thread alone. Allocates only when there are more transfers at once than ever before.
+class Queue {
+ public:
+  using Id = std::uint32_t;
+  /// One piece of a job: `bytes` of its transfer from `begin` on.
+  struct Cut {
+    Id job;
+    Bytes begin;
+    std::uint32_t bytes;
+  };
+
+  /// `reserve`: transfers at once without an allocation.
+  Queue(Bytes piece_size, std::size_t reserve);
+
+  void add(const Transfer& transfer);
+  /// Whether `take` has something to hand out.
+  [[nodiscard]] bool waiting();
+  /// The next piece of the most urgent job that has any left; counted as pending.
+  Cut take();
+  /// Notes an error, unless there is one, and hands out no more of the job.
+  void fail(Id id, std::exception_ptr error);
+  /// One pending piece has ended; true when the job has nothing left, pending or to hand out.
+  [[nodiscard]] bool end_piece(Id id);
+  /// Forgets an ended job; its id may come back.
+  void release(Id id);
+
+  [[nodiscard]] Job& operator[](Id id) { return jobs_[id]; }
+  /// Jobs that have not been released.
+  [[nodiscard]] std::vector<Id> alive() const;
+
+ private:
+  struct Entry {
+    std::uint64_t deadline;
+    std::uint64_t arrival;
+    Id job;
+    bool operator<(const Entry& other) const noexcept {  // std::priority_queue serves the largest
+      return deadline != other.deadline ? deadline > other.deadline : arrival > other.arrival;
+    }
+  };
+
+  Bytes piece_size_;
+  std::uint64_t arrivals_ = 0;
+  std::vector<Job> jobs_;  ///< by id
+  std::vector<Id> free_;
+  std::priority_queue<Entry> order_;  ///< may name jobs that have ended: their arrival differs
+};
+
+}  // namespace spillway::storage

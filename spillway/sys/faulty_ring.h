@@ -1,0 +1,64 @@
+// The fault-injecting twin of a ring: for tests of whoever stands on one.
+//
+// `Faults` is the test's side: it scripts what goes wrong, opens and closes a gate that completions wait behind, and
+// sees the pieces in the order they were submitted. It outlives the ring and is safe to use from any thread.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "spillway/sys/ring.h"
+
+namespace spillway::sys {
+
+class Faults {
+ public:
+  /// The next `times` pieces of that direction at that file offset complete with `-errno_value`, nothing moved.
+  void fail(Operation operation, Bytes offset, int errno_value, unsigned times = 1);
+  /// The next such piece moves at most `bytes` of what it was asked to; 0: it moves nothing, as at the end of a file.
+  void shorten(Operation operation, Bytes offset, std::uint32_t bytes, unsigned times = 1);
+  /// The ring's next wait throws Error(io), as when the kernel refuses the ring itself.
+  void break_ring();
+
+  enum class Order { kept, reversed };
+  /// Closes the gate: what completes from now on is late.
+  void hold();
+  /// Opens it: what has waited comes out in the order of completion, or the other way round.
+  void release(Order order = Order::kept);
+  /// Waits until `count` pieces have been submitted since the beginning.
+  void await_submitted(std::size_t count);
+  /// Waits until `count` completions stand behind the closed gate.
+  void await_held(std::size_t count);
+  /// Every piece so far, first submitted first.
+  [[nodiscard]] std::vector<Piece> submitted() const;
+
+ private:
+  friend class FaultyRing;
+  struct Rule {
+    Operation operation;
+    Bytes offset;
+    int errno_value;      ///< 0: a short transfer
+    std::uint32_t bytes;  ///< of a short transfer
+    unsigned times;
+  };
+  [[nodiscard]] std::optional<Rule> take_rule(const Piece& piece);
+
+  mutable std::mutex mutex_;         ///< guards everything below
+  std::condition_variable changed_;  ///< something was submitted or held
+  std::vector<Rule> rules_;
+  std::vector<Piece> submitted_;
+  std::vector<Completion> ended_;  ///< completed inside, not yet handed out
+  bool held_ = false;
+  bool broken_ = false;
+  std::function<void()> wake_;  ///< wakes the ring; empty while there is none
+};
+
+/// A factory of rings that `inner` makes and `faults` spoils. Without a script the twin behaves as the inner ring.
+[[nodiscard]] RingFactory faulty(RingFactory inner, std::shared_ptr<Faults> faults);
+
+}  // namespace spillway::sys

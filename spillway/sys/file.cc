@@ -1,0 +1,181 @@
+#include "spillway/sys/file.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "spillway/sys/errno.h"
+#include "spillway/sys/mapping.h"
+
+namespace spillway::sys {
+namespace {
+
+constexpr Bytes kZeros = 1 * MiB;
+
+int open_retrying(const std::filesystem::path& path, int flags) {
+  int fd = -1;
+  do {
+    fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
+  } while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+struct stat status_of(int fd, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) throw_errno(errno, "examine", path);
+  return status;
+}
+
+/// Why O_DIRECT is of no use on an open file; empty when it is. Unknown counts as usable: the caller's first transfer
+/// would tell.
+std::string refusal_of_direct(int fd) {
+  struct statfs system {};
+  if (::fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC) return "the file system is memory (tmpfs)";
+#ifdef STATX_DIOALIGN
+  struct statx status {};
+  if (::statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) != 0) return {};
+  if ((status.stx_mask & STATX_DIOALIGN) == 0) return {};
+  if (status.stx_dio_mem_align == 0) return "the file system does not support O_DIRECT";
+  if (std::max(status.stx_dio_mem_align, status.stx_dio_offset_align) > kDirectAlignment) {
+    return text("the file system wants O_DIRECT aligned to ", human(status.stx_dio_offset_align));
+  }
+#endif
+  return {};
+}
+
+void write_zeros(const File& file, Bytes bytes) {
+  const Mapping zeros(kZeros);
+  for (Bytes at = 0; at < bytes; at += kZeros) {
+    file.write(zeros.span().first(std::min(kZeros, bytes - at)), at);
+  }
+}
+
+}  // namespace
+
+File::File(std::filesystem::path path, FileOptions options) : path_(std::move(path)) {
+  open(options);
+}
+
+File::~File() {
+  close();
+}
+
+File::File(File&& other) noexcept
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      direct_(std::exchange(other.direct_, false)),
+      direct_refusal_(std::move(other.direct_refusal_)) {}
+
+File& File::operator=(File&& other) noexcept {
+  if (this != &other) {
+    close();
+    path_ = std::move(other.path_);
+    fd_ = std::exchange(other.fd_, -1);
+    direct_ = std::exchange(other.direct_, false);
+    direct_refusal_ = std::move(other.direct_refusal_);
+  }
+  return *this;
+}
+
+void File::open(const FileOptions& options) {
+  const int flags = (options.write ? O_RDWR : O_RDONLY) | (options.create ? O_CREAT : 0);
+  if (options.direct) {
+    fd_ = open_retrying(path_, flags | O_DIRECT);
+    if (fd_ >= 0) direct_refusal_ = refusal_of_direct(fd_);
+    if (fd_ < 0 && errno == EINVAL) direct_refusal_ = "the file system does not support O_DIRECT";
+    direct_ = fd_ >= 0 && direct_refusal_.empty();
+    if (direct_) return;
+    close();
+  }
+  fd_ = open_retrying(path_, flags);
+  if (fd_ < 0) throw_errno(errno, options.create ? "create" : "open", path_);
+}
+
+void File::close() noexcept {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+void File::read(std::span<std::byte> into, Bytes offset) const {
+  while (!into.empty()) {
+    const ssize_t moved = ::pread(fd_, into.data(), into.size(), static_cast<off_t>(offset));
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved < 0) throw_errno(errno, text("read ", into.size(), " bytes at ", offset, " of"), path_);
+    if (moved == 0) {
+      throw Error(ErrorCode::io,
+                  text(path_.string(), " ends at byte ", offset, "; ", into.size(), " more bytes were expected there"),
+                  0, path_.string());
+    }
+    into = into.subspan(static_cast<std::size_t>(moved));
+    offset += static_cast<Bytes>(moved);
+  }
+}
+
+void File::write(std::span<const std::byte> from, Bytes offset) const {
+  while (!from.empty()) {
+    const ssize_t moved = ::pwrite(fd_, from.data(), from.size(), static_cast<off_t>(offset));
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved <= 0) {
+      throw_errno(moved < 0 ? errno : ENOSPC, text("write ", from.size(), " bytes at ", offset, " of"), path_);
+    }
+    from = from.subspan(static_cast<std::size_t>(moved));
+    offset += static_cast<Bytes>(moved);
+  }
+}
+
+void File::reserve(Bytes bytes) const {
+  if (bytes == 0) return;
+  int result = 0;
+  do {
+    result = ::fallocate(fd_, 0, 0, static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return;
+  if (errno != EOPNOTSUPP) throw_errno(errno, text("reserve ", human(bytes), " for"), path_);
+  write_zeros(*this, bytes);
+}
+
+void File::sync() const {
+  if (::fsync(fd_) != 0) throw_errno(errno, "flush", path_);
+}
+
+bool File::lock() const {
+  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return true;
+  if (errno == EWOULDBLOCK) return false;
+  if (errno == EOPNOTSUPP || errno == ENOLCK) return true;
+  throw_errno(errno, "lock", path_);
+}
+
+Bytes File::size() const {
+  return static_cast<Bytes>(status_of(fd_, path_).st_size);
+}
+
+Bytes File::reserved() const {
+  return static_cast<Bytes>(status_of(fd_, path_).st_blocks) * 512;
+}
+
+bool File::is_regular() const {
+  return S_ISREG(status_of(fd_, path_).st_mode);
+}
+
+Bytes free_space(const std::filesystem::path& directory) {
+  struct statvfs system {};
+  if (::statvfs(directory.c_str(), &system) != 0) throw_errno(errno, "ask for the free space of", directory);
+  return static_cast<Bytes>(system.f_bavail) * system.f_frsize;
+}
+
+void sync_directory(const std::filesystem::path& directory) {
+  const int fd = open_retrying(directory, O_RDONLY | O_DIRECTORY);
+  if (fd < 0) throw_errno(errno, "open", directory);
+  const int failure = ::fsync(fd) == 0 ? 0 : errno;
+  ::close(fd);
+  if (failure != 0 && failure != EINVAL) throw_errno(failure, "flush", directory);
+}
+
+}  // namespace spillway::sys

@@ -1,0 +1,72 @@
+// An open file: whole transfers, space, durability, and whether O_DIRECT can be used on it.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "spillway/base/bytes.h"
+
+namespace spillway::sys {
+
+struct FileOptions {
+  bool write = false;   ///< for reading and writing; else for reading only
+  bool create = false;  ///< create it when it is missing (mode 0644); needs `write`
+  bool direct = false;  ///< O_DIRECT when the file system has it with an alignment of at most kDirectAlignment
+};
+
+/// What O_DIRECT may ask of addresses, lengths and offsets at most; a file system that asks more is used buffered.
+inline constexpr Bytes kDirectAlignment = 4 * KiB;
+
+/// Owns a file descriptor. Movable; closed by the destructor. Errors throw spillway::Error with errno and path.
+/// Different ranges may be read and written from several threads at once.
+class File {
+ public:
+  File() = default;
+  explicit File(std::filesystem::path path, FileOptions options = {});
+  ~File();
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  /// Fills `into` from `offset`, however many calls that takes. A file that ends early throws Error(io).
+  void read(std::span<std::byte> into, Bytes offset) const;
+  /// Writes all of `from` at `offset`.
+  void write(std::span<const std::byte> from, Bytes offset) const;
+  /// Makes the file `bytes` long with its space reserved; writes zeros where the file system cannot reserve.
+  /// Throws Error(does_not_fit) when there is not enough.
+  void reserve(Bytes bytes) const;
+  /// Waits until data and size are durable.
+  void sync() const;
+  /// Takes the advisory lock of this file for as long as it is open; false when another process (or File) holds it.
+  [[nodiscard]] bool lock() const;
+
+  [[nodiscard]] Bytes size() const;      ///< bytes from start to end
+  [[nodiscard]] Bytes reserved() const;  ///< bytes of the file system's blocks it holds
+  [[nodiscard]] bool is_regular() const;
+  [[nodiscard]] int fd() const noexcept { return fd_; }
+  [[nodiscard]] bool is_open() const noexcept { return fd_ >= 0; }
+  [[nodiscard]] bool direct() const noexcept { return direct_; }
+  /// Why O_DIRECT was asked for and is not used; empty otherwise.
+  [[nodiscard]] const std::string& direct_refusal() const noexcept { return direct_refusal_; }
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+ private:
+  void open(const FileOptions& options);
+  void close() noexcept;
+
+  std::filesystem::path path_;
+  int fd_ = -1;
+  bool direct_ = false;
+  std::string direct_refusal_;
+};
+
+/// Bytes an unprivileged process can still write below `directory`.
+[[nodiscard]] Bytes free_space(const std::filesystem::path& directory);
+
+/// Makes names created, renamed or removed in `directory` durable.
+void sync_directory(const std::filesystem::path& directory);
+
+}  // namespace spillway::sys

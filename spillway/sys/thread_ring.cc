@@ -1,0 +1,114 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "spillway/sys/ring.h"
+#include "spillway/sys/thread.h"
+
+namespace spillway::sys {
+namespace {
+
+constexpr unsigned kMostThreads = 32;
+
+class ThreadRing final : public Ring {
+ public:
+  ThreadRing(const File& file, unsigned depth) : fd_(file.fd()), queue_(depth) {
+    completed_.reserve(depth);
+    const unsigned threads = std::min(depth, kMostThreads);
+    for (unsigned i = 0; i < threads; ++i) workers_.emplace_back([this] { serve(); });
+  }
+
+  ~ThreadRing() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    work_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
+
+  ThreadRing(const ThreadRing&) = delete;
+  ThreadRing& operator=(const ThreadRing&) = delete;
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "thread pool"; }
+
+  std::string register_memory(std::span<std::byte> /*memory*/) override { return {}; }
+
+  void submit(const Piece& piece) override {
+    {
+      const std::lock_guard lock(mutex_);
+      queue_[(head_ + queued_++) % queue_.size()] = piece;
+    }
+    work_.notify_one();
+  }
+
+  void flush() override {}
+
+  std::size_t wait(std::span<Completion> out) override {
+    std::unique_lock lock(mutex_);
+    ended_.wait(lock, [this] { return woken_ || !completed_.empty(); });
+    woken_ = false;
+    const std::size_t count = std::min(out.size(), completed_.size());
+    const auto last = completed_.begin() + static_cast<std::ptrdiff_t>(count);
+    std::copy(completed_.begin(), last, out.begin());
+    completed_.erase(completed_.begin(), last);
+    return count;
+  }
+
+  void wake() noexcept override {
+    const std::lock_guard lock(mutex_);
+    woken_ = true;
+    ended_.notify_one();
+  }
+
+ private:
+  void serve() {
+    enter_service_thread("spillway-io");
+    std::unique_lock lock(mutex_);
+    while (true) {
+      work_.wait(lock, [this] { return stopping_ || queued_ > 0; });
+      if (queued_ == 0) return;
+      const Piece piece = queue_[head_];
+      head_ = (head_ + 1) % queue_.size();
+      --queued_;
+      lock.unlock();
+      const Completion completion{piece.tag, move(piece)};
+      lock.lock();
+      completed_.push_back(completion);
+      ended_.notify_one();
+    }
+  }
+
+  /// One call, as io_uring would make it: errors and short transfers are the caller's to judge.
+  [[nodiscard]] std::int32_t move(const Piece& piece) const noexcept {
+    const auto offset = static_cast<off_t>(piece.offset);
+    const ssize_t moved = piece.operation == Operation::write ? ::pwrite(fd_, piece.memory, piece.bytes, offset)
+                                                              : ::pread(fd_, piece.memory, piece.bytes, offset);
+    return moved < 0 ? -errno : static_cast<std::int32_t>(moved);
+  }
+
+  int fd_;
+  std::mutex mutex_;               ///< guards everything below
+  std::condition_variable work_;   ///< a piece was queued, or we stop
+  std::condition_variable ended_;  ///< a piece completed, or `wake`
+  std::vector<Piece> queue_;       ///< circular: `queued_` pieces from `head_` on
+  std::size_t head_ = 0;
+  std::size_t queued_ = 0;
+  std::vector<Completion> completed_;
+  bool woken_ = false;
+  bool stopping_ = false;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace
+
+std::unique_ptr<Ring> make_thread_ring(const File& file, unsigned depth) {
+  return std::make_unique<ThreadRing>(file, depth);
+}
+
+}  // namespace spillway::sys

@@ -1,0 +1,134 @@
+// Placement, budget and window never change a bit of the result.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+
+#include "tests/contract/toy.h"
+#include "tests/plan/models.h"
+
+namespace spillway {
+namespace {
+
+using plan::test::describe;
+using plan::test::Shape;
+
+class Directory {
+ public:
+  Directory() {
+    auto name = (std::filesystem::temp_directory_path() / "spillway-XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  ~Directory() { std::filesystem::remove_all(path_); }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+struct Outcome {
+  std::vector<float> masters;
+  std::vector<double> norms;
+};
+
+Outcome train(const plan::Description& description, Settings settings, int steps, bool pause) {
+  Engine engine(description, std::move(settings));
+  engine.start();
+  test::Toy toy(engine, description, description.micro_batches);
+  toy.fill();
+  Outcome out;
+  for (int s = 0; s < steps; ++s) {
+    out.norms.push_back(toy.step(static_cast<std::uint64_t>(s)).grad_norm);
+    if (pause && s % 3 == 1) engine.flush();
+    if (pause && s % 3 == 2) toy.step(1000 + static_cast<std::uint64_t>(s), false);
+  }
+  out.masters = toy.masters();
+  return out;
+}
+
+Settings everything_in_dram() {
+  Settings out;
+  out.budget.dram = 4 * GiB;
+  return out;
+}
+
+void expect_same(const Outcome& expected, const Outcome& found, const std::string& what) {
+  ASSERT_EQ(expected.norms, found.norms) << what;
+  ASSERT_EQ(expected.masters.size(), found.masters.size());
+  for (std::size_t i = 0; i < expected.masters.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(expected.masters[i]), std::bit_cast<std::uint32_t>(found.masters[i]))
+        << what << ", element " << i;
+  }
+}
+
+TEST(Placement, ChangesNoBit) {
+  std::mt19937 random(11);
+  std::uniform_real_distribution<> share(0, 1);
+  for (int round = 0; round < 24; ++round) {
+    Shape shape;
+    shape.layers = 1 + static_cast<std::int64_t>(random() % 4);
+    shape.head = round % 5 != 4;
+    shape.tied = random() % 2 == 0;
+    shape.embedding = round % 4 != 3;
+    shape.micro_batches = 1 + random() % 2;
+    shape.tokens = 32;
+    const auto description = describe(shape);
+    const auto expected = train(description, everything_in_dram(), 6, false);
+    for (int placement = 0; placement < 3; ++placement) {
+      const Directory directory;
+      Settings settings;
+      settings.storage = StorageOptions{.directory = directory.path()};
+      settings.threads = 1 + random() % 3;
+      settings.budget.path_capacity = 1 * GiB;
+      settings.budget.dram = 2 * GiB;
+      settings.budget.window = random() % 4;
+      auto& where = settings.budget.placement;
+      const auto pick = [&]() -> double { return placement == 0 ? 0 : share(random); };
+      where = {pick(), pick(), pick(), pick()};
+      const auto found = train(description, settings, 6, placement == 2);
+      expect_same(expected, found, "round " + std::to_string(round) + " placement " + std::to_string(placement));
+    }
+  }
+}
+
+TEST(Placement, ATightBudgetChangesNoBit) {
+  const auto description = describe({.layers = 4, .tokens = 32});
+  const auto expected = train(description, everything_in_dram(), 5, false);
+  const Directory directory;
+  Settings settings;
+  settings.storage = StorageOptions{.directory = directory.path()};
+  settings.budget.path_capacity = 1 * GiB;
+  settings.budget.dram = plan::kEngineBytes;
+  int fitted = 0;
+  for (; fitted < 3 && settings.budget.dram < 200 * MiB; settings.budget.dram += 64 * KiB) {
+    try {
+      expect_same(expected, train(description, settings, 5, false), text("budget ", settings.budget.dram));
+      ++fitted;
+    } catch (const Error& error) {
+      ASSERT_EQ(error.code(), ErrorCode::does_not_fit) << error.what();
+    }
+  }
+  EXPECT_EQ(fitted, 3);
+}
+
+TEST(Placement, ARefusalNamesWhatWouldFitAndThatFits) {
+  const auto description = describe({.layers = 4, .tokens = 32});
+  Settings settings;
+  settings.budget.dram = plan::kEngineBytes + MiB;
+  try {
+    const Engine engine(description, settings);
+    FAIL() << "fitted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::does_not_fit);
+    const std::string message = error.what();
+    const auto at = message.find("--dram_budget ");
+    ASSERT_NE(at, std::string::npos) << message;
+    settings.budget.dram = std::stoull(message.substr(at + 14)) * MiB;
+  }
+  const Engine engine(description, settings);
+  EXPECT_LE(engine.plan().dram_peak, settings.budget.dram);
+}
+
+}  // namespace
+}  // namespace spillway

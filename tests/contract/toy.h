@@ -1,0 +1,161 @@
+// A toy "network" for engine tests: arithmetic that touches every byte a visit may touch, so that a stale, late or
+// misplaced byte changes the result. No model of anything.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <vector>
+
+#include "spillway/engine.h"
+
+namespace spillway::test {
+
+inline float to_float(std::uint16_t bits) {
+  return std::bit_cast<float>(std::uint32_t{bits} << 16);
+}
+inline std::uint16_t to_bf16(float value) {
+  return static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(value) + 0x8000U) >> 16);
+}
+
+class Toy {
+ public:
+  Toy(Engine& engine, const plan::Description& description, std::size_t micro_batches)
+      : engine_(engine), description_(description), micro_batches_(micro_batches) {}
+
+  void fill() {
+    const auto& layout = engine_.layout();
+    for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
+      std::vector<float> values(layout.tensors()[t].elements);
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = noise(t * 7919 + i) * 0.1F;
+      engine_.store_tensor(t, 0, values);
+    }
+  }
+
+  std::vector<float> masters() {
+    std::vector<float> out;
+    const auto& layout = engine_.layout();
+    for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
+      std::vector<float> values(layout.tensors()[t].elements);
+      engine_.fetch_tensor(t, 0, values);
+      out.insert(out.end(), values.begin(), values.end());
+    }
+    return out;
+  }
+
+  StepResult step(std::uint64_t seed, bool training = true) {
+    const auto tokens = description_.tokens;
+    const auto hidden = description_.hidden;
+    std::vector<std::int64_t> ids(tokens);
+    const bool embeds = description_.blocks.front().role == state::BlockRole::embedding;
+    const auto rows = embeds ? description_.blocks.front().tensors.front().shape.front() : 1;
+    for (std::size_t i = 0; i < tokens; ++i) ids[i] = static_cast<std::int64_t>(mix(seed * 131 + i / 2) % rows);
+    std::vector<std::uint64_t> counts(micro_batches_, tokens / micro_batches_);
+    counts.back() += tokens % micro_batches_;
+    engine_.begin_step(
+        {embeds ? std::span<const std::int64_t>(ids) : std::span<const std::int64_t>(), counts, training});
+    embedded_.assign(tokens * hidden, 0);
+    if (embeds) engine_.embedding_forward(reinterpret_cast<std::byte*>(embedded_.data()));
+    first_forward_ = true;
+    while (const auto visit = engine_.next_visit()) {
+      run(*visit);
+      engine_.end_visit();
+    }
+    return engine_.end_step({.learning_rate = 1e-2, .weight_decay = 0.1, .max_grad_norm = 1.0});
+  }
+
+ private:
+  static std::uint64_t mix(std::uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+    return x ^ (x >> 31);
+  }
+  static float noise(std::uint64_t x) { return static_cast<float>(mix(x + 1) >> 40) / 16777216.0F - 0.5F; }
+
+  static std::uint16_t* bf16(std::byte* at) { return reinterpret_cast<std::uint16_t*>(at); }
+
+  float sum_of(const std::byte* weights, std::uint64_t elements) const {
+    float sum = 0;
+    const auto* w = reinterpret_cast<const std::uint16_t*>(weights);
+    for (std::uint64_t i = 0; i < elements; ++i) sum += to_float(w[i]) * static_cast<float>(i % 5 + 1);
+    return sum / static_cast<float>(elements);
+  }
+
+  void run(const Visit& visit) {
+    const auto n = description_.tokens * description_.hidden;
+    const auto& block = engine_.layout().blocks()[visit.block];
+    switch (visit.kind) {
+      case plan::VisitKind::forward: {
+        if (first_forward_) std::copy(embedded_.begin(), embedded_.end(), bf16(visit.input));
+        first_forward_ = false;
+        const auto factor = 1 + sum_of(visit.weights, used(block));
+        for (std::uint64_t i = 0; i < n; ++i) {
+          bf16(visit.output)[i] = to_bf16(to_float(bf16(visit.input)[i]) * factor + 0.01F * static_cast<float>(i % 3));
+        }
+        break;
+      }
+      case plan::VisitKind::head_loss:
+        carry_ += sum_of(visit.weights, visit.rows * block.columns);
+        break;
+      case plan::VisitKind::head_gradient: {
+        const auto factor =
+            sum_of(visit.weights, visit.rows * block.columns) + to_float(bf16(visit.input)[visit.rows % n]);
+        std::vector<std::uint16_t> gradient(visit.rows * block.columns);
+        for (std::size_t m = 0; m < micro_batches_; ++m) {
+          for (std::size_t i = 0; i < gradient.size(); ++i) {
+            gradient[i] = to_bf16(to_float(bf16(visit.weights)[i]) * 0.3F + factor + noise(m * 31 + i));
+          }
+          engine_.head_gradient(reinterpret_cast<std::byte*>(gradient.data()), m);
+        }
+        for (std::uint64_t i = 0; i < n; ++i)
+          visit.accumulator[i] = (visit.slice == block.chunks - 1 ? 0 : visit.accumulator[i]) + factor * 1e-3F;
+        break;
+      }
+      case plan::VisitKind::backward: {
+        if (visit.accumulator != nullptr) {
+          for (std::uint64_t i = 0; i < n; ++i) bf16(visit.hidden_gradient)[i] = to_bf16(visit.accumulator[i]);
+        } else if (visit.output != nullptr) {
+          std::copy(bf16(visit.output), bf16(visit.output) + n, bf16(visit.hidden_gradient));
+        }
+        const auto factor = sum_of(visit.weights, used(block));
+        for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t)
+          gradients(visit, t, factor);
+        for (std::uint64_t i = 0; i < n; ++i) {
+          bf16(visit.hidden_gradient)[i] = to_bf16(to_float(bf16(visit.hidden_gradient)[i]) * 0.9F +
+                                                   to_float(bf16(visit.input)[i]) * 1e-3F + factor);
+        }
+        break;
+      }
+      case plan::VisitKind::embedding_backward:
+        engine_.embedding_backward(visit.hidden_gradient);
+        break;
+      case plan::VisitKind::embedding:
+        break;
+    }
+  }
+
+  std::uint64_t used(const state::Block& block) const {
+    const auto& last = engine_.layout().tensors()[block.first_tensor + block.tensors - 1];
+    return last.first + last.elements;
+  }
+
+  void gradients(const Visit& visit, std::size_t tensor, float factor) {
+    const auto& it = engine_.layout().tensors()[tensor];
+    std::vector<std::uint16_t> gradient(it.elements);
+    for (std::size_t m = 0; m < micro_batches_; ++m) {
+      const auto pull = to_float(bf16(visit.hidden_gradient)[m]) + to_float(bf16(visit.input)[tensor % 7]);
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        gradient[i] = to_bf16(to_float(bf16(visit.weights)[it.first + i]) * 0.2F + factor + pull + noise(i + m) * 0.1F);
+      }
+      engine_.gradient(tensor, reinterpret_cast<std::byte*>(gradient.data()), m);
+    }
+  }
+
+  Engine& engine_;
+  const plan::Description& description_;
+  const std::size_t micro_batches_;
+  std::vector<std::uint16_t> embedded_;
+  bool first_forward_ = true;
+  float carry_ = 0;
+};
+
+}  // namespace spillway::test

@@ -1,0 +1,137 @@
+// Equality with torch.optim.AdamW(fused=True), bit for bit, over 100 steps. make_adamw_golden.py has the other half.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "spillway/kernels/adamw.h"
+#include "spillway/kernels/bf16.h"
+#include "tests/kernels/bits.h"
+
+namespace spillway::kernels {
+namespace {
+
+using testing::mix;
+
+constexpr std::size_t kElements = 64;
+constexpr std::array kKept = {1, 2, 10, 100};
+constexpr std::size_t kWordsPerCase = kKept.size() * 3 * kElements;
+
+constexpr std::uint32_t kGolden[] = {
+#include "tests/kernels/adamw_golden.inc"
+};
+
+struct Case {
+  double weight_decay;
+  float gradient_scale;
+  double beta1, beta2, epsilon;
+};
+constexpr Case kCases[] = {
+    {0.0, 1.0f, 0.9, 0.999, 1e-8},
+    {0.1, 1.0f, 0.9, 0.999, 1e-8},
+    {0.1, 0.37f, 0.9, 0.95, 1e-6},
+    {0.01, 0.37f, 0.4, 0.99, 1e-8},
+};
+static_assert(std::size(kGolden) == std::size(kCases) * kWordsPerCase);
+
+std::vector<float> first_master() {
+  std::vector<float> master(kElements);
+  for (std::uint32_t i = 0; i < kElements; ++i) {
+    const std::uint32_t h = mix(i + 1);
+    master[i] = std::bit_cast<float>((h & 0x807FFFFF) | ((116 + (h >> 27)) % 16 + 116) << 23);
+  }
+  return master;
+}
+
+std::vector<std::uint16_t> gradient(std::uint32_t step) {
+  std::vector<std::uint16_t> grad(kElements);
+  for (std::uint32_t i = 0; i < kElements; ++i) {
+    const std::uint32_t h = mix(i + 1000 * step);
+    const bool zero = ((h >> 20) & 7) == 0;
+    grad[i] = zero ? std::uint16_t{0} : static_cast<std::uint16_t>((h & 0x807F) | (104 + (h >> 27)) << 7);
+  }
+  return grad;
+}
+
+/// The fields of one parameter tensor in either format; step() applies one update, master() shows the weights.
+struct Exact {
+  std::vector<std::uint16_t> weight = std::vector<std::uint16_t>(kElements), residual = weight;
+  std::vector<float> exp_avg = std::vector<float>(kElements), exp_avg_sq = exp_avg;
+
+  Exact() { split(first_master().data(), weight.data(), residual.data(), kElements); }
+  void step(const AdamWStep& s) {
+    adamw_exact(weight.data(), residual.data(), exp_avg.data(), exp_avg_sq.data(),
+                gradient(static_cast<std::uint32_t>(s.step)).data(), kElements, s);
+  }
+  [[nodiscard]] std::vector<float> master() const {
+    std::vector<float> joined(kElements);
+    join(weight.data(), residual.data(), joined.data(), kElements);
+    return joined;
+  }
+};
+
+struct Fp32 {
+  std::vector<float> weight = first_master();
+  std::vector<float> exp_avg = std::vector<float>(kElements), exp_avg_sq = exp_avg;
+
+  void step(const AdamWStep& s) {
+    std::vector<float> grad(kElements);
+    widen_all(gradient(static_cast<std::uint32_t>(s.step)), grad);
+    adamw_fp32(weight.data(), exp_avg.data(), exp_avg_sq.data(), grad.data(), kElements, s);
+  }
+  [[nodiscard]] const std::vector<float>& master() const { return weight; }
+
+ private:
+  static void widen_all(const std::vector<std::uint16_t>& in, std::vector<float>& out) {
+    for (std::size_t i = 0; i < in.size(); ++i) out[i] = widen(in[i]);
+  }
+};
+
+void expect_golden(const std::uint32_t* golden, const std::vector<float>& actual, const char* field) {
+  for (std::size_t i = 0; i < kElements; ++i) {
+    ASSERT_EQ(golden[i], testing::bits_of(actual[i])) << field << ", element " << i;
+  }
+}
+
+template <class State>
+void run_case(const Case& c, const std::uint32_t* golden) {
+  State state;
+  AdamWStep s{.beta1 = c.beta1,
+              .beta2 = c.beta2,
+              .epsilon = c.epsilon,
+              .weight_decay = c.weight_decay,
+              .gradient_scale = c.gradient_scale};
+  std::size_t kept = 0;
+  for (s.step = 1; s.step <= kKept.back(); ++s.step) {
+    s.learning_rate = static_cast<double>(s.step) * 1e-4;
+    state.step(s);
+    if (s.step != kKept[kept]) continue;
+    SCOPED_TRACE(::testing::Message() << "after step " << s.step);
+    expect_golden(golden + (3 * kept) * kElements, state.master(), "weight");
+    expect_golden(golden + (3 * kept + 1) * kElements, state.exp_avg, "exp_avg");
+    expect_golden(golden + (3 * kept + 2) * kElements, state.exp_avg_sq, "exp_avg_sq");
+    ++kept;
+  }
+  ASSERT_EQ(kept, kKept.size());
+}
+
+template <class State>
+void run_all() {
+  testing::on_every_target([] {
+    for (std::size_t i = 0; i < std::size(kCases); ++i) {
+      SCOPED_TRACE(::testing::Message() << "case " << i);
+      run_case<State>(kCases[i], kGolden + i * kWordsPerCase);
+    }
+  });
+}
+
+TEST(AdamWGolden, Fp32EqualsPyTorch) {
+  run_all<Fp32>();
+}
+TEST(AdamWGolden, ExactEqualsPyTorchOnTheJoinedMaster) {
+  run_all<Exact>();
+}
+
+}  // namespace
+}  // namespace spillway::kernels
