@@ -1,0 +1,224 @@
+"""The engine's contract in plain PyTorch: everything in memory, nothing moves, nothing is updated.
+
+For the probe (gradients are looked at) and the rehearsal (they are thrown away). The order of visits, the offsets and
+the layout of a block are those of the C++ engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from spillway.hf.describe import CHUNK_ELEMENTS, slice_rows
+
+TENSOR_ALIGNMENT = 64  # elements, state::kTensorAlignment
+TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+@dataclass
+class BareVisit:
+    """See Visit in _engine.pyi."""
+
+    kind: str
+    block: int = 0
+    slice: int = 0
+    first_row: int = 0
+    rows: int = 0
+    weights: int = 0
+    input: int = 0
+    output: int = 0
+    hidden_gradient: int = 0
+    accumulator: int = 0
+
+
+class BareEngine:
+    """Weights, border activations and scratch in one arena; gradients summed in fp32 by tensor when `keep`."""
+
+    def __init__(self, description: dict[str, Any], keep: bool = True, chunk_elements: int = CHUNK_ELEMENTS) -> None:
+        self.description = description
+        self.dtype = TYPES[description["compute_dtype"]]
+        self.blocks = description["blocks"]
+        self.tensors = [tensor for block in self.blocks for tensor in block["tensors"]]
+        self.gradients: dict[int, torch.Tensor] = {}
+        self._keep = keep
+        self._chunk_elements = chunk_elements
+        self._hidden = description["hidden_size"]
+        self._layers = [b for b, block in enumerate(self.blocks) if block["role"] == "layer"]
+        self._head = 0 if description["tied_head"] else len(self.blocks) - 1
+        self._lay_out()
+        self._ids = torch.empty(0, dtype=torch.int64)
+        self._visits: Iterator[BareVisit] = iter(())
+        self._visit = BareVisit("end")
+
+    @property
+    def arena_bytes(self) -> int:
+        return self._arena.numel()
+
+    def memory(self) -> torch.Tensor:
+        return self._arena
+
+    def tensor_offset(self, tensor: int) -> int:
+        return self._offsets[tensor]
+
+    def weight(self, tensor: int) -> torch.Tensor:
+        """A tensor's compute weight, in place."""
+        shape = self.tensors[tensor]["shape"]
+        first = self._block_first[self._block_of[tensor]] + self._offsets[tensor]
+        return self._typed[first : first + count(shape)].view(shape)
+
+    def begin_step(self, ids: torch.Tensor, counts: list[int], training: bool) -> None:
+        if sum(counts) != ids.numel() or ids.numel() > self.description["tokens"]:
+            raise ValueError(f"{sum(counts)} tokens, {ids.numel()} ids, room for {self.description['tokens']}")
+        self._ids = ids
+        self.gradients = {}
+        self._visits = self._schedule(training)
+
+    def embedding_forward(self, output: Any) -> None:
+        rows = self.weight(0)[self._ids]
+        self._border(0)[: len(rows)] = rows
+
+    def next_visit(self) -> BareVisit:
+        self._visit = next(self._visits)
+        return self._visit
+
+    def end_visit(self) -> None:
+        self._visit = BareVisit("end")
+
+    def gradient(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
+        if self._block_of[tensor] != self._visit.block or list(values.shape) != self.tensors[tensor]["shape"]:
+            raise ValueError(f"gradient of {self.tensors[tensor]['name']} in a visit of block {self._visit.block}")
+        self._add(tensor, slice(None), values)
+
+    def head_gradient(self, values: torch.Tensor, micro_batch: int) -> None:
+        first = self._visit.first_row
+        self._add(self._head_tensor(), slice(first, first + self._visit.rows), values)
+
+    def embedding_backward(self, values: torch.Tensor) -> None:
+        if self._keep:
+            self._sum_of(0).index_add_(0, self._ids, values.float())
+
+    def end_step(self, update: dict[str, float]) -> dict[str, float]:
+        return {}
+
+    def loss_stats(
+        self,
+        logits: torch.Tensor,
+        first_row: int,
+        labels: torch.Tensor,
+        maximum: torch.Tensor,
+        sum: torch.Tensor,
+        gold: torch.Tensor,
+    ) -> None:
+        for part in token_parts(logits):
+            values = logits[part].float()
+            highest = torch.maximum(maximum[part], values.amax(1))
+            sum[part] = sum[part] * (maximum[part] - highest).exp() + (values - highest[:, None]).exp_().sum(1)
+            maximum[part] = highest
+            here, columns = labels_inside(labels[part], first_row, logits.shape[1])
+            gold[part] = torch.where(here, values.gather(1, columns[:, None]).view(-1), gold[part])
+
+    def loss_gradient(
+        self, logits: torch.Tensor, first_row: int, labels: torch.Tensor, log_sum_exp: torch.Tensor, scale: float
+    ) -> None:
+        for part in token_parts(logits):
+            values = (logits[part].float() - log_sum_exp[part][:, None]).exp_()
+            here, columns = labels_inside(labels[part], first_row, logits.shape[1])
+            values.scatter_add_(1, columns[:, None], -here.float()[:, None])
+            logits[part] = values.mul_(scale)
+
+    def _schedule(self, training: bool) -> Iterator[BareVisit]:
+        last = len(self._layers)
+        for place, block in enumerate(self._layers):
+            yield BareVisit("forward", block, weights=self._weights_at(block), input=self._border_at(place),
+                            output=self._border_at(place + 1))  # fmt: skip
+        for kind in ("head_loss", "head_gradient") if training else ("head_loss",):
+            for number, (first, rows) in enumerate(self._slices()):
+                yield BareVisit(
+                    kind, self._head, number, first, rows, self._weights_at(self._head) + self._bytes(first * self._hidden),
+                    input=self._border_at(last), accumulator=self._sums_at if kind == "head_gradient" else 0,
+                )  # fmt: skip
+        if training:
+            for place in reversed(range(last)):
+                block = self._layers[place]
+                yield BareVisit("backward", block, weights=self._weights_at(block), input=self._border_at(place),
+                                hidden_gradient=self._gradient_at,
+                                accumulator=self._sums_at if place == last - 1 else 0)  # fmt: skip
+            yield BareVisit("embedding_backward")
+        yield BareVisit("end")
+
+    def _slices(self) -> Iterator[tuple[int, int]]:
+        rows, columns = self.tensors[self._head_tensor()]["shape"]
+        height = slice_rows(rows, columns, self._chunk_elements)
+        for first in range(0, rows, height):
+            yield first, min(height, rows - first)
+
+    def _lay_out(self) -> None:
+        self._offsets: list[int] = []
+        self._block_of: list[int] = []
+        self._block_first: list[int] = []
+        end = 0
+        for number, block in enumerate(self.blocks):
+            self._block_first.append(end)
+            at = 0
+            for tensor in block["tensors"]:
+                self._offsets.append(at)
+                self._block_of.append(number)
+                at = aligned(at + count(tensor["shape"]))
+            end += at
+        border = aligned(self.description["tokens"] * self._hidden)
+        self._border_at_element = [end + place * border for place in range(len(self._layers) + 1)]
+        end += border * (len(self._layers) + 1)
+        self._gradient_at = self._bytes(end)
+        self._sums_at = self._bytes(end + border)
+        self._arena = torch.zeros(self._bytes(end + border) + 4 * border, dtype=torch.uint8)
+        self._typed = self._arena.view(self.dtype)
+
+    def _bytes(self, elements: int) -> int:
+        return elements * self.dtype.itemsize
+
+    def _weights_at(self, block: int) -> int:
+        return self._bytes(self._block_first[block])
+
+    def _border_at(self, place: int) -> int:
+        return self._bytes(self._border_at_element[place])
+
+    def _border(self, place: int) -> torch.Tensor:
+        first = self._border_at_element[place]
+        return self._typed[first : first + self.description["tokens"] * self._hidden].view(-1, self._hidden)
+
+    def _head_tensor(self) -> int:
+        return 0 if self._head == 0 else len(self.tensors) - 1
+
+    def _sum_of(self, tensor: int) -> torch.Tensor:
+        if tensor not in self.gradients:
+            self.gradients[tensor] = torch.zeros(self.tensors[tensor]["shape"])
+        return self.gradients[tensor]
+
+    def _add(self, tensor: int, rows: slice, values: torch.Tensor) -> None:
+        if self._keep:
+            self._sum_of(tensor)[rows] += values
+
+
+def count(shape: list[int]) -> int:
+    return torch.Size(shape).numel()
+
+
+def aligned(elements: int) -> int:
+    return -(-elements // TENSOR_ALIGNMENT) * TENSOR_ALIGNMENT
+
+
+def token_parts(logits: torch.Tensor) -> Iterator[slice]:
+    """Runs of tokens whose fp32 logits take a megabyte or so."""
+    step = max(1, (1 << 18) // logits.shape[1])
+    for first in range(0, logits.shape[0], step):
+        yield slice(first, first + step)
+
+
+def labels_inside(labels: torch.Tensor, first_row: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which labels lie in the slice, and a valid column for each."""
+    columns = labels - first_row
+    here = (columns >= 0) & (columns < rows)
+    return here, torch.where(here, columns, 0)

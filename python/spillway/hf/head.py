@@ -1,0 +1,137 @@
+"""The loss over a vocabulary that is never whole: two passes over the head's slices, for the labelled tokens only.
+
+Pass 1 folds each slice's logits into a running log-sum-exp; pass 2 computes them again, turns them into their gradient
+in place, and multiplies it with the slice (into d loss / d hidden) and with the hidden state (into the slice's
+gradient). Products are of the compute type; the sum over slices of d loss / d hidden is fp32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from spillway.hf.microbatch import MicroBatch
+
+if TYPE_CHECKING:
+    from spillway._engine import Engine
+    from spillway.hf.bare import BareEngine
+
+
+class Scratch:
+    """Flat buffers that grow to the largest request and stay."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, torch.Tensor] = {}
+
+    def matrix(self, name: str, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+        count = rows * columns
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.numel() < count:
+            self._buffers.pop(name, None)
+            buffer = self._buffers[name] = torch.empty(count, dtype=dtype)
+        return buffer[:count].view(rows, columns)
+
+
+class HeadPass:
+    """The head's visits of one step or evaluation."""
+
+    def __init__(
+        self, engine: Engine | BareEngine, batches: list[MicroBatch], label_tokens: int, scratch: Scratch
+    ) -> None:
+        self._engine = engine
+        self._batches = [batch for batch in batches if batch.labelled.numel()]
+        self._scale = 1.0 / max(1, label_tokens)
+        self._scratch = scratch
+        self._stats = {batch.index: Stats(batch.labelled.numel()) for batch in self._batches}
+        self._summed = False  # the accumulator holds a slice already
+
+    def add_loss(self, hidden: torch.Tensor, table: torch.Tensor, first_row: int) -> None:
+        """Pass 1 of one slice. hidden: [tokens, hidden] of the whole step; table: [rows, hidden]."""
+        for batch in self._batches:
+            stats = self._stats[batch.index]
+            logits = self._logits(self._select(batch, hidden), table)
+            self._engine.loss_stats(logits, first_row, batch.labels, stats.maximum, stats.sum, stats.gold)
+
+    def loss(self) -> float:
+        """Summed over all label tokens, once every slice has been seen."""
+        return math.fsum(stats.loss() for stats in self._stats.values())
+
+    def add_gradient(
+        self, hidden: torch.Tensor, table: torch.Tensor, first_row: int, accumulator: torch.Tensor
+    ) -> None:
+        """Pass 2 of one slice. accumulator: fp32 [tokens, hidden]; see `spread`."""
+        for batch in self._batches:
+            selected = self._select(batch, hidden)
+            logits = self._logits(selected, table)
+            log_sum_exp = self._stats[batch.index].log_sum_exp
+            self._engine.loss_gradient(logits, first_row, batch.labels, log_sum_exp, self._scale)
+            self._add_hidden_gradient(self._compact(batch, accumulator), logits, table)
+            slice_gradient = self._scratch.matrix("slice", *table.shape, table.dtype)
+            torch.mm(logits.t(), selected, out=slice_gradient)
+            self._engine.head_gradient(slice_gradient, batch.index)
+        self._summed = True
+
+    def spread(self, accumulator: torch.Tensor, hidden_gradient: torch.Tensor, batches: list[MicroBatch]) -> None:
+        """The accumulator's sums, to their tokens; zero for tokens without a label."""
+        for batch in batches:
+            target = batch.part(hidden_gradient)
+            target.zero_()
+            if batch.labelled.numel():
+                sums = self._compact(batch, accumulator)
+                run = consecutive(batch.labelled)
+                if run is None:
+                    target.index_copy_(0, batch.labelled, sums.to(target.dtype))
+                else:
+                    target[run] = sums
+
+    def _add_hidden_gradient(self, sums: torch.Tensor, logits: torch.Tensor, table: torch.Tensor) -> None:
+        if sums.dtype == table.dtype:
+            torch.addmm(sums, logits, table, beta=1 if self._summed else 0, out=sums)
+            return
+        product = self._scratch.matrix("product", *sums.shape, table.dtype)
+        torch.mm(logits, table, out=product)
+        if self._summed:
+            sums.add_(product)
+        else:
+            sums.copy_(product)
+
+    def _compact(self, batch: MicroBatch, accumulator: torch.Tensor) -> torch.Tensor:
+        """The accumulator's rows for the labelled tokens of a micro-batch, packed to its front."""
+        return batch.part(accumulator)[: batch.labelled.numel()]
+
+    def _select(self, batch: MicroBatch, hidden: torch.Tensor) -> torch.Tensor:
+        """Hidden states of the labelled tokens; a view where they are consecutive."""
+        own = batch.part(hidden)
+        run = consecutive(batch.labelled)
+        if run is not None:
+            return own[run]
+        selected = self._scratch.matrix("selected", batch.labelled.numel(), hidden.shape[1], hidden.dtype)
+        return torch.index_select(own, 0, batch.labelled, out=selected)
+
+    def _logits(self, selected: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        logits = self._scratch.matrix("logits", selected.shape[0], table.shape[0], table.dtype)
+        return torch.mm(selected, table.t(), out=logits)
+
+
+class Stats:
+    """Running log-sum-exp and the label's logit of some tokens."""
+
+    def __init__(self, tokens: int) -> None:
+        self.maximum = torch.full((tokens,), -math.inf)
+        self.sum = torch.zeros(tokens)
+        self.gold = torch.zeros(tokens)
+
+    @property
+    def log_sum_exp(self) -> torch.Tensor:
+        return self.maximum + self.sum.log()
+
+    def loss(self) -> float:
+        return float((self.maximum.double() + self.sum.double().log() - self.gold.double()).sum())
+
+
+def consecutive(tokens: torch.Tensor) -> slice | None:
+    """The slice that rising token numbers are, if they are one."""
+    first, last = int(tokens[0]), int(tokens[-1])
+    return slice(first, last + 1) if last - first + 1 == tokens.numel() else None

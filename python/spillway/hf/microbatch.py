@@ -1,0 +1,70 @@
+"""A step's micro-batches: where their tokens lie, which of them carry a loss, and against which label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from spillway.protocol import Batch
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """One micro-batch of a step. Tokens are counted row by row, padding included."""
+
+    index: int
+    first: int  # its first token, counted over the step
+    rows: int
+    length: int
+    position_ids: torch.Tensor | None  # [rows, length]; None: not packed
+    labelled: torch.Tensor  # int64 [n], rising: tokens of this micro-batch that have a label
+    labels: torch.Tensor  # int64 [n]: the token each of them is to predict
+
+    @property
+    def tokens(self) -> int:
+        return self.rows * self.length
+
+    def part(self, whole: torch.Tensor) -> torch.Tensor:
+        """Its rows of a [tokens of the step, ...] tensor."""
+        return whole[self.first : self.first + self.tokens]
+
+
+@dataclass(frozen=True)
+class Work:
+    """All micro-batches of one step or evaluation."""
+
+    ids: torch.Tensor  # int64 [tokens], one micro-batch after the other
+    micro_batches: list[MicroBatch]
+
+    @property
+    def tokens(self) -> int:
+        return self.ids.numel()
+
+    @property
+    def counts(self) -> list[int]:
+        return [batch.tokens for batch in self.micro_batches]
+
+    @property
+    def label_tokens(self) -> int:
+        return sum(batch.labelled.numel() for batch in self.micro_batches)
+
+
+def arrange(batches: Sequence[Batch]) -> Work:
+    """Shifts the labels (a token predicts the next one of its row) and lays the micro-batches one after the other."""
+    found, first = [], 0
+    for index, batch in enumerate(batches):
+        rows, length = batch.input_ids.shape
+        following = torch.full_like(batch.labels, IGNORED)
+        following[:, :-1] = batch.labels[:, 1:]
+        following = following.view(-1)
+        labelled = (following != IGNORED).nonzero().view(-1)
+        found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, following[labelled]))
+        first += rows * length
+    ids = torch.cat([batch.input_ids.reshape(-1) for batch in batches])
+    return Work(ids, found)

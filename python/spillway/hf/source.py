@@ -1,0 +1,63 @@
+"""From a model's directory or hub id to a checked configuration; no weight is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from spillway.errors import InputError
+
+
+def resolve_directory(model: str) -> Path:
+    """The directory of `model`: itself, or the local copy of a hub id. Nothing is downloaded."""
+    directory = Path(model).expanduser()
+    if directory.is_dir():
+        return directory
+    if directory.exists():
+        raise InputError(f"model: {model} is a file; a directory with config.json is needed")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(model, local_files_only=True))
+    except Exception as error:  # the hub's client has many kinds of "not here"
+        raise InputError(
+            f"model: {model} is neither a directory nor a hub id that lies in the local cache; "
+            f"fetch it first, for example with `hf download {model}`"
+        ) from error
+
+
+def load_config(directory: Path) -> PreTrainedConfig:
+    """The configuration of a causal language model that the library itself can build. InputError otherwise."""
+    path = directory / "config.json"
+    model_type = read_model_type(path)
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # unknown types, missing and mistyped values all end here, in many classes
+        raise InputError(f"{path}: transformers cannot read this configuration: {first_line(error)}") from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise InputError(f"{path}: model type {model_type!r} is not a causal language model of transformers")
+    if config.get_text_config() is not config:
+        raise InputError(f"{path}: model type {model_type!r} wraps several models; only plain text models are taken")
+    if getattr(config, "quantization_config", None) is not None:
+        raise InputError(f"{path}: the weights are quantised; full fine-tuning needs bf16, fp16 or fp32 weights")
+    return config
+
+
+def read_model_type(path: Path) -> str:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file; `model` must name a directory with config.json") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: not readable as JSON: {first_line(error)}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
+        raise InputError(f'{path}: "model_type" is missing; the configuration must name its architecture')
+    return str(content["model_type"])
+
+
+def first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,137 @@
+"""The engine in plain PyTorch, in memory: the same contract, obvious code. An oracle for the C++ engine and for whoever
+drives it.
+
+Masters are fp32 tensors under torch.optim.AdamW. With bf16 compute the weight is the master rounded half away from
+zero, gradients are summed in fp32 over micro-batches and rounded to bf16 once.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from spillway.hf.bare import BareEngine
+
+
+def split(master: torch.Tensor) -> torch.Tensor:
+    """bf16, rounded half away from zero: what the engine computes with."""
+    bits = master.contiguous().view(torch.int32)
+    high = (bits + 0x8000) >> 16
+    return high.to(torch.int16).view(torch.bfloat16)
+
+
+class Twin(BareEngine):
+    """Stands in for spillway._engine.Engine."""
+
+    def __init__(self, description: str, settings: str, chunk_elements: int = 4096) -> None:
+        super().__init__(json.loads(description), chunk_elements=chunk_elements)
+        self.settings = json.loads(settings)
+        self.masters = [torch.zeros(tensor["shape"]) for tensor in self.tensors]
+        self.optimizer: torch.optim.AdamW | None = None
+        self.steps = 0
+        self.training = False
+        self.closed = False
+
+    def plan(self) -> str:
+        tiers = [{"name": "dram", "capacity": self.settings["dram_budget"], "planned_peak": self.arena_bytes}]
+        return json.dumps({"fits": True, "tiers": tiers, "bytes": [], "predicted_step_seconds": 1.0})
+
+    def start(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+    def load_weights(self, checkpoint: str, stored_names: dict[str, str]) -> None:
+        stored: dict[str, torch.Tensor] = {}
+        for path in sorted(Path(checkpoint).glob("*.safetensors")):
+            stored |= load_file(path)
+        for number, tensor in enumerate(self.tensors):
+            name = stored_names[tensor["name"]]
+            if name not in stored:
+                raise ValueError(f"{checkpoint}: tensor {name} is missing")
+            self.masters[number].copy_(stored[name])
+        self._round()
+
+    def store_tensor(self, tensor: int, first: int, values: torch.Tensor) -> None:
+        self.masters[tensor].view(-1)[first : first + values.numel()] = values.view(-1)
+        self._round()
+
+    def fetch_tensor(self, tensor: int, first: int, values: torch.Tensor) -> None:
+        values.view(-1).copy_(self.masters[tensor].view(-1)[first : first + values.numel()])
+
+    def save_weights(self, directory: str, max_shard: int) -> None:
+        weights = {tensor["name"]: self.weight(number).clone() for number, tensor in enumerate(self.tensors)}
+        save_file(weights, Path(directory) / "model.safetensors", {"format": "pt"})
+
+    def save_state(self, directory: str, step: int) -> None:
+        path = Path(directory)
+        path.mkdir(parents=True, exist_ok=True)
+        state = self.optimizer.state_dict() if self.optimizer else None
+        torch.save({"masters": self.masters, "optimizer": state, "step": step}, path / "twin.pt")
+
+    def load_state(self, directory: str, weights: str) -> int:
+        found = torch.load(Path(directory) / "twin.pt", weights_only=False)
+        self.masters, self.steps = found["masters"], found["step"]
+        self._round()
+        if found["optimizer"] is not None:
+            self._make_optimizer()
+            assert self.optimizer is not None
+            self.optimizer.load_state_dict(found["optimizer"])
+        return self.steps
+
+    def begin_step(self, ids: torch.Tensor, counts: list[int], training: bool) -> None:
+        super().begin_step(ids, counts, training)
+        self.training = training
+
+    def end_step(self, update: dict[str, float]) -> dict[str, float]:
+        if not self.training:
+            return {"seconds": 0.0, "stall_seconds": 0.0}
+        self._make_optimizer()
+        assert self.optimizer is not None
+        for number, master in enumerate(self.masters):
+            gradient = self.gradients.get(number, torch.zeros_like(master))
+            master.grad = gradient.to(self.dtype).to(torch.float32, copy=True)
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(m.grad) for m in self.masters]))
+        clip = min(1.0, update["max_grad_norm"] / (float(norm) + 1e-6)) if update["max_grad_norm"] > 0 else 1.0
+        skipped = not bool(norm.isfinite())
+        if not skipped:
+            self._update(update, clip)
+        return {"grad_norm": float(norm), "clip": clip, "skipped": float(skipped), "step": float(self.steps),
+                "seconds": 0.0, "stall_seconds": 0.0}  # fmt: skip
+
+    def flush(self) -> None:
+        pass
+
+    def counters(self) -> str:
+        return json.dumps({"paths": {}, "peaks": {"dram": self.arena_bytes}, "stall_seconds": {}})
+
+    def timeline(self) -> str:
+        return json.dumps({"traceEvents": []})
+
+    def _update(self, update: dict[str, float], clip: float) -> None:
+        assert self.optimizer is not None
+        for master in self.masters:
+            assert master.grad is not None
+            master.grad.mul_(clip)
+        for group, decays in zip(self.optimizer.param_groups, (True, False), strict=True):
+            group["lr"], group["eps"] = update["learning_rate"], update["epsilon"]
+            group["betas"] = (update["beta1"], update["beta2"])
+            group["weight_decay"] = update["weight_decay"] if decays else 0.0
+        self.optimizer.step()
+        self.steps += 1
+        self._round()
+
+    def _make_optimizer(self) -> None:
+        if self.optimizer is None:
+            decaying = [m for m, t in zip(self.masters, self.tensors, strict=True) if t["decay"]]
+            others = [m for m, t in zip(self.masters, self.tensors, strict=True) if not t["decay"]]
+            self.optimizer = torch.optim.AdamW([{"params": decaying}, {"params": others}], fused=True)
+
+    def _round(self) -> None:
+        for number, master in enumerate(self.masters):
+            self.weight(number).copy_(split(master) if self.dtype == torch.bfloat16 else master)
