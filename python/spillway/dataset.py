@@ -97,7 +97,7 @@ class Builder:
         if self.packing:
             self.append(row.ids, row.labelled)
             return
-        last = len(row.ids) if self.cut_into_pieces else min(len(row.ids), 1)
+        last = len(row.ids) if self.cut_into_pieces else 1
         for first in range(0, last, self.max_length):
             piece = slice(first, first + self.max_length)
             self.append(row.ids[piece], row.labelled[piece])
