@@ -235,6 +235,14 @@ def test_checks_accept_what_is_good(good: dict[str, str], tmp_path: Path) -> Non
     check(resolve(good, {"storage": [str(tmp_path)], "placement": "state=path"}))
 
 
+def test_more_than_one_process_is_refused(good: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    check(resolve(good, {}))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="2 processes"):
+        check(resolve(good, {}))
+
+
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
