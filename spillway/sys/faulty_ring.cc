@@ -18,6 +18,11 @@ void Faults::shorten(Operation operation, Bytes offset, std::uint32_t bytes, uns
   rules_.push_back({operation, offset, 0, bytes, times});
 }
 
+void Faults::refuse_registration(std::string reason) {
+  const std::lock_guard lock(mutex_);
+  registration_refusal_ = std::move(reason);
+}
+
 void Faults::break_ring() {
   const std::lock_guard lock(mutex_);
   broken_ = true;
@@ -79,7 +84,13 @@ class FaultyRing final : public Ring {
 
   [[nodiscard]] std::string_view name() const noexcept override { return inner_->name(); }
 
-  std::string register_memory(std::span<std::byte> memory) override { return inner_->register_memory(memory); }
+  std::string register_memory(std::span<std::byte> memory) override {
+    {
+      const std::lock_guard lock(faults_->mutex_);
+      if (!faults_->registration_refusal_.empty()) return faults_->registration_refusal_;
+    }
+    return inner_->register_memory(memory);
+  }
 
   void submit(const Piece& piece) override {
     const std::lock_guard lock(faults_->mutex_);

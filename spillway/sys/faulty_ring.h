@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "spillway/sys/ring.h"
@@ -22,6 +23,8 @@ class Faults {
   void fail(Operation operation, Bytes offset, int errno_value, unsigned times = 1);
   /// The next such piece moves at most `bytes` of what it was asked to; 0: it moves nothing, as at the end of a file.
   void shorten(Operation operation, Bytes offset, std::uint32_t bytes, unsigned times = 1);
+  /// Memory is not registered, for that reason.
+  void refuse_registration(std::string reason);
   /// The ring's next wait throws Error(io), as when the kernel refuses the ring itself.
   void break_ring();
 
@@ -53,6 +56,7 @@ class Faults {
   std::vector<Rule> rules_;
   std::vector<Piece> submitted_;
   std::vector<Completion> ended_;  ///< completed inside, not yet handed out
+  std::string registration_refusal_;
   bool held_ = false;
   bool broken_ = false;
   std::function<void()> wake_;  ///< wakes the ring; empty while there is none

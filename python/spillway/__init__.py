@@ -1,0 +1,24 @@
+"""Spillway fine-tunes language models whose training state does not fit in memory.
+
+Importing this package imports neither torch nor transformers; `spillway.train` does when it is called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from spillway.errors import DoesNotFit, InputError, Interrupted, SpillwayError
+
+if TYPE_CHECKING:
+    from spillway.run import train
+
+__version__ = "0.1.0"
+__all__ = ["DoesNotFit", "InputError", "Interrupted", "SpillwayError", "__version__", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "train":
+        from spillway.run import train
+
+        return train
+    raise AttributeError(f"module 'spillway' has no attribute {name!r}")

@@ -1,0 +1,107 @@
+"""The words of the command line: VERB [CONFIG.yaml] [--key value ...]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spillway.aliases import ALIASES
+from spillway.config import Config, read_file, resolve, unknown_key
+from spillway.errors import InputError
+from spillway.keys import KEYS
+from spillway.values import FLAG, TEXT, Kind, parse_flag
+
+
+@dataclass
+class Arguments:
+    """What was said, not yet what it means."""
+
+    positional: list[str] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+    options: set[str] = field(default_factory=set)  # options of the verb itself, such as --json, and --help
+
+    def config(self) -> Config:
+        """The configuration of a verb that takes one configuration file at most."""
+        if len(self.positional) > 1:
+            raise InputError(f"expects one configuration file, got {' and '.join(self.positional)}")
+        path = Path(self.positional[0]) if self.positional else None
+        return resolve(read_file(path) if path else {}, self.values, str(path))
+
+
+def parse(words: list[str], options: tuple[str, ...] = ()) -> Arguments:
+    """`options` are the flags of the verb that are no keys."""
+    arguments = Arguments()
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word in ("-h", "--help"):
+            arguments.options.add("help")
+        elif not word.startswith("--"):
+            arguments.positional.append(word)
+        else:
+            take_option(arguments, word, rest, options)
+    return arguments
+
+
+def take_option(arguments: Arguments, word: str, rest: list[str], options: tuple[str, ...]) -> None:
+    given, equals, text = word[2:].partition("=")
+    name = given.replace("-", "_")
+    if name in options:
+        if equals:
+            raise InputError(f"--{given}: takes no value")
+        arguments.options.add(name)
+        return
+    value: Any = text
+    if is_negation(name):
+        if equals:
+            raise InputError(f"--{given}: takes no value")
+        name, value = name[3:], False
+    elif name not in KEYS and name not in ALIASES:
+        raise InputError(unknown_key(given))
+    elif not equals:
+        value = next_value(given, kind_of(name), rest)
+    store(arguments.values, name, value)
+
+
+def kind_of(name: str) -> Kind:
+    if name in KEYS:
+        return KEYS[name].kind
+    return TEXT if name == "warmup_ratio" else FLAG
+
+
+def is_negation(name: str) -> bool:
+    positive = name[3:] if name.startswith("no_") else ""
+    return (positive in KEYS or positive in ALIASES) and kind_of(positive).bare
+
+
+def next_value(given: str, kind: Kind, rest: list[str]) -> Any:
+    """The word after `--given`, or true where the key may stand alone."""
+    follows = bool(rest) and not rest[0].startswith("--")
+    if not kind.bare:
+        if not follows:
+            raise InputError(f"--{given}: the value is missing; expects {kind.expected}")
+        return rest.pop(0)
+    belongs: Callable[[str], bool] = is_flag_word if kind is FLAG else is_no_config_file
+    return rest.pop(0) if follows and belongs(rest[0]) else True
+
+
+def is_flag_word(word: str) -> bool:
+    try:
+        parse_flag(word)
+    except ValueError:
+        return False
+    return True
+
+
+def is_no_config_file(word: str) -> bool:
+    return not word.endswith((".yaml", ".yml"))
+
+
+def store(values: dict[str, Any], name: str, value: Any) -> None:
+    """Said twice, the last wins; lists grow."""
+    if name in KEYS and KEYS[name].kind.many:
+        values.setdefault(name, []).append(value)
+    else:
+        values[name] = value

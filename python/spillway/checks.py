@@ -1,0 +1,98 @@
+"""Checks between keys, and of the files they name: everything that can be refused before torch is imported."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from spillway.config import Config
+from spillway.errors import InputError
+from spillway.keys import KEYS
+
+DATA_SUFFIXES = (".jsonl", ".json", ".txt", ".parquet")
+
+
+def check(config: Config, required: tuple[str, ...] = ("model", "dataset", "output_dir")) -> None:
+    """Raises InputError naming the first key that cannot be as it is. Writes nothing."""
+    for name in required:
+        if getattr(config, name) is None:
+            raise InputError(f"{name}: this key is required: {KEYS[name].help}")
+    check_model(config)
+    check_dataset("dataset", config)
+    check_evaluation(config)
+    check_fields(config)
+    check_places(config)
+
+
+def check_model(config: Config) -> None:
+    for name in ("model", "tokenizer"):
+        value = getattr(config, name)
+        if Path(value).is_dir():
+            continue
+        if Path(value).exists():
+            raise InputError(f"{name}: {value} is a file; expects a directory or a hub id")
+        if is_path_like(value):
+            raise InputError(f"{name}: there is no directory {value}")
+    if Path(config.model).is_dir() and not Path(config.model, "config.json").is_file():
+        raise InputError(f"model: {config.model} has no config.json; expects a Hugging Face checkpoint directory")
+    template = config.chat_template_path
+    if template is not None and not Path(template).exists():
+        raise InputError(f"chat_template_path: there is no {template}")
+    if config.profile is not None and not Path(config.profile).is_file():
+        raise InputError(f"profile: there is no file {config.profile}")
+
+
+def is_path_like(value: str) -> bool:
+    """Whether a name can only be meant as a path: hub ids look like `name` or `owner/name`."""
+    return value.startswith(("/", ".", "~")) or value.count("/") > 1 or value.endswith("/")
+
+
+def is_data_file(value: str) -> bool:
+    return is_path_like(value) or value.endswith(DATA_SUFFIXES) or Path(value).exists()
+
+
+def check_dataset(name: str, config: Config) -> None:
+    value = getattr(config, name)
+    if not is_data_file(value):
+        return
+    path = Path(value)
+    if not path.exists():
+        raise InputError(f"{name}: there is no file {value}")
+    if not path.is_file():
+        raise InputError(f"{name}: {value} is a directory; expects a file ({', '.join(DATA_SUFFIXES)})")
+    if path.suffix not in DATA_SUFFIXES:
+        raise InputError(f"{name}: {value} has an unknown ending; expects one of {', '.join(DATA_SUFFIXES)}")
+    if not os.access(path, os.R_OK):
+        raise InputError(f"{name}: {value} cannot be read (permissions)")
+    for key in ("dataset_config", "dataset_split"):
+        if name == "dataset" and getattr(config, key) != KEYS[key].default:
+            raise InputError(f"{key}: {value} is a file and has none; it is for named data sets")
+
+
+def check_evaluation(config: Config) -> None:
+    if config.eval_dataset is not None:
+        check_dataset("eval_dataset", config)
+    elif config.eval_strategy != "no" or config.eval_on_start:
+        asked = "eval_on_start" if config.eval_on_start else "eval_steps or eval_strategy"
+        raise InputError(f"eval_dataset: {asked} asks for evaluations, but no data is given for them")
+
+
+def check_fields(config: Config) -> None:
+    pair = (config.prompt_field, config.completion_field)
+    if any(pair) and not all(pair):
+        missing = "prompt_field" if pair[0] is None else "completion_field"
+        raise InputError(f"{missing}: prompt_field and completion_field are given together or not at all")
+    kinds = [config.dataset_text_field, config.prompt_field, config.messages_field]
+    if sum(kind is not None for kind in kinds) > 1:
+        raise InputError("dataset_text_field, prompt_field, messages_field: give one kind of column only")
+
+
+def check_places(config: Config) -> None:
+    if not config.storage and any(place in config.placement for place in ("path", "%")):
+        raise InputError(f"storage: placement {config.placement} puts bytes on a path, but no storage is given")
+    for path in config.storage:
+        directory = Path(path.directory)
+        if not directory.is_dir():
+            raise InputError(f"storage: there is no directory {directory}; create it, or name another")
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise InputError(f"storage: {directory} cannot be written (permissions, or a read-only file system)")

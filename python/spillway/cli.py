@@ -1,0 +1,147 @@
+"""The command `spillway`: verbs, exit codes, and one clear message when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from spillway import __version__
+from spillway.arguments import Arguments, parse
+from spillway.errors import InputError, SpillwayError
+from spillway.help import key_help
+
+
+@dataclass(frozen=True)
+class Verb:
+    usage: str
+    help: str
+    run: Callable[[Arguments], int]
+    options: tuple[str, ...] = ()  # flags of its own, that are no keys
+
+
+def train(arguments: Arguments) -> int:
+    from rich.console import Console
+
+    config = arguments.config()
+    quiet_libraries()
+    from spillway.run import train_config
+
+    train_config(config, Console(highlight=False))
+    return 0
+
+
+def resume(arguments: Arguments) -> int:
+    """train OUTPUT_DIR/config.yaml --resume_from_checkpoint true, wherever the directory lies now."""
+    if len(arguments.positional) != 1:
+        raise InputError("resume: expects the output_dir of a run: spillway resume OUTPUT_DIR [--key value ...]")
+    output_dir = Path(arguments.positional[0])
+    file = output_dir / "config.yaml"
+    if not file.is_file():
+        raise InputError(f"resume: {output_dir} holds no run (there is no {file})")
+    values = {"resume_from_checkpoint": True, "output_dir": str(output_dir), **arguments.values}
+    return train(Arguments([str(file)], values))
+
+
+def plan(arguments: Arguments) -> int:
+    from rich.console import Console
+
+    from spillway.errors import DoesNotFit
+
+    config = arguments.config()
+    quiet_libraries()
+    from spillway.run import plan_config
+    from spillway.tables import show_plan
+
+    console, notes = Console(highlight=False), Console(highlight=False, stderr=True)
+    as_json = "json" in arguments.options
+
+    def show(content: dict[str, object]) -> None:
+        if as_json:
+            sys.stdout.write(json.dumps(content, indent=2) + "\n")
+        else:
+            show_plan(console, content)
+
+    try:
+        show(plan_config(config, lambda text: notes.print(f"note: {text}", markup=False, soft_wrap=True)))
+    except DoesNotFit as error:
+        if error.plan:
+            show(error.plan)
+        raise
+    return 0
+
+
+VERBS = {
+    "train": Verb("train [CONFIG.yaml] [--key value ...]", "plan, show the plan, train", train),
+    "plan": Verb(
+        "plan [CONFIG.yaml] [--key value ...] [--json]",
+        "the same plan, nothing started; exit code 3 when it does not fit",
+        plan,
+        options=("json",),
+    ),
+    "resume": Verb("resume OUTPUT_DIR [--key value ...]", "go on with a run from its newest checkpoint", resume),
+}
+LATER = ("check", "verify", "export", "probe", "doctor", "report")
+
+
+def main(words: list[str] | None = None) -> int:
+    """Returns the exit code: 0 done, 1 failed, 2 bad input, 3 does not fit, 130 and 143 interrupted."""
+    try:
+        return dispatch(sys.argv[1:] if words is None else words)
+    except SpillwayError as error:
+        return fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return fail("interrupted; nothing was started", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no second error when Python flushes
+        return 1
+    except OSError as error:
+        return fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error), 1)
+    except Exception as error:
+        return fail(f"{type(error).__name__}: {error} (SPILLWAY_TRACEBACK=1 shows where)", 1)
+
+
+def dispatch(words: list[str]) -> int:
+    if not words:
+        raise InputError(f"a verb is missing: spillway {' | '.join(VERBS)} (spillway --help)")
+    name, rest = words[0], words[1:]
+    if name in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if name in ("--version", "version"):
+        print(f"spillway {__version__}")
+        return 0
+    if name in LATER:
+        raise InputError(f"{name}: this verb is not available in this release; there are {', '.join(VERBS)}")
+    if name not in VERBS:
+        raise InputError(f"unknown verb {name!r}; there are {', '.join(VERBS)} (spillway --help)")
+    verb = VERBS[name]
+    arguments = parse(rest, verb.options)
+    if "help" in arguments.options:
+        print(f"usage: spillway {verb.usage}\n\n{verb.help}\n\n{key_help()}")
+        return 0
+    return verb.run(arguments)
+
+
+def overview() -> str:
+    lines = ["usage: spillway VERB [CONFIG.yaml] [--key value ...]", ""]
+    lines += [f"  {name:8} {verb.help}" for name, verb in VERBS.items()]
+    return "\n".join([*lines, "", "spillway VERB --help lists every key; spillway --version."])
+
+
+def fail(message: str, exit_code: int) -> int:
+    if os.environ.get("SPILLWAY_TRACEBACK") == "1":
+        traceback.print_exc()
+    print(f"spillway: {message}", file=sys.stderr)
+    return exit_code
+
+
+def quiet_libraries() -> None:
+    """The libraries' own chatter off, unless a person asked for it."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

@@ -1,0 +1,184 @@
+"""The configuration of one run: every key with its value, resolved once, checked before anything else happens.
+
+Precedence: command line, file, default. What is left unresolved on purpose stays None (`dram_budget` is what is free
+when the run starts).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from spillway.aliases import ALIASES, translate
+from spillway.errors import InputError
+from spillway.keys import ADAMW_NAMES, GROUPS, KEYS, Key
+from spillway.values import StoragePath
+
+PATHS = ("output_dir", "model", "tokenizer", "chat_template_path", "dataset", "eval_dataset", "profile")
+CONFIG_HEADER = "# Written by spillway"
+
+
+class Config:
+    """Read-only access to every key by name: `config.learning_rate`."""
+
+    def __init__(self, values: Mapping[str, Any], notices: list[str] | None = None) -> None:
+        self._values = dict(values)
+        self.notices = list(notices or [])  # what a person should know, one sentence each
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_values"][name]
+        except KeyError:
+            raise AttributeError(f"the configuration has no key {name!r}") from None
+
+    def values(self) -> dict[str, Any]:
+        return dict(self._values)
+
+    def replaced(self, **values: Any) -> Config:
+        """A copy with other, already checked, values."""
+        return Config({**self._values, **values}, self.notices)
+
+    def text(self) -> str:
+        """config.yaml: every key, resolved; reading it back gives the same values."""
+        once = {"overwrite": False, "resume_from_checkpoint": None}  # orders to one call, not properties of the run
+        parts = [CONFIG_HEADER + ": every key of this run. Go on with `spillway resume DIR`.\n"]
+        for title, keys in GROUPS.items():
+            plain = {key.name: as_yaml(once.get(key.name, self._values[key.name])) for key in keys}
+            parts.append(f"\n# {title}\n" + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=1000))
+        return "".join(parts)
+
+
+def as_yaml(value: Any) -> Any:
+    if isinstance(value, list):
+        return [as_yaml(item) for item in value]
+    return str(value) if isinstance(value, StoragePath) else value
+
+
+class UniqueKeyLoader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]
+    """Safe YAML in which a key given twice is an error, not a guess."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call, unused-ignore]
+            if key in seen:
+                raise InputError(f"{self.name}:{key_node.start_mark.line + 1}: the key {key!r} is given twice")
+            seen.add(key)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The file's own keys and values, names normalised, nothing else checked."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            content = yaml.load(stream, UniqueKeyLoader)
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such configuration file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise InputError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expects keys and values, such as `learning_rate: 2e-5`")
+    return normalised(content, str(path))
+
+
+def normalised(raw: Mapping[Any, Any], origin: str) -> dict[str, Any]:
+    """Dashes become underscores; unknown names are refused with the nearest known one."""
+    names: dict[str, Any] = {}
+    for given, value in raw.items():
+        name = str(given).replace("-", "_")
+        if name in names:
+            raise InputError(f"{origin}: the key {name!r} is given twice")
+        if name not in KEYS and name not in ALIASES:
+            raise InputError(f"{origin}: {unknown_key(str(given))}")
+        names[name] = value
+    return names
+
+
+def unknown_key(given: str) -> str:
+    near = difflib.get_close_matches(given.replace("-", "_").lower(), [*KEYS, *ALIASES], n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else "`spillway train --help` lists all keys"
+    return f"unknown key {given!r}; {hint}"
+
+
+def resolve(file_values: Mapping[str, Any], given: Mapping[str, Any], file_name: str = "the file") -> Config:
+    """One configuration from a file's values and those given beside it, which win. Names are normalised already."""
+    notices: list[str] = []
+    merged = {**translate(dict(file_values), notices), **translate(dict(given), notices)}
+    origins = {name: f"{file_name}: " for name in file_values if name not in given}
+    values = {name: parsed(key, merged.get(name), origins.get(name, "")) for name, key in KEYS.items()}
+    for name, key in KEYS.items():
+        if key.absent and (what := key.absent(values[name])):
+            raise InputError(f"{origins.get(name, '')}{name}: {what} is not available in this release; {key.help}")
+    return Config(with_defaults(values), notices)
+
+
+def parsed(key: Key, value: Any, origin: str) -> Any:
+    """The value of one key, or its default where none is given."""
+    word = value.strip().lower() if isinstance(value, str) else value
+    if value is None or (word in ("none", "null") and key.default is None and "none" not in key.kind.expected):
+        return list(key.default) if key.kind.many else key.default
+    try:
+        if key.kind.many:
+            return [key.kind.parse(item) for item in (value if isinstance(value, list) else [value])]
+        return key.kind.parse(value)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        raise InputError(f"{origin}{key.name}: got {value!r}, expects {key.kind.expected}") from None
+
+
+def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    """Defaults that depend on other keys, and paths that no longer depend on the working directory."""
+    values = dict(values)
+    for name in PATHS:
+        values[name] = absolute(values[name])
+    if isinstance(values["resume_from_checkpoint"], str) and values["resume_from_checkpoint"] != "auto":
+        values["resume_from_checkpoint"] = absolute(values["resume_from_checkpoint"], always=True)
+    if values["output_dir"] is not None:
+        values["output_dir"] = absolute(values["output_dir"], always=True)
+    values["storage"] = [
+        StoragePath(absolute(path.directory, always=True), path.capacity) for path in values["storage"]
+    ]
+    values["tokenizer"] = values["tokenizer"] or values["model"]
+    if values["eval_packing"] is None:
+        values["eval_packing"] = values["packing"]
+    if values["data_seed"] is None:
+        values["data_seed"] = values["seed"]
+    if values["resume_from_checkpoint"] is False:
+        values["resume_from_checkpoint"] = None
+    if values["optim"] in ADAMW_NAMES:
+        values["optim"] = "adamw"
+    values["device"] = "cpu"
+    if values["durability"] is None:
+        values["durability"] = "checkpoint" if values["storage"] else "none"
+    return with_strategies(values)
+
+
+def with_strategies(values: dict[str, Any]) -> dict[str, Any]:
+    if values["eval_strategy"] is None:
+        by_epoch = "epoch" if values["eval_dataset"] else "no"
+        values["eval_strategy"] = "steps" if values["eval_steps"] else by_epoch
+    if values["eval_strategy"] == "steps" and values["eval_steps"] is None:
+        values["eval_steps"] = values["logging_steps"]
+    if values["save_strategy"] is None:
+        values["save_strategy"] = "steps" if values["save_steps"] else "no"
+    if values["save_strategy"] == "steps" and values["save_steps"] is None:
+        values["save_steps"] = 500
+    return values
+
+
+def absolute(value: str | None, always: bool = False) -> Any:
+    """A path that is there (or `always`) made absolute; names of hubs stay as they are."""
+    if value is None:
+        return None
+    path = Path(value).expanduser()
+    return str(path.absolute()) if always or path.exists() else value

@@ -1,0 +1,88 @@
+"""From the data keys of a configuration to the run's rows: read, find the columns, encode, keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from spillway.chat import set_template
+from spillway.columns import Columns, Example, by_name, chosen
+from spillway.config import Config
+from spillway.dataset import Builder, Dataset
+from spillway.encode import Encoder
+from spillway.errors import InputError
+from spillway.sources import Record, is_document, read
+
+ROWS_AT_ONCE = 512  # encoded together: enough to keep the tokenizer's threads busy, little memory
+WARNINGS_SHOWN = 5
+
+
+def load_tokenizer(config: Config) -> Any:
+    """The run's tokenizer with its chat template."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(config.tokenizer)
+    except Exception as error:  # the library raises whatever its readers raise
+        key = "tokenizer" if config.tokenizer != config.model else "model"
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(f"{key}: no tokenizer can be loaded from {config.tokenizer}: {reason}") from None
+    if config.chat_template_path is not None:
+        set_template(tokenizer, config.chat_template_path)
+    return tokenizer
+
+
+def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None]) -> Dataset:
+    """The rows of `key` (dataset or eval_dataset); `tell` hears what a person should know about them."""
+    source = getattr(config, key)
+    packing = config.packing if key == "dataset" else config.eval_packing
+    encoder = Encoder(tokenizer, config.completion_only_loss, config.assistant_only_loss)
+    builder = Builder(config.max_length, packing, is_document(source), padding_of(tokenizer))
+    rows = 0
+    for examples in in_groups(read_examples(config, source), ROWS_AT_ONCE):
+        rows += len(examples)
+        for row in encoder.encode(examples):
+            builder.add(row)
+    if not rows:
+        raise InputError(f"{key}: {source} holds no rows")
+    dataset = builder.finish()
+    report(key, source, dataset, encoder, tell)
+    return dataset
+
+
+def read_examples(config: Config, source: str) -> Iterator[Example]:
+    columns = Columns("text", ("text",)) if is_document(source) else chosen(config)
+    for record in read(source, config.dataset_config, config.dataset_split):
+        columns = columns or by_name(Record(*record))
+        yield columns.example(record)
+
+
+def in_groups(examples: Iterator[Example], size: int) -> Iterator[list[Example]]:
+    while group := list(islice(examples, size)):
+        yield group
+
+
+def padding_of(tokenizer: Any) -> int:
+    """Labels are masked by length, so any id will do."""
+    for token in (tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if token is not None:
+            return int(token)
+    return 0
+
+
+def report(key: str, source: str, dataset: Dataset, encoder: Encoder, tell: Callable[[str], None]) -> None:
+    if not len(dataset):
+        raise InputError(
+            f"{key}: no row of {source} has a token that carries loss; rows need two tokens at least, and a "
+            "completion that begins before max_length"
+        )
+    if encoder.tokenizer.eos_token_id is None:
+        tell(f"{key}: the tokenizer has no end token, so none is added to the rows")
+    for warning in encoder.warnings[:WARNINGS_SHOWN]:
+        tell(warning)
+    if len(encoder.warnings) > WARNINGS_SHOWN:
+        tell(f"{key}: the same holds for {len(encoder.warnings) - WARNINGS_SHOWN} more rows")
+    if dataset.dropped:
+        tell(f"{key}: {dataset.dropped} rows of {Path(source).name} carry no loss and are left out")

@@ -1,0 +1,74 @@
+"""The key table as text for a terminal, and as Markdown for the reference."""
+
+from __future__ import annotations
+
+import textwrap
+
+from spillway.keys import GROUPS, Key
+
+
+def default_of(key: Key) -> str:
+    if key.required:
+        return "required"
+    if key.default_text:
+        return key.default_text
+    if key.default is None:
+        return "none"
+    return str(key.default).lower() if isinstance(key.default, bool) else str(key.default)
+
+
+def key_help() -> str:
+    lines = []
+    for title, keys in GROUPS.items():
+        lines.append(f"{title}:")
+        for key in keys:
+            text = f"{key.help} [{default_of(key)}]".replace("`", "")
+            lines += textwrap.wrap(text, 118, initial_indent=f"  --{key.name:30} ", subsequent_indent=" " * 35)
+        lines.append("")
+    lines.append(
+        "Sizes take GiB, MiB, GB, MB or plain bytes. Underscores and dashes are the same. A flag stands alone,"
+    )
+    return "\n".join(
+        [*lines, "with true or false, or as --no-KEY. The command line wins over the file, the file over the default."]
+    )
+
+
+def reference() -> str:
+    """docs/reference/configuration.md."""
+    lines = [REFERENCE_HEAD]
+    for title, keys in GROUPS.items():
+        lines += [f"## {title}", "", "| key | expects | default | meaning |", "|---|---|---|---|"]
+        lines += [
+            f"| `{key.name}` | {cell(expected(key))} | {cell(default_of(key))} | {cell(key.help)} |" for key in keys
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def expected(key: Key) -> str:
+    return f"list of {key.kind.expected}" if key.kind.many else key.kind.expected
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+REFERENCE_HEAD = """\
+# Configuration
+
+<!-- Made from python/spillway/keys.py by scripts/make_reference.py; a test compares the two. -->
+
+Every key is a line of a flat YAML file and an option of the command line: `learning_rate: 2e-5` or
+`--learning_rate 2e-5`. The command line wins over the file, the file over the default. Underscores and dashes are the
+same; a flag is given alone (`--packing`), with a value (`--packing true`) or negated (`--no-packing`); a list is given
+by repeating its key (`--storage A`). Sizes take `GiB`, `MiB`, `GB`, `MB` or plain bytes. `none` or `null` means not
+given. A relative path is relative to the working directory; `output_dir/config.yaml` keeps it absolute.
+
+Names and meanings are those of transformers' `TrainingArguments` and TRL's `SFTConfig` wherever these have the key.
+Defaults that differ from theirs: every step is logged; without `save_steps` only the last step is saved; giving
+`eval_dataset` alone evaluates after every epoch; of messages only the assistant's turns carry loss; bf16 is on.
+
+Old and other names: `warmup_ratio` (a share) is `warmup_steps` below 1; `bf16: true` is `compute_dtype: bf16`;
+`gradient_checkpointing` and `activation_checkpointing` are accepted with a notice, since every layer is always
+recomputed. A key or a value whose feature is not in this release is refused by name.
+"""

@@ -1,0 +1,255 @@
+"""Every key of the configuration, in one table: name, kind, default, meaning.
+
+The command line, the file reader, `--help` and docs/reference/configuration.md are all made from this table. A key
+whose feature is not in this release stands here too, so that it is refused by name and never silently ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spillway.values import (
+    ANY,
+    FLAG,
+    INTERVAL,
+    MAPPING,
+    PLACEMENT,
+    RESUME,
+    SIZE,
+    STEPS,
+    STORAGE,
+    TEXT,
+    TEXTS,
+    Kind,
+    choice,
+    number,
+    whole,
+)
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key. `default` None means "not given"; `default_text` says what happens then."""
+
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+    default_text: str = ""  # shown instead of the default
+    required: bool = False
+    absent: Callable[[Any], str] | None = None  # what of a given value is not in this release; "": it is
+
+
+def when_given(value: Any) -> str:
+    return "this key" if value else ""
+
+
+def values_besides(*present: Any) -> Callable[[Any], str]:
+    return lambda value: "" if value in present else f"the value {value!r}"
+
+
+def more_than_one(value: Any) -> str:
+    return "more than one storage directory" if len(value) > 1 else ""
+
+
+NOT_NEGATIVE = number("a number, 0 or more", lambda value: value >= 0)
+BETA = number("a number from 0 up to, but not including, 1", lambda value: 0 <= value < 1)
+POSITIVE = number("a number above 0", lambda value: value > 0)
+STRATEGY = choice("no", "steps", "epoch")
+ADAMW_NAMES = ("adamw", "adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_torch_xla")
+SCHEDULES = (
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "polynomial",
+    "constant",
+    "constant_with_warmup",
+    "inverse_sqrt",
+    "cosine_with_min_lr",
+    "cosine_warmup_with_min_lr",
+    "warmup_stable_decay",
+)
+
+GROUPS: dict[str, list[Key]] = {
+    "Model": [
+        Key("model", TEXT, None, "directory with config.json and safetensors, or a hub id", required=True),
+        Key("tokenizer", TEXT, None, "directory or hub id of the tokenizer", "the model's"),
+        Key("chat_template_path", TEXT, None, "a Jinja file, or a directory with a tokenizer", "the tokenizer's"),
+        Key(
+            "init",
+            choice("pretrained", "random"),
+            "pretrained",
+            "`random`: weights drawn from `seed`; only the config and the tokenizer are read",
+        ),
+    ],
+    "Data": [
+        Key("dataset", TEXT, None, "file (.jsonl, .json, .txt, .parquet) or a data set name", required=True),
+        Key("dataset_config", TEXT, None, "configuration of a named data set"),
+        Key("dataset_split", TEXT, "train", "split of a named data set"),
+        Key("eval_dataset", TEXT, None, "held-out file or data set name"),
+        Key("dataset_text_field", TEXT, None, "column with the text", "found by name"),
+        Key("prompt_field", TEXT, None, "column with the prompt", "found by name"),
+        Key("completion_field", TEXT, None, "column with the completion", "found by name"),
+        Key("messages_field", TEXT, None, "column with the messages", "found by name"),
+        Key("completion_only_loss", FLAG, True, "prompt tokens carry no loss"),
+        Key("assistant_only_loss", FLAG, True, "in messages, only the assistant's turns carry loss"),
+        Key("max_length", whole(2), 1024, "most tokens in a row; longer rows are cut"),
+        Key("packing", FLAG, False, "join rows and cut them into pieces of `max_length`"),
+        Key("eval_packing", FLAG, None, "the same for `eval_dataset`", "as `packing`"),
+    ],
+    "Output": [
+        Key("output_dir", TEXT, None, "directory of the run", required=True),
+        Key("overwrite", FLAG, False, "remove the run that `output_dir` or a storage path holds and start afresh"),
+        Key(
+            "resume_from_checkpoint",
+            RESUME,
+            None,
+            "`true`: the newest checkpoint of `output_dir` (exit 2 if there is none); `auto`: that, or a fresh start; "
+            "a directory: go back to that checkpoint, dropping what came after it",
+        ),
+        Key("logging_steps", INTERVAL, 1, "steps between rows of metrics.jsonl; below 1 a share of all steps"),
+        Key("eval_steps", INTERVAL, None, "steps between evaluations; below 1 a share"),
+        Key("save_steps", INTERVAL, None, "steps between checkpoints; below 1 a share", "only the last step is saved"),
+        Key("save_total_limit", whole(1), None, "keep this many newest checkpoints", "all are kept"),
+        Key("save_only_model", FLAG, False, "checkpoints without what a resume needs"),
+        Key(
+            "eval_strategy",
+            STRATEGY,
+            None,
+            "`no`, `steps` or `epoch`; the last step is evaluated too unless `no`",
+            "`steps` with `eval_steps`, else `epoch` with `eval_dataset`, else `no`",
+        ),
+        Key("eval_on_start", FLAG, False, "evaluate once before the first step"),
+        Key(
+            "save_strategy",
+            STRATEGY,
+            None,
+            "`no`, `steps` or `epoch`; the last step is always saved",
+            "`steps` with `save_steps`, else `no`",
+        ),
+        Key("report_to", TEXT, "none", "only `none` in this release", absent=values_besides("none")),
+    ],
+    "Steps": [
+        Key("per_device_train_batch_size", whole(1), 8, "rows in a micro-batch"),
+        Key("gradient_accumulation_steps", whole(1), 1, "micro-batches in a step"),
+        Key("per_device_eval_batch_size", whole(1), 8, "rows in an evaluation micro-batch"),
+        Key(
+            "max_steps",
+            STEPS,
+            -1,
+            "steps to train; -1: `num_train_epochs` decides",
+        ),
+        Key("num_train_epochs", POSITIVE, 3.0, "passes over the data; may be a fraction"),
+        Key("seed", whole(0), 42, "seed of random weights and dropout"),
+        Key("data_seed", whole(0), None, "seed of the order of rows", "`seed`"),
+    ],
+    "Optimizer": [
+        Key("learning_rate", NOT_NEGATIVE, 2e-5, "the schedule's highest rate"),
+        Key("lr_scheduler_type", choice(*SCHEDULES), "linear", "transformers' schedule: " + ", ".join(SCHEDULES)),
+        Key("lr_scheduler_kwargs", MAPPING, None, "further arguments of the schedule"),
+        Key(
+            "warmup_steps", NOT_NEGATIVE, 0, "steps of warm-up; below 1 a share of all steps (old name: `warmup_ratio`)"
+        ),
+        Key("weight_decay", NOT_NEGATIVE, 0.0, "decoupled decay of the parameters that transformers' own rule decays"),
+        Key("adam_beta1", BETA, 0.9, "decay of the first moment"),
+        Key("adam_beta2", BETA, 0.999, "decay of the second moment"),
+        Key("adam_epsilon", POSITIVE, 1e-8, "added to the root of the second moment"),
+        Key("max_grad_norm", NOT_NEGATIVE, 1.0, "clip to this global norm; 0: no clipping"),
+        Key("optim", choice(*ADAMW_NAMES), "adamw", "`adamw`; transformers' names for AdamW mean the same"),
+    ],
+    "Precision": [
+        Key(
+            "compute_dtype",
+            choice("bf16", "fp32"),
+            "bf16",
+            "`fp32`: weights kept and computed in fp32, for checks (`bf16: true` means `bf16`)",
+        ),
+        Key(
+            "state_format",
+            choice("exact", "bf16", "int8"),
+            "exact",
+            "format of the optimizer state; only `exact` in this release",
+            absent=values_besides("exact"),
+        ),
+    ],
+    "Places": [
+        Key(
+            "device",
+            TEXT,
+            "auto",
+            "`auto` or `cpu` in this release (`cuda`, `cuda:N` and `simulated` are to come)",
+            absent=values_besides("auto", "cpu"),
+        ),
+        Key("dram_budget", SIZE, None, "hard limit of the whole process's memory", "what is free, less a margin"),
+        Key("gpu_memory", SIZE, None, "hard limit of GPU memory; not in this release", absent=when_given),
+        Key(
+            "placement",
+            PLACEMENT,
+            "auto",
+            "`auto`, `dram`, `path`, or per group `weight=dram,state=path,grad=50%,activation=dram` "
+            "(a share is the part in DRAM)",
+        ),
+        Key("window", whole(1), None, "blocks in flight", "by plan"),
+        Key(
+            "storage",
+            STORAGE,
+            [],
+            "storage directory, `DIR[,capacity=SIZE]`; one in this release",
+            "none",
+            absent=more_than_one,
+        ),
+        Key("storage_device", TEXTS, [], "raw block device; not in this release", "none", absent=when_given),
+        Key("erase", FLAG, False, "erase the raw block devices; not in this release", absent=when_given),
+        Key(
+            "durability",
+            choice("none", "checkpoint", "step"),
+            None,
+            "`none`, or `checkpoint`: after a crash the run goes back to its last checkpoint; `step` is to come",
+            "`checkpoint` when anything is on storage",
+            absent=values_besides(None, "none", "checkpoint"),
+        ),
+        Key(
+            "node",
+            TEXTS,
+            [],
+            "memory nodes to use, `N=SIZE`; not in this release",
+            "all, what is free",
+            absent=when_given,
+        ),
+        Key("profile", TEXT, None, "a profile file: answer for that machine", "this machine's"),
+    ],
+    "Method": [
+        Key(
+            "trainable", TEXT, None, "regular expression of what trains; not in this release", "all", absent=when_given
+        ),
+        Key(
+            "frozen", TEXT, None, "regular expression of what does not; not in this release", "none", absent=when_given
+        ),
+        Key(
+            "method",
+            choice("full", "lora", "lsp"),
+            "full",
+            "`full`; `lora` and `lsp` are to come",
+            absent=values_besides("full"),
+        ),
+    ]
+    + [
+        Key(name, ANY, None, "not in this release", absent=when_given)
+        for name in (
+            "lora_r",
+            "lora_alpha",
+            "lora_dropout",
+            "lora_target_modules",
+            "lsp_rank",
+            "lsp_nonzeros",
+            "lsp_modules",
+            "lsp_check_every",
+            "lsp_threshold",
+            "lsp_residual",
+        )
+    ],
+}
+
+KEYS: dict[str, Key] = {key.name: key for keys in GROUPS.values() for key in keys}

@@ -1,0 +1,83 @@
+"""What a person sees while it runs: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from spillway.protocol import StepResult
+from spillway.sizes import duration, rate, size
+
+
+class Display:
+    """Everything the trainer says while it trains goes through here."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        self._done = self._first = self._total = 0
+        self._begun = 0.0
+
+    def start(self, done: int, total: int) -> None:
+        """The first step to come is number `done` + 1 of `total`."""
+        self._done = self._first = done
+        self._total = total
+        self._begun = time.monotonic()
+        if self.console.is_terminal:
+            columns = (
+                TextColumn("step"),
+                MofNCompleteColumn(),
+                BarColumn(bar_width=20),
+                TextColumn("{task.fields[now]}"),
+            )
+            self._bar = Progress(*columns, console=self.console)
+            self._task = self._bar.add_task("", total=total, completed=done, now="")
+            self._bar.start()
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def note(self, text: str) -> None:
+        self.console.print(f"note: {text}", highlight=False, markup=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def step(self, done: int, result: StepResult, tokens: int, learning_rate: float, logged: bool) -> None:
+        self._done = done
+        words = self.describe(result, tokens, learning_rate)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, now=words)
+        elif logged:
+            self.say(f"step {done}/{self._total}  {words}")
+
+    def describe(self, result: StepResult, tokens: int, learning_rate: float) -> str:
+        loss = result.loss_sum / result.label_tokens
+        words = [
+            f"loss {loss:.4f}",
+            f"grad norm {result.grad_norm:.3g}" + (" (skipped)" if result.skipped else ""),
+            f"lr {rate(learning_rate)}",
+            f"{tokens / max(result.seconds, 1e-9):.0f} tokens/s",
+        ]
+        for name, moved in result.path_bytes.items():
+            words.append(f"{name} {size(moved['read'])} read {size(moved['written'])} written")
+        if left := self.seconds_left():
+            words.append(f"{duration(left)} left")
+        return "  ".join(words)
+
+    def seconds_left(self) -> float:
+        steps = self._done - self._first
+        return (time.monotonic() - self._begun) / steps * (self._total - self._done) if steps else 0.0
+
+    def evaluation(self, row: dict[str, Any]) -> None:
+        self.say(f"step {row['step']}/{self._total}  eval loss {row['eval_loss']:.4f}")
+
+    def saved(self, checkpoint: Path) -> None:
+        self.say(f"step {self._done}/{self._total}  saved {checkpoint.name}")

@@ -1,0 +1,66 @@
+"""metrics.jsonl and the small JSON files of a run.
+
+Floats are written as shortest round-trip (Python's repr), so that equal bits print equal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+METRICS = "metrics.jsonl"
+
+
+class Metrics:
+    """Appends rows; each is in the file when `add` returns, and on the disk after `sync`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stream: IO[str] = open(path, "a", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
+
+    def add(self, row: dict[str, Any]) -> None:
+        self._stream.write(json.dumps(row) + "\n")
+        self._stream.flush()
+
+    def sync(self) -> None:
+        os.fsync(self._stream.fileno())
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a metrics file; a last line that a crash cut short is left out."""
+    if not path.exists():
+        return
+    with open(path, encoding="utf-8") as stream:
+        for line in stream:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def keep_rows_until(path: Path, step: int) -> int:
+    """Removes the rows after `step`, and a line cut short; returns how many rows went."""
+    if not path.exists():
+        return 0
+    everything = list(rows(path))
+    kept = [row for row in everything if row["step"] <= step]
+    replace_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+    return len(everything) - len(kept)
+
+
+def write_json(path: Path, content: Any) -> None:
+    replace_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Old content or new, never half of it."""
+    temporary = path.with_name(f".tmp-{path.name}")
+    with open(temporary, "w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, path)

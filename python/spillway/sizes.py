@@ -1,0 +1,31 @@
+"""Numbers as a person reads them."""
+
+from __future__ import annotations
+
+
+def size(count: float) -> str:
+    """Bytes: 0 B, 512 B, 4.0 KiB, 3.25 GiB."""
+    if abs(count) < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        count /= 1024
+        if abs(count) < 1024:
+            return f"{count:.{1 if abs(count) >= 10 else 2}f} {unit}"
+    return f"{count / 1024:.2f} TiB"
+
+
+def duration(seconds: float) -> str:
+    """850 ms, 12.3 s, 4 min 05 s, 2 h 03 min."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
+    return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def rate(value: float) -> str:
+    """A learning rate: 2e-05, 0.001, 1.23e-05."""
+    return f"{value:.3g}"

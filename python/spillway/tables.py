@@ -1,0 +1,72 @@
+"""The plan before the first step, and prediction beside measurement after the last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from spillway.sizes import duration, size
+
+Plan = dict[str, Any]  # the content of plan.json
+
+
+def show_plan(console: Console, plan: Plan) -> None:
+    console.print(plan_table(plan))
+    console.print(prediction(plan))
+
+
+def plan_table(plan: Plan) -> Table:
+    """Classes of bytes down, tiers across; then each tier's peak and its budget."""
+    tiers = [tier["name"] for tier in plan["tiers"]]
+    table = Table(title="What lives where", title_justify="left")
+    table.add_column("")
+    for name in tiers:
+        table.add_column(name, justify="right")
+    amounts: dict[str, dict[str, int]] = {}
+    for entry in plan["bytes"]:
+        tier = amounts.setdefault(entry["class"], {})
+        tier[entry["tier"]] = tier.get(entry["tier"], 0) + entry["bytes"]
+    for kind, at in amounts.items():
+        table.add_row(kind, *(size(at[name]) if at.get(name) else "" for name in tiers))
+    table.add_section()
+    table.add_row("planned peak", *(size(tier["planned_peak"]) for tier in plan["tiers"]))
+    table.add_row("budget", *(size(tier["capacity"]) for tier in plan["tiers"]))
+    table.add_row("used", *(share(tier["planned_peak"], tier["capacity"]) for tier in plan["tiers"]))
+    return table
+
+
+def share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else ""
+
+
+def prediction(plan: Plan) -> str:
+    words = "It fits." if plan.get("fits", True) else "It does not fit."
+    if seconds := plan.get("predicted_step_seconds"):
+        words += f" Predicted step: {duration(seconds)}, bound by {plan.get('bottleneck', 'compute')}"
+        for name, moved in plan.get("path_bytes_per_step", {}).items():
+            words += f"; {name} reads {size(moved['read'])}, writes {size(moved['written'])} a step"
+        words += "."
+    return words
+
+
+def show_summary(console: Console, summary: dict[str, Any]) -> None:
+    """Step time and peak of every tier: what was planned beside what was measured."""
+    table = Table(title="Predicted and measured", title_justify="left")
+    for name in ("", "predicted", "measured", "budget"):
+        table.add_column(name, justify="right" if name else "left")
+    step = summary["step_seconds"]
+    table.add_row("step time", optional(step["predicted"], duration), optional(step["measured"], duration), "")
+    for tier in summary["tiers"]:
+        peaks = (optional(tier[key], size) for key in ("planned_peak", "measured_peak", "capacity"))
+        table.add_row(f"peak {tier['name']}", *peaks)
+    if summary.get("process_peak"):
+        table.add_row("peak of the process", "", size(summary["process_peak"]), "")
+    console.print(table)
+    for name, moved in (summary.get("path_bytes") or {}).items():
+        console.print(f"{name}: {size(moved['read'])} read, {size(moved['written'])} written")
+
+
+def optional(value: float | None, render: Any) -> str:
+    return "" if value is None else render(value)

@@ -1,0 +1,197 @@
+"""The loop: batches in order, a rate for each step, rows, evaluations, checkpoints.
+
+Everything the loop decides follows from the configuration, the data and the step, so a resumed run goes on exactly.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spillway import checkpoints
+from spillway.config import Config
+from spillway.dataset import Dataset
+from spillway.errors import Interrupted
+from spillway.events import Events
+from spillway.interruption import Interruption
+from spillway.order import Order, in_file_order
+from spillway.progress import Display
+from spillway.protocol import Session, StepResult, WorkShape
+from spillway.rates import Rate
+from spillway.records import METRICS, Metrics, rows, write_json
+from spillway.state import RunState
+from spillway.trainer_state import trainer_state
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be done: data, order and rates of one run."""
+
+    train: Dataset
+    held_out: Dataset | None
+    tokenizer: Any
+    order: Order
+    rate: Rate
+    events: Events
+    shape: WorkShape
+
+    @property
+    def steps(self) -> int:
+        return self.events.steps
+
+
+@dataclass
+class Trainer:
+    """Runs the steps after `state.step`."""
+
+    config: Config
+    work: Work
+    state: RunState
+    display: Display
+    interruption: Interruption
+    output_dir: Path
+    seconds: list[float] = field(default_factory=list)  # of every step of this process
+    session: Session = field(init=False)
+    metrics: Metrics = field(init=False)
+    saved: Path | None = field(init=False)  # the checkpoint that holds `state.step`
+
+    def run(self, session: Session, saved: Path | None) -> None:
+        """`session` is started, from checkpoint `saved` if there is one. Raises Interrupted, state saved."""
+        self.session = session
+        self.saved = saved
+        self.metrics = Metrics(self.output_dir / METRICS)
+        self.display.start(self.state.step, self.work.steps)
+        try:
+            if self.evaluation_missing():
+                self.evaluate()
+            while self.state.step < self.work.steps:
+                self.stop_if_asked()
+                self.step()
+                self.stop_if_asked()
+                if self.work.events.evaluation_due(self.state.step):
+                    self.evaluate()
+                if self.work.events.save_due(self.state.step):
+                    self.save(with_state=not self.config.save_only_model or bool(self.interruption))
+            if self.interruption and self.evaluation_missing():
+                raise self.interrupted()
+        finally:
+            self.display.stop()
+            self.metrics.close()
+        if self.saved is not None:
+            checkpoints.publish(self.saved, self.output_dir)
+
+    def step(self) -> None:
+        batches = [self.work.train.batch(part) for part in self.work.order.step(self.state.step)]
+        learning_rate = self.work.rate(self.state.step)
+        result = self.session.step(batches, learning_rate)
+        tokens = sum(batch.tokens for batch in batches)
+        self.state.step += 1
+        self.state.epoch = self.work.order.epoch_after(self.state.step)
+        self.state.tokens_seen += tokens
+        self.state.losses.append(result.loss_sum / result.label_tokens)
+        self.seconds.append(result.seconds)
+        self.saved = None
+        logged = self.work.events.log_due(self.state.step)
+        if logged:
+            self.log(result, tokens, learning_rate)
+        self.display.step(self.state.step, result, tokens, learning_rate, logged)
+        if result.skipped:
+            self.display.note(f"step {self.state.step}: the gradient is not finite, nothing was updated")
+
+    def log(self, result: StepResult, tokens: int, learning_rate: float) -> None:
+        row = {
+            "step": self.state.step,
+            "epoch": self.state.epoch,
+            "loss": math.fsum(self.state.losses) / len(self.state.losses),
+            "grad_norm": result.grad_norm,
+            "learning_rate": learning_rate,
+            "tokens": tokens,
+            "step_seconds": result.seconds,
+            "path_bytes": result.path_bytes,
+        }
+        self.metrics.add(row | ({"skipped": True} if result.skipped else {}))
+        self.state.losses.clear()
+
+    def evaluation_missing(self) -> bool:
+        """Whether a signal or a crash came between a step and its evaluation."""
+        done = (row["step"] for row in rows(self.output_dir / METRICS) if "eval_loss" in row)
+        return self.work.events.evaluation_due(self.state.step) and self.state.step not in done
+
+    def complete(self) -> bool:
+        return self.state.step >= self.work.steps and not self.evaluation_missing()
+
+    def evaluate(self) -> None:
+        """The loss over all of the held-out rows. A signal ends it without a row; the resumed run does it again."""
+        assert self.work.held_out is not None
+        parts = in_file_order(len(self.work.held_out), self.config.per_device_eval_batch_size)
+        sums, count = [], 0
+        for first in range(0, len(parts), self.work.shape.micro_batches):
+            if self.interruption:
+                return
+            group = parts[first : first + self.work.shape.micro_batches]
+            loss_sum, label_tokens = self.session.evaluate([self.work.held_out.batch(part) for part in group])
+            sums.append(loss_sum)
+            count += label_tokens
+        row = {"step": self.state.step, "epoch": self.state.epoch, "eval_loss": math.fsum(sums) / count}
+        self.metrics.add(row)
+        self.display.evaluation(row)
+
+    def save(self, with_state: bool) -> None:
+        """Writes checkpoint-STEP, with or without what a resume needs."""
+
+        def fill(directory: Path) -> None:
+            self.session.save_model(directory)
+            self.work.tokenizer.save_pretrained(str(directory))
+            write_json(
+                directory / "trainer_state.json", trainer_state(self.config, self.work, self.state, self.metrics.path)
+            )
+            if with_state:
+                self.session.save_state(directory)
+                self.state.save(directory)
+
+        self.metrics.sync()
+        self.saved = checkpoints.write(self.output_dir, self.state.step, fill)
+        checkpoints.keep_newest(self.output_dir, self.config.save_total_limit)
+        self.display.saved(self.saved)
+
+    def stop_if_asked(self) -> None:
+        """After a signal: saves the step just done and leaves. A run whose last step is done goes on to its end."""
+        if not self.interruption or self.state.step == self.work.steps:
+            return
+        if not self.seconds and self.state.step == 0:
+            raise Interrupted("interrupted before the first step; there is nothing to save", self.interruption.signal)
+        if self.seconds and (self.saved is None or self.config.save_only_model):
+            self.save(with_state=True)
+        raise self.interrupted()
+
+    def interrupted(self) -> Interrupted:
+        return Interrupted(
+            f"interrupted: step {self.state.step} of {self.work.steps} is saved in {self.output_dir}; "
+            f"go on with: spillway resume {shlex.quote(str(self.output_dir))}",
+            self.interruption.signal,
+        )
+
+    def summary(self, session: Session) -> dict[str, Any]:
+        """summary.json: prediction beside measurement."""
+        plan, measured = session.plan, dict(session.measured())
+        peaks = measured.pop("tiers", {})
+        return {
+            "steps": self.state.step,
+            "steps_here": len(self.seconds),
+            "tokens_seen": self.state.tokens_seen,
+            "step_seconds": {
+                "predicted": plan.get("predicted_step_seconds"),
+                "measured": statistics.median(self.seconds) if self.seconds else None,
+            },
+            "bottleneck": plan.get("bottleneck"),
+            "tiers": [
+                {key: tier[key] for key in ("name", "capacity", "planned_peak")}
+                | {"measured_peak": peaks.get(tier["name"])}
+                for tier in plan["tiers"]
+            ],
+            **measured,
+        }

@@ -1,0 +1,42 @@
+"""trainer_state.json: the keys of transformers' TrainerState and no others, so that its tools read the checkpoint."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spillway.config import Config
+from spillway.records import rows
+from spillway.state import RunState
+
+if TYPE_CHECKING:
+    from spillway.trainer import Work
+
+LOGGED = ("step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss")
+
+
+def trainer_state(config: Config, work: Work, state: RunState, metrics: Path) -> dict[str, Any]:
+    history = [{key: row[key] for key in LOGGED if key in row} for row in rows(metrics)]
+    return {
+        "best_global_step": None,
+        "best_metric": None,
+        "best_model_checkpoint": None,
+        "epoch": state.epoch,
+        "eval_steps": config.eval_steps or 500,
+        "global_step": state.step,
+        "is_hyper_param_search": False,
+        "is_local_process_zero": True,
+        "is_world_process_zero": True,
+        "log_history": history,
+        "logging_steps": config.logging_steps,
+        "max_steps": work.steps,
+        "num_input_tokens_seen": state.tokens_seen,
+        "num_train_epochs": math.ceil(work.steps / work.order.steps_per_epoch),
+        "save_steps": config.save_steps or 500,
+        "stateful_callbacks": {},
+        "total_flos": 0.0,
+        "train_batch_size": config.per_device_train_batch_size,
+        "trial_name": None,
+        "trial_params": None,
+    }

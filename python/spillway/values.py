@@ -1,0 +1,195 @@
+"""Kinds of values a key may have: what is expected, in words, and how text or YAML becomes the value.
+
+A parser raises ValueError for anything else; whoever knows the key's name makes the message.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+UNITS = {"": 1, "b": 1}
+for power, letter in enumerate("kmgt", start=1):
+    UNITS[f"{letter}b"] = 1000**power
+    UNITS[f"{letter}ib"] = 1024**power
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of value."""
+
+    expected: str  # completes "expects ..."
+    parse: Callable[[Any], Any]
+    many: bool = False  # a list, given one by one on the command line
+    bare: bool = False  # "--key" alone means true, "--no-key" false
+
+
+@dataclass(frozen=True)
+class StoragePath:
+    """One storage directory and how much of it may be used."""
+
+    directory: str
+    capacity: int | None = None  # bytes; None: what is free, less a margin
+
+    def __str__(self) -> str:
+        return self.directory if self.capacity is None else f"{self.directory},capacity={self.capacity}"
+
+
+def parse_text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or str(value).strip() == "":
+        raise ValueError
+    return str(value)
+
+
+def parse_flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    if isinstance(value, str | int) and str(value).strip().lower() in words:
+        return words[str(value).strip().lower()]
+    raise ValueError
+
+
+def parse_whole(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d[\d_]*", value.strip()):
+        return int(value)
+    raise ValueError
+
+
+def parse_number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def parse_size(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        size = value
+    elif isinstance(value, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", value.strip())):
+        unit = match[2].lower()
+        if unit not in UNITS:
+            raise ValueError
+        size = int(match[1]) * UNITS[unit] if "." not in match[1] else int(float(match[1]) * UNITS[unit])
+    else:
+        raise ValueError
+    if size <= 0:
+        raise ValueError
+    return size
+
+
+def parse_interval(value: Any) -> int | float:
+    """A number of steps, or below 1 a share of all steps."""
+    number = parse_number(value)
+    if number <= 0 or (number >= 1 and number != int(number)):
+        raise ValueError
+    return int(number) if number >= 1 else number
+
+
+def parse_mapping(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        value = json.loads(value)
+    if not isinstance(value, dict):
+        raise ValueError
+    return {str(key): number_if_it_is(item) for key, item in value.items()}
+
+
+def number_if_it_is(value: Any) -> Any:
+    """YAML reads 1e-6 as text; here it is a number."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def parse_resume(value: Any) -> bool | str:
+    try:
+        return parse_flag(value)
+    except ValueError:
+        return parse_text(value)
+
+
+def parse_storage(value: Any) -> StoragePath:
+    if isinstance(value, StoragePath):
+        return value
+    directory, *options = parse_text(value).split(",")
+    capacity = None
+    for option in options:
+        name, _, size = option.partition("=")
+        if name.strip() != "capacity":
+            raise ValueError
+        capacity = parse_size(size)
+    if not directory.strip():
+        raise ValueError
+    return StoragePath(directory.strip(), capacity)
+
+
+def parse_placement(value: Any) -> str:
+    text = parse_text(value).replace(" ", "")
+    if text in ("auto", "dram", "path"):
+        return text
+    for part in text.split(","):
+        group, _, place = part.partition("=")
+        if group not in ("weight", "state", "grad", "activation"):
+            raise ValueError
+        share = re.fullmatch(r"(\d+(?:\.\d+)?)%", place)
+        if place not in ("auto", "dram", "path") and not (share and float(share[1]) <= 100):
+            raise ValueError
+    return text
+
+
+def within(parse: Callable[[Any], Any], accept: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    """`parse`, refusing what `accept` does not take."""
+
+    def checked(value: Any) -> Any:
+        parsed = parse(value)
+        if not accept(parsed):
+            raise ValueError
+        return parsed
+
+    return checked
+
+
+def whole(least: int) -> Kind:
+    return Kind(f"a whole number, {least} or more", within(parse_whole, lambda value: value >= least))
+
+
+def number(expected: str, accept: Callable[[float], bool]) -> Kind:
+    return Kind(expected, within(parse_number, accept))
+
+
+def choice(*names: str) -> Kind:
+    def parse(value: Any) -> str:
+        # YAML reads a bare `no` as false.
+        text = "no" if value is False and "no" in names else parse_text(value).strip()
+        if text not in names:
+            raise ValueError
+        return text
+
+    return Kind("one of " + ", ".join(names), parse)
+
+
+ANY = Kind("a value", lambda value: value)
+TEXT = Kind("text", parse_text)
+FLAG = Kind("true or false", parse_flag, bare=True)
+SIZE = Kind("a size such as 4GiB, 512MiB, 4GB, 512MB or plain bytes", parse_size)
+STEPS = Kind("-1 or a whole number, 1 or more", within(parse_whole, lambda value: value == -1 or value >= 1))
+INTERVAL = Kind("a whole number of steps, or a share of all steps below 1", parse_interval)
+MAPPING = Kind("a mapping, such as {min_lr: 1e-6}", parse_mapping)
+RESUME = Kind("true, auto or a checkpoint directory", parse_resume, bare=True)
+STORAGE = Kind("DIR or DIR,capacity=SIZE", parse_storage, many=True)
+TEXTS = Kind("text", parse_text, many=True)
+PLACEMENT = Kind(
+    "auto, dram, path, or groups such as weight=dram,state=path,grad=50%,activation=dram",
+    parse_placement,
+)

@@ -1,0 +1,69 @@
+#include "spillway/memory/arena.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "spillway/sys/mapping.h"
+#include "spillway/sys/process.h"
+#include "tests/sys/failing.h"
+
+namespace spillway::memory {
+namespace {
+
+TEST(ArenaTest, IsZeroedAlignedAndOfTheSizeAsked) {
+  for (const Bytes size : {Bytes{1}, 4 * KiB, 2 * MiB - 1, 2 * MiB, 2 * MiB + 1, 7 * MiB}) {
+    const Arena arena(size);
+    EXPECT_EQ(arena.size(), size);
+    EXPECT_EQ(arena.span().size(), size);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(arena.data()) % (2 * MiB), 0U);
+    EXPECT_TRUE(std::ranges::all_of(arena.span(), [](std::byte byte) { return byte == std::byte{0}; }));
+    arena.span().back() = std::byte{1};
+  }
+}
+
+TEST(ArenaTest, TouchDecidesWhetherPagesAreThere) {
+  const Bytes before = sys::process_memory().resident;
+  const Arena untouched(64 * MiB, {.huge_pages = false, .touch = false});
+  EXPECT_LT(sys::process_memory().resident, before + 32 * MiB);
+  const Arena touched(64 * MiB);
+  EXPECT_GE(sys::process_memory().resident, before + 60 * MiB);
+}
+
+TEST(ArenaTest, GivesItsMemoryBack) {
+  const Bytes before = sys::process_memory().resident;
+  { const Arena arena(128 * MiB); }
+  EXPECT_LT(sys::process_memory().resident, before + 64 * MiB);
+}
+
+TEST(ArenaTest, EmptyIsEmpty) {
+  const Arena none;
+  const Arena zero(0);
+  EXPECT_EQ(none.data(), nullptr);
+  EXPECT_EQ(zero.data(), nullptr);
+  EXPECT_TRUE(zero.span().empty());
+}
+
+TEST(ArenaTest, Moves) {
+  Arena first(4 * KiB);
+  std::byte* data = first.data();
+  Arena second(std::move(first));
+  EXPECT_EQ(second.data(), data);
+  EXPECT_EQ(first.data(), nullptr);  // NOLINT: a moved-from arena is empty
+  Arena third(8 * KiB);
+  third = std::move(second);
+  EXPECT_EQ(third.data(), data);
+  EXPECT_EQ(third.size(), 4 * KiB);
+  EXPECT_EQ(second.size(), 0U);  // NOLINT: as above
+}
+
+TEST(ArenaTest, RefusesWhatTheKernelRefuses) {
+  EXPECT_ERROR(Arena(Bytes{1} << 60), ErrorCode::does_not_fit, "1152921504606846976 bytes");
+  EXPECT_ERROR(Arena(std::numeric_limits<Bytes>::max()), ErrorCode::does_not_fit, "dram_budget");
+}
+
+}  // namespace
+}  // namespace spillway::memory

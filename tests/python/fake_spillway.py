@@ -1,0 +1,14 @@
+"""The command line with the fake session behind it, as a process of its own."""
+
+import sys
+from types import ModuleType
+
+from fake_session import FakeSession
+from spillway.cli import main
+
+module = ModuleType("spillway.session")
+module.Session = FakeSession  # type: ignore[attr-defined]
+sys.modules["spillway.session"] = module
+
+if __name__ == "__main__":
+    sys.exit(main())
