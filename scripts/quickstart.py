@@ -1,0 +1,305 @@
+"""A tour of Spillway for a skeptical person: from nothing to a checkpoint, with most of the training state on disk.
+
+Makes a small Llama model with random weights, teaches it Shakespeare through the `spillway` command, and checks each
+thing that the README promises on the way. Exits non-zero if one of them did not hold.
+"""
+
+import argparse
+import shutil
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tour import command
+from tour.bigram import bigram_loss
+from tour.command import Outcome
+from tour.compare import compare
+from tour.memory_limit import MemoryLimit, Unavailable
+from tour.screen import Screen, mebibytes
+
+ROOT = Path(__file__).resolve().parent.parent
+TRAIN = ROOT / "samples" / "shakespeare.train.txt"
+HELD_OUT = ROOT / "samples" / "shakespeare.heldout.txt"
+PROMPT = "ROMEO:\n"
+STATE = ("weight", "state", "grad", "activation")  # the classes of bytes that training spreads over its tiers
+SHORT_STEPS = 30  # of the runs that are compared bit by bit
+INTERRUPT_AFTER = 8
+SHORT = ["--max_steps", str(SHORT_STEPS), "--gradient_accumulation_steps", "2", "--per_device_train_batch_size", "2",
+         "--max_length", "64", "--eval_strategy", "no"]  # fmt: skip
+
+
+class Stopped(Exception):
+    """The tour cannot go on."""
+
+
+@dataclass
+class Tour:
+    steps: int
+    out: Path
+    disk: Path
+    screen: Screen = field(default_factory=Screen)
+    budget: int = 0  # bytes, from the plan
+    start_loss: float = 0.0
+    start_text: str = ""
+
+    @property
+    def start(self) -> Path:
+        return self.out / "start"
+
+    @property
+    def config(self) -> Path:
+        return self.out / "shakespeare.yaml"
+
+    @property
+    def run(self) -> Path:
+        return self.out / "shakespeare"
+
+    def storage(self, name: str) -> list[str]:
+        """Options that put a run's bytes into a storage directory of its own."""
+        directory = self.disk / name
+        directory.mkdir(parents=True, exist_ok=True)
+        return ["--storage", str(directory), "--placement", "path"]
+
+    def spillway(self, *words: str, live: bool = False, limit: MemoryLimit | None = None) -> Outcome:
+        """Shows and runs a command."""
+        self.screen.command(["spillway", *(shown(word) for word in words)])
+        return command.run(list(words), live=live, limit=limit)
+
+    def must(self, outcome: Outcome, code: int = 0) -> Outcome:
+        if outcome.code != code:
+            self.screen.quote(outcome.errors or outcome.output)
+            raise Stopped(f"the command ended with {outcome.code}; {code} was expected")
+        return outcome
+
+
+def shown(word: str) -> str:
+    """A path as short as it can be said from here."""
+    path = Path(word)
+    return str(path.relative_to(Path.cwd())) if path.is_absolute() and path.is_relative_to(Path.cwd()) else word
+
+
+def prepare(tour: Tour) -> None:
+    """The model, its tokenizer, the configuration."""
+    from tour.sample_model import make_model
+
+    say = tour.screen.line
+    say("Spillway quickstart: a small model learns Shakespeare, most of its training state on disk.")
+    if tour.out.exists():
+        if not tour.config.is_file():
+            raise Stopped(f"{tour.out} exists and is not of an earlier quickstart; name another by --out")
+        shutil.rmtree(tour.out)
+    tour.out.mkdir(parents=True)
+    tour.config.write_text(configuration(tour))
+    parameters = make_model(tour.start, TRAIN.read_text(), seed=1)
+    where = shown(str(tour.start))
+    say(f"Model: Llama architecture, {parameters / 1e6:.1f} million parameters, random weights, in {where}.")
+    say(f"Plain training would hold 16 bytes for each: {mebibytes(16 * parameters)} beside activations.")
+
+
+def configuration(tour: Tour) -> str:
+    dtype = "bf16" if bf16_is_fast() else "fp32"
+    return f"""\
+model: {tour.start}
+dataset: {TRAIN}
+eval_dataset: {HELD_OUT}
+max_length: 128
+per_device_train_batch_size: 16
+gradient_accumulation_steps: 2
+per_device_eval_batch_size: 16
+max_steps: {tour.steps}
+learning_rate: 3e-3
+lr_scheduler_type: cosine
+warmup_steps: 0.05
+weight_decay: 0.1
+adam_beta2: 0.95
+eval_steps: 0.5
+compute_dtype: {dtype}
+seed: 7
+"""
+
+
+def bf16_is_fast() -> bool:
+    """Whether this processor multiplies bf16 matrices at no less than half the speed of fp32; old ones do not."""
+    import time
+
+    import torch
+
+    def seconds(dtype: torch.dtype) -> float:
+        a, b = torch.ones(512, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            a @ b
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    return seconds(torch.bfloat16) < 2 * seconds(torch.float32)
+
+
+def refused_plan(tour: Tour) -> None:
+    tour.screen.heading("A budget that is too small is refused before anything starts")
+    plan = json_of(tour.must(command.run(["plan", str(tour.config), *tour.storage("shakespeare"), "--json"])))
+    tour.budget = next(tier["planned_peak"] for tier in plan["tiers"] if tier["name"] == "dram")
+    half = f"{tour.budget // 2**21}MiB"
+    refused = tour.spillway("plan", str(tour.config), *tour.storage("shakespeare"), "--dram_budget", half)
+    tour.screen.quote(refused.errors)
+    tour.screen.promise(refused.code == 3, f"exit code 3 (does not fit): it was {refused.code}")
+    tour.screen.promise(not tour.run.exists(), "nothing was written")
+
+
+def json_of(outcome: Outcome) -> dict[str, Any]:
+    import json
+
+    return dict(json.loads(outcome.output))
+
+
+def training(tour: Tour) -> None:
+    tour.screen.heading("Training, held to its budget by the kernel")
+    limit = memory_limit(tour)
+    budget = f"{-(-tour.budget // 2**20)}MiB"
+    words = ["train", str(tour.config), "--output_dir", str(tour.run), *tour.storage("shakespeare")]
+    outcome = tour.spillway(*words, "--dram_budget", budget, "--eval_on_start", live=True, limit=limit)
+    killed = limit.killed() if limit else 0
+    if limit:
+        limit.close()
+    if outcome.code != 0:
+        raise Stopped("the kernel stopped it at the limit" if killed else f"training ended with {outcome.code}")
+    plan = command.content(tour.run / "plan.json")
+    on_disk, total = state_bytes(plan)
+    tour.screen.promise(on_disk > total / 2, f"most of its state on disk: {mebibytes(on_disk)} of {mebibytes(total)}")
+    if limit:
+        tour.screen.promise(killed == 0, "the process stayed below the limit")
+
+
+def memory_limit(tour: Tour) -> MemoryLimit | None:
+    limit = tour.budget + tour.budget // 50
+    try:
+        group = MemoryLimit(limit)
+    except Unavailable as reason:
+        tour.screen.line(f"No limit can be set here, so none is: {reason}.")
+        return None
+    tour.screen.line(f"A control group will stop the process above {mebibytes(limit)}: the plan's total and 2 %.")
+    return group
+
+
+def state_bytes(plan: dict[str, Any]) -> tuple[int, int]:
+    """Bytes of training state on paths, and on all tiers."""
+    entries = [entry for entry in plan["bytes"] if entry["class"] in STATE]
+    on_disk = sum(entry["bytes"] for entry in entries if entry["tier"].startswith("path:"))
+    return on_disk, sum(entry["bytes"] for entry in entries)
+
+
+def planned_and_measured(tour: Tour) -> None:
+    tour.screen.heading("What was planned beside what was measured")
+    summary = command.content(tour.run / "summary.json")
+    step = summary["step_seconds"]
+    tour.screen.line(f"step    planned {step['predicted']:.3f} s, measured {step['measured']:.3f} s")
+    for tier in summary["tiers"]:
+        peaks = f"planned {mebibytes(tier['planned_peak'])}, measured {mebibytes(tier['measured_peak'] or 0)}"
+        tour.screen.line(f"{tier['name']:7} {peaks}")
+    peak = summary["process_peak"]
+    tour.screen.promise(
+        peak <= tour.budget * 1.02, f"the whole process peaked at {mebibytes(peak)}, planned {mebibytes(tour.budget)}"
+    )
+
+
+def same_everywhere(tour: Tour) -> None:
+    tour.screen.heading("Where the bytes lie changes nothing")
+    short = ["train", str(tour.config), *SHORT]
+    tour.must(tour.spillway(*short, "--output_dir", str(tour.out / "short-dram"), "--placement", "dram"))
+    tour.must(tour.spillway(*short, "--output_dir", str(tour.out / "short-disk"), *tour.storage("short-disk")))
+    comparison = compare(tour.out / "short-dram", tour.out / "short-disk")
+    tour.screen.promise(comparison.equal, f"DRAM and disk: {comparison.words()}")
+
+
+def interruption(tour: Tour) -> None:
+    tour.screen.heading("Ctrl-C loses nothing")
+    output_dir = tour.out / "short-resumed"
+    words = ["train", str(tour.config), *SHORT, "--output_dir", str(output_dir), *tour.storage("short-resumed")]
+    tour.screen.command(["spillway", *(shown(word) for word in words), f"   (Ctrl-C after step {INTERRUPT_AFTER})"])
+    outcome = command.run_and_interrupt(words, output_dir, INTERRUPT_AFTER)
+    tour.screen.quote(outcome.last_words())
+    if outcome.code == 0:
+        raise Stopped("the run had ended before it could be interrupted")
+    tour.must(outcome, 130)
+    tour.must(tour.spillway("resume", str(output_dir)))
+    comparison = compare(tour.out / "short-disk", output_dir)
+    tour.screen.promise(comparison.equal, f"never interrupted and resumed: {comparison.words()}")
+
+
+def reloaded(tour: Tour) -> None:
+    from transformers import AutoTokenizer
+
+    from tour.reload import ask, pieces
+
+    tour.screen.heading("An ordinary checkpoint, read by transformers' from_pretrained")
+    tokenizer = AutoTokenizer.from_pretrained(tour.start)
+    end = [tokenizer.eos_token_id]
+    train, held_out = ([*tokenizer(file.read_text())["input_ids"], *end] for file in (TRAIN, HELD_OUT))
+    parts = pieces(held_out, 128)
+    before = ask(tour.start, parts, PROMPT, 40)
+    after = ask(tour.run, parts, PROMPT, 80)
+    bigram = bigram_loss(train, parts, len(tokenizer))
+    tour.screen.line("text before:")
+    tour.screen.quote(before.text, 4)
+    tour.screen.line("text after:")
+    tour.screen.quote(after.text, 8)
+    fall = 1 - after.loss / before.loss
+    seen = [row["eval_loss"] for row in command.metrics(tour.run) if "eval_loss" in row]
+    tour.screen.line(f"held-out loss by the engine      {seen[0]:.3f} -> {seen[-1]:.3f}")
+    tour.screen.line(f"held-out loss by transformers    {before.loss:.3f} -> {after.loss:.3f}")
+    tour.screen.promise(fall >= 1 / 3, f"it fell by a third at least: by {fall:.0%}")
+    tour.screen.promise(after.loss < bigram, f"it is below that of a bigram model of the same tokens, {bigram:.3f}")
+
+
+def bounds(tour: Tour) -> None:
+    tour.screen.heading("What bounded the step, and what the disk was asked to do")
+    summary = command.content(tour.run / "summary.json")
+    tour.screen.line(f"the step was bound by {summary['bottleneck']}")
+    stalls = {cause: seconds for cause, seconds in summary.get("stall_seconds", {}).items() if seconds >= 0.01}
+    waits = ", ".join(f"{cause} {seconds:.1f} s" for cause, seconds in stalls.items())
+    tour.screen.line(f"compute waited for: {waits or 'nothing'}")
+    for name, moved in summary["path_bytes"].items():
+        each = f"{mebibytes(moved['written'] / summary['steps_here'])} a step"
+        tour.screen.line(f"{name}: {mebibytes(moved['written'])} written ({each}), {mebibytes(moved['read'])} read")
+
+
+def leave(tour: Tour) -> int:
+    shutil.rmtree(tour.disk)
+    for name in ("short-dram", "short-disk", "short-resumed"):
+        shutil.rmtree(tour.out / name)
+    where = shown(str(tour.run))
+    tour.screen.line()
+    tour.screen.line(f"Left behind: {where}/ (the model, loss.png, metrics.jsonl, timeline.json.gz for Perfetto).")
+    tour.screen.line(f"{tour.screen.seconds():.0f} seconds. {verdict(tour.screen.broken)}")
+    return 1 if tour.screen.broken else 0
+
+
+def verdict(broken: list[str]) -> str:
+    return "Not kept: " + "; ".join(broken) if broken else "Every promise was kept."
+
+
+SECTIONS = (refused_plan, training, planned_and_measured, same_everywhere, interruption, reloaded, bounds)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "quickstart-run", help="folder of the run")
+    parser.add_argument("--disk", type=Path, help="folder on the disk to use (default: in --out)")
+    parser.add_argument("--steps", type=int, default=120, help="steps of training")
+    options = parser.parse_args()
+    out = options.out.resolve()
+    tour = Tour(steps=options.steps, out=out, disk=(options.disk or out).resolve() / "disk")
+    try:
+        prepare(tour)
+        for section in SECTIONS:
+            section(tour)
+        return leave(tour)
+    except Stopped as reason:
+        tour.screen.line(f"Stopped: {reason}")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Runs the `spillway` command as a person would, and reads the files it leaves."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tour.memory_limit import MemoryLimit
+
+SPILLWAY = Path(sys.executable).with_name("spillway")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int  # exit code; negative: killed by that signal
+    output: str  # standard output; empty when it went to the terminal
+    errors: str  # standard error; the same
+
+    def last_words(self) -> str:
+        return (self.errors.strip() or self.output.strip()).rpartition("\n")[2]
+
+
+def run(words: list[str], *, live: bool = False, limit: MemoryLimit | None = None) -> Outcome:
+    """Runs `spillway WORDS...` to its end. `live`: on this terminal; else its output is kept."""
+    pipe = None if live else subprocess.PIPE
+    ended = subprocess.run(
+        [SPILLWAY, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        env=environment(),
+        preexec_fn=limit.enter if limit else None,
+    )
+    return Outcome(ended.returncode, ended.stdout or "", ended.stderr or "")
+
+
+def run_and_interrupt(words: list[str], output_dir: Path, after_step: int) -> Outcome:
+    """Runs `spillway WORDS...` and presses Ctrl-C once the run in `output_dir` has logged step `after_step`."""
+    program = subprocess.Popen(
+        [SPILLWAY, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    while program.poll() is None and not any(row["step"] >= after_step for row in metrics(output_dir)):
+        time.sleep(0.01)
+    if program.poll() is None:
+        program.send_signal(signal.SIGINT)
+    output, errors = program.communicate()
+    return Outcome(program.returncode, output, errors)
+
+
+def environment() -> dict[str, str]:
+    """This one, held to local files, and with a terminal as wide as what is quoted from it."""
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "110"}
+
+
+def metrics(output_dir: Path) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl so far; none before the file is there. A line still being written is left out."""
+    file = output_dir / "metrics.jsonl"
+    if not file.is_file():
+        return []
+    return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def content(file: Path) -> dict[str, Any]:
+    return dict(json.loads(file.read_text()))

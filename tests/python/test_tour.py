@@ -1,0 +1,124 @@
+"""The parts of the quickstart: what they count, compare and limit."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tour import memory_limit
+from tour.bigram import SMOOTHING, bigram_loss
+from tour.compare import compare
+from tour.memory_limit import MemoryLimit, Unavailable
+from tour.reload import pieces
+from tour.screen import Screen
+
+
+def test_bigram_is_the_count_of_pairs() -> None:
+    train = [0, 1, 0, 1, 0, 2]  # after 0: twice 1, once 2; after 1: twice 0
+    expected = min(
+        -(math.log((2 + k) / (3 + 3 * k)) + math.log((2 + k) / (2 + 3 * k)) + math.log((1 + k) / (3 + 3 * k))) / 3
+        for k in SMOOTHING
+    )
+    assert bigram_loss(train, [[0, 1, 0], [0, 2]], 3) == pytest.approx(expected, rel=1e-12)
+
+
+def test_bigram_of_unseen_pairs_is_dear() -> None:
+    assert bigram_loss([0, 1, 0, 1], [[1, 1]], 2) > math.log(2)
+
+
+def test_pieces_cover_all_that_can_be_predicted() -> None:
+    assert pieces([1, 2, 3, 4, 5], 2) == [[1, 2], [3, 4]]
+    assert pieces([1, 2, 3, 4, 5, 6], 4) == [[1, 2, 3, 4], [5, 6]]
+
+
+def finished_run(directory: Path, losses: list[float], weights: bytes = b"weights") -> Path:
+    directory.mkdir()
+    rows = [
+        {"step": step, "loss": loss, "grad_norm": 1.5, "learning_rate": 0.1, "tokens": 8, "step_seconds": os.times()[4]}
+        for step, loss in enumerate(losses, 1)
+    ]
+    rows.append({"step": len(losses), "eval_loss": 3.0})
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (directory / "model.safetensors").write_bytes(weights)
+    return directory
+
+
+def test_equal_runs_are_equal_whatever_time_they_took(tmp_path: Path) -> None:
+    result = compare(finished_run(tmp_path / "a", [2.0, 1.0]), finished_run(tmp_path / "b", [2.0, 1.0]))
+    assert result.equal
+    assert result.steps == 2
+
+
+@pytest.mark.parametrize(
+    ("losses", "weights", "first"),
+    [([2.0, math.nextafter(1.0, 2)], b"weights", 2), ([2.0], b"weights", 2), ([2.0, 1.0], b"weightz", None)],
+)
+def test_one_bit_makes_runs_differ(tmp_path: Path, losses: list[float], weights: bytes, first: int | None) -> None:
+    result = compare(finished_run(tmp_path / "a", [2.0, 1.0]), finished_run(tmp_path / "b", losses, weights))
+    assert not result.equal
+    assert result.first_difference == first
+
+
+def test_nothing_compared_is_not_equal(tmp_path: Path) -> None:
+    assert not compare(finished_run(tmp_path / "a", []), finished_run(tmp_path / "b", [])).equal
+
+
+def test_a_run_without_weights_is_an_error(tmp_path: Path) -> None:
+    one, other = finished_run(tmp_path / "a", [1.0]), finished_run(tmp_path / "b", [1.0])
+    (other / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="model"):
+        compare(one, other)
+
+
+def test_a_broken_promise_is_remembered(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen()
+    screen.promise(True, "kept")
+    screen.promise(False, "broken")
+    assert screen.broken == ["broken"]
+    assert capsys.readouterr().out == "   yes kept\n   NO  broken\n"
+
+
+def test_version_1_goes_below_the_own_group(tmp_path: Path) -> None:
+    (tmp_path / "user" / "me").mkdir(parents=True)
+    mounts = f"cgroup {tmp_path} cgroup rw,relatime,memory 0 0\ncgroup2 /elsewhere cgroup2 rw 0 0\n"
+    at = memory_limit.place(mounts, "5:memory:/user/me\n0::/\n")
+    assert (at.parent, at.limit) == (tmp_path / "user" / "me", "memory.limit_in_bytes")
+
+
+def test_version_1_in_a_container_falls_back_to_the_mount(tmp_path: Path) -> None:
+    mounts = f"cgroup {tmp_path} cgroup rw,memory 0 0\n"
+    assert memory_limit.place(mounts, "5:memory:/docker/of/the/host\n").parent == tmp_path
+
+
+def test_version_2_stands_beside_the_own_group(tmp_path: Path) -> None:
+    own = tmp_path / "user" / "me"
+    own.mkdir(parents=True)
+    (own / "cgroup.subtree_control").write_text("")
+    (own.parent / "cgroup.subtree_control").write_text("cpu memory pids\n")
+    at = memory_limit.place(f"cgroup2 {tmp_path} cgroup2 rw 0 0\n", "0::/user/me\n")
+    assert (at.parent, at.limit, at.swap_value) == (own.parent, "memory.max", "0")
+
+
+@pytest.mark.parametrize("mounts", ["", "cgroup2 {} cgroup2 rw 0 0\n"])
+def test_why_there_is_no_limit(tmp_path: Path, mounts: str) -> None:
+    with pytest.raises(Unavailable):
+        memory_limit.place(mounts.format(tmp_path), "0::/\n")
+
+
+def test_the_kernel_holds_the_limit() -> None:
+    try:
+        limit = MemoryLimit(64 * 2**20)
+    except Unavailable as reason:
+        pytest.skip(f"no memory limit can be set here: {reason}")
+    try:
+        words = [sys.executable, "-c", "import sys; print(len(b'x' * int(sys.argv[1])))"]
+        small = subprocess.run([*words, str(2**20)], preexec_fn=limit.enter, capture_output=True)
+        assert (small.returncode, limit.killed()) == (0, 0)
+        large = subprocess.run([*words, str(2**28)], preexec_fn=limit.enter, capture_output=True)
+        assert (large.returncode, limit.killed()) == (-9, 1)
+    finally:
+        limit.close()
