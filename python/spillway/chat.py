@@ -22,7 +22,7 @@ def set_template(tokenizer: Any, path: str) -> None:
         return
     from transformers import AutoTokenizer
 
-    template = AutoTokenizer.from_pretrained(path).chat_template
+    template = AutoTokenizer.from_pretrained(path, local_files_only=True).chat_template
     if template is None:
         raise InputError(f"chat_template_path: {path} has no chat template")
     tokenizer.chat_template = template

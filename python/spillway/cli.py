@@ -143,5 +143,6 @@ def fail(message: str, exit_code: int) -> int:
 def quiet_libraries() -> None:
     """The libraries' own chatter off, unless a person asked for it."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

@@ -20,13 +20,18 @@ WARNINGS_SHOWN = 5
 
 
 def load_tokenizer(config: Config) -> Any:
-    """The run's tokenizer with its chat template."""
+    """The run's tokenizer with its chat template. Nothing is downloaded."""
     from transformers import AutoTokenizer
 
+    key = "tokenizer" if config.tokenizer != config.model else "model"
     try:
-        tokenizer = AutoTokenizer.from_pretrained(config.tokenizer)
+        tokenizer = AutoTokenizer.from_pretrained(config.tokenizer, local_files_only=True)
     except Exception as error:  # the library raises whatever its readers raise
-        key = "tokenizer" if config.tokenizer != config.model else "model"
+        if not Path(config.tokenizer).is_dir():
+            raise InputError(
+                f"{key}: {config.tokenizer} is neither a directory nor a hub id with a tokenizer in the local cache; "
+                f"fetch it first: hf download {config.tokenizer}"
+            ) from None
         reason = str(error).strip().partition("\n")[0]
         raise InputError(f"{key}: no tokenizer can be loaded from {config.tokenizer}: {reason}") from None
     if config.chat_template_path is not None:

@@ -50,7 +50,7 @@ class Dataset:
         for part in (self.tokens, self.labelled, self.begin, self.end, self.joints):
             digest.update(b"-" if part is None else len(part).to_bytes(8, "little"))
             if part is not None:
-                digest.update(part.view(np.uint8))
+                digest.update(part.view(np.uint8).data)
         return digest.hexdigest()
 
     def batch(self, rows: NDArray[np.int64]) -> Batch:

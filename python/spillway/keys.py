@@ -74,7 +74,13 @@ SCHEDULES = (
 
 GROUPS: dict[str, list[Key]] = {
     "Model": [
-        Key("model", TEXT, None, "directory with config.json and safetensors, or a hub id", required=True),
+        Key(
+            "model",
+            TEXT,
+            None,
+            "directory with config.json and safetensors, or a hub id that is in the local cache",
+            required=True,
+        ),
         Key("tokenizer", TEXT, None, "directory or hub id of the tokenizer", "the model's"),
         Key("chat_template_path", TEXT, None, "a Jinja file, or a directory with a tokenizer", "the tokenizer's"),
         Key(

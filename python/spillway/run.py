@@ -53,6 +53,7 @@ def train_config(config: Config, console: Console) -> dict[str, Any]:
 def plan_config(config: Config, tell: Tell) -> dict[str, Any]:
     """The plan that `train` would follow. Nothing is started or written; raises DoesNotFit with the refused plan."""
     check(config, required=("model", "dataset"))
+    config = config.replaced(output_dir=config.output_dir or str(Path.cwd()))  # nothing is written there
     work = load_work(config, tell)
     session = open_session(config, work.shape)
     try:

@@ -327,8 +327,13 @@ def test_the_plan_that_does_not_fit(run: Run, out: Path, capsys: pytest.CaptureF
     assert not out.exists()
 
 
-def test_plan_shows_and_starts_nothing(run: Run, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(verb="plan") == 0
+def test_plan_shows_and_starts_nothing(
+    run: Run, out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (out.parent / "empty").mkdir()
+    monkeypatch.chdir(out.parent / "empty")
+    assert run("--output_dir", "none", verb="plan") == 0
+    assert not names(Path.cwd())
     assert "What lives where" in capsys.readouterr().out
     assert run("--json", "--gradient_checkpointing", verb="plan") == 0
     caught = capsys.readouterr()
@@ -372,6 +377,11 @@ def test_a_directory_without_a_tokenizer(run: Run, tmp_path: Path, capsys: pytes
     (tmp_path / "model" / "config.json").write_text(json.dumps(tiny.CONFIG))
     assert run("--model", str(tmp_path / "model")) == 2
     assert "model: no tokenizer can be loaded" in capsys.readouterr().err
+
+
+def test_a_hub_id_that_is_not_here_is_refused_without_a_download(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--model", "nobody/nothing") == 2
+    assert "hf download nobody/nothing" in capsys.readouterr().err
 
 
 def test_the_chat_template_goes_with_the_model(run: Run, out: Path, tmp_path: Path) -> None:
