@@ -271,6 +271,7 @@ class Engine::Impl {
   void embedding_forward(std::byte* output) {
     auto& run = running();
     if (!run.rows) throw Error(ErrorCode::bad_input, "this model has no embedding block");
+    if (output == nullptr) output = first_input();
     for (std::size_t i = 0; i < layout_.blocks()[embedding_].chunks; ++i) {
       const auto* visit = run.executor->next();
       const auto& chunk = layout_.chunks()[layout_.blocks()[embedding_].first_chunk + visit->slice];
@@ -413,6 +414,13 @@ class Engine::Impl {
 
   std::byte* at(plan::Index buffer) const {
     return buffer == kNone ? nullptr : running_->arena.data() + plan_.schedule.buffers[buffer].offset;
+  }
+
+  std::byte* first_input() const {
+    for (const auto& visit : plan_.schedule.visits) {
+      if (visit.kind == VisitKind::forward && visit.input != kNone) return at(visit.input);
+    }
+    throw Error(ErrorCode::bad_input, "no layer takes the embedding's rows; pass an output");
   }
 
   Visit describe(const plan::Visit& visit) const {

@@ -116,8 +116,9 @@ class Engine {
   // ---- one step ----
 
   void begin_step(const StepBegin& begin);
-  /// Runs the embedding visits: output[t] = row of token t, [tokens, columns] of the compute type.
-  void embedding_forward(std::byte* output);
+  /// Runs the embedding visits: row of token t to output[t], [tokens, columns] of the compute type; null: to the input
+  /// of the first layer.
+  void embedding_forward(std::byte* output = nullptr);
   /// The next visit, when its bytes are there; empty at the end of the step.
   [[nodiscard]] std::optional<Visit> next_visit();
   void end_visit();

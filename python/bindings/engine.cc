@@ -3,6 +3,7 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -135,11 +136,13 @@ void bind_engine(nb::module_& module) {
              const nb::gil_scoped_release release;
              self.begin_step({{ids.data(), ids.size()}, std::move(counts), training});
            })
-      .def("embedding_forward",
-           [](Engine& self, const Array& output) {
-             const nb::gil_scoped_release release;
-             self.embedding_forward(bytes_of(output));
-           })
+      .def(
+          "embedding_forward",
+          [](Engine& self, const std::optional<Array>& output) {
+            const nb::gil_scoped_release release;
+            self.embedding_forward(output ? bytes_of(*output) : nullptr);
+          },
+          "output"_a.none() = nb::none())
       .def("next_visit",
            [](Engine& self) {
              const nb::gil_scoped_release release;

@@ -55,9 +55,9 @@ class Engine:
     # One step: begin, visits in order, end.
     def begin_step(self, ids: Any, counts: list[int], training: bool) -> None:
         """ids: int64, the token ids of all micro-batches, one after the other, padding included; counts: tokens of each."""
-    def embedding_forward(self, output: Any) -> None:
-        """Gathers the rows of all ids into output [tokens, hidden] (compute type). First call after begin_step, when the
-        description has an embedding."""
+    def embedding_forward(self, output: Any | None = None) -> None:
+        """Gathers the rows of all ids into output [tokens, hidden] (compute type); None: into the first layer's input.
+        First call after begin_step, when the description has an embedding."""
     def next_visit(self) -> Visit:
         """Blocks until the next visit's bytes are in memory. Kind "end" when the step has no more."""
     def end_visit(self) -> None: ...

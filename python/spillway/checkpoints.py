@@ -47,15 +47,21 @@ def publish(checkpoint: Path, output_dir: Path) -> None:
     """The checkpoint's model at the root of `output_dir`, weights as hard links where the file system has them."""
     names = [path.name for path in checkpoint.iterdir() if path.name not in NOT_MODEL]
     for name in names:
-        temporary = output_dir / f".tmp-{name}"
-        remove(temporary)
-        link_or_copy(checkpoint / name, temporary)
-        os.replace(temporary, output_dir / name)
+        put(checkpoint / name, output_dir / name)
     for pattern in MODEL_FILES:
         for path in output_dir.glob(pattern):
             if path.name not in names:
                 remove(path)
     flush(output_dir)
+
+
+def put(source: Path, target: Path) -> None:
+    if target.exists() and target.samefile(source):
+        return  # renaming a second link of it would leave both names
+    temporary = target.with_name(f".tmp-{target.name}")
+    remove(temporary)
+    link_or_copy(source, temporary)
+    os.replace(temporary, target)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -17,11 +17,19 @@ def check(config: Config, required: tuple[str, ...] = ("model", "dataset", "outp
     for name in required:
         if getattr(config, name) is None:
             raise InputError(f"{name}: this key is required: {KEYS[name].help}")
+    check_processes()
     check_model(config)
     check_dataset("dataset", config)
     check_evaluation(config)
     check_fields(config)
     check_places(config)
+
+
+def check_processes() -> None:
+    """Launchers such as torchrun start copies of one command; copies would train on top of each other."""
+    world = os.environ.get("WORLD_SIZE", "1")
+    if world != "1":
+        raise InputError(f"WORLD_SIZE: {world} processes were started; this release trains with one")
 
 
 def check_model(config: Config) -> None:

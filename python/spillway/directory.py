@@ -15,7 +15,8 @@ from spillway.config import CONFIG_HEADER, Config
 from spillway.errors import InputError
 from spillway.records import METRICS, keep_rows_until
 
-OWN_FILES = ("config.yaml", "plan.json", METRICS, "summary.json", "timeline.json.gz", "loss.png")
+RESULTS = ("summary.json", "timeline.json.gz", "loss.png")  # written when a run ends
+OWN_FILES = ("config.yaml", "plan.json", METRICS, *RESULTS)
 MODEL_FILES = (
     "model*.safetensors",
     "model.safetensors.index.json",
@@ -139,22 +140,30 @@ def resume_point(config: Config, output_dir: Path) -> Path | None:
 
 def prepare(start: Start, step: int) -> list[str]:
     """Makes the directory ready for the steps after `step`; returns what was removed, in words."""
-    removed = []
     start.output_dir.mkdir(parents=True, exist_ok=True)
-    if start.clear:
-        for path in run_files(start.output_dir):
-            remove(path)
-        removed.append(f"what an earlier run left in {start.output_dir}")
-    elif start.resume is not None:
-        for number, path in checkpoints(start.output_dir):
-            if number > step:
-                remove(path)
-                removed.append(path.name)
-        if rows := keep_rows_until(start.output_dir / METRICS, step):
-            removed.append(f"{rows} rows of {METRICS} after step {step}")
     for pattern in TEMPORARY:
         for path in start.output_dir.glob(pattern):
             remove(path)
+    if start.clear:
+        for path in run_files(start.output_dir):
+            remove(path)
+        return [f"what an earlier run left in {start.output_dir}"]
+    return go_back(start.output_dir, step) if start.resume is not None else []
+
+
+def go_back(output_dir: Path, step: int) -> list[str]:
+    """Removes what the run made after `step`: it will be made again, perhaps differently."""
+    removed = []
+    for number, path in checkpoints(output_dir):
+        if number > step:
+            remove(path)
+            removed.append(path.name)
+    if rows := keep_rows_until(output_dir / METRICS, step):
+        removed.append(f"{rows} rows of {METRICS} after step {step}")
+    if removed:
+        for pattern in (*MODEL_FILES, *RESULTS):
+            for path in output_dir.glob(pattern):
+                remove(path)
     return removed
 
 

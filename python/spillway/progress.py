@@ -66,10 +66,10 @@ class Display:
             f"lr {rate(learning_rate)}",
             f"{tokens / max(result.seconds, 1e-9):.0f} tokens/s",
         ]
-        for name, moved in result.path_bytes.items():
-            words.append(f"{name} {size(moved['read'])} read {size(moved['written'])} written")
         if left := self.seconds_left():
             words.append(f"{duration(left)} left")
+        for name, moved in result.path_bytes.items():
+            words.append(f"{name} {size(moved['read'])} read {size(moved['written'])} written")
         return "  ".join(words)
 
     def seconds_left(self) -> float:

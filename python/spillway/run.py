@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,5 @@ def check_vocabulary(config: Config, key: str, largest: int) -> None:
 
 def open_session(config: Config, shape: WorkShape) -> Session:
     """Plans; raises DoesNotFit. The engine is imported here, since that is slow and large."""
-    from spillway import session
-
-    return session.Session(config, shape)  # type: ignore[no-any-return, unused-ignore]
+    session: Session = import_module("spillway.session").Session(config, shape)
+    return session

@@ -14,7 +14,7 @@ Plan = dict[str, Any]  # the content of plan.json
 
 def show_plan(console: Console, plan: Plan) -> None:
     console.print(plan_table(plan))
-    console.print(prediction(plan))
+    console.print(prediction(plan), soft_wrap=True)
 
 
 def plan_table(plan: Plan) -> Table:

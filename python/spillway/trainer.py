@@ -179,7 +179,7 @@ class Trainer:
         """summary.json: prediction beside measurement."""
         plan, measured = session.plan, dict(session.measured())
         peaks = measured.pop("tiers", {})
-        return {
+        own = {
             "steps": self.state.step,
             "steps_here": len(self.seconds),
             "tokens_seen": self.state.tokens_seen,
@@ -193,5 +193,5 @@ class Trainer:
                 | {"measured_peak": peaks.get(tier["name"])}
                 for tier in plan["tiers"]
             ],
-            **measured,
         }
+        return own | {name: value for name, value in measured.items() if name not in own}

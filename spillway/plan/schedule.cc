@@ -290,7 +290,10 @@ class Builder {
     border_out_.assign(layers + 1, kNone);
     border_in_.assign(layers + 1, kNone);
     for (std::size_t i = 0; i < layers; ++i) {
-      const auto maker = forward_visits_[i == 0 ? 0 : i - 1];
+      // The first border is filled by the embedding's visits, or by the caller in the first forward visit.
+      const auto maker = i > 0                   ? forward_visits_[i - 1]
+                         : embed_visits_.empty() ? forward_visits_[0]
+                                                 : embed_visits_.front();
       const auto user = forward_visits_[i];
       const auto back = backward_visits_[i];
       if (residency_.activation[i]) {
@@ -321,7 +324,7 @@ class Builder {
     buffer(border_out_[border]).last_tasks.push_back(task_of(user));
     const auto write = transfer(TaskKind::write_activation, border, border_out_[border], 0, bytes,
                                 buffer(border_out_[border]).last, Phase::backward);
-    need(write, task_of(maker));
+    need(write, task_of(border == 0 ? user : maker));
     border_in_[border] = add_buffer(BufferClass::activation, bytes, before_visit(back), position(back));
     buffer(border_in_[border]).last_tasks.push_back(task_of(back));
     const auto read =

@@ -109,7 +109,7 @@ WeightMap read_index(const std::filesystem::path& path) {
   for (const auto& [tensor, shard] : json["weight_map"].items()) {
     if (!shard.is_string()) refuse(text("the file of tensor ", tensor, " is not a string"));
     const auto name = shard.get<std::string>();
-    if (!stays_in_directory(name)) refuse(text("the file of tensor ", tensor, ", '", name, "', is not a plain name"));
+    if (!stays_in_directory(name)) refuse(text("the file of tensor ", tensor, " is not a plain name: '", name, "'"));
     files.emplace(tensor, name);
   }
   if (files.empty()) refuse("the weight_map is empty");

@@ -99,8 +99,11 @@ void File::open(const FileOptions& options) {
   if (fd_ < 0) throw_errno(errno, options.create ? "create" : "open", path_);
 }
 
+/// The lock is given back by name: a ring that was just torn down may hold the open file a little longer than we do.
 void File::close() noexcept {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  if (fd_ < 0) return;
+  ::flock(fd_, LOCK_UN);
+  ::close(std::exchange(fd_, -1));
 }
 
 void File::read(std::span<std::byte> into, Bytes offset) const {

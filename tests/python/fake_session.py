@@ -10,7 +10,7 @@ import os
 import signal
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from spillway.config import Config
 from spillway.errors import DoesNotFit
@@ -38,7 +38,7 @@ class FakeSession:
     """Follows spillway.protocol.Session. FAKE_SIGNAL="step:3:SIGINT" sends itself a signal inside step 3 ("evaluate:3":
     inside the evaluation after step 3, "save:3": while step 3 is saved); FAKE_FAIL="save:3" raises OSError there."""
 
-    opened: list[FakeSession] = []
+    opened: ClassVar[list[FakeSession]] = []
 
     def __init__(self, config: Config, shape: WorkShape) -> None:
         if config.dram_budget is not None and config.dram_budget < GIB:

@@ -74,15 +74,14 @@ class Twin(BareEngine):
         state = self.optimizer.state_dict() if self.optimizer else None
         torch.save({"masters": self.masters, "optimizer": state, "step": step}, path / "twin.pt")
 
-    def load_state(self, directory: str, weights: str) -> int:
+    def load_state(self, directory: str, weights: str, step: int) -> None:
         found = torch.load(Path(directory) / "twin.pt", weights_only=False)
-        self.masters, self.steps = found["masters"], found["step"]
+        self.masters, self.steps = found["masters"], step
         self._round()
         if found["optimizer"] is not None:
             self._make_optimizer()
             assert self.optimizer is not None
             self.optimizer.load_state_dict(found["optimizer"])
-        return self.steps
 
     def begin_step(self, ids: torch.Tensor, counts: list[int], training: bool) -> None:
         super().begin_step(ids, counts, training)

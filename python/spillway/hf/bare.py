@@ -6,6 +6,7 @@ the layout of a block are those of the C++ engine.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -76,9 +77,8 @@ class BareEngine:
         self.gradients = {}
         self._visits = self._schedule(training)
 
-    def embedding_forward(self, output: Any) -> None:
-        rows = self.weight(0)[self._ids]
-        self._border(0)[: len(rows)] = rows
+    def embedding_forward(self, output: torch.Tensor) -> None:
+        torch.index_select(self.weight(0), 0, self._ids, out=output)
 
     def next_visit(self) -> BareVisit:
         self._visit = next(self._visits)
@@ -173,7 +173,9 @@ class BareEngine:
         end += border * (len(self._layers) + 1)
         self._gradient_at = self._bytes(end)
         self._sums_at = self._bytes(end + border)
-        self._arena = torch.zeros(self._bytes(end + border) + 4 * border, dtype=torch.uint8)
+        # Mapped by itself: leaving, it leaves no hole in the heap.
+        self._arena = torch.frombuffer(mmap.mmap(-1, self._bytes(end + border) + 4 * border), dtype=torch.uint8)
+        self._arena.zero_()
         self._typed = self._arena.view(self.dtype)
 
     def _bytes(self, elements: int) -> int:
@@ -184,10 +186,6 @@ class BareEngine:
 
     def _border_at(self, place: int) -> int:
         return self._bytes(self._border_at_element[place])
-
-    def _border(self, place: int) -> torch.Tensor:
-        first = self._border_at_element[place]
-        return self._typed[first : first + self.description["tokens"] * self._hidden].view(-1, self._hidden)
 
     def _head_tensor(self) -> int:
         return 0 if self._head == 0 else len(self.tensors) - 1

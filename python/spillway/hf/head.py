@@ -41,15 +41,16 @@ class HeadPass:
         self, engine: Engine | BareEngine, batches: list[MicroBatch], label_tokens: int, scratch: Scratch
     ) -> None:
         self._engine = engine
-        self._batches = [batch for batch in batches if batch.labelled.numel()]
+        self._batches = batches
+        self._labelled = [batch for batch in batches if batch.labelled.numel()]
         self._scale = 1.0 / max(1, label_tokens)
         self._scratch = scratch
-        self._stats = {batch.index: Stats(batch.labelled.numel()) for batch in self._batches}
+        self._stats = {batch.index: Stats(batch.labelled.numel()) for batch in self._labelled}
         self._summed = False  # the accumulator holds a slice already
 
     def add_loss(self, hidden: torch.Tensor, table: torch.Tensor, first_row: int) -> None:
         """Pass 1 of one slice. hidden: [tokens, hidden] of the whole step; table: [rows, hidden]."""
-        for batch in self._batches:
+        for batch in self._labelled:
             stats = self._stats[batch.index]
             logits = self._logits(self._select(batch, hidden), table)
             self._engine.loss_stats(logits, first_row, batch.labels, stats.maximum, stats.sum, stats.gold)
@@ -62,20 +63,23 @@ class HeadPass:
         self, hidden: torch.Tensor, table: torch.Tensor, first_row: int, accumulator: torch.Tensor
     ) -> None:
         """Pass 2 of one slice. accumulator: fp32 [tokens, hidden]; see `spread`."""
+        slice_gradient = self._scratch.matrix("slice", *table.shape, table.dtype)
         for batch in self._batches:
-            selected = self._select(batch, hidden)
-            logits = self._logits(selected, table)
-            log_sum_exp = self._stats[batch.index].log_sum_exp
-            self._engine.loss_gradient(logits, first_row, batch.labels, log_sum_exp, self._scale)
-            self._add_hidden_gradient(self._compact(batch, accumulator), logits, table)
-            slice_gradient = self._scratch.matrix("slice", *table.shape, table.dtype)
-            torch.mm(logits.t(), selected, out=slice_gradient)
+            if batch.labelled.numel():
+                selected = self._select(batch, hidden)
+                logits = self._logits(selected, table)
+                log_sum_exp = self._stats[batch.index].log_sum_exp
+                self._engine.loss_gradient(logits, first_row, batch.labels, log_sum_exp, self._scale)
+                self._add_hidden_gradient(self._compact(batch, accumulator), logits, table)
+                torch.mm(logits.t(), selected, out=slice_gradient)
+            else:
+                slice_gradient.zero_()  # the engine counts micro-batches
             self._engine.head_gradient(slice_gradient, batch.index)
         self._summed = True
 
-    def spread(self, accumulator: torch.Tensor, hidden_gradient: torch.Tensor, batches: list[MicroBatch]) -> None:
+    def spread(self, accumulator: torch.Tensor, hidden_gradient: torch.Tensor) -> None:
         """The accumulator's sums, to their tokens; zero for tokens without a label."""
-        for batch in batches:
+        for batch in self._batches:
             target = batch.part(hidden_gradient)
             target.zero_()
             if batch.labelled.numel():

@@ -90,11 +90,11 @@ def shrink(config: PreTrainedConfig) -> PreTrainedConfig:
     return type(config)(**{key: value for key, value in values.items() if key not in ("dtype", "model_type")})
 
 
-def few_layers(values: dict[str, Any]) -> dict[str, Any]:
-    """Two layers, or one of every kind if there are more kinds."""
+def few_layers(values: dict[str, Any], least: int = 2) -> dict[str, Any]:
+    """`least` layers, or one of every kind if there are more kinds."""
     kinds = values.get("layer_types")
     chosen = sorted({kind: place for place, kind in enumerate(kinds)}.values()) if kinds else []
-    chosen += [place for place in range(values["num_hidden_layers"]) if place not in chosen][: max(0, 2 - len(chosen))]
+    chosen += [place for place in range(values["num_hidden_layers"]) if place not in chosen][: max(0, least - len(chosen))]
     layers: dict[str, Any] = {"num_hidden_layers": len(chosen)}
     if kinds:
         layers["layer_types"] = [kinds[place] for place in sorted(chosen)]

@@ -53,10 +53,11 @@ class Stream:
     def _run(self, work: Work, training: bool, update: dict[str, float], step: int) -> Outcome:
         self._skeleton.train(training)
         self._engine.begin_step(work.ids, work.counts, training)
-        self._engine.embedding_forward(None)
+        embedded = self._scratch.matrix("embedded", work.tokens, self._skeleton.hidden_size, self._skeleton.dtype)
+        self._engine.embedding_forward(embedded)
         calls = self._prologue.record(work.micro_batches)
         head = HeadPass(self._engine, work.micro_batches, work.label_tokens, self._scratch)
-        turn = Turn(work, calls, head)
+        turn = Turn(work, calls, head, embedded)
         with self._dropout.step(step, training):
             while (visit := self._engine.next_visit()).kind != "end":
                 self._visit(visit, turn)
@@ -80,6 +81,8 @@ class Stream:
         place = visit.block - 1
         layer = self._bound(visit)
         source, target = self._hidden(visit.input, turn), self._hidden(visit.output, turn)
+        if place == 0:
+            source.copy_(turn.embedded)
         for batch in turn.work.micro_batches:
             self._dropout.seed(batch.index, place)
             output = layer.forward(self._rows(source, batch), turn.calls[batch.index][place])
@@ -90,7 +93,7 @@ class Stream:
         layer = self._bound(visit)
         source, gradient = self._hidden(visit.input, turn), self._hidden(visit.hidden_gradient, turn)
         if place == len(self._stack) - 1:
-            turn.head.spread(self._sums(visit.accumulator, turn), gradient, turn.work.micro_batches)
+            turn.head.spread(self._sums(visit.accumulator, turn), gradient)
         for batch in turn.work.micro_batches:
             self._micro_batch = batch.index
             self._dropout.seed(batch.index, place)
@@ -147,6 +150,7 @@ class Turn:
     work: Work
     calls: list[list[Arguments]]  # by micro-batch, then by place in the stack
     head: HeadPass
+    embedded: torch.Tensor  # [tokens, hidden]: the embedding's rows
     hidden_gradient: int = 0  # offset of d loss / d hidden after the last backward visit
 
 

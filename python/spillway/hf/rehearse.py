@@ -1,0 +1,164 @@
+"""What PyTorch's part of a step costs here: seconds of every kind of visit and the peak of its temporaries.
+
+Measured, before anything is allocated, by the stream itself on a model of the same width with one layer of each kind
+and one slice of the vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import PreTrainedConfig
+
+from spillway.hf import heap
+from spillway.hf.bare import BareEngine, BareVisit
+from spillway.hf.describe import WorkSize, describe, slice_rows
+from spillway.hf.microbatch import Work, arrange
+from spillway.hf.probe import few_layers
+from spillway.hf.prologue import Arguments, record
+from spillway.hf.skeleton import Skeleton, build
+from spillway.hf.stream import Stream
+
+if TYPE_CHECKING:
+    from spillway.protocol import WorkShape
+
+BYTES_PER_TOKEN = 64  # ids, labels, positions, running log-sum-exp: what a step keeps for every token besides states
+LONG = 2.0  # seconds; a step longer than this is measured once, not twice
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    process_bytes: int  # in memory before: interpreter, libraries, the skeleton
+    work_bytes: int  # PyTorch's temporaries at their peak, beyond that
+    seconds: dict[str, float]  # by kind of visit, at the largest step, all micro-batches
+
+
+class TimedEngine(BareEngine):
+    """Throws gradients away and keeps the seconds of every visit."""
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        super().__init__(description, keep=False)
+        self.seconds: dict[str, list[float]] = defaultdict(list)
+        self._tail = max(self._layers)
+        self._began = 0.0
+
+    def next_visit(self) -> BareVisit:
+        visit = super().next_visit()
+        self._began = time.perf_counter()
+        return visit
+
+    def end_visit(self) -> None:
+        seconds = time.perf_counter() - self._began
+        tail = "tail_" if self._visit.block == self._tail and self._visit.kind in ("forward", "backward") else ""
+        self.seconds[tail + self._visit.kind].append(seconds)
+        super().end_visit()
+
+
+def rehearse(skeleton: Skeleton, compute_dtype: str, shape: WorkShape, packing: bool) -> Rehearsed:
+    """Runs the largest micro-batch of `shape` a few times. `skeleton` itself is not touched."""
+    before = heap.resident()
+    small = build(narrow(skeleton.config, skeleton), skeleton.dtype)
+    tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
+    engine = TimedEngine(describe(small, WorkSize(1, tokens), compute_dtype))
+    fill(engine)
+    with_arena = heap.resident()
+    stream = Stream(small, engine, 0)
+    train = sample(small, shape.batch, shape.length, packing)
+    between = []
+    with heap.PeakWatch() as watch:
+        for _ in range(runs_after(run(stream, engine, train, between))):
+            run(stream, engine, train, between)
+        if shape.eval_batch * shape.eval_length > shape.batch * shape.length:
+            stream.evaluate(sample(small, shape.eval_batch, shape.eval_length, packing))
+    others = (shape.micro_batches - 1) * kept_per_micro_batch(small, train, tokens, packing)
+    return Rehearsed(before, max(0, watch.bytes - with_arena) + others, seconds_of(engine, between, shape))
+
+
+def narrow(config: PreTrainedConfig, skeleton: Skeleton) -> PreTrainedConfig:
+    """The same widths, one layer of each kind, one slice of the vocabulary."""
+    small = copy.deepcopy(config)
+    for name, value in few_layers(config.to_dict(), least=1).items():
+        setattr(small, name, value)
+    small.vocab_size = slice_rows(skeleton.vocabulary, skeleton.hidden_size)
+    small.pad_token_id = None
+    return small
+
+
+def fill(engine: BareEngine) -> None:
+    """Weights of a usual size: zeros would run faster than a model does, in some places."""
+    generator = torch.Generator().manual_seed(0)
+    for number, tensor in enumerate(engine.tensors):
+        weight = engine.weight(number)
+        if len(tensor["shape"]) == 1:
+            weight.fill_(1.0)
+        else:
+            weight.normal_(0, 0.02, generator=generator)
+
+
+def sample(skeleton: Skeleton, rows: int, length: int, packed: bool) -> Work:
+    """One micro-batch in which every token has a label, as many as there can be; packed: two rows in each."""
+    ids = torch.randint(0, skeleton.vocabulary, (rows, length), generator=torch.Generator().manual_seed(0))
+    positions = None
+    if packed and length > 1:
+        half = length // 2
+        positions = torch.cat([torch.arange(half), torch.arange(length - half)]).expand(rows, length)
+    return arrange([SimpleNamespace(input_ids=ids, labels=ids, position_ids=positions)])  # type: ignore[list-item]
+
+
+def run(stream: Stream, engine: TimedEngine, work: Work, between: list[float]) -> float:
+    """Seconds of one step; what lies outside its visits goes to `between`."""
+    visits = sum(map(sum, engine.seconds.values()))
+    began = time.perf_counter()
+    stream.step(work, {}, 0)
+    seconds = time.perf_counter() - began
+    between.append(seconds - (sum(map(sum, engine.seconds.values())) - visits))
+    return seconds
+
+
+def runs_after(warm_up: float) -> int:
+    return 1 if warm_up > LONG else 3
+
+
+def kept_per_micro_batch(skeleton: Skeleton, work: Work, tokens: int, packing: bool) -> int:
+    """Bytes that every further micro-batch of a step adds: embedded rows, labels, and when packed its own masks."""
+    kept = tokens * (skeleton.hidden_size * skeleton.dtype.itemsize + BYTES_PER_TOKEN)
+    return kept + (argument_bytes(record(skeleton, work.micro_batches[0])) if packing else 0)
+
+
+def argument_bytes(calls: list[Arguments]) -> int:
+    """Bytes of the tensors that the layers are given besides the hidden state, each counted once."""
+    storages: dict[int, int] = {}
+
+    def visit(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            storages[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+        elif isinstance(value, dict):
+            visit(list(value.values()))
+        elif isinstance(value, list | tuple):
+            for item in value:
+                visit(item)
+
+    for call in calls:
+        visit([call.positional, call.keywords])
+    return sum(storages.values())
+
+
+def seconds_of(engine: TimedEngine, between: list[float], shape: WorkShape) -> dict[str, float]:
+    """Medians over all runs but the first, which warms up."""
+    runs = len(between)
+
+    def median(kind: str) -> float:
+        values = engine.seconds[kind]
+        return statistics.median(values[len(values) // runs :]) * shape.micro_batches
+
+    kinds = ("forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient")
+    found = {kind: median(kind) for kind in kinds}
+    found["prologue"] = statistics.median(between[1:]) * shape.micro_batches
+    return found

@@ -1,0 +1,303 @@
+"""One run: a Hugging Face model, the C++ engine that owns its state, and the stream that joins them.
+
+Construction plans and allocates nothing; `start` loads; then steps, evaluations and saves in any order.
+"""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import GenerationConfig, PreTrainedConfig
+
+from spillway.errors import DoesNotFit, InputError, SpillwayError
+from spillway.hf import heap
+from spillway.hf.describe import WorkSize, describe, stored_names
+from spillway.hf.initialise import draw
+from spillway.hf.microbatch import arrange
+from spillway.hf.probe import prove
+from spillway.hf.rehearse import Rehearsed, rehearse
+from spillway.hf.skeleton import build
+from spillway.hf.source import load_config, resolve_directory
+from spillway.hf.stream import Stream
+
+if TYPE_CHECKING:
+    from spillway.config import Config
+    from spillway.protocol import Batch, PathBytes, StepResult, WorkShape
+
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+MARGIN = 0.1  # of what is free, left alone when no budget is given
+MAX_SHARD = 5 * 10**9  # bytes of a safetensors file
+STATE = "spillway"  # subdirectory of a checkpoint
+GROUPS = ("weight", "state", "grad", "activation")
+
+EngineType = Callable[[str, str], Any]  # description, settings -> spillway._engine.Engine
+
+
+class Session:
+    """See spillway.protocol.Session."""
+
+    def __init__(self, config: Config, shape: WorkShape, engine_type: EngineType | None = None) -> None:
+        """`engine_type`: what is called with description and settings; the C++ engine when None."""
+        heap.settle()
+        self._config = config
+        self._source = resolve_directory(config.model)
+        self._model_config = load_config(self._source)
+        if config.init == "pretrained" and not config.resume_from_checkpoint:
+            require_weights(self._source)
+        packing = config.packing or bool(config.eval_packing)
+        self._skeleton = build(copy.deepcopy(self._model_config), DTYPES[config.compute_dtype])
+        prove(copy.deepcopy(self._model_config), packing)
+        self._rehearsed = rehearse(self._skeleton, config.compute_dtype, shape, packing)
+        self._description = describe(self._skeleton, work_size(shape), config.compute_dtype)
+        self._settings = settings(config, self._rehearsed)
+        with translated():
+            self._engine = (engine_type or native_engine())(json.dumps(self._description), json.dumps(self._settings))
+            self.plan: dict[str, Any] = json.loads(self._engine.plan())
+        self._stream: Stream | None = None
+        self._calls = 0  # steps begun: the step number of dropout
+        self._steps = 0  # updates made
+        self._path_bytes: PathBytes = {}
+        self._peak = 0
+
+    def start(self, resume: Path | None) -> None:
+        """Maps the memory and loads the model's weights, or weights and state of the checkpoint directory `resume`."""
+        with translated(OSError):
+            self._engine.start()
+            if resume is not None:
+                self._resume(resume)
+            elif self._config.init == "random":
+                draw(self._skeleton, self._engine, self._config.seed)
+            else:
+                names = stored_names(self._description, self._source, self._skeleton.model.base_model_prefix)
+                self._engine.load_weights(str(self._source), names)
+        self._stream = Stream(self._skeleton, self._engine, self._config.seed)
+        self._path_bytes = self._paths()
+
+    def step(self, batches: Sequence[Batch], learning_rate: float) -> StepResult:
+        from spillway.protocol import StepResult
+
+        began = time.perf_counter()
+        with translated():
+            outcome = self._running().step(arrange(batches), self._update(learning_rate), self._calls)
+        self._calls += 1
+        self._steps = int(outcome.update["step"])
+        return StepResult(
+            loss_sum=outcome.loss_sum,
+            label_tokens=outcome.label_tokens,
+            grad_norm=outcome.update["grad_norm"],
+            seconds=time.perf_counter() - began,
+            path_bytes=self._new_path_bytes(),
+            skipped=bool(outcome.update["skipped"]),
+        )
+
+    def evaluate(self, batches: Sequence[Batch]) -> tuple[float, int]:
+        """(loss summed over label tokens, label tokens)."""
+        with translated():
+            outcome = self._running().evaluate(arrange(batches))
+        return outcome.loss_sum, outcome.label_tokens
+
+    def save_model(self, directory: Path) -> None:
+        """Safetensors (and index), config.json, generation_config.json: what `from_pretrained` reads."""
+        self._running()
+        with translated():
+            self._engine.save_weights(str(directory), MAX_SHARD)
+        saved = copy.deepcopy(self._model_config)
+        saved.dtype = self._skeleton.dtype
+        saved.architectures = [type(self._skeleton.model).__name__]
+        saved.save_pretrained(directory)
+        generation_config(self._source, self._model_config).save_pretrained(directory)
+
+    def save_state(self, directory: Path) -> None:
+        """What the model files lack to go on bit by bit, under directory/spillway/."""
+        self._running()
+        state = directory / STATE
+        state.mkdir(parents=True, exist_ok=True)
+        with translated():
+            self._engine.save_state(str(state), self._steps)
+        counts = {"steps": self._steps, "calls": self._calls}
+        (state / "session.json").write_text(json.dumps(counts) + "\n", encoding="utf-8")
+
+    def measured(self) -> dict[str, Any]:
+        """Peaks, bytes and stalls of this process so far; see spillway.protocol.Session."""
+        counters = json.loads(self._engine.counters())
+        self._peak = max(self._peak, heap.peak())
+        tiers = {"dram": self._peak}
+        for name, path in counters.get("paths", {}).items():
+            tiers[name] = volume_bytes(path.get("volume"))
+        return {
+            "tiers": tiers,
+            "process_peak": self._peak,
+            "path_bytes": self._paths(),
+            "stall_seconds": counters.get("stall_seconds", {}),
+            "rehearsed": {"work_bytes": self._rehearsed.work_bytes, "seconds": self._rehearsed.seconds},
+        }
+
+    def write_timeline(self, path: Path) -> None:
+        with gzip.open(path, "wt", encoding="utf-8") as stream:
+            stream.write(self._engine.timeline())
+
+    def close(self) -> None:
+        self._stream = None
+        self._engine.close()
+
+    def _resume(self, checkpoint: Path) -> None:
+        state = checkpoint / STATE
+        try:
+            counts = json.loads((state / "session.json").read_text(encoding="utf-8"))
+            self._steps, self._calls = int(counts["steps"]), int(counts["calls"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{state}: this checkpoint holds no state to go on from: {error}") from error
+        self._engine.load_state(str(state), str(checkpoint), self._steps)
+
+    def _running(self) -> Stream:
+        if self._stream is None:
+            raise RuntimeError("the session is not started")
+        return self._stream
+
+    def _update(self, learning_rate: float) -> dict[str, float]:
+        config = self._config
+        return {
+            "learning_rate": learning_rate,
+            "beta1": config.adam_beta1,
+            "beta2": config.adam_beta2,
+            "epsilon": config.adam_epsilon,
+            "weight_decay": config.weight_decay,
+            "max_grad_norm": config.max_grad_norm,
+        }
+
+    def _paths(self) -> PathBytes:
+        paths = json.loads(self._engine.counters()).get("paths", {})
+        return {name: {"read": path["read"], "written": path["written"]} for name, path in paths.items()}
+
+    def _new_path_bytes(self) -> PathBytes:
+        """Bytes moved since the last call."""
+        before, self._path_bytes = self._path_bytes, self._paths()
+        return {
+            name: {direction: count - before.get(name, {}).get(direction, 0) for direction, count in now.items()}
+            for name, now in self._path_bytes.items()
+        }
+
+
+def native_engine() -> EngineType:
+    from spillway._engine import Engine
+
+    return Engine
+
+
+def work_size(shape: WorkShape) -> WorkSize:
+    tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
+    return WorkSize(shape.micro_batches, shape.micro_batches * tokens)
+
+
+def settings(config: Config, rehearsed: Rehearsed) -> dict[str, Any]:
+    """What the engine plans with; see _engine.pyi."""
+    return {
+        "dram_budget": config.dram_budget or int(heap.available() * (1 - MARGIN)),
+        "process_bytes": rehearsed.process_bytes,
+        "work_bytes": rehearsed.work_bytes,
+        "placement": placement_shares(config.placement),
+        "window": config.window or 0,
+        "storage": [storage(path.directory, path.capacity) for path in config.storage],
+        "profile": profile(config.profile),
+        "seconds": rehearsed.seconds,
+        "threads": torch.get_num_threads(),
+        "run": str(Path(config.output_dir).absolute()),
+        "overwrite": config.overwrite,
+    }
+
+
+def placement_shares(text: str) -> dict[str, float | None]:
+    """Share of each field group in DRAM; None: the planner decides.
+
+    `auto`, `dram`, `path`, or per group `weight=dram,state=path,grad=50%,activation=dram`.
+    """
+    places = {"auto": None, "dram": 1.0, "path": 0.0}
+    if text in places:
+        return dict.fromkeys(GROUPS, places[text])
+    shares: dict[str, float | None] = dict.fromkeys(GROUPS)
+    for part in text.split(","):
+        group, _, place = (piece.strip() for piece in part.partition("="))
+        if group not in GROUPS:
+            raise InputError(f"placement: {group!r} is not a group of fields; there are {', '.join(GROUPS)}")
+        shares[group] = places[place] if place in places else percentage(place, text)
+    return shares
+
+
+def percentage(place: str, text: str) -> float:
+    try:
+        share = float(place.removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not place.endswith("%") or not 0 <= share <= 1:
+        raise InputError(f"placement: {place!r} in {text!r} is neither dram, path, auto nor a share such as 50%")
+    return share
+
+
+def storage(directory: str, capacity: int | None) -> dict[str, Any]:
+    """One storage path; without a capacity, what is free there less a margin."""
+    try:
+        free = shutil.disk_usage(directory).free
+    except OSError as error:
+        raise InputError(f"storage: {directory}: {error.strerror}; it must be a directory that exists") from error
+    return {"directory": directory, "capacity": capacity or int(free * (1 - MARGIN))}
+
+
+def profile(path: str | None) -> dict[str, Any]:
+    """Rates of the machine: from a file, or what is known without measuring."""
+    if path is None:
+        return {"cores": len(os.sched_getaffinity(0))}
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"profile: {path}: {error}") from error
+    if not isinstance(found, dict):
+        raise InputError(f"profile: {path}: not a JSON object")
+    return found
+
+
+def require_weights(directory: Path) -> None:
+    """InputError when there is nothing to load, before anything is measured."""
+    if any((directory / name).exists() for name in ("model.safetensors", "model.safetensors.index.json")):
+        return
+    others = [path.name for path in sorted(directory.glob("*.bin"))]
+    found = f"; {others[0]} is there: save it as safetensors first" if others else ""
+    raise InputError(f"{directory}: no model.safetensors and no model.safetensors.index.json{found}")
+
+
+def generation_config(directory: Path, config: PreTrainedConfig) -> GenerationConfig:
+    if (directory / "generation_config.json").exists():
+        return GenerationConfig.from_pretrained(directory, local_files_only=True)
+    return GenerationConfig.from_model_config(config)
+
+
+def volume_bytes(volume: str | None) -> int:
+    """Bytes that a volume's file holds on its file system."""
+    try:
+        return os.stat(volume).st_blocks * 512 if volume else 0
+    except OSError:
+        return 0
+
+
+@contextmanager
+def translated(*bad_input: type[Exception]) -> Iterator[None]:
+    """The engine's exceptions as ours: too little memory, bad input (ValueError and `bad_input`), or a failed run."""
+    try:
+        yield
+    except SpillwayError:
+        raise
+    except MemoryError as error:
+        raise DoesNotFit(str(error)) from error
+    except (ValueError, *bad_input) as error:
+        raise InputError(str(error)) from error
+    except OSError as error:
+        raise SpillwayError(str(error)) from error

@@ -1,0 +1,89 @@
+"""The command as a process: verbs, help, what it imports, and two signals in a row."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+from spillway.cli import LATER, main
+from spillway.help import reference
+from spillway.keys import KEYS
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+
+
+@pytest.mark.parametrize("verb", LATER)
+def test_verbs_to_come_are_refused_by_name(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb]) == 2
+    assert f"spillway: {verb}: this verb is not available in this release" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [([], "a verb is missing"), (["trian"], "unknown verb 'trian'"), (["resume"], "OUTPUT_DIR"),
+     (["resume", "/nowhere"], "holds no run"), (["train"], "model: this key is required"),
+     (["train", "--json"], "unknown key 'json'")],
+)  # fmt: skip
+def test_bad_command_lines(words: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    caught = capsys.readouterr()
+    assert part in caught.err and caught.err.count("\n") == 1
+    assert caught.out == ""
+
+
+def test_help_names_every_key_and_only_verbs_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    overview = capsys.readouterr().out
+    assert all(verb in overview for verb in ("train", "plan", "resume"))
+    assert not any(f"  {verb} " in overview for verb in LATER)
+    assert main(["train", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"--{name} " in text for name in KEYS)
+
+
+def test_errors_and_help_are_quick_and_a_traceback_is_shown_when_asked() -> None:
+    program = (
+        "import sys; from spillway.cli import main\n"
+        "code = main(['train', '--learning_rat', '1'])\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'rich'} & set(sys.modules)\n"
+        "assert main(['train', '--help']) == 0 and not heavy, heavy\n"
+        "sys.exit(code)\n"
+    )
+    for asked in ("", "1"):
+        environment = os.environ | {"SPILLWAY_TRACEBACK": asked}
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+        assert done.returncode == 2
+        assert "did you mean 'learning_rate'?" in done.stderr
+        assert ("Traceback" in done.stderr) is bool(asked)
+
+
+def test_version_of_the_module_and_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    import spillway
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"spillway {spillway.__version__}\n"
+    done = subprocess.run([sys.executable, "-m", "spillway", "--version"], capture_output=True, text=True)
+    assert done.stdout == f"spillway {spillway.__version__}\n"
+
+
+def test_a_second_signal_stops_at_once_and_says_so(tmp_path: Path) -> None:
+    model = tiny.model_directory(tmp_path / "model")
+    data = tiny.jsonl(tmp_path / "train.jsonl", tiny.text_rows(8))
+    out = tmp_path / "out"
+    command = [sys.executable, str(HERE / "fake_spillway.py"), "train", "--model", str(model), "--dataset", str(data)]
+    environment = os.environ | {"FAKE_SIGNAL": "step:2:SIGINT step:2:SIGTERM"}
+    done = subprocess.run([*command, "--output_dir", str(out)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 143
+    assert "finishing the step in progress" in done.stderr
+    assert "stopping at once" in done.stderr and "not saved" in done.stderr
+    assert not list(out.glob("checkpoint-*"))
+
+
+def test_the_reference_is_made_from_the_table() -> None:
+    written = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+    assert written == reference(), "run scripts/make_reference.py"
+    script = ROOT / "scripts" / "make_reference.py"
+    assert subprocess.run([sys.executable, str(script), "--check"]).returncode == 0

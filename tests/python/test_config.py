@@ -1,0 +1,283 @@
+"""The configuration: precedence, names, refusals, and that config.yaml reads back as itself."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from spillway.checks import check
+from spillway.config import Config, read_file, resolve
+from spillway.errors import InputError
+from spillway.keys import KEYS
+from spillway.values import StoragePath
+
+from spillway import arguments
+
+
+def configured(*words: str) -> Config:
+    return arguments.parse(list(words)).config()
+
+
+def refused(*words: str) -> str:
+    with pytest.raises(InputError) as caught:
+        configured(*words)
+    return str(caught.value)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text("learning_rate: 3e-4\nmax-steps: 7\npacking: true\nstorage: [/a]\neval_strategy: no\n")
+    return path
+
+
+def test_defaults_are_those_of_the_table() -> None:
+    config = configured()
+    assert (config.max_length, config.learning_rate, config.warmup_steps) == (1024, 2e-5, 0)
+    assert (config.compute_dtype, config.optim, config.device, config.durability) == ("bf16", "adamw", "cpu", "none")
+    assert (config.eval_strategy, config.save_strategy) == ("no", "no")
+
+
+def test_command_line_wins_over_file_wins_over_default(file: Path) -> None:
+    config = configured(str(file), "--max_steps", "9", "--storage", "/b")
+    assert (config.learning_rate, config.max_steps, config.packing, config.seed) == (3e-4, 9, True, 42)
+    assert config.storage == [StoragePath("/b")]
+    assert config.eval_strategy == "no"
+
+
+def test_dashes_underscores_equals_and_the_last_one_wins() -> None:
+    config = configured("--max-steps=3", "--max_steps", "4", "--learning-rate", "1e-3", "--max_steps", "-1")
+    assert (config.max_steps, config.learning_rate) == (-1, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "packing"),
+    [
+        (["--packing"], True),
+        (["--packing", "true"], True),
+        (["--packing=false"], False),
+        (["--no-packing"], False),
+        (["--packing", "--no_packing"], False),
+        (["--packing", "off"], False),
+    ],
+)
+def test_flags(words: list[str], packing: bool) -> None:
+    config = configured(*words)
+    assert config.packing is packing
+    assert config.eval_packing is packing
+
+
+def test_a_flag_leaves_the_configuration_file_alone(file: Path) -> None:
+    assert configured("--overwrite", str(file)).max_steps == 7
+    assert configured("--resume_from_checkpoint", str(file)).resume_from_checkpoint is True
+
+
+def test_lists_grow_and_sizes_are_bytes() -> None:
+    config = configured("--storage", "/a,capacity=2GiB", "--dram_budget", "4GiB")
+    assert config.storage == [StoragePath("/a", 2**31)]
+    assert config.dram_budget == 2**32
+    assert config.durability == "checkpoint"
+
+
+def test_resolved_from_other_keys() -> None:
+    config = configured("--seed", "5", "--eval_steps", "10", "--save_steps", "0.5", "--eval_dataset", "somewhere")
+    assert (config.data_seed, config.eval_strategy, config.save_strategy) == (5, "steps", "steps")
+    assert configured("--eval_dataset", "somewhere").eval_strategy == "epoch"
+    assert configured("--eval_strategy", "steps", "--logging_steps", "3").eval_steps == 3
+
+
+@pytest.mark.parametrize("name", ["adamw_torch", "adamw_torch_fused", "adamw"])
+def test_other_names_of_adamw(name: str) -> None:
+    assert configured("--optim", name).optim == "adamw"
+
+
+def test_old_and_other_names() -> None:
+    assert configured("--warmup_ratio", "0.1").warmup_steps == 0.1
+    assert configured("--bf16").compute_dtype == "bf16"
+    assert configured("--no-bf16").compute_dtype == "fp32"
+    config = configured("--gradient_checkpointing", "true")
+    assert "always recomputes" in config.notices[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--learning_rat", "1"], ["'learning_rat'", "'learning_rate'"]),
+        (["--xyzzy", "1"], ["'xyzzy'", "--help"]),
+        (["--max_steps", "many"], ["max_steps", "'many'", "whole number"]),
+        (["--max_steps", "0"], ["max_steps", "-1 or a whole number"]),
+        (["--max_steps", "1.5"], ["max_steps", "'1.5'"]),
+        (["--learning_rate", "-1"], ["learning_rate", "0 or more"]),
+        (["--learning_rate", "nan"], ["learning_rate"]),
+        (["--adam_beta1", "1"], ["adam_beta1", "not including, 1"]),
+        (["--per_device_train_batch_size", "0"], ["per_device_train_batch_size", "1 or more"]),
+        (["--dram_budget", "4G"], ["dram_budget", "'4G'", "4GiB"]),
+        (["--packing=maybe"], ["packing", "'maybe'", "true or false"]),
+        (["--lr_scheduler_type", "lineer"], ["lr_scheduler_type", "linear, cosine"]),
+        (["--optim", "sgd"], ["optim", "'sgd'"]),
+        (["--max_length"], ["--max_length", "value is missing"]),
+        (["--max_length", "--packing"], ["--max_length", "value is missing"]),
+        (["--no-packing=true"], ["no-packing", "no value"]),
+        (["--no-max_steps"], ["no-max_steps"]),
+        (["a.yaml", "b.yaml"], ["a.yaml and b.yaml"]),
+        (["none.yaml"], ["none.yaml", "no such"]),
+        (["--warmup_ratio", "1"], ["warmup_ratio", "below 1"]),
+        (["--warmup_ratio", "0.1", "--warmup_steps", "5"], ["warmup_ratio", "warmup_steps"]),
+        (["--bf16", "--compute_dtype", "fp32"], ["bf16", "compute_dtype"]),
+    ],
+)
+def test_refused_by_name(words: list[str], parts: list[str]) -> None:
+    message = refused(*words)
+    assert all(part in message for part in parts), message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--storage_device", "/dev/sdz"],
+        ["--erase"],
+        ["--durability", "step"],
+        ["--state_format", "bf16"],
+        ["--state_format", "int8"],
+        ["--method", "lora"],
+        ["--method", "lsp"],
+        ["--lora_r", "8"],
+        ["--lsp_rank", "64"],
+        ["--node", "0=4GiB"],
+        ["--device", "cuda"],
+        ["--device", "cuda:1"],
+        ["--device", "simulated"],
+        ["--gpu_memory", "8GiB"],
+        ["--storage", "/a", "--storage", "/b"],
+        ["--trainable", "layers"],
+        ["--frozen", "embed"],
+        ["--report_to", "wandb"],
+    ],
+)
+def test_features_to_come_are_refused_by_name(words: list[str]) -> None:
+    message = refused(*words)
+    assert message.startswith(words[0][2:]) and "not available in this release" in message
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ("max_steps: 1\nmax_steps: 2\n", ["run.yaml:2", "max_steps", "twice"]),
+        ("max-steps: 1\nmax_steps: 2\n", ["max_steps", "twice"]),
+        ("- 1\n", ["run.yaml", "keys and values"]),
+        ("a: [1\n", ["run.yaml:", "not valid YAML"]),
+        ("learning_rte: 1\n", ["run.yaml", "learning_rte", "'learning_rate'"]),
+        ("max_steps: many\n", ["run.yaml: max_steps", "'many'"]),
+        ("optim: {a: 1}\n", ["optim", "one of"]),
+        ("max_steps: true\n", ["max_steps"]),
+        ("model: [a, b]\n", ["model"]),
+        ("device: cuda\n", ["run.yaml: device", "release"]),
+        ("1: 2\n", ["unknown key '1'"]),
+        ("a: !!python/object:os.system x\n", ["not valid YAML"]),
+    ],
+)
+def test_bad_files(tmp_path: Path, content: str, parts: list[str]) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(content)
+    message = refused(str(path))
+    assert all(part in message for part in parts), message
+
+
+def test_empty_file_is_all_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("# nothing\n")
+    assert configured(str(path)).values() == configured().values()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"storage": ["/a,capacity=3GiB"], "placement": "weight=dram,state=path", "dram_budget": "2GB"},
+        {"lr_scheduler_kwargs": {"min_lr": "1e-6"}, "warmup_steps": 0.1, "logging_steps": 0.5, "learning_rate": 1e-8},
+        {"model": "name/of-hub", "output_dir": "relative", "packing": True, "eval_packing": False, "device": "cpu"},
+    ],
+)
+def test_written_configuration_reads_back_as_itself(tmp_path: Path, given: dict[str, Any]) -> None:
+    config = resolve(given, {})
+    path = tmp_path / "config.yaml"
+    path.write_text(config.text())
+    again = resolve(read_file(path), {})
+    assert again.values() == config.values()
+    assert set(yaml.safe_load(config.text())) == set(KEYS)
+
+
+def test_orders_to_one_call_are_not_written_down() -> None:
+    text = configured("--overwrite", "--resume_from_checkpoint", "auto").text()
+    assert yaml.safe_load(text)["overwrite"] is False
+    assert yaml.safe_load(text)["resume_from_checkpoint"] is None
+
+
+def test_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows.jsonl").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    config = configured("--dataset", "rows.jsonl", "--eval_dataset", "of/hub", "--output_dir", "out")
+    assert config.dataset == str(tmp_path / "rows.jsonl")
+    assert config.eval_dataset == "of/hub"
+    assert config.output_dir == str(tmp_path / "out")
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> dict[str, str]:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (tmp_path / "rows.jsonl").write_text("{}")
+    return {"model": str(model), "dataset": str(tmp_path / "rows.jsonl"), "output_dir": str(tmp_path / "out")}
+
+
+def test_checks_accept_what_is_good(good: dict[str, str], tmp_path: Path) -> None:
+    check(resolve(good, {"storage": [str(tmp_path)], "placement": "state=path"}))
+
+
+def test_more_than_one_process_is_refused(good: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    check(resolve(good, {}))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="2 processes"):
+        check(resolve(good, {}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"model": None}, ["model", "required"]),
+        ({"dataset": None}, ["dataset", "required"]),
+        ({"output_dir": None}, ["output_dir", "required"]),
+        ({"model": "{tmp}/none"}, ["model", "no directory"]),
+        ({"model": "{tmp}"}, ["model", "config.json"]),
+        ({"model": "{tmp}/rows.jsonl"}, ["model", "is a file"]),
+        ({"tokenizer": "./none"}, ["tokenizer", "no directory"]),
+        ({"dataset": "{tmp}/none.jsonl"}, ["dataset", "no file"]),
+        ({"dataset": "none.txt"}, ["dataset", "no file"]),
+        ({"dataset": "{tmp}/model"}, ["dataset", "is a directory"]),
+        ({"dataset": "{tmp}/model/config.json", "dataset_split": "test"}, ["dataset_split"]),
+        ({"eval_dataset": "{tmp}/none.jsonl"}, ["eval_dataset", "no file"]),
+        ({"eval_steps": 5}, ["eval_dataset", "eval_steps"]),
+        ({"eval_on_start": True}, ["eval_dataset", "eval_on_start"]),
+        ({"prompt_field": "q"}, ["completion_field"]),
+        ({"completion_field": "a"}, ["prompt_field"]),
+        ({"messages_field": "m", "dataset_text_field": "t"}, ["messages_field"]),
+        ({"placement": "path"}, ["storage", "placement"]),
+        ({"placement": "grad=50%"}, ["storage", "placement"]),
+        ({"storage": ["{tmp}/none"]}, ["storage", "no directory"]),
+        ({"storage": ["{tmp}/rows.jsonl"]}, ["storage", "no directory"]),
+        ({"profile": "{tmp}/none.json"}, ["profile", "no file"]),
+        ({"chat_template_path": "{tmp}/none.jinja"}, ["chat_template_path"]),
+    ],
+)
+def test_checks_between_keys(good: dict[str, str], tmp_path: Path, changes: dict[str, Any], parts: list[str]) -> None:
+    def placed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [placed(item) for item in value]
+        return value.replace("{tmp}", str(tmp_path)) if isinstance(value, str) else value
+
+    config = resolve(good | {name: placed(value) for name, value in changes.items()}, {})
+    with pytest.raises(InputError) as caught:
+        check(config)
+    assert all(part in str(caught.value) for part in parts), str(caught.value)

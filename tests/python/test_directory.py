@@ -1,0 +1,183 @@
+"""Rules of output_dir, checkpoints put in place at once, and the rows of metrics.jsonl."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spillway.config import CONFIG_HEADER, Config, resolve
+from spillway.directory import RUN_STATE, Start
+from spillway.errors import InputError
+
+from spillway import checkpoints, directory, records
+
+
+def configured(output_dir: Path, **keys: Any) -> Config:
+    return resolve({"model": "of/hub", "output_dir": str(output_dir)}, keys)
+
+
+def checkpoint(output_dir: Path, step: int, resumable: bool = True) -> Path:
+    path = output_dir / f"checkpoint-{step}"
+    path.mkdir(parents=True)
+    (path / "model.safetensors").write_text(f"weights {step}")
+    (path / "config.json").write_text("{}")
+    if resumable:
+        (path / RUN_STATE).parent.mkdir()
+        (path / RUN_STATE).write_text("{}")
+    return path
+
+
+def refused(config: Config) -> str:
+    with pytest.raises(InputError) as caught:
+        directory.decide(config)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_an_empty_or_missing_directory_is_a_fresh_start(tmp_path: Path, there: bool) -> None:
+    output_dir = tmp_path / "a" / "b"
+    if there:
+        output_dir.mkdir(parents=True)
+        (output_dir / "notes.md").write_text("mine")
+    for asked in (None, "auto"):
+        start = directory.decide(configured(output_dir, resume_from_checkpoint=asked))
+        assert start == Start(output_dir, None, clear=False)
+    assert output_dir.exists() is there
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "summary.json", "model.safetensors", "config.json", "checkpoint-5"])
+def test_a_run_is_refused_and_overwritten_only_when_asked(tmp_path: Path, name: str) -> None:
+    if name.startswith("checkpoint"):
+        checkpoint(tmp_path, 5, resumable=False)
+    else:
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "notes.md").write_text("mine")
+    message = refused(configured(tmp_path))
+    assert "output_dir" in message and name in message and "--overwrite" in message
+    assert (tmp_path / name).exists()
+    start = directory.decide(configured(tmp_path, overwrite=True))
+    assert (tmp_path / name).exists()
+    directory.prepare(start, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.md"]
+
+
+def test_a_run_that_ended_before_its_first_step_is_none(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG_HEADER)
+    (tmp_path / "plan.json").write_text("{}")
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert directory.decide(configured(tmp_path)).clear
+    (tmp_path / "config.yaml").write_text("max_steps: 3\n")
+    assert "config.yaml" in refused(configured(tmp_path))
+
+
+def test_resume_finds_the_newest_checkpoint_that_can_be_resumed(tmp_path: Path) -> None:
+    assert "no checkpoint" in refused(configured(tmp_path, resume_from_checkpoint=True))
+    checkpoint(tmp_path, 9)
+    checkpoint(tmp_path, 10)
+    checkpoint(tmp_path, 11, resumable=False)
+    (tmp_path / ".tmp-checkpoint-12").mkdir()
+    for asked in (True, "auto"):
+        assert directory.decide(configured(tmp_path, resume_from_checkpoint=asked)) == Start(
+            tmp_path, tmp_path / "checkpoint-10", clear=False
+        )
+    assert "checkpoint-11" in refused(configured(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-11")))
+    assert "no directory" in refused(configured(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-12")))
+
+
+def test_auto_starts_afresh_after_a_crash_but_never_over_weights(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    assert directory.decide(configured(tmp_path, resume_from_checkpoint="auto")).clear
+    (tmp_path / "model.safetensors").write_text("weights")
+    assert "--overwrite" in refused(configured(tmp_path, resume_from_checkpoint="auto"))
+
+
+def test_a_checkpoint_of_another_run_needs_an_empty_directory(tmp_path: Path) -> None:
+    theirs = checkpoint(tmp_path / "theirs", 5)
+    ours = tmp_path / "ours"
+    assert directory.decide(configured(ours, resume_from_checkpoint=str(theirs))).resume == theirs
+    checkpoint(ours, 3)
+    assert "another run" in refused(configured(ours, resume_from_checkpoint=str(theirs)))
+
+
+def test_going_back_removes_what_came_later(tmp_path: Path) -> None:
+    for step in (2, 4, 6):
+        checkpoint(tmp_path, step)
+    rows = [{"step": step, "loss": 0.1 * step} for step in range(1, 8)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 8, "lo')
+    for name in ("model.safetensors", "summary.json", "notes.md"):
+        (tmp_path / name).write_text("x")
+    removed = directory.prepare(Start(tmp_path, tmp_path / "checkpoint-4", clear=False), 4)
+    assert removed == ["checkpoint-6", "3 rows of metrics.jsonl after step 4"]
+    assert list(records.rows(tmp_path / "metrics.jsonl")) == rows[:4]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checkpoint-2",
+        "checkpoint-4",
+        "metrics.jsonl",
+        "notes.md",
+    ]
+
+
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    assert "is a file" in refused(configured(tmp_path / "file"))
+    assert "is a file" in refused(configured(tmp_path / "file" / "below"))
+
+
+def test_the_model_is_never_written_over(tmp_path: Path) -> None:
+    model = checkpoint(tmp_path, 5)
+    assert "own directory" in refused(configured(model, model=str(model), overwrite=True))
+    assert "would remove the model" in refused(configured(tmp_path, model=str(model), overwrite=True))
+    assert model.exists()
+
+
+def test_a_checkpoint_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    def fill(text: str) -> Any:
+        return lambda place: (place / "model.safetensors").write_text(text)
+
+    def fail(place: Path) -> None:
+        (place / "model.safetensors").write_text("half")
+        raise OSError(28, "No space left on device")
+
+    written = checkpoints.write(tmp_path, 3, fill("first"))
+    with pytest.raises(OSError, match="No space"):
+        checkpoints.write(tmp_path, 3, fail)
+    assert (written / "model.safetensors").read_text() == "first"
+    checkpoints.write(tmp_path, 3, fill("second"))
+    assert (written / "model.safetensors").read_text() == "second"
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-3"]
+
+
+def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    for step in (5, 10, 20, 100):
+        checkpoint(tmp_path, step)
+    checkpoints.keep_newest(tmp_path, None)
+    assert len(directory.checkpoints(tmp_path)) == 4
+    checkpoints.keep_newest(tmp_path, 2)
+    assert [step for step, _ in directory.checkpoints(tmp_path)] == [20, 100]
+
+
+def test_the_final_model_is_linked_and_old_shards_go(tmp_path: Path) -> None:
+    (tmp_path / "model-00001-of-00002.safetensors").write_text("old")
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    (tmp_path / "notes.md").write_text("mine")
+    source = checkpoint(tmp_path, 7)
+    (source / "trainer_state.json").write_text("{}")
+    for _ in range(2):
+        checkpoints.publish(source, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checkpoint-7",
+        "config.json",
+        "model.safetensors",
+        "notes.md",
+    ]
+    assert (tmp_path / "model.safetensors").samefile(source / "model.safetensors")
+    assert not (tmp_path / "config.json").samefile(source / "config.json")
+
+
+def test_floats_survive_the_file(tmp_path: Path) -> None:
+    values = [0.1, 1 / 3, 2.0**-1074, 1e22, 5e-324, float(2**53)]
+    metrics = records.Metrics(tmp_path / "metrics.jsonl")
+    for value in values:
+        metrics.add({"loss": value})
+    metrics.close()
+    assert [row["loss"] for row in records.rows(tmp_path / "metrics.jsonl")] == values

@@ -1,0 +1,87 @@
+"""What a person sees: sizes, tables, the bar, the plot."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from fake_session import PLAN
+from rich.console import Console
+from spillway.progress import Display
+from spillway.protocol import StepResult
+
+from spillway import plot, sizes, tables
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (2048, "2.00 KiB"), (15 * 2**20, "15.0 MiB"), (3.25 * 2**30, "3.25 GiB"),
+     (2**41, "2.00 TiB")],
+)  # fmt: skip
+def test_size(count: float, text: str) -> None:
+    assert sizes.size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.25, "250 ms"), (12.34, "12.3 s"), (245, "4 min 05 s"), (7380, "2 h 03 min")]
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert sizes.duration(seconds) == text
+
+
+def shown(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_plan_table_sums_what_shares_a_class_and_a_tier() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    doubled = {**PLAN, "bytes": [*PLAN["bytes"], PLAN["bytes"][0]]}  # type: ignore[misc, index]
+    tables.show_plan(console, doubled)
+    (weight,) = [line for line in shown(console).splitlines() if "weight" in line]
+    assert "8.00 GiB" in weight
+    (used,) = [line for line in shown(console).splitlines() if "used" in line]
+    assert "75 %" in used and "31 %" in used
+
+
+def test_a_plan_that_does_not_fit_says_so() -> None:
+    assert tables.prediction({**PLAN, "fits": False}).startswith("It does not fit.")
+
+
+RESULT = StepResult(20.0, 10, 1.25, 0.5, {"path:0": {"read": 2048, "written": 0}}, skipped=True)
+
+
+def test_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
+    for terminal in (True, False):
+        console = Console(file=io.StringIO(), width=200, force_terminal=terminal)
+        display = Display(console)
+        display.start(0, 4)
+        display.step(1, RESULT, tokens=100, learning_rate=1e-3, logged=True)
+        display.step(2, RESULT, tokens=100, learning_rate=1e-3, logged=False)
+        display.stop()
+        text = shown(console)
+        assert "loss 2.0000" in text and "200 tokens/s" in text and "lr 0.001" in text and "(skipped)" in text
+        assert ("step 1/4" in text) is not terminal
+        assert "step 2/4" not in text
+        assert ("2/4" in text) is terminal
+
+
+@pytest.mark.parametrize("count", [0, 1, 10, 200])
+def test_plot_of_any_number_of_rows(tmp_path: Path, count: int) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    lines = [{"step": step, "loss": 5 / step} for step in range(1, count + 1)]
+    lines += [{"step": count, "eval_loss": 1.0}] if count else []
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    plot.draw(metrics, tmp_path / "loss.png", "Training loss")
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_plot_in_a_process_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    assert plot.plot_apart(tmp_path / "metrics.jsonl", tmp_path / "loss.png", "Title") == ""
+    assert (tmp_path / "loss.png").exists()
+    assert "Error" in plot.plot_apart(tmp_path / "metrics.jsonl", tmp_path / "none" / "loss.png", "Title")
+
+
+def test_running_mean() -> None:
+    assert plot.running_mean((1.0, 3.0, 5.0, 7.0), 2) == [1.0, 2.0, 4.0, 6.0]

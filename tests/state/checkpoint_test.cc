@@ -1,0 +1,425 @@
+#include "spillway/state/checkpoint.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <random>
+
+#include "spillway/state/convert.h"
+#include "tests/state/files.h"
+
+namespace spillway::state {
+namespace {
+
+constexpr auto kBf16 = ComputeType::bf16;
+constexpr auto kFp32 = ComputeType::fp32;
+
+/// Chunks in plain memory, every byte 0xEE to begin with.
+class MemoryStore final : public ChunkStore {
+ public:
+  MemoryStore(const Layout& layout, ComputeType type) : layout_(layout), type_(type) {
+    const auto bytes = field_bytes(type);
+    for (const auto& chunk : layout.chunks()) {
+      weight.emplace_back(chunk.elements * bytes.weight, std::byte{0xEE});
+      state.emplace_back(chunk.elements * bytes.state, std::byte{0xEE});
+    }
+  }
+  void load(std::size_t chunk, std::byte* weight_out, std::byte* state_out) override {
+    if (weight_out != nullptr) std::copy(weight[chunk].begin(), weight[chunk].end(), weight_out);
+    if (state_out != nullptr) std::copy(state[chunk].begin(), state[chunk].end(), state_out);
+  }
+  void store(std::size_t chunk, const std::byte* weight_in, const std::byte* state_in) override {
+    if (weight_in != nullptr) std::copy_n(weight_in, weight[chunk].size(), weight[chunk].begin());
+    if (state_in != nullptr) std::copy_n(state_in, state[chunk].size(), state[chunk].begin());
+    ++stored;
+  }
+
+  ChunkFields fields(std::size_t chunk) {
+    return chunk_fields(type_, layout_.chunks()[chunk].elements, weight[chunk].data(), state[chunk].data());
+  }
+
+  std::vector<std::vector<std::byte>> weight, state;
+  int stored = 0;
+
+ private:
+  const Layout& layout_;
+  ComputeType type_;
+};
+
+/// A model's chunks in memory, and the stream that the operations walk.
+struct Model {
+  Model(const std::vector<BlockSpec>& blocks, ComputeType compute, std::uint64_t chunk = 4096)
+      : layout(blocks, chunk), type(compute), store(layout, compute), scratch(scratch_bytes(layout, compute)) {}
+
+  ChunkStream stream() { return {layout, type, store, scratch}; }
+
+  /// Bits of one field of every element of a tensor, in order, as text.
+  template <class T>
+  std::string field(const std::string& name, T* (*data)(const ChunkFields&)) {
+    std::string out;
+    for (const auto& chunk : layout.chunks()) {
+      for (const auto& span : layout.spans(chunk.id)) {
+        if (layout.tensors()[span.tensor].spec.name != name) continue;
+        const auto* first = data(store.fields(chunk.id)) + span.chunk_first;
+        out.append(reinterpret_cast<const char*>(first), span.elements * sizeof(T));
+      }
+    }
+    return out;
+  }
+  std::string residual(const std::string& name) {
+    return field<std::uint16_t>(name, [](const ChunkFields& f) { return f.residual; });
+  }
+  std::string exp_avg(const std::string& name) {
+    return field<float>(name, [](const ChunkFields& f) { return f.exp_avg; });
+  }
+  std::string exp_avg_sq(const std::string& name) {
+    return field<float>(name, [](const ChunkFields& f) { return f.exp_avg_sq; });
+  }
+  std::string masters(const std::string& name) {
+    std::string out;
+    for (const auto& chunk : layout.chunks()) {
+      for (const auto& span : layout.spans(chunk.id)) {
+        if (layout.tensors()[span.tensor].spec.name != name) continue;
+        std::vector<float> values(span.elements);
+        from_chunk(store.fields(chunk.id), span.chunk_first, values);
+        out += raw(values);
+      }
+    }
+    return out;
+  }
+
+  Layout layout;
+  ComputeType type;
+  MemoryStore store;
+  std::vector<std::byte> scratch;
+};
+
+std::vector<BlockSpec> small_model() {
+  return {
+      {"embed", BlockRole::embedding, {{"embed.weight", {50, 100}}}},
+      {"layer", BlockRole::layer, {{"layer.w", {70, 100}}, {"layer.norm", {100}}, {"layer.scale", {}}}},
+      {"head", BlockRole::head, {{"head.weight", {50, 100}}}},
+  };
+}
+
+std::uint64_t elements_of(const TensorSpec& tensor) {
+  std::uint64_t out = 1;
+  for (const auto size : tensor.shape) out *= static_cast<std::uint64_t>(size);
+  return out;
+}
+
+std::string random_bytes(std::size_t size, std::mt19937_64& random) {
+  std::string out(size, '\0');
+  for (auto& c : out) c = static_cast<char>(random());
+  return out;
+}
+
+/// Writes `blocks` with random bits of type `dtype`; returns the bytes by name.
+std::map<std::string, std::string> write_model(const std::filesystem::path& directory,
+                                               const std::vector<BlockSpec>& blocks, const std::string& dtype,
+                                               Bytes unit, Bytes max_shard = 50'000'000'000) {
+  std::mt19937_64 random(9);
+  std::vector<TensorOut> list;
+  std::map<std::string, std::string> data;
+  for (const auto& block : blocks) {
+    for (const auto& tensor : block.tensors) {
+      list.push_back({tensor.name, dtype, tensor.shape});
+      data[tensor.name] = random_bytes(elements_of(tensor) * unit, random);
+    }
+  }
+  SafetensorsWriter writer(directory, "model", list, max_shard);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    writer.write(i, 0, std::as_bytes(std::span(std::as_const(data[list[i].name]))));
+  }
+  writer.finish();
+  return data;
+}
+
+std::map<std::string, std::string> read_file(const std::filesystem::path& path) {
+  const SafetensorsReader reader(path);
+  std::map<std::string, std::string> out;
+  for (const auto& [name, tensor] : reader.tensors()) {
+    std::string data(tensor.elements * tensor.element_bytes, '\0');
+    reader.read(tensor, 0, tensor.elements, reinterpret_cast<std::byte*>(data.data()));
+    out[name] = data;
+  }
+  return out;
+}
+
+/// Padding: what lies in no tensor.
+void expect_padding_is_zero(Model& model) {
+  for (const auto& chunk : model.layout.chunks()) {
+    std::vector<bool> used(chunk.elements, false);
+    for (const auto& span : model.layout.spans(chunk.id)) {
+      for (std::uint64_t i = 0; i < span.elements; ++i) used[span.chunk_first + i] = true;
+    }
+    const auto fields = model.store.fields(chunk.id);
+    for (std::uint64_t i = 0; i < chunk.elements; ++i) {
+      if (used[i]) continue;
+      float master = 1;
+      from_chunk(fields, i, {&master, 1});
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(master), 0U);
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(fields.exp_avg[i]), 0U);
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(fields.exp_avg_sq[i]), 0U);
+    }
+  }
+}
+
+bool all_zero(const std::string& bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](char c) { return c == 0; });
+}
+
+void randomise(Model& model, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (auto* group : {&model.store.weight, &model.store.state}) {
+    for (auto& chunk : *group) {
+      for (auto& byte : chunk) byte = static_cast<std::byte>(random());
+    }
+  }
+}
+
+TEST(LoadWeights, StartsExactlyFromFp32) {
+  TempDir dir;
+  const auto data = write_model(dir.path(), small_model(), "F32", 4, 20'000);
+  for (const auto type : {kBf16, kFp32}) {
+    Model model(small_model(), type);
+    load_weights(model.stream(), SafetensorsReader(dir.path()));
+    for (const auto& [name, bytes] : data) {
+      EXPECT_EQ(model.masters(name), bytes) << name;
+      EXPECT_TRUE(all_zero(model.exp_avg(name)) && all_zero(model.exp_avg_sq(name))) << name;
+    }
+    if (type == kBf16) {
+      EXPECT_FALSE(all_zero(model.residual("layer.w")));
+    }
+    expect_padding_is_zero(model);
+  }
+}
+
+TEST(LoadWeights, StartsExactlyFromBf16WithNoResidual) {
+  TempDir dir;
+  const auto data = write_model(dir.path(), small_model(), "BF16", 2);
+  Model model(small_model(), kBf16);
+  load_weights(model.stream(), SafetensorsReader(dir.path()));
+  for (const auto& [name, bytes] : data) {
+    EXPECT_TRUE(all_zero(model.residual(name))) << name;
+    const auto masters = model.masters(name);
+    for (std::size_t i = 0; i < bytes.size() / 2; ++i) {
+      ASSERT_EQ(masters.substr(4 * i, 4), std::string(2, '\0') + bytes.substr(2 * i, 2));
+    }
+  }
+  expect_padding_is_zero(model);
+}
+
+TEST(LoadWeights, StartsExactlyFromFp16) {
+  TempDir dir;
+  write_model(dir.path(), small_model(), "F16", 2);
+  const SafetensorsReader reader(dir.path());
+  Model bf16(small_model(), kBf16), fp32(small_model(), kFp32);
+  load_weights(bf16.stream(), reader);
+  load_weights(fp32.stream(), reader);
+  for (const auto& [name, tensor] : reader.tensors()) {
+    std::vector<float> values(tensor.elements);
+    reader.read_fp32(tensor, 0, tensor.elements, values.data());
+    EXPECT_EQ(bf16.masters(name), raw(values)) << name;
+    EXPECT_EQ(fp32.masters(name), raw(values)) << name;
+  }
+  EXPECT_FALSE(all_zero(bf16.residual("layer.w"))) << "fp16 has bits that bf16 lacks";
+}
+
+TEST(LoadWeights, FindsTensorsUnderOtherNames) {
+  TempDir dir;
+  const std::vector<BlockSpec> stored{{"layer", BlockRole::layer, {{"old.w", {70, 100}}, {"extra", {3}}}}};
+  const std::vector<BlockSpec> wanted{{"layer", BlockRole::layer, {{"new.w", {70, 100}}}}};
+  const auto data = write_model(dir.path(), stored, "F32", 4);
+  Model model(wanted, kFp32);
+  load_weights(model.stream(), SafetensorsReader(dir.path()), {{"new.w", "old.w"}});
+  EXPECT_EQ(model.masters("new.w"), data.at("old.w"));
+}
+
+TEST(LoadWeights, WhatDoesNotFitIsNamedAndNothingIsStored) {
+  TempDir dir;
+  const auto file = (dir / "model.safetensors").string();
+  const auto refused = [&](const std::vector<BlockSpec>& stored, const std::string& dtype, Bytes unit,
+                           std::vector<std::string> parts) {
+    write_model(dir.path(), stored, dtype, unit);
+    Model model(small_model(), kBf16);
+    parts.push_back(file);
+    expect_error(ErrorCode::bad_input, parts, [&] { load_weights(model.stream(), SafetensorsReader(dir.path())); });
+    EXPECT_EQ(model.store.stored, 0);
+  };
+  auto other = small_model();
+  other[1].tensors[0].shape = {100, 70};
+  refused(other, "BF16", 2, {"tensor layer.w", "[100, 70]", "[70, 100]"});
+  other = small_model();
+  other[1].tensors[2].shape = {1};
+  refused(other, "BF16", 2, {"tensor layer.scale", "[1]", "[]"});
+  other = small_model();
+  other[2].tensors[0].name = "model.head.weight";
+  refused(other, "BF16", 2, {"no tensor head.weight", "it has model.head.weight"});
+  refused(small_model(), "I64", 8, {"tensor embed.weight", "I64", "BF16"});
+}
+
+TEST(SaveWeights, WritesTheBitsOfTheWeightsInShards) {
+  for (const auto type : {kBf16, kFp32}) {
+    TempDir dir;
+    Model model(small_model(), type);
+    randomise(model, 4);
+    save_weights(model.stream(), dir.path(), {.max_shard = 30'000, .names = {{"head.weight", "lm_head.weight"}}});
+    EXPECT_TRUE(names_in(dir.path()).contains("model.safetensors.index.json"));
+    const SafetensorsReader reader(dir.path());
+    ASSERT_EQ(reader.tensors().size(), 5U);
+    for (const auto& tensor : model.layout.tensors()) {
+      const auto name = tensor.spec.name == "head.weight" ? "lm_head.weight" : tensor.spec.name;
+      const auto* stored = reader.find(name);
+      ASSERT_NE(stored, nullptr) << name;
+      EXPECT_EQ(stored->dtype, type == kBf16 ? "BF16" : "F32");
+      EXPECT_EQ(stored->shape, tensor.spec.shape);
+      const auto bits =
+          type == kBf16
+              ? model.field<std::uint16_t>(
+                    tensor.spec.name, [](const ChunkFields& f) { return reinterpret_cast<std::uint16_t*>(f.weight); })
+              : model.masters(tensor.spec.name);
+      EXPECT_EQ(read_file(dir.path())[name], bits);
+    }
+  }
+}
+
+TEST(SaveState, HoldsTheFieldsByTensor) {
+  TempDir dir;
+  Model model(small_model(), kBf16);
+  randomise(model, 4);
+  save_state(model.stream(), dir / "spillway");
+  EXPECT_EQ(names_in(dir / "spillway"),
+            (std::set<std::string>{"residual.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors"}));
+  const auto residual = read_file(dir / "spillway/residual.safetensors");
+  const auto exp_avg = read_file(dir / "spillway/exp_avg.safetensors");
+  const auto exp_avg_sq = read_file(dir / "spillway/exp_avg_sq.safetensors");
+  ASSERT_EQ(residual.size(), 5U);
+  for (const auto& tensor : model.layout.tensors()) {
+    const auto& name = tensor.spec.name;
+    EXPECT_EQ(residual.at(name), model.residual(name));
+    EXPECT_EQ(exp_avg.at(name), model.exp_avg(name));
+    EXPECT_EQ(exp_avg_sq.at(name), model.exp_avg_sq(name));
+  }
+  const SafetensorsReader reader(dir / "spillway/residual.safetensors");
+  EXPECT_EQ(reader.find("layer.w")->dtype, "U16");
+  EXPECT_EQ(reader.find("layer.w")->shape, (std::vector<std::int64_t>{70, 100}));
+}
+
+TEST(LoadState, GivesBackEveryBitWhateverTheChunks) {
+  std::mt19937_64 random(6);
+  for (int round = 0; round < 10; ++round) {
+    const auto type = round % 2 == 0 ? kBf16 : kFp32;
+    TempDir dir;
+    Model saved(small_model(), type, 1 + random() % 10'000);
+    randomise(saved, random());
+    save_weights(saved.stream(), dir.path(), {.max_shard = 1 + random() % 60'000});
+    save_state(saved.stream(), dir / "spillway");
+    Model loaded(small_model(), type, 1 + random() % 10'000);
+    load_state(loaded.stream(), dir / "spillway", dir.path());
+    for (const auto& tensor : saved.layout.tensors()) {
+      const auto& name = tensor.spec.name;
+      ASSERT_EQ(loaded.masters(name), saved.masters(name)) << name;
+      ASSERT_EQ(loaded.exp_avg(name), saved.exp_avg(name)) << name;
+      ASSERT_EQ(loaded.exp_avg_sq(name), saved.exp_avg_sq(name)) << name;
+      if (type == kBf16) {
+        ASSERT_EQ(loaded.residual(name), saved.residual(name)) << name;
+      }
+    }
+    expect_padding_is_zero(loaded);
+  }
+}
+
+/// A checkpoint of small_model() in bf16, and a model that it is to be loaded into.
+class LoadStateErrors : public ::testing::Test {
+ protected:
+  void save(const std::vector<BlockSpec>& blocks, ComputeType type) {
+    Model model(blocks, type);
+    randomise(model, 1);
+    save_weights(model.stream(), dir_.path());
+    save_state(model.stream(), dir_ / "spillway");
+  }
+  void refused(ComputeType type, const std::vector<std::string>& parts) {
+    Model model(small_model(), type);
+    expect_error(ErrorCode::bad_input, parts, [&] { load_state(model.stream(), dir_ / "spillway", dir_.path()); });
+    EXPECT_EQ(model.store.stored, 0);
+  }
+  TempDir dir_;
+};
+
+TEST_F(LoadStateErrors, AMissingFileIsNamed) {
+  save(small_model(), kBf16);
+  std::filesystem::remove(dir_ / "spillway/exp_avg_sq.safetensors");
+  refused(kBf16, {(dir_ / "spillway/exp_avg_sq.safetensors").string(), "no such file"});
+  std::filesystem::remove_all(dir_ / "spillway");
+  refused(kBf16, {(dir_ / "spillway/residual.safetensors").string()});
+}
+
+TEST_F(LoadStateErrors, AnotherComputeTypeIsNamed) {
+  save(small_model(), kBf16);
+  refused(kFp32, {"tensor embed.weight", "BF16", "F32"});
+}
+
+TEST_F(LoadStateErrors, AnotherModelIsNamed) {
+  auto other = small_model();
+  other[1].tensors[0].shape = {7, 1000};
+  save(other, kBf16);
+  refused(kBf16, {"tensor layer.w", "[7, 1000]", "[70, 100]"});
+}
+
+TEST_F(LoadStateErrors, StateOfAnotherShapeOrTypeIsNamed) {
+  save(small_model(), kBf16);
+  const auto replace = [&](const char* field, const std::string& dtype, Bytes unit,
+                           const std::vector<BlockSpec>& blocks) {
+    TempDir other;
+    write_model(other.path(), blocks, dtype, unit);
+    std::filesystem::rename(other / "model.safetensors", dir_ / "spillway" / (std::string(field) + ".safetensors"));
+  };
+  auto blocks = small_model();
+  blocks[0].tensors[0].shape = {100, 50};
+  replace("exp_avg", "F32", 4, blocks);
+  refused(kBf16, {"tensor embed.weight", "[100, 50]", "[50, 100]", "exp_avg.safetensors"});
+  replace("exp_avg", "BF16", 2, small_model());
+  refused(kBf16, {"tensor embed.weight", "BF16", "F32", "exp_avg.safetensors"});
+  blocks = small_model();
+  blocks[1].tensors.push_back({"layer.more", {3}});
+  replace("exp_avg", "F32", 4, blocks);
+  refused(kBf16, {"exp_avg.safetensors", "layer.more"});
+  blocks = small_model();
+  blocks.pop_back();
+  replace("exp_avg", "F32", 4, blocks);
+  refused(kBf16, {"exp_avg.safetensors", "no tensor head.weight"});
+}
+
+TEST(ChunkStream, TooLittleScratchIsAFaultOfTheCaller) {
+  TempDir dir;
+  Model model(small_model(), kBf16);
+  model.scratch.pop_back();
+  expect_error(ErrorCode::internal, {"scratch"}, [&] { save_state(model.stream(), dir / "spillway"); });
+  expect_error(ErrorCode::internal, {"scratch"}, [&] { save_weights(model.stream(), dir.path()); });
+  EXPECT_TRUE(names_in(dir.path()).empty());
+}
+
+TEST(ChunkStream, AnErrorOfTheStorePassesAndLeavesNoFile) {
+  class Broken final : public ChunkStore {
+    void load(std::size_t, std::byte*, std::byte*) override { throw Error(ErrorCode::corrupt, "bad chunk"); }
+    void store(std::size_t, const std::byte*, const std::byte*) override {}
+  };
+  TempDir dir;
+  Model model(small_model(), kBf16);
+  Broken broken;
+  const ChunkStream stream{model.layout, model.type, broken, model.scratch};
+  expect_error(ErrorCode::corrupt, {"bad chunk"}, [&] { save_weights(stream, dir.path()); });
+  expect_error(ErrorCode::corrupt, {"bad chunk"}, [&] { save_state(stream, dir / "spillway"); });
+  EXPECT_EQ(names_in(dir.path()), std::set<std::string>{"spillway"});
+  EXPECT_TRUE(names_in(dir / "spillway").empty());
+}
+
+TEST(SaveState, ADirectoryThatCannotBeMadeIsNamed) {
+  TempDir dir;
+  Model model(small_model(), kBf16);
+  expect_error(ErrorCode::io, {(dir / "a/b").string()}, [&] { save_state(model.stream(), dir / "a/b"); });
+}
+
+}  // namespace
+}  // namespace spillway::state

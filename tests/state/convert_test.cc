@@ -1,0 +1,98 @@
+#include "spillway/state/convert.h"
+
+#include <bit>
+#include <limits>
+#include <random>
+
+#include "tests/state/files.h"
+
+namespace spillway::state {
+namespace {
+
+constexpr std::uint64_t kElements = kChunkGranule;
+
+struct Memory {
+  explicit Memory(ComputeType type)
+      : weight(kElements * field_bytes(type).weight, std::byte{0xEE}),
+        state(kElements * field_bytes(type).state, std::byte{0xEE}),
+        fields(chunk_fields(type, kElements, weight.data(), state.data())) {}
+  std::vector<std::byte> weight, state;
+  ChunkFields fields;
+};
+
+std::vector<float> awkward_masters() {
+  std::vector<float> out{0.0F,
+                         -0.0F,
+                         1.0F,
+                         std::numeric_limits<float>::max(),
+                         std::numeric_limits<float>::denorm_min(),
+                         std::numeric_limits<float>::infinity(),
+                         std::bit_cast<float>(0x7FC01234U),
+                         std::bit_cast<float>(0x3F808000U),
+                         std::bit_cast<float>(0xFFFFFFFFU)};
+  std::mt19937_64 random(2);
+  while (out.size() < 500) out.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(random())));
+  return out;
+}
+
+TEST(Convert, FieldsLieOneAfterTheOther) {
+  Memory bf16(ComputeType::bf16);
+  auto* state = bf16.state.data();
+  EXPECT_EQ(reinterpret_cast<std::byte*>(bf16.fields.residual), state);
+  EXPECT_EQ(reinterpret_cast<std::byte*>(bf16.fields.exp_avg), state + 2 * kElements);
+  EXPECT_EQ(reinterpret_cast<std::byte*>(bf16.fields.exp_avg_sq), state + 6 * kElements);
+  Memory fp32(ComputeType::fp32);
+  EXPECT_EQ(fp32.fields.residual, nullptr);
+  EXPECT_EQ(reinterpret_cast<std::byte*>(fp32.fields.exp_avg), fp32.state.data());
+  EXPECT_EQ(reinterpret_cast<std::byte*>(fp32.fields.exp_avg_sq), fp32.state.data() + 4 * kElements);
+  const auto weight_only = chunk_fields(ComputeType::bf16, kElements, bf16.weight.data(), nullptr);
+  EXPECT_EQ(weight_only.residual, nullptr);
+  EXPECT_EQ(weight_only.exp_avg, nullptr);
+}
+
+TEST(Convert, MastersSurviveBitForBitAndNothingElseChanges) {
+  const auto masters = awkward_masters();
+  for (const auto type : {ComputeType::bf16, ComputeType::fp32}) {
+    Memory memory(type);
+    const Memory before(type);
+    constexpr std::uint64_t kFirst = 37;
+    to_chunk(masters, memory.fields, kFirst);
+    std::vector<float> again(masters.size());
+    from_chunk(memory.fields, kFirst, again);
+    EXPECT_EQ(raw(again), raw(masters));
+    const auto unit = field_bytes(type).weight;
+    for (std::size_t i = 0; i < memory.weight.size(); ++i) {
+      const bool inside = i >= kFirst * unit && i < (kFirst + masters.size()) * unit;
+      if (!inside) {
+        ASSERT_EQ(memory.weight[i], before.weight[i]) << i;
+      }
+    }
+    const auto* moments = reinterpret_cast<const std::byte*>(memory.fields.exp_avg);
+    for (std::size_t i = 0; i < kElements * 8; ++i) ASSERT_EQ(moments[i], std::byte{0xEE});
+  }
+}
+
+TEST(Convert, ABf16MasterHasNoResidual) {
+  Memory memory(ComputeType::bf16);
+  const std::vector<float> masters{1.5F, -2.0F, 0.0F, std::bit_cast<float>(0xFF7F0000U)};
+  to_chunk(masters, memory.fields, 0);
+  for (std::size_t i = 0; i < masters.size(); ++i) {
+    EXPECT_EQ(memory.fields.residual[i], 0);
+    EXPECT_EQ(reinterpret_cast<const std::uint16_t*>(memory.weight.data())[i],
+              std::bit_cast<std::uint32_t>(masters[i]) >> 16U);
+  }
+}
+
+TEST(Convert, OutOfRangeIsAFaultOfTheCaller) {
+  Memory memory(ComputeType::bf16);
+  std::vector<float> masters(2);
+  to_chunk(masters, memory.fields, kElements - 2);
+  to_chunk({}, memory.fields, kElements);
+  expect_error(ErrorCode::internal, {"2 elements at 2047"}, [&] { to_chunk(masters, memory.fields, kElements - 1); });
+  expect_error(ErrorCode::internal, {"2 elements"}, [&] { from_chunk(memory.fields, kElements + 1, masters); });
+  const auto weight_only = chunk_fields(ComputeType::bf16, kElements, memory.weight.data(), nullptr);
+  expect_error(ErrorCode::internal, {"residual"}, [&] { to_chunk(masters, weight_only, 0); });
+}
+
+}  // namespace
+}  // namespace spillway::state

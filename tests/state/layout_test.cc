@@ -1,0 +1,171 @@
+#include "spillway/state/layout.h"
+
+#include <random>
+
+#include "tests/state/files.h"
+
+namespace spillway::state {
+namespace {
+
+std::vector<BlockSpec> random_model(std::mt19937_64& random) {
+  const auto pick = [&](std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+  };
+  std::vector<BlockSpec> blocks;
+  const auto hidden = pick(1, 300);
+  blocks.push_back({"embed", BlockRole::embedding, {{"embed.weight", {pick(1, 4000), hidden}}}});
+  const auto layers = pick(1, 4);
+  for (std::int64_t i = 0; i < layers; ++i) {
+    BlockSpec layer{"layer." + std::to_string(i), BlockRole::layer, {}};
+    const auto tensors = pick(1, 6);
+    for (std::int64_t t = 0; t < tensors; ++t) {
+      std::vector<std::int64_t> shape(static_cast<std::size_t>(pick(0, 3)));
+      for (auto& size : shape) size = pick(1, 40);
+      layer.tensors.push_back({layer.name + "." + std::to_string(t), shape, pick(0, 1) == 1});
+    }
+    blocks.push_back(layer);
+  }
+  if (pick(0, 1) == 1) blocks.push_back({"head", BlockRole::head, {{"head.weight", {pick(1, 4000), hidden}}}});
+  return blocks;
+}
+
+/// Every element of every tensor lies in exactly one chunk, at the place its block says.
+void check_spans(const Layout& layout) {
+  std::vector<std::uint64_t> next(layout.tensors().size(), 0);
+  std::uint64_t elements = 0;
+  for (const auto& chunk : layout.chunks()) {
+    std::uint64_t at = 0;
+    for (const auto& span : layout.spans(chunk.id)) {
+      const auto& tensor = layout.tensors()[span.tensor];
+      EXPECT_EQ(tensor.block, chunk.block);
+      EXPECT_EQ(span.tensor_first, next[span.tensor]) << "a tensor's parts come in order";
+      EXPECT_EQ(tensor.first + span.tensor_first, chunk.first + span.chunk_first);
+      EXPECT_GE(span.chunk_first, at);
+      EXPECT_GT(span.elements, 0U);
+      next[span.tensor] += span.elements;
+      at = span.chunk_first + span.elements;
+      elements += span.elements;
+    }
+    EXPECT_LE(at, chunk.used);
+  }
+  for (std::size_t i = 0; i < next.size(); ++i) EXPECT_EQ(next[i], layout.tensors()[i].elements);
+  EXPECT_EQ(elements, layout.parameters());
+}
+
+void check_chunks(const Layout& layout, std::uint64_t chunk_elements) {
+  std::uint64_t largest = 0;
+  for (std::size_t i = 0; i < layout.chunks().size(); ++i) {
+    const auto& chunk = layout.chunks()[i];
+    EXPECT_EQ(chunk.id, i);
+    EXPECT_GT(chunk.used, 0U);
+    EXPECT_EQ(chunk.elements, round_up(chunk.used, kChunkGranule));
+    const auto& block = layout.blocks()[chunk.block];
+    if (block.role == BlockRole::layer) {
+      EXPECT_LE(chunk.elements, round_up(chunk_elements, kChunkGranule));
+      EXPECT_EQ(chunk.first % kChunkGranule, 0U);
+    } else {
+      EXPECT_EQ(chunk.first % block.columns, 0U) << "slices are whole rows";
+      EXPECT_EQ(chunk.used % block.columns, 0U);
+      EXPECT_LE(chunk.used, block.slice_rows * block.columns);
+    }
+    largest = std::max(largest, chunk.elements);
+  }
+  EXPECT_EQ(layout.largest_chunk(), largest);
+}
+
+void check_blocks(const Layout& layout) {
+  std::size_t tensor = 0, chunk = 0;
+  for (const auto& block : layout.blocks()) {
+    EXPECT_EQ(block.first_tensor, tensor);
+    EXPECT_EQ(block.first_chunk, chunk);
+    std::uint64_t elements = 0, end = 0;
+    for (std::size_t i = 0; i < block.chunks; ++i) {
+      const auto& part = layout.chunks()[block.first_chunk + i];
+      EXPECT_EQ(part.first, end) << "chunks follow each other";
+      end = part.first + part.used;
+      elements += part.elements;
+    }
+    EXPECT_EQ(block.elements, elements);
+    if (block.role == BlockRole::layer) {
+      for (std::size_t i = 0; i < block.tensors; ++i) {
+        EXPECT_EQ(layout.tensors()[block.first_tensor + i].first % kTensorAlignment, 0U);
+      }
+    }
+    tensor += block.tensors;
+    chunk += block.chunks;
+  }
+  EXPECT_EQ(tensor, layout.tensors().size());
+  EXPECT_EQ(chunk, layout.chunks().size());
+}
+
+TEST(Layout, RandomModelsAreCoveredExactlyOnce) {
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 200; ++round) {
+    const auto blocks = random_model(random);
+    const std::uint64_t chunk = std::uniform_int_distribution<std::uint64_t>(1, 40'000)(random);
+    const Layout layout(blocks, chunk);
+    SCOPED_TRACE(text("round ", round, ", chunks of ", chunk));
+    check_spans(layout);
+    check_chunks(layout, chunk);
+    check_blocks(layout);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(Layout, SlicesOfATableAreOfEqualHeight) {
+  // 10 rows of 1024 in chunks of 4096: three slices are needed, of 4, 4 and 2 rows.
+  const Layout layout({{"embed", BlockRole::embedding, {{"embed.weight", {10, 1024}}}}}, 4096);
+  const auto& block = layout.blocks().front();
+  EXPECT_EQ(block.rows, 10U);
+  EXPECT_EQ(block.columns, 1024U);
+  EXPECT_EQ(block.slice_rows, 4U);
+  ASSERT_EQ(layout.chunks().size(), 3U);
+  EXPECT_EQ(layout.chunks()[2].first, 8U * 1024);
+  EXPECT_EQ(layout.chunks()[2].used, 2U * 1024);
+}
+
+TEST(Layout, ARowLongerThanAChunkIsASliceOfItsOwn) {
+  const Layout layout({{"embed", BlockRole::embedding, {{"embed.weight", {3, 5000}}}}}, 2048);
+  ASSERT_EQ(layout.chunks().size(), 3U);
+  EXPECT_EQ(layout.chunks()[0].used, 5000U);
+  EXPECT_EQ(layout.chunks()[0].elements, 6144U);
+}
+
+TEST(Layout, ChunksOfALayerAreOfEqualSize) {
+  // 5 granules in chunks of at most 4: 3 and 2, not 4 and 1.
+  const Layout layout({{"layer", BlockRole::layer, {{"w", {5 * 2048}}}}}, 4 * 2048);
+  ASSERT_EQ(layout.chunks().size(), 2U);
+  EXPECT_EQ(layout.chunks()[0].elements, 3U * 2048);
+  EXPECT_EQ(layout.chunks()[1].elements, 2U * 2048);
+}
+
+TEST(Layout, AScalarIsOneElement) {
+  const Layout layout({{"layer", BlockRole::layer, {{"scale", {}}}}});
+  EXPECT_EQ(layout.parameters(), 1U);
+  EXPECT_EQ(layout.chunks().front().elements, kChunkGranule);
+}
+
+TEST(Layout, ASpecThatCannotBeIsRefusedByName) {
+  const auto refused = [](const std::vector<BlockSpec>& blocks, const std::vector<std::string>& parts) {
+    expect_error(ErrorCode::bad_input, parts, [&] { const Layout layout(blocks); });
+  };
+  const auto layer = BlockRole::layer;
+  refused({{"empty", layer, {}}}, {"empty", "no tensors"});
+  refused({{"nameless", layer, {{"", {2}}}}}, {"nameless"});
+  refused({{"a", layer, {{"w", {2}}}}, {"b", layer, {{"w", {2}}}}}, {"tensor w", "twice"});
+  refused({{"a", layer, {{"w", {2, 0}}}}}, {"tensor w", "dimension of 0"});
+  refused({{"a", layer, {{"w", {-3}}}}}, {"tensor w", "-3"});
+  refused({{"a", layer, {{"w", {1LL << 40, 1LL << 40}}}}}, {"tensor w", "more elements"});
+  refused({{"table", BlockRole::embedding, {{"w", {4}}}}}, {"table", "two dimensions"});
+  refused({{"table", BlockRole::head, {{"w", {4, 4}}, {"bias", {4}}}}}, {"table", "exactly one"});
+}
+
+TEST(FieldBytes, AddUpToTheFormat) {
+  EXPECT_EQ(field_bytes(ComputeType::bf16).weight + field_bytes(ComputeType::bf16).state, 12U);
+  EXPECT_EQ(field_bytes(ComputeType::fp32).weight + field_bytes(ComputeType::fp32).state, 12U);
+  EXPECT_EQ(field_bytes(ComputeType::bf16).grad, 2U);
+  EXPECT_EQ(field_bytes(ComputeType::fp32).grad, 4U);
+}
+
+}  // namespace
+}  // namespace spillway::state
