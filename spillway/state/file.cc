@@ -29,10 +29,11 @@ auto retry(Call call) {
   return result;
 }
 
+/// Lets go of the pages that a transfer of [offset, offset + bytes) came past. The kernel keeps large pages that the
+/// range covers in part, so the range begins a largest page earlier than the transfer did.
 void drop_pages(int descriptor, Bytes offset, Bytes bytes) noexcept {
-  // From the start of the first page: a reader that came this far is done with it. A partial last page stays.
-  constexpr Bytes kPage = 4096;
-  const Bytes begin = offset / kPage * kPage;
+  constexpr Bytes kLargestPage = 8 * MiB;
+  const Bytes begin = offset - std::min(offset, kLargestPage);
   (void)::posix_fadvise(descriptor, static_cast<off_t>(begin), static_cast<off_t>(offset + bytes - begin),
                         POSIX_FADV_DONTNEED);
 }
@@ -43,7 +44,9 @@ File::File(fs::path path, int descriptor, Bytes size) noexcept
     : path_(std::move(path)), descriptor_(descriptor), size_(size) {}
 
 File::~File() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  if (descriptor_ < 0) return;
+  drop_pages(descriptor_, 0, size_);  // what was read ahead
+  ::close(descriptor_);
 }
 
 File::File(File&& other) noexcept

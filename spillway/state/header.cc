@@ -15,6 +15,12 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kMetadata = "__metadata__";
 
+[[noreturn]] void refuse_file(const std::string& file, const std::string& what) {
+  constexpr std::size_t kMost = 500;  // a name in a damaged header may have megabytes
+  throw Error(ErrorCode::bad_input, text(file, ": ", what.substr(0, kMost), what.size() > kMost ? " ..." : ""), 0,
+              file);
+}
+
 /// Takes the parser's events; the place in the document decides what may come next.
 class HeaderEvents final : public Json::json_sax_t {
  public:
@@ -112,7 +118,7 @@ class HeaderEvents final : public Json::json_sax_t {
 
   template <class... Parts>
   [[noreturn]] void refuse(const Parts&... parts) const {
-    throw Error(ErrorCode::bad_input, text(file_, ": ", parts...), 0, file_);
+    refuse_file(file_, text(parts...));
   }
 
   [[noreturn]] void wrong(const char* what) const {
@@ -171,9 +177,7 @@ class HeaderEvents final : public Json::json_sax_t {
 };
 
 void check_offsets(const std::vector<HeaderTensor>& tensors, Bytes data_bytes, const std::string& file) {
-  const auto refuse = [&](const std::string& what) {
-    throw Error(ErrorCode::bad_input, text(file, ": ", what), 0, file);
-  };
+  const auto refuse = [&](const std::string& what) { refuse_file(file, what); };
   Bytes at = 0;
   const HeaderTensor* before = nullptr;
   for (const auto& tensor : tensors) {
@@ -197,7 +201,7 @@ void check_offsets(const std::vector<HeaderTensor>& tensors, Bytes data_bytes, c
 std::vector<HeaderTensor> parse_header(std::string_view json, Bytes data_bytes, const std::string& file) {
   // The parser takes a zero byte for the end of its input.
   if (json.find('\0') != std::string_view::npos) {
-    throw Error(ErrorCode::bad_input, text(file, ": the header is not JSON (it has a zero byte)"), 0, file);
+    refuse_file(file, "the header is not JSON (it has a zero byte)");
   }
   HeaderEvents events(file);
   Json::sax_parse(json.begin(), json.end(), &events);

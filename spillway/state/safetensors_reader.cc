@@ -21,7 +21,7 @@ static_assert(std::endian::native == std::endian::little, "safetensors is little
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr Bytes kLengthBytes = 8;
-constexpr Bytes kConvertGranule = 1 * MiB;
+constexpr Bytes kConvertGranule = 4 * MiB;
 
 [[noreturn]] void refuse(const fs::path& file, const std::string& what) {
   throw Error(ErrorCode::bad_input, text(file.string(), what), 0, file.string());

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <set>
+#include <string_view>
 
 #include "spillway/base/error.h"
 #include "spillway/state/file.h"
@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kSuffix = ".safetensors";
+constexpr std::string_view kSuffix = ".safetensors";
 
 std::string read_text(const std::filesystem::path& path) {
   const auto file = File::open(path);
@@ -60,6 +60,17 @@ bool stays_in_directory(const std::string& name) {
          name.find('\0') == std::string::npos;
 }
 
+/// Takes `lead` and at least five digits from the front of `rest`; false, and nothing is taken, when they are not
+/// there.
+bool take_number(std::string_view& rest, std::string_view lead) {
+  if (!rest.starts_with(lead)) return false;
+  const auto after = rest.substr(lead.size());
+  const auto digits = std::min(after.find_first_not_of("0123456789"), after.size());
+  if (digits < 5) return false;
+  rest = after.substr(digits);
+  return true;
+}
+
 }  // namespace
 
 std::vector<std::vector<std::size_t>> cut_shards(const std::vector<Bytes>& sizes, Bytes max_shard) {
@@ -84,16 +95,19 @@ std::vector<std::vector<std::size_t>> cut_shards(const std::vector<Bytes>& sizes
 }
 
 std::string shard_name(const std::string& base, std::size_t number, std::size_t count) {
-  if (count == 1) return base + kSuffix;
+  if (count == 1) return base + std::string(kSuffix);
   char numbers[64];
   std::snprintf(numbers, sizeof numbers, "-%05zu-of-%05zu", number + 1, count);
-  return base + numbers + kSuffix;
+  return base + numbers + std::string(kSuffix);
 }
 
 bool is_checkpoint_file(const std::string& name, const std::string& base) {
   if (!name.starts_with(base)) return false;
-  static const std::regex kRest(R"(((-\d{5,}-of-\d{5,})?\.safetensors|\.safetensors\.index\.json)(\.partial)?)");
-  return std::regex_match(name.substr(base.size()), kRest);
+  auto rest = std::string_view(name).substr(base.size());
+  if (rest.ends_with(".partial")) rest.remove_suffix(std::string_view(".partial").size());
+  if (rest == ".safetensors.index.json") return true;
+  const bool numbered = take_number(rest, "-");
+  return take_number(rest, "-of-") == numbered && rest == kSuffix;
 }
 
 WeightMap read_index(const std::filesystem::path& path) {

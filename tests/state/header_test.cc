@@ -64,6 +64,11 @@ TEST(Header, ThatIsNotAnObjectOfObjectsIsRefused) {
   refused(std::string(100'000, '['), 0, {"an array"});
 }
 
+TEST(Header, AMessageIsShortHoweverLongAName) {
+  const auto error = error_of([] { (void)parse(R"({")" + std::string(1'000'000, 'n') + R"(":1})", 0); });
+  EXPECT_LT(std::string(error.what()).size(), 600U);
+}
+
 TEST(Header, DuplicateKeysAreRefused) {
   const std::string w = R"({"dtype":"U8","shape":[1],"data_offsets":[0,1]})";
   refused(R"({"w":)" + w + R"(,"w":)" + w + "}", 1, {"tensor w", "twice"});

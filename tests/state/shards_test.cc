@@ -30,7 +30,8 @@ TEST(Shards, FilesOfACheckpointAreToldFromOthers) {
     EXPECT_TRUE(is_checkpoint_file(name, "model")) << name;
   }
   for (const auto* name : {"model.json", "my-model.safetensors", "model-old.safetensors", "model-1-of-2.safetensors",
-                           "model-00001-of-00002.bin", "model.safetensors.old", "model"}) {
+                           "model-00001-of-00002.bin", "model-00001.safetensors", "model-of-00002.safetensors",
+                           "model.safetensors.old", "model"}) {
     EXPECT_FALSE(is_checkpoint_file(name, "model")) << name;
   }
 }
