@@ -85,3 +85,14 @@ class Engine:
         """JSON: bytes per path and direction, busy seconds, peaks per tier, stall seconds by cause."""
     def timeline(self) -> str:
         """JSON: the last steps' tasks in Chrome's trace event format (opens in Perfetto)."""
+
+def dram_available() -> int:
+    """Bytes of DRAM this process can take now without swapping or being killed (control groups included)."""
+
+def dram_total() -> int:
+    """Bytes of DRAM of the machine, or the control group's limit where that is less."""
+
+def resident() -> int: ...
+def peak_resident() -> int: ...
+def reset_peak_resident() -> bool:
+    """Starts peak_resident() anew from the present; False where the kernel refuses."""

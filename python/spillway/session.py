@@ -9,7 +9,6 @@ import copy
 import gzip
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,20 +24,19 @@ from spillway.hf.describe import WorkSize, describe, stored_names
 from spillway.hf.initialise import draw
 from spillway.hf.microbatch import arrange
 from spillway.hf.probe import prove
-from spillway.hf.rehearse import Rehearsed, rehearse
+from spillway.hf.rehearse import rehearse
 from spillway.hf.skeleton import build
 from spillway.hf.source import load_config, resolve_directory
 from spillway.hf.stream import Stream
+from spillway.settings import engine_settings
 
 if TYPE_CHECKING:
     from spillway.config import Config
     from spillway.protocol import Batch, PathBytes, StepResult, WorkShape
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-MARGIN = 0.1  # of what is free, left alone when no budget is given
 MAX_SHARD = 5 * 10**9  # bytes of a safetensors file
 STATE = "spillway"  # subdirectory of a checkpoint
-GROUPS = ("weight", "state", "grad", "activation")
 
 EngineType = Callable[[str, str], Any]  # description, settings -> spillway._engine.Engine
 
@@ -59,7 +57,7 @@ class Session:
         prove(copy.deepcopy(self._model_config), packing)
         self._rehearsed = rehearse(self._skeleton, config.compute_dtype, shape, packing)
         self._description = describe(self._skeleton, work_size(shape), config.compute_dtype)
-        self._settings = settings(config, self._rehearsed)
+        self._settings = engine_settings(config, self._rehearsed)
         with translated():
             self._engine = (engine_type or native_engine())(json.dumps(self._description), json.dumps(self._settings))
             self.plan: dict[str, Any] = json.loads(self._engine.plan())
@@ -71,7 +69,7 @@ class Session:
 
     def start(self, resume: Path | None) -> None:
         """Maps the memory and loads the model's weights, or weights and state of the checkpoint directory `resume`."""
-        with translated(OSError):
+        with translated(reading=True):
             self._engine.start()
             if resume is not None:
                 self._resume(resume)
@@ -199,72 +197,6 @@ def work_size(shape: WorkShape) -> WorkSize:
     return WorkSize(shape.micro_batches, shape.micro_batches * tokens)
 
 
-def settings(config: Config, rehearsed: Rehearsed) -> dict[str, Any]:
-    """What the engine plans with; see _engine.pyi."""
-    return {
-        "dram_budget": config.dram_budget or int(heap.available() * (1 - MARGIN)),
-        "process_bytes": rehearsed.process_bytes,
-        "work_bytes": rehearsed.work_bytes,
-        "placement": placement_shares(config.placement),
-        "window": config.window or 0,
-        "storage": [storage(path.directory, path.capacity) for path in config.storage],
-        "profile": profile(config.profile),
-        "seconds": rehearsed.seconds,
-        "threads": torch.get_num_threads(),
-        "run": str(Path(config.output_dir).absolute()),
-        "overwrite": config.overwrite,
-    }
-
-
-def placement_shares(text: str) -> dict[str, float | None]:
-    """Share of each field group in DRAM; None: the planner decides.
-
-    `auto`, `dram`, `path`, or per group `weight=dram,state=path,grad=50%,activation=dram`.
-    """
-    places = {"auto": None, "dram": 1.0, "path": 0.0}
-    if text in places:
-        return dict.fromkeys(GROUPS, places[text])
-    shares: dict[str, float | None] = dict.fromkeys(GROUPS)
-    for part in text.split(","):
-        group, _, place = (piece.strip() for piece in part.partition("="))
-        if group not in GROUPS:
-            raise InputError(f"placement: {group!r} is not a group of fields; there are {', '.join(GROUPS)}")
-        shares[group] = places[place] if place in places else percentage(place, text)
-    return shares
-
-
-def percentage(place: str, text: str) -> float:
-    try:
-        share = float(place.removesuffix("%")) / 100
-    except ValueError:
-        share = -1.0
-    if not place.endswith("%") or not 0 <= share <= 1:
-        raise InputError(f"placement: {place!r} in {text!r} is neither dram, path, auto nor a share such as 50%")
-    return share
-
-
-def storage(directory: str, capacity: int | None) -> dict[str, Any]:
-    """One storage path; without a capacity, what is free there less a margin."""
-    try:
-        free = shutil.disk_usage(directory).free
-    except OSError as error:
-        raise InputError(f"storage: {directory}: {error.strerror}; it must be a directory that exists") from error
-    return {"directory": directory, "capacity": capacity or int(free * (1 - MARGIN))}
-
-
-def profile(path: str | None) -> dict[str, Any]:
-    """Rates of the machine: from a file, or what is known without measuring."""
-    if path is None:
-        return {"cores": len(os.sched_getaffinity(0))}
-    try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"profile: {path}: {error}") from error
-    if not isinstance(found, dict):
-        raise InputError(f"profile: {path}: not a JSON object")
-    return found
-
-
 def require_weights(directory: Path) -> None:
     """InputError when there is nothing to load, before anything is measured."""
     if any((directory / name).exists() for name in ("model.safetensors", "model.safetensors.index.json")):
@@ -289,15 +221,18 @@ def volume_bytes(volume: str | None) -> int:
 
 
 @contextmanager
-def translated(*bad_input: type[Exception]) -> Iterator[None]:
-    """The engine's exceptions as ours: too little memory, bad input (ValueError and `bad_input`), or a failed run."""
+def translated(reading: bool = False) -> Iterator[None]:
+    """The engine's exceptions as ours: too little memory, bad input, or a failed run.
+
+    `reading`: files and directories that a person named; what is wrong with them is bad input.
+    """
     try:
         yield
     except SpillwayError:
         raise
     except MemoryError as error:
         raise DoesNotFit(str(error)) from error
-    except (ValueError, *bad_input) as error:
+    except ValueError as error:
         raise InputError(str(error)) from error
     except OSError as error:
-        raise SpillwayError(str(error)) from error
+        raise (InputError if reading else SpillwayError)(str(error)) from error

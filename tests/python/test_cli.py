@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 import tiny
 from spillway.cli import LATER, main
 from spillway.help import reference

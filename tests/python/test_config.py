@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import yaml
+
+from spillway import arguments
 from spillway.checks import check
 from spillway.config import Config, read_file, resolve
 from spillway.errors import InputError
 from spillway.keys import KEYS
 from spillway.values import StoragePath
-
-from spillway import arguments
 
 
 def configured(*words: str) -> Config:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from spillway.dataset import Builder, Dataset
 from spillway.encode import Encoded
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from spillway import checkpoints, directory, records
 from spillway.config import CONFIG_HEADER, Config, resolve
 from spillway.directory import RUN_STATE, Start
 from spillway.errors import InputError
-
-from spillway import checkpoints, directory, records
 
 
 def configured(output_dir: Path, **keys: Any) -> Config:

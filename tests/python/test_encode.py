@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 import tiny
+from spillway import chat
 from spillway.columns import Messages, Pair, Text
 from spillway.encode import Encoded, Encoder
 from spillway.errors import InputError
-
-from spillway import chat
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from hf_models import batch, random_ids, tiny_config, tiny_model
 from transformers import PreTrainedConfig, PreTrainedModel
-from twin import Twin
 
+from hf_models import batch, random_ids, tiny_config, tiny_model
 from spillway.hf.describe import WorkSize, decay_names, describe
 from spillway.hf.microbatch import IGNORED, arrange
 from spillway.hf.skeleton import build
 from spillway.hf.stream import Stream
+from twin import Twin
 
 RATE, DECAY, CLIP = 1e-3, 0.1, 1.0
 UPDATE = {"learning_rate": RATE, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": DECAY,
@@ -80,7 +80,9 @@ def full_batches(steps: int) -> list[list[Any]]:
     return [[batch(random_ids(2, 12, seed))] for seed in range(steps)]
 
 
-@pytest.mark.parametrize(("kind", "tied", "more"), FAMILIES, ids=[f"{k}-{'tied' if t else 'untied'}" for k, t, _ in FAMILIES])
+@pytest.mark.parametrize(
+    ("kind", "tied", "more"), FAMILIES, ids=[f"{k}-{'tied' if t else 'untied'}" for k, t, _ in FAMILIES]
+)
 def test_losses_equal_a_plain_loop(kind: str, tied: bool, more: dict[str, Any]) -> None:
     model = tiny_model(tiny_config(kind, tied, **more))
     batches = full_batches(12)
@@ -107,9 +109,7 @@ def padded(seed: int) -> Any:
 def test_padding_on_the_right_changes_nothing() -> None:
     model = tiny_model(tiny_config("llama"))
     batches = [[padded(seed)] for seed in range(10)]
-    alone = [
-        [batch(p.input_ids[:1], p.labels[:1]), batch(p.input_ids[1:, :7], p.labels[1:, :7])] for (p,) in batches
-    ]
+    alone = [[batch(p.input_ids[:1], p.labels[:1]), batch(p.input_ids[1:, :7], p.labels[1:, :7])] for (p,) in batches]
     curve = train_streamed(model, batches)
     assert_equal_curves(curve, train_streamed(model, alone))
     assert_equal_curves(curve, train_plain(model, batches))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from spillway.config import resolve
 from spillway.events import Events
 from spillway.order import Order, in_file_order

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from transformers import TrainingArguments, get_scheduler
+
 from spillway.config import resolve
 from spillway.errors import InputError
 from spillway.keys import SCHEDULES
 from spillway.rates import schedule, warmup
-from transformers import TrainingArguments, get_scheduler
 
 STEPS = 40
 ARGUMENTS = {

@@ -5,12 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
-from fake_session import PLAN
 from rich.console import Console
+
+from fake_session import PLAN
+from spillway import plot, sizes, tables
 from spillway.progress import Display
 from spillway.protocol import StepResult
-
-from spillway import plot, sizes, tables
 
 
 @pytest.mark.parametrize(

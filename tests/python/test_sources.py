@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from spillway import columns, sources
 from spillway.columns import Messages, Pair, Text
 from spillway.config import resolve
 from spillway.data import read_examples
 from spillway.errors import InputError
 from spillway.sources import Record
-
-from spillway import columns, sources
 
 
 def written(path: Path, content: str | bytes) -> Path:

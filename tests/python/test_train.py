@@ -12,6 +12,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+import spillway
 import spillway.checkpoints
 import spillway.run
 import tiny
@@ -19,8 +21,6 @@ from fake_session import PLAN, FakeSession
 from spillway.cli import main
 from spillway.data import load, load_tokenizer
 from spillway.records import rows
-
-import spillway
 
 Run = Callable[..., int]
 HANDLERS = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

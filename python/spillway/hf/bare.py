@@ -77,8 +77,10 @@ class BareEngine:
         self.gradients = {}
         self._visits = self._schedule(training)
 
-    def embedding_forward(self, output: torch.Tensor) -> None:
-        torch.index_select(self.weight(0), 0, self._ids, out=output)
+    def embedding_forward(self, output: torch.Tensor | None = None) -> None:
+        first = self._border_at_element[0]
+        border = self._typed[first : first + self._ids.numel() * self._hidden].view(-1, self._hidden)
+        torch.index_select(self.weight(0), 0, self._ids, out=border if output is None else output)
 
     def next_visit(self) -> BareVisit:
         self._visit = next(self._visits)
@@ -136,10 +138,9 @@ class BareEngine:
                             output=self._border_at(place + 1))  # fmt: skip
         for kind in ("head_loss", "head_gradient") if training else ("head_loss",):
             for number, (first, rows) in enumerate(self._slices()):
-                yield BareVisit(
-                    kind, self._head, number, first, rows, self._weights_at(self._head) + self._bytes(first * self._hidden),
-                    input=self._border_at(last), accumulator=self._sums_at if kind == "head_gradient" else 0,
-                )  # fmt: skip
+                weights = self._weights_at(self._head) + self._bytes(first * self._hidden)
+                sums = self._sums_at if kind == "head_gradient" else 0
+                yield BareVisit(kind, self._head, number, first, rows, weights, self._border_at(last), accumulator=sums)
         if training:
             for place in reversed(range(last)):
                 block = self._layers[place]

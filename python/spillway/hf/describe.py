@@ -15,7 +15,7 @@ from spillway.hf.skeleton import Skeleton
 
 # transformers' rule, Trainer.get_decay_parameter_names: layer norms by class, the rest by name.
 UNDECAYED_LAYERS = (nn.LayerNorm,)
-UNDECAYED_NAMES = [re.compile(p) for p in (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")]
+UNDECAYED_NAMES = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
 
 CHUNK_ELEMENTS = 4 * 1024 * 1024  # state::kDefaultChunkElements
 
@@ -66,7 +66,7 @@ def decay_names(module: nn.Module) -> list[str]:
 
 
 def undecayed(name: str) -> bool:
-    return any(pattern.search(name.lower()) for pattern in UNDECAYED_NAMES)
+    return UNDECAYED_NAMES.search(name.lower()) is not None
 
 
 def slice_rows(rows: int, columns: int, chunk_elements: int = CHUNK_ELEMENTS) -> int:
@@ -92,7 +92,7 @@ def stored_names(description: dict[str, Any], checkpoint: Path, prefix: str) -> 
 
 
 def stored_keys(checkpoint: Path) -> set[str]:
-    """Keys of a checkpoint by its index or its one file's header; empty when that cannot be read (the engine says why)."""
+    """Keys of a checkpoint by its index or its one file's header; empty when unreadable (the engine says why)."""
     try:
         index = checkpoint / "model.safetensors.index.json"
         if index.exists():

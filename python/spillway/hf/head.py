@@ -63,7 +63,7 @@ class HeadPass:
         self, hidden: torch.Tensor, table: torch.Tensor, first_row: int, accumulator: torch.Tensor
     ) -> None:
         """Pass 2 of one slice. accumulator: fp32 [tokens, hidden]; see `spread`."""
-        slice_gradient = self._scratch.matrix("slice", *table.shape, table.dtype)
+        slice_gradient = self._scratch.matrix("slice", table.shape[0], table.shape[1], table.dtype)
         for batch in self._batches:
             if batch.labelled.numel():
                 selected = self._select(batch, hidden)
@@ -94,7 +94,7 @@ class HeadPass:
         if sums.dtype == table.dtype:
             torch.addmm(sums, logits, table, beta=1 if self._summed else 0, out=sums)
             return
-        product = self._scratch.matrix("product", *sums.shape, table.dtype)
+        product = self._scratch.matrix("product", sums.shape[0], sums.shape[1], table.dtype)
         torch.mm(logits, table, out=product)
         if self._summed:
             sums.add_(product)

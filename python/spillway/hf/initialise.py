@@ -16,10 +16,9 @@ from spillway.hf.stream import mixed
 
 if TYPE_CHECKING:
     from spillway._engine import Engine
-    from spillway.hf.bare import BareEngine
 
 
-def draw(skeleton: Skeleton, engine: Engine | BareEngine, seed: int) -> None:
+def draw(skeleton: Skeleton, engine: Engine, seed: int) -> None:
     """Stores random fp32 weights for every tensor of the model."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         draw_table(skeleton, skeleton.embedding, engine, 0, (seed, 0))
@@ -30,9 +29,7 @@ def draw(skeleton: Skeleton, engine: Engine | BareEngine, seed: int) -> None:
             draw_table(skeleton, skeleton.head, engine, number, (seed, len(skeleton.stack) + 1))
 
 
-def draw_layer(
-    skeleton: Skeleton, layer: nn.Module, engine: Engine | BareEngine, first_tensor: int, key: tuple[int, int]
-) -> int:
+def draw_layer(skeleton: Skeleton, layer: nn.Module, engine: Engine, first_tensor: int, key: tuple[int, int]) -> int:
     """Draws one layer; returns the number of its tensors."""
     names = [name for name, _ in layer.named_parameters()]
     meta = {name: layer.get_parameter(name) for name in names}
@@ -48,7 +45,7 @@ def draw_layer(
 
 
 def draw_table(
-    skeleton: Skeleton, table: nn.Embedding | nn.Linear, engine: Engine | BareEngine, number: int, key: tuple[int, int]
+    skeleton: Skeleton, table: nn.Embedding | nn.Linear, engine: Engine, number: int, key: tuple[int, int]
 ) -> None:
     """Draws an embedding's or a head's matrix in slices of rows."""
     meta = table.weight

@@ -8,6 +8,7 @@ does not know of (scales, caps, shares, skips) differs and is refused by name.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -94,7 +95,8 @@ def few_layers(values: dict[str, Any], least: int = 2) -> dict[str, Any]:
     """`least` layers, or one of every kind if there are more kinds."""
     kinds = values.get("layer_types")
     chosen = sorted({kind: place for place, kind in enumerate(kinds)}.values()) if kinds else []
-    chosen += [place for place in range(values["num_hidden_layers"]) if place not in chosen][: max(0, least - len(chosen))]
+    others = (place for place in range(values["num_hidden_layers"]) if place not in chosen)
+    chosen += itertools.islice(others, max(0, least - len(chosen)))
     layers: dict[str, Any] = {"num_hidden_layers": len(chosen)}
     if kinds:
         layers["layer_types"] = [kinds[place] for place in sorted(chosen)]
@@ -141,7 +143,8 @@ def compare(skeleton: Skeleton, model: PreTrainedModel, work: Work, kind: str) -
     expected = plain_loss(model, work)
     what = "the rows of a packed sequence" if work.micro_batches[0].position_ids is not None else "the loss"
     if not close(torch.tensor(outcome.loss_sum), torch.tensor(expected)):
-        raise refusal(kind, f"{what} of a small copy is {outcome.loss_sum:.6g} in the stream, {expected:.6g} in transformers")
+        both = f"{outcome.loss_sum:.6g} in the stream, {expected:.6g} in transformers"
+        raise refusal(kind, f"{what} of a small copy is {both}")
     for number, tensor in enumerate(engine.tensors):
         plain = parameters[tensor["name"]].grad
         if not close(engine.gradients.get(number, torch.zeros(tensor["shape"])), plain):

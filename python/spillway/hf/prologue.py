@@ -49,7 +49,7 @@ def record(skeleton: Skeleton, batch: MicroBatch) -> list[Arguments]:
 
         return forward
 
-    forwards = {skeleton.embedding: lambda *_, **__: hidden}
+    forwards: dict[nn.Module, Callable[..., torch.Tensor]] = {skeleton.embedding: lambda *_, **__: hidden}
     forwards |= {module: recorder(place) for place, module in enumerate(skeleton.stack)}
     ids = torch.zeros(1, dtype=torch.int64).expand(batch.rows, batch.length)
     with torch.no_grad(), replaced_forwards(forwards):
@@ -59,9 +59,7 @@ def record(skeleton: Skeleton, batch: MicroBatch) -> list[Arguments]:
     return calls
 
 
-def without_hidden(
-    positional: tuple[Any, ...], keywords: dict[str, Any], hidden: torch.Tensor, kind: str
-) -> Arguments:
+def without_hidden(positional: tuple[Any, ...], keywords: dict[str, Any], hidden: torch.Tensor, kind: str) -> Arguments:
     if positional and positional[0] is hidden:
         return Arguments(None, positional[1:], keywords)
     for name, value in keywords.items():

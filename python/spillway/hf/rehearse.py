@@ -7,6 +7,7 @@ and one slice of the vocabulary.
 from __future__ import annotations
 
 import copy
+import gc
 import statistics
 import time
 from collections import defaultdict
@@ -71,14 +72,18 @@ def rehearse(skeleton: Skeleton, compute_dtype: str, shape: WorkShape, packing: 
     with_arena = heap.resident()
     stream = Stream(small, engine, 0)
     train = sample(small, shape.batch, shape.length, packing)
-    between = []
+    between: list[float] = []
     with heap.PeakWatch() as watch:
         for _ in range(runs_after(run(stream, engine, train, between))):
             run(stream, engine, train, between)
         if shape.eval_batch * shape.eval_length > shape.batch * shape.length:
             stream.evaluate(sample(small, shape.eval_batch, shape.eval_length, packing))
-    others = (shape.micro_batches - 1) * kept_per_micro_batch(small, train, tokens, packing)
-    return Rehearsed(before, max(0, watch.bytes - with_arena) + others, seconds_of(engine, between, shape))
+    kept = tokens * BYTES_PER_TOKEN + (masks(small, train) if packing else 0)
+    work_bytes = max(0, watch.bytes - with_arena) + (shape.micro_batches - 1) * kept
+    seconds = seconds_of(engine, between, shape)
+    del stream, engine
+    gc.collect()  # layers and their leaves refer to each other
+    return Rehearsed(before, work_bytes, seconds)
 
 
 def narrow(config: PreTrainedConfig, skeleton: Skeleton) -> PreTrainedConfig:
@@ -126,10 +131,9 @@ def runs_after(warm_up: float) -> int:
     return 1 if warm_up > LONG else 3
 
 
-def kept_per_micro_batch(skeleton: Skeleton, work: Work, tokens: int, packing: bool) -> int:
-    """Bytes that every further micro-batch of a step adds: embedded rows, labels, and when packed its own masks."""
-    kept = tokens * (skeleton.hidden_size * skeleton.dtype.itemsize + BYTES_PER_TOKEN)
-    return kept + (argument_bytes(record(skeleton, work.micro_batches[0])) if packing else 0)
+def masks(skeleton: Skeleton, work: Work) -> int:
+    """Bytes of what the layers are given besides the hidden state: kept for every packed micro-batch of a step."""
+    return argument_bytes(record(skeleton, work.micro_batches[0]))
 
 
 def argument_bytes(calls: list[Arguments]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from spillway.hf.skeleton import Skeleton
 
 if TYPE_CHECKING:
     from spillway._engine import Engine, Visit
-    from spillway.hf.bare import BareEngine
+    from spillway.hf.bare import BareEngine, BareVisit
 
 
 @dataclass(frozen=True)
@@ -53,18 +54,17 @@ class Stream:
     def _run(self, work: Work, training: bool, update: dict[str, float], step: int) -> Outcome:
         self._skeleton.train(training)
         self._engine.begin_step(work.ids, work.counts, training)
-        embedded = self._scratch.matrix("embedded", work.tokens, self._skeleton.hidden_size, self._skeleton.dtype)
-        self._engine.embedding_forward(embedded)
+        self._engine.embedding_forward(None)
         calls = self._prologue.record(work.micro_batches)
         head = HeadPass(self._engine, work.micro_batches, work.label_tokens, self._scratch)
-        turn = Turn(work, calls, head, embedded)
+        turn = Turn(work, calls, head)
         with self._dropout.step(step, training):
             while (visit := self._engine.next_visit()).kind != "end":
                 self._visit(visit, turn)
                 self._engine.end_visit()
         return Outcome(head.loss(), work.label_tokens, self._engine.end_step(update))
 
-    def _visit(self, visit: Visit, turn: Turn) -> None:
+    def _visit(self, visit: Visit | BareVisit, turn: Turn) -> None:
         if visit.kind == "forward":
             self._forward(visit, turn)
         elif visit.kind == "head_loss":
@@ -77,18 +77,16 @@ class Stream:
         else:
             self._embedding_backward(visit, turn)
 
-    def _forward(self, visit: Visit, turn: Turn) -> None:
+    def _forward(self, visit: Visit | BareVisit, turn: Turn) -> None:
         place = visit.block - 1
         layer = self._bound(visit)
         source, target = self._hidden(visit.input, turn), self._hidden(visit.output, turn)
-        if place == 0:
-            source.copy_(turn.embedded)
         for batch in turn.work.micro_batches:
             self._dropout.seed(batch.index, place)
             output = layer.forward(self._rows(source, batch), turn.calls[batch.index][place])
             self._rows(target, batch).copy_(output)
 
-    def _backward(self, visit: Visit, turn: Turn) -> None:
+    def _backward(self, visit: Visit | BareVisit, turn: Turn) -> None:
         place = visit.block - 1
         layer = self._bound(visit)
         source, gradient = self._hidden(visit.input, turn), self._hidden(visit.hidden_gradient, turn)
@@ -97,12 +95,10 @@ class Stream:
         for batch in turn.work.micro_batches:
             self._micro_batch = batch.index
             self._dropout.seed(batch.index, place)
-            layer.backward(
-                self._rows(source, batch), self._rows(gradient, batch), turn.calls[batch.index][place]
-            )
+            layer.backward(self._rows(source, batch), self._rows(gradient, batch), turn.calls[batch.index][place])
         turn.hidden_gradient = visit.hidden_gradient
 
-    def _embedding_backward(self, visit: Visit, turn: Turn) -> None:
+    def _embedding_backward(self, visit: Visit | BareVisit, turn: Turn) -> None:
         gradient = self._hidden(turn.hidden_gradient, turn)
         padding = self._skeleton.embedding.padding_idx
         if padding is not None:  # as nn.Embedding does: this row learns nothing from being read
@@ -120,7 +116,7 @@ class Stream:
     def _hand_over(self, tensor: int, gradient: torch.Tensor) -> None:
         self._engine.gradient(tensor, gradient, self._micro_batch)
 
-    def _bound(self, visit: Visit) -> StreamedLayer:
+    def _bound(self, visit: Visit | BareVisit) -> StreamedLayer:
         layer = self._stack[visit.block - 1]
         layer.bind(self._typed, visit.weights // self._typed.element_size())
         return layer
@@ -136,7 +132,7 @@ class Stream:
     def _sums(self, offset: int, turn: Turn) -> torch.Tensor:
         return self._view(self._arena.view(torch.float32), offset, turn.work.tokens)
 
-    def _table(self, visit: Visit) -> torch.Tensor:
+    def _table(self, visit: Visit | BareVisit) -> torch.Tensor:
         return self._view(self._typed, visit.weights, visit.rows)
 
     def _rows(self, hidden: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
@@ -150,7 +146,6 @@ class Turn:
     work: Work
     calls: list[list[Arguments]]  # by micro-batch, then by place in the stack
     head: HeadPass
-    embedded: torch.Tensor  # [tokens, hidden]: the embedding's rows
     hidden_gradient: int = 0  # offset of d loss / d hidden after the last backward visit
 
 
@@ -166,9 +161,10 @@ class Dropout:
         self._step = 0
         self._training = False
 
-    def step(self, step: int, training: bool) -> torch.random.fork_rng:
+    def step(self, step: int, training: bool) -> AbstractContextManager[None]:
         self._step, self._training = step, training
-        return torch.random.fork_rng(devices=[], enabled=self._active and training)
+        forked: AbstractContextManager[None] = torch.random.fork_rng(devices=[], enabled=self._active and training)
+        return forked
 
     def seed(self, micro_batch: int, layer: int) -> None:
         if self._active and self._training:

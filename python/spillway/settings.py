@@ -1,0 +1,94 @@
+"""What the engine plans with: budgets, placement, storage and rates, from the configuration and the rehearsal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spillway.errors import InputError
+from spillway.hf import heap
+
+if TYPE_CHECKING:
+    from spillway.config import Config
+    from spillway.hf.rehearse import Rehearsed
+
+MARGIN = 0.1  # of what is free, left alone when no budget is given
+GROUPS = ("weight", "state", "grad", "activation")
+
+
+def engine_settings(config: Config, rehearsed: Rehearsed) -> dict[str, Any]:
+    """What the engine plans with; see _engine.pyi."""
+    return {
+        "dram_budget": config.dram_budget or default_budget(),
+        "process_bytes": rehearsed.process_bytes,
+        "work_bytes": rehearsed.work_bytes,
+        "placement": placement_shares(config.placement),
+        "window": config.window or 0,
+        "storage": [storage(path.directory, path.capacity) for path in config.storage],
+        "profile": profile(config.profile),
+        "seconds": rehearsed.seconds,
+        "threads": torch.get_num_threads(),
+        "run": str(Path(config.output_dir).absolute()),
+        "overwrite": config.overwrite,
+    }
+
+
+def default_budget() -> int:
+    """What this process holds and what is free, less a margin."""
+    from spillway import _engine
+
+    return int((heap.resident() + _engine.dram_available()) * (1 - MARGIN))
+
+
+def placement_shares(text: str) -> dict[str, float | None]:
+    """Share of each field group in DRAM; None: the planner decides.
+
+    `auto`, `dram`, `path`, or per group `weight=dram,state=path,grad=50%,activation=dram`.
+    """
+    places = {"auto": None, "dram": 1.0, "path": 0.0}
+    if text in places:
+        return dict.fromkeys(GROUPS, places[text])
+    shares: dict[str, float | None] = dict.fromkeys(GROUPS)
+    for part in text.split(","):
+        group, _, place = (piece.strip() for piece in part.partition("="))
+        if group not in GROUPS:
+            raise InputError(f"placement: {group!r} is not a group of fields; there are {', '.join(GROUPS)}")
+        shares[group] = places[place] if place in places else percentage(place, text)
+    return shares
+
+
+def percentage(place: str, text: str) -> float:
+    try:
+        share = float(place.removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not place.endswith("%") or not 0 <= share <= 1:
+        raise InputError(f"placement: {place!r} in {text!r} is neither dram, path, auto nor a share such as 50%")
+    return share
+
+
+def storage(directory: str, capacity: int | None) -> dict[str, Any]:
+    """One storage path; without a capacity, what is free there less a margin."""
+    try:
+        free = shutil.disk_usage(directory).free
+    except OSError as error:
+        raise InputError(f"storage: {directory}: {error.strerror}; it must be a directory that exists") from error
+    return {"directory": directory, "capacity": capacity or int(free * (1 - MARGIN))}
+
+
+def profile(path: str | None) -> dict[str, Any]:
+    """Rates of the machine: from a file, or what is known without measuring."""
+    if path is None:
+        return {"cores": len(os.sched_getaffinity(0))}
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"profile: {path}: {error}") from error
+    if not isinstance(found, dict):
+        raise InputError(f"profile: {path}: not a JSON object")
+    return found

@@ -1,0 +1,58 @@
+"""Random weights: the class's own distribution, seeded by (seed, block, slice), never the whole model at once."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from hf_models import SIZES, tiny_config
+from spillway.hf import initialise
+from spillway.hf.describe import WorkSize, describe
+from spillway.hf.initialise import draw
+from spillway.hf.skeleton import build
+from twin import Twin
+
+
+def drawn(kind: str, seed: int, tied: bool = True, layers: int = 3) -> dict[str, torch.Tensor]:
+    skeleton = build(tiny_config(kind, tied, num_hidden_layers=layers), torch.bfloat16)
+    twin = Twin(json.dumps(describe(skeleton, WorkSize(1, 8), "bf16")), json.dumps({"dram_budget": 1 << 30}))
+    draw(skeleton, twin, seed)
+    assert all(parameter.is_meta for parameter in skeleton.model.parameters())
+    assert skeleton.embedding.padding_idx == 0
+    return {tensor["name"]: twin.masters[number].clone() for number, tensor in enumerate(twin.tensors)}
+
+
+@pytest.mark.parametrize(("kind", "tied"), [("llama", True), ("qwen2", False), ("qwen3", True)])
+def test_the_distribution_is_the_librarys(kind: str, tied: bool) -> None:
+    config = AutoConfig.for_model(kind, **SIZES | {"tie_word_embeddings": tied, "initializer_range": 0.05})
+    real = dict(AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32).named_parameters())
+    skeleton = build(config, torch.float32)
+    twin = Twin(json.dumps(describe(skeleton, WorkSize(1, 8), "fp32")), json.dumps({"dram_budget": 1 << 30}))
+    draw(skeleton, twin, 1)
+    for number, tensor in enumerate(twin.tensors):
+        ours, theirs = twin.masters[number], real[tensor["name"]]
+        if len(tensor["shape"]) == 1:
+            assert torch.equal(ours, theirs.detach()), tensor["name"]
+        else:
+            assert float(ours.std()) == pytest.approx(0.05, rel=0.15), tensor["name"]
+            assert abs(float(ours.mean())) < 0.01
+    assert not twin.masters[0][0].any()  # the padding row, as nn.Embedding has it
+
+
+def test_weights_follow_from_the_seed_and_the_block_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(initialise, "slice_rows", lambda rows, columns: 40)
+    state = torch.get_rng_state()
+    one, again, other = drawn("llama", 3), drawn("llama", 3), drawn("llama", 4)
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    name = "model.layers.1.mlp.up_proj.weight"
+    assert not torch.equal(one[name], other[name])
+    assert not torch.equal(one[name], one[name.replace("1", "2")])
+    deeper = drawn("llama", 3, layers=5)
+    assert all(torch.equal(one[name], deeper[name]) for name in one)
+    table = one["model.embed_tokens.weight"]
+    assert not table[0].any() and table[40].any() and not torch.equal(table[1:40], table[41:80])

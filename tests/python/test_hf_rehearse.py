@@ -1,0 +1,113 @@
+"""The rehearsal: what it measures is there, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spillway.hf.prologue import Arguments
+from spillway.hf.rehearse import argument_bytes
+
+KINDS = {"forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient", "prologue"}
+MEGABYTE = 1 << 20
+
+# A process of its own: the peak is a fact of a whole process, and this one's heap has holes of any size.
+MEASURE = """
+import json, torch
+from hf_models import tiny_config
+from spillway.hf import heap
+from spillway.hf.rehearse import rehearse
+from spillway.hf.skeleton import build
+from spillway.protocol import WorkShape
+
+heap.settle()
+wide = build(tiny_config("llama", hidden_size=64, intermediate_size=4096), torch.float32)
+tiny = build(tiny_config("qwen2"), torch.bfloat16)
+found = {}
+for name, skeleton, dtype, shape, packing in [
+    ("one", tiny, "bf16", WorkShape(1, 2, 32, 0, 0), False),
+    ("many", tiny, "bf16", WorkShape(64, 2, 32, 0, 0), False),
+    ("packed", tiny, "bf16", WorkShape(64, 2, 32, 0, 0), True),
+    ("small", wide, "fp32", WorkShape(1, 1, 64, 0, 0), False),
+    ("large", wide, "fp32", WorkShape(1, 16, 64, 0, 0), False),
+    ("evaluation", wide, "fp32", WorkShape(1, 1, 8, 64, 64), False),
+]:
+    result = rehearse(skeleton, dtype, shape, packing)
+    found[name] = {"process": result.process_bytes, "work": result.work_bytes, "seconds": result.seconds}
+    found[name]["meta"] = all(parameter.is_meta for parameter in skeleton.model.parameters())
+for method in ("kernel", "sampled"):
+    if method == "sampled":
+        heap.CLEAR_REFS = heap.CLEAR_REFS / "not" / "there"
+    before = heap.resident()
+    with heap.PeakWatch() as watch:
+        block = torch.ones(256 << 20, dtype=torch.uint8)
+        for _ in range(20):
+            block.add_(1)
+        del block
+    found[method] = {"before": before, "peak": watch.bytes}
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, Any]:
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parents[1] / "python"), *sys.path]
+    child = subprocess.run(
+        [sys.executable, "-c", MEASURE],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr
+    return dict(json.loads(child.stdout))
+
+
+def test_every_kind_of_visit_has_its_seconds(measured: dict[str, Any]) -> None:
+    for name in ("one", "many", "packed", "small", "large", "evaluation"):
+        assert measured[name]["seconds"].keys() == KINDS
+        assert all(value > 0 for value in measured[name]["seconds"].values())
+        assert measured[name]["meta"] and measured[name]["process"] > 50 * MEGABYTE
+
+
+def total(found: dict[str, Any]) -> int:
+    return int(found["process"] + found["work"])
+
+
+def test_the_peak_covers_the_temporaries(measured: dict[str, Any]) -> None:
+    """At once, in backward: gate, up, their product and its gradient, [1024 tokens, 4096] fp32 each."""
+    large = total(measured["large"]) - total(measured["small"])
+    assert 4 * 16 * MEGABYTE < large < 16 * 16 * MEGABYTE
+
+
+def test_evaluation_at_a_larger_shape_is_rehearsed_too(measured: dict[str, Any]) -> None:
+    """Forward: gate, up and their product, [4096 tokens, 4096] fp32 each."""
+    assert total(measured["evaluation"]) - total(measured["small"]) > 3 * 64 * MEGABYTE
+
+
+def test_micro_batches_add_what_they_keep_and_no_temporaries(measured: dict[str, Any]) -> None:
+    assert measured["many"]["work"] < measured["one"]["work"] + 16 * MEGABYTE
+    assert measured["packed"]["work"] > 63 * 2 * 32 * 32  # a mask for every packed micro-batch
+
+
+@pytest.mark.parametrize("method", ["kernel", "sampled"])
+def test_the_peak_is_measured_with_and_without_the_kernels_help(measured: dict[str, Any], method: str) -> None:
+    assert measured[method]["peak"] > 250 * MEGABYTE
+    assert measured[method]["peak"] < measured[method]["before"] + 300 * MEGABYTE
+
+
+def test_arguments_are_counted_once() -> None:
+    table = torch.zeros(10, 8)
+    calls = [
+        Arguments(None, (table,), {"pair": (table, table[1:])}),
+        Arguments("x", (), {"mask": {"a": torch.ones(4)}}),
+    ]
+    assert argument_bytes(calls) == 320 + 16

@@ -1,0 +1,191 @@
+"""Skeleton, probe and description: what is taken, what is refused by name, and what the engine is told."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from transformers import AutoConfig
+
+from hf_models import SIZES, tiny_config, tiny_model
+from spillway.errors import InputError
+from spillway.hf import skeleton as skeleton_module
+from spillway.hf.describe import WorkSize, decay_names, describe, slice_rows, stored_names
+from spillway.hf.probe import prove
+from spillway.hf.prologue import record
+from spillway.hf.skeleton import build
+from spillway.hf.source import load_config, resolve_directory
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral", "qwen3"])
+def test_families_are_taken_and_proven(kind: str) -> None:
+    config = tiny_config(kind)
+    skeleton = build(config, torch.bfloat16)
+    assert all(p.is_meta and p.dtype == torch.bfloat16 for p in skeleton.model.parameters())
+    assert skeleton.tied and len(skeleton.stack) == 4
+    prove(config, packing=True)
+
+
+def test_proof_keeps_long_context_flags() -> None:
+    """Rotary scaling and sliding windows survive the shrinking."""
+    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32, "rope_theta": 500000.0}  # fmt: skip
+    prove(tiny_config("llama", rope_parameters=rope), packing=True)
+    kinds = ["full_attention", "sliding_attention", "full_attention"]
+    prove(tiny_config("qwen2", use_sliding_window=True, sliding_window=8, layer_types=kinds))
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "gpt2": {}, "gemma": {}, "gemma2": {}, "cohere": {}, "granite": {"embedding_multiplier": 3.0}, "phi": {},
+    "mixtral": {}, "bloom": {}, "opt": {}, "mamba": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_others_are_refused_by_name(kind: str) -> None:
+    config = AutoConfig.for_model(kind, **(SIZES if kind in ("cohere", "granite") else {}), **REFUSED[kind])
+    with pytest.raises(InputError, match=f"model type '{kind}' cannot be streamed"):
+        build(config, torch.bfloat16)
+        prove(config)
+
+
+def test_a_model_that_differs_only_in_numbers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof is by computation: a llama whose head scales its logits is caught."""
+    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+    class Scaled(nn.Linear):
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return super().forward(hidden) * 1.01
+
+    plain = LlamaForCausalLM.__init__
+
+    def scaled(self: Any, config: Any) -> None:
+        plain(self, config)
+        self.lm_head.__class__ = Scaled
+
+    config = tiny_config("llama")
+    prove(config)
+    monkeypatch.setattr(LlamaForCausalLM, "__init__", scaled)
+    with pytest.raises(InputError, match="llama"):
+        build(config, torch.float32)
+    monkeypatch.setattr(
+        skeleton_module, "type", lambda thing: nn.Linear if isinstance(thing, nn.Linear) else type(thing), raising=False
+    )
+    with pytest.raises(InputError, match="llama.* the loss of a small copy"):
+        prove(config)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_buffers_are_those_of_a_real_model(kind: str) -> None:
+    config = tiny_config(kind)
+    for dtype in (torch.bfloat16, torch.float32):
+        real = dict(tiny_model(copy.deepcopy(config), dtype).named_buffers())
+        ours = dict(build(copy.deepcopy(config), dtype).model.named_buffers())
+        assert real.keys() == ours.keys() and real
+        for name, buffer in real.items():
+            assert buffer.dtype == ours[name].dtype and torch.equal(buffer, ours[name]), name
+
+
+def test_what_each_layer_is_given_is_the_models_own() -> None:
+    from spillway.hf.microbatch import MicroBatch
+
+    none = torch.empty(0, dtype=torch.int64)
+    skeleton = build(tiny_config("mistral", sliding_window=4), torch.float32)
+    (first, *_, norm) = record(skeleton, MicroBatch(0, 0, 2, 12, None, none, none))
+    cosine, sine = first.keywords["position_embeddings"]
+    assert cosine.shape == sine.shape == (1, 12, 8)
+    assert first.keywords["attention_mask"].shape[-2:] == (12, 12) and not first.keywords["attention_mask"][0, 0, 11, 0]
+    assert norm.keywords == {} and norm.positional == ()
+    assert "forward" not in vars(skeleton.layers[0])
+
+
+def test_description_names_every_tensor_once_in_order() -> None:
+    for tied in (True, False):
+        skeleton = build(tiny_config("qwen2", tied), torch.bfloat16)
+        found = describe(skeleton, WorkSize(2, 48), "bf16")
+        names = [tensor["name"] for block in found["blocks"] for tensor in block["tensors"]]
+        assert names == [name for name, _ in skeleton.model.named_parameters()]
+        roles = [block["role"] for block in found["blocks"]]
+        assert roles == ["embedding"] + ["layer"] * 4 + ([] if tied else ["head"])
+        assert found["tied_head"] is tied and found["hidden_size"] == 32
+        assert found["blocks"][4]["name"] == "model.norm"
+        assert json.loads(json.dumps(found)) == found
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_decay_is_transformers_own_rule(kind: str) -> None:
+    trainer = pytest.importorskip("transformers.trainer", reason="transformers' Trainer needs accelerate")
+    model = tiny_model(tiny_config(kind))
+    assert decay_names(model) == trainer.Trainer.get_decay_parameter_names(None, model)
+    decaying = set(decay_names(model))
+    assert "model.embed_tokens.weight" in decaying and "model.norm.weight" not in decaying
+    assert not any("bias" in name for name in decaying)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "chunk", "height"),
+    [(151936, 896, 4 << 20, 4605), (4096, 320, 4 << 20, 4096), (97, 32, 2048, 49), (10, 4096, 2048, 1)],
+)
+def test_slices_are_of_equal_height(rows: int, columns: int, chunk: int, height: int) -> None:
+    assert slice_rows(rows, columns, chunk) == height
+    assert height * columns <= max(chunk, columns)
+
+
+def test_names_with_and_without_the_prefix(tmp_path: Path) -> None:
+    skeleton = build(tiny_config("llama"), torch.bfloat16)
+    description = describe(skeleton, WorkSize(1, 12), "bf16")
+    weights = {name: torch.zeros(1) for name, _ in skeleton.model.named_parameters()}
+    save_file(weights, tmp_path / "model.safetensors")
+    assert all(ours == stored for ours, stored in stored_names(description, tmp_path, "model").items())
+    bare = {name.removeprefix("model."): tensor for name, tensor in weights.items()}
+    save_file(bare, tmp_path / "model.safetensors")
+    names = stored_names(description, tmp_path, "model")
+    assert names["model.norm.weight"] == "norm.weight" and set(names.values()) == set(bare)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(weights, "a")}))
+    assert stored_names(description, tmp_path, "model")["model.norm.weight"] == "model.norm.weight"
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 8, b"\x02" + b"\0" * 7 + b"[]", b"\x08" + b"\0" * 7 + b"{"])
+def test_a_damaged_header_is_left_to_the_reader(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    skeleton = build(tiny_config("llama"), torch.bfloat16)
+    names = stored_names(describe(skeleton, WorkSize(1, 12), "bf16"), tmp_path, "model")
+    assert names["model.norm.weight"] == "model.norm.weight"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "there is no such file"),
+        ("{", "not readable as JSON"),
+        ("[]", '"model_type" is missing'),
+        ('{"model_type": "no-such-model"}', "cannot read this configuration"),
+        ('{"model_type": "bert"}', "InputError|is not a causal language model|cannot be streamed"),
+        ('{"model_type": "vit"}', "'vit' is not a causal language model"),
+        ('{"model_type": "llama", "hidden_size": "many"}', "cannot read this configuration"),
+        ('{"model_type": "llama", "quantization_config": {"quant_method": "gptq", "bits": 4}}', "quantised"),
+    ],
+)
+def test_bad_configurations_end_in_one_sentence(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(InputError, match=message) as caught:
+        build(load_config(tmp_path), torch.bfloat16)
+    assert "\n" not in str(caught.value)
+    assert "config.json" in str(caught.value) or "model type" in str(caught.value)
+
+
+def test_a_model_that_is_nowhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(InputError, match="neither a directory nor a hub id"):
+        resolve_directory("nobody/such-a-model-is-not-here")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        resolve_directory(str(tmp_path / "file"))
+    assert resolve_directory(str(tmp_path)) == tmp_path

@@ -1,0 +1,209 @@
+"""A session over the twin engine: what the trainer asks of it, checkpoints that transformers loads, errors as ours."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as hf_logging
+
+from hf_models import batch, random_ids, tiny_config, tiny_model
+from spillway import session as session_module
+from spillway.errors import DoesNotFit, InputError, SpillwayError
+from spillway.protocol import StepResult, WorkShape
+from spillway.session import Session
+from spillway.settings import placement_shares, profile, storage
+from spillway.values import StoragePath
+from twin import Twin
+
+SHAPE = WorkShape(micro_batches=2, batch=2, length=12, eval_batch=2, eval_length=12)
+
+
+def config(model: Path, **more: Any) -> Any:
+    values = {
+        "model": str(model), "init": "pretrained", "seed": 5, "compute_dtype": "fp32", "packing": False,
+        "eval_packing": None, "resume_from_checkpoint": None, "dram_budget": 1 << 32, "placement": "auto",
+        "window": None, "storage": [], "profile": None, "output_dir": str(model / "out"), "overwrite": False,
+        "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0,
+    }  # fmt: skip
+    return SimpleNamespace(**values | more)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    tiny_model(tiny_config("qwen2")).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def opened(model: Path, resume: Path | None = None, **more: Any) -> Session:
+    found = Session(config(model, **more), SHAPE, engine_type=Twin)
+    found.start(resume)
+    return found
+
+
+def steps(session: Session, first: int, last: int) -> list[StepResult]:
+    return [
+        session.step([batch(random_ids(2, 12, seed)), batch(random_ids(1, 9, seed + 50))], 1e-3)
+        for seed in range(first, last)
+    ]
+
+
+def test_a_step_reports_what_the_trainer_writes_down(model: Path) -> None:
+    session = opened(model)
+    assert session.plan["fits"] is True
+    results = steps(session, 0, 6)
+    assert [result.label_tokens for result in results] == [22 + 8] * 6
+    assert all(result.grad_norm > 0 and not result.skipped and result.seconds > 0 for result in results)
+    loss, tokens = session.evaluate([batch(random_ids(2, 12, 0))])
+    assert tokens == 22 and loss / tokens < results[0].loss_sum / results[0].label_tokens
+    measured = session.measured()
+    assert measured["process_peak"] >= measured["tiers"]["dram"] > 0
+    session.close()
+
+
+def test_the_saved_model_loads_without_a_word_and_gives_the_same_loss(model: Path, tmp_path: Path) -> None:
+    session = opened(model)
+    steps(session, 0, 3)
+    session.save_model(tmp_path)
+    piece = batch(random_ids(2, 12, 9))
+    ours, tokens = session.evaluate([piece])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        previous = hf_logging.get_verbosity()
+        hf_logging.set_verbosity_warning()
+        loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+        hf_logging.set_verbosity(previous)
+    assert not caught and not any(info.values())
+    assert loaded.dtype == torch.float32 and loaded.config.architectures == ["Qwen2ForCausalLM"]
+    assert loaded.config.tie_word_embeddings and (tmp_path / "generation_config.json").exists()
+    theirs = loaded(input_ids=piece.input_ids, labels=piece.labels).loss
+    assert ours / tokens == pytest.approx(float(theirs.detach()), rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_a_resumed_run_goes_on_bit_by_bit(model: Path, tmp_path: Path, dtype: str) -> None:
+    """Dropout included: its numbers follow from the step."""
+    content = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(content | {"attention_dropout": 0.2}))
+    whole = opened(model, compute_dtype=dtype)
+    expected = steps(whole, 0, 6)
+    half = opened(model, compute_dtype=dtype)
+    first = steps(half, 0, 3)
+    half.save_model(tmp_path)
+    half.save_state(tmp_path)
+    half.close()
+    rest = steps(opened(model, tmp_path, compute_dtype=dtype), 3, 6)
+    assert [r.loss_sum for r in first + rest] == [r.loss_sum for r in expected]
+    assert [r.grad_norm for r in first + rest] == [r.grad_norm for r in expected]
+
+
+def test_random_weights_need_no_checkpoint(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    one, other = opened(model, init="random"), opened(model, init="random", seed=6)
+    piece = [batch(random_ids(2, 12, 0))]
+    assert one.evaluate(piece) == opened(model, init="random").evaluate(piece)
+    assert one.evaluate(piece) != other.evaluate(piece)
+    with pytest.raises(InputError, match="no model.safetensors"):
+        opened(model)
+    (model / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(InputError, match="pytorch_model.bin is there: save it as safetensors"):
+        opened(model)
+
+
+def test_the_timeline_is_compressed_json(model: Path, tmp_path: Path) -> None:
+    session = opened(model)
+    session.write_timeline(tmp_path / "timeline.json.gz")
+    assert json.loads(gzip.decompress((tmp_path / "timeline.json.gz").read_bytes())) == {"traceEvents": []}
+
+
+class Refusing(Twin):
+    """Fails as the C++ engine does."""
+
+    failure: Exception = MemoryError("dram: 5 GiB asked, 4 GiB there")
+
+    def plan(self) -> str:
+        raise self.failure
+
+
+@pytest.mark.parametrize(
+    ("failure", "ours"),
+    [(MemoryError("dram: 5 GiB asked"), DoesNotFit), (ValueError("weight=path: no path"), InputError),
+     (OSError(28, "no room"), SpillwayError)],
+)  # fmt: skip
+def test_the_engines_errors_become_ours(model: Path, failure: Exception, ours: type[Exception]) -> None:
+    engine = type("Failing", (Refusing,), {"failure": failure})
+    with pytest.raises(ours) as caught:
+        Session(config(model), SHAPE, engine_type=engine)
+    assert str(failure) == str(caught.value)
+
+
+def test_weights_that_do_not_match_are_bad_input(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    tiny_model(tiny_config("llama")).save_pretrained(model / "other")
+    (model / "other" / "model.safetensors").rename(model / "model.safetensors")
+    with pytest.raises(InputError, match=r"q_proj\.bias is missing"):
+        opened(model)
+
+
+def test_a_checkpoint_without_state_is_refused(model: Path) -> None:
+    with pytest.raises(InputError, match="holds no state"):
+        opened(model, model)
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [
+        ("auto", (None, None, None, None)),
+        ("dram", (1.0, 1.0, 1.0, 1.0)),
+        ("path", (0.0, 0.0, 0.0, 0.0)),
+        ("weight=dram,state=path,grad=50%,activation=dram", (1.0, 0.0, 0.5, 1.0)),
+        ("state=12.5%, grad=auto", (None, 0.125, None, None)),
+    ],
+)
+def test_placement_is_a_share_of_each_group(text: str, shares: tuple[float | None, ...]) -> None:
+    assert tuple(placement_shares(text).values()) == shares
+
+
+@pytest.mark.parametrize("text", ["disk", "weights=dram", "state=150%", "state=50", "state="])
+def test_placement_that_means_nothing_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="placement"):
+        placement_shares(text)
+
+
+def test_settings_name_every_fact_the_planner_needs(model: Path, tmp_path: Path) -> None:
+    found: dict[str, Any] = {}
+
+    def engine(description: str, settings: str) -> Twin:
+        found.update(json.loads(settings), description=json.loads(description))
+        return Twin(description, settings)
+
+    machine = tmp_path / "machine.json"
+    machine.write_text('{"cores": 3, "read": 1e9}')
+    paths = [StoragePath(str(tmp_path), 1 << 30)]
+    Session(config(model, storage=paths, placement="state=path", profile=str(machine), window=2), SHAPE, engine)
+    assert found["dram_budget"] == 1 << 32 and found["work_bytes"] > 0 and found["process_bytes"] > 50 << 20
+    assert found["storage"] == [{"directory": str(tmp_path), "capacity": 1 << 30}]
+    assert found["profile"] == {"cores": 3, "read": 1e9} and found["window"] == 2
+    assert found["placement"] == {"weight": None, "state": 0.0, "grad": None, "activation": None}
+    assert found["description"]["tokens"] == 48 and found["description"]["micro_batches"] == 2
+    assert storage(str(tmp_path), None)["capacity"] > 0
+    with pytest.raises(InputError, match="storage: .*nowhere"):
+        storage(str(tmp_path / "nowhere"), None)
+    machine.write_text("[]")
+    with pytest.raises(InputError, match="not a JSON object"):
+        profile(str(machine))
+
+
+def test_packing_is_proven_before_it_is_used(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(session_module, "prove", lambda config, packing: asked.append(packing))
+    for packing, eval_packing in ((False, None), (True, None), (False, True)):
+        Session(config(model, packing=packing, eval_packing=eval_packing), SHAPE, engine_type=Twin)
+    assert asked == [False, True, True]
