@@ -11,9 +11,10 @@ from spillway.errors import DoesNotFit, InputError, Interrupted, SpillwayError
 
 if TYPE_CHECKING:
     from spillway.run import train
+    from spillway.session import Session
 
 __version__ = "0.1.0"
-__all__ = ["DoesNotFit", "InputError", "Interrupted", "SpillwayError", "__version__", "train"]
+__all__ = ["DoesNotFit", "InputError", "Interrupted", "Session", "SpillwayError", "__version__", "train"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,4 +22,8 @@ def __getattr__(name: str) -> Any:
         from spillway.run import train
 
         return train
+    if name == "Session":
+        from spillway.session import Session
+
+        return Session
     raise AttributeError(f"module 'spillway' has no attribute {name!r}")

@@ -145,6 +145,8 @@ class Session:
             stream.write(self._engine.timeline())
 
     def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
         self._stream = None
         self._engine.close()
 

@@ -51,6 +51,13 @@ class Stream:
         """The loss alone; nothing changes."""
         return self._run(work, False, {}, 0)
 
+    def close(self) -> None:
+        """Lets go of the engine's memory; the stream is of no use afterwards."""
+        for layer in self._stack:
+            layer.release()
+        self._stack.clear()
+        del self._arena, self._typed
+
     def _run(self, work: Work, training: bool, update: dict[str, float], step: int) -> Outcome:
         self._skeleton.train(training)
         self._engine.begin_step(work.ids, work.counts, training)
