@@ -36,8 +36,8 @@ PLAN = {
 
 class FakeSession:
     """Follows spillway.protocol.Session. FAKE_SIGNAL="step:3:SIGINT" sends itself a signal inside step 3 ("evaluate:3":
-    inside the evaluation after step 3, "save:3": while step 3 is saved, "close:3": afterwards); FAKE_FAIL="save:3" raises
-    OSError there."""
+    inside the evaluation after step 3, "save:3": while step 3 is saved, "close:3": afterwards); FAKE_FAIL="save:3"
+    raises OSError there."""
 
     opened: ClassVar[list[FakeSession]] = []
 
