@@ -23,6 +23,7 @@ class Interruption:
     def __init__(self) -> None:
         self.signal = 0  # the first signal that asked for a graceful end; 0: none
         self._graceful = False
+        self._saved = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interruption:
@@ -38,6 +39,10 @@ class Interruption:
         """From now on there is something to save: let the step in progress end first."""
         self._graceful = True
 
+    def all_is_saved(self) -> None:
+        """From now on a second signal loses nothing."""
+        self._saved = True
+
     def __bool__(self) -> bool:
         return self.signal != 0
 
@@ -45,7 +50,8 @@ class Interruption:
         if not self._graceful:
             raise Interrupted("interrupted before the first step; there is nothing to save", number)
         if self.signal:
-            say("interrupted twice: stopping at once, the steps since the last checkpoint are not saved")
+            lost = "all is saved" if self._saved else "the steps since the last checkpoint are not saved"
+            say(f"interrupted twice: stopping at once, {lost}")
             os._exit(128 + number)
         self.signal = number
         say("interrupted: finishing the step in progress, then saving (a second signal stops at once, without saving)")

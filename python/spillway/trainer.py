@@ -169,6 +169,7 @@ class Trainer:
         raise self.interrupted()
 
     def interrupted(self) -> Interrupted:
+        self.interruption.all_is_saved()
         return Interrupted(
             f"interrupted: step {self.state.step} of {self.work.steps} is saved in {self.output_dir}; "
             f"go on with: spillway resume {shlex.quote(str(self.output_dir))}",

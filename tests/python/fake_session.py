@@ -36,7 +36,8 @@ PLAN = {
 
 class FakeSession:
     """Follows spillway.protocol.Session. FAKE_SIGNAL="step:3:SIGINT" sends itself a signal inside step 3 ("evaluate:3":
-    inside the evaluation after step 3, "save:3": while step 3 is saved); FAKE_FAIL="save:3" raises OSError there."""
+    inside the evaluation after step 3, "save:3": while step 3 is saved, "close:3": afterwards); FAKE_FAIL="save:3"
+    raises OSError there."""
 
     opened: ClassVar[list[FakeSession]] = []
 
@@ -120,6 +121,7 @@ class FakeSession:
 
     def close(self) -> None:
         self.closed = True
+        self.disturb("close")
 
     def disturb(self, where: str) -> None:
         """Sends the signals and fails the calls that the environment asks for."""

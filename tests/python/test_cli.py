@@ -70,17 +70,24 @@ def test_version_of_the_module_and_of_the_command(capsys: pytest.CaptureFixture[
     assert done.stdout == f"spillway {spillway.__version__}\n"
 
 
-def test_a_second_signal_stops_at_once_and_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("signals", "said", "saved"),
+    [
+        ("step:2:SIGINT step:2:SIGTERM", "the steps since the last checkpoint are not saved", False),
+        ("step:2:SIGINT close:2:SIGTERM", "all is saved", True),
+    ],
+)
+def test_a_second_signal_stops_at_once_and_says_so(tmp_path: Path, signals: str, said: str, saved: bool) -> None:
     model = tiny.model_directory(tmp_path / "model")
     data = tiny.jsonl(tmp_path / "train.jsonl", tiny.text_rows(8))
     out = tmp_path / "out"
     command = [sys.executable, str(HERE / "fake_spillway.py"), "train", "--model", str(model), "--dataset", str(data)]
-    environment = os.environ | {"FAKE_SIGNAL": "step:2:SIGINT step:2:SIGTERM"}
+    environment = os.environ | {"FAKE_SIGNAL": signals}
     done = subprocess.run([*command, "--output_dir", str(out)], capture_output=True, text=True, env=environment)
     assert done.returncode == 143
     assert "finishing the step in progress" in done.stderr
-    assert "stopping at once" in done.stderr and "not saved" in done.stderr
-    assert not list(out.glob("checkpoint-*"))
+    assert f"stopping at once, {said}" in done.stderr
+    assert [path.name for path in out.glob("checkpoint-*")] == ["checkpoint-2"] * saved
 
 
 def test_the_reference_is_made_from_the_table() -> None:
