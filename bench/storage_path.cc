@@ -3,24 +3,19 @@
 // Prints one line per pattern: GB/s (1e9) each way, CPU seconds per GB of this process (user, system, and the kernel's
 // I/O workers), and the share of one core. `bench/storage_vs_fio.sh` puts fio beside it.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "spillway/base/error.h"
+#include "spillway/machine/load.h"
 #include "spillway/memory/arena.h"
 #include "spillway/storage/path.h"
-#include "spillway/sys/thread.h"
 
 namespace {
 
 using namespace spillway;  // NOLINT
-using Clock = std::chrono::steady_clock;
-using storage::Direction;
 
 struct Settings {
   std::string directory;
@@ -32,115 +27,15 @@ struct Settings {
   bool checksums = true;
 };
 
-/// A fixed number of transfers outstanding: each one that ends starts the next, walking through its part of the volume.
-class Load {
- public:
-  Load(storage::Path& path, std::span<std::byte> memory, Bytes transfer, Bytes volume)
-      : path_(path), memory_(memory), transfer_(transfer), volume_(volume / transfer * transfer) {}
-
-  /// Adds a stream that keeps one transfer outstanding, in its own part of the volume.
-  void add(Direction direction, std::size_t stream, std::size_t streams) {
-    const Bytes slots = volume_ / transfer_;
-    const Bytes first = slots * stream / streams * transfer_;
-    const Bytes last = slots * (stream + 1) / streams * transfer_;
-    streams_.push_back({this, direction, memory_.data() + streams_.size() * transfer_, first, last, first});
-  }
-
-  /// Runs until `limit` seconds or, with `once`, until each stream has walked its part once.
-  void run(double limit, bool once) {
-    once_ = once;
-    end_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit));
-    for (Stream& stream : streams_) start(stream);
-    path_.drain();
-    if (failure_) std::rethrow_exception(failure_);
-  }
-
- private:
-  struct Stream {
-    Load* load;
-    Direction direction;
-    std::byte* memory;
-    Bytes first, last, next;
-  };
-
-  void start(Stream& stream) {
-    storage::Transfer transfer;
-    transfer.direction = stream.direction;
-    transfer.memory = stream.memory;
-    transfer.bytes = transfer_;
-    transfer.offset = stream.next;
-    transfer.done = &Load::done;
-    transfer.context = &stream;
-    stream.next += transfer_;
-    path_.start(transfer);
-  }
-
-  static void done(void* context, std::uint64_t /*token*/, const std::exception_ptr& error) noexcept {
-    auto& stream = *static_cast<Stream*>(context);
-    Load& load = *stream.load;
-    if (error) load.failure_ = error;
-    if (error || (load.once_ && stream.next == stream.last) || (!load.once_ && Clock::now() >= load.end_)) return;
-    if (stream.next == stream.last) stream.next = stream.first;
-    load.start(stream);
-  }
-
-  storage::Path& path_;
-  std::span<std::byte> memory_;
-  Bytes transfer_;
-  Bytes volume_;
-  bool once_ = false;
-  Clock::time_point end_;
-  std::vector<Stream> streams_;
-  std::exception_ptr failure_;
-};
-
-/// Between construction and `print`: bytes, seconds, CPU.
-class Stopwatch {
- public:
-  explicit Stopwatch(const storage::Path& path)
-      : path_(path), before_(path.counters()), cpu_(sys::process_cpu_seconds()), began_(Clock::now()) {}
-
-  void print(const char* pattern, Bytes transfer) const {
-    const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
-    const double cpu = sys::process_cpu_seconds() - cpu_;
-    const storage::Counters now = path_.counters();
-    const double read = static_cast<double>(now.read - before_.read) / 1e9;
-    const double written = static_cast<double>(now.written - before_.written) / 1e9;
-    std::printf("%-11s %3llu MiB  read %5.2f GB/s  write %5.2f GB/s  cpu %.3f s/GB  %3.0f %% of a core\n", pattern,
-                static_cast<unsigned long long>(transfer / MiB), read / seconds, written / seconds,
-                cpu / (read + written), 100 * cpu / seconds);
-    std::fflush(stdout);
-  }
-
- private:
-  const storage::Path& path_;
-  storage::Counters before_;
-  double cpu_;
-  Clock::time_point began_;
-};
+void print(const char* pattern, Bytes transfer, const machine::LoadResult& result) {
+  const double gigabytes = static_cast<double>(result.read + result.written) / 1e9;
+  std::printf("%-11s %3llu MiB  read %5.2f GB/s  write %5.2f GB/s  cpu %.3f s/GB  %3.0f %% of a core\n", pattern,
+              static_cast<unsigned long long>(transfer / MiB), result.read_rate() / 1e9, result.write_rate() / 1e9,
+              result.cpu_seconds / gigabytes, 100 * result.cpu_seconds / result.seconds);
+  std::fflush(stdout);
+}
 
 constexpr std::size_t kStreams = 4;
-
-void measure(storage::Path& path, std::span<std::byte> memory, const Settings& settings, const std::string& pattern,
-             Bytes transfer) {
-  Load load(path, memory, transfer, settings.volume);
-  for (std::size_t i = 0; i < kStreams; ++i) {
-    const bool write = pattern == "write" || (pattern == "mixed" && i % 2 == 1);
-    load.add(write ? Direction::write : Direction::read, i, kStreams);
-  }
-  const Stopwatch watch(path);
-  load.run(settings.seconds, false);
-  watch.print(pattern.c_str(), transfer);
-}
-
-void write_everything(storage::Path& path, std::span<std::byte> memory, Bytes volume) {
-  constexpr Bytes kTransfer = 8 * MiB;
-  Load load(path, memory, kTransfer, volume);
-  for (std::size_t i = 0; i < kStreams; ++i) load.add(Direction::write, i, kStreams);
-  const Stopwatch watch(path);
-  load.run(0, true);
-  watch.print("first write", kTransfer);
-}
 
 void bench(const Settings& settings) {
   storage::PathOptions options;
@@ -160,13 +55,14 @@ void bench(const Settings& settings) {
     word = word * 1664525 + 1013904223;
     return static_cast<std::byte>(word >> 24);
   });
-  write_everything(path, arena.span(), settings.volume);
+  const machine::Load::Area area{0, settings.volume};
+  print("first write", 8 * MiB, machine::Load(path, arena.span(), area, 8 * MiB).fill(kStreams));
   for (const Bytes transfer : transfers) {
-    // A piece is read at the length it was written with: 8 and 40 MiB are whole pieces, so any order of both works.
+    machine::Load load(path, arena.span(), area, transfer);
     for (const std::string pattern : {"read", "write", "mixed"}) {
-      if (settings.pattern == "all" || settings.pattern == pattern) {
-        measure(path, arena.span(), settings, pattern, transfer);
-      }
+      if (settings.pattern != "all" && settings.pattern != pattern) continue;
+      const std::size_t readers = pattern == "read" ? kStreams : pattern == "mixed" ? kStreams / 2 : 0;
+      print(pattern.c_str(), transfer, load.run(readers, kStreams - readers, settings.seconds));
     }
   }
 }

@@ -3,8 +3,9 @@
 #
 #   bench/storage_vs_fio.sh PROGRAM DIR [PAIRS] [SECONDS] [GIB]
 #
-# PROGRAM is the built storage_path. fio: io_uring, O_DIRECT, 1 MiB blocks, 16 in flight, a file of the same size, written
-# once before it is measured; no checksums. Spillway: 8 MiB transfers, checksums on. Needs GIB x 2 of space.
+# PROGRAM is the built storage_path. fio: io_uring, O_DIRECT, 1 MiB blocks, 16 in flight, registered buffers and file, a
+# file of the same size; no checksums. Spillway: 8 MiB transfers, checksums on. Both write their whole file right before
+# each figure, so that caches below the file system are equally warm. Needs GIB x 2 of space.
 set -eu
 program=${1:?storage_path program} dir=${2:?directory} pairs=${3:-5} seconds=${4:-2} gib=${5:-6}
 command -v fio >/dev/null || { echo "fio is not installed: apt-get install fio" >&2; exit 2; }
@@ -12,11 +13,16 @@ command -v fio >/dev/null || { echo "fio is not installed: apt-get install fio" 
 work=$(mktemp -d "$dir/storage_vs_fio.XXXXXX")
 trap 'rm -rf "$work"' EXIT INT TERM
 
+fio_run() {
+  fio --name=x --filename="$work/fio" --size="${gib}G" --bs=1M --iodepth=16 --ioengine=io_uring --direct=1 \
+    --fixedbufs=1 --registerfiles=1 --output-format=terse --terse-version=3 "$@"
+}
+
 fio_gbs() { # pattern: GB/s of both directions together
   case $1 in mixed) rw="--rw=rw --rwmixread=50" ;; *) rw="--rw=$1" ;; esac
+  fio_run --rw=write >/dev/null
   # shellcheck disable=SC2086
-  fio --name=x --filename="$work/fio" --size="${gib}G" $rw --bs=1M --iodepth=16 --ioengine=io_uring --direct=1 \
-    --time_based --runtime="$seconds" --output-format=terse --terse-version=3 |
+  fio_run $rw --time_based --runtime="$seconds" |
     awk -F';' '{ printf "%.3f", ($7 + $48) * 1024 / 1e9 }'
 }
 
@@ -24,9 +30,6 @@ path_gbs() {
   "$program" "$work" --pattern "$1" --gib "$gib" --mib 8 --seconds "$seconds" |
     awk -v p="$1" '$1 == p { printf "%.3f", $5 + $8 }'
 }
-
-fio --name=fill --filename="$work/fio" --size="${gib}G" --rw=write --bs=1M --iodepth=16 --ioengine=io_uring --direct=1 \
-  --output=/dev/null
 
 for pattern in read write mixed; do
   pair=0

@@ -1,0 +1,36 @@
+// Measures the rates of a profile with the engines that will do the work.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "spillway/machine/load.h"
+#include "spillway/machine/profile.h"
+#include "spillway/storage/path.h"
+
+namespace spillway::machine {
+
+/// Least memory that the measurements below take.
+inline constexpr Bytes kCalibrationMemory = 16 * MiB;
+/// Least area of a volume that calibrate_path takes; a GiB is better (caches in the drive count for less).
+inline constexpr Bytes kCalibrationArea = 64 * MiB;
+
+/// Reads alone, writes alone, and both, `seconds` each, after writing the area once. The path is idle and the area
+/// holds nothing of value. `memory` should be registered with the path, as the run's will be; best is 32 MiB (4
+/// transfers of 8 MiB outstanding). Throws what the path throws; Error(internal) when memory or area are too small.
+[[nodiscard]] PathProfile calibrate_path(storage::Path& path, const std::string& name, std::span<std::byte> memory,
+                                         Load::Area area, double seconds = 0.5);
+
+/// Elements per second of the fused `exact` AdamW update on the calling thread, over all of `memory`: choose it larger
+/// than the processor's caches.
+[[nodiscard]] double calibrate_update(std::span<std::byte> memory, double seconds = 0.5);
+
+/// Bytes per second copied from one half of `memory` to the other on the calling thread.
+[[nodiscard]] double calibrate_copy(std::span<std::byte> memory, double seconds = 0.5);
+
+/// Calls of `work` per second, over at least `seconds` and one call, after one call that is not counted.
+[[nodiscard]] double calls_per_second(const std::function<void()>& work, double seconds);
+
+}  // namespace spillway::machine

@@ -1,0 +1,97 @@
+#include "spillway/machine/load.h"
+
+#include "spillway/base/error.h"
+#include "spillway/sys/thread.h"
+
+namespace spillway::machine {
+
+Load::Load(storage::Path& path, std::span<std::byte> memory, Area area, Bytes transfer)
+    : path_(path), memory_(memory), area_(area), transfer_(transfer) {
+  if (transfer == 0 || transfer % storage::kExtentAlignment != 0) {
+    throw Error(ErrorCode::internal, text("a load's transfers are multiples of 1 MiB, not ", transfer, " bytes"));
+  }
+}
+
+LoadResult Load::run(std::size_t readers, std::size_t writers, double seconds) {
+  once_ = false;
+  end_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  return go(readers, writers);
+}
+
+LoadResult Load::fill(std::size_t writers) {
+  once_ = true;
+  return go(0, writers);
+}
+
+LoadResult Load::go(std::size_t readers, std::size_t writers) {
+  divide(readers, writers);
+  failure_ = nullptr;
+  const storage::Counters before = path_.counters();
+  const double cpu = sys::process_cpu_seconds();
+  const auto began = Clock::now();
+  for (Stream& stream : streams_) start(stream);
+  path_.drain();
+  if (failed()) std::rethrow_exception(failure_);
+  const std::chrono::duration<double> seconds = Clock::now() - began;
+  const storage::Counters after = path_.counters();
+  return {seconds.count(), sys::process_cpu_seconds() - cpu, after.read - before.read, after.written - before.written};
+}
+
+/// Readers and writers alternate, so that both cover the whole area.
+void Load::divide(std::size_t readers, std::size_t writers) {
+  const std::size_t count = readers + writers;
+  const Bytes slots = area_.bytes / transfer_;
+  if (count == 0 || slots < count || memory_.size() / transfer_ < count) {
+    throw Error(ErrorCode::internal,
+                text("a load of ", count, " streams of ", human(transfer_), " does not fit an area of ",
+                     human(area_.bytes), " and a memory of ", human(memory_.size())));
+  }
+  streams_.clear();
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool read = i % 2 == 0 ? readers > 0 : writers == 0;
+    (read ? readers : writers) -= 1;
+    const Bytes first = area_.offset + slots * i / count * transfer_;
+    const Bytes last = area_.offset + slots * (i + 1) / count * transfer_;
+    streams_.push_back({this, read ? storage::Direction::read : storage::Direction::write,
+                        memory_.data() + i * transfer_, first, last, first});
+  }
+}
+
+void Load::start(Stream& stream) {
+  storage::Transfer transfer;
+  transfer.direction = stream.direction;
+  transfer.memory = stream.memory;
+  transfer.bytes = transfer_;
+  transfer.offset = stream.next;
+  transfer.done = &Load::done;
+  transfer.context = &stream;
+  transfer.what = "a measurement";
+  stream.next += transfer_;
+  try {
+    path_.start(transfer);
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+void Load::fail(const std::exception_ptr& error) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = error;
+}
+
+bool Load::failed() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return failure_ != nullptr;
+}
+
+void Load::done(void* context, std::uint64_t /*token*/, const std::exception_ptr& error) noexcept {
+  auto& stream = *static_cast<Stream*>(context);
+  Load& load = *stream.load;
+  if (error) load.fail(error);
+  if (load.failed()) return;
+  if (load.once_ ? stream.next == stream.last : Clock::now() >= load.end_) return;
+  if (stream.next == stream.last) stream.next = stream.first;
+  load.start(stream);
+}
+
+}  // namespace spillway::machine
