@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "module.h"
+#include "spillway/machine/profile_json.h"
 #include "spillway/plan/json.h"
 
 namespace nb = nanobind;
@@ -55,7 +56,9 @@ spillway::Settings parse_settings(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
   spillway::Settings out;
   out.budget = spillway::plan::parse_budget(text);
-  out.rates = spillway::plan::parse_rates(text);
+  const auto profile = json.value("profile", nlohmann::json::object());
+  out.rates = spillway::plan::parse_rates(
+      text, profile.empty() ? spillway::machine::Profile{} : spillway::machine::from_json(profile.dump(), "profile"));
   out.threads = json.value("threads", 1U);
   out.run = json.value("run", out.run);
   if (out.budget.has_path) {

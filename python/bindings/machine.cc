@@ -1,5 +1,9 @@
 // Facts about this machine and this process.
+#include <nanobind/stl/string.h>
+
 #include "module.h"
+#include "spillway/machine/measure.h"
+#include "spillway/machine/profile_json.h"
 #include "spillway/sys/process.h"
 
 namespace nb = nanobind;
@@ -16,6 +20,20 @@ void bind_machine(nb::module_& module) {
   module.def(
       "peak_resident", [] { return spillway::sys::process_memory().peak_resident; },
       "Highest resident bytes of this process since its start or the last reset_peak_resident().");
+  module.def(
+      "measure",
+      [](const std::string& directory, double seconds) {
+        const nb::gil_scoped_release release;
+        return spillway::machine::to_json(spillway::machine::measure(directory, seconds));
+      },
+      nb::arg("directory"), nb::arg("seconds") = 0.4,
+      "This machine's profile as JSON; `directory`: where the storage path's rates are measured, or empty.");
+  module.def(
+      "check_profile",
+      [](const std::string& text, const std::string& source) {
+        return spillway::machine::to_json(spillway::machine::from_json(text, source));
+      },
+      "A profile checked and completed; ValueError names the key.");
   module.def(
       "reset_peak_resident", [] { return spillway::sys::reset_peak_resident(); },
       "Starts peak_resident() anew from the present; False where the kernel refuses.");

@@ -106,17 +106,19 @@ Budget parse_budget(const std::string& input) {
   return out;
 }
 
-Rates parse_rates(const std::string& input) {
+Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   const auto object = parse(input, "the settings");
-  const auto profile = get<json>(object, "profile", json::object());
   const auto seconds = get<json>(object, "seconds", json::object());
   Rates out;
-  out.cores = static_cast<unsigned>(std::max<std::uint64_t>(1, count(profile, "cores", 1)));
-  out.read = rate(profile, "read", 0);
-  out.write = rate(profile, "write", 0);
-  out.mixed = rate(profile, "mixed", 0);
-  out.update = rate(profile, "update", 0);
-  out.io_cores = rate(profile, "io_cores", out.io_cores);
+  out.cores = std::max(1U, profile.cores);
+  out.update = profile.update_elements_per_second;
+  if (!profile.paths.empty()) {
+    const auto& path = profile.paths.front();
+    out.read = path.read_bytes_per_second;
+    out.write = path.write_bytes_per_second;
+    out.mixed = path.mixed_bytes_per_second;
+    out.io_cores = path.cores_at_full_speed;
+  }
   out.forward = rate(seconds, "forward", 0);
   out.backward = rate(seconds, "backward", 0);
   out.head_loss = rate(seconds, "head_loss", 0);

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "spillway/machine/profile.h"
 #include "spillway/plan/description.h"
 
 namespace spillway::plan {
@@ -15,8 +16,8 @@ namespace spillway::plan {
 /// "storage": [{"directory", "capacity"}]}; missing = 0 or the planner's choice.
 [[nodiscard]] Budget parse_budget(const std::string& text);
 
-/// {"profile": {"cores", "read", "write", "mixed", "update", "io_cores"}, "seconds": {"forward", "backward",
-/// "head_loss", "head_gradient", "tail_forward", "tail_backward", "between"}}; missing = unknown.
-[[nodiscard]] Rates parse_rates(const std::string& text);
+/// {"seconds": {"forward", "backward", "head_loss", "head_gradient", "tail_forward", "tail_backward", "between"}} as
+/// rehearsed, beside the machine's own rates; missing = unknown.
+[[nodiscard]] Rates parse_rates(const std::string& text, const machine::Profile& profile);
 
 }  // namespace spillway::plan
