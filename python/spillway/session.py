@@ -145,7 +145,9 @@ class Session:
             stream.write(self._engine.timeline())
 
     def close(self) -> None:
-        self._stream = None
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
         self._engine.close()
 
     def _resume(self, checkpoint: Path) -> None:

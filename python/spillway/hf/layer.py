@@ -6,6 +6,7 @@ leaves without history, made once for every place at which the block's weights h
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ class Slot:
     name: str
     tensor: int  # the engine's number
     first: int  # element, counted from the block's start
-    shape: torch.Size
+    meta: nn.Parameter  # what hangs there while the layer is bound to no bytes
 
 
 GradientSink = Callable[[int, torch.Tensor], None]  # tensor number, its gradient
@@ -33,7 +34,7 @@ class StreamedLayer:
     """A layer that can be bound to bytes, run, and run again backward."""
 
     def __init__(self, module: nn.Module, slots: list[Slot], sink: GradientSink) -> None:
-        """`sink` is given every parameter's gradient as soon as autograd has it, and must not keep it."""
+        """`sink`, a bound method, is given every gradient as soon as autograd has it, and must not keep it."""
         self._module = module
         self._slots = slots
         self._sink = sink
@@ -60,13 +61,22 @@ class StreamedLayer:
         assert leaf.grad is not None
         gradient.copy_(leaf.grad)
 
+    def release(self) -> None:
+        """Lets go of the arena: the parameters are on meta again."""
+        for slot in self._slots:
+            slot.owner._parameters[slot.name] = slot.meta
+        self._leaves.clear()
+
     def _leaf(self, arena: torch.Tensor, first: int, slot: Slot) -> torch.Tensor:
-        begin = first + slot.first
-        leaf = arena[begin : begin + slot.shape.numel()].view(slot.shape).detach().requires_grad_()
+        begin, shape = first + slot.first, slot.meta.shape
+        leaf = arena[begin : begin + shape.numel()].view(shape).detach().requires_grad_()
+        # Autograd holds its hooks where Python's garbage collector does not look.
+        sink = weakref.WeakMethod(self._sink)
 
         def hand_over(parameter: torch.Tensor) -> None:
-            assert parameter.grad is not None
-            self._sink(slot.tensor, parameter.grad.contiguous())
+            receive = sink()
+            assert receive is not None and parameter.grad is not None
+            receive(slot.tensor, parameter.grad.contiguous())
             parameter.grad = None
 
         leaf.register_post_accumulate_grad_hook(hand_over)
@@ -78,5 +88,5 @@ def slots_of(module: nn.Module, first_tensor: int, tensor_offset: Callable[[int]
     slots = []
     for number, (name, parameter) in enumerate(module.named_parameters(), start=first_tensor):
         owner, _, own = name.rpartition(".")
-        slots.append(Slot(module.get_submodule(owner), own, number, tensor_offset(number), parameter.shape))
+        slots.append(Slot(module.get_submodule(owner), own, number, tensor_offset(number), parameter))
     return slots

@@ -139,7 +139,9 @@ def compare(skeleton: Skeleton, model: PreTrainedModel, work: Work, kind: str) -
     parameters = dict(model.named_parameters())
     for number, tensor in enumerate(engine.tensors):
         engine.weight(number).copy_(parameters[tensor["name"]].detach())
-    outcome = Stream(skeleton, engine, 0).step(work, {}, 0)
+    stream = Stream(skeleton, engine, 0)
+    outcome = stream.step(work, {}, 0)
+    stream.close()
     expected = plain_loss(model, work)
     what = "the rows of a packed sequence" if work.micro_batches[0].position_ids is not None else "the loss"
     if not close(torch.tensor(outcome.loss_sum), torch.tensor(expected)):

@@ -7,7 +7,6 @@ and one slice of the vocabulary.
 from __future__ import annotations
 
 import copy
-import gc
 import statistics
 import time
 from collections import defaultdict
@@ -81,8 +80,7 @@ def rehearse(skeleton: Skeleton, compute_dtype: str, shape: WorkShape, packing: 
     kept = tokens * BYTES_PER_TOKEN + (masks(small, train) if packing else 0)
     work_bytes = max(0, watch.bytes - with_arena) + (shape.micro_batches - 1) * kept
     seconds = seconds_of(engine, between, shape)
-    del stream, engine
-    gc.collect()  # layers and their leaves refer to each other
+    stream.close()
     return Rehearsed(before, work_bytes, seconds)
 
 

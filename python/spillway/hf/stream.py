@@ -51,6 +51,12 @@ class Stream:
         """The loss alone; nothing changes."""
         return self._run(work, False, {}, 0)
 
+    def close(self) -> None:
+        """Lets go of the engine's memory, which may be unmapped from here on."""
+        for layer in self._stack:
+            layer.release()
+        del self._arena, self._typed
+
     def _run(self, work: Work, training: bool, update: dict[str, float], step: int) -> Outcome:
         self._skeleton.train(training)
         self._engine.begin_step(work.ids, work.counts, training)
