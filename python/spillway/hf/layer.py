@@ -7,13 +7,14 @@ leaves without history, made once for every place at which the block's weights h
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from spillway.hf.prologue import Arguments
+from spillway.hf.unneeded import uncomputed
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,14 @@ GradientSink = Callable[[int, torch.Tensor], None]  # tensor number, its gradien
 class StreamedLayer:
     """A layer that can be bound to bytes, run, and run again backward."""
 
-    def __init__(self, module: nn.Module, slots: list[Slot], sink: GradientSink) -> None:
-        """`sink`, a bound method, is given every gradient as soon as autograd has it, and must not keep it."""
+    def __init__(
+        self, module: nn.Module, slots: list[Slot], sink: GradientSink, unneeded: Collection[str] = ()
+    ) -> None:
+        """`sink`, a bound method, is given every gradient as soon as autograd has it, and must not keep it.
+        `unneeded`: linear layers, by name, that backward does not compute again.
+        """
         self._module = module
+        self._unneeded = [inner for name, inner in module.named_modules() if name in unneeded]
         self._slots = slots
         self._sink = sink
         self._leaves: dict[int, list[torch.Tensor]] = {}  # by the block's first element in the arena
@@ -55,7 +61,7 @@ class StreamedLayer:
     def backward(self, hidden: torch.Tensor, gradient: torch.Tensor, arguments: Arguments) -> None:
         """Recomputes the layer from its input; turns d loss / d output into d loss / d input, in place."""
         leaf = hidden.detach().requires_grad_()
-        with torch.enable_grad():
+        with torch.enable_grad(), uncomputed(self._unneeded):
             output = arguments.call(self._module, leaf)
         torch.autograd.backward(output, gradient)
         assert leaf.grad is not None
