@@ -54,8 +54,8 @@ class Session:
             require_weights(self._source)
         packing = config.packing or bool(config.eval_packing)
         self._skeleton = build(copy.deepcopy(self._model_config), DTYPES[config.compute_dtype])
-        prove(copy.deepcopy(self._model_config), packing)
-        self._rehearsed = rehearse(self._skeleton, config.compute_dtype, shape, packing)
+        self._unneeded = prove(copy.deepcopy(self._model_config), packing)
+        self._rehearsed = rehearse(self._skeleton, config.compute_dtype, shape, packing, self._unneeded)
         self._description = describe(self._skeleton, work_size(shape), config.compute_dtype)
         self._settings = engine_settings(config, self._rehearsed)
         with translated():
@@ -78,7 +78,7 @@ class Session:
             else:
                 names = stored_names(self._description, self._source, self._skeleton.model.base_model_prefix)
                 self._engine.load_weights(str(self._source), names)
-        self._stream = Stream(self._skeleton, self._engine, self._config.seed)
+        self._stream = Stream(self._skeleton, self._engine, self._config.seed, self._unneeded)
         self._path_bytes = self._paths()
 
     def step(self, batches: Sequence[Batch], learning_rate: float) -> StepResult:
@@ -147,7 +147,7 @@ class Session:
     def close(self) -> None:
         if self._stream is not None:
             self._stream.close()
-        self._stream = None
+            self._stream = None
         self._engine.close()
 
     def _resume(self, checkpoint: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
+import weakref
 from typing import Any
 
 import pytest
@@ -213,4 +215,18 @@ def test_no_gradient_stays_behind(config: PreTrainedConfig) -> None:
     stream, _ = streamed(model, "fp32", batches)
     stream.step(arrange(batches[0]), UPDATE, 0)
     for module in stream._skeleton.stack:
-        assert all(parameter.grad is None for parameter in module.parameters())
+        assert all(parameter.grad is None and not parameter.is_meta for parameter in module.parameters())
+    stream.close()
+    assert all(parameter.is_meta for parameter in stream._skeleton.model.parameters())
+
+
+def test_nothing_keeps_an_engine_alive() -> None:
+    """Layers, leaves and hooks form no cycle that the garbage collector cannot see."""
+    model = tiny_model(tiny_config("llama"))
+    batches = full_batches(1)
+    stream, twin = streamed(model, "fp32", batches)
+    stream.step(arrange(batches[0]), UPDATE, 0)
+    alive = weakref.ref(twin)
+    del stream, twin
+    gc.collect()
+    assert alive() is None

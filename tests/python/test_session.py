@@ -203,7 +203,12 @@ def test_settings_name_every_fact_the_planner_needs(model: Path, tmp_path: Path)
 
 def test_packing_is_proven_before_it_is_used(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(session_module, "prove", lambda config, packing: asked.append(packing))
+
+    def prove(config: Any, packing: bool) -> frozenset[str]:
+        asked.append(packing)
+        return frozenset()
+
+    monkeypatch.setattr(session_module, "prove", prove)
     for packing, eval_packing in ((False, None), (True, None), (False, True)):
         Session(config(model, packing=packing, eval_packing=eval_packing), SHAPE, engine_type=Twin)
     assert asked == [False, True, True]

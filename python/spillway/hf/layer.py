@@ -6,7 +6,8 @@ leaves without history, made once for every place at which the block's weights h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from spillway.hf.prologue import Arguments
+from spillway.hf.unneeded import uncomputed
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Slot:
     name: str
     tensor: int  # the engine's number
     first: int  # element, counted from the block's start
-    shape: torch.Size
+    meta: nn.Parameter  # what hangs there while the layer is bound to no bytes
 
 
 GradientSink = Callable[[int, torch.Tensor], None]  # tensor number, its gradient
@@ -33,9 +35,14 @@ GradientSink = Callable[[int, torch.Tensor], None]  # tensor number, its gradien
 class StreamedLayer:
     """A layer that can be bound to bytes, run, and run again backward."""
 
-    def __init__(self, module: nn.Module, slots: list[Slot], sink: GradientSink) -> None:
-        """`sink` is given every parameter's gradient as soon as autograd has it, and must not keep it."""
+    def __init__(
+        self, module: nn.Module, slots: list[Slot], sink: GradientSink, unneeded: Collection[str] = ()
+    ) -> None:
+        """`sink`, a bound method, is given every gradient as soon as autograd has it, and must not keep it.
+        `unneeded`: linear layers, by name, that backward does not compute again.
+        """
         self._module = module
+        self._unneeded = [inner for name, inner in module.named_modules() if name in unneeded]
         self._slots = slots
         self._sink = sink
         self._leaves: dict[int, list[torch.Tensor]] = {}  # by the block's first element in the arena
@@ -56,19 +63,28 @@ class StreamedLayer:
     def backward(self, hidden: torch.Tensor, gradient: torch.Tensor, arguments: Arguments) -> None:
         """Recomputes the layer from its input; turns d loss / d output into d loss / d input, in place."""
         leaf = hidden.detach().requires_grad_()
-        with torch.enable_grad():
+        with torch.enable_grad(), uncomputed(self._unneeded):
             output = arguments.call(self._module, leaf)
         torch.autograd.backward(output, gradient)
         assert leaf.grad is not None
         gradient.copy_(leaf.grad)
 
+    def release(self) -> None:
+        """Lets go of the arena: the parameters are on meta again."""
+        for slot in self._slots:
+            slot.owner._parameters[slot.name] = slot.meta
+        self._leaves.clear()
+
     def _leaf(self, arena: torch.Tensor, first: int, slot: Slot) -> torch.Tensor:
-        begin = first + slot.first
-        leaf = arena[begin : begin + slot.shape.numel()].view(slot.shape).detach().requires_grad_()
+        begin, shape = first + slot.first, slot.meta.shape
+        leaf = arena[begin : begin + shape.numel()].view(shape).detach().requires_grad_()
+        # Autograd holds its hooks where Python's garbage collector does not look.
+        sink = weakref.WeakMethod(self._sink)
 
         def hand_over(parameter: torch.Tensor) -> None:
-            assert parameter.grad is not None
-            self._sink(slot.tensor, parameter.grad.contiguous())
+            receive = sink()
+            assert receive is not None and parameter.grad is not None
+            receive(slot.tensor, parameter.grad.contiguous())
             parameter.grad = None
 
         self._hooks.append(leaf.register_post_accumulate_grad_hook(hand_over))
@@ -89,5 +105,5 @@ def slots_of(module: nn.Module, first_tensor: int, tensor_offset: Callable[[int]
     slots = []
     for number, (name, parameter) in enumerate(module.named_parameters(), start=first_tensor):
         owner, _, own = name.rpartition(".")
-        slots.append(Slot(module.get_submodule(owner), own, number, tensor_offset(number), parameter.shape))
+        slots.append(Slot(module.get_submodule(owner), own, number, tensor_offset(number), parameter))
     return slots

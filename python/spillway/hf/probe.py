@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -21,19 +21,22 @@ from spillway.errors import InputError
 from spillway.hf.bare import BareEngine
 from spillway.hf.describe import WorkSize, describe
 from spillway.hf.microbatch import IGNORED, Work, arrange
+from spillway.hf.prologue import record
 from spillway.hf.skeleton import Skeleton, build, refusal
 from spillway.hf.source import first_line
 from spillway.hf.stream import Stream
+from spillway.hf.unneeded import find_unneeded
 
 VOCABULARY = 211
 LENGTH = 12
 TOLERANCE = 1e-4  # relative to the largest element of a gradient; what is right differs by 1e-6
 
 
-def prove(config: PreTrainedConfig, packing: bool = False) -> None:
+def prove(config: PreTrainedConfig, packing: bool = False) -> frozenset[str]:
     """InputError, naming the model type, when a small model of this configuration does not stream exactly.
 
-    `packing`: prove, too, that it keeps the rows of a packed sequence apart.
+    `packing`: prove, too, that it keeps the rows of a packed sequence apart. Returns the names of the linear layers
+    that backward need not compute again; the proof was made without them.
     """
     kind = config.model_type
     try:
@@ -45,9 +48,12 @@ def prove(config: PreTrainedConfig, packing: bool = False) -> None:
     except Exception as error:  # a constructor that cannot cope with the small sizes
         raise refusal(kind, f"no small copy of it can be built to prove the stream: {first_line(error)}") from error
     with one_thread():
-        compare(skeleton, model, sample(False), kind)
+        plain, packed = sample(False), sample(True)
+        unneeded = unneeded_in(skeleton, model, plain)
+        compare(skeleton, model, plain, kind, unneeded)
         if packing:
-            compare(skeleton, model, sample(True), kind)
+            compare(skeleton, model, packed, kind, unneeded)
+    return unneeded
 
 
 @contextmanager
@@ -132,14 +138,25 @@ def sample(packed: bool) -> Work:
     return arrange(batches)  # type: ignore[arg-type]
 
 
-def compare(skeleton: Skeleton, model: PreTrainedModel, work: Work, kind: str) -> None:
+def unneeded_in(skeleton: Skeleton, model: PreTrainedModel, work: Work) -> frozenset[str]:
+    batch = work.micro_batches[0]
+    names = {id(module): name for name, module in skeleton.model.named_modules()}
+    layers = [model.get_submodule(names[id(layer)]) for layer in skeleton.layers]
+    hidden = torch.linspace(-1, 1, batch.tokens * skeleton.hidden_size).sin()
+    hidden = hidden.view(batch.rows, batch.length, skeleton.hidden_size)
+    return find_unneeded(layers, record(skeleton, batch)[: len(layers)], hidden)
+
+
+def compare(skeleton: Skeleton, model: PreTrainedModel, work: Work, kind: str, unneeded: Collection[str]) -> None:
     size = WorkSize(len(work.micro_batches), work.tokens)
     description = describe(skeleton, size, "fp32")
     engine = BareEngine(description, chunk_elements=64 * description["hidden_size"])
     parameters = dict(model.named_parameters())
     for number, tensor in enumerate(engine.tensors):
         engine.weight(number).copy_(parameters[tensor["name"]].detach())
-    outcome = Stream(skeleton, engine, 0).step(work, {}, 0)
+    stream = Stream(skeleton, engine, 0, unneeded)
+    outcome = stream.step(work, {}, 0)
+    stream.close()
     expected = plain_loss(model, work)
     what = "the rows of a packed sequence" if work.micro_batches[0].position_ids is not None else "the loss"
     if not close(torch.tensor(outcome.loss_sum), torch.tensor(expected)):

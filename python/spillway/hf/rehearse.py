@@ -7,10 +7,10 @@ and one slice of the vocabulary.
 from __future__ import annotations
 
 import copy
-import gc
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -62,7 +62,9 @@ class TimedEngine(BareEngine):
         super().end_visit()
 
 
-def rehearse(skeleton: Skeleton, compute_dtype: str, shape: WorkShape, packing: bool) -> Rehearsed:
+def rehearse(
+    skeleton: Skeleton, compute_dtype: str, shape: WorkShape, packing: bool, unneeded: Collection[str] = ()
+) -> Rehearsed:
     """Runs the largest micro-batch of `shape` a few times. `skeleton` itself is not touched."""
     before = heap.resident()
     small = build(narrow(skeleton.config, skeleton), skeleton.dtype)
@@ -70,7 +72,7 @@ def rehearse(skeleton: Skeleton, compute_dtype: str, shape: WorkShape, packing: 
     engine = TimedEngine(describe(small, WorkSize(1, tokens), compute_dtype))
     fill(engine)
     with_arena = heap.resident()
-    stream = Stream(small, engine, 0)
+    stream = Stream(small, engine, 0, unneeded)
     train = sample(small, shape.batch, shape.length, packing)
     between: list[float] = []
     with heap.PeakWatch() as watch:
@@ -81,8 +83,7 @@ def rehearse(skeleton: Skeleton, compute_dtype: str, shape: WorkShape, packing: 
     kept = tokens * BYTES_PER_TOKEN + (masks(small, train) if packing else 0)
     work_bytes = max(0, watch.bytes - with_arena) + (shape.micro_batches - 1) * kept
     seconds = seconds_of(engine, between, shape)
-    del stream, engine
-    gc.collect()  # layers and their leaves refer to each other
+    stream.close()
     return Rehearsed(before, work_bytes, seconds)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,12 @@ class Outcome:
 class Stream:
     """Runs a skeleton on a started engine. One step at a time."""
 
-    def __init__(self, skeleton: Skeleton, engine: Engine | BareEngine, seed: int) -> None:
-        """`seed`: of dropout, drawn anew for every (step, micro-batch, layer)."""
+    def __init__(
+        self, skeleton: Skeleton, engine: Engine | BareEngine, seed: int, unneeded: Collection[str] = ()
+    ) -> None:
+        """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that need
+        not be computed again in backward, as `probe.prove` found them.
+        """
         self._skeleton = skeleton
         self._engine = engine
         self._arena = as_tensor(engine.memory())
@@ -40,7 +45,7 @@ class Stream:
         self._prologue = Prologue(skeleton)
         self._scratch = Scratch()
         self._micro_batch = 0  # whose gradients are being handed over
-        self._stack = self._streamed_layers()
+        self._stack = self._streamed_layers(unneeded)
         self._dropout = Dropout(skeleton, seed)
 
     def step(self, work: Work, update: dict[str, float], step: int) -> Outcome:
@@ -52,10 +57,9 @@ class Stream:
         return self._run(work, False, {}, 0)
 
     def close(self) -> None:
-        """Lets go of the engine's memory; the stream is of no use afterwards."""
+        """Lets go of the engine's memory, which may be unmapped from here on."""
         for layer in self._stack:
             layer.release()
-        self._stack.clear()
         del self._arena, self._typed
 
     def _run(self, work: Work, training: bool, update: dict[str, float], step: int) -> Outcome:
@@ -112,11 +116,11 @@ class Stream:
             gradient[turn.work.ids == padding] = 0
         self._engine.embedding_backward(gradient)
 
-    def _streamed_layers(self) -> list[StreamedLayer]:
+    def _streamed_layers(self, unneeded: Collection[str]) -> list[StreamedLayer]:
         layers, first = [], 1  # tensor 0 is the embedding's table
         for module in self._skeleton.stack:
             slots = slots_of(module, first, self._engine.tensor_offset)
-            layers.append(StreamedLayer(module, slots, self._hand_over))
+            layers.append(StreamedLayer(module, slots, self._hand_over, unneeded))
             first += len(slots)
         return layers
 
