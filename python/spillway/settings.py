@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from spillway.hf.rehearse import Rehearsed
 
 MARGIN = 0.1  # of what is free, left alone when no budget is given
+MEASURE_SECONDS = 0.3  # for each rate of the machine
 GROUPS = ("weight", "state", "grad", "activation")
 
 
@@ -30,7 +30,7 @@ def engine_settings(config: Config, rehearsed: Rehearsed) -> dict[str, Any]:
         "placement": placement_shares(config.placement),
         "window": config.window or 0,
         "storage": [storage(path.directory, path.capacity) for path in config.storage],
-        "profile": profile(config.profile),
+        "profile": profile(config.profile, config.storage[0].directory if config.storage else ""),
         "seconds": rehearsed.seconds,
         "threads": torch.get_num_threads(),
         "run": str(Path(config.output_dir).absolute()),
@@ -81,14 +81,17 @@ def storage(directory: str, capacity: int | None) -> dict[str, Any]:
     return {"directory": directory, "capacity": capacity or int(free * (1 - MARGIN))}
 
 
-def profile(path: str | None) -> dict[str, Any]:
-    """Rates of the machine: from a file, or what is known without measuring."""
-    if path is None:
-        return {"cores": len(os.sched_getaffinity(0))}
+def profile(path: str | None, storage_directory: str = "") -> dict[str, Any]:
+    """Rates of the machine: from a file, or measured now, with those of the storage path (see machine/measure.h)."""
+    from spillway import _engine
+
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"profile: {path}: {error}") from error
-    if not isinstance(found, dict):
-        raise InputError(f"profile: {path}: not a JSON object")
-    return found
+        if path is None:
+            text = _engine.measure(storage_directory, MEASURE_SECONDS)
+        else:
+            text = _engine.check_profile(Path(path).read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{'profile' if path else 'storage'}: {path or storage_directory}: {error}") from error
+    except ValueError as error:
+        raise InputError(f"profile: {error}") from error
+    return dict(json.loads(text))

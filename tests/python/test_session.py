@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as hf_logging
 
 from hf_models import batch, random_ids, tiny_config, tiny_model
+from spillway import _engine
 from spillway import session as session_module
 from spillway.errors import DoesNotFit, InputError, SpillwayError
 from spillway.protocol import StepResult, WorkShape
@@ -185,19 +186,21 @@ def test_settings_name_every_fact_the_planner_needs(model: Path, tmp_path: Path)
         return Twin(description, settings)
 
     machine = tmp_path / "machine.json"
-    machine.write_text('{"cores": 3, "read": 1e9}')
+    measured = json.loads(_engine.measure("", 0.01))
+    machine.write_text(json.dumps(measured | {"cores": 3, "update_elements_per_second": 1e9}))
     paths = [StoragePath(str(tmp_path), 1 << 30)]
     Session(config(model, storage=paths, placement="state=path", profile=str(machine), window=2), SHAPE, engine)
     assert found["dram_budget"] == 1 << 32 and found["work_bytes"] > 0 and found["process_bytes"] > 50 << 20
     assert found["storage"] == [{"directory": str(tmp_path), "capacity": 1 << 30}]
-    assert found["profile"] == {"cores": 3, "read": 1e9} and found["window"] == 2
+    assert found["profile"]["cores"] == 3 and found["profile"]["update_elements_per_second"] == 1e9
+    assert found["window"] == 2
     assert found["placement"] == {"weight": None, "state": 0.0, "grad": None, "activation": None}
     assert found["description"]["tokens"] == 48 and found["description"]["micro_batches"] == 2
     assert storage(str(tmp_path), None)["capacity"] > 0
     with pytest.raises(InputError, match="storage: .*nowhere"):
         storage(str(tmp_path / "nowhere"), None)
     machine.write_text("[]")
-    with pytest.raises(InputError, match="not a JSON object"):
+    with pytest.raises(InputError, match="profile: .*object"):
         profile(str(machine))
 
 

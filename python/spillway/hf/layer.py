@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from spillway.hf.prologue import Arguments
 from spillway.hf.unneeded import uncomputed
@@ -46,7 +45,6 @@ class StreamedLayer:
         self._slots = slots
         self._sink = sink
         self._leaves: dict[int, list[torch.Tensor]] = {}  # by the block's first element in the arena
-        self._hooks: list[RemovableHandle] = []
 
     def bind(self, arena: torch.Tensor, first: int) -> None:
         """Makes the elements of `arena` (flat, compute type) from `first` on the layer's parameters."""
@@ -87,17 +85,8 @@ class StreamedLayer:
             receive(slot.tensor, parameter.grad.contiguous())
             parameter.grad = None
 
-        self._hooks.append(leaf.register_post_accumulate_grad_hook(hand_over))
+        leaf.register_post_accumulate_grad_hook(hand_over)
         return leaf
-
-    def release(self) -> None:
-        """Lets go of the arena: hooks hold the layer, and autograd's side of a leaf is out of the collector's sight."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
-        self._leaves.clear()
-        for slot in self._slots:
-            slot.owner._parameters[slot.name] = nn.Parameter(torch.empty(slot.shape, device="meta"))
 
 
 def slots_of(module: nn.Module, first_tensor: int, tensor_offset: Callable[[int], int]) -> list[Slot]:
