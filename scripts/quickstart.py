@@ -23,10 +23,9 @@ TRAIN = ROOT / "samples" / "shakespeare.train.txt"
 HELD_OUT = ROOT / "samples" / "shakespeare.heldout.txt"
 PROMPT = "ROMEO:\n"
 STATE = ("weight", "state", "grad", "activation")  # the classes of bytes that training spreads over its tiers
-SHORT_STEPS = 30  # of the runs that are compared bit by bit
-INTERRUPT_AFTER = 8
-SHORT = ["--max_steps", str(SHORT_STEPS), "--gradient_accumulation_steps", "2", "--per_device_train_batch_size", "2",
-         "--max_length", "64", "--eval_strategy", "no"]  # fmt: skip
+LENGTH = 128  # tokens of a row
+SHORT_STEPS = 16  # of the runs that are compared bit by bit
+INTERRUPT_AFTER = 4
 
 
 class Stopped(Exception):
@@ -38,10 +37,9 @@ class Tour:
     steps: int
     out: Path
     disk: Path
+    dtype: str  # compute_dtype
     screen: Screen = field(default_factory=Screen)
     budget: int = 0  # bytes, from the plan
-    start_loss: float = 0.0
-    start_text: str = ""
 
     @property
     def start(self) -> Path:
@@ -50,6 +48,10 @@ class Tour:
     @property
     def config(self) -> Path:
         return self.out / "shakespeare.yaml"
+
+    @property
+    def short(self) -> Path:
+        return self.out / "short.yaml"
 
     @property
     def run(self) -> Path:
@@ -68,7 +70,7 @@ class Tour:
 
     def must(self, outcome: Outcome, code: int = 0) -> Outcome:
         if outcome.code != code:
-            self.screen.quote(outcome.errors or outcome.output)
+            self.screen.quote(outcome.message())
             raise Stopped(f"the command ended with {outcome.code}; {code} was expected")
         return outcome
 
@@ -91,6 +93,7 @@ def prepare(tour: Tour) -> None:
         shutil.rmtree(tour.out)
     tour.out.mkdir(parents=True)
     tour.config.write_text(configuration(tour))
+    tour.short.write_text(short_configuration(tour))
     parameters = make_model(tour.start, TRAIN.read_text(), seed=1)
     where = shown(str(tour.start))
     say(f"Model: Llama architecture, {parameters / 1e6:.1f} million parameters, random weights, in {where}.")
@@ -98,13 +101,12 @@ def prepare(tour: Tour) -> None:
 
 
 def configuration(tour: Tour) -> str:
-    dtype = "bf16" if bf16_is_fast() else "fp32"
     return f"""\
 model: {tour.start}
 dataset: {TRAIN}
 eval_dataset: {HELD_OUT}
 output_dir: {tour.run}
-max_length: 128
+max_length: {LENGTH}
 per_device_train_batch_size: 16
 gradient_accumulation_steps: 2
 per_device_eval_batch_size: 16
@@ -114,8 +116,26 @@ lr_scheduler_type: cosine
 warmup_steps: 0.05
 weight_decay: 0.1
 adam_beta2: 0.95
+eval_on_start: true
 eval_steps: 0.5
-compute_dtype: {dtype}
+logging_steps: {max(1, tour.steps // 12)}
+compute_dtype: {tour.dtype}
+seed: 7
+"""
+
+
+def short_configuration(tour: Tour) -> str:
+    """Of the runs that are compared bit by bit: small steps, clipping, two micro-batches, a schedule that moves."""
+    return f"""\
+model: {tour.start}
+dataset: {TRAIN}
+max_length: 64
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 2
+max_steps: {SHORT_STEPS}
+learning_rate: 1e-3
+weight_decay: 0.1
+compute_dtype: {tour.dtype}
 seed: 7
 """
 
@@ -144,7 +164,7 @@ def refused_plan(tour: Tour) -> None:
     tour.budget = next(tier["planned_peak"] for tier in plan["tiers"] if tier["name"] == "dram")
     half = f"{tour.budget // 2**21}MiB"
     refused = tour.spillway("plan", str(tour.config), *tour.storage("shakespeare"), "--dram_budget", half)
-    tour.screen.quote(refused.errors)
+    tour.screen.quote(refused.message())
     tour.screen.promise(refused.code == 3, f"exit code 3 (does not fit): it was {refused.code}")
     tour.screen.promise(not tour.run.exists(), "nothing was written")
 
@@ -160,7 +180,7 @@ def training(tour: Tour) -> None:
     limit = memory_limit(tour)
     budget = f"{-(-tour.budget // 2**20)}MiB"
     words = ["train", str(tour.config), *tour.storage("shakespeare")]
-    outcome = tour.spillway(*words, "--dram_budget", budget, "--eval_on_start", live=True, limit=limit)
+    outcome = tour.spillway(*words, "--dram_budget", budget, live=True, limit=limit)
     killed = limit.killed() if limit else 0
     if limit:
         limit.close()
@@ -207,9 +227,9 @@ def planned_and_measured(tour: Tour) -> None:
 
 def same_everywhere(tour: Tour) -> None:
     tour.screen.heading("Where the bytes lie changes nothing")
-    short = ["train", str(tour.config), *SHORT]
-    tour.must(tour.spillway(*short, "--output_dir", str(tour.out / "short-dram"), "--placement", "dram"))
-    tour.must(tour.spillway(*short, "--output_dir", str(tour.out / "short-disk"), *tour.storage("short-disk")))
+    short = ["train", str(tour.short), "--output_dir"]
+    tour.must(tour.spillway(*short, str(tour.out / "short-dram"), "--placement", "dram"))
+    tour.must(tour.spillway(*short, str(tour.out / "short-disk"), *tour.storage("short-disk")))
     comparison = compare(tour.out / "short-dram", tour.out / "short-disk")
     tour.screen.promise(comparison.equal, f"DRAM and disk: {comparison.words()}")
 
@@ -217,10 +237,11 @@ def same_everywhere(tour: Tour) -> None:
 def interruption(tour: Tour) -> None:
     tour.screen.heading("Ctrl-C loses nothing")
     output_dir = tour.out / "short-resumed"
-    words = ["train", str(tour.config), *SHORT, "--output_dir", str(output_dir), *tour.storage("short-resumed")]
-    tour.screen.command(["spillway", *(shown(word) for word in words), f"   (Ctrl-C after step {INTERRUPT_AFTER})"])
+    words = ["train", str(tour.short), "--output_dir", str(output_dir), *tour.storage("short-resumed")]
+    tour.screen.command(["spillway", *(shown(word) for word in words)])
+    tour.screen.line(f"(Ctrl-C after step {INTERRUPT_AFTER} of {SHORT_STEPS})")
     outcome = command.run_and_interrupt(words, output_dir, INTERRUPT_AFTER)
-    tour.screen.quote(outcome.last_words())
+    tour.screen.quote(outcome.message())
     if outcome.code == 0:
         raise Stopped("the run had ended before it could be interrupted")
     tour.must(outcome, 130)
@@ -238,7 +259,7 @@ def reloaded(tour: Tour) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tour.start)
     end = [tokenizer.eos_token_id]
     train, held_out = ([*tokenizer(file.read_text())["input_ids"], *end] for file in (TRAIN, HELD_OUT))
-    parts = pieces(held_out, 128)
+    parts = pieces(held_out, LENGTH)
     before = ask(tour.start, parts, PROMPT, 40)
     after = ask(tour.run, parts, PROMPT, 80)
     bigram = bigram_loss(train, parts, len(tokenizer))
@@ -291,7 +312,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=120, help="steps of training")
     options = parser.parse_args()
     out = options.out.resolve()
-    tour = Tour(steps=options.steps, out=out, disk=(options.disk or out).resolve() / "disk")
+    disk = (options.disk or out).resolve() / "disk"
+    tour = Tour(options.steps, out, disk, "bf16" if bf16_is_fast() else "fp32")
     try:
         prepare(tour)
         for section in SECTIONS:

@@ -21,8 +21,10 @@ class Outcome:
     output: str  # standard output; empty when it went to the terminal
     errors: str  # standard error; the same
 
-    def last_words(self) -> str:
-        return (self.errors.strip() or self.output.strip()).rpartition("\n")[2]
+    def message(self) -> str:
+        """What the command itself said at its end: its last line that begins with its name."""
+        lines = [line for line in self.errors.splitlines() if line.startswith("spillway: ")]
+        return lines[-1] if lines else self.errors or self.output
 
 
 def run(words: list[str], *, live: bool = False, limit: MemoryLimit | None = None) -> Outcome:

@@ -1,6 +1,7 @@
 """What the tour prints: numbered headings, short lines, and promises that were kept or not."""
 
 import sys
+import textwrap
 import time
 from collections.abc import Iterable
 
@@ -27,9 +28,10 @@ class Screen:
         self._print(self._paint("2", f"   $ {' '.join(words)}"))
 
     def quote(self, text: str, lines: int | None = None) -> None:
-        """Words of a program or a model, set apart; at most `lines` lines of them."""
+        """Words of a program or a model, set apart; at most `lines` lines of them, long ones folded."""
         for line in text.strip().splitlines()[:lines]:
-            self._print(f"   | {line[:WIDTH]}")
+            for part in textwrap.wrap(line, WIDTH) or [""]:
+                self._print(f"   | {part}")
 
     def promise(self, kept: bool, text: str) -> None:
         mark = self._paint("32", "yes") if kept else self._paint("31;1", "NO ")
