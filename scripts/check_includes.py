@@ -1,7 +1,7 @@
 """Holds the includes of the engine to the direction of its rooms, and prints each line that breaks it.
 
 Every folder of spillway/ is a room. A room includes itself and the rooms named for it below; files that lie directly in
-spillway/ are the facade and include all. Nothing includes a .cc file, and project headers are included by their path
+spillway/ are the facade and include all. Nothing includes a .cc file, and a room's headers are included by their path
 from the root, so that no include can hide from this check.
 """
 
@@ -40,8 +40,9 @@ def form_fault(root: Path, file: Path, mark: str, included: str) -> str | None:
     """What is wrong with an include whatever its room, or None."""
     if Path(included).suffix in {".cc", ".cpp", ".cxx"}:
         return f"includes the source file {included}; only headers are included"
-    beside = file.parent / included
-    if ".." in Path(included).parts or (mark == '"' and beside.is_file() and beside != root / included):
+    in_room = file.is_relative_to(root / "spillway")
+    beside = mark == '"' and (file.parent / included).is_file()
+    if ".." in Path(included).parts or (in_room and beside):
         return f"includes {included} relative to itself; write the path from the root"
     return None
 

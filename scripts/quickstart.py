@@ -103,12 +103,13 @@ def configuration(tour: Tour) -> str:
 model: {tour.start}
 dataset: {TRAIN}
 eval_dataset: {HELD_OUT}
+output_dir: {tour.run}
 max_length: 128
 per_device_train_batch_size: 16
 gradient_accumulation_steps: 2
 per_device_eval_batch_size: 16
 max_steps: {tour.steps}
-learning_rate: 3e-3
+learning_rate: 4e-3
 lr_scheduler_type: cosine
 warmup_steps: 0.05
 weight_decay: 0.1
@@ -158,7 +159,7 @@ def training(tour: Tour) -> None:
     tour.screen.heading("Training, held to its budget by the kernel")
     limit = memory_limit(tour)
     budget = f"{-(-tour.budget // 2**20)}MiB"
-    words = ["train", str(tour.config), "--output_dir", str(tour.run), *tour.storage("shakespeare")]
+    words = ["train", str(tour.config), *tour.storage("shakespeare")]
     outcome = tour.spillway(*words, "--dram_budget", budget, "--eval_on_start", live=True, limit=limit)
     killed = limit.killed() if limit else 0
     if limit:
