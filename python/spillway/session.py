@@ -143,7 +143,7 @@ class Session:
     def notices(self) -> list[str]:
         """What a person should know about the paths: no O_DIRECT, no registered memory."""
         paths = json.loads(self._engine.counters()).get("paths", {})
-        return [f"{name}: {path['notice']}" for name, path in paths.items() if path.get("notice")]
+        return [path["notice"] for path in paths.values() if path.get("notice")]
 
     def write_timeline(self, path: Path) -> None:
         with gzip.open(path, "wt", encoding="utf-8") as stream:
