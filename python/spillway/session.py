@@ -142,6 +142,11 @@ class Session:
             "rehearsed": {"work_bytes": self._rehearsed.work_bytes, "seconds": self._rehearsed.seconds},
         }
 
+    def notices(self) -> list[str]:
+        """What a person should know about the paths: no O_DIRECT, no registered memory."""
+        paths = json.loads(self._engine.counters()).get("paths", {})
+        return [path["notice"] for path in paths.values() if path.get("notice")]
+
     def write_timeline(self, path: Path) -> None:
         with gzip.open(path, "wt", encoding="utf-8") as stream:
             stream.write(self._engine.timeline())

@@ -74,7 +74,9 @@ def opened(
     """A started session. `storage`: a directory for the volume; `settings`: the engine's, instead of the planner's."""
     paths = [] if storage is None else [StoragePath(str(storage), 1 << 30)]
     machine = str(profile(model.parent))
-    found = Session(config(model, storage=paths, profile=machine, **more), shape, engine_type(chunk, **(settings or {})))
+    found = Session(
+        config(model, storage=paths, profile=machine, **more), shape, engine_type(chunk, **(settings or {}))
+    )
     found.start(resume)
     return found
 

@@ -207,9 +207,7 @@ def assert_same_bits(found: Result, expected: Result) -> None:
 
 
 @pytest.mark.parametrize("more", PLACEMENTS.values(), ids=list(PLACEMENTS))
-def test_placement_changes_no_bit(
-    reference: tuple[Path, str, Result], tmp_path: Path, more: dict[str, Any]
-) -> None:
+def test_placement_changes_no_bit(reference: tuple[Path, str, Result], tmp_path: Path, more: dict[str, Any]) -> None:
     model, dtype, expected = reference
     session = opened(model, SHAPE, storage=tmp_path, compute_dtype=dtype, **more)
     assert (session.plan["tiers"][1]["planned_peak"] > 0) is (more["placement"] != "auto")
