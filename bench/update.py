@@ -2,7 +2,7 @@
 
     python bench/update.py BUILD/bench/kernels_update [--params N] [--threads T] [--rounds R]
 
-Per parameter Spillway keeps a bf16 weight, a 16-bit residual and two fp32 moments, and reads a bf16 gradient (14 bytes).
+Per parameter Spillway keeps a bf16 weight, a 16-bit residual and two fp32 moments, and reads a bf16 gradient: 14 bytes.
 torch.optim.AdamW(fused=True) on an fp32 master gives the same bits; from a bf16 gradient and to a bf16 weight it needs
 two casts, and with both copies 20 bytes. DeepSpeed's CPU Adam is measured where it can be imported. Medians; the first
 round of each warms up.

@@ -1,9 +1,19 @@
 // The extension module: errors, and one file per room.
 #include "module.h"
 
+#include <cstring>
+
 #include "spillway/base/error.h"
 
 namespace {
+
+/// Words of a damaged file or of a file name may be no UTF-8; what is not is shown as \xNN.
+void raise(PyObject* type, const char* message) {
+  PyObject* words = PyUnicode_DecodeUTF8(message, static_cast<Py_ssize_t>(std::strlen(message)), "backslashreplace");
+  if (words == nullptr) return;  // Python's own error is set
+  PyErr_SetObject(type, words);
+  Py_DECREF(words);
+}
 
 /// Error -> an exception that Python knows; `code` and `errno` travel along.
 void translate(const std::exception_ptr& pointer, void*) {
@@ -26,7 +36,7 @@ void translate(const std::exception_ptr& pointer, void*) {
       case spillway::ErrorCode::internal:
         break;
     }
-    PyErr_SetString(type, error.what());
+    raise(type, error.what());
   }
 }
 

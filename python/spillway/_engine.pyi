@@ -1,4 +1,4 @@
-"""The C++ engine as Python sees it. Arrays are anything with the buffer or DLPack protocol (NumPy, CPU torch tensors)."""
+"""The C++ engine as Python sees it. Arrays: anything with the buffer or DLPack protocol (NumPy, CPU torch)."""
 
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ class Engine:
     """One run's state on its tiers and the schedule that moves it.
 
     `description` (JSON): {"compute_dtype": "bf16"|"fp32", "hidden_size": H, "micro_batches": most per step,
-    "tokens": most per step, padding included, "tied_head": bool, "blocks": [{"name", "role": "embedding"|"layer"|"head",
+    "tokens": most per step, padding included, "tied_head": bool, "blocks": [{"name", "role": "embedding", "layer" or "head",
     "tensors": [{"name", "shape": [..], "decay": bool}]}]}. Blocks in order of execution: at most one embedding first,
     layers (final norm and the like are a last block of role layer), at most one head last; a tied head has no block.
 
@@ -54,7 +54,7 @@ class Engine:
 
     # One step: begin, visits in order, end.
     def begin_step(self, ids: Any, counts: list[int], training: bool) -> None:
-        """ids: int64, the token ids of all micro-batches, one after the other, padding included; counts: tokens of each."""
+        """ids: int64, token ids of all micro-batches, one after the other, with padding; counts: tokens of each."""
     def embedding_forward(self, output: Any | None = None) -> None:
         """Gathers the rows of all ids into output [tokens, hidden] (compute type); None: into the first layer's input.
         First call after begin_step, when the description has an embedding."""
@@ -70,7 +70,7 @@ class Engine:
         """In the embedding_backward visit: d loss / d embedding output, [tokens, hidden] (compute type)."""
     def end_step(self, update: dict[str, float]) -> dict[str, float]:
         """training: {"learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "max_grad_norm" (0 = off)} ->
-        {"grad_norm", "clip", "skipped", "step", "seconds", "stall_seconds"}; the update itself runs behind the next step."""
+        {"grad_norm", "clip", "skipped", "step", "seconds", "stall_seconds"}; the update runs behind the next step."""
     def flush(self) -> None:
         """Waits until every pending update is done and on its tier."""
 

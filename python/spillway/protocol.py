@@ -76,6 +76,9 @@ class Session(Protocol):
         """{"tiers": {tier name: peak bytes}, "process_peak": bytes, "path_bytes": PathBytes,
         "stall_seconds": {cause: seconds}}, over this process; keys beyond these go into summary.json as they are."""
 
+    def notices(self) -> list[str]:
+        """What a person should know about the tiers of a started session."""
+
     def write_timeline(self, path: Path) -> None: ...
 
     def close(self) -> None: ...

@@ -100,6 +100,8 @@ class Run:
     def train(self, trainer: Trainer, session: Session) -> dict[str, Any]:
         tables.show_plan(self.display.console, session.plan)
         session.start(self.start.resume)
+        for notice in session.notices():
+            self.display.note(notice)
         self.interruption.finish_steps()
         self.prepare(session)
         trainer.run(session, saved=self.start.resume)
@@ -130,10 +132,12 @@ def load_work(config: Config, tell: Tell) -> Work:
     """Everything the session's plan depends on, and all that bad data can be refused for."""
     from spillway import data, rates
     from spillway.events import Events
+    from spillway.hf.source import load_config, resolve_directory
     from spillway.order import Order
 
     for notice in config.notices:
         tell(notice)
+    load_config(resolve_directory(config.model))  # before the tokenizer, which complains of the same file less clearly
     tokenizer = data.load_tokenizer(config)
     train_rows = data.load(config, tokenizer, "dataset", tell)
     held_out = data.load(config, tokenizer, "eval_dataset", tell) if config.eval_dataset else None

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from spillway.protocol import Batch, PathBytes, StepResult, WorkShape
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+HOLES = 24 * 2**20  # bytes by which the heap grows in one step at most, as seen
 MAX_SHARD = 5 * 10**9  # bytes of a safetensors file
 STATE = "spillway"  # subdirectory of a checkpoint
 
@@ -88,6 +89,7 @@ class Session:
         with translated():
             outcome = self._running().step(arrange(batches), self._update(learning_rate), self._calls)
         self._calls += 1
+        self._keep_to_plan()
         self._steps = int(outcome.update["step"])
         return StepResult(
             loss_sum=outcome.loss_sum,
@@ -140,6 +142,11 @@ class Session:
             "rehearsed": {"work_bytes": self._rehearsed.work_bytes, "seconds": self._rehearsed.seconds},
         }
 
+    def notices(self) -> list[str]:
+        """What a person should know about the paths: no O_DIRECT, no registered memory."""
+        paths = json.loads(self._engine.counters()).get("paths", {})
+        return [path["notice"] for path in paths.values() if path.get("notice")]
+
     def write_timeline(self, path: Path) -> None:
         with gzip.open(path, "wt", encoding="utf-8") as stream:
             stream.write(self._engine.timeline())
@@ -178,6 +185,12 @@ class Session:
     def _paths(self) -> PathBytes:
         paths = json.loads(self._engine.counters()).get("paths", {})
         return {name: {"read": path["read"], "written": path["written"]} for name, path in paths.items()}
+
+    def _keep_to_plan(self) -> None:
+        """Rows of many lengths wear holes into the heap; before they cost more than was planned they are given back."""
+        planned = self.plan["tiers"][0]["planned_peak"]
+        if planned and heap.resident() > planned - HOLES:
+            heap.give_back()
 
     def _new_path_bytes(self) -> PathBytes:
         """Bytes moved since the last call."""

@@ -22,21 +22,19 @@ void Team::run_erased(std::size_t tiles, const void* body, Call call) {
   }
   {
     const std::lock_guard lock(mutex_);
-    body_ = body;
-    call_ = call;
-    tiles_ = tiles;
+    loop_ = {body, call, tiles};
     next_.store(0, std::memory_order_relaxed);
     ++round_;
   }
   wake_.notify_all();
-  take_tiles();
+  take_tiles({body, call, tiles});
   std::unique_lock lock(mutex_);
-  body_ = nullptr;  // a worker that wakes late finds nothing to do
+  loop_ = {};  // a worker that wakes late finds nothing to do
   done_.wait(lock, [this] { return inside_ == 0; });
 }
 
-void Team::take_tiles() {
-  for (auto tile = next_.fetch_add(1); tile < tiles_; tile = next_.fetch_add(1)) call_(body_, tile);
+void Team::take_tiles(const Loop& loop) {
+  for (auto tile = next_.fetch_add(1); tile < loop.tiles; tile = next_.fetch_add(1)) loop.call(loop.body, tile);
 }
 
 void Team::work() {
@@ -46,10 +44,11 @@ void Team::work() {
     wake_.wait(lock, [&] { return stop_ || round_ != seen; });
     if (stop_) return;
     seen = round_;
-    if (body_ == nullptr) continue;
+    if (loop_.body == nullptr) continue;
+    const auto loop = loop_;  // the caller clears it when the tiles are taken, not when they are done
     ++inside_;
     lock.unlock();
-    take_tiles();
+    take_tiles(loop);
     lock.lock();
     if (--inside_ == 0) done_.notify_one();
   }

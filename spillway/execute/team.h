@@ -29,7 +29,12 @@ class Team {
   using Call = void (*)(const void* body, std::size_t tile);
   void run_erased(std::size_t tiles, const void* body, Call call);
   void work();
-  void take_tiles();
+  struct Loop {
+    const void* body = nullptr;  ///< null between loops
+    Call call = nullptr;
+    std::size_t tiles = 0;
+  };
+  void take_tiles(const Loop& loop);
 
   std::vector<std::thread> workers_;
   std::mutex mutex_;
@@ -37,9 +42,7 @@ class Team {
   std::uint64_t round_ = 0;  ///< loops started
   std::size_t inside_ = 0;   ///< workers in the current loop
   bool stop_ = false;
-  const void* body_ = nullptr;  ///< null between loops
-  Call call_ = nullptr;
-  std::size_t tiles_ = 0;
+  Loop loop_;
   std::atomic<std::size_t> next_{0};
 };
 

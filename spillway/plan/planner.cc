@@ -174,7 +174,8 @@ class Planner {
   /// Lays the schedule out, with room above what is resident to load and save a chunk.
   Bytes arena_of(Schedule& schedule) const {
     const auto scratch = layout_.largest_chunk() * (bytes_.weight + bytes_.state);
-    return std::max(lay_out(schedule), resident_bytes(schedule) + scratch);
+    const auto laid_out = lay_out(schedule);  // first: resident_bytes() reads the offsets it gives
+    return std::max(laid_out, resident_bytes(schedule) + scratch);
   }
 
   bool try_it(const Residency& residency, const Lookahead& lookahead) {

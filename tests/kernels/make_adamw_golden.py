@@ -62,7 +62,7 @@ def run(case: tuple[float, ...]) -> list[np.ndarray]:
 def main() -> None:
     torch.set_num_threads(1)
     lines = [
-        f"// Written by make_adamw_golden.py with PyTorch {torch.__version__}: case by case, after step 1, 2, 10 and 100,",
+        f"// Written by make_adamw_golden.py with PyTorch {torch.__version__}: by case, after step 1, 2, 10 and 100,",
         f"// {N} weights, {N} exp_avg, {N} exp_avg_sq.",
     ]
     for case in CASES:

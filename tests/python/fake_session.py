@@ -115,6 +115,9 @@ class FakeSession:
             "stall_seconds": {"path:0 read": 0.5},
         }
 
+    def notices(self) -> list[str]:
+        return ["path:0: no O_DIRECT here"]
+
     def write_timeline(self, path: Path) -> None:
         with gzip.open(path, "wt") as stream:
             json.dump({"traceEvents": []}, stream)

@@ -178,6 +178,7 @@ def test_bf16_stays_near_the_fp32_curve() -> None:
     batches = [[batch(random_ids(4, 12, seed % 2))] for seed in range(20)]
     fp32 = copy.deepcopy(model).float()
     curve, exact = train_streamed(model, batches, "bf16"), train_plain(fp32, batches)
+    assert curve[0] == pytest.approx(float(loss_of(model, batches[0][0]).detach()) / 44, rel=1e-6)
     assert curve[-1] < curve[0] - 0.05
     assert_equal_curves(curve, exact, 5e-3)
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from spillway.protocol import WorkShape
 
 BYTES_PER_TOKEN = 64  # ids, labels, positions, running log-sum-exp: what a step keeps for every token besides states
+SLACK = 0.1  # of the working set: what the heap loses between pieces that do not fit its holes
 LONG = 2.0  # seconds; a step longer than this is measured once, not twice
 
 
@@ -78,13 +79,18 @@ def rehearse(
     with heap.PeakWatch() as watch:
         for _ in range(runs_after(run(stream, engine, train, between))):
             run(stream, engine, train, between)
+        seconds = seconds_of(engine, between, shape)
+        if not packing:  # rows of many lengths: the products that PyTorch keeps for each, as many as it will keep
+            for length in sorted({shape.length * part // 8 for part in (7, 6, 5)} - {0, 1}):
+                stream.step(sample(small, shape.batch, length, packing), {}, 0)
         if shape.eval_batch * shape.eval_length > shape.batch * shape.length:
             stream.evaluate(sample(small, shape.eval_batch, shape.eval_length, packing))
     kept = tokens * BYTES_PER_TOKEN + (masks(small, train) if packing else 0)
     work_bytes = max(0, watch.bytes - with_arena) + (shape.micro_batches - 1) * kept
-    seconds = seconds_of(engine, between, shape)
     stream.close()
-    return Rehearsed(before, work_bytes, seconds)
+    del stream, engine
+    heap.give_back()
+    return Rehearsed(before, int(work_bytes * (1 + SLACK)), seconds)
 
 
 def narrow(config: PreTrainedConfig, skeleton: Skeleton) -> PreTrainedConfig:

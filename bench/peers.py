@@ -1,0 +1,118 @@
+"""What a user would pick instead, on the same model and batch: a plain PyTorch loop, or DeepSpeed ZeRO-3.
+
+    peers.py plain|deepspeed --shape 0.5b --sequence 1024 --steps 4 [--storage DIR]
+
+Random weights, random tokens, gradient checkpointing, bf16 compute with fp32 masters, AdamW, clipping at 1.0. Prints
+one JSON line. DeepSpeed (`pip install deepspeed`, not a dependency) keeps its optimizer state in files below DIR.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from shapes import config_of, peak_watch, random_tokens
+
+
+def plain(arguments: argparse.Namespace) -> dict[str, Any]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config_of(arguments.shape), dtype=torch.bfloat16)
+    model.gradient_checkpointing_enable()
+    model.train()
+    weights = list(model.parameters())
+    masters = [weight.detach().float().requires_grad_() for weight in weights]
+    optimizer = torch.optim.AdamW(masters, lr=1e-5, fused=True)
+    seconds, loss = [], 0.0
+    for step in range(arguments.steps):
+        ids = random_tokens(arguments.shape, arguments.sequence, step)
+        began = time.perf_counter()
+        result = model(input_ids=ids, labels=ids).loss
+        result.backward()
+        for weight, master in zip(weights, masters, strict=True):
+            master.grad = weight.grad.float()
+            weight.grad = None
+        torch.nn.utils.clip_grad_norm_(masters, 1.0)
+        optimizer.step()
+        with torch.no_grad():
+            for weight, master in zip(weights, masters, strict=True):
+                weight.copy_(master)
+                master.grad = None
+        seconds.append(time.perf_counter() - began)
+        loss = float(result)
+    return {"seconds": seconds, "loss": loss}
+
+
+def deepspeed(arguments: argparse.Namespace) -> dict[str, Any]:
+    os.environ |= {"DS_ACCELERATOR": "cpu", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
+    import deepspeed as ds
+    import torch
+    import torch._dynamo  # noqa: F401  before zero.Init replaces torch.Tensor's constructors
+    from transformers import AutoModelForCausalLM
+    from transformers.integrations import HfDeepSpeedConfig
+
+    ds.init_distributed(dist_backend="gloo")
+    settings = deepspeed_settings(arguments)
+    keep = HfDeepSpeedConfig(settings)
+    torch.manual_seed(0)
+    with ds.zero.Init(config_dict_or_path=settings):
+        model = AutoModelForCausalLM.from_config(config_of(arguments.shape), dtype=torch.bfloat16)
+    model.gradient_checkpointing_enable()
+    model.train()
+    engine, *_ = ds.initialize(model=model, config=settings, model_parameters=model.parameters())
+    seconds, loss = [], 0.0
+    for step in range(arguments.steps):
+        ids = random_tokens(arguments.shape, arguments.sequence, step)
+        began = time.perf_counter()
+        result = engine(input_ids=ids, labels=ids).loss
+        engine.backward(result)
+        engine.step()
+        seconds.append(time.perf_counter() - began)
+        loss = float(result)
+    del keep
+    return {"seconds": seconds, "loss": loss}
+
+
+def deepspeed_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    zero = {
+        "stage": 3, "overlap_comm": True, "contiguous_gradients": True, "sub_group_size": 100_000_000,
+        "stage3_max_live_parameters": 40_000_000, "stage3_prefetch_bucket_size": 15_000_000,
+        "stage3_param_persistence_threshold": 100_000,
+        "offload_optimizer": {
+            "device": "nvme", "nvme_path": str(arguments.storage), "buffer_count": arguments.buffers,
+            "fast_init": False, "pipeline_read": arguments.pipeline, "pipeline_write": arguments.pipeline,
+        },
+    }  # fmt: skip
+    return {
+        "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": 1.0,
+        "bf16": {"enabled": True}, "zero_optimization": zero, "steps_per_print": 10**9,
+        "aio": {"block_size": 1 << 20, "queue_depth": 16, "thread_count": 1, "single_submit": False,
+                "overlap_events": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "weight_decay": 0.01}},
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peer", choices=("plain", "deepspeed"))
+    parser.add_argument("--shape", default="0.5b")
+    parser.add_argument("--sequence", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--storage", type=Path)
+    parser.add_argument("--buffers", type=int, default=5)
+    parser.add_argument("--pipeline", action="store_true")
+    arguments = parser.parse_args()
+    with peak_watch() as watch:
+        found = {"plain": plain, "deepspeed": deepspeed}[arguments.peer](arguments)
+    print(json.dumps(found | {"peak_bytes": watch.bytes}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Models of real shapes with random weights, for benchmarks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+# hidden, feed-forward, layers, heads, key-value heads: those of Qwen2.5
+SHAPES = {"tiny": (256, 1024, 4, 4, 2), "0.5b": (896, 4864, 24, 14, 2), "1.5b": (1536, 8960, 28, 12, 2)}
+VOCABULARY = {"tiny": 8192, "0.5b": 151936, "1.5b": 151936}
+
+
+def config_of(shape: str, layers: int | None = None) -> Any:
+    from transformers import Qwen2Config
+
+    hidden, feed_forward, own_layers, heads, kv_heads = SHAPES[shape]
+    return Qwen2Config(
+        hidden_size=hidden, intermediate_size=feed_forward, num_hidden_layers=layers or own_layers,
+        num_attention_heads=heads, num_key_value_heads=kv_heads, vocab_size=VOCABULARY[shape],
+        tie_word_embeddings=True, use_cache=False, max_position_embeddings=32768,
+        architectures=["Qwen2ForCausalLM"],
+    )  # fmt: skip
+
+
+def random_tokens(shape: str, sequence: int, step: int) -> Any:
+    """[1, sequence] int64."""
+    import torch
+
+    generator = torch.Generator().manual_seed(step)
+    return torch.randint(0, VOCABULARY[shape], (1, sequence), generator=generator)
+
+
+@contextmanager
+def peak_watch() -> Iterator[SimpleNamespace]:
+    """`bytes`: most resident memory of this process while open, looked at every 20 ms."""
+    watch, stop = SimpleNamespace(bytes=0), threading.Event()
+
+    def look() -> None:
+        while not stop.wait(0.02):
+            for line in Path("/proc/self/status").read_text().splitlines():
+                if line.startswith("VmRSS"):
+                    watch.bytes = max(watch.bytes, int(line.split()[1]) * 1024)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,86 @@
+"""Sessions over the C++ engine on tiny models, with chunks so small that every block has many."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from spillway._engine import Engine
+from spillway.protocol import WorkShape
+from spillway.session import Session
+from spillway.values import StoragePath
+
+CHUNK = 2048  # elements; the smallest there is
+ROOM = 1 << 33  # a budget that is never short
+PROFILE = {
+    "spillway_profile": 1,
+    "cores": 2,
+    "dram_total": 32 << 30,
+    "dram_available": 16 << 30,
+    "paths": [
+        {
+            "name": "0",
+            "read_bytes_per_second": 1e9,
+            "write_bytes_per_second": 1e9,
+            "mixed_bytes_per_second": 1e9,
+            "cores_at_full_speed": 0.5,
+        }
+    ],
+    "update_elements_per_second": 1e9,
+    "copy_bytes_per_second": 1e10,
+    "compute_flops_per_second": 0,
+}
+
+
+def config(model: Path, **more: Any) -> Any:
+    values = {
+        "model": str(model), "init": "pretrained", "seed": 5, "compute_dtype": "fp32", "packing": False,
+        "eval_packing": None, "resume_from_checkpoint": None, "dram_budget": ROOM, "placement": "dram",
+        "window": None, "storage": [], "profile": None, "output_dir": str(model.parent / "out"), "overwrite": False,
+        "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0,
+    }  # fmt: skip
+    return SimpleNamespace(**values | more)
+
+
+def profile(directory: Path) -> Path:
+    """A machine's profile, so that nothing is measured; it only moves predictions."""
+    path = directory / "profile.json"
+    path.write_text(json.dumps(PROFILE))
+    return path
+
+
+def engine_type(chunk: int = CHUNK, **settings: Any) -> Callable[[str, str], Engine]:
+    """The C++ engine with chunks of `chunk` elements, some of the settings replaced."""
+
+    def make(description: str, given: str) -> Engine:
+        described = json.loads(description) | {"chunk_elements": chunk}
+        return Engine(json.dumps(described), json.dumps(json.loads(given) | settings))
+
+    return make
+
+
+def opened(
+    model: Path,
+    shape: WorkShape,
+    resume: Path | None = None,
+    storage: Path | None = None,
+    chunk: int = CHUNK,
+    settings: dict[str, Any] | None = None,
+    **more: Any,
+) -> Session:
+    """A started session. `storage`: a directory for the volume; `settings`: the engine's, instead of the planner's."""
+    paths = [] if storage is None else [StoragePath(str(storage), 1 << 30)]
+    machine = str(profile(model.parent))
+    found = Session(
+        config(model, storage=paths, profile=machine, **more), shape, engine_type(chunk, **(settings or {}))
+    )
+    found.start(resume)
+    return found
+
+
+def file_bytes(directory: Path) -> dict[str, bytes]:
+    """Every file below `directory`."""
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}

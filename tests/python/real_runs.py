@@ -1,0 +1,93 @@
+"""Whole runs with the real engine: inputs, the command line in this process or in one of its own, what a run leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import tiny
+from hf_models import tiny_model
+from native import profile
+from spillway.cli import main
+from spillway.records import rows
+
+NOT_BITS = ("step_seconds", "path_bytes")  # of a row of metrics.jsonl: they depend on the machine
+
+
+def inputs(path: Path) -> Path:
+    """A model with weights and tokenizer, rows to train on and rows held out."""
+    from transformers import AutoConfig
+
+    model = tiny.model_directory(path / "model")
+    tiny_model(AutoConfig.from_pretrained(model)).save_pretrained(model)
+    profile(path)
+    tiny.jsonl(path / "train.jsonl", tiny.text_rows(23))
+    tiny.jsonl(path / "held_out.jsonl", tiny.text_rows(7))
+    return path
+
+
+def words(given: Path, out: Path, *more: str, verb: str = "train") -> list[str]:
+    """A command line with small defaults: 6 steps an epoch."""
+    defaults = {
+        "model": given / "model",
+        "dataset": given / "train.jsonl",
+        "output_dir": out,
+        "max_length": 64,
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": "1e-3",
+        "profile": given / "profile.json",
+    }
+    chosen = {key: value for key, value in defaults.items() if f"--{key}" not in more}
+    return [verb, *(str(word) for key, value in chosen.items() for word in (f"--{key}", value)), *more]
+
+
+def on_path(storage: Path) -> list[str]:
+    storage.mkdir(exist_ok=True)
+    return ["--storage", f"{storage},capacity=512MiB", "--placement", "weight=50%,state=path,grad=path,activation=dram"]
+
+
+def here(given: Path, out: Path, *more: str, verb: str = "train") -> int:
+    return main(words(given, out, *more, verb=verb))
+
+
+def apart(*command: str, **options: Any) -> subprocess.Popen[str]:
+    """`python -m spillway` in a process of its own."""
+    quiet = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    return subprocess.Popen(
+        [sys.executable, *command],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | quiet, **options,
+    )  # fmt: skip
+
+
+def metrics(out: Path) -> list[dict[str, Any]]:
+    """Every row, without what depends on the machine."""
+    return [{key: value for key, value in row.items() if key not in NOT_BITS} for row in rows(out / "metrics.jsonl")]
+
+
+def last_checkpoint(out: Path) -> Path:
+    return max(out.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
+
+
+def result(out: Path) -> tuple[list[dict[str, Any]], dict[str, bytes], dict[str, Any]]:
+    """What an uninterrupted run of the same configuration has bit for bit: rows, weights and state, trainer's log."""
+    checkpoint = last_checkpoint(out)
+    binary = {
+        str(path.relative_to(checkpoint)): path.read_bytes()
+        for path in sorted(checkpoint.rglob("*"))
+        if path.suffix in (".safetensors", ".bin") or path.parent.name == "spillway"
+    }
+    binary["model.safetensors at the root"] = (out / "model.safetensors").read_bytes()
+    log = json.loads((checkpoint / "trainer_state.json").read_text())
+    for row in log["log_history"]:
+        for key in NOT_BITS:
+            row.pop(key, None)
+    return metrics(out), binary, log
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(item.name for item in directory.iterdir())

@@ -1,0 +1,471 @@
+"""What a run is refused for: the exit code, one message that names the culprit, and nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import real_runs
+import tiny
+from native import file_bytes
+from real_runs import apart, here, names, on_path, words
+
+LIMIT = 120  # seconds that a process of its own may take at most
+Refused = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return real_runs.inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture
+def model(inputs: Path, tmp_path: Path) -> Path:
+    """A model directory to be spoilt."""
+    return Path(shutil.copytree(inputs / "model", tmp_path / "model"))
+
+
+@pytest.fixture
+def refused(inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Refused:
+    """Runs `train` with a storage path and returns the message; nothing may be written anywhere."""
+    (tmp_path / "storage").mkdir()
+
+    def call(*keys: str, code: int = 2, out: Path = tmp_path / "out", storage: bool = True) -> str:
+        before = file_bytes(tmp_path)
+        there = out.exists()
+        assert here(inputs, out, *keys, *(on_path(tmp_path / "storage") if storage else [])) == code
+        error = capfd.readouterr().err
+        assert file_bytes(tmp_path) == before and out.exists() is there
+        assert "Traceback" not in error and error.startswith("spillway: ") and error.count("\n") == 1, error
+        return error
+
+    return call
+
+
+# ---- safetensors ----
+
+
+def header(model: Path) -> tuple[dict[str, Any], bytes]:
+    content = (model / "model.safetensors").read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    return json.loads(content[8 : 8 + length]), content[8 + length :]
+
+
+def with_header(model: Path, content: dict[str, Any], data: bytes, lie: int = 0) -> None:
+    text = json.dumps(content).encode()
+    (model / "model.safetensors").write_bytes(struct.pack("<Q", len(text) + lie) + text + data)
+
+
+TENSOR = "model.layers.0.mlp.up_proj.weight"
+OTHER = "model.layers.0.mlp.gate_proj.weight"
+
+
+def truncated(model: Path) -> None:
+    size = (model / "model.safetensors").stat().st_size
+    os.truncate(model / "model.safetensors", size - 1000)
+
+
+def truncated_in_the_header(model: Path) -> None:
+    os.truncate(model / "model.safetensors", 100)
+
+
+def truncated_in_the_length(model: Path) -> None:
+    os.truncate(model / "model.safetensors", 5)
+
+
+def empty(model: Path) -> None:
+    (model / "model.safetensors").write_bytes(b"")
+
+
+def length_beyond_the_file(model: Path) -> None:
+    with_header(model, *header(model), lie=1 << 40)
+
+
+def length_too_short(model: Path) -> None:
+    with_header(model, *header(model), lie=-10)
+
+
+def length_too_long(model: Path) -> None:
+    with_header(model, *header(model), lie=16)
+
+
+def offsets_beyond_the_file(model: Path) -> None:
+    content, data = header(model)
+    begin, end = content[TENSOR]["data_offsets"]
+    content[TENSOR]["data_offsets"] = [begin + len(data), end + len(data)]
+    with_header(model, content, data)
+
+
+def tensor_beyond_the_file(model: Path) -> None:
+    """The last tensor has a row more than there are bytes."""
+    content, data = header(model)
+    last = max((name for name in content if name != "__metadata__"), key=lambda name: content[name]["data_offsets"])
+    content[last]["shape"] = [size + 8 for size in content[last]["shape"]]
+    content[last]["data_offsets"][1] += 8 * 4
+    with_header(model, content, data)
+
+
+def offsets_that_overlap(model: Path) -> None:
+    content, data = header(model)
+    content[TENSOR]["data_offsets"] = content[OTHER]["data_offsets"]
+    with_header(model, content, data)
+
+
+def offsets_backwards(model: Path) -> None:
+    content, data = header(model)
+    content[TENSOR]["data_offsets"].reverse()
+    with_header(model, content, data)
+
+
+def offsets_that_do_not_match_the_shape(model: Path) -> None:
+    content, data = header(model)
+    content[TENSOR]["shape"][0] += 1
+    with_header(model, content, data)
+
+
+def another_shape(model: Path) -> None:
+    content, data = header(model)
+    content[TENSOR]["shape"].reverse()
+    with_header(model, content, data)
+
+
+def whole_numbers(model: Path) -> None:
+    content, data = header(model)
+    rows, columns = content[TENSOR]["shape"]
+    content[TENSOR] |= {"dtype": "I64", "shape": [rows, columns // 2]}
+    with_header(model, content, data)
+
+
+def whole_numbers_of_the_same_shape(model: Path) -> None:
+    content, data = header(model)
+    content[TENSOR]["dtype"] = "I32"
+    with_header(model, content, data)
+
+
+def unknown_dtype(model: Path) -> None:
+    content, data = header(model)
+    content[TENSOR]["dtype"] = "F7"
+    with_header(model, content, data)
+
+
+def missing_tensor(model: Path) -> None:
+    content, data = header(model)
+    content["model.layers.9.renamed"] = content.pop(TENSOR)
+    with_header(model, content, data)
+
+
+def not_json(model: Path) -> None:
+    (model / "model.safetensors").write_bytes(struct.pack("<Q", 8) + b"{'a': 1}")
+
+
+def no_weights(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+
+
+def index_without_its_files(model: Path) -> None:
+    content, _ = header(model)
+    names_of = {name: "model-00001-of-00001.safetensors" for name in content if name != "__metadata__"}
+    (model / "model.safetensors").unlink()
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names_of}))
+
+
+def broken_index(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    (model / "model.safetensors.index.json").write_text('{"weight_map": ')
+
+
+WEIGHTS: dict[Callable[[Path], None], list[str]] = {
+    truncated: ["model.safetensors", "truncated"],
+    truncated_in_the_header: ["model.safetensors", "header"],
+    truncated_in_the_length: ["model.safetensors"],
+    empty: ["model.safetensors"],
+    length_beyond_the_file: ["model.safetensors", "header"],
+    length_too_short: ["model.safetensors", "header"],
+    length_too_long: ["model.safetensors", "header"],
+    offsets_beyond_the_file: ["model.safetensors", "belong to no tensor"],
+    tensor_beyond_the_file: ["model.safetensors", "model.norm.weight", "truncated"],
+    offsets_that_overlap: ["model.safetensors", TENSOR, OTHER, "overlap"],
+    offsets_backwards: ["model.safetensors", TENSOR, "before it begins"],
+    offsets_that_do_not_match_the_shape: ["model.safetensors", TENSOR, "shape"],
+    another_shape: [TENSOR, "[16, 32]", "[32, 16]"],
+    whole_numbers: [TENSOR],
+    whole_numbers_of_the_same_shape: [TENSOR, "I32"],
+    unknown_dtype: ["model.safetensors", TENSOR, "F7"],
+    missing_tensor: [TENSOR, "missing"],
+    not_json: ["model.safetensors", "not JSON"],
+    no_weights: ["no model.safetensors"],
+    index_without_its_files: ["model-00001-of-00001.safetensors"],
+    broken_index: ["model.safetensors.index.json"],
+}
+
+
+@pytest.mark.parametrize("spoil", WEIGHTS, ids=lambda spoil: spoil.__name__)
+def test_spoilt_weights(model: Path, refused: Refused, spoil: Callable[[Path], None]) -> None:
+    spoil(model)
+    error = refused("--model", str(model))
+    assert all(part in error for part in WEIGHTS[spoil]), error
+
+
+# ---- configurations ----
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ("", ["config.json", "JSON"]),
+        ('{"model_type": "llama"', ["config.json", "JSON"]),
+        ("[]", ["config.json"]),
+        ('{"hidden_size": 8}', ["config.json", "model_type"]),
+        (json.dumps(tiny.CONFIG | {"model_type": "nonesuch"}), ["config.json", "nonesuch"]),
+        (json.dumps(tiny.CONFIG | {"num_hidden_layers": "many"}), ["config.json", "num_hidden_layers"]),
+        (json.dumps({"model_type": "t5", "vocab_size": 320}), ["config.json", "t5", "causal language model"]),
+    ],
+)
+def test_spoilt_configurations(model: Path, refused: Refused, content: str, parts: list[str]) -> None:
+    (model / "config.json").write_text(content)
+    error = refused("--model", str(model))
+    assert all(part in error for part in parts), error
+
+
+def test_an_architecture_that_cannot_be_streamed(model: Path, refused: Refused) -> None:
+    shape = {"vocab_size": 320, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}
+    (model / "config.json").write_text(json.dumps({"model_type": "gpt2", **shape}))
+    error = refused("--model", str(model))
+    assert "gpt2" in error.lower() or TENSOR.partition(".")[0] in error, error
+
+
+def test_models_that_are_not_there(refused: Refused, inputs: Path, tmp_path: Path) -> None:
+    assert "model: there is no directory" in refused("--model", str(tmp_path / "nowhere"))
+    assert "is a file" in refused("--model", str(inputs / "train.jsonl"))
+    assert "has no config.json" in refused("--model", str(inputs))
+
+
+# ---- data ----
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "parts"),
+    [
+        ("rows.jsonl", "", ["dataset", "holds no rows"]),
+        ("rows.txt", "  \n", ["dataset", "holds no rows"]),
+        ("rows.jsonl", '{"text": "a"}\n{"text": \n', ["rows.jsonl:2", "not valid JSON"]),
+        ("rows.jsonl", "[1, 2]\n", ["rows.jsonl:1", "expects an object"]),
+        ("rows.jsonl", '{"texts": "a"}\n', ["rows.jsonl:1", "'texts'"]),
+        ("rows.jsonl", '{"text": 5}\n', ["rows.jsonl:1", "text"]),
+        ("rows.jsonl", '{"text": ""}\n', ["dataset", "no row", "carries loss"]),
+        ("rows.csv", "text\na\n", ["dataset", "rows.csv"]),
+    ],
+)
+def test_spoilt_data(refused: Refused, tmp_path: Path, name: str, content: str, parts: list[str]) -> None:
+    (tmp_path / name).write_text(content)
+    error = refused("--dataset", str(tmp_path / name))
+    assert all(part in error for part in parts), error
+
+
+def test_data_that_is_not_text_or_not_there(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(b'{"text": "\xff"}\n')
+    assert "not UTF-8" in refused("--dataset", str(tmp_path / "rows.jsonl"))
+    assert "there is no file" in refused("--dataset", str(tmp_path / "none.jsonl"))
+    assert "is a directory" in refused("--dataset", str(tmp_path / "storage"))
+
+
+# ---- keys ----
+
+
+@pytest.mark.parametrize(
+    ("keys", "parts"),
+    [
+        (["--learning-rat", "1"], ["learning-rat", "learning_rate"]),
+        (["--learning_rate", "fast"], ["learning_rate", "'fast'", "number"]),
+        (["--max_length", "1.5"], ["max_length", "'1.5'"]),
+        (["--dram_budget", "lots"], ["dram_budget", "'lots'"]),
+        (["--optim", "adafactor"], ["optim", "adafactor"]),
+        (["--compute_dtype", "fp8"], ["compute_dtype", "fp8"]),
+        (["--window", "-1"], ["window"]),
+        (["--state_format", "int8"], ["state_format", "int8"]),
+    ],
+)
+def test_spoilt_keys(refused: Refused, keys: list[str], parts: list[str]) -> None:
+    error = refused(*keys)
+    assert all(part in error for part in parts), error
+
+
+def test_spoilt_placements(refused: Refused) -> None:
+    for placement in ("disk", "weights=dram", "state=150%"):
+        assert "placement" in refused("--placement", placement, storage=False)
+    assert "no storage is given" in refused("--placement", "path", storage=False)
+
+
+def test_a_configuration_file(refused: Refused, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("learning_rate: 1e-3\nlearning_rat: 2e-3\n")
+    assert "learning_rat" in refused(str(path))
+    path.write_text("learning_rate: [1\n")
+    assert "config.yaml" in refused(str(path))
+    path.write_text("max_steps: soon\n")
+    error = refused(str(path))
+    assert "config.yaml" in error and "max_steps" in error and "'soon'" in error
+
+
+# ---- budgets ----
+
+
+def test_a_budget_too_small_names_what_would_fit(
+    refused: Refused, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And what it names does fit."""
+    error = refused("--dram_budget", "64MiB", code=3)
+    assert "does not fit in DRAM" in error and "dram_budget is 64.0 MiB" in error
+    found = re.search(r"would fit with --dram_budget (\d+)MiB", error)
+    assert found
+    enough = int(found[1]) + 32  # what the interpreter holds differs a little from run to run
+    assert here(inputs, tmp_path / "out", "--max_steps", "1", "--dram_budget", f"{enough}MiB") == 0
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert plan["tiers"][0]["planned_peak"] <= plan["tiers"][0]["capacity"] == enough << 20
+    capfd.readouterr()
+
+
+def test_plan_says_the_same(inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert here(inputs, tmp_path / "out", "--dram_budget", "64MiB", verb="plan") == 3
+    assert "would fit with --dram_budget" in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_capacity_too_small(refused: Refused, tmp_path: Path) -> None:
+    storage = f"{tmp_path / 'storage'},capacity=2MiB"
+    error = refused("--storage", storage, "--placement", "path", code=3, storage=False)
+    assert "does not fit on path:0" in error and "2.0 MiB are available" in error and "capacity" in error
+
+
+# ---- directories ----
+
+
+def test_storage_that_is_no_directory(refused: Refused, inputs: Path, tmp_path: Path) -> None:
+    for place in (tmp_path / "nowhere", inputs / "train.jsonl"):
+        error = refused("--storage", str(place), storage=False)
+        assert "storage" in error and str(place) in error
+
+
+def test_an_output_dir_that_is_a_file(refused: Refused, inputs: Path) -> None:
+    assert "is a file" in refused(out=inputs / "train.jsonl")
+    assert "is a file" in refused(out=inputs / "train.jsonl" / "below")
+    assert "the model's own directory" in refused(out=inputs / "model")
+
+
+def test_an_output_dir_that_holds_a_run(
+    refused: Refused, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert here(inputs, tmp_path / "out", "--max_steps", "1") == 0
+    capfd.readouterr()
+    error = refused()
+    assert "holds a run already" in error and "--overwrite" in error and "--resume_from_checkpoint true" in error
+
+
+def test_a_volume_of_another_run(
+    refused: Refused, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A run that was killed leaves its volume; only itself, or `--overwrite`, may take it."""
+    storage = on_path(tmp_path / "storage")
+    killed = "import os; from spillway.session import Session; Session.step = lambda *_: os._exit(9); "
+    killed += "import sys; from spillway.cli import main; main(sys.argv[1:])"
+    process = apart("-c", killed, *words(inputs, tmp_path / "first", *storage))
+    process.communicate(timeout=LIMIT)
+    assert process.returncode == 9 and names(tmp_path / "storage") == ["spillway.volume"]
+    error = refused()
+    assert str(tmp_path / "first") in error and "spillway.volume" in error and "overwrite" in error
+    assert here(inputs, tmp_path / "first", *storage, "--max_steps", "1", "--resume_from_checkpoint", "auto") == 0
+    assert names(tmp_path / "storage") == []
+    capfd.readouterr()
+
+
+def mounted(directory: Path, *options: str) -> Iterator[Path]:
+    directory.mkdir()
+    done = subprocess.run(["mount", *options, str(directory)], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)  # a closed ring lets go of its file a little later
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    yield from mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=4m", "tmpfs")
+
+
+@pytest.fixture
+def disk_without_direct_io(tmp_path: Path) -> Iterator[Path]:
+    yield from mounted(tmp_path / "tmpfs", "-t", "tmpfs", "-o", "size=64m", "tmpfs")
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    yield from mounted(tmp_path / "read_only", "-t", "tmpfs", "-o", "ro,size=4m", "tmpfs")
+
+
+def test_a_read_only_directory(refused: Refused, read_only: Path) -> None:
+    error = refused("--storage", str(read_only), storage=False)
+    assert "storage" in error and str(read_only) in error and "read-only" in error
+    error = refused(out=read_only / "out")
+    assert "output_dir" in error and str(read_only) in error and "read-only" in error
+
+
+def test_a_full_disk(refused: Refused, small_disk: Path) -> None:
+    """Whether the planner knows what is free, or is told of more than there is."""
+    placement = ["--placement", "path"]
+    for capacity in ("", ",capacity=1GiB"):
+        error = refused("--storage", f"{small_disk}{capacity}", *placement, code=3, storage=False)
+        assert ("path:0" in error or str(small_disk) in error) and "MiB" in error
+        assert names(small_disk) == []
+
+
+def test_a_disk_that_fills_up_under_the_checkpoint(
+    inputs: Path, small_disk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A failed run: the directory has its rows and no part of a checkpoint."""
+    (small_disk / "ballast").write_bytes(bytes(small_disk_room(small_disk) - (64 << 10)))
+    assert here(inputs, small_disk / "out", "--max_steps", "2") == 1
+    error = capfd.readouterr().err
+    assert "Traceback" not in error and "No space left on device" in error
+    assert names(small_disk / "out") == ["config.yaml", "metrics.jsonl", "plan.json"]
+    (small_disk / "ballast").unlink()
+    assert here(inputs, small_disk / "out", "--max_steps", "2", "--overwrite") == 0
+    capfd.readouterr()
+
+
+def small_disk_room(directory: Path) -> int:
+    return shutil.disk_usage(directory).free
+
+
+def test_a_disk_without_direct_io(
+    inputs: Path, disk_without_direct_io: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Works, and says so."""
+    keys = ["--max_steps", "2", "--placement", "path"]
+    assert here(inputs, tmp_path / "out", *keys, "--storage", f"{disk_without_direct_io},capacity=32MiB") == 0
+    shown = " ".join(capfd.readouterr().out.split())
+    assert "note: path:0: no O_DIRECT: " in shown
+    assert names(disk_without_direct_io) == []
+    (tmp_path / "storage").mkdir()
+    assert here(inputs, tmp_path / "other", *keys, "--storage", str(tmp_path / "storage")) == 0
+    assert real_runs.metrics(tmp_path / "out") == real_runs.metrics(tmp_path / "other")
+
+
+def test_one_line_from_the_command_itself(model: Path, inputs: Path, tmp_path: Path) -> None:
+    """In a process of its own: nothing of the libraries beside the one message."""
+    truncated(model)
+    process = apart("-m", "spillway", *words(inputs, tmp_path / "out", "--model", str(model)))
+    shown, error = process.communicate(timeout=LIMIT)
+    assert process.returncode == 2 and not (tmp_path / "out").exists()
+    assert error.startswith("spillway: ") and error.count("\n") == 1 and "model.safetensors" in error
+    assert "Traceback" not in shown + error
