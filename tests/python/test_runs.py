@@ -26,7 +26,7 @@ from spillway.session import Session
 MODEL = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
 FIELDS = ["step", "epoch", "loss", "grad_norm", "learning_rate", "tokens", "step_seconds", "path_bytes"]
 LIMIT = 120  # seconds that a process of its own may take at most
-LONG = ["--max_steps", "120", "--lr_scheduler_type", "cosine", "--warmup_steps", "10"]
+LONG = ["--max_steps", "60", "--lr_scheduler_type", "cosine", "--warmup_steps", "10"]
 
 
 @pytest.fixture(scope="module")
@@ -306,8 +306,8 @@ def test_a_signal_from_outside(
     _, error = process.communicate(timeout=LIMIT)
     assert process.returncode == 128 + number, error
     assert "interrupted: finishing the step in progress" in error and "Traceback" not in error
-    found = re.search(r"step (\d+) of 120 is saved", error)
-    assert found and 3 <= int(found[1]) < 120
+    found = re.search(r"step (\d+) of 60 is saved", error)
+    assert found and 3 <= int(found[1]) < 60
     assert names(out) == sorted(["checkpoint-" + found[1], "config.yaml", "metrics.jsonl", "plan.json"])
     assert names(tmp_path / "storage") == []
     if number == signal.SIGINT:
@@ -349,4 +349,4 @@ def test_a_second_signal_stops_at_once(
     assert [row["step"] for row in metrics(out)] == [1, 2, 3, 4]
     assert here(inputs, out, *LONG, *on_path(tmp_path / "storage"), "--resume_from_checkpoint", "auto") == 0
     assert "removed 1 rows of metrics.jsonl after step 3" in capsys.readouterr().out.replace("\n", " ")
-    assert last_checkpoint(out).name == "checkpoint-120" and result(out) == result(long_whole)
+    assert last_checkpoint(out).name == "checkpoint-60" and result(out) == result(long_whole)
