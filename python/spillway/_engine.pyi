@@ -20,7 +20,7 @@ class Engine:
     """One run's state on its tiers and the schedule that moves it.
 
     `description` (JSON): {"compute_dtype": "bf16"|"fp32", "hidden_size": H, "micro_batches": most per step,
-    "tokens": most per step, padding included, "tied_head": bool, "blocks": [{"name", "role": "embedding", "layer" or "head",
+    "tokens": most per step, "tied_head": bool, "blocks": [{"name", "role": "embedding", "layer" or "head",
     "tensors": [{"name", "shape": [..], "decay": bool}]}]}. Blocks in order of execution: at most one embedding first,
     layers (final norm and the like are a last block of role layer), at most one head last; a tied head has no block.
 
