@@ -547,8 +547,8 @@ void Engine::loss_stats(std::byte* logits, std::uint64_t tokens, std::uint64_t r
                       *impl_->running().team);
 }
 void Engine::loss_gradient(std::byte* logits, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
-                           const std::int64_t* labels, const float* log_sum_exp, float scale) {
-  execute::loss_gradient(impl_->logits(logits, tokens, rows, first_row, labels), log_sum_exp, scale,
+                           const std::int64_t* labels, const float* maximum, const float* log_sum, float scale) {
+  execute::loss_gradient(impl_->logits(logits, tokens, rows, first_row, labels), maximum, log_sum, scale,
                          *impl_->running().team);
 }
 std::string Engine::counters() const {

@@ -137,7 +137,7 @@ class Engine {
   void loss_stats(std::byte* logits, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
                   const std::int64_t* labels, float* maximum, float* sum, float* gold);
   void loss_gradient(std::byte* logits, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
-                     const std::int64_t* labels, const float* log_sum_exp, float scale);
+                     const std::int64_t* labels, const float* maximum, const float* log_sum, float scale);
 
   /// JSON: bytes per path and direction, busy and stall seconds, notices.
   [[nodiscard]] std::string counters() const;

@@ -198,11 +198,11 @@ void bind_engine(nb::module_& module) {
                              maximum.data(), sum.data(), gold.data());
            })
       .def("loss_gradient",
-           [](Engine& self, const Array& logits, std::uint64_t first_row, const Ids& labels, const Floats& log_sum_exp,
-              double scale) {
+           [](Engine& self, const Array& logits, std::uint64_t first_row, const Ids& labels, const Floats& maximum,
+              const Floats& log_sum, double scale) {
              const nb::gil_scoped_release release;
              self.loss_gradient(bytes_of(logits), logits.shape(0), logits.shape(1), first_row, labels.data(),
-                                log_sum_exp.data(), static_cast<float>(scale));
+                                maximum.data(), log_sum.data(), static_cast<float>(scale));
            })
       .def("counters", &Engine::counters)
       .def("timeline", &Engine::timeline);

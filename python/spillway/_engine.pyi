@@ -78,7 +78,7 @@ class Engine:
     def loss_stats(self, logits: Any, first_row: int, labels: Any, maximum: Any, sum: Any, gold: Any) -> None:
         """logits [tokens, rows] (compute type); labels int64 [tokens] in the whole vocabulary; fp32 [tokens] running
         maximum (start -inf), sum of exponentials (start 0), label's logit (start 0)."""
-    def loss_gradient(self, logits: Any, first_row: int, labels: Any, log_sum_exp: Any, scale: float) -> None:
+    def loss_gradient(self, logits: Any, first_row: int, labels: Any, maximum: Any, log_sum: Any, scale: float) -> None:
         """In place: d loss / d logits of the slice, times scale."""
 
     def counters(self) -> str:

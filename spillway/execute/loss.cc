@@ -45,16 +45,15 @@ void loss_stats(const LogitSlice& slice, float* maximum, float* sum, float* gold
   });
 }
 
-void loss_gradient(const LogitSlice& slice, const float* log_sum_exp, float scale, Team& team) {
+void loss_gradient(const LogitSlice& slice, const float* maximum, const float* log_sum, float scale, Team& team) {
   by_token(slice, team, [&](std::uint64_t token) {
     const auto at = token * slice.rows;
+    const kernels::LogSumExp norm{maximum[token], log_sum[token]};
     const auto label = label_in(slice, token);
     if (slice.type == state::ComputeType::fp32) {
-      kernels::softmax_gradient(reinterpret_cast<float*>(slice.logits) + at, slice.rows, log_sum_exp[token], scale,
-                                label);
+      kernels::softmax_gradient(reinterpret_cast<float*>(slice.logits) + at, slice.rows, norm, scale, label);
     } else {
-      kernels::softmax_gradient(reinterpret_cast<std::uint16_t*>(slice.logits) + at, slice.rows, log_sum_exp[token],
-                                scale, label);
+      kernels::softmax_gradient(reinterpret_cast<std::uint16_t*>(slice.logits) + at, slice.rows, norm, scale, label);
     }
   });
 }

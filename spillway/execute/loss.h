@@ -20,6 +20,6 @@ struct LogitSlice {
 /// Pass 1: folds the slice into the running maximum and sum of exponentials; notes the label's logit when it is here.
 void loss_stats(const LogitSlice& slice, float* maximum, float* sum, float* gold, Team& team);
 /// Pass 2: logits become d loss / d logits times scale.
-void loss_gradient(const LogitSlice& slice, const float* log_sum_exp, float scale, Team& team);
+void loss_gradient(const LogitSlice& slice, const float* maximum, const float* log_sum, float scale, Team& team);
 
 }  // namespace spillway::execute

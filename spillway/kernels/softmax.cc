@@ -110,15 +110,17 @@ HWY_INLINE void stats(const T* logits, std::size_t n, float* maximum, float* sum
 }
 
 template <class T>
-HWY_INLINE void gradient(T* logits, std::size_t n, float log_sum_exp, float scale, std::size_t label) {
+HWY_INLINE void gradient(T* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label) {
   const bool here = label < n;
   const auto at_label = here ? load(One(), logits + label) : hn::Zero(One());
   for_each_vector<float>(n, [=](auto d, std::size_t i) HWY_ATTR {
-    const auto probability = exp(d, hn::Sub(load(d, logits + i), hn::Set(d, log_sum_exp)));
+    const auto probability =
+        exp(d, hn::Sub(hn::Sub(load(d, logits + i), hn::Set(d, norm.maximum)), hn::Set(d, norm.log_sum)));
     store(d, hn::Mul(probability, hn::Set(d, scale)), logits + i);
   });
   if (!here) return;
-  const auto probability = exp(One(), hn::Sub(at_label, hn::Set(One(), log_sum_exp)));
+  const auto probability =
+      exp(One(), hn::Sub(hn::Sub(at_label, hn::Set(One(), norm.maximum)), hn::Set(One(), norm.log_sum)));
   store(One(), hn::Mul(hn::Sub(probability, hn::Set(One(), 1.0f)), hn::Set(One(), scale)), logits + label);
 }
 
@@ -129,11 +131,11 @@ void stats_fp32(const float* logits, std::size_t n, float* maximum, float* sum) 
   stats(logits, n, maximum, sum);
 }
 
-void gradient_bf16(std::uint16_t* logits, std::size_t n, float log_sum_exp, float scale, std::size_t label) {
-  gradient(logits, n, log_sum_exp, scale, label);
+void gradient_bf16(std::uint16_t* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label) {
+  gradient(logits, n, norm, scale, label);
 }
-void gradient_fp32(float* logits, std::size_t n, float log_sum_exp, float scale, std::size_t label) {
-  gradient(logits, n, log_sum_exp, scale, label);
+void gradient_fp32(float* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label) {
+  gradient(logits, n, norm, scale, label);
 }
 
 }  // namespace
@@ -156,12 +158,12 @@ void softmax_stats(const float* logits, std::size_t n, float* maximum, float* su
   HWY_DYNAMIC_DISPATCH(stats_fp32)(logits, n, maximum, sum);
 }
 
-void softmax_gradient(std::uint16_t* logits, std::size_t n, float log_sum_exp, float scale, std::size_t label) {
-  HWY_DYNAMIC_DISPATCH(gradient_bf16)(logits, n, log_sum_exp, scale, label);
+void softmax_gradient(std::uint16_t* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label) {
+  HWY_DYNAMIC_DISPATCH(gradient_bf16)(logits, n, norm, scale, label);
 }
 
-void softmax_gradient(float* logits, std::size_t n, float log_sum_exp, float scale, std::size_t label) {
-  HWY_DYNAMIC_DISPATCH(gradient_fp32)(logits, n, log_sum_exp, scale, label);
+void softmax_gradient(float* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label) {
+  HWY_DYNAMIC_DISPATCH(gradient_fp32)(logits, n, norm, scale, label);
 }
 
 }  // namespace spillway::kernels

@@ -18,17 +18,24 @@ namespace spillway::kernels {
 void softmax_stats(const std::uint16_t* logits, std::size_t n, float* maximum, float* sum);  // bf16
 void softmax_stats(const float* logits, std::size_t n, float* maximum, float* sum);
 
-/// logits[i] = scale * exp(logits[i] - log_sum_exp), rounded to nearest even for bf16.
+/// A row's log-sum-exp in two parts. Their sum, rounded to fp32, would be off by up to 1e-6 for logits around 20, and
+/// so would every probability of the row.
+struct LogSumExp {
+  float maximum = 0;  ///< from softmax_stats
+  float log_sum = 0;  ///< log of its sum
+};
+
+/// logits[i] = scale * exp((logits[i] - norm.maximum) - norm.log_sum), rounded to nearest even for bf16.
 /// At index `label` (n or more when the label is not in this slice) it is (exp(...) - 1) * scale, rounded once.
 /// What is not a number becomes the one NaN 0x7FC0 or 0x7FC00000.
-void softmax_gradient(std::uint16_t* logits, std::size_t n, float log_sum_exp, float scale, std::size_t label);
-void softmax_gradient(float* logits, std::size_t n, float log_sum_exp, float scale, std::size_t label);
+void softmax_gradient(std::uint16_t* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label);
+void softmax_gradient(float* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label);
 
 namespace scalar {
 void softmax_stats(const std::uint16_t* logits, std::size_t n, float* maximum, float* sum);
 void softmax_stats(const float* logits, std::size_t n, float* maximum, float* sum);
-void softmax_gradient(std::uint16_t* logits, std::size_t n, float log_sum_exp, float scale, std::size_t label);
-void softmax_gradient(float* logits, std::size_t n, float log_sum_exp, float scale, std::size_t label);
+void softmax_gradient(std::uint16_t* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label);
+void softmax_gradient(float* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label);
 }  // namespace scalar
 
 }  // namespace spillway::kernels

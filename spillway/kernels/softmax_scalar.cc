@@ -36,9 +36,9 @@ void stats(const T* logits, std::size_t n, float* maximum, float* sum) {
 }
 
 template <class T>
-void gradient(T* logits, std::size_t n, float log_sum_exp, float scale, std::size_t label) {
+void gradient(T* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label) {
   for (std::size_t i = 0; i < n; ++i) {
-    const float probability = scalar::exp(load(logits[i]) - log_sum_exp);
+    const float probability = scalar::exp((load(logits[i]) - norm.maximum) - norm.log_sum);
     store((i == label ? probability - 1.0f : probability) * scale, logits[i]);
   }
 }
@@ -52,11 +52,11 @@ void softmax_stats(const float* logits, std::size_t n, float* maximum, float* su
   stats(logits, n, maximum, sum);
 }
 
-void softmax_gradient(std::uint16_t* logits, std::size_t n, float log_sum_exp, float scale, std::size_t label) {
-  gradient(logits, n, log_sum_exp, scale, label);
+void softmax_gradient(std::uint16_t* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label) {
+  gradient(logits, n, norm, scale, label);
 }
-void softmax_gradient(float* logits, std::size_t n, float log_sum_exp, float scale, std::size_t label) {
-  gradient(logits, n, log_sum_exp, scale, label);
+void softmax_gradient(float* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label) {
+  gradient(logits, n, norm, scale, label);
 }
 
 }  // namespace spillway::kernels::scalar

@@ -123,10 +123,11 @@ class BareEngine:
             gold[part] = torch.where(here, values.gather(1, columns[:, None]).view(-1), gold[part])
 
     def loss_gradient(
-        self, logits: torch.Tensor, first_row: int, labels: torch.Tensor, log_sum_exp: torch.Tensor, scale: float
+        self, logits: torch.Tensor, first_row: int, labels: torch.Tensor, maximum: torch.Tensor, log_sum: torch.Tensor,
+        scale: float
     ) -> None:
         for part in token_parts(logits):
-            values = (logits[part].float() - log_sum_exp[part][:, None]).exp_()
+            values = ((logits[part].float() - maximum[part][:, None]) - log_sum[part][:, None]).exp_()
             here, columns = labels_inside(labels[part], first_row, logits.shape[1])
             values.scatter_add_(1, columns[:, None], -here.float()[:, None])
             logits[part] = values.mul_(scale)

@@ -68,8 +68,8 @@ class HeadPass:
             if batch.labelled.numel():
                 selected = self._select(batch, hidden)
                 logits = self._logits(selected, table)
-                log_sum_exp = self._stats[batch.index].log_sum_exp
-                self._engine.loss_gradient(logits, first_row, batch.labels, log_sum_exp, self._scale)
+                stats = self._stats[batch.index]
+                self._engine.loss_gradient(logits, first_row, batch.labels, stats.maximum, stats.log_sum, self._scale)
                 self._add_hidden_gradient(self._compact(batch, accumulator), logits, table)
                 torch.mm(logits.t(), selected, out=slice_gradient)
             else:
@@ -128,8 +128,8 @@ class Stats:
         self.gold = torch.zeros(tokens)
 
     @property
-    def log_sum_exp(self) -> torch.Tensor:
-        return self.maximum + self.sum.log()
+    def log_sum(self) -> torch.Tensor:
+        return self.sum.log()
 
     def loss(self) -> float:
         return float((self.maximum.double() + self.sum.double().log() - self.gold.double()).sum())
