@@ -28,7 +28,7 @@ from spillway.hf.rehearse import rehearse
 from spillway.hf.skeleton import build
 from spillway.hf.source import load_config, resolve_directory
 from spillway.hf.stream import Stream
-from spillway.settings import engine_settings
+from spillway.settings import engine_settings, small_settings
 
 if TYPE_CHECKING:
     from spillway.config import Config
@@ -56,11 +56,13 @@ class Session:
         packing = config.packing or bool(config.eval_packing)
         self._skeleton = build(copy.deepcopy(self._model_config), DTYPES[config.compute_dtype])
         self._unneeded = prove(copy.deepcopy(self._model_config), packing)
-        self._rehearsed = rehearse(self._skeleton, config.compute_dtype, shape, packing, self._unneeded)
+        engine_type = engine_type or native_engine()
+        with loss_kernels(engine_type, config.compute_dtype) as kernels:
+            self._rehearsed = rehearse(self._skeleton, config.compute_dtype, shape, packing, self._unneeded, kernels)
         self._description = describe(self._skeleton, work_size(shape), config.compute_dtype)
         self._settings = engine_settings(config, self._rehearsed)
         with translated():
-            self._engine = (engine_type or native_engine())(json.dumps(self._description), json.dumps(self._settings))
+            self._engine = engine_type(json.dumps(self._description), json.dumps(self._settings))
             self.plan: dict[str, Any] = json.loads(self._engine.plan())
         self._stream: Stream | None = None
         self._calls = 0  # steps begun: the step number of dropout
@@ -205,6 +207,30 @@ def native_engine() -> EngineType:
     from spillway._engine import Engine
 
     return Engine
+
+
+@contextmanager
+def loss_kernels(engine_type: EngineType, compute_dtype: str) -> Iterator[Any]:
+    """An engine of almost nothing, for a rehearsal that computes the loss as the run will."""
+    table = {"name": "table", "shape": [1, 64], "decay": False}
+    layer = {"name": "layer", "shape": [64], "decay": False}
+    description = {
+        "compute_dtype": compute_dtype,
+        "hidden_size": 64,
+        "micro_batches": 1,
+        "tokens": 1,
+        "tied_head": True,
+        "blocks": [
+            {"name": "embedding", "role": "embedding", "tensors": [table]},
+            {"name": "layer", "role": "layer", "tensors": [layer]},
+        ],
+    }
+    engine = engine_type(json.dumps(description), json.dumps(small_settings()))
+    engine.start()
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
 def work_size(shape: WorkShape) -> WorkSize:

@@ -38,6 +38,11 @@ def engine_settings(config: Config, rehearsed: Rehearsed) -> dict[str, Any]:
     }
 
 
+def small_settings() -> dict[str, Any]:
+    """For an engine that holds next to nothing."""
+    return {"dram_budget": 1 << 30, "process_bytes": 0, "work_bytes": 0, "threads": torch.get_num_threads()}
+
+
 def default_budget() -> int:
     """What this process holds and what is free, less a margin."""
     from spillway import _engine

@@ -175,9 +175,7 @@ class BareEngine:
         end += border * (len(self._layers) + 1)
         self._gradient_at = self._bytes(end)
         self._sums_at = self._bytes(end + border)
-        # Mapped by itself: leaving, it leaves no hole in the heap.
-        self._arena = torch.frombuffer(mmap.mmap(-1, self._bytes(end + border) + 4 * border), dtype=torch.uint8)
-        self._arena.zero_()
+        self._arena = mapped(self._bytes(end + border) + 4 * border)
         self._typed = self._arena.view(self.dtype)
 
     def _bytes(self, elements: int) -> int:
@@ -204,6 +202,11 @@ class BareEngine:
 
 def count(shape: list[int]) -> int:
     return torch.Size(shape).numel()
+
+
+def mapped(size: int) -> torch.Tensor:
+    """Zeroed bytes that are in memory, mapped by themselves: leaving, they leave no hole in the heap."""
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8).zero_()
 
 
 def aligned(elements: int) -> int:

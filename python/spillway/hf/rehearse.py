@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from transformers import PreTrainedConfig
 
 from spillway.hf import heap
-from spillway.hf.bare import BareEngine, BareVisit
+from spillway.hf.bare import BareEngine, BareVisit, count, mapped
 from spillway.hf.describe import WorkSize, describe, slice_rows
 from spillway.hf.microbatch import Work, arrange
 from spillway.hf.probe import few_layers
@@ -42,14 +42,34 @@ class Rehearsed:
     seconds: dict[str, float]  # by kind of visit, at the largest step, all micro-batches
 
 
-class TimedEngine(BareEngine):
-    """Throws gradients away and keeps the seconds of every visit."""
+class LossKernels(Protocol):
+    """The part of spillway._engine.Engine that computes."""
 
-    def __init__(self, description: dict[str, Any]) -> None:
+    def loss_stats(self, logits: Any, first_row: int, labels: Any, maximum: Any, sum: Any, gold: Any) -> None: ...
+    def loss_gradient(self, logits: Any, first_row: int, labels: Any, log_sum_exp: Any, scale: float) -> None: ...
+
+
+class TimedEngine(BareEngine):
+    """Takes gradients as the engine does, keeps none, and keeps the seconds of every visit."""
+
+    def __init__(self, description: dict[str, Any], several: bool, kernels: LossKernels | None) -> None:
+        """`several`: gradients are summed over micro-batches. `kernels`: None for slow ones of its own."""
         super().__init__(description, keep=False)
+        largest = max(count(tensor["shape"]) for tensor in self.tensors)
+        self._taken = mapped(4 * largest).view(torch.float32 if several else self.dtype)
+        if kernels is not None:
+            self.loss_stats = kernels.loss_stats  # type: ignore[method-assign]
+            self.loss_gradient = kernels.loss_gradient  # type: ignore[method-assign]
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self._tail = max(self._layers)
         self._began = 0.0
+
+    def gradient(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
+        super().gradient(tensor, values, micro_batch)
+        self._taken[: values.numel()].copy_(values.view(-1))
+
+    def head_gradient(self, values: torch.Tensor, micro_batch: int) -> None:
+        self._taken[: values.numel()].copy_(values.view(-1))
 
     def next_visit(self) -> BareVisit:
         visit = super().next_visit()
@@ -64,20 +84,27 @@ class TimedEngine(BareEngine):
 
 
 def rehearse(
-    skeleton: Skeleton, compute_dtype: str, shape: WorkShape, packing: bool, unneeded: Collection[str] = ()
+    skeleton: Skeleton,
+    compute_dtype: str,
+    shape: WorkShape,
+    packing: bool,
+    unneeded: Collection[str] = (),
+    kernels: LossKernels | None = None,
 ) -> Rehearsed:
     """Runs the largest micro-batch of `shape` a few times. `skeleton` itself is not touched."""
     before = heap.resident()
     small = build(narrow(skeleton.config, skeleton), skeleton.dtype)
     tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
-    engine = TimedEngine(describe(small, WorkSize(1, tokens), compute_dtype))
+    engine = TimedEngine(describe(small, WorkSize(1, tokens), compute_dtype), shape.micro_batches > 1, kernels)
     fill(engine)
     with_arena = heap.resident()
     stream = Stream(small, engine, 0, unneeded)
     train = sample(small, shape.batch, shape.length, packing)
     between: list[float] = []
     with heap.PeakWatch() as watch:
-        for _ in range(runs_after(run(stream, engine, train, between))):
+        runs = runs_after(run(stream, engine, train, between))
+        heap.use_huge_pages()
+        for _ in range(runs):
             run(stream, engine, train, between)
         seconds = seconds_of(engine, between, shape)
         if not packing:  # rows of many lengths: the products that PyTorch keeps for each, as many as it will keep
