@@ -5,6 +5,7 @@ thing that the README promises on the way. Exits non-zero if one of them did not
 """
 
 import argparse
+import json
 import shutil
 import sys
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from tour import command
 from tour.bigram import bigram_loss
 from tour.command import Outcome
 from tour.compare import compare
+from tour.configuration import LENGTH, SHORT_STEPS, bf16_is_fast, comparison, training
 from tour.memory_limit import MemoryLimit, Unavailable
 from tour.screen import Screen, mebibytes
 
@@ -23,8 +25,6 @@ TRAIN = ROOT / "samples" / "shakespeare.train.txt"
 HELD_OUT = ROOT / "samples" / "shakespeare.heldout.txt"
 PROMPT = "ROMEO:\n"
 STATE = ("weight", "state", "grad", "activation")  # the classes of bytes that training spreads over its tiers
-LENGTH = 128  # tokens of a row
-SHORT_STEPS = 16  # of the runs that are compared bit by bit
 INTERRUPT_AFTER = 4
 
 
@@ -37,7 +37,6 @@ class Tour:
     steps: int
     out: Path
     disk: Path
-    dtype: str  # compute_dtype
     screen: Screen = field(default_factory=Screen)
     budget: int = 0  # bytes, from the plan
 
@@ -92,75 +91,19 @@ def prepare(tour: Tour) -> None:
             raise Stopped(f"{tour.out} exists and is not of an earlier quickstart; name another by --out")
         shutil.rmtree(tour.out)
     tour.out.mkdir(parents=True)
-    tour.config.write_text(configuration(tour))
-    tour.short.write_text(short_configuration(tour))
+    dtype = "bf16" if bf16_is_fast() else "fp32"
+    tour.config.write_text(training(tour.start, TRAIN, HELD_OUT, tour.run, tour.steps, dtype))
+    tour.short.write_text(comparison(tour.start, TRAIN, dtype))
     parameters = make_model(tour.start, TRAIN.read_text(), seed=1)
     where = shown(str(tour.start))
     say(f"Model: Llama architecture, {parameters / 1e6:.1f} million parameters, random weights, in {where}.")
     say(f"Plain training would hold 16 bytes for each: {mebibytes(16 * parameters)} beside activations.")
 
 
-def configuration(tour: Tour) -> str:
-    return f"""\
-model: {tour.start}
-dataset: {TRAIN}
-eval_dataset: {HELD_OUT}
-output_dir: {tour.run}
-max_length: {LENGTH}
-per_device_train_batch_size: 16
-gradient_accumulation_steps: 2
-per_device_eval_batch_size: 16
-max_steps: {tour.steps}
-learning_rate: 4e-3
-lr_scheduler_type: cosine
-warmup_steps: 0.05
-weight_decay: 0.1
-adam_beta2: 0.95
-eval_on_start: true
-eval_steps: 0.5
-logging_steps: {max(1, tour.steps // 12)}
-compute_dtype: {tour.dtype}
-seed: 7
-"""
-
-
-def short_configuration(tour: Tour) -> str:
-    """Of the runs that are compared bit by bit: small steps, clipping, two micro-batches, a schedule that moves."""
-    return f"""\
-model: {tour.start}
-dataset: {TRAIN}
-max_length: 64
-per_device_train_batch_size: 2
-gradient_accumulation_steps: 2
-max_steps: {SHORT_STEPS}
-learning_rate: 1e-3
-weight_decay: 0.1
-compute_dtype: {tour.dtype}
-seed: 7
-"""
-
-
-def bf16_is_fast() -> bool:
-    """Whether this processor multiplies bf16 matrices at no less than half the speed of fp32; old ones do not."""
-    import time
-
-    import torch
-
-    def seconds(dtype: torch.dtype) -> float:
-        a, b = torch.ones(512, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
-        times = []
-        for _ in range(5):
-            start = time.perf_counter()
-            a @ b
-            times.append(time.perf_counter() - start)
-        return min(times)
-
-    return seconds(torch.bfloat16) < 2 * seconds(torch.float32)
-
-
 def refused_plan(tour: Tour) -> None:
     tour.screen.heading("A budget that is too small is refused before anything starts")
-    plan = json_of(tour.must(command.run(["plan", str(tour.config), *tour.storage("shakespeare"), "--json"])))
+    fitting = tour.must(command.run(["plan", str(tour.config), *tour.storage("shakespeare"), "--json"]))
+    plan = json.loads(fitting.output)
     tour.budget = next(tier["planned_peak"] for tier in plan["tiers"] if tier["name"] == "dram")
     half = f"{tour.budget // 2**21}MiB"
     refused = tour.spillway("plan", str(tour.config), *tour.storage("shakespeare"), "--dram_budget", half)
@@ -169,21 +112,17 @@ def refused_plan(tour: Tour) -> None:
     tour.screen.promise(not tour.run.exists(), "nothing was written")
 
 
-def json_of(outcome: Outcome) -> dict[str, Any]:
-    import json
-
-    return dict(json.loads(outcome.output))
-
-
-def training(tour: Tour) -> None:
+def limited_training(tour: Tour) -> None:
     tour.screen.heading("Training, held to its budget by the kernel")
     limit = memory_limit(tour)
     budget = f"{-(-tour.budget // 2**20)}MiB"
     words = ["train", str(tour.config), *tour.storage("shakespeare")]
-    outcome = tour.spillway(*words, "--dram_budget", budget, live=True, limit=limit)
-    killed = limit.killed() if limit else 0
-    if limit:
-        limit.close()
+    try:
+        outcome = tour.spillway(*words, "--dram_budget", budget, live=True, limit=limit)
+        killed = limit.killed() if limit else 0
+    finally:
+        if limit:
+            limit.close()
     if outcome.code != 0:
         raise Stopped("the kernel stopped it at the limit" if killed else f"training ended with {outcome.code}")
     plan = command.content(tour.run / "plan.json")
@@ -230,8 +169,8 @@ def same_everywhere(tour: Tour) -> None:
     short = ["train", str(tour.short), "--output_dir"]
     tour.must(tour.spillway(*short, str(tour.out / "short-dram"), "--placement", "dram"))
     tour.must(tour.spillway(*short, str(tour.out / "short-disk"), *tour.storage("short-disk")))
-    comparison = compare(tour.out / "short-dram", tour.out / "short-disk")
-    tour.screen.promise(comparison.equal, f"DRAM and disk: {comparison.words()}")
+    result = compare(tour.out / "short-dram", tour.out / "short-disk")
+    tour.screen.promise(result.equal, f"DRAM and disk: {result.words()}")
 
 
 def interruption(tour: Tour) -> None:
@@ -246,8 +185,8 @@ def interruption(tour: Tour) -> None:
         raise Stopped("the run had ended before it could be interrupted")
     tour.must(outcome, 130)
     tour.must(tour.spillway("resume", str(output_dir)))
-    comparison = compare(tour.out / "short-disk", output_dir)
-    tour.screen.promise(comparison.equal, f"never interrupted and resumed: {comparison.words()}")
+    result = compare(tour.out / "short-disk", output_dir)
+    tour.screen.promise(result.equal, f"never interrupted and resumed: {result.words()}")
 
 
 def reloaded(tour: Tour) -> None:
@@ -302,7 +241,7 @@ def verdict(broken: list[str]) -> str:
     return "Not kept: " + "; ".join(broken) if broken else "Every promise was kept."
 
 
-SECTIONS = (refused_plan, training, planned_and_measured, same_everywhere, interruption, reloaded, bounds)
+SECTIONS = (refused_plan, limited_training, planned_and_measured, same_everywhere, interruption, reloaded, bounds)
 
 
 def main() -> int:
@@ -313,7 +252,7 @@ def main() -> int:
     options = parser.parse_args()
     out = options.out.resolve()
     disk = (options.disk or out).resolve() / "disk"
-    tour = Tour(options.steps, out, disk, "bf16" if bf16_is_fast() else "fp32")
+    tour = Tour(options.steps, out, disk)
     try:
         prepare(tour)
         for section in SECTIONS:
