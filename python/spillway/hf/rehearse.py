@@ -46,7 +46,9 @@ class LossKernels(Protocol):
     """The part of spillway._engine.Engine that computes."""
 
     def loss_stats(self, logits: Any, first_row: int, labels: Any, maximum: Any, sum: Any, gold: Any) -> None: ...
-    def loss_gradient(self, logits: Any, first_row: int, labels: Any, log_sum_exp: Any, scale: float) -> None: ...
+    def loss_gradient(
+        self, logits: Any, first_row: int, labels: Any, maximum: Any, log_sum: Any, scale: float
+    ) -> None: ...
 
 
 class TimedEngine(BareEngine):
