@@ -56,8 +56,10 @@ def engine_type(chunk: int = CHUNK, **settings: Any) -> Callable[[str, str], Eng
     """The C++ engine with chunks of `chunk` elements, some of the settings replaced."""
 
     def make(description: str, given: str) -> Engine:
-        described = json.loads(description) | {"chunk_elements": chunk}
-        return Engine(json.dumps(described), json.dumps(json.loads(given) | settings))
+        described, wanted = json.loads(description) | {"chunk_elements": chunk}, json.loads(given)
+        if "placement" in wanted:  # the run's own, not the small one of the rehearsal
+            wanted |= settings
+        return Engine(json.dumps(described), json.dumps(wanted))
 
     return make
 
