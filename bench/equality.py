@@ -97,8 +97,17 @@ def compare_fp32(args: argparse.Namespace, model: Path, directory: Path) -> dict
     steps = steps_of(work)
     engine = train_engine(config, work, steps)
     plain = train_fp32(model, steps, DECAY, MAX_NORM)
-    relative = [abs(a - b) / abs(b) for a, b in zip(engine, plain, strict=True)]
-    return {"engine": engine, "plain": plain, "relative": relative, "largest": max(relative)}
+    exact = train_fp32(model, steps, DECAY, MAX_NORM, exact=True)
+    relative = differences(engine, plain)
+    return {
+        "engine": engine, "plain": plain, "relative": relative, "largest": max(relative),
+        "plain_exact_norm": exact, "largest_exact_norm": max(differences(engine, exact)),
+        "plain_against_plain_exact_norm": max(differences(plain, exact)),
+    }  # fmt: skip
+
+
+def differences(losses: list[float], others: list[float]) -> list[float]:
+    return [abs(a - b) / abs(b) for a, b in zip(losses, others, strict=True)]
 
 
 def compare_bf16(args: argparse.Namespace, directory: Path) -> dict[str, Any]:
@@ -127,7 +136,9 @@ def standing(engine: list[float], plain: list[list[float]]) -> dict[str, Any]:
 
 def report(found: dict[str, Any]) -> None:
     for name, case in found.get("fp32", {}).items():
-        print(f"fp32, {name}: largest relative difference of a loss {case['largest']:.2e} (limit {LIMIT:.0e})")
+        print(f"fp32, {name}: largest relative difference of a loss {case['largest']:.2e} (limit {LIMIT:.0e});")
+        print(f"      against plain with the norm summed in fp64: {case['largest_exact_norm']:.2e};",
+              f"plain against itself so: {case['plain_against_plain_exact_norm']:.2e}")  # fmt: skip
     if "bf16" not in found:
         return
     bf16 = found["bf16"]

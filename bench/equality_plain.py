@@ -28,11 +28,11 @@ def untied(model: Path, directory: Path) -> Path:
     return directory
 
 
-def train_fp32(model: Path, steps: Steps, decay: float, max_norm: float) -> list[float]:
-    """Losses of each step: weights, gradients and optimizer in fp32."""
+def train_fp32(model: Path, steps: Steps, decay: float, max_norm: float, exact: bool = False) -> list[float]:
+    """Losses of each step: weights, gradients and optimizer in fp32; `exact`: clipped by a norm summed in fp64."""
     loaded = load(model, torch.float32)
     named = dict(loaded.named_parameters())
-    return list(run(loaded, named, steps, decay, max_norm))
+    return list(run(loaded, named, steps, decay, max_norm, exact))
 
 
 def train_bf16(model: Path, steps: Steps, decay: float, max_norm: float, seed: int, share: float) -> list[float]:
@@ -55,7 +55,20 @@ def nudge(weight: torch.Tensor, share: float, generator: torch.Generator) -> Non
     weight.view(torch.int16).add_(direction * chosen)
 
 
-def run(model: Any, masters: dict[str, torch.nn.Parameter], steps: Steps, decay: float, norm: float) -> Iterator[float]:
+def clip(parameters: list[torch.nn.Parameter], norm: float, exact: bool) -> None:
+    """torch.nn.utils.clip_grad_norm_, or the same by a norm whose sum is fp64: in fp32 it is off by some 1e-5."""
+    if not exact:
+        torch.nn.utils.clip_grad_norm_(parameters, norm)
+        return
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    total = math.sqrt(math.fsum(float(g.double().square().sum()) for g in gradients))
+    for gradient in gradients:
+        gradient.mul_(min(1.0, norm / (total + 1e-6)))
+
+
+def run(
+    model: Any, masters: dict[str, torch.nn.Parameter], steps: Steps, decay: float, norm: float, exact: bool = False
+) -> Iterator[float]:
     """`masters`: the model's own parameters, or fp32 copies of them by name."""
     optimizer = torch.optim.AdamW(groups(model, masters, decay))
     parameters = dict(model.named_parameters())
@@ -64,7 +77,7 @@ def run(model: Any, masters: dict[str, torch.nn.Parameter], steps: Steps, decay:
         for name, master in masters.items():
             if master is not parameters[name]:
                 master.grad = parameters[name].grad.float()
-        torch.nn.utils.clip_grad_norm_(list(masters.values()), norm)
+        clip(list(masters.values()), norm, exact)
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()
