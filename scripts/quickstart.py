@@ -6,6 +6,7 @@ thing that the README promises on the way. Exits non-zero if one of them did not
 
 import argparse
 import json
+import os
 import shutil
 import sys
 from dataclasses import dataclass, field
@@ -245,6 +246,7 @@ SECTIONS = (refused_plan, limited_training, planned_and_measured, same_everywher
 
 
 def main() -> int:
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")  # PyTorch's threads sleep rather than spin: see spillway/cli.py
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "quickstart-run", help="folder of the run")
     parser.add_argument("--disk", type=Path, help="folder on the disk to use (default: in --out)")
