@@ -15,9 +15,8 @@ from spillway.arguments import Arguments, parse
 from spillway.errors import InputError, SpillwayError
 from spillway.help import key_help
 
-
-# Rounds that PyTorch's threads wait in a loop before they sleep, some 10 microseconds; the default is milliseconds. On a
-# machine with other work a spinning thread keeps the one it waits for from running: a step was up to ten times slower.
+# Rounds that PyTorch's threads wait in a loop before they sleep, some 10 microseconds; the default is milliseconds. On
+# a machine with other work a spinning thread keeps the one it waits for from running: a step was ten times slower.
 SPINS = "20000"
 
 
