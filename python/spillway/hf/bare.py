@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from spillway.hf.describe import CHUNK_ELEMENTS, slice_rows
+from spillway.hf.head import labels_inside, token_parts
 
 TENSOR_ALIGNMENT = 64  # elements, state::kTensorAlignment
 TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -123,8 +124,13 @@ class BareEngine:
             gold[part] = torch.where(here, values.gather(1, columns[:, None]).view(-1), gold[part])
 
     def loss_gradient(
-        self, logits: torch.Tensor, first_row: int, labels: torch.Tensor, maximum: torch.Tensor, log_sum: torch.Tensor,
-        scale: float
+        self,
+        logits: torch.Tensor,
+        first_row: int,
+        labels: torch.Tensor,
+        maximum: torch.Tensor,
+        log_sum: torch.Tensor,
+        scale: float,
     ) -> None:
         for part in token_parts(logits):
             values = ((logits[part].float() - maximum[part][:, None]) - log_sum[part][:, None]).exp_()
@@ -211,17 +217,3 @@ def mapped(size: int) -> torch.Tensor:
 
 def aligned(elements: int) -> int:
     return -(-elements // TENSOR_ALIGNMENT) * TENSOR_ALIGNMENT
-
-
-def token_parts(logits: torch.Tensor) -> Iterator[slice]:
-    """Runs of tokens whose fp32 logits take a megabyte or so."""
-    step = max(1, (1 << 18) // logits.shape[1])
-    for first in range(0, logits.shape[0], step):
-        yield slice(first, first + step)
-
-
-def labels_inside(labels: torch.Tensor, first_row: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which labels lie in the slice, and a valid column for each."""
-    columns = labels - first_row
-    here = (columns >= 0) & (columns < rows)
-    return here, torch.where(here, columns, 0)

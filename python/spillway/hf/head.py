@@ -3,11 +3,15 @@
 Pass 1 folds each slice's logits into a running log-sum-exp; pass 2 computes them again, turns them into their gradient
 in place, and multiplies it with the slice (into d loss / d hidden) and with the hidden state (into the slice's
 gradient). Products are of the compute type; the sum over slices of d loss / d hidden is fp32.
+
+With fp32, which is for checks against a plain loop, PyTorch's own log-softmax gives each slice's statistics: its sums
+of exponentials are off by some 5e-7, the same for a whole row, and so is the gradient a plain loop sees.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,7 +57,10 @@ class HeadPass:
         for batch in self._labelled:
             stats = self._stats[batch.index]
             logits = self._logits(self._select(batch, hidden), table)
-            self._engine.loss_stats(logits, first_row, batch.labels, stats.maximum, stats.sum, stats.gold)
+            if logits.dtype == torch.float32:
+                stats.fold(logits, first_row, batch.labels)
+            else:
+                self._engine.loss_stats(logits, first_row, batch.labels, stats.maximum, stats.sum, stats.gold)
 
     def loss(self) -> float:
         """Summed over all label tokens, once every slice has been seen."""
@@ -126,13 +133,45 @@ class Stats:
         self.maximum = torch.full((tokens,), -math.inf)
         self.sum = torch.zeros(tokens)
         self.gold = torch.zeros(tokens)
+        self._log_sum: torch.Tensor | None = None  # what `fold` has made
 
     @property
     def log_sum(self) -> torch.Tensor:
-        return self.sum.log()
+        """Of exp(logit - maximum)."""
+        return self.sum.log() if self._log_sum is None else self._log_sum
+
+    def fold(self, logits: torch.Tensor, first_row: int, labels: torch.Tensor) -> None:
+        """Takes in a slice [tokens, rows] of fp32 logits as PyTorch's log-softmax sees it."""
+        highest = logits.amax(1)
+        # Where the logit is the largest, the log-softmax is minus the logarithm of the sum, to the last bit.
+        log_sum = torch.cat([-logits[part].log_softmax(1).amax(1) for part in token_parts(logits)])
+        log_sum[highest == -math.inf] = 0  # nothing to sum
+        if self._log_sum is None:
+            self.maximum, self._log_sum = highest, log_sum
+        else:
+            maximum = torch.maximum(self.maximum, highest)
+            self._log_sum = torch.logaddexp(self._log_sum + (self.maximum - maximum), log_sum + (highest - maximum))
+            self.maximum = maximum
+        here, columns = labels_inside(labels, first_row, logits.shape[1])
+        self.gold = torch.where(here, logits.gather(1, columns[:, None]).view(-1), self.gold)
 
     def loss(self) -> float:
-        return float((self.maximum.double() + self.sum.double().log() - self.gold.double()).sum())
+        log_sum = self.sum.double().log() if self._log_sum is None else self._log_sum.double()
+        return float((self.maximum.double() + log_sum - self.gold.double()).sum())
+
+
+def token_parts(logits: torch.Tensor) -> Iterator[slice]:
+    """Runs of tokens whose fp32 logits take a megabyte or so."""
+    step = max(1, (1 << 18) // logits.shape[1])
+    for first in range(0, logits.shape[0], step):
+        yield slice(first, first + step)
+
+
+def labels_inside(labels: torch.Tensor, first_row: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which labels lie in the slice, and a valid column for each."""
+    columns = labels - first_row
+    here = (columns >= 0) & (columns < rows)
+    return here, torch.where(here, columns, 0)
 
 
 def consecutive(tokens: torch.Tensor) -> slice | None:
