@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 
 #include "spillway/base/error.h"
@@ -55,7 +56,7 @@ class Planner {
   }
 
   void check_placement() const {
-    if (budget_.has_path) return;
+    if (budget_.has_path()) return;
     for (const auto group : {Group::weight, Group::activation, Group::grad, Group::state}) {
       if (wish(group).value_or(1) < 1) {
         throw Error(ErrorCode::bad_input,
@@ -123,7 +124,7 @@ class Planner {
     auto residency = nothing();
     free_.clear();
     for (const auto group : {Group::weight, Group::activation, Group::grad, Group::state}) {
-      const auto share = budget_.has_path ? wish(group) : std::optional<double>(1.0);
+      const auto share = budget_.has_path() ? wish(group) : std::optional<double>(1.0);
       Bytes total = 0, kept = 0;
       for (const auto& unit : units_) total += unit.group == group ? unit.bytes : 0;
       for (std::size_t i = 0; i < units_.size(); ++i) {
@@ -233,11 +234,11 @@ class Planner {
              ", arena ", human(arena), ", engine ", human(kEngineBytes), "), and dram_budget is ", human(budget_.dram),
              ". It would fit with --dram_budget ", ceil_div(fixed + arena, MiB), "MiB");
     auto other = budget_;
-    other.has_path = true;
+    if (!other.has_path()) other.paths.emplace_back();
     other.placement = {};
     const auto spilled = Planner(description_, layout_, other, rates_).smallest();
     if (spilled + MiB < arena) {
-      message += budget_.has_path
+      message += budget_.has_path()
                      ? text(", with --placement auto and --dram_budget ", ceil_div(fixed + spilled, MiB), "MiB")
                      : text(", with --storage DIR and --dram_budget ", ceil_div(fixed + spilled, MiB), "MiB");
     }
@@ -248,12 +249,46 @@ class Planner {
   void check_path() {
     plan_.path_classes = path_extents(description_, layout_, plan_.residency);
     for (const auto& [name, bytes] : plan_.path_classes) plan_.path_bytes += bytes;
-    if (!budget_.has_path || plan_.path_bytes <= budget_.path_capacity) return;
-    throw Error(ErrorCode::does_not_fit,
-                text("does not fit on ", budget_.path_name, ": the plan needs ", human(plan_.path_bytes),
-                     " there, and ", human(budget_.path_capacity),
-                     " are available. It would fit with a larger capacity or a directory "
-                     "with more free space, or with more DRAM (--dram_budget) and --placement auto"));
+    if (!budget_.has_path()) return;
+    Bytes capacity = 0;
+    std::string there;
+    for (const auto& path : budget_.paths) {
+      const auto whole = round_down(path.capacity, 1 * MiB);
+      capacity += whole;
+      there += text(there.empty() ? "" : ", ", path.name, " with ", human(whole));
+    }
+    if (plan_.path_bytes <= capacity) {
+      plan_.volumes = share_out(plan_.path_bytes);
+      return;
+    }
+    throw Error(ErrorCode::does_not_fit, text("does not fit on storage: the plan needs ", human(plan_.path_bytes),
+                                              " there, and there is ", there,
+                                              ". It would fit with a larger capacity, with another --storage DIR, "
+                                              "or with more DRAM (--dram_budget) and --placement auto"));
+  }
+
+  /// What each path's volume reserves: its share by rate, and with several paths half as much again, so that the others
+  /// can take over from one that slows down.
+  [[nodiscard]] std::vector<Bytes> share_out(Bytes bytes) const {
+    const auto n = budget_.paths.size();
+    if (n == 1) return {bytes};
+    std::vector<double> weight(n, 1);
+    if (rates_.paths.size() >= n && std::ranges::all_of(rates_.paths, [](const auto& r) { return r.mixed > 0; })) {
+      for (std::size_t p = 0; p < n; ++p) weight[p] = rates_.paths[p].mixed;
+    }
+    const auto all = std::accumulate(weight.begin(), weight.end(), 0.0);
+    std::vector<Bytes> out(n);
+    Bytes sum = 0;
+    for (std::size_t p = 0; p < n; ++p) {
+      const auto wish = round_up(static_cast<Bytes>(1.5 * static_cast<double>(bytes) * weight[p] / all), 1 * MiB);
+      sum += out[p] = std::min(wish, round_down(budget_.paths[p].capacity, 1 * MiB));
+    }
+    for (std::size_t p = 0; p < n && sum < bytes; ++p) {
+      const auto more = std::min(bytes - sum, round_down(budget_.paths[p].capacity, 1 * MiB) - out[p]);
+      out[p] += more;
+      sum += more;
+    }
+    return out;
   }
 
   // ---- the result ----
@@ -266,7 +301,8 @@ class Planner {
       if (task.lane == Lane::read) plan_.read_per_step += task.bytes;
       if (task.lane == Lane::write) plan_.written_per_step += task.bytes;
     }
-    plan_.prediction = simulate(plan_.schedule, description_, layout_, rates_, 3, budget_.path_name);
+    plan_.prediction = simulate(plan_.schedule, description_, layout_, rates_, 3,
+                                budget_.paths.size() == 1 ? budget_.paths[0].name : "paths");
     count_classes();
     return std::move(plan_);
   }
@@ -320,6 +356,24 @@ class Planner {
   Plan plan_;
 };
 
+/// What lies on which path is decided as it is written; the shares are those of the reserved volumes.
+void add_paths(nlohmann::json& out, const Plan& plan, const Budget& budget) {
+  const auto reserved = std::accumulate(plan.volumes.begin(), plan.volumes.end(), Bytes{0});
+  for (std::size_t p = 0; p < plan.volumes.size(); ++p) {
+    const auto& path = budget.paths[p];
+    const auto share = [&](Bytes bytes) {
+      const auto part = static_cast<double>(plan.volumes[p]) / static_cast<double>(std::max<Bytes>(1, reserved));
+      return budget.paths.size() == 1 ? bytes : static_cast<Bytes>(static_cast<double>(bytes) * part);
+    };
+    out["tiers"].push_back({{"name", path.name}, {"capacity", path.capacity}, {"planned_peak", plan.volumes[p]}});
+    for (const auto& [name, bytes] : plan.path_classes) {
+      out["bytes"].push_back({{"class", name}, {"tier", path.name}, {"bytes", share(bytes)}});
+    }
+    out["path_bytes_per_step"][path.name] = {{"read", share(plan.read_per_step)},
+                                             {"written", share(plan.written_per_step)}};
+  }
+}
+
 }  // namespace
 
 std::map<std::string, Bytes> path_extents(const Description& description, const state::Layout& layout,
@@ -361,12 +415,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   add("working set", "dram", budget.work);
   add("engine", "dram", kEngineBytes);
   for (const auto& [name, bytes] : plan.dram_classes) add(name, "dram", bytes);
-  if (budget.has_path) {
-    out["tiers"].push_back(
-        {{"name", budget.path_name}, {"capacity", budget.path_capacity}, {"planned_peak", plan.path_bytes}});
-    for (const auto& [name, bytes] : plan.path_classes) add(name, budget.path_name, bytes);
-    out["path_bytes_per_step"][budget.path_name] = {{"read", plan.read_per_step}, {"written", plan.written_per_step}};
-  }
+  add_paths(out, plan, budget);
   const auto& prediction = plan.prediction;
   out["predicted_step_seconds"] = prediction.step_seconds;
   out["bottleneck"] = prediction.bottleneck;
