@@ -1,7 +1,7 @@
 """A few steps of the engine on a model of a real shape; prints one JSON line.
 
-    engine_run.py --shape 0.5b --sequence 1024 --steps 4 [--layers N]
-                  [--placement path --storage DIR --dram-budget BYTES]
+engine_run.py --shape 0.5b --sequence 1024 --steps 4 [--layers N]
+              [--placement path --storage DIR --dram-budget BYTES]
 """
 
 from __future__ import annotations

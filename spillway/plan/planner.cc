@@ -13,6 +13,9 @@ namespace {
 
 using state::BlockRole;
 
+/// A backlog of writes may take some steps to show.
+constexpr unsigned kSimulatedSteps = 8;
+
 enum class Group : std::uint8_t { weight, activation, grad, state };
 
 /// What can be made resident together: a block's weights, one border, one chunk's state.
@@ -191,27 +194,53 @@ class Planner {
     return true;
   }
 
+  /// For each lookahead the most that can stay in memory; of these plans the fastest, and of equals the one that moves
+  /// least. What is then left lengthens the lookahead.
   void choose() {
     const auto base = fixed_residency();
-    std::uint32_t level = 0;
     if (!try_it(base, scaled(0))) refuse(measure(base, scaled(0)).second);
-    for (const std::uint32_t wanted : {3U, 2U, 1U}) {
-      if (try_it(base, scaled(wanted))) {
-        level = wanted;
-        break;
-      }
+    Choice best;
+    for (const std::uint32_t level : {3U, 2U, 1U, 0U}) {
+      if (!try_it(base, scaled(level))) continue;
+      largest(free_.size(), [&](std::size_t n) { return try_it(with_free(base, n), scaled(level)); });
+      const Choice now{plan_.residency, level, predict().step_seconds, moved(plan_.schedule)};
+      if (best.residency.weight.empty() || now.better_than(best)) best = now;
     }
-    const auto kept = largest(free_.size(), [&](std::size_t n) { return try_it(with_free(base, n), scaled(level)); });
-    const auto residency = with_free(base, kept);
     const auto chunks = layout_.chunks().size();
-    largest(chunks > level ? chunks - level : 0, [&](std::size_t more) {
-      return more == 0 || try_it(residency, scaled(level + static_cast<std::uint32_t>(more)));
+    largest(chunks > best.level ? chunks - best.level : 0, [&](std::size_t more) {
+      return try_it(best.residency, scaled(best.level + static_cast<std::uint32_t>(more)));
     });
   }
+
+  struct Choice {
+    Residency residency;
+    std::uint32_t level = 0;
+    double seconds = 0;
+    Bytes moved = 0;
+
+    [[nodiscard]] bool better_than(const Choice& other) const noexcept {
+      return seconds != other.seconds ? seconds < other.seconds : moved < other.moved;
+    }
+  };
+
+  [[nodiscard]] static Bytes moved(const Schedule& schedule) {
+    Bytes sum = 0;
+    for (const auto& task : schedule.tasks) sum += task.lane == Lane::read || task.lane == Lane::write ? task.bytes : 0;
+    return sum;
+  }
+
+  [[nodiscard]] Simulation predict() const {
+    auto schedule = plan_.schedule;
+    add_reuse_dependencies(schedule);
+    return simulate(schedule, description_, layout_, rates_, kSimulatedSteps, storage_name());
+  }
+
+  [[nodiscard]] std::string storage_name() const { return budget_.paths.size() == 1 ? budget_.paths[0].name : "paths"; }
 
   /// Largest n in [0, most] for which `fits(n)`, which is true for 0 and monotone; leaves the plan of that n behind.
   template <class Fits>
   std::size_t largest(std::size_t most, Fits fits) {
+    fits(0);
     std::size_t low = 0, high = most;
     while (low < high) {
       const auto middle = low + (high - low + 1) / 2;
@@ -301,8 +330,7 @@ class Planner {
       if (task.lane == Lane::read) plan_.read_per_step += task.bytes;
       if (task.lane == Lane::write) plan_.written_per_step += task.bytes;
     }
-    plan_.prediction = simulate(plan_.schedule, description_, layout_, rates_, 3,
-                                budget_.paths.size() == 1 ? budget_.paths[0].name : "paths");
+    plan_.prediction = simulate(plan_.schedule, description_, layout_, rates_, kSimulatedSteps, storage_name());
     count_classes();
     return std::move(plan_);
   }

@@ -26,7 +26,7 @@ struct Simulation {
 /// paths (`read` or `write` alone, `mixed` in halves together; the sum of them all); compute, updates and the path's
 /// thread share the cores. Simulates `steps` >= 2 steady steps from a cold start. Pure and deterministic.
 [[nodiscard]] Simulation simulate(const Schedule& schedule, const Description& description, const state::Layout& layout,
-                                  const Rates& rates, unsigned steps = 3, const std::string& storage_name = "path:0");
+                                  const Rates& rates, unsigned steps = 8, const std::string& storage_name = "path:0");
 
 /// Seconds of visit number `visit` at the largest step.
 [[nodiscard]] double visit_seconds(const Schedule& schedule, const state::Layout& layout, const Rates& rates,
