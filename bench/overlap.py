@@ -73,10 +73,9 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=2)
     arguments = parser.parse_args()
     found = measure(arguments)
-    print(f"plain loop {found['loop_seconds']:.2f} s a step, beside the replay {found['loop_seconds_beside']:.2f} s:",
-          f"{found['loop_slowed']:.2f} times")  # fmt: skip
-    print(f"replay     {found['replay_seconds']:.2f} s a step, beside the loop   {found['replay_seconds_beside']:.2f} s:",
-          f"{found['replay_slowed']:.2f} times")  # fmt: skip
+    for name in ("loop", "replay"):
+        alone, beside = found[f"{name}_seconds"], found[f"{name}_seconds_beside"]
+        print(f"{name:7} {alone:.2f} s a step alone, {beside:.2f} s beside the other: {beside / alone:.2f} times")
     (HERE / "results" / "overlap.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
