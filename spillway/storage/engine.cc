@@ -250,7 +250,7 @@ void Engine::mourn(const std::exception_ptr& cause) {
   }
 }
 
-Place Engine::place_of(const Slot& slot) {
+Subject Engine::place_of(const Slot& slot) {
   return {volume_.path(), queue_[slot.job].transfer.what, slot.direction, Volume::in_file(slot.offset), slot.bytes};
 }
 

@@ -79,7 +79,7 @@ class Engine {
   void end_piece(Queue::Id id);
   void end(Queue::Id id);
   void mourn(const std::exception_ptr& cause);
-  [[nodiscard]] Place place_of(const Slot& slot);
+  [[nodiscard]] Subject place_of(const Slot& slot);
 
   const Volume& volume_;
   const EngineOptions options_;

@@ -1,0 +1,227 @@
+// Dealer and Rate together, on paths that exist in a simulated clock only: does the pool find what the paths can do?
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <random>
+#include <vector>
+
+#include "spillway/storage/dealer.h"
+#include "spillway/storage/rate.h"
+
+namespace spillway::storage {
+namespace {
+
+constexpr std::uint64_t kMany = 100'000'000;
+
+/// Serves its pieces one after the other.
+struct SimulatedPath {
+  Speed speed;
+  double free_at = 0;  ///< when all that it was given is done
+  double seen = 0;     ///< busy time that `rate` knows of
+  double busy = 0;
+  Rate rate;
+
+  SimulatedPath(const Speed& real, const Speed& expected) : speed(real), rate(expected) {}
+};
+
+/// Streams with one request outstanding each: an object is read from where it lies (unless `writes_only`), then written
+/// anew, piece by piece to the paths that are dealt.
+class Simulation {
+ public:
+  struct Setup {
+    std::vector<Speed> real;
+    std::vector<Speed> expected;
+    std::size_t streams = 4;
+    std::size_t pieces = 8;  ///< of a request
+    std::size_t objects = 64;
+    double noise = 0;  ///< a piece takes up to that much more or less of its time
+    bool writes_only = false;
+  };
+
+  explicit Simulation(const Setup& setup) : setup_(setup), dealer_(setup.real.size()), objects_(setup.objects) {
+    for (std::uint32_t i = 0; i < setup.real.size(); ++i) {
+      paths_.emplace_back(setup.real[i], setup.expected[i]);
+      dealer_.set_speed(i, paths_[i].rate.speed());
+      dealer_.add_places(i, kMany);
+    }
+    for (std::vector<std::uint32_t>& object : objects_) {
+      for (std::size_t i = 0; i < setup.pieces; ++i) {
+        object.push_back(dealer_.deal(MiB));
+        dealer_.end(object.back(), Direction::write, MiB);
+      }
+    }
+    streams_.resize(setup.streams);
+    for (std::size_t stream = 0; stream < setup.streams; ++stream) begin(stream);
+  }
+
+  void set_speed(std::size_t path, const Speed& speed) { paths_[path].speed = speed; }
+
+  struct Result {
+    double rate = 0;              ///< bytes moved per second, both directions
+    std::vector<double> written;  ///< share of each path
+    [[nodiscard]] double of(double optimum) const { return rate / optimum; }
+  };
+  /// Goes on until that many pieces have ended.
+  Result run(std::size_t pieces) {
+    const double begin = now_;
+    std::vector<double> written(paths_.size());
+    double writes = 0;
+    for (std::size_t i = 0; i < pieces; ++i) {
+      const Event event = events_.top();
+      events_.pop();
+      now_ = event.time;
+      if (event.direction == Direction::write) {
+        ++written[event.path];
+        ++writes;
+      }
+      end(event);
+    }
+    for (double& share : written) share /= writes;
+    return {static_cast<double>(pieces * MiB) / (now_ - begin), written};
+  }
+
+ private:
+  struct Event {
+    double time;
+    std::uint32_t path;
+    Direction direction;
+    std::size_t stream;
+    double busy;
+    bool operator<(const Event& other) const { return time > other.time; }
+  };
+  struct Stream {
+    Direction next = Direction::read;
+    std::size_t pending = 0;
+    std::size_t object = 0;
+  };
+
+  void begin(std::size_t id) {
+    Stream& stream = streams_[id];
+    const Direction direction = setup_.writes_only ? Direction::write : stream.next;
+    if (setup_.writes_only || direction == Direction::read) stream.object = next_object_++ % objects_.size();
+    stream.next = direction == Direction::read ? Direction::write : Direction::read;
+    stream.pending = setup_.pieces;
+    for (std::uint32_t& path : objects_[stream.object]) {
+      if (direction == Direction::read) {
+        dealer_.queue(path, Direction::read, MiB);
+      } else {
+        path = dealer_.deal(MiB);
+      }
+      give(path, direction, id);
+    }
+  }
+
+  void give(std::uint32_t index, Direction direction, std::size_t stream) {
+    SimulatedPath& path = paths_[index];
+    std::uniform_real_distribution<double> noise(1 - setup_.noise, 1 + setup_.noise);
+    const double speed = direction == Direction::read ? path.speed.read : path.speed.write;
+    const double seconds = static_cast<double>(MiB) / speed * noise(random_);
+    path.free_at = std::max(path.free_at, now_) + seconds;
+    events_.push({path.free_at, index, direction, stream, seconds});
+  }
+
+  void end(const Event& event) {
+    SimulatedPath& path = paths_[event.path];
+    const bool read = event.direction == Direction::read;
+    path.rate.add(read ? MiB : 0, read ? 0 : MiB, event.busy);
+    dealer_.end(event.path, event.direction, MiB);
+    dealer_.set_speed(event.path, path.rate.speed());
+    if (--streams_[event.stream].pending == 0) begin(event.stream);
+  }
+
+  Setup setup_;
+  Dealer dealer_;
+  std::vector<SimulatedPath> paths_;
+  std::vector<std::vector<std::uint32_t>> objects_;  ///< the path of each piece
+  std::vector<Stream> streams_;
+  std::size_t next_object_ = 0;
+  std::priority_queue<Event> events_;
+  std::mt19937 random_{7};
+  double now_ = 0;
+};
+
+std::vector<Speed> same_both_ways(const std::vector<double>& rates) {
+  std::vector<Speed> speeds;
+  for (const double rate : rates) speeds.push_back({rate * 1e6, rate * 1e6});
+  return speeds;
+}
+
+double sum_of(const std::vector<double>& rates) {
+  double sum = 0;
+  for (const double rate : rates) sum += rate * 1e6;
+  return sum;
+}
+
+const std::vector<std::vector<double>> kSets = {
+    {400, 400, 200}, {3500, 200}, {3500, 500, 100}, {1000}, {50, 60, 70, 80}};
+
+TEST(PoolSimulation, BandwidthsAdd) {
+  for (const auto& rates : kSets) {
+    Simulation simulation({.real = same_both_ways(rates), .expected = same_both_ways(rates), .writes_only = true});
+    simulation.run(1'000);
+    EXPECT_GT(simulation.run(5'000).of(sum_of(rates)), 0.97);
+  }
+}
+
+TEST(PoolSimulation, BandwidthsAddWhenNothingWasKnown) {
+  for (const auto& rates : kSets) {
+    const std::vector<Speed> nothing(rates.size());
+    for (const bool writes_only : {true, false}) {
+      Simulation simulation({.real = same_both_ways(rates), .expected = nothing, .writes_only = writes_only});
+      simulation.run(5'000);
+      EXPECT_GT(simulation.run(5'000).of(sum_of(rates)), 0.95) << rates.size() << " paths, " << writes_only;
+    }
+  }
+}
+
+/// From `settle` pieces on, every stretch of 500 is near the optimum: settled, and not swinging.
+void expect_settled(Simulation& simulation, std::size_t settle, double optimum, double least) {
+  simulation.run(settle);
+  for (int stretch = 0; stretch < 20; ++stretch) {
+    EXPECT_GT(simulation.run(500).of(optimum), least) << "stretch " << stretch;
+  }
+}
+
+TEST(PoolSimulation, ACutPathIsRelieved) {
+  for (const double noise : {0.0, 0.3}) {
+    for (const bool writes_only : {true, false}) {
+      const std::vector<double> rates = {400, 400, 200};
+      Simulation simulation({.real = same_both_ways(rates),
+                             .expected = same_both_ways(rates),
+                             .noise = noise,
+                             .writes_only = writes_only});
+      expect_settled(simulation, 1'000, 1000e6, 0.9);
+      simulation.set_speed(0, {100e6, 100e6});
+      expect_settled(simulation, 2'500, 700e6, 0.9);
+      const double share = simulation.run(4'000).written[0];
+      EXPECT_NEAR(share, 1.0 / 7, 0.02);
+      simulation.set_speed(0, {400e6, 400e6});
+      expect_settled(simulation, 2'500, 1000e6, 0.9);
+    }
+  }
+}
+
+TEST(PoolSimulation, APathThatStopsForAWhileComesBack) {
+  const std::vector<double> rates = {400, 400, 200};
+  Simulation simulation({.real = same_both_ways(rates), .expected = same_both_ways(rates)});
+  simulation.run(2'000);
+  simulation.set_speed(1, {1e6, 1e6});
+  simulation.run(20);
+  simulation.set_speed(1, {400e6, 400e6});
+  expect_settled(simulation, 3'000, 1000e6, 0.9);
+}
+
+TEST(PoolSimulation, ReadsCountWhereWritesAreFaster) {
+  const std::vector<Speed> speeds = {{500e6, 2000e6}, {1000e6, 1000e6}};  // 400 and 500 for a piece in and out
+  Simulation simulation({.real = speeds, .expected = speeds});
+  simulation.run(4'000);
+  const auto result = simulation.run(8'000);
+  EXPECT_NEAR(result.written[0], 4.0 / 9, 0.05);
+  EXPECT_GT(result.of(2 * 900e6), 0.9);
+}
+
+}  // namespace
+}  // namespace spillway::storage
