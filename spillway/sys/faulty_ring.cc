@@ -58,7 +58,8 @@ std::vector<Piece> Faults::submitted() const {
 
 std::optional<Faults::Rule> Faults::take_rule(const Piece& piece) {
   const auto rule = std::find_if(rules_.begin(), rules_.end(), [&](const Rule& candidate) {
-    return candidate.operation == piece.operation && candidate.offset == piece.offset && candidate.times > 0;
+    const bool there = candidate.offset == piece.offset || piece.operation == Operation::sync;
+    return candidate.operation == piece.operation && there && candidate.times > 0;
   });
   if (rule == rules_.end()) return std::nullopt;
   --rule->times;

@@ -19,7 +19,8 @@ namespace spillway::sys {
 
 class Faults {
  public:
-  /// The next `times` pieces of that direction at that file offset complete with `-errno_value`, nothing moved.
+  /// The next `times` pieces of that kind at that file offset complete with `-errno_value`, nothing moved. Of syncs the
+  /// offset is not looked at.
   void fail(Operation operation, Bytes offset, int errno_value, unsigned times = 1);
   /// The next such piece moves at most `bytes` of what it was asked to; 0: it moves nothing, as at the end of a file.
   void shorten(Operation operation, Bytes offset, std::uint32_t bytes, unsigned times = 1);

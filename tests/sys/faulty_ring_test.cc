@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <map>
 
 #include "spillway/sys/mapping.h"
 #include "tests/sys/failing.h"
@@ -45,6 +46,15 @@ TEST_F(FaultyRingTest, FailsWhatItWasToldAndNoMore) {
   submit(3, 4 * KiB);
   EXPECT_EQ(next(1)[0].result, static_cast<int>(4 * KiB));
   EXPECT_EQ(faults_->submitted().size(), 3U);
+}
+
+TEST_F(FaultyRingTest, FailsASyncAndShowsIt) {
+  faults_->fail(Operation::sync, 0, EIO);
+  for (const std::uint64_t tag : {1, 2}) ring_->submit({Operation::sync, nullptr, 0, 0, tag});
+  std::map<std::uint64_t, std::int32_t> results;
+  for (const Completion& completion : next(2)) results[completion.tag] = completion.result;
+  EXPECT_EQ(results, (std::map<std::uint64_t, std::int32_t>{{1, -EIO}, {2, 0}}));
+  EXPECT_EQ(faults_->submitted().at(1).operation, Operation::sync);
 }
 
 TEST_F(FaultyRingTest, ShortensTransfers) {

@@ -113,6 +113,24 @@ TEST_P(RingContract, ReportsErrno) {
   EXPECT_EQ(collect(1).at(bad.tag), -EFAULT);
 }
 
+TEST_P(RingContract, SyncsBetweenTransfers) {
+  ring_->submit(piece(Operation::write, 0));
+  EXPECT_EQ(collect(1).at(100), static_cast<int>(kPiece));
+  ring_->submit({Operation::sync, nullptr, 0, 0, 7});
+  ring_->submit(piece(Operation::write, 1));
+  const auto results = collect(2);
+  EXPECT_EQ(results.at(7), 0);
+  EXPECT_EQ(results.at(101), static_cast<int>(kPiece));
+}
+
+TEST_P(RingContract, ReportsAFailedSync) {
+  const File bottomless("/dev/null", {.write = true});  // it has nothing to make durable, and says so
+  ring_ = GetParam().factory(bottomless, kDepth);
+  ring_->submit({Operation::sync, nullptr, 0, 0, 7});
+  EXPECT_EQ(collect(1).at(7), -EINVAL);
+  ring_.reset();
+}
+
 TEST_P(RingContract, WakesFromAnotherThread) {
   std::vector<Completion> batch(kDepth);
   for (int round = 0; round < 3; ++round) {
@@ -126,6 +144,20 @@ TEST_P(RingContract, RemembersAWakeUp) {
   ring_->wake();
   std::vector<Completion> batch(kDepth);
   EXPECT_EQ(ring_->wait(batch), 0U);
+}
+
+/// Depths at which a full ring and its wake-up fill the submission queue to the last entry, and others.
+TEST_P(RingContract, TakesAFullRingRightAfterAWakeUp) {
+  for (const unsigned depth : {1U, 3U, 7U, 8U}) {
+    ring_ = GetParam().factory(file_, depth);
+    std::vector<Completion> batch(depth);
+    for (int round = 0; round < 3; ++round) {
+      ring_->wake();
+      EXPECT_EQ(ring_->wait(batch), 0U);
+      for (unsigned i = 0; i < depth; ++i) ring_->submit(piece(Operation::write, i));
+      for (const auto& [tag, result] : collect(depth)) EXPECT_EQ(result, static_cast<int>(kPiece)) << tag;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Rings, RingContract,
