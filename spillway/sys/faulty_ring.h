@@ -34,6 +34,8 @@ class Faults {
   void hold();
   /// Opens it: what has waited comes out in the order of completion, or the other way round.
   void release(Order order = Order::kept);
+  /// Lets the `count` longest held through and keeps the gate closed for the others.
+  void pass(std::size_t count);
   /// Waits until `count` pieces have been submitted since the beginning.
   void await_submitted(std::size_t count);
   /// Waits until `count` completions stand behind the closed gate.
@@ -59,6 +61,7 @@ class Faults {
   std::vector<Completion> ended_;  ///< completed inside, not yet handed out
   std::string registration_refusal_;
   bool held_ = false;
+  std::size_t passes_ = 0;  ///< completions that may still go through the closed gate
   bool broken_ = false;
   std::function<void()> wake_;  ///< wakes the ring; empty while there is none
 };

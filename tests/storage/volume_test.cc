@@ -29,11 +29,10 @@ class VolumeTest : public ::testing::Test {
     return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(directory_.path()), {}));
   }
   [[nodiscard]] Superblock superblock() const {
-    std::vector<std::byte> page(kSuperblockBytes);
-    sys::File(file()).read(page, 0);
-    Superblock out;
-    EXPECT_EQ(decode(page, out), SuperblockState::valid);
-    return out;
+    const SuperblockPair pair = read_superblocks(sys::File(file()));
+    EXPECT_EQ(pair.state, SuperblockState::valid);
+    EXPECT_EQ(pair.damage, "");
+    return pair.superblock;
   }
   void spoil(Bytes at) const {
     std::fstream stream(file(), std::ios::in | std::ios::out | std::ios::binary);
@@ -86,7 +85,7 @@ TEST_F(VolumeTest, AFileThatIsNoVolumeIsRefused) {
 
 TEST_F(VolumeTest, ADamagedSuperblockIsRefused) {
   { const Volume volume(options()); }
-  spoil(50);
+  for (const Bytes copy : kSuperblockOffsets) spoil(copy + 50);
   EXPECT_ERROR(Volume{options()}, ErrorCode::bad_input, "damaged superblock");
 }
 

@@ -79,6 +79,21 @@ TEST_F(FaultyRingTest, TheGateHoldsAndReverses) {
   EXPECT_EQ(late[2].tag, 1U);
 }
 
+TEST_F(FaultyRingTest, TheGateLetsSomeThrough) {
+  faults_->fail(Operation::read, 0, EIO, 3);
+  faults_->hold();
+  for (std::uint64_t tag = 1; tag <= 3; ++tag) submit(tag);
+  faults_->pass(2);
+  const auto passed = next(2);
+  EXPECT_EQ(passed[0].tag, 1U);
+  EXPECT_EQ(passed[1].tag, 2U);
+  ring_->wake();
+  std::vector<Completion> batch(4);
+  EXPECT_EQ(ring_->wait(batch), 0U);
+  faults_->release();
+  EXPECT_EQ(next(1)[0].tag, 3U);
+}
+
 TEST_F(FaultyRingTest, Breaks) {
   faults_->break_ring();
   std::vector<Completion> batch(4);
