@@ -122,7 +122,7 @@ class Draft {
 
   [[nodiscard]] const sys::File& file() const noexcept { return file_; }
   [[nodiscard]] sys::File keep_as(const fs::path& path) {
-    fs::rename(path_, path);
+    file_.rename(path);
     mine_ = false;
     return std::move(file_);
   }

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <utility>
 
 #include "spillway/sys/errno.h"
@@ -142,6 +143,11 @@ void File::reserve(Bytes bytes) const {
   if (result == 0) return;
   if (errno != EOPNOTSUPP) throw_errno(errno, text("reserve ", human(bytes), " for"), path_);
   write_zeros(*this, bytes);
+}
+
+void File::rename(const std::filesystem::path& to) {
+  if (::rename(path_.c_str(), to.c_str()) != 0) throw_errno(errno, text("rename ", path_.string(), " to"), to);
+  path_ = to;
 }
 
 void File::sync() const {
