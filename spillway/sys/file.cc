@@ -151,7 +151,9 @@ void File::rename(const std::filesystem::path& to) {
 }
 
 void File::sync() const {
-  if (::fsync(fd_) != 0) throw_errno(errno, "flush", path_);
+  while (::fsync(fd_) != 0) {
+    if (errno != EINTR) throw_errno(errno, "flush", path_);
+  }
 }
 
 bool File::lock() const {

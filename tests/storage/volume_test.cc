@@ -3,14 +3,13 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 
 #include <fstream>
 
 #include "spillway/storage/superblock.h"
 #include "spillway/sys/file.h"
+#include "tests/storage/file_size_limit.h"
 #include "tests/storage/fixture.h"
 #include "tests/sys/child.h"
 
@@ -127,26 +126,6 @@ TEST_F(VolumeTest, TooLittleSpaceNamesBothFigures) {
   EXPECT_ERROR(Volume{options("run-a", asked)}, ErrorCode::does_not_fit, text(asked + 1 * MiB, " bytes"));
   EXPECT_EQ(files(), 0U);
 }
-
-/// Files of this process may not grow beyond `bytes`; undone at the end of its life.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(Bytes bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, handler_);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit before_{};
-  void (*handler_)(int);
-};
 
 TEST_F(VolumeTest, AFailureHalfWayLeavesTheOldVolumeAlone) {
   { const Volume volume(options("run-a")); }
