@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <utility>
 
 #include "spillway/sys/errno.h"
@@ -144,8 +145,15 @@ void File::reserve(Bytes bytes) const {
   write_zeros(*this, bytes);
 }
 
+void File::rename(const std::filesystem::path& to) {
+  if (::rename(path_.c_str(), to.c_str()) != 0) throw_errno(errno, text("rename ", path_.string(), " to"), to);
+  path_ = to;
+}
+
 void File::sync() const {
-  if (::fsync(fd_) != 0) throw_errno(errno, "flush", path_);
+  while (::fsync(fd_) != 0) {
+    if (errno != EINTR) throw_errno(errno, "flush", path_);
+  }
 }
 
 bool File::lock() const {

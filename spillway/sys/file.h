@@ -39,6 +39,8 @@ class File {
   /// Makes the file `bytes` long with its space reserved; writes zeros where the file system cannot reserve.
   /// Throws Error(does_not_fit) when there is not enough.
   void reserve(Bytes bytes) const;
+  /// Gives the file another name on the same file system, in place of whatever has it.
+  void rename(const std::filesystem::path& to);
   /// Waits until data and size are durable.
   void sync() const;
   /// Takes the advisory lock of this file for as long as it is open; false when another process (or File) holds it.

@@ -82,7 +82,6 @@ class Listener {
     return errors_;
   }
 
- private:
   static void done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept {
     auto& self = *static_cast<Listener*>(context);
     const std::lock_guard lock(self.mutex_);
@@ -90,6 +89,7 @@ class Listener {
     if (error) self.errors_.push_back(error);
   }
 
+ private:
   mutable std::mutex mutex_;
   std::vector<std::uint64_t> ended_;
   std::vector<std::exception_ptr> errors_;
