@@ -65,7 +65,6 @@ bool Share::try_acquire(Direction direction, Bytes bytes) noexcept {
 void Share::release(Direction direction, Bytes bytes) noexcept {
   const std::size_t lane = index(direction);
   held_[lane] -= bytes;
-  if (held_[lane] == 0 && wants_[lane]) want(lane, false);
   store(own_.lanes[lane].held, held_[lane]);
 }
 
