@@ -8,7 +8,7 @@
 #include "spillway/machine/facts.h"
 #include "spillway/memory/arena.h"
 #include "spillway/storage/path.h"
-#include "spillway/sys/file.h"
+#include "spillway/sys/device_id.h"
 
 namespace spillway::machine {
 namespace {
@@ -39,7 +39,7 @@ class Folder {
 
 /// Paths on one file system.
 struct Device {
-  std::uint64_t id;
+  sys::DeviceId id;
   PathProfile rates;  ///< of one path alone
   std::vector<std::size_t> paths;
 };
@@ -81,7 +81,7 @@ Profile measure(std::span<const std::filesystem::path> directories, double secon
   }
   std::vector<Device> devices;
   for (std::size_t p = 0; p < directories.size(); ++p) {
-    const auto id = sys::device_of(directories[p]);
+    const auto id = sys::whole_device(sys::device_of(directories[p]));
     auto device = std::ranges::find(devices, id, &Device::id);
     if (device == devices.end()) device = devices.insert(device, {id, measure_path(directories[p], seconds), {}});
     device->paths.push_back(p);

@@ -175,12 +175,6 @@ bool File::is_regular() const {
   return S_ISREG(status_of(fd_, path_).st_mode);
 }
 
-std::uint64_t device_of(const std::filesystem::path& directory) {
-  struct stat facts {};
-  if (::stat(directory.c_str(), &facts) != 0) throw_errno(errno, "look at", directory);
-  return facts.st_dev;
-}
-
 Bytes free_space(const std::filesystem::path& directory) {
   struct statvfs system {};
   if (::statvfs(directory.c_str(), &system) != 0) throw_errno(errno, "ask for the free space of", directory);

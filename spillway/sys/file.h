@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -65,9 +64,6 @@ class File {
   bool direct_ = false;
   std::string direct_refusal_;
 };
-
-/// Which file system a directory is on: equal for two of the same.
-[[nodiscard]] std::uint64_t device_of(const std::filesystem::path& directory);
 
 /// Bytes an unprivileged process can still write below `directory`.
 [[nodiscard]] Bytes free_space(const std::filesystem::path& directory);
