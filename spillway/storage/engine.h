@@ -107,7 +107,7 @@ class Engine {
   void end(std::vector<Request>& requests, const std::exception_ptr& error);
   void count_ended();
   void mourn(const std::exception_ptr& cause);
-  [[nodiscard]] Site site_of(const Slot& slot);
+  [[nodiscard]] Subject place_of(const Slot& slot);
   /// Pieces in flight.
   [[nodiscard]] unsigned in_flight() const noexcept { return in_flight_[0] + in_flight_[1]; }
   [[nodiscard]] unsigned& in_flight(Direction direction) noexcept {
