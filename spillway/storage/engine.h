@@ -85,6 +85,12 @@ class Engine {
   };
   enum class Next { work, wait, leave };
 
+  /// Pieces in flight.
+  [[nodiscard]] unsigned in_flight() const noexcept { return in_flight_[0] + in_flight_[1]; }
+  [[nodiscard]] unsigned& in_flight(Direction direction) noexcept {
+    return in_flight_[direction == Direction::read ? 0 : 1];
+  }
+
   void serve(const sys::RingFactory& factory, std::promise<void>& ready);
   void work();
   void take_orders();
@@ -108,11 +114,6 @@ class Engine {
   void count_ended();
   void mourn(const std::exception_ptr& cause);
   [[nodiscard]] Subject place_of(const Slot& slot);
-  /// Pieces in flight.
-  [[nodiscard]] unsigned in_flight() const noexcept { return in_flight_[0] + in_flight_[1]; }
-  [[nodiscard]] unsigned& in_flight(Direction direction) noexcept {
-    return in_flight_[direction == Direction::read ? 0 : 1];
-  }
 
   const Volume& volume_;
   const EngineOptions options_;

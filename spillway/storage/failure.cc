@@ -52,14 +52,6 @@ std::exception_ptr stalled(const Subject& place, Bytes moved) {
               place);
 }
 
-std::exception_ptr unflushed(const std::filesystem::path& volume, int errno_value) {
-  return std::make_exception_ptr(
-      Error(ErrorCode::io,
-            text("flushing ", volume.string(), " failed: ", sys::describe_errno(errno_value),
-                 ". What was written there since the flush before may be lost. ", advice(errno_value)),
-            errno_value, volume.string()));
-}
-
 std::exception_ptr corrupt(const Subject& place) {
   return make(ErrorCode::corrupt,
               text(name_of(place), " is corrupt: the ", human(place.bytes), " at byte ", place.offset, " of ",
@@ -71,6 +63,14 @@ std::exception_ptr corrupt(const Subject& place) {
 
 std::exception_ptr never_written(const Subject& place, Bytes written) {
   return make(ErrorCode::internal, text(action(place), ", where ", written, " bytes were written"), place);
+}
+
+std::exception_ptr unflushed(const std::filesystem::path& volume, int errno_value) {
+  return std::make_exception_ptr(
+      Error(ErrorCode::io,
+            text("flushing ", volume.string(), " failed: ", sys::describe_errno(errno_value),
+                 ". What was written there since the flush before may be lost. ", advice(errno_value)),
+            errno_value, volume.string()));
 }
 
 }  // namespace spillway::storage

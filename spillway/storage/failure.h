@@ -18,12 +18,13 @@ struct Subject {
   Bytes bytes;   ///< of the piece
 };
 
+/// A volume could not be flushed: io.
+[[nodiscard]] std::exception_ptr unflushed(const std::filesystem::path& volume, int errno_value);
+
 /// The operating system failed it: io.
 [[nodiscard]] std::exception_ptr system_failure(const Subject& place, int errno_value);
 /// It moved no byte, or stopped making progress: io.
 [[nodiscard]] std::exception_ptr stalled(const Subject& place, Bytes moved);
-/// Its volume could not be flushed: io.
-[[nodiscard]] std::exception_ptr unflushed(const std::filesystem::path& volume, int errno_value);
 /// The bytes read are not those written: corrupt.
 [[nodiscard]] std::exception_ptr corrupt(const Subject& place);
 /// Nothing was written there, or another length (`written`): internal.
