@@ -174,7 +174,7 @@ void Engine::issue(const Queue::Cut& cut) {
     ledger_.forget(slot.offset);
     if (options_.checksums) slot.checksum = checksum({slot.memory, slot.bytes}, slot.offset);
   } else if (slot.area == Area::data && ledger_.at(slot.offset).bytes != slot.bytes) {
-    queue_.fail(cut.job, never_written(site_of(slot), ledger_.at(slot.offset).bytes));
+    queue_.fail(cut.job, never_written(place_of(slot), ledger_.at(slot.offset).bytes));
     return end_piece(cut.job);
   }
   free_slots_.pop_back();
@@ -237,16 +237,16 @@ void Engine::judge(SlotId id, std::int32_t result) {
   Slot& slot = slots_[id];
   if (result == -EINTR || result == -EAGAIN) {
     if (++slot.fruitless < kMostFruitless) return submit(id);
-    return finish(id, system_failure(site_of(slot), -result));
+    return finish(id, system_failure(place_of(slot), -result));
   }
-  if (result < 0) return finish(id, system_failure(site_of(slot), -result));
+  if (result < 0) return finish(id, system_failure(place_of(slot), -result));
   const auto moved = static_cast<std::uint32_t>(result);
   if (moved >= slot.bytes - slot.moved) return finish(id, nullptr);
-  if (moved == 0) return finish(id, stalled(site_of(slot), slot.moved));
+  if (moved == 0) return finish(id, stalled(place_of(slot), slot.moved));
   const std::uint32_t whole = moved / kTransferAlignment * kTransferAlignment;  // O_DIRECT goes on from there
   slot.fruitless = whole > 0 ? 0 : slot.fruitless + 1;
   slot.moved += whole;
-  if (slot.fruitless >= kMostFruitless) return finish(id, stalled(site_of(slot), slot.moved));
+  if (slot.fruitless >= kMostFruitless) return finish(id, stalled(place_of(slot), slot.moved));
   submit(id);
 }
 
@@ -274,7 +274,7 @@ void Engine::settle_data(const Slot& slot) {
   if (slot.direction == Direction::write) return ledger_.record(slot.offset, {slot.checksum, slot.bytes});
   const std::uint64_t expected = ledger_.at(slot.offset).checksum;
   if (!options_.checksums || expected == 0) return;
-  if (checksum({slot.memory, slot.bytes}, slot.offset) != expected) queue_.fail(slot.job, corrupt(site_of(slot)));
+  if (checksum({slot.memory, slot.bytes}, slot.offset) != expected) queue_.fail(slot.job, corrupt(place_of(slot)));
 }
 
 void Engine::settle_sync() {
@@ -340,7 +340,7 @@ void Engine::mourn(const std::exception_ptr& cause) {
   }
 }
 
-Site Engine::site_of(const Slot& slot) {
+Subject Engine::place_of(const Slot& slot) {
   return {volume_.path(), queue_[slot.job].transfer.what, slot.direction, volume_.in_file(slot.area, slot.offset),
           slot.bytes};
 }

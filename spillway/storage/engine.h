@@ -85,6 +85,12 @@ class Engine {
   };
   enum class Next { work, wait, leave };
 
+  /// Pieces in flight.
+  [[nodiscard]] unsigned in_flight() const noexcept { return in_flight_[0] + in_flight_[1]; }
+  [[nodiscard]] unsigned& in_flight(Direction direction) noexcept {
+    return in_flight_[direction == Direction::read ? 0 : 1];
+  }
+
   void serve(const sys::RingFactory& factory, std::promise<void>& ready);
   void work();
   void take_orders();
@@ -107,12 +113,7 @@ class Engine {
   void end(std::vector<Request>& requests, const std::exception_ptr& error);
   void count_ended();
   void mourn(const std::exception_ptr& cause);
-  [[nodiscard]] Site site_of(const Slot& slot);
-  /// Pieces in flight.
-  [[nodiscard]] unsigned in_flight() const noexcept { return in_flight_[0] + in_flight_[1]; }
-  [[nodiscard]] unsigned& in_flight(Direction direction) noexcept {
-    return in_flight_[direction == Direction::read ? 0 : 1];
-  }
+  [[nodiscard]] Subject place_of(const Slot& slot);
 
   const Volume& volume_;
   const EngineOptions options_;

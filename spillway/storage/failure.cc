@@ -8,14 +8,14 @@
 namespace spillway::storage {
 namespace {
 
-std::string_view name_of(const Site& site) {
-  return site.what.empty() ? "a transfer" : site.what;
+std::string_view name_of(const Subject& place) {
+  return place.what.empty() ? "a transfer" : place.what;
 }
 
 /// "exp_avg of layer 3: reading 1.0 MiB at byte 4194304 of /ssd/spillway.volume".
-std::string action(const Site& site) {
-  return text(name_of(site), ": ", site.direction == Direction::read ? "reading " : "writing ", human(site.bytes),
-              " at byte ", site.offset, " of ", site.volume.string());
+std::string action(const Subject& place) {
+  return text(name_of(place), ": ", place.direction == Direction::read ? "reading " : "writing ", human(place.bytes),
+              " at byte ", place.offset, " of ", place.volume.string());
 }
 
 std::string_view advice(int errno_value) {
@@ -33,23 +33,36 @@ std::string_view advice(int errno_value) {
   }
 }
 
-std::exception_ptr make(ErrorCode code, std::string message, const Site& site, int errno_value = 0) {
-  return std::make_exception_ptr(Error(code, std::move(message), errno_value, site.volume.string()));
+std::exception_ptr make(ErrorCode code, std::string message, const Subject& place, int errno_value = 0) {
+  return std::make_exception_ptr(Error(code, std::move(message), errno_value, place.volume.string()));
 }
 
 }  // namespace
 
-std::exception_ptr system_failure(const Site& site, int errno_value) {
+std::exception_ptr system_failure(const Subject& place, int errno_value) {
   return make(ErrorCode::io,
-              text(action(site), " failed: ", sys::describe_errno(errno_value), ". ", advice(errno_value)), site,
+              text(action(place), " failed: ", sys::describe_errno(errno_value), ". ", advice(errno_value)), place,
               errno_value);
 }
 
-std::exception_ptr stalled(const Site& site, Bytes moved) {
+std::exception_ptr stalled(const Subject& place, Bytes moved) {
   return make(ErrorCode::io,
-              text(action(site), " stopped after ", moved,
+              text(action(place), " stopped after ", moved,
                    " bytes. Was the volume cut short, or is its file system full? Use another storage directory"),
-              site);
+              place);
+}
+
+std::exception_ptr corrupt(const Subject& place) {
+  return make(ErrorCode::corrupt,
+              text(name_of(place), " is corrupt: the ", human(place.bytes), " at byte ", place.offset, " of ",
+                   place.volume.string(),
+                   " are not what was written there. The drive, its cable or memory is at fault, or another program "
+                   "wrote to the volume; resume from the last checkpoint, on another drive if it happens again"),
+              place);
+}
+
+std::exception_ptr never_written(const Subject& place, Bytes written) {
+  return make(ErrorCode::internal, text(action(place), ", where ", written, " bytes were written"), place);
 }
 
 std::exception_ptr unflushed(const std::filesystem::path& volume, int errno_value) {
@@ -58,19 +71,6 @@ std::exception_ptr unflushed(const std::filesystem::path& volume, int errno_valu
             text("flushing ", volume.string(), " failed: ", sys::describe_errno(errno_value),
                  ". What was written there since the flush before may be lost. ", advice(errno_value)),
             errno_value, volume.string()));
-}
-
-std::exception_ptr corrupt(const Site& site) {
-  return make(ErrorCode::corrupt,
-              text(name_of(site), " is corrupt: the ", human(site.bytes), " at byte ", site.offset, " of ",
-                   site.volume.string(),
-                   " are not what was written there. The drive, its cable or memory is at fault, or another program "
-                   "wrote to the volume; resume from the last checkpoint, on another drive if it happens again"),
-              site);
-}
-
-std::exception_ptr never_written(const Site& site, Bytes written) {
-  return make(ErrorCode::internal, text(action(site), ", where ", written, " bytes were written"), site);
 }
 
 }  // namespace spillway::storage

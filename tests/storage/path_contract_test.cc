@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <future>
 #include <random>
 #include <thread>
 #include <vector>
@@ -137,13 +136,7 @@ TEST_P(PathContract, RecordsAndFlushesGoBetweenTransfers) {
         std::memcpy(record.data(), &mark, sizeof mark);
         transfer.direction = Direction::write;
         path_->run(transfer);
-        std::promise<bool> flushed;
-        path_->sync(
-            [](void* context, std::uint64_t, const std::exception_ptr& error) noexcept {
-              static_cast<std::promise<bool>*>(context)->set_value(!error);
-            },
-            &flushed, 0);
-        if (!flushed.get_future().get()) ++wrong;
+        sync(*path_);
         clear(data);
         clear(record);
         read(data, t * 4 * MiB);

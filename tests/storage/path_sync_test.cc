@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
-#include <future>
 #include <thread>
 
 #include "spillway/sys/power_cut.h"
@@ -13,27 +12,6 @@ namespace {
 
 using namespace testing;  // NOLINT
 using sys::Operation;
-
-/// Waits for one end; safe to destroy when it has come.
-class End {
- public:
-  static void done(void* context, std::uint64_t /*token*/, const std::exception_ptr& error) noexcept {
-    static_cast<End*>(context)->promise_.set_value(error);
-  }
-  /// Throws the error it ended with.
-  void wait() {
-    if (const std::exception_ptr error = promise_.get_future().get()) std::rethrow_exception(error);
-  }
-
- private:
-  std::promise<std::exception_ptr> promise_;
-};
-
-void sync(Path& path) {
-  End end;
-  path.sync(End::done, &end, 0);
-  end.wait();
-}
 
 class PathSync : public ::testing::Test {
  protected:
