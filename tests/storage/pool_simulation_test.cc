@@ -211,24 +211,44 @@ void expect_settled(Simulation& simulation, std::size_t settle, double optimum, 
   }
 }
 
-TEST(PoolSimulation, ACutPathIsRelieved) {
-  for (const double noise : {0.0, 0.3}) {
-    for (const bool writes_only : {true, false}) {
-      const std::vector<double> rates = {400, 400, 200};
-      Simulation simulation({.real = same_both_ways(rates),
-                             .expected = same_both_ways(rates),
-                             .noise = noise,
-                             .writes_only = writes_only});
-      expect_settled(simulation, 1'000, 1000e6, 0.9);
-      simulation.set_speed(0, {100e6, 100e6});
-      expect_settled(simulation, 2'500, 700e6, 0.9);
-      const double share = simulation.run(4'000).written[0];
-      EXPECT_NEAR(share, 1.0 / 7, 0.02);
-      simulation.set_speed(0, {400e6, 400e6});
-      expect_settled(simulation, 2'500, 1000e6, 0.9);
-    }
-  }
+struct Kind {
+  bool writes_only, duplex;
+  std::size_t streams;
+  double noise;
+};
+
+class PoolSimulationOf : public ::testing::TestWithParam<Kind> {
+ protected:
+  /// Directions that do not hinder each other move twice the bytes.
+  [[nodiscard]] static double factor() { return GetParam().duplex && !GetParam().writes_only ? 2 : 1; }
+};
+
+TEST_P(PoolSimulationOf, ACutPathIsRelieved) {
+  const std::vector<double> rates = {400, 400, 200};
+  const auto [writes_only, duplex, streams, noise] = GetParam();
+  Simulation simulation({.real = same_both_ways(rates),
+                         .expected = same_both_ways(rates),
+                         .streams = streams,
+                         .noise = noise,
+                         .writes_only = writes_only,
+                         .duplex = duplex});
+  const std::size_t step = 64 * 8 * (writes_only ? 1 : 2);
+  expect_settled(simulation, 2 * step, factor() * 1000e6, 0.85);
+  simulation.set_speed(0, {100e6, 100e6});
+  expect_settled(simulation, 5 * step, factor() * 700e6, 0.85);
+  const auto cut = simulation.run(4 * step);
+  EXPECT_GT(cut.of(factor() * 700e6), 0.9);
+  EXPECT_NEAR(cut.written[0], 1.0 / 7, 0.02);
+  simulation.set_speed(0, {400e6, 400e6});
+  expect_settled(simulation, 5 * step, factor() * 1000e6, 0.85);
+  EXPECT_GT(simulation.run(4 * step).of(factor() * 1000e6), 0.93);
 }
+
+INSTANTIATE_TEST_SUITE_P(Kinds, PoolSimulationOf,
+                         ::testing::Values(Kind{true, false, 4, 0}, Kind{true, false, 16, 0.3},
+                                           Kind{false, false, 4, 0}, Kind{false, false, 16, 0.3},
+                                           Kind{false, true, 4, 0.3}, Kind{false, true, 16, 0},
+                                           Kind{false, true, 16, 0.3}));
 
 TEST(PoolSimulation, APathThatStopsForAWhileComesBack) {
   const std::vector<double> rates = {400, 400, 200};
