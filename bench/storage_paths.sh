@@ -13,7 +13,7 @@ program=${1:?storage_pool program}
 shift
 rates=("$@")
 [ $# -gt 0 ] || rates=(400 400 200)
-mib=512 fill=0.6 phase=10
+mib=512 fill=0.6 phase=14
 
 [ "$(id -u)" = 0 ] || { echo "needs root" >&2; exit 2; }
 blkio=$(awk '$3 == "cgroup" && $4 ~ /(^|,)blkio(,|$)/ { print $2; exit }' /proc/mounts)
@@ -92,5 +92,8 @@ done <"$work/lines" | awk -v objects="$(echo "${#rates[@]} $mib $fill" | awk '{ 
   $2 != optimum { steps = 0 }
   { optimum = $2; steps += $8 * 1000 / objects
     printf "%3d s  optimum %4d MB/s  read %5.1f %%  write %5.1f %%  %5.2f steps at this speed  %s\n", $1, $2,
-      $5 * 1e5 / $2, $8 * 1e5 / $2, steps, substr($0, index($0, "paths")) }'
+      $5 * 1e5 / $2, $8 * 1e5 / $2, steps, substr($0, index($0, "paths"))
+    if (steps > 5) { settled[$2] += $8 * 1000; seconds[$2]++ } }
+  END { for (o in settled) {
+    printf "after 5 steps, optimum %4d MB/s: %.1f %% in the mean\n", o, 100 * settled[o] / seconds[o] / o } }'
 wait
