@@ -39,8 +39,6 @@ double Dealer::now() const noexcept {
   return now;
 }
 
-/// A path that was passed over because it was busy, full or slow keeps a claim to one piece, not to all that it missed:
-/// it would get them in a burst.
 std::uint32_t Dealer::deal(Bytes bytes) {
   const double from = now();
   double best = std::numeric_limits<double>::infinity();
@@ -58,16 +56,8 @@ std::uint32_t Dealer::deal(Bytes bytes) {
   lane.turn += lane.cost(bytes);
   lane.writing += bytes;
   --lane.places;
-  for (Lane& other : lanes_) other.turn = std::max(other.turn, lane.turn - other.cost(kExtentAlignment));
+  for (Lane& other : lanes_) other.turn = std::max(other.turn, lane.turn - other.credit());
   return winner;
-}
-
-void Dealer::queue(std::uint32_t path, Direction direction, Bytes bytes) {
-  (direction == Direction::read ? lanes_[path].reading : lanes_[path].writing) += bytes;
-}
-
-void Dealer::end(std::uint32_t path, Direction direction, Bytes bytes) {
-  (direction == Direction::read ? lanes_[path].reading : lanes_[path].writing) -= bytes;
 }
 
 }  // namespace spillway::storage

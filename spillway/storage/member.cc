@@ -27,7 +27,8 @@ Member::Member(PoolPath given, const Speed& any)
 
 Speed Member::measure() {
   const Counters now = given_.path->counters();
-  rate_.add(now.read - seen_.read, now.written - seen_.written, now.busy_seconds - seen_.busy_seconds);
+  rate_.add(Direction::read, now.read - seen_.read, now.read_seconds - seen_.read_seconds);
+  rate_.add(Direction::write, now.written - seen_.written, now.write_seconds - seen_.write_seconds);
   seen_ = now;
   return speed();
 }
@@ -37,6 +38,7 @@ PathState Member::state() const {
   state.name = given_.name;
   state.capacity = capacity();
   state.free = places_.free() * kExtentAlignment;
+  state.queued = reading_;
   state.speed = speed();
   state.moved = given_.path->counters();
   return state;

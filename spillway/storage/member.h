@@ -23,12 +23,17 @@ class Member {
   [[nodiscard]] Speed speed() const noexcept { return rate_.speed(); }
   /// Looks at what the path has moved since it was last asked; the new speed.
   Speed measure();
+  /// Reads that it was given and has not ended.
+  void read_begins(Bytes bytes) noexcept { reading_ += bytes; }
+  void read_ends(Bytes bytes) noexcept { reading_ -= bytes; }
+  /// `queued` counts reads alone.
   [[nodiscard]] PathState state() const;
 
  private:
   PoolPath given_;
   FreeMap places_;
   Rate rate_;
+  Bytes reading_ = 0;
   Counters seen_;  ///< at the last `measure`
 };
 

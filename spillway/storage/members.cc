@@ -82,8 +82,16 @@ void Members::claim(Place place) {
   dealer_.remove_place(place.path);
 }
 
+void Members::begin_read(std::uint32_t index, Bytes bytes) {
+  members_[index].read_begins(bytes);
+}
+
 void Members::end(std::uint32_t index, Direction direction, Bytes bytes) {
-  dealer_.end(index, direction, bytes);
+  if (direction == Direction::read) {
+    members_[index].read_ends(bytes);
+  } else {
+    dealer_.end(index, bytes);
+  }
   dealer_.set_speed(index, members_[index].measure());
 }
 
@@ -104,7 +112,7 @@ std::vector<PathState> Members::states() const {
   std::vector<PathState> out;
   for (std::uint32_t index = 0; index < members_.size(); ++index) {
     out.push_back(members_[index].state());
-    out.back().queued = dealer_.queued(index);
+    out.back().queued += dealer_.queued(index);
     out.back().writable = writable(index);
   }
   return out;

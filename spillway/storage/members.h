@@ -32,9 +32,9 @@ class Members {
   void put(Place place);    ///< in use until now
   void claim(Place place);  ///< free until now
 
-  /// Work that was not dealt.
-  void queue(std::uint32_t index, Direction direction, Bytes bytes) { dealer_.queue(index, direction, bytes); }
-  /// Work has ended; looks at how fast the path is.
+  /// Of work that was not dealt.
+  void begin_read(std::uint32_t index, Bytes bytes);
+  /// Work has ended, well or not; looks at how fast the path is.
   void end(std::uint32_t index, Direction direction, Bytes bytes);
 
   [[nodiscard]] bool writable(std::uint32_t index) const { return dealer_.is_open(index); }

@@ -219,7 +219,7 @@ void Pool::Impl::launch(const Run& run, News& news) {
   Active& active = actives_[run.request];
   const Request& request = active.request;
   ++active.pending;
-  if (request.direction == Direction::read) members_.queue(run.path, Direction::read, run.bytes);
+  if (request.direction == Direction::read) members_.begin_read(run.path, run.bytes);
   const auto id = runs_.add(run);
   Transfer transfer;
   transfer.direction = request.direction;

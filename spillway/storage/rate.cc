@@ -17,17 +17,8 @@ void Rate::guess() noexcept {
   if (write_.guessed && !read_.guessed) write_.cost = read_.cost;
 }
 
-void Rate::add(Bytes read, Bytes written, double seconds) {
-  stretch_.read += read;
-  stretch_.written += written;
-  stretch_.seconds += seconds;
-  if (stretch_.read + stretch_.written < kEntryBytes || stretch_.seconds < kEntrySeconds) return;
-  const Stretch whole = std::exchange(stretch_, {});
-  const auto read_bytes = static_cast<double>(whole.read), written_bytes = static_cast<double>(whole.written);
-  const double read_share = read_bytes * read_.cost, write_share = written_bytes * write_.cost;
-  const double scale = whole.seconds / (read_share + write_share);
-  read_.add(read_bytes, read_share * scale);
-  write_.add(written_bytes, write_share * scale);
+void Rate::add(Direction direction, Bytes bytes, double seconds) {
+  (direction == Direction::read ? read_ : write_).add(static_cast<double>(bytes), seconds);
   guess();
 }
 

@@ -20,7 +20,8 @@ struct Speed {
 inline constexpr double kAnySpeed = 500e6;
 
 /// The mean over a sliding window of busy time, without the best and the worst stretch in it: a drive that stops for
-/// once is not a slow drive. Each direction has its own window, so that a phase of reading says nothing of writing.
+/// once is not a slow drive. Each direction has its own window and its own busy time, so that a phase of reading says
+/// nothing of writing; where both go on at once, the time counts for both, and each is as fast as the other lets it be.
 /// Pure: no clock, no lock, no allocation.
 class Rate {
  public:
@@ -28,10 +29,8 @@ class Rate {
   /// both are.
   explicit Rate(const Speed& expected, const Speed& any = {kAnySpeed, kAnySpeed});
 
-  /// The path was busy for `seconds` and completed that much, part of a direction or of both. Time with both belongs to
-  /// each in proportion to what it was expected to need: two directions that hinder each other look slow, two that do
-  /// not look as fast as they are together.
-  void add(Bytes read, Bytes written, double seconds);
+  /// That much was completed in that direction, while for `seconds` something was under way in it.
+  void add(Direction direction, Bytes bytes, double seconds);
 
   [[nodiscard]] Speed speed() const noexcept { return {1 / read_.cost, 1 / write_.cost}; }
 
@@ -59,18 +58,10 @@ class Rate {
     [[nodiscard]] double mean() const noexcept;
   };
 
-  /// A stretch too short to say how it divides between the directions.
-  struct Stretch {
-    Bytes read = 0;
-    Bytes written = 0;
-    double seconds = 0;
-  };
-
   void guess() noexcept;
 
   Window read_;
   Window write_;
-  Stretch stretch_;
 };
 
 }  // namespace spillway::storage
