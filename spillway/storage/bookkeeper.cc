@@ -167,6 +167,7 @@ void Bookkeeper::gradient_written(std::uint32_t gradient, std::uint64_t version,
   } else {
     catalog_.gradients[gradient].held.push_back(v);
     slotless_.emplace_back(gradient, v);
+    ++v->writing;  // whoever drops it meanwhile leaves it to place_gradients
     place_gradients();
   }
   if (!slotless_.empty()) scan();
@@ -189,8 +190,9 @@ void Bookkeeper::checkpoint(CheckpointDone done) {
   }
   goal_ = Goal{*newest_, std::move(done)};
   if (failed_) return fail(failed_);
-  const bool behind = spec_.durability == Durability::checkpoint && durable_ && newest_->step > *durable_;
-  if (behind) {
+  const bool ahead = !durable_ || newest_->step > *durable_;
+  const bool under_way = !jobs_.empty() && jobs_.back().commit.step == newest_->step && !jobs_.back().commit.nothing;
+  if (spec_.durability == Durability::checkpoint && ahead && !under_way) {
     Job job;
     job.kind = Kind::full;
     job.commit = *newest_;
@@ -262,8 +264,13 @@ void Bookkeeper::place_gradients() {
   if (!opened_) return;
   std::erase_if(slotless_, [&](const std::pair<std::uint32_t, Version*>& waiting) {
     const auto [gradient, version] = waiting;
+    if (!version->live) {
+      catalog_.record_ended(ObjectKind::gradient, gradient, version);
+      return true;
+    }
     version->slot = catalog_.free_slot(gradient, layout_.slots(ObjectKind::gradient, gradient));
     if (version->slot == Version::kNoSlot) return false;
+    --version->writing;
     queue_record(ObjectKind::gradient, gradient, version);
     return true;
   });

@@ -8,7 +8,7 @@ namespace {
 
 bool same(std::span<const Piece> a, std::span<const Piece> b) {
   // A place belongs to one version at a time.
-  return a.front().place == b.front().place;
+  return !a.empty() && !b.empty() && a.front().place == b.front().place;
 }
 
 }  // namespace
