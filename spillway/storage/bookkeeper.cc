@@ -159,6 +159,11 @@ void Bookkeeper::gradient_written(std::uint32_t gradient, std::uint64_t version,
   if (spec_.durability != Durability::step) {
     throw Error(ErrorCode::internal, "gradients have no records when only checkpoints are durable");
   }
+  const std::vector<Version*>& held = catalog_.gradients[gradient].held;
+  if (!held.empty() && held.back()->generation == generation_ && version <= held.back()->version) {
+    throw Error(ErrorCode::internal, text("gradient ", gradient, " of step ", version,
+                                          " was written after that of step ", held.back()->version));
+  }
   if (failed_) return;
   Version* v = catalog_.make(version, generation_, pieces);
   v->tick = flushes_.written(v->paths);

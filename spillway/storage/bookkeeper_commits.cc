@@ -194,7 +194,7 @@ void Bookkeeper::finish_commit() {
   newest_slot_ = job.slot;
   const bool opens = job.kind == Kind::blank || job.kind == Kind::resume || job.kind == Kind::back;
   if (job.kind == Kind::blank || job.kind == Kind::back) held_.clear();
-  if (job.kind == Kind::back) catalog_.drop_gradients();
+  if (job.kind == Kind::back) catalog_.drop_gradients_but_of(generation_);
   if (opens) {
     opened_ = true;
     actions.push_back({.kind = Action::Kind::opened});

@@ -87,8 +87,10 @@ void Catalog::drop_gradient(std::uint32_t gradient, std::uint64_t version) {
   drop(gradient, [&](const Version& v) { return v.version == version; });
 }
 
-void Catalog::drop_gradients() {
-  for (std::uint32_t g = 0; g < gradients.size(); ++g) drop(g, [](const Version&) { return true; });
+void Catalog::drop_gradients_but_of(std::uint32_t generation) {
+  for (std::uint32_t g = 0; g < gradients.size(); ++g) {
+    drop(g, [&](const Version& v) { return v.generation != generation; });
+  }
 }
 
 std::uint32_t Catalog::free_slot(std::uint32_t gradient, std::uint32_t slots) const {

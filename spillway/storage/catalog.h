@@ -62,8 +62,8 @@ class Catalog {
   void drop_written_before(std::uint32_t chunk, std::uint64_t version);
   /// Retires one version of a gradient, if it is held.
   void drop_gradient(std::uint32_t gradient, std::uint64_t version);
-  /// Retires all gradients.
-  void drop_gradients();
+  /// Retires the gradients that other generations wrote.
+  void drop_gradients_but_of(std::uint32_t generation);
 
   /// The slot for a new record of a gradient; kNoSlot when versions that are needed hold all of them.
   [[nodiscard]] std::uint32_t free_slot(std::uint32_t gradient, std::uint32_t slots) const;

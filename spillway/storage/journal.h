@@ -61,7 +61,7 @@ class Journal {
   /// Every piece of the image of a chunk was written (completed, not flushed): the result of step `version`. Versions
   /// of a chunk only rise. The places are the journal's until they are released.
   void image_written(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces);
-  /// The same for the gradient of a step. Durability::step only.
+  /// The same for the gradient of a step; its versions only rise, too. Durability::step only.
   void gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const Piece> pieces);
   /// The step has ended; it becomes durable when its gradients are (Durability::step), or with the next checkpoint.
   /// May come before the gradients it names.

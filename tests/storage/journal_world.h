@@ -135,7 +135,7 @@ class World : public JournalListener {
   std::vector<std::uint32_t> gradients_;                         ///< to be written
   std::vector<std::pair<std::uint32_t, std::uint64_t>> images_;  ///< to be written, in order
   std::vector<std::uint64_t> newest_image_;
-  std::vector<bool> image_under_way_;
+  std::vector<bool> image_under_way_, gradient_under_way_;
   std::vector<Place> free_;
   std::set<Place> taken_;
 };
@@ -360,6 +360,7 @@ inline void World::start_again() {
   committed_ = true;
   newest_image_.assign(setup_.chunks, 0);
   image_under_way_.assign(setup_.chunks, false);
+  gradient_under_way_.assign(spec_.gradients.size(), false);
   find_free(r.places);
   journal_ = std::make_unique<Journal>(spec_, *media_, *this);
   for (const Manifest& manifest : checkpoints_) journal_->pin(manifest);
@@ -447,7 +448,10 @@ inline bool World::write_object(ObjectKind kind, std::uint32_t id, std::uint64_t
 }
 
 inline void World::object_written(const Object& object, Journal& journal) {
-  if (object.kind == ObjectKind::gradient) return journal.gradient_written(object.id, object.version, object.pieces);
+  if (object.kind == ObjectKind::gradient) {
+    gradient_under_way_[object.id] = false;
+    return journal.gradient_written(object.id, object.version, object.pieces);
+  }
   image_under_way_[object.id] = false;
   journal.image_written(object.id, object.version, object.pieces);
 }
@@ -467,7 +471,9 @@ inline bool World::advance() {
     return true;
   }
   if (!gradients_.empty()) {
+    if (gradient_under_way_[gradients_.back()]) return false;
     if (!write_object(ObjectKind::gradient, gradients_.back(), step_)) return false;
+    gradient_under_way_[gradients_.back()] = true;
     gradients_.pop_back();
     if (chance(4) && !committed_) request_commit();  // before the last gradients were written
     return true;
