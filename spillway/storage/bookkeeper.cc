@@ -116,7 +116,8 @@ void Bookkeeper::take_back(std::uint32_t chunk, const StoredObject& image) {
 // ---- events
 
 void Bookkeeper::check_open() const {
-  if (!open_called_) throw Error(ErrorCode::internal, "a journal is used before it is opened");
+  // What an earlier process left may be visible without being durable; until it is, its old places are needed.
+  if (!opened_ && !failed_) throw Error(ErrorCode::internal, "a journal is used before it is open");
 }
 
 void Bookkeeper::check_pieces(std::span<const Piece> pieces, std::size_t most) const {
@@ -246,7 +247,6 @@ bool Bookkeeper::urgent() const {
 }
 
 bool Bookkeeper::recordable(const Version& version) const {
-  if (!opened_) return false;
   if (!jobs_.empty() && jobs_.front().kind == Kind::full) {
     const Commit& commit = jobs_.front().commit;
     return commit.applied() <= version.version && version.version <= commit.step;
@@ -258,15 +258,14 @@ bool Bookkeeper::recordable(const Version& version) const {
 void Bookkeeper::settle_images() {
   std::erase_if(recording_, [&](std::uint32_t chunk) {
     const Version* v = catalog_.chunks[chunk].recording;
-    const bool counts = v->recorded && durable_ && v->version <= *durable_ && opened_ &&
-                        flushes_.cover(v->record_paths, v->record_tick);
+    const bool counts =
+        v->recorded && durable_ && v->version <= *durable_ && flushes_.cover(v->record_paths, v->record_tick);
     if (counts) catalog_.trust(chunk);
     return counts;
   });
 }
 
 void Bookkeeper::place_gradients() {
-  if (!opened_) return;
   std::erase_if(slotless_, [&](const std::pair<std::uint32_t, Version*>& waiting) {
     const auto [gradient, version] = waiting;
     if (!version->live) {

@@ -458,7 +458,7 @@ inline void World::object_written(const Object& object, Journal& journal) {
 
 /// Does one thing of the run, if there is one to do.
 inline bool World::advance() {
-  if (fresh_ && !opened_) return false;
+  if (!opened_) return false;
   if (any_durable_ && chance(25)) journal_->hurry();
   if (!checkpoints_.empty() && chance(40)) forget_checkpoint();
   const auto image =
