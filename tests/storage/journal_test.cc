@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/storage/journal_world.h"
+#include "tests/sys/failing.h"
 
 namespace spillway::storage {
 namespace {
@@ -45,9 +46,201 @@ TEST(JournalTest, EveryCutLeavesTheLastCheckpoint) {
   EXPECT_GT(totals.checkpoints, 6u);
 }
 
+TEST(JournalTest, GoesOnWithoutAPathThatTakesNoWrites) {
+  for (std::uint32_t seed = 0; seed < 6; ++seed) {
+    World world({.seed = seed, .paths = 2 + seed % 2, .path_fails_at = 40 + 30 * seed});
+    EXPECT_EQ(world.run(), "") << "seed " << seed;
+  }
+}
+
+TEST(JournalTest, FailsWhenNoPathTakesWrites) {
+  World world({.path_fails_at = 100, .restarts = false});
+  EXPECT_EQ(world.run(), "the journal failed: this path takes no writes");
+}
+
 TEST(JournalTest, SyncsThatLieAreNoticed) {
   Totals totals;
   EXPECT_NE(run({.lying_syncs = true}, 3, totals), "");
+}
+
+/// Does everything at once, before the call returns; counts.
+class InstantMedia : public Media {
+ public:
+  explicit InstantMedia(const JournalSpec& spec)
+      : remains_(spec.paths, {std::vector<std::byte>(MetadataLayout(spec).used()), {}}) {}
+  void write(std::uint32_t path, Bytes offset, std::span<const std::byte> bytes, Done done) override {
+    ++writes;
+    std::copy(bytes.begin(), bytes.end(), remains_[path].metadata.begin() + std::ptrdiff_t(offset));
+    done(nullptr);
+  }
+  void sync(std::uint32_t, Done done) override {
+    ++syncs;
+    done(sync_error);
+  }
+  void read(std::uint32_t path, Bytes offset, std::span<std::byte> bytes) override {
+    testing::RemainsMedia(remains_).read(path, offset, bytes);
+  }
+
+  int writes = 0, syncs = 0;
+  std::exception_ptr sync_error;
+
+ private:
+  std::vector<testing::Remains> remains_;
+};
+
+/// Remembers what it was told.
+class Diary : public JournalListener {
+ public:
+  void opened() override { lines.push_back("opened"); }
+  void durable(std::uint64_t step) override { lines.push_back(text("durable ", step)); }
+  void released(std::span<const Piece> pieces) override {
+    lines.push_back(text("released ", pieces.front().place.piece));
+  }
+  void path_failed(std::uint32_t path, std::exception_ptr) override { lines.push_back(text("path ", path, " failed")); }
+  void failed(std::exception_ptr) override { lines.push_back("failed"); }
+  std::vector<std::string> take() { return std::exchange(lines, {}); }
+  std::vector<std::string> lines;
+};
+
+/// One chunk of one piece on one path, opened afresh, with step 0 durable at piece 0.
+class JournalEventsTest : public ::testing::Test {
+ protected:
+  explicit JournalEventsTest(Durability durability = Durability::step)
+      : spec_(spec(durability)), media_(spec_), journal_(std::in_place, spec_, media_, diary_) {
+    journal_->open_fresh(recover(spec_, media_));
+    image(0, 0);
+    journal_->commit({.step = 0});
+    EXPECT_EQ(diary_.take(), (std::vector<std::string>{"opened", "durable 0"}));
+  }
+  static JournalSpec spec(Durability durability) {
+    return {.run = "run", .paths = 1, .chunks = {{}}, .gradients = {{}}, .durability = durability};
+  }
+  static std::vector<Piece> at(std::uint32_t piece) { return {{{0, piece}, 4096, 0, piece}}; }
+  void image(std::uint64_t version, std::uint32_t piece) { journal_->image_written(0, version, at(piece)); }
+  void gradient(std::uint64_t version, std::uint32_t piece) { journal_->gradient_written(0, version, at(piece)); }
+  void commit(std::uint64_t step, bool skipped = false) {
+    const std::uint32_t used = 0;
+    journal_->commit({.step = step, .skipped = skipped, .gradients = {&used, 1}});
+  }
+  using Lines = std::vector<std::string>;
+
+  JournalSpec spec_;
+  InstantMedia media_;
+  Diary diary_;
+  std::optional<Journal> journal_;
+};
+
+class CheckpointEventsTest : public JournalEventsTest {
+ protected:
+  CheckpointEventsTest() : JournalEventsTest(Durability::checkpoint) {}
+};
+
+TEST_F(JournalEventsTest, AStepIsDurableWithItsGradients) {
+  commit(1);
+  EXPECT_EQ(diary_.take(), Lines{});
+  gradient(1, 1);
+  EXPECT_EQ(diary_.take(), (Lines{"durable 1"}));
+}
+
+TEST_F(JournalEventsTest, PlacesAreReleasedWithTheNextCommit) {
+  gradient(1, 1);
+  commit(1);
+  image(1, 2);
+  gradient(2, 3);
+  EXPECT_EQ(diary_.take(), (Lines{"durable 1"}));
+  commit(2);
+  EXPECT_EQ(diary_.take(), (Lines{"durable 2", "released 0", "released 1"}));
+}
+
+TEST_F(JournalEventsTest, HurryReleasesPlacesAtOnce) {
+  gradient(1, 1);
+  commit(1);
+  image(1, 2);
+  diary_.take();
+  journal_->hurry();
+  EXPECT_EQ(diary_.take(), (Lines{"released 0", "released 1"}));
+}
+
+TEST_F(JournalEventsTest, ASteadyStepFlushesTwice) {
+  for (std::uint64_t step = 1; step < 5; ++step) {
+    const int syncs = media_.syncs, writes = media_.writes;
+    gradient(step, static_cast<std::uint32_t>(2 * step));
+    commit(step);
+    image(step, static_cast<std::uint32_t>(2 * step + 1));
+    if (step == 1) continue;  // there was no image to record yet
+    EXPECT_EQ(media_.syncs - syncs, 2);
+    EXPECT_EQ(media_.writes - writes, 6);  // gradient's record, image's record, commit, two copies each
+  }
+}
+
+TEST_F(JournalEventsTest, ASkippedStepNeedsNoGradients) {
+  commit(1, true);
+  EXPECT_EQ(diary_.take(), (Lines{"durable 1"}));
+  gradient(1, 1);  // late
+  EXPECT_EQ(diary_.take(), (Lines{"released 1"}));
+  gradient(2, 2);
+  commit(2, true);
+  EXPECT_EQ(diary_.take(), (Lines{"durable 2", "released 2"}));
+}
+
+TEST_F(JournalEventsTest, ACheckpointKeepsItsPlaces) {
+  gradient(1, 1);
+  commit(1);
+  image(1, 2);
+  Manifest manifest;
+  journal_->checkpoint([&](const Manifest& m, std::exception_ptr) { manifest = m; });
+  ASSERT_EQ(manifest.images.size(), 1u);
+  EXPECT_EQ(manifest.commit.step, 1u);
+  EXPECT_EQ(manifest.images[0].pieces, at(2));
+  gradient(2, 3);
+  commit(2);
+  image(2, 4);
+  journal_->hurry();
+  EXPECT_EQ(diary_.take(), (Lines{"durable 1", "released 0", "released 1", "durable 2", "released 3"}));
+  journal_->unpin(manifest);
+  EXPECT_EQ(diary_.take(), (Lines{"released 2"}));
+  EXPECT_ERROR(journal_->unpin(manifest), ErrorCode::internal, "does not hold");
+}
+
+TEST_F(JournalEventsTest, AFailedFlushEndsIt) {
+  media_.sync_error = std::make_exception_ptr(Error(ErrorCode::io, "flush"));
+  gradient(1, 1);
+  commit(1);
+  EXPECT_EQ(diary_.take(), (Lines{"failed"}));
+  bool told = false;
+  journal_->checkpoint([&](const Manifest&, std::exception_ptr error) { told = error != nullptr; });
+  EXPECT_TRUE(told);
+  image(1, 2);
+  journal_->hurry();
+  EXPECT_EQ(journal_->durable(), 0u);
+  EXPECT_EQ(recover(spec_, media_).newest.step, 0u);
+}
+
+TEST_F(JournalEventsTest, RefusesWrongUse) {
+  EXPECT_ERROR(image(0, 9), ErrorCode::internal, "of step 0 was written after that of step 0");
+  EXPECT_ERROR(journal_->image_written(0, 1, {}), ErrorCode::internal, "0 pieces");
+  const std::vector<Piece> elsewhere = {{{7, 0}, 4096, 0, 0}};
+  EXPECT_ERROR(journal_->image_written(0, 1, elsewhere), ErrorCode::internal, "path 7; there are 1");
+  EXPECT_ERROR(journal_->commit({.step = 0}), ErrorCode::internal, "committed after step 0");
+  EXPECT_ERROR(journal_->open_fresh({}), ErrorCode::internal, "a second time");
+  Journal closed(spec_, media_, diary_);
+  EXPECT_ERROR(closed.hurry(), ErrorCode::internal, "before it is open");
+  EXPECT_ERROR(closed.open_resumed({}), ErrorCode::internal, "no step is durable");
+}
+
+TEST_F(CheckpointEventsTest, OnlyCheckpointsAreDurable) {
+  const int writes = media_.writes;
+  for (std::uint32_t step = 1; step < 4; ++step) {
+    image(step, step);
+    commit(step);
+  }
+  EXPECT_EQ(diary_.take(), (Lines{"released 1", "released 2"}));
+  EXPECT_EQ(media_.writes, writes);
+  Manifest manifest;
+  journal_->checkpoint([&](const Manifest& m, std::exception_ptr) { manifest = m; });
+  EXPECT_EQ(diary_.take(), (Lines{"durable 3", "released 0"}));
+  EXPECT_EQ(manifest.images.at(0).pieces, at(3));
+  EXPECT_ERROR(gradient(4, 9), ErrorCode::internal, "only checkpoints are durable");
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ struct WorldSetup {
   bool lying_syncs = false;
   std::uint64_t path_fails_at = 0;  ///< event; 0: never
   bool restarts = true;
+  bool cuts = true;  ///< after every event
 };
 
 class World : public JournalListener {
@@ -47,6 +48,8 @@ class World : public JournalListener {
   /// Recovers, and compares with the run that was never interrupted. Empty: right. "refused: ..." when recovery, or
   /// reading what it found, says that something is damaged.
   std::string check(const std::vector<Remains>& remains, Recovered* out = nullptr);
+  /// The values alone: any step will do.
+  std::string check_any_step(const std::vector<Remains>& remains);
 
   void opened() override;
   void durable(std::uint64_t step) override;
@@ -248,12 +251,23 @@ inline std::string World::check(const std::vector<Remains>& remains, Recovered* 
   return wrong;
 }
 
+inline std::string World::check_any_step(const std::vector<Remains>& remains) {
+  RemainsMedia media(remains);
+  try {
+    const Recovered r = recover(spec_, media);
+    if (!r.found) return "refused: nothing is durable";
+    return check_values(r, remains);
+  } catch (const Error& error) {
+    return text("refused: ", error.what());
+  }
+}
+
 inline void World::event() {
   ++events_;
   if (events_ == setup_.path_fails_at) media_->bad_path = 0;
   using Fate = PowerCutMedia::Fate;
   for (const Fate fate : {Fate::nothing, Fate::everything, Fate::any, Fate::any}) {
-    if (!wrong_.empty()) return;
+    if (!wrong_.empty() || !setup_.cuts) return;
     media_->cut(fate, remains_);
     wrong_ = check(remains_);
   }
@@ -336,8 +350,12 @@ inline void World::path_failed(std::uint32_t path, std::exception_ptr) {
   path_lost_ = true;
   std::erase_if(free_, [&](const Place& place) { return place.path == path; });
 }
-inline void World::failed(std::exception_ptr) {
-  fail("the journal failed");
+inline void World::failed(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    fail(text("the journal failed: ", e.what()));
+  }
 }
 
 /// A process begins: the first, or after the end of another.
