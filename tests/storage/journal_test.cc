@@ -2,6 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
 #include "tests/storage/journal_world.h"
 #include "tests/sys/failing.h"
 
@@ -241,6 +249,114 @@ TEST_F(CheckpointEventsTest, OnlyCheckpointsAreDurable) {
   EXPECT_EQ(diary_.take(), (Lines{"durable 3", "released 0"}));
   EXPECT_EQ(manifest.images.at(0).pieces, at(3));
   EXPECT_ERROR(gradient(4, 9), ErrorCode::internal, "only checkpoints are durable");
+}
+
+/// Completes on two threads of its own.
+class ThreadedMedia : public InstantMedia {
+ public:
+  explicit ThreadedMedia(const JournalSpec& spec) : InstantMedia(spec) {
+    for (std::thread& thread : threads_) thread = std::thread([this] { serve(); });
+  }
+  ~ThreadedMedia() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    more_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  void write(std::uint32_t, Bytes, std::span<const std::byte>, Done done) override { add(std::move(done)); }
+  void sync(std::uint32_t, Done done) override { add(std::move(done)); }
+
+ private:
+  void add(Done done) {
+    const std::lock_guard lock(mutex_);
+    work_.push_back(std::move(done));
+    more_.notify_one();
+  }
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      more_.wait(lock, [this] { return stopping_ || !work_.empty(); });
+      if (work_.empty()) return;
+      const Done done = std::move(work_.front());
+      work_.pop_front();
+      lock.unlock();
+      done(nullptr);
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable more_;
+  std::deque<Done> work_;
+  bool stopping_ = false;
+  std::array<std::thread, 2> threads_;
+};
+
+/// Counts places, and waits for steps.
+class Waiter : public JournalListener {
+ public:
+  void opened() override { durable(0); }
+  void durable(std::uint64_t step) override {
+    const std::lock_guard lock(mutex_);
+    in_order_ = in_order_ && (events_ == 0 || step >= last_);
+    last_ = step;
+    ++events_;
+    changed_.notify_all();
+  }
+  void released(std::span<const Piece> pieces) override { released_ += pieces.size(); }
+  void path_failed(std::uint32_t, std::exception_ptr) override { in_order_ = false; }
+  void failed(std::exception_ptr) override { in_order_ = false; }
+  /// Until so many steps (the opening counts as one) were reported.
+  void wait(std::uint64_t events) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return events_ >= events; });
+  }
+  std::atomic<std::size_t> released_ = 0;
+  std::atomic<bool> in_order_ = true;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t events_ = 0, last_ = 0;
+};
+
+TEST(JournalThreadsTest, EventsComeFromAnyThread) {
+  constexpr std::uint32_t kChunks = 40, kSteps = 20;
+  JournalSpec spec{.run = "run", .paths = 2, .chunks = std::vector<ImageSpec>(kChunks)};
+  for (std::uint32_t c = 0; c < kChunks; ++c) spec.gradients.push_back({1, c, 1});
+  std::vector<std::uint32_t> all(kChunks);
+  std::iota(all.begin(), all.end(), 0);
+  ThreadedMedia media(spec);
+  Waiter waiter;
+  Journal journal(spec, media, waiter);
+  std::uint32_t next = 0;
+  const auto piece = [&next] { return std::vector<Piece>{{{next % 2, next++}, 4096, 0, 0}}; };
+  journal.open_fresh({});
+  waiter.wait(1);
+  for (std::uint32_t c = 0; c < kChunks; ++c) journal.image_written(c, 0, piece());
+  journal.commit({.step = 0});
+  for (std::uint64_t step = 1; step <= kSteps; ++step) {
+    waiter.wait(step + 1);
+    std::vector<std::vector<Piece>> pieces;
+    for (std::uint32_t i = 0; i < 2 * kChunks; ++i) pieces.push_back(piece());
+    std::thread gradients([&] {
+      for (std::uint32_t c = 0; c < kChunks; ++c) journal.gradient_written(c, step, pieces[c]);
+    });
+    std::thread images([&] {
+      for (std::uint32_t c = 0; c < kChunks; ++c) journal.image_written(c, step, pieces[kChunks + c]);
+    });
+    journal.commit({.step = step, .gradients = all});
+    gradients.join();
+    images.join();
+  }
+  waiter.wait(kSteps + 2);
+  journal.stop();
+  EXPECT_TRUE(waiter.in_order_);
+  EXPECT_EQ(journal.durable(), kSteps);
+  // All but the images of at most two steps, and their gradients, were released on the way.
+  EXPECT_GE(waiter.released_, std::size_t{2 * kChunks * (kSteps - 3)});
 }
 
 }  // namespace
