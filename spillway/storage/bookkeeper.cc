@@ -76,9 +76,7 @@ void Bookkeeper::open_resumed(const Recovered& recovered) {
 }
 
 void Bookkeeper::open_at(const Manifest& manifest, const Recovered& before) {
-  if (manifest.identity != layout_.identity() || manifest.images.size() != catalog_.chunks.size()) {
-    throw Error(ErrorCode::bad_input, "a run is to go back to a checkpoint of another run, model or set of paths");
-  }
+  check_manifest(manifest);
   begin(before);
   adopt(before);
   for (std::uint32_t chunk = 0; chunk < manifest.images.size(); ++chunk) take_back(chunk, manifest.images[chunk]);
@@ -120,8 +118,13 @@ void Bookkeeper::check_open() const {
   if (!opened_ && !failed_) throw Error(ErrorCode::internal, "a journal is used before it is open");
 }
 
-void Bookkeeper::check_pieces(std::span<const Piece> pieces, std::size_t most) const {
+void Bookkeeper::check_pieces(ObjectKind kind, std::uint32_t object, std::span<const Piece> pieces) const {
   check_open();
+  if (object >= layout_.objects(kind)) {
+    throw Error(ErrorCode::internal, text(kind == ObjectKind::image ? "chunk " : "gradient ", object, " was written; ",
+                                          layout_.objects(kind), " were announced"));
+  }
+  const std::uint32_t most = kind == ObjectKind::image ? spec_.chunks[object].pieces : spec_.gradients[object].pieces;
   if (pieces.empty() || pieces.size() > most) {
     throw Error(ErrorCode::internal, text("an object of ", pieces.size(), " pieces; 1 to ", most, " were announced"));
   }
@@ -141,7 +144,7 @@ void Bookkeeper::check_newer(std::uint32_t chunk, std::uint64_t version) const {
 }
 
 void Bookkeeper::image_written(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces) {
-  check_pieces(pieces, spec_.chunks.at(chunk).pieces);
+  check_pieces(ObjectKind::image, chunk, pieces);
   check_newer(chunk, version);
   if (failed_) return;
   Version* image = catalog_.make(version, generation_, pieces);
@@ -156,7 +159,7 @@ void Bookkeeper::image_written(std::uint32_t chunk, std::uint64_t version, std::
 }
 
 void Bookkeeper::gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const Piece> pieces) {
-  check_pieces(pieces, spec_.gradients.at(gradient).pieces);
+  check_pieces(ObjectKind::gradient, gradient, pieces);
   if (spec_.durability != Durability::step) {
     throw Error(ErrorCode::internal, "gradients have no records when only checkpoints are durable");
   }
@@ -208,17 +211,27 @@ void Bookkeeper::checkpoint(CheckpointDone done) {
   pump();
 }
 
+void Bookkeeper::check_manifest(const Manifest& manifest) const {
+  if (manifest.identity == layout_.identity() && manifest.images.size() == catalog_.chunks.size()) return;
+  throw Error(ErrorCode::bad_input,
+              "a checkpoint is of another run, model or set of paths; use it with those it was "
+              "made with, or export it where they are");
+}
+
 void Bookkeeper::pin(const Manifest& manifest) {
+  check_manifest(manifest);
   for (const StoredObject& image : manifest.images) catalog_.pin(image.object, image.version, image.pieces);
 }
 
 void Bookkeeper::unpin(const Manifest& manifest) {
+  check_manifest(manifest);
   for (const StoredObject& image : manifest.images) {
-    if (!catalog_.unpin(image.object, image.pieces)) {
-      throw Error(ErrorCode::internal, text("the image of chunk ", image.object, " of step ", image.version,
-                                            " is given up by a checkpoint that does not hold it"));
-    }
+    const Version* held = catalog_.find(image.object, image.pieces);
+    if (held != nullptr && held->pins != 0) continue;
+    throw Error(ErrorCode::internal, text("the image of chunk ", image.object, " of step ", image.version,
+                                          " is given up by a checkpoint that does not hold it"));
   }
+  for (const StoredObject& image : manifest.images) catalog_.unpin(image.object, image.pieces);
   if (!failed_) pump();
 }
 

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 
 #include "spillway/base/error.h"
 #include "spillway/storage/bookkeeper.h"
@@ -27,6 +26,11 @@ void Bookkeeper::commit(const CommitRequest& request) {
   if (request.payload.size() > spec_.payload) {
     throw Error(ErrorCode::internal,
                 text("a commit carries ", request.payload.size(), " bytes; this journal's hold ", spec_.payload));
+  }
+  for (const std::uint32_t gradient : request.gradients) {
+    if (gradient < spec_.gradients.size()) continue;
+    throw Error(ErrorCode::internal, text("step ", request.step, " used gradient ", gradient, "; ",
+                                          spec_.gradients.size(), " were announced"));
   }
   if (failed_) return;
   Job job;

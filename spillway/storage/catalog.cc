@@ -144,13 +144,11 @@ void Catalog::pin(std::uint32_t chunk, std::uint64_t version, std::span<const Pi
   if (found->pins++ == 0) chunks[chunk].pinned.push_back(found);
 }
 
-bool Catalog::unpin(std::uint32_t chunk, std::span<const Piece> pieces) {
+void Catalog::unpin(std::uint32_t chunk, std::span<const Piece> pieces) {
   Version* found = find(chunk, pieces);
-  if (found == nullptr || found->pins == 0) return false;
-  if (--found->pins != 0) return true;
+  if (--found->pins != 0) return;
   std::erase(chunks[chunk].pinned, found);
   settle(found);
-  return true;
 }
 
 std::vector<Version*> Catalog::take_released() {

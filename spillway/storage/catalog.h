@@ -74,8 +74,8 @@ class Catalog {
 
   /// A checkpoint holds the image of a chunk with these pieces, whether the run knows it or not.
   void pin(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces);
-  /// False when it was not pinned.
-  bool unpin(std::uint32_t chunk, std::span<const Piece> pieces);
+  /// The version is pinned.
+  void unpin(std::uint32_t chunk, std::span<const Piece> pieces);
   /// The version with these pieces; null when there is none.
   [[nodiscard]] Version* find(std::uint32_t chunk, std::span<const Piece> pieces) const;
 

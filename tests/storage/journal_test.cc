@@ -229,6 +229,12 @@ TEST_F(JournalEventsTest, RefusesWrongUse) {
   EXPECT_ERROR(journal_->image_written(0, 1, {}), ErrorCode::internal, "0 pieces");
   const std::vector<Piece> elsewhere = {{{7, 0}, 4096, 0, 0}};
   EXPECT_ERROR(journal_->image_written(0, 1, elsewhere), ErrorCode::internal, "path 7; there are 1");
+  EXPECT_ERROR(journal_->image_written(1, 1, at(5)), ErrorCode::internal, "chunk 1 was written; 1 were announced");
+  const std::uint32_t unknown = 64;
+  EXPECT_ERROR(journal_->commit({.step = 1, .gradients = {&unknown, 1}}), ErrorCode::internal, "used gradient 64");
+  const std::vector<std::byte> large(60 * KiB + 1);
+  EXPECT_ERROR(journal_->commit({.step = 1, .payload = large}), ErrorCode::internal, "hold 61440");
+  EXPECT_ERROR(journal_->pin({}), ErrorCode::bad_input, "of another run");
   EXPECT_ERROR(journal_->commit({.step = 0}), ErrorCode::internal, "committed after step 0");
   EXPECT_ERROR(journal_->open_fresh({}), ErrorCode::internal, "a second time");
   Journal closed(spec_, media_, diary_);
