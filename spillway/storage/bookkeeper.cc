@@ -76,9 +76,7 @@ void Bookkeeper::open_resumed(const Recovered& recovered) {
 }
 
 void Bookkeeper::open_at(const Manifest& manifest, const Recovered& before) {
-  if (manifest.identity != layout_.identity() || manifest.images.size() != catalog_.chunks.size()) {
-    throw Error(ErrorCode::bad_input, "a run is to go back to a checkpoint of another run, model or set of paths");
-  }
+  check_manifest(manifest);
   begin(before);
   adopt(before);
   for (std::uint32_t chunk = 0; chunk < manifest.images.size(); ++chunk) take_back(chunk, manifest.images[chunk]);
@@ -116,11 +114,17 @@ void Bookkeeper::take_back(std::uint32_t chunk, const StoredObject& image) {
 // ---- events
 
 void Bookkeeper::check_open() const {
-  if (!open_called_) throw Error(ErrorCode::internal, "a journal is used before it is opened");
+  // What an earlier process left may be visible without being durable; until it is, its old places are needed.
+  if (!opened_ && !failed_) throw Error(ErrorCode::internal, "a journal is used before it is open");
 }
 
-void Bookkeeper::check_pieces(std::span<const Piece> pieces, std::size_t most) const {
+void Bookkeeper::check_pieces(ObjectKind kind, std::uint32_t object, std::span<const Piece> pieces) const {
   check_open();
+  if (object >= layout_.objects(kind)) {
+    throw Error(ErrorCode::internal, text(kind == ObjectKind::image ? "chunk " : "gradient ", object, " was written; ",
+                                          layout_.objects(kind), " were announced"));
+  }
+  const std::uint32_t most = kind == ObjectKind::image ? spec_.chunks[object].pieces : spec_.gradients[object].pieces;
   if (pieces.empty() || pieces.size() > most) {
     throw Error(ErrorCode::internal, text("an object of ", pieces.size(), " pieces; 1 to ", most, " were announced"));
   }
@@ -140,7 +144,7 @@ void Bookkeeper::check_newer(std::uint32_t chunk, std::uint64_t version) const {
 }
 
 void Bookkeeper::image_written(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces) {
-  check_pieces(pieces, spec_.chunks.at(chunk).pieces);
+  check_pieces(ObjectKind::image, chunk, pieces);
   check_newer(chunk, version);
   if (failed_) return;
   Version* image = catalog_.make(version, generation_, pieces);
@@ -155,9 +159,14 @@ void Bookkeeper::image_written(std::uint32_t chunk, std::uint64_t version, std::
 }
 
 void Bookkeeper::gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const Piece> pieces) {
-  check_pieces(pieces, spec_.gradients.at(gradient).pieces);
+  check_pieces(ObjectKind::gradient, gradient, pieces);
   if (spec_.durability != Durability::step) {
     throw Error(ErrorCode::internal, "gradients have no records when only checkpoints are durable");
+  }
+  const std::vector<Version*>& held = catalog_.gradients[gradient].held;
+  if (!held.empty() && held.back()->generation == generation_ && version <= held.back()->version) {
+    throw Error(ErrorCode::internal, text("gradient ", gradient, " of step ", version,
+                                          " was written after that of step ", held.back()->version));
   }
   if (failed_) return;
   Version* v = catalog_.make(version, generation_, pieces);
@@ -167,6 +176,7 @@ void Bookkeeper::gradient_written(std::uint32_t gradient, std::uint64_t version,
   } else {
     catalog_.gradients[gradient].held.push_back(v);
     slotless_.emplace_back(gradient, v);
+    ++v->writing;  // whoever drops it meanwhile leaves it to place_gradients
     place_gradients();
   }
   if (!slotless_.empty()) scan();
@@ -189,8 +199,9 @@ void Bookkeeper::checkpoint(CheckpointDone done) {
   }
   goal_ = Goal{*newest_, std::move(done)};
   if (failed_) return fail(failed_);
-  const bool behind = spec_.durability == Durability::checkpoint && durable_ && newest_->step > *durable_;
-  if (behind) {
+  const bool ahead = !durable_ || newest_->step > *durable_;
+  const bool under_way = !jobs_.empty() && jobs_.back().commit.step == newest_->step && !jobs_.back().commit.nothing;
+  if (spec_.durability == Durability::checkpoint && ahead && !under_way) {
     Job job;
     job.kind = Kind::full;
     job.commit = *newest_;
@@ -200,17 +211,27 @@ void Bookkeeper::checkpoint(CheckpointDone done) {
   pump();
 }
 
+void Bookkeeper::check_manifest(const Manifest& manifest) const {
+  if (manifest.identity == layout_.identity() && manifest.images.size() == catalog_.chunks.size()) return;
+  throw Error(ErrorCode::bad_input,
+              "a checkpoint is of another run, model or set of paths; use it with those it was "
+              "made with, or export it where they are");
+}
+
 void Bookkeeper::pin(const Manifest& manifest) {
+  check_manifest(manifest);
   for (const StoredObject& image : manifest.images) catalog_.pin(image.object, image.version, image.pieces);
 }
 
 void Bookkeeper::unpin(const Manifest& manifest) {
+  check_manifest(manifest);
   for (const StoredObject& image : manifest.images) {
-    if (!catalog_.unpin(image.object, image.pieces)) {
-      throw Error(ErrorCode::internal, text("the image of chunk ", image.object, " of step ", image.version,
-                                            " is given up by a checkpoint that does not hold it"));
-    }
+    const Version* held = catalog_.find(image.object, image.pieces);
+    if (held != nullptr && held->pins != 0) continue;
+    throw Error(ErrorCode::internal, text("the image of chunk ", image.object, " of step ", image.version,
+                                          " is given up by a checkpoint that does not hold it"));
   }
+  for (const StoredObject& image : manifest.images) catalog_.unpin(image.object, image.pieces);
   if (!failed_) pump();
 }
 
@@ -239,7 +260,6 @@ bool Bookkeeper::urgent() const {
 }
 
 bool Bookkeeper::recordable(const Version& version) const {
-  if (!opened_) return false;
   if (!jobs_.empty() && jobs_.front().kind == Kind::full) {
     const Commit& commit = jobs_.front().commit;
     return commit.applied() <= version.version && version.version <= commit.step;
@@ -251,19 +271,23 @@ bool Bookkeeper::recordable(const Version& version) const {
 void Bookkeeper::settle_images() {
   std::erase_if(recording_, [&](std::uint32_t chunk) {
     const Version* v = catalog_.chunks[chunk].recording;
-    const bool counts = v->recorded && durable_ && v->version <= *durable_ && opened_ &&
-                        flushes_.cover(v->record_paths, v->record_tick);
+    const bool counts =
+        v->recorded && durable_ && v->version <= *durable_ && flushes_.cover(v->record_paths, v->record_tick);
     if (counts) catalog_.trust(chunk);
     return counts;
   });
 }
 
 void Bookkeeper::place_gradients() {
-  if (!opened_) return;
   std::erase_if(slotless_, [&](const std::pair<std::uint32_t, Version*>& waiting) {
     const auto [gradient, version] = waiting;
+    if (!version->live) {
+      catalog_.record_ended(ObjectKind::gradient, gradient, version);
+      return true;
+    }
     version->slot = catalog_.free_slot(gradient, layout_.slots(ObjectKind::gradient, gradient));
     if (version->slot == Version::kNoSlot) return false;
+    --version->writing;
     queue_record(ObjectKind::gradient, gradient, version);
     return true;
   });

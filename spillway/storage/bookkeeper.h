@@ -135,7 +135,8 @@ class Bookkeeper {
   void adopt_image(const RecoveredObject& image);
   void take_back(std::uint32_t chunk, const StoredObject& image);
   void begin(const Recovered& before);
-  void check_pieces(std::span<const Piece> pieces, std::size_t most) const;
+  void check_pieces(ObjectKind kind, std::uint32_t object, std::span<const Piece> pieces) const;
+  void check_manifest(const Manifest& manifest) const;
   void check_open() const;
   void check_newer(std::uint32_t chunk, std::uint64_t version) const;
   void scan();

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 
 #include "spillway/base/error.h"
 #include "spillway/storage/bookkeeper.h"
@@ -27,6 +26,11 @@ void Bookkeeper::commit(const CommitRequest& request) {
   if (request.payload.size() > spec_.payload) {
     throw Error(ErrorCode::internal,
                 text("a commit carries ", request.payload.size(), " bytes; this journal's hold ", spec_.payload));
+  }
+  for (const std::uint32_t gradient : request.gradients) {
+    if (gradient < spec_.gradients.size()) continue;
+    throw Error(ErrorCode::internal, text("step ", request.step, " used gradient ", gradient, "; ",
+                                          spec_.gradients.size(), " were announced"));
   }
   if (failed_) return;
   Job job;
@@ -194,7 +198,7 @@ void Bookkeeper::finish_commit() {
   newest_slot_ = job.slot;
   const bool opens = job.kind == Kind::blank || job.kind == Kind::resume || job.kind == Kind::back;
   if (job.kind == Kind::blank || job.kind == Kind::back) held_.clear();
-  if (job.kind == Kind::back) catalog_.drop_gradients();
+  if (job.kind == Kind::back) catalog_.drop_gradients_but_of(generation_);
   if (opens) {
     opened_ = true;
     actions.push_back({.kind = Action::Kind::opened});

@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <bit>
 #include <new>
 
 #include "spillway/base/error.h"

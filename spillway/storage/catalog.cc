@@ -8,7 +8,7 @@ namespace {
 
 bool same(std::span<const Piece> a, std::span<const Piece> b) {
   // A place belongs to one version at a time.
-  return a.front().place == b.front().place;
+  return !a.empty() && !b.empty() && a.front().place == b.front().place;
 }
 
 }  // namespace
@@ -87,8 +87,10 @@ void Catalog::drop_gradient(std::uint32_t gradient, std::uint64_t version) {
   drop(gradient, [&](const Version& v) { return v.version == version; });
 }
 
-void Catalog::drop_gradients() {
-  for (std::uint32_t g = 0; g < gradients.size(); ++g) drop(g, [](const Version&) { return true; });
+void Catalog::drop_gradients_but_of(std::uint32_t generation) {
+  for (std::uint32_t g = 0; g < gradients.size(); ++g) {
+    drop(g, [&](const Version& v) { return v.generation != generation; });
+  }
 }
 
 std::uint32_t Catalog::free_slot(std::uint32_t gradient, std::uint32_t slots) const {
@@ -142,13 +144,11 @@ void Catalog::pin(std::uint32_t chunk, std::uint64_t version, std::span<const Pi
   if (found->pins++ == 0) chunks[chunk].pinned.push_back(found);
 }
 
-bool Catalog::unpin(std::uint32_t chunk, std::span<const Piece> pieces) {
+void Catalog::unpin(std::uint32_t chunk, std::span<const Piece> pieces) {
   Version* found = find(chunk, pieces);
-  if (found == nullptr || found->pins == 0) return false;
-  if (--found->pins != 0) return true;
+  if (--found->pins != 0) return;
   std::erase(chunks[chunk].pinned, found);
   settle(found);
-  return true;
 }
 
 std::vector<Version*> Catalog::take_released() {

@@ -62,8 +62,8 @@ class Catalog {
   void drop_written_before(std::uint32_t chunk, std::uint64_t version);
   /// Retires one version of a gradient, if it is held.
   void drop_gradient(std::uint32_t gradient, std::uint64_t version);
-  /// Retires all gradients.
-  void drop_gradients();
+  /// Retires the gradients that other generations wrote.
+  void drop_gradients_but_of(std::uint32_t generation);
 
   /// The slot for a new record of a gradient; kNoSlot when versions that are needed hold all of them.
   [[nodiscard]] std::uint32_t free_slot(std::uint32_t gradient, std::uint32_t slots) const;
@@ -74,8 +74,8 @@ class Catalog {
 
   /// A checkpoint holds the image of a chunk with these pieces, whether the run knows it or not.
   void pin(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces);
-  /// False when it was not pinned.
-  bool unpin(std::uint32_t chunk, std::span<const Piece> pieces);
+  /// The version is pinned.
+  void unpin(std::uint32_t chunk, std::span<const Piece> pieces);
   /// The version with these pieces; null when there is none.
   [[nodiscard]] Version* find(std::uint32_t chunk, std::span<const Piece> pieces) const;
 

@@ -21,8 +21,8 @@ namespace spillway::storage {
 class JournalListener {
  public:
   virtual ~JournalListener() = default;
-  /// The journal's first commit is durable: what the volumes held before is no longer needed, but for what was
-  /// recovered or pinned. Before that, no place that an earlier run may need is to be written.
+  /// The journal's first commit is durable, and so is everything that was recovered. Before that no piece is to be
+  /// written: what a killed process had written is visible, but a cut may take it back and make older places count.
   virtual void opened() = 0;
   /// The step is durable, and so are those before it.
   virtual void durable(std::uint64_t step) = 0;
@@ -56,12 +56,12 @@ class Journal {
   /// Goes back to a checkpoint, which stays pinned. Until opened() a cut brings back what was before.
   void open_at(const Manifest& manifest, const Recovered& before);
 
-  // Events.
+  // Events, from opened() on.
 
   /// Every piece of the image of a chunk was written (completed, not flushed): the result of step `version`. Versions
   /// of a chunk only rise. The places are the journal's until they are released.
   void image_written(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces);
-  /// The same for the gradient of a step. Durability::step only.
+  /// The same for the gradient of a step; its versions only rise, too. Durability::step only.
   void gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const Piece> pieces);
   /// The step has ended; it becomes durable when its gradients are (Durability::step), or with the next checkpoint.
   /// May come before the gradients it names.

@@ -14,7 +14,7 @@ constexpr Bytes kReadBytes = MiB;
 
 MetadataReader::MetadataReader(const JournalSpec& spec, Media& media, const RecoveryOptions& options)
     : layout_(spec), paths_(spec.paths), media_(media), options_(options) {
-  const Bytes block = std::max(kReadBytes, std::max(layout_.commit_bytes(), layout_.record_bytes()));
+  const Bytes block = std::max({std::min(kReadBytes, layout_.used()), layout_.commit_bytes(), layout_.record_bytes()});
   memory_.resize(block + kMetadataAlignment);
   void* start = memory_.data();
   std::size_t space = memory_.size();

@@ -71,8 +71,7 @@ class Recovery {
     reader_.records(ObjectKind::image,
                     [&](const RecordHead& head, const std::vector<Piece>& pieces, std::uint32_t slot) {
                       seen(head.generation);
-                      any_record_ = true;
-                      if (!out_.found) return;
+                      if (!out_.found) return check_begun(head);
                       check_not_newer(head);
                       if (!newest().in_line(head.generation, head.version)) return;
                       RecoveredObject& best = out_.images[head.object];
@@ -81,10 +80,19 @@ class Recovery {
                       have[head.object] = true;
                       best = {{head.object, head.version, pieces}, head.generation, slot};
                     });
-    if (any_record_ && !any_commit_) refuse("there are records of images, but no whole commit");
     for (std::uint32_t chunk = 0; chunk < have.size(); ++chunk) {
       if (!have[chunk]) missing(ObjectKind::image, chunk, text("of step ", newest().step, " or before"));
     }
+  }
+  /// A run that has committed nothing has at most one image of each chunk, all of one step.
+  void check_begun(const RecordHead& head) {
+    if (!any_commit_) refuse("there are records of images, but no whole commit");
+    if (head.generation != newest().generation) return;
+    if (first_step_ && *first_step_ != head.version) {
+      refuse(text("there are records of images of steps ", *first_step_, " and ", head.version,
+                  ", but no whole commit of a step"));
+    }
+    first_step_ = head.version;
   }
   /// With durable steps an image has a record only when its step is durable.
   void check_not_newer(const RecordHead& head) {
@@ -186,7 +194,8 @@ class Recovery {
   const RecoveryOptions& options_;
   MetadataReader reader_;
   Recovered out_;
-  bool any_commit_ = false, any_record_ = false;
+  bool any_commit_ = false;
+  std::optional<std::uint64_t> first_step_;  ///< of the images, where nothing is durable
   std::map<std::pair<std::uint64_t, std::uint32_t>, RecoveredCommit> commits_;  ///< by step and generation
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::size_t> needed_;       ///< gradient and step
 };
