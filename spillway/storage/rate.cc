@@ -25,7 +25,8 @@ void Rate::add(Direction direction, Bytes bytes, double seconds) {
 void Rate::Window::add(double bytes, double seconds) {
   open.bytes += bytes;
   open.seconds += seconds;
-  if (open.bytes < static_cast<double>(kEntryBytes) || open.seconds < kEntrySeconds) return;
+  if (open.bytes < static_cast<double>(kEntryBytes)) return;
+  if (open.seconds < kEntrySeconds && count >= kFewest) return;
   entries[count++ % kEntries] = std::exchange(open, {});
   if (count < kFewest) return;
   cost = mean();
@@ -33,15 +34,16 @@ void Rate::Window::add(double bytes, double seconds) {
 }
 
 double Rate::Window::mean() const noexcept {
+  std::array<Entry, kEntries> slowest = entries;
   const std::size_t used = std::min(count, kEntries);
-  Entry sum, best = entries[0], worst = entries[0];
-  for (std::size_t i = 0; i < used; ++i) {
-    sum.bytes += entries[i].bytes;
-    sum.seconds += entries[i].seconds;
-    if (entries[i].cost() < best.cost()) best = entries[i];
-    if (entries[i].cost() >= worst.cost()) worst = entries[i];
+  std::sort(slowest.begin(), slowest.begin() + used,
+            [](const Entry& a, const Entry& b) { return a.cost() > b.cost(); });
+  Entry sum;
+  for (std::size_t i = 1; i <= used / 2; ++i) {
+    sum.bytes += slowest[i].bytes;
+    sum.seconds += slowest[i].seconds;
   }
-  return (sum.seconds - best.seconds - worst.seconds) / (sum.bytes - best.bytes - worst.bytes);
+  return sum.cost();
 }
 
 }  // namespace spillway::storage

@@ -19,7 +19,8 @@ struct Speed {
 /// Bytes per second of a path that nobody knows anything of; only its ratio to others counts.
 inline constexpr double kAnySpeed = 500e6;
 
-/// The mean over a sliding window of busy time, without the best and the worst stretch in it: a drive that stops for
+/// The mean over the slower half of a sliding window of busy time. The faster half says little: a drive that has had a
+/// rest answers from its cache, and far above what it can keep up. Nor does the slowest stretch: a drive that stops for
 /// once is not a slow drive. Each direction has its own window and its own busy time, so that a phase of reading says
 /// nothing of writing; where both go on at once, the time counts for both, and each is as fast as the other lets it be.
 /// Pure: no clock, no lock, no allocation.
@@ -34,9 +35,10 @@ class Rate {
 
   [[nodiscard]] Speed speed() const noexcept { return {1 / read_.cost, 1 / write_.cost}; }
 
-  /// Bytes of one direction in an entry of the window, at least; and the seconds.
+  /// Bytes of one direction in an entry of the window, at least; and the seconds, which the first few may be short of:
+  /// they have only a guess to beat.
   static constexpr Bytes kEntryBytes = 8 * MiB;
-  static constexpr double kEntrySeconds = 0.01;
+  static constexpr double kEntrySeconds = 0.05;
   /// Entries in the window; as few as `kFewest` move the rate.
   static constexpr std::size_t kEntries = 8;
   static constexpr std::size_t kFewest = 4;

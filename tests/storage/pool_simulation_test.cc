@@ -198,7 +198,7 @@ TEST(PoolSimulation, BandwidthsAddWhenNothingWasKnown) {
     for (const bool writes_only : {true, false}) {
       Simulation simulation({.real = same_both_ways(rates), .expected = nothing, .writes_only = writes_only});
       simulation.run(5'000);
-      EXPECT_GT(simulation.run(5'000).of(sum_of(rates)), 0.95) << rates.size() << " paths, " << writes_only;
+      EXPECT_GT(simulation.run(5'000).of(sum_of(rates)), 0.9) << rates.size() << " paths, " << writes_only;
     }
   }
 }
@@ -257,7 +257,7 @@ TEST(PoolSimulation, APathThatStopsForAWhileComesBack) {
   simulation.set_speed(1, {1e6, 1e6});
   simulation.run(20);
   simulation.set_speed(1, {400e6, 400e6});
-  expect_settled(simulation, 3'000, 1000e6, 0.9);
+  expect_settled(simulation, 8'000, 1000e6, 0.9);
 }
 
 TEST(PoolSimulation, ReadsCountWhereWritesAreFaster) {
