@@ -242,6 +242,22 @@ TEST_F(JournalEventsTest, RefusesWrongUse) {
   EXPECT_ERROR(closed.open_resumed({}), ErrorCode::internal, "no step is durable");
 }
 
+TEST(JournalFlushesTest, AFullCommitFlushesOnceForAllItsImages) {
+  constexpr std::uint32_t kChunks = 30;
+  const JournalSpec spec{.run = "run", .paths = 1, .chunks = std::vector<ImageSpec>(kChunks)};
+  InstantMedia media(spec);
+  Diary diary;
+  Journal journal(spec, media, diary);
+  journal.open_fresh({});
+  journal.commit({.step = 5});
+  for (std::uint32_t c = 0; c < kChunks; ++c) {
+    EXPECT_EQ(media.syncs, 1);  // of the opening
+    journal.image_written(c, 5, std::vector<Piece>{{{0, c}, 4096, 0, 0}});
+  }
+  EXPECT_EQ(media.syncs, 4);  // and of the images, their records, the commit
+  EXPECT_EQ(diary.take(), (std::vector<std::string>{"opened", "durable 5"}));
+}
+
 TEST_F(CheckpointEventsTest, OnlyCheckpointsAreDurable) {
   const int writes = media_.writes;
   for (std::uint32_t step = 1; step < 4; ++step) {
