@@ -154,7 +154,10 @@ void Bookkeeper::image_written(std::uint32_t chunk, std::uint64_t version, std::
   catalog_.chunks[chunk].written.push_back(image);
   if (!listed_[chunk]) unrecorded_.push_back(chunk);
   listed_[chunk] = true;
-  if (urgent()) scan();
+  if (urgent() && recordable(*image)) {
+    flushes_.want(image->paths, image->tick);
+    if (gathered_ == catalog_.chunks.size()) want_epoch();
+  }
   pump();
 }
 
@@ -177,9 +180,10 @@ void Bookkeeper::gradient_written(std::uint32_t gradient, std::uint64_t version,
     catalog_.gradients[gradient].held.push_back(v);
     slotless_.emplace_back(gradient, v);
     ++v->writing;  // whoever drops it meanwhile leaves it to place_gradients
+    const bool first = slotless_.size() == 1;
     place_gradients();
+    if (first && !slotless_.empty()) scan();
   }
-  if (!slotless_.empty()) scan();
   pump();
 }
 
@@ -198,6 +202,7 @@ void Bookkeeper::checkpoint(CheckpointDone done) {
                                            : "a checkpoint is asked for before the first commit");
   }
   goal_ = Goal{*newest_, std::move(done)};
+  gathered_ = 0;
   if (failed_) return fail(failed_);
   const bool ahead = !durable_ || newest_->step > *durable_;
   const bool under_way = !jobs_.empty() && jobs_.back().commit.step == newest_->step && !jobs_.back().commit.nothing;
@@ -254,9 +259,25 @@ void Bookkeeper::scan() {
   finish_checkpoint();
 }
 
-bool Bookkeeper::urgent() const {
-  const bool full = !jobs_.empty() && (jobs_.front().kind == Kind::full || jobs_.front().kind == Kind::back);
-  return hurried_ || stalled_ || goal_ || full || !slotless_.empty();
+/// Whether it is worth a flush of its own that something goes on.
+bool Bookkeeper::urgent() {
+  const bool back = !jobs_.empty() && jobs_.front().kind == Kind::back;
+  return hurried_ || stalled_ || back || !slotless_.empty() || gathered();
+}
+
+/// Whether a step that is to be durable in images alone has all of them, written at least: then one flush does for all.
+bool Bookkeeper::gathered() {
+  const bool full = !jobs_.empty() && jobs_.front().kind == Kind::full;
+  if (!full && !goal_) return false;
+  const Commit& of = full ? jobs_.front().commit : goal_->commit;
+  const auto fits = [&](const Version* v) {
+    return v != nullptr && of.applied() <= v->version && v->version <= of.step;
+  };
+  for (; gathered_ < catalog_.chunks.size(); ++gathered_) {
+    const Catalog::Chunk& c = catalog_.chunks[gathered_];
+    if (!fits(c.trusted) && !fits(c.recording) && std::none_of(c.written.begin(), c.written.end(), fits)) return false;
+  }
+  return true;
 }
 
 bool Bookkeeper::recordable(const Version& version) const {

@@ -145,7 +145,8 @@ class Bookkeeper {
   void begin_image_records();
   void begin_image_record(std::uint32_t chunk);
   void want_epoch();
-  [[nodiscard]] bool urgent() const;
+  [[nodiscard]] bool urgent();
+  [[nodiscard]] bool gathered();
   [[nodiscard]] bool recordable(const Version& version) const;
   void finish_checkpoint();
   void answer_checkpoint();
@@ -197,6 +198,7 @@ class Bookkeeper {
   std::uint32_t newest_slot_ = Version::kNoSlot;  ///< of the durable commit
   bool stalled_ = false;                          ///< a commit waits for a slot
   bool hurried_ = false;
+  std::size_t gathered_ = 0;  ///< chunks known to have an image for the full commit or checkpoint under way
 
   std::vector<std::uint32_t> unrecorded_;                     ///< chunks with written images
   std::vector<bool> listed_;                                  ///< per chunk: it is in unrecorded_

@@ -67,6 +67,7 @@ void Bookkeeper::start_front() {
       flush_stage(job);
       break;
     case Kind::full:
+      gathered_ = 0;
       job.stage = Stage::recording;
       break;
     case Kind::redo:
@@ -196,6 +197,7 @@ void Bookkeeper::finish_commit() {
   Job job = std::move(jobs_.front());
   jobs_.pop_front();
   newest_slot_ = job.slot;
+  gathered_ = 0;
   const bool opens = job.kind == Kind::blank || job.kind == Kind::resume || job.kind == Kind::back;
   if (job.kind == Kind::blank || job.kind == Kind::back) held_.clear();
   if (job.kind == Kind::back) catalog_.drop_gradients_but_of(generation_);
