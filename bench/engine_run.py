@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
 
     config_of(arguments.shape, arguments.layers).save_pretrained(directory)
     words = ["--model", str(directory), "--init", "random", "--dataset", "none", "--output_dir", str(directory / "run"),
-             "--placement", arguments.placement, "--learning_rate", "1e-5"]  # fmt: skip
+             "--placement", arguments.placement, "--learning_rate", "1e-5", "--overwrite"]  # fmt: skip
     if arguments.storage:
         words += ["--storage", str(arguments.storage)]
     if arguments.dram_budget:
