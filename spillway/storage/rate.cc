@@ -25,8 +25,7 @@ void Rate::add(Direction direction, Bytes bytes, double seconds) {
 void Rate::Window::add(double bytes, double seconds) {
   open.bytes += bytes;
   open.seconds += seconds;
-  if (open.bytes < static_cast<double>(kEntryBytes)) return;
-  if (open.seconds < kEntrySeconds && count >= kFewest) return;
+  if (open.bytes < static_cast<double>(kEntryBytes) || open.seconds < kEntrySeconds) return;
   entries[count++ % kEntries] = std::exchange(open, {});
   if (count < kFewest) return;
   cost = mean();

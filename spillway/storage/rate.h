@@ -35,8 +35,7 @@ class Rate {
 
   [[nodiscard]] Speed speed() const noexcept { return {1 / read_.cost, 1 / write_.cost}; }
 
-  /// Bytes of one direction in an entry of the window, at least; and the seconds, which the first few may be short of:
-  /// they have only a guess to beat.
+  /// Bytes of one direction in an entry of the window, at least; and the seconds.
   static constexpr Bytes kEntryBytes = 8 * MiB;
   static constexpr double kEntrySeconds = 0.05;
   /// Entries in the window; as few as `kFewest` move the rate.

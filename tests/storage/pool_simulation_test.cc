@@ -197,7 +197,7 @@ TEST(PoolSimulation, BandwidthsAddWhenNothingWasKnown) {
     const std::vector<Speed> nothing(rates.size());
     for (const bool writes_only : {true, false}) {
       Simulation simulation({.real = same_both_ways(rates), .expected = nothing, .writes_only = writes_only});
-      simulation.run(5'000);
+      simulation.run(20'000);
       EXPECT_GT(simulation.run(5'000).of(sum_of(rates)), 0.9) << rates.size() << " paths, " << writes_only;
     }
   }
