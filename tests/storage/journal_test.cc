@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
 #include <mutex>
 #include <numeric>
@@ -23,10 +25,10 @@ struct Totals {
   std::uint64_t events = 0, restarts = 0, checkpoints = 0;
 };
 
-/// Runs a world for every seed; the first thing found wrong. SPILLWAY_SEEDS=N: so many instead.
+/// Runs a world for every seed; the first thing found wrong. SPILLWAY_SEEDS=N: more of them.
 std::string run(WorldSetup setup, std::uint32_t seeds, Totals& totals) {
   const char* more = std::getenv("SPILLWAY_SEEDS");
-  if (more != nullptr) seeds = static_cast<std::uint32_t>(std::atoi(more));
+  if (more != nullptr) seeds = std::max(seeds, static_cast<std::uint32_t>(std::atoi(more)));
   for (std::uint32_t seed = 0; seed < seeds; ++seed) {
     setup.seed = seed;
     setup.paths = 1 + seed % 3;
