@@ -1,7 +1,7 @@
 """A few steps of the engine on a model of a real shape; prints one JSON line.
 
-    engine_run.py --shape 0.5b --sequence 1024 --steps 4 [--layers N]
-                  [--placement path --storage DIR --dram-budget BYTES]
+engine_run.py --shape 0.5b --sequence 1024 --steps 4 [--layers N]
+              [--placement path --storage DIR --dram-budget BYTES]
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
 
     config_of(arguments.shape, arguments.layers).save_pretrained(directory)
     words = ["--model", str(directory), "--init", "random", "--dataset", "none", "--output_dir", str(directory / "run"),
-             "--placement", arguments.placement, "--learning_rate", "1e-5"]  # fmt: skip
+             "--placement", arguments.placement, "--learning_rate", "1e-5", "--overwrite"]  # fmt: skip
     if arguments.storage:
         words += ["--storage", str(arguments.storage)]
     if arguments.dram_budget:

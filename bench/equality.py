@@ -157,7 +157,8 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
 
 def compare(args: argparse.Namespace, directory: Path) -> dict[str, Any]:
     """One part, measured afresh."""
-    (directory / "profile.json").write_text(_engine.measure(str(directory)), encoding="utf-8")  # once for all sessions
+    profile = _engine.measure([str(directory)])  # once for all sessions
+    (directory / "profile.json").write_text(profile, encoding="utf-8")
     if args.part == "bf16":
         return compare_bf16(args, directory)
     return {

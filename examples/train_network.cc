@@ -127,9 +127,9 @@ class Training {
 
 int run(const std::string& directory, int steps) {
   spillway::Settings settings;
-  settings.storage = spillway::StorageOptions{.directory = directory};
+  settings.storage = spillway::StorageOptions{.directories = {directory}};
   settings.budget.dram = 64 * spillway::MiB;
-  settings.budget.path_capacity = spillway::GiB;
+  settings.budget.paths = {{.name = "path:0", .capacity = spillway::GiB}};
   settings.budget.placement = {.weight = 0, .state = 0, .grad = 0, .activation = 0};
   spillway::Engine engine(describe(), settings);
   std::printf("%zu parameters; %s of DRAM, %s on the path\n", static_cast<std::size_t>(engine.layout().parameters()),

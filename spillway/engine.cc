@@ -10,6 +10,7 @@
 #include "spillway/execute/gradients.h"
 #include "spillway/execute/loss.h"
 #include "spillway/execute/rows.h"
+#include "spillway/execute/store.h"
 #include "spillway/execute/team.h"
 #include "spillway/execute/tiers.h"
 #include "spillway/execute/trace.h"
@@ -19,6 +20,7 @@
 #include "spillway/state/checkpoint.h"
 #include "spillway/state/convert.h"
 #include "spillway/storage/path.h"
+#include "spillway/storage/pool.h"
 
 namespace spillway {
 namespace {
@@ -28,9 +30,10 @@ using plan::VisitKind;
 using state::BlockRole;
 using state::ComputeType;
 
-plan::Budget with_path(plan::Budget budget, const std::optional<StorageOptions>& storage) {
-  budget.has_path = storage.has_value();
-  return budget;
+const plan::Budget& checked(const plan::Budget& budget, const StorageOptions& storage) {
+  if (budget.paths.size() == storage.directories.size()) return budget;
+  throw Error(ErrorCode::bad_input, text("the budget names ", budget.paths.size(), " storage paths, the settings ",
+                                         storage.directories.size(), " directories"));
 }
 
 std::size_t find_block(const state::Layout& layout, BlockRole role) {
@@ -43,8 +46,9 @@ std::size_t find_block(const state::Layout& layout, BlockRole role) {
 /// What exists between start() and close().
 struct Running {
   memory::Arena arena;
-  std::unique_ptr<storage::Path> path;
-  execute::Extents extents;
+  std::vector<std::unique_ptr<storage::Path>> paths;
+  std::unique_ptr<storage::Pool> pool;
+  std::unique_ptr<execute::Store> store;
   std::unique_ptr<execute::Team> team;
   std::unique_ptr<execute::EmbeddingRows> rows;
   std::unique_ptr<execute::Updater> updater;
@@ -74,7 +78,7 @@ class Engine::Impl {
       : description_(std::move(description)),
         settings_(std::move(settings)),
         layout_(description_.blocks, description_.chunk_elements),
-        budget_(with_path(settings_.budget, settings_.storage)),
+        budget_(checked(settings_.budget, settings_.storage)),
         plan_(plan::make_plan(description_, layout_, budget_, settings_.rates)),
         embedding_(find_block(layout_, BlockRole::embedding)) {}
 
@@ -83,10 +87,13 @@ class Engine::Impl {
   void start() {
     auto run = std::make_unique<Running>();
     const auto& schedule = plan_.schedule;
-    if (settings_.storage) run->path = open_path();
+    for (std::size_t p = 0; p < budget_.paths.size(); ++p) run->paths.push_back(open_path(p));
     run->arena = memory::Arena(plan_.arena);
-    if (run->path) run->path->register_memory(run->arena.span());
-    run->extents = execute::reserve_extents(plan_, description_, layout_, run->path.get());
+    for (const auto& path : run->paths) path->register_memory(run->arena.span());
+    if (plan_.path_bytes > 0) {
+      run->pool = std::make_unique<storage::Pool>(members(run->paths));
+      run->store = std::make_unique<execute::Store>(plan_, description_, layout_, *run->pool);
+    }
     run->team = std::make_unique<execute::Team>(std::max(1U, settings_.threads));
     auto* arena = run->arena.data();
     if (embedding_ != kNone) {
@@ -98,9 +105,8 @@ class Engine::Impl {
     run->updater = std::make_unique<execute::Updater>(schedule, layout_, description_.type, arena, run->rows.get());
     run->gradients =
         std::make_unique<execute::Gradients>(schedule, layout_, description_.type, arena, run->rows.get(), *run->team);
-    run->tiers =
-        std::make_unique<execute::Tiers>(plan_, layout_, description_.type, run->extents, arena, run->path.get());
-    run->executor = std::make_unique<execute::Executor>(schedule, run->extents, arena, run->path.get(), *run->updater);
+    run->tiers = std::make_unique<execute::Tiers>(plan_, layout_, description_.type, arena, run->store.get());
+    run->executor = std::make_unique<execute::Executor>(schedule, arena, run->store.get(), *run->updater);
     running_ = std::move(run);
     filled_.assign(layout_.chunks().size(), false);
     edited_ = kNone;
@@ -373,18 +379,37 @@ class Engine::Impl {
     const auto& run = running();
     out["arena_bytes"] = run.arena.size();
     out["stall_seconds"] = run.executor->stalls();
-    if (run.path) {
-      const auto c = run.path->counters();
-      out["paths"][budget_.path_name] = {{"read", c.read},
-                                         {"written", c.written},
-                                         {"busy_seconds", c.busy_seconds},
-                                         {"read_seconds", c.read_seconds},
-                                         {"write_seconds", c.write_seconds},
-                                         {"direct", run.path->direct()},
-                                         {"notice", run.path->notice()},
-                                         {"volume", run.path->volume().string()}};
+    for (std::size_t p = 0; p < run.paths.size(); ++p) {
+      const auto& path = *run.paths[p];
+      const auto c = path.counters();
+      out["paths"][budget_.paths[p].name] = {{"read", c.read},
+                                             {"written", c.written},
+                                             {"busy_seconds", c.busy_seconds},
+                                             {"read_seconds", c.read_seconds},
+                                             {"write_seconds", c.write_seconds},
+                                             {"direct", path.direct()},
+                                             {"notice", path.notice()},
+                                             {"volume", path.volume().string()}};
     }
+    add_pool(out);
     return out.dump();
+  }
+
+  /// Measured rates, and the paths that were taken out.
+  void add_pool(nlohmann::json& out) const {
+    const auto* pool = running().pool.get();
+    if (pool == nullptr) return;
+    const auto states = pool->paths();
+    for (std::size_t p = 0; p < states.size(); ++p) {
+      auto& path = out["paths"][budget_.paths[p].name];
+      path["read_rate"] = states[p].speed.read;
+      path["write_rate"] = states[p].speed.write;
+      path["used"] = states[p].capacity - states[p].free;
+    }
+    out["outages"] = nlohmann::json::array();
+    for (const auto& outage : pool->outages()) {
+      out["outages"].push_back({{"path", budget_.paths[outage.path].name}, {"reason", outage.reason}});
+    }
   }
 
   std::string timeline() const { return execute::trace(plan_, layout_, running().executor->last_times()); }
@@ -401,15 +426,28 @@ class Engine::Impl {
   const plan::Plan plan_;
 
  private:
-  std::unique_ptr<storage::Path> open_path() const {
+  std::unique_ptr<storage::Path> open_path(std::size_t number) const {
     storage::PathOptions options;
-    options.directory = settings_.storage->directory;
-    options.capacity = plan_.path_bytes;
+    options.name = std::to_string(number);
+    options.directory = settings_.storage.directories[number];
+    options.capacity = plan_.volumes[number];
     options.run = settings_.run;
-    options.overwrite = settings_.storage->overwrite;
+    options.overwrite = settings_.storage.overwrite;
     auto path = std::make_unique<storage::Path>(options);
-    if (!settings_.storage->keep) path->remove_on_close();
+    if (!settings_.storage.keep) path->remove_on_close();
     return path;
+  }
+
+  std::vector<storage::PoolPath> members(const std::vector<std::unique_ptr<storage::Path>>& paths) const {
+    std::vector<storage::PoolPath> out;
+    for (std::size_t p = 0; p < paths.size(); ++p) {
+      const auto rates = p < settings_.rates.paths.size() ? settings_.rates.paths[p] : plan::PathRates{};
+      out.push_back({.path = paths[p].get(),
+                     .capacity = plan_.volumes[p],
+                     .expected = {.read = rates.read, .write = rates.write},
+                     .name = budget_.paths[p].name});
+    }
+    return out;
   }
 
   std::byte* at(plan::Index buffer) const {

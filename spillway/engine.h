@@ -33,16 +33,16 @@
 namespace spillway {
 
 struct StorageOptions {
-  std::filesystem::path directory;  ///< must exist; the volume is created in it
-  bool overwrite = false;           ///< replace a volume that belongs to another run
-  bool keep = false;                ///< leave the volume behind when the engine closes
+  std::vector<std::filesystem::path> directories;  ///< as in plan::Budget::paths; must exist, each gets a volume
+  bool overwrite = false;                          ///< replace volumes that belong to another run
+  bool keep = false;                               ///< leave the volumes behind when the engine closes
 };
 
 struct Settings {
   plan::Budget budget;
   plan::Rates rates;
-  std::optional<StorageOptions> storage;
-  std::string run = "spillway";  ///< identity of the run, written into the volume
+  StorageOptions storage;
+  std::string run = "spillway";  ///< identity of the run, written into the volumes
   unsigned threads = 1;          ///< threads of compute kernels (loss, gradients), the caller included
   bool trace = false;            ///< keep the tasks' times for timeline()
 };
@@ -94,7 +94,7 @@ class Engine {
   [[nodiscard]] std::string plan_json() const;
   [[nodiscard]] const state::Layout& layout() const;
 
-  /// Maps the arena, creates the volume, starts the lanes. All weights and moments are zero.
+  /// Maps the arena, creates the volumes, starts the lanes. All weights and moments are zero.
   void start();
   /// Waits for the lanes and gives everything back. Called by the destructor, too.
   void close();

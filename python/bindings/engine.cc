@@ -61,9 +61,10 @@ spillway::Settings parse_settings(const std::string& text) {
       text, profile.empty() ? spillway::machine::Profile{} : spillway::machine::from_json(profile.dump(), "profile"));
   out.threads = json.value("threads", 1U);
   out.run = json.value("run", out.run);
-  if (out.budget.has_path) {
-    out.storage = spillway::StorageOptions{json["storage"][0].at("directory").get<std::string>(),
-                                           json.value("overwrite", false), json.value("keep", false)};
+  out.storage.overwrite = json.value("overwrite", false);
+  out.storage.keep = json.value("keep", false);
+  for (const auto& path : json.value("storage", nlohmann::json::array())) {
+    out.storage.directories.emplace_back(path.at("directory").get<std::string>());
   }
   return out;
 }

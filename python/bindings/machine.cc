@@ -1,5 +1,6 @@
 // Facts about this machine and this process.
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "module.h"
 #include "spillway/machine/measure.h"
@@ -22,12 +23,13 @@ void bind_machine(nb::module_& module) {
       "Highest resident bytes of this process since its start or the last reset_peak_resident().");
   module.def(
       "measure",
-      [](const std::string& directory, double seconds) {
+      [](const std::vector<std::string>& directories, double seconds) {
         const nb::gil_scoped_release release;
-        return spillway::machine::to_json(spillway::machine::measure(directory, seconds));
+        const std::vector<std::filesystem::path> paths(directories.begin(), directories.end());
+        return spillway::machine::to_json(spillway::machine::measure(paths, seconds));
       },
-      nb::arg("directory"), nb::arg("seconds") = 0.4,
-      "This machine's profile as JSON; `directory`: where the storage path's rates are measured, or empty.");
+      nb::arg("directories"), nb::arg("seconds") = 0.4,
+      "This machine's profile as JSON; `directories`: where the storage paths' rates are measured.");
   module.def(
       "check_profile",
       [](const std::string& text, const std::string& source) {

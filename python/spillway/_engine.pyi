@@ -97,8 +97,8 @@ def peak_resident() -> int: ...
 def reset_peak_resident() -> bool:
     """Starts peak_resident() anew from the present; False where the kernel refuses."""
 
-def measure(directory: str, seconds: float = 0.4) -> str:
-    """This machine's profile as JSON; `directory`: where the storage path's rates are measured, or empty."""
+def measure(directories: list[str], seconds: float = 0.4) -> str:
+    """This machine's profile as JSON; `directories`: where the storage paths' rates are measured."""
 
 def check_profile(text: str, source: str) -> str:
     """A profile checked and completed; ValueError names the key."""

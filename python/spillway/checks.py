@@ -98,8 +98,12 @@ def check_fields(config: Config) -> None:
 def check_places(config: Config) -> None:
     if not config.storage and any(place in config.placement for place in ("path", "%")):
         raise InputError(f"storage: placement {config.placement} puts bytes on a path, but no storage is given")
+    seen: set[str] = set()
     for path in config.storage:
         directory = Path(path.directory)
+        if (real := os.path.realpath(directory)) in seen:
+            raise InputError(f"storage: {directory} is given twice; each path needs a directory of its own")
+        seen.add(real)
         if not directory.is_dir():
             raise InputError(f"storage: there is no directory {directory}; create it, or name another")
         if not os.access(directory, os.W_OK | os.X_OK):

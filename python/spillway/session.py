@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from spillway.protocol import Batch, PathBytes, StepResult, WorkShape
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-HOLES = 24 * 2**20  # bytes by which the heap grows in one step at most, as seen
+HOLES = 24 * 2**20  # bytes by which the heap grows in one visit at most, as seen
 MAX_SHARD = 5 * 10**9  # bytes of a safetensors file
 STATE = "spillway"  # subdirectory of a checkpoint
 
@@ -81,7 +81,9 @@ class Session:
             else:
                 names = stored_names(self._description, self._source, self._skeleton.model.base_model_prefix)
                 self._engine.load_weights(str(self._source), names)
-        self._stream = Stream(self._skeleton, self._engine, self._config.seed, self._unneeded)
+        self._stream = Stream(
+            self._skeleton, self._engine, self._config.seed, self._unneeded, after_visit=self._keep_to_plan
+        )
         self._path_bytes = self._paths()
 
     def step(self, batches: Sequence[Batch], learning_rate: float) -> StepResult:
@@ -91,7 +93,6 @@ class Session:
         with translated():
             outcome = self._running().step(arrange(batches), self._update(learning_rate), self._calls)
         self._calls += 1
-        self._keep_to_plan()
         self._steps = int(outcome.update["step"])
         return StepResult(
             loss_sum=outcome.loss_sum,
@@ -189,7 +190,7 @@ class Session:
         return {name: {"read": path["read"], "written": path["written"]} for name, path in paths.items()}
 
     def _keep_to_plan(self) -> None:
-        """Rows of many lengths wear holes into the heap; before they cost more than was planned they are given back."""
+        """Products of many shapes wear holes into the heap; before these exceed the plan they are given back."""
         planned = self.plan["tiers"][0]["planned_peak"]
         if planned and heap.resident() > planned - HOLES:
             heap.give_back()

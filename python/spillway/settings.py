@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from spillway.hf import heap
 if TYPE_CHECKING:
     from spillway.config import Config
     from spillway.hf.rehearse import Rehearsed
+    from spillway.values import StoragePath
 
 MARGIN = 0.1  # of what is free, left alone when no budget is given
 MEASURE_SECONDS = 0.3  # for each rate of the machine
@@ -29,8 +32,8 @@ def engine_settings(config: Config, rehearsed: Rehearsed) -> dict[str, Any]:
         "work_bytes": rehearsed.work_bytes,
         "placement": placement_shares(config.placement),
         "window": config.window or 0,
-        "storage": [storage(path.directory, path.capacity) for path in config.storage],
-        "profile": profile(config.profile, config.storage[0].directory if config.storage else ""),
+        "storage": storage(config.storage),
+        "profile": profile(config.profile, [path.directory for path in config.storage]),
         "seconds": rehearsed.seconds,
         "threads": torch.get_num_threads(),
         "run": str(Path(config.output_dir).absolute()),
@@ -77,26 +80,41 @@ def percentage(place: str, text: str) -> float:
     return share
 
 
-def storage(directory: str, capacity: int | None) -> dict[str, Any]:
-    """One storage path; without a capacity, what is free there less a margin."""
+def storage(paths: Sequence[StoragePath]) -> list[dict[str, Any]]:
+    """Directories and bytes of the storage paths. Those of a file system that name no capacity share what the others
+    leave there, less a margin.
+    """
+    devices = [look_at(path.directory) for path in paths]
+    out = []
+    for path, (device, free) in zip(paths, devices, strict=True):
+        beside = [other.capacity for other, (where, _) in zip(paths, devices, strict=True) if where == device]
+        taken = sum(capacity for capacity in beside if capacity is not None)
+        left = max(0, int(free * (1 - MARGIN)) - taken) // max(1, beside.count(None))
+        out.append({"directory": path.directory, "capacity": path.capacity or left})
+    return out
+
+
+def look_at(directory: str) -> tuple[int, int]:
+    """The file system a directory is on, and bytes free there."""
     try:
-        free = shutil.disk_usage(directory).free
+        return os.stat(directory).st_dev, shutil.disk_usage(directory).free
     except OSError as error:
         raise InputError(f"storage: {directory}: {error.strerror}; it must be a directory that exists") from error
-    return {"directory": directory, "capacity": capacity or int(free * (1 - MARGIN))}
 
 
-def profile(path: str | None, storage_directory: str = "") -> dict[str, Any]:
-    """Rates of the machine: from a file, or measured now, with those of the storage path (see machine/measure.h)."""
+def profile(path: str | None, storage_directories: Sequence[str] = ()) -> dict[str, Any]:
+    """Rates of the machine: from a file, or measured now, with those of the storage paths (see machine/measure.h)."""
     from spillway import _engine
 
     try:
         if path is None:
-            text = _engine.measure(storage_directory, MEASURE_SECONDS)
+            text = _engine.measure(list(storage_directories), MEASURE_SECONDS)
         else:
             text = _engine.check_profile(Path(path).read_text(encoding="utf-8"), path)
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{'profile' if path else 'storage'}: {path or storage_directory}: {error}") from error
+        raise InputError(
+            f"{'profile' if path else 'storage'}: {path or ', '.join(storage_directories)}: {error}"
+        ) from error
     except ValueError as error:
         raise InputError(f"profile: {error}") from error
     return dict(json.loads(text))

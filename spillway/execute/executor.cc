@@ -11,9 +11,28 @@ using plan::Phase;
 using plan::Task;
 using plan::TaskKind;
 
-Executor::Executor(const plan::Schedule& schedule, Extents extents, std::byte* arena, storage::Path* path,
-                   UpdateWork& work)
-    : schedule_(schedule), extents_(std::move(extents)), arena_(arena), path_(path), work_(work) {
+namespace {
+
+Field field_of(TaskKind kind) {
+  switch (kind) {
+    case TaskKind::read_weight:
+    case TaskKind::write_weight:
+      return Field::weight;
+    case TaskKind::read_state:
+    case TaskKind::write_state:
+      return Field::state;
+    case TaskKind::read_grad:
+    case TaskKind::write_grad:
+      return Field::grad;
+    default:
+      return Field::activation;
+  }
+}
+
+}  // namespace
+
+Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work)
+    : schedule_(schedule), arena_(arena), store_(store), work_(work) {
   const auto n = schedule.tasks.size();
   same_.resize(n);
   next_.resize(n);
@@ -28,7 +47,7 @@ Executor::Executor(const plan::Schedule& schedule, Extents extents, std::byte* a
   last_times_.assign(n, {});
   visit_ready_.assign(schedule.visits.size(), 0);
   updates_.reserve(n);
-  for (auto* list : {&skipped_, &caller_transfers_, &update_transfers_, &path_transfers_}) list->reserve(n);
+  for (auto* list : {&skipped_, &caller_transfers_, &update_transfers_}) list->reserve(n);
   visit_ = schedule.visits.size();
   update_thread_ = std::thread([this] { update_lane(); });
 }
@@ -245,20 +264,16 @@ void Executor::throw_failure() {
 void Executor::launch(std::vector<Start>& transfers) {
   for (const auto& start : transfers) {
     const auto& task = schedule_.tasks[start.task];
-    const auto kind = task.kind;
-    const auto& offsets = kind == TaskKind::read_weight || kind == TaskKind::write_weight ? extents_.weight
-                          : kind == TaskKind::read_state || kind == TaskKind::write_state ? extents_.state
-                          : kind == TaskKind::read_grad || kind == TaskKind::write_grad   ? extents_.grad
-                                                                                          : extents_.activation;
     try {
-      path_->start({.direction = task.lane == Lane::read ? storage::Direction::read : storage::Direction::write,
-                    .memory = arena_ + schedule_.buffers[task.buffer].offset + task.buffer_offset,
-                    .bytes = task.bytes,
-                    .offset = offsets[task.subject],
-                    .deadline = start.instance * schedule_.positions + task.deadline,
-                    .done = &Executor::transfer_done,
-                    .context = this,
-                    .token = start.instance * schedule_.tasks.size() + start.task});
+      store_->start({.direction = task.lane == Lane::read ? storage::Direction::read : storage::Direction::write,
+                     .field = field_of(task.kind),
+                     .subject = task.subject,
+                     .memory = arena_ + schedule_.buffers[task.buffer].offset + task.buffer_offset,
+                     .bytes = task.bytes,
+                     .deadline = start.instance * schedule_.positions + task.deadline,
+                     .done = &Executor::transfer_done,
+                     .context = this,
+                     .token = start.instance * schedule_.tasks.size() + start.task});
     } catch (...) {
       const std::lock_guard lock(mutex_);
       fail(std::current_exception());
@@ -271,19 +286,20 @@ void Executor::launch(std::vector<Start>& transfers) {
 void Executor::transfer_done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept {
   auto& self = *static_cast<Executor*>(context);
   const Start start{token / self.schedule_.tasks.size(), static_cast<Index>(token % self.schedule_.tasks.size())};
+  thread_local std::vector<Start> ready;  // several paths end transfers at once; grows to its size and stays
   std::unique_lock lock(self.mutex_);
   self.bank(start.instance).times[start.task].end = self.now();
-  self.path_transfers_.clear();
-  if (error) {
+  if (error) {  // may come from within launch(): `ready` is in use
     self.fail(error);
   } else if (!self.failure_) {
+    ready.clear();
     self.skipped_.clear();
-    self.end_task(start, self.path_transfers_);
+    self.end_task(start, ready);
+    lock.unlock();
+    self.launch(ready);
+    lock.lock();
   }
   // Counted down last: the destructor may run as soon as nothing is in flight.
-  lock.unlock();
-  self.launch(self.path_transfers_);
-  lock.lock();
   if (--self.in_flight_ == 0) self.idle_.notify_all();
 }
 

@@ -1,7 +1,7 @@
 // The schedule on the machine: lanes that run its tasks, and the caller who computes.
 //
 // The caller is the compute lane: begin() starts an instance, next() waits for a visit's bytes, done() lets its
-// followers go. Reads and writes go to the path's own thread, updates to one update thread, which the caller helps
+// followers go. Reads and writes go to the paths' own threads, updates to one update thread, which the caller helps
 // while it waits. No lock is held while anything runs. The first error of any lane is kept and thrown by the next wait.
 #pragma once
 
@@ -17,16 +17,10 @@
 #include <thread>
 #include <vector>
 
+#include "spillway/execute/store.h"
 #include "spillway/plan/schedule.h"
-#include "spillway/storage/path.h"
 
 namespace spillway::execute {
-
-/// Where the transfers of the schedule go on the path; offsets in the volume.
-struct Extents {
-  std::vector<Bytes> weight, state, grad;  ///< by chunk
-  std::vector<Bytes> activation;           ///< by border
-};
 
 /// The arithmetic of an update, in tiles that several threads may take. Calls must not throw.
 class UpdateWork {
@@ -51,8 +45,8 @@ struct Times {
 
 class Executor {
  public:
-  /// `path` may be null when no task is a transfer. All references must outlive the executor.
-  Executor(const plan::Schedule& schedule, Extents extents, std::byte* arena, storage::Path* path, UpdateWork& work);
+  /// `store` may be null when no task is a transfer. All references must outlive the executor.
+  Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -117,9 +111,8 @@ class Executor {
   [[nodiscard]] std::string cause_of_wait(const plan::Visit& visit) const;  // locked
 
   const plan::Schedule& schedule_;
-  const Extents extents_;
   std::byte* const arena_;
-  storage::Path* const path_;
+  Store* const store_;
   UpdateWork& work_;
   const std::chrono::steady_clock::time_point epoch_ = std::chrono::steady_clock::now();
   std::vector<std::vector<Index>> same_, next_;  ///< followers within an instance and in the next
@@ -135,8 +128,8 @@ class Executor {
   ActiveUpdate active_;
   std::atomic<std::size_t> next_tile_{0};
   std::vector<Start> skipped_;
-  std::vector<Start> caller_transfers_, update_transfers_, path_transfers_;  ///< one per calling thread
-  std::size_t in_flight_ = 0;                                                ///< transfers handed to the path
+  std::vector<Start> caller_transfers_, update_transfers_;  ///< one per calling thread
+  std::size_t in_flight_ = 0;                               ///< transfers handed to the path
   std::exception_ptr failure_;
   bool stop_ = false;
   std::vector<Times> last_times_;

@@ -1,4 +1,4 @@
-// Chunks where they live: extents on the path, resident buffers in the arena, and one chunk at a time in between.
+// Chunks where they live: on the paths, resident buffers in the arena, and one chunk at a time in between.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,11 @@
 
 namespace spillway::execute {
 
-/// Reserves the plan's extents on the path.
-[[nodiscard]] Extents reserve_extents(const plan::Plan& plan, const plan::Description& description,
-                                      const state::Layout& layout, storage::Path* path);
-
 /// Reads and writes whole chunks between steps. Not for use while an instance runs.
 class Tiers {
  public:
-  Tiers(const plan::Plan& plan, const state::Layout& layout, state::ComputeType type, const Extents& extents,
-        std::byte* arena, storage::Path* path);
+  /// `store` may be null when everything is resident.
+  Tiers(const plan::Plan& plan, const state::Layout& layout, state::ComputeType type, std::byte* arena, Store* store);
 
   /// Copies a chunk's weight and state out of or into its tiers; a null pointer leaves that group alone. Pointers are
   /// aligned to 4096 and hold chunk.elements elements.
@@ -29,14 +25,12 @@ class Tiers {
  private:
   [[nodiscard]] std::byte* resident_weight(std::size_t chunk) const;
   [[nodiscard]] std::byte* resident_state(std::size_t chunk) const;
-  void move(storage::Direction direction, std::byte* memory, Bytes bytes, Bytes offset);
 
   const plan::Plan& plan_;
   const state::Layout& layout_;
   const state::FieldBytes bytes_;
-  const Extents& extents_;
   std::byte* const arena_;
-  storage::Path* const path_;
+  Store* const store_;
 };
 
 }  // namespace spillway::execute

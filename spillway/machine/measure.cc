@@ -2,10 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "spillway/machine/calibrate.h"
 #include "spillway/machine/facts.h"
 #include "spillway/memory/arena.h"
 #include "spillway/storage/path.h"
+#include "spillway/sys/device_id.h"
 
 namespace spillway::machine {
 namespace {
@@ -34,7 +37,27 @@ class Folder {
   std::filesystem::path path_;
 };
 
+/// Paths on one file system.
+struct Device {
+  sys::DeviceId id;
+  PathProfile rates;  ///< of one path alone
+  std::vector<std::size_t> paths;
+};
+
+/// What each of `paths` paths on a device gets when they all work.
+PathProfile shared(const PathProfile& rates, std::size_t paths, std::string name) {
+  const auto share = 1.0 / static_cast<double>(paths);
+  return {.name = std::move(name),
+          .read_bytes_per_second = rates.read_bytes_per_second * share,
+          .write_bytes_per_second = rates.write_bytes_per_second * share,
+          .mixed_bytes_per_second = rates.mixed_bytes_per_second * share,
+          .cores_at_full_speed = rates.cores_at_full_speed * share};
+}
+
+/// Rates of 0 where there is too little space to measure.
 PathProfile measure_path(const std::filesystem::path& directory, double seconds) {
+  std::error_code unknown;
+  if (std::filesystem::space(directory, unknown).available < kLeastFree || unknown) return {};
   const Folder folder(directory);
   const memory::Arena memory(kPathMemory);
   storage::PathOptions options;
@@ -50,15 +73,22 @@ PathProfile measure_path(const std::filesystem::path& directory, double seconds)
 
 }  // namespace
 
-Profile measure(const std::filesystem::path& directory, double seconds) {
+Profile measure(std::span<const std::filesystem::path> directories, double seconds) {
   auto out = facts();
   {
     const memory::Arena memory(kUpdateMemory);
     out.update_elements_per_second = calibrate_update(memory.span(), seconds);
   }
-  std::error_code unknown;
-  if (!directory.empty() && std::filesystem::space(directory, unknown).available >= kLeastFree && !unknown) {
-    out.paths.push_back(measure_path(directory, seconds));
+  std::vector<Device> devices;
+  for (std::size_t p = 0; p < directories.size(); ++p) {
+    const auto id = sys::whole_device(sys::device_of(directories[p]));
+    auto device = std::ranges::find(devices, id, &Device::id);
+    if (device == devices.end()) device = devices.insert(device, {id, measure_path(directories[p], seconds), {}});
+    device->paths.push_back(p);
+  }
+  out.paths.resize(directories.size());
+  for (const auto& device : devices) {
+    for (const auto p : device.paths) out.paths[p] = shared(device.rates, device.paths.size(), std::to_string(p));
   }
   return out;
 }

@@ -27,29 +27,51 @@ struct Placement {
   std::optional<double> weight, state, grad, activation;
 };
 
+/// A storage path as the planner sees it.
+struct PathBudget {
+  std::string name = "path:0";
+  Bytes capacity = 0;
+};
+
 /// Budgets in bytes.
 struct Budget {
   Bytes dram = 0;     ///< for the whole process
   Bytes process = 0;  ///< interpreter, libraries and the rest that is there before the arena
   Bytes work = 0;     ///< PyTorch's working set, rehearsed
-  bool has_path = false;
-  Bytes path_capacity = 0;
-  std::string path_name = "path:0";
+  std::vector<PathBudget> paths;
   Placement placement;
   std::uint64_t window = 0;  ///< blocks in flight in backward; 0 = the planner decides
+
+  [[nodiscard]] bool has_path() const noexcept { return !paths.empty(); }
+};
+
+/// Bytes per second of one path. 0 = unknown.
+struct PathRates {
+  double read = 0, write = 0;  ///< one direction alone
+  double mixed = 0;            ///< both directions at once, summed
 };
 
 /// Rates of the machine: bytes and elements per second, seconds per visit at the largest step. 0 = unknown.
 struct Rates {
   unsigned cores = 1;
-  double read = 0, write = 0;                  ///< one direction alone
-  double mixed = 0;                            ///< both directions at once, summed
+  std::vector<PathRates> paths;                ///< as in Budget::paths; fewer: the rest is unknown
   double update = 0;                           ///< elements per second, one thread
-  double io_cores = 0.1;                       ///< cores that the path's thread keeps busy at full speed
+  double io_cores = 0.1;                       ///< cores that the paths' threads keep busy at full speed
   double forward = 0, backward = 0;            ///< one layer block of average size, all micro-batches
   double head_loss = 0, head_gradient = 0;     ///< one slice, all micro-batches
   double tail_forward = 0, tail_backward = 0;  ///< the last layer block when a head follows
   double between = 0;                          ///< once a step: prologue, embedding, hand-over
+
+  /// All paths together: pieces are dealt so that they finish at the same time.
+  [[nodiscard]] PathRates storage() const noexcept {
+    PathRates sum;
+    for (const auto& path : paths) {
+      sum.read += path.read;
+      sum.write += path.write;
+      sum.mixed += path.mixed;
+    }
+    return sum;
+  }
 };
 
 }  // namespace spillway::plan

@@ -98,10 +98,8 @@ Budget parse_budget(const std::string& input) {
   out.placement = {parse_share(placement, "weight"), parse_share(placement, "state"), parse_share(placement, "grad"),
                    parse_share(placement, "activation")};
   const auto storage = get<json>(object, "storage", json::array());
-  if (storage.size() > 1) throw Error(ErrorCode::unsupported, "more than one storage path is not available yet");
-  if (!storage.empty()) {
-    out.has_path = true;
-    out.path_capacity = count(storage[0], "capacity");
+  for (std::size_t p = 0; p < storage.size(); ++p) {
+    out.paths.push_back({.name = text("path:", p), .capacity = count(storage[p], "capacity")});
   }
   return out;
 }
@@ -112,12 +110,13 @@ Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   Rates out;
   out.cores = std::max(1U, profile.cores);
   out.update = profile.update_elements_per_second;
-  if (!profile.paths.empty()) {
-    const auto& path = profile.paths.front();
-    out.read = path.read_bytes_per_second;
-    out.write = path.write_bytes_per_second;
-    out.mixed = path.mixed_bytes_per_second;
-    out.io_cores = path.cores_at_full_speed;
+  out.io_cores = 0;
+  const auto used = std::min(profile.paths.size(), get<json>(object, "storage", json::array()).size());
+  for (const auto& path : std::span(profile.paths).first(used)) {
+    out.paths.push_back({.read = path.read_bytes_per_second,
+                         .write = path.write_bytes_per_second,
+                         .mixed = path.mixed_bytes_per_second});
+    out.io_cores += path.cores_at_full_speed;
   }
   out.forward = rate(seconds, "forward", 0);
   out.backward = rate(seconds, "backward", 0);

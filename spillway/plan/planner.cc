@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 
 #include "spillway/base/error.h"
@@ -11,6 +12,9 @@ namespace spillway::plan {
 namespace {
 
 using state::BlockRole;
+
+/// A backlog of writes may take some steps to show.
+constexpr unsigned kSimulatedSteps = 8;
 
 enum class Group : std::uint8_t { weight, activation, grad, state };
 
@@ -55,7 +59,7 @@ class Planner {
   }
 
   void check_placement() const {
-    if (budget_.has_path) return;
+    if (budget_.has_path()) return;
     for (const auto group : {Group::weight, Group::activation, Group::grad, Group::state}) {
       if (wish(group).value_or(1) < 1) {
         throw Error(ErrorCode::bad_input,
@@ -123,7 +127,7 @@ class Planner {
     auto residency = nothing();
     free_.clear();
     for (const auto group : {Group::weight, Group::activation, Group::grad, Group::state}) {
-      const auto share = budget_.has_path ? wish(group) : std::optional<double>(1.0);
+      const auto share = budget_.has_path() ? wish(group) : std::optional<double>(1.0);
       Bytes total = 0, kept = 0;
       for (const auto& unit : units_) total += unit.group == group ? unit.bytes : 0;
       for (std::size_t i = 0; i < units_.size(); ++i) {
@@ -190,27 +194,53 @@ class Planner {
     return true;
   }
 
+  /// For each lookahead the most that can stay in memory; of these plans the fastest, and of equals the one that moves
+  /// least. What is then left lengthens the lookahead.
   void choose() {
     const auto base = fixed_residency();
-    std::uint32_t level = 0;
     if (!try_it(base, scaled(0))) refuse(measure(base, scaled(0)).second);
-    for (const std::uint32_t wanted : {3U, 2U, 1U}) {
-      if (try_it(base, scaled(wanted))) {
-        level = wanted;
-        break;
-      }
+    Choice best;
+    for (const std::uint32_t level : {3U, 2U, 1U, 0U}) {
+      if (!try_it(base, scaled(level))) continue;
+      largest(free_.size(), [&](std::size_t n) { return try_it(with_free(base, n), scaled(level)); });
+      const Choice now{plan_.residency, level, predict().step_seconds, moved(plan_.schedule)};
+      if (best.residency.weight.empty() || now.better_than(best)) best = now;
     }
-    const auto kept = largest(free_.size(), [&](std::size_t n) { return try_it(with_free(base, n), scaled(level)); });
-    const auto residency = with_free(base, kept);
     const auto chunks = layout_.chunks().size();
-    largest(chunks > level ? chunks - level : 0, [&](std::size_t more) {
-      return more == 0 || try_it(residency, scaled(level + static_cast<std::uint32_t>(more)));
+    largest(chunks > best.level ? chunks - best.level : 0, [&](std::size_t more) {
+      return try_it(best.residency, scaled(best.level + static_cast<std::uint32_t>(more)));
     });
   }
+
+  struct Choice {
+    Residency residency;
+    std::uint32_t level = 0;
+    double seconds = 0;
+    Bytes moved = 0;
+
+    [[nodiscard]] bool better_than(const Choice& other) const noexcept {
+      return seconds != other.seconds ? seconds < other.seconds : moved < other.moved;
+    }
+  };
+
+  [[nodiscard]] static Bytes moved(const Schedule& schedule) {
+    Bytes sum = 0;
+    for (const auto& task : schedule.tasks) sum += task.lane == Lane::read || task.lane == Lane::write ? task.bytes : 0;
+    return sum;
+  }
+
+  [[nodiscard]] Simulation predict() const {
+    auto schedule = plan_.schedule;
+    add_reuse_dependencies(schedule);
+    return simulate(schedule, description_, layout_, rates_, kSimulatedSteps, storage_name());
+  }
+
+  [[nodiscard]] std::string storage_name() const { return budget_.paths.size() == 1 ? budget_.paths[0].name : "paths"; }
 
   /// Largest n in [0, most] for which `fits(n)`, which is true for 0 and monotone; leaves the plan of that n behind.
   template <class Fits>
   std::size_t largest(std::size_t most, Fits fits) {
+    fits(0);
     std::size_t low = 0, high = most;
     while (low < high) {
       const auto middle = low + (high - low + 1) / 2;
@@ -233,11 +263,11 @@ class Planner {
              ", arena ", human(arena), ", engine ", human(kEngineBytes), "), and dram_budget is ", human(budget_.dram),
              ". It would fit with --dram_budget ", ceil_div(fixed + arena, MiB), "MiB");
     auto other = budget_;
-    other.has_path = true;
+    if (!other.has_path()) other.paths.emplace_back();
     other.placement = {};
     const auto spilled = Planner(description_, layout_, other, rates_).smallest();
     if (spilled + MiB < arena) {
-      message += budget_.has_path
+      message += budget_.has_path()
                      ? text(", with --placement auto and --dram_budget ", ceil_div(fixed + spilled, MiB), "MiB")
                      : text(", with --storage DIR and --dram_budget ", ceil_div(fixed + spilled, MiB), "MiB");
     }
@@ -248,12 +278,46 @@ class Planner {
   void check_path() {
     plan_.path_classes = path_extents(description_, layout_, plan_.residency);
     for (const auto& [name, bytes] : plan_.path_classes) plan_.path_bytes += bytes;
-    if (!budget_.has_path || plan_.path_bytes <= budget_.path_capacity) return;
-    throw Error(ErrorCode::does_not_fit,
-                text("does not fit on ", budget_.path_name, ": the plan needs ", human(plan_.path_bytes),
-                     " there, and ", human(budget_.path_capacity),
-                     " are available. It would fit with a larger capacity or a directory "
-                     "with more free space, or with more DRAM (--dram_budget) and --placement auto"));
+    if (!budget_.has_path()) return;
+    Bytes capacity = 0;
+    std::string there;
+    for (const auto& path : budget_.paths) {
+      const auto whole = round_down(path.capacity, 1 * MiB);
+      capacity += whole;
+      there += text(there.empty() ? "" : ", ", path.name, " with ", human(whole));
+    }
+    if (plan_.path_bytes <= capacity) {
+      plan_.volumes = share_out(plan_.path_bytes);
+      return;
+    }
+    throw Error(ErrorCode::does_not_fit, text("does not fit on storage: the plan needs ", human(plan_.path_bytes),
+                                              " there, and there is ", there,
+                                              ". It would fit with a larger capacity, with another --storage DIR, "
+                                              "or with more DRAM (--dram_budget) and --placement auto"));
+  }
+
+  /// What each path's volume reserves: its share by rate, and with several paths half as much again, so that the others
+  /// can take over from one that slows down.
+  [[nodiscard]] std::vector<Bytes> share_out(Bytes bytes) const {
+    const auto n = budget_.paths.size();
+    if (n == 1) return {bytes};
+    std::vector<double> weight(n, 1);
+    if (rates_.paths.size() >= n && std::ranges::all_of(rates_.paths, [](const auto& r) { return r.mixed > 0; })) {
+      for (std::size_t p = 0; p < n; ++p) weight[p] = rates_.paths[p].mixed;
+    }
+    const auto all = std::accumulate(weight.begin(), weight.end(), 0.0);
+    std::vector<Bytes> out(n);
+    Bytes sum = 0;
+    for (std::size_t p = 0; p < n; ++p) {
+      const auto wish = round_up(static_cast<Bytes>(1.5 * static_cast<double>(bytes) * weight[p] / all), 1 * MiB);
+      sum += out[p] = std::min(wish, round_down(budget_.paths[p].capacity, 1 * MiB));
+    }
+    for (std::size_t p = 0; p < n && sum < bytes; ++p) {
+      const auto more = std::min(bytes - sum, round_down(budget_.paths[p].capacity, 1 * MiB) - out[p]);
+      out[p] += more;
+      sum += more;
+    }
+    return out;
   }
 
   // ---- the result ----
@@ -266,7 +330,7 @@ class Planner {
       if (task.lane == Lane::read) plan_.read_per_step += task.bytes;
       if (task.lane == Lane::write) plan_.written_per_step += task.bytes;
     }
-    plan_.prediction = simulate(plan_.schedule, description_, layout_, rates_, 3, budget_.path_name);
+    plan_.prediction = simulate(plan_.schedule, description_, layout_, rates_, kSimulatedSteps, storage_name());
     count_classes();
     return std::move(plan_);
   }
@@ -320,6 +384,24 @@ class Planner {
   Plan plan_;
 };
 
+/// What lies on which path is decided as it is written; the shares are those of the reserved volumes.
+void add_paths(nlohmann::json& out, const Plan& plan, const Budget& budget) {
+  const auto reserved = std::accumulate(plan.volumes.begin(), plan.volumes.end(), Bytes{0});
+  for (std::size_t p = 0; p < plan.volumes.size(); ++p) {
+    const auto& path = budget.paths[p];
+    const auto share = [&](Bytes bytes) {
+      const auto part = static_cast<double>(plan.volumes[p]) / static_cast<double>(std::max<Bytes>(1, reserved));
+      return budget.paths.size() == 1 ? bytes : static_cast<Bytes>(static_cast<double>(bytes) * part);
+    };
+    out["tiers"].push_back({{"name", path.name}, {"capacity", path.capacity}, {"planned_peak", plan.volumes[p]}});
+    for (const auto& [name, bytes] : plan.path_classes) {
+      out["bytes"].push_back({{"class", name}, {"tier", path.name}, {"bytes", share(bytes)}});
+    }
+    out["path_bytes_per_step"][path.name] = {{"read", share(plan.read_per_step)},
+                                             {"written", share(plan.written_per_step)}};
+  }
+}
+
 }  // namespace
 
 std::map<std::string, Bytes> path_extents(const Description& description, const state::Layout& layout,
@@ -361,12 +443,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   add("working set", "dram", budget.work);
   add("engine", "dram", kEngineBytes);
   for (const auto& [name, bytes] : plan.dram_classes) add(name, "dram", bytes);
-  if (budget.has_path) {
-    out["tiers"].push_back(
-        {{"name", budget.path_name}, {"capacity", budget.path_capacity}, {"planned_peak", plan.path_bytes}});
-    for (const auto& [name, bytes] : plan.path_classes) add(name, budget.path_name, bytes);
-    out["path_bytes_per_step"][budget.path_name] = {{"read", plan.read_per_step}, {"written", plan.written_per_step}};
-  }
+  add_paths(out, plan, budget);
   const auto& prediction = plan.prediction;
   out["predicted_step_seconds"] = prediction.step_seconds;
   out["bottleneck"] = prediction.bottleneck;

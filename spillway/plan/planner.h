@@ -19,11 +19,12 @@ struct Plan {
   Bytes arena = 0;      ///< bytes of the DRAM arena
   Bytes resident = 0;   ///< bytes at its bottom that stay; above them, between steps, is scratch for one chunk at least
   Bytes dram_peak = 0;  ///< process + work + arena + kEngineBytes
-  Bytes path_bytes = 0;  ///< extents on the path
+  Bytes path_bytes = 0;        ///< on all paths
+  std::vector<Bytes> volumes;  ///< by path: what its volume reserves; together at least `path_bytes`
   Bytes read_per_step = 0, written_per_step = 0;
   Simulation prediction;
   std::map<std::string, Bytes> dram_classes;  ///< who holds the arena at its fullest, by class; sums to `arena`
-  std::map<std::string, Bytes> path_classes;  ///< extents by class; sums to `path_bytes`
+  std::map<std::string, Bytes> path_classes;  ///< by class; sums to `path_bytes`
 };
 
 /// The plan for these budgets. What the caller fixed in `budget.placement` is obeyed; the rest of the DRAM first holds
@@ -37,7 +38,7 @@ struct Plan {
 [[nodiscard]] std::string to_json(const Plan& plan, const Description& description, const state::Layout& layout,
                                   const Budget& budget);
 
-/// Bytes of the path's extents, each rounded up to `granule`.
+/// Bytes on the paths, each object rounded up to `granule`.
 [[nodiscard]] std::map<std::string, Bytes> path_extents(const Description& description, const state::Layout& layout,
                                                         const Residency& residency, Bytes granule = 1 * MiB);
 

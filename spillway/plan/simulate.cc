@@ -23,7 +23,7 @@ struct Ready {
 class Machine {
  public:
   Machine(const Schedule& schedule, const state::Layout& layout, const Rates& rates, unsigned steps)
-      : schedule_(schedule), rates_(rates), steps_(steps), tasks_(schedule.tasks.size()) {
+      : schedule_(schedule), rates_(rates), storage_(rates.storage()), steps_(steps), tasks_(schedule.tasks.size()) {
     same_.resize(tasks_);
     next_.resize(tasks_);
     work_.resize(tasks_);
@@ -98,8 +98,8 @@ class Machine {
     const double hands = compute.busy ? 1 : std::min(2.0, std::max(1.0, cores - io));
     update.rate = (rates_.update > 0 ? rates_.update : 1e9) * share * hands;
     const bool both = read.busy && write.busy;
-    read.rate = both ? rates_.mixed / 2 : rates_.read;
-    write.rate = both ? rates_.mixed / 2 : rates_.write;
+    read.rate = both ? storage_.mixed / 2 : storage_.read;
+    write.rate = both ? storage_.mixed / 2 : storage_.write;
   }
 
   void advance() {
@@ -134,6 +134,7 @@ class Machine {
 
   const Schedule& schedule_;
   const Rates& rates_;
+  const PathRates storage_;
   unsigned steps_;
   std::size_t tasks_;
   std::vector<std::vector<Index>> same_, next_;
@@ -181,7 +182,7 @@ double visit_seconds(const Schedule& schedule, const state::Layout& layout, cons
 }
 
 Simulation simulate(const Schedule& schedule, const Description&, const state::Layout& layout, const Rates& rates,
-                    unsigned steps, const std::string& path_name) {
+                    unsigned steps, const std::string& storage_name) {
   steps = std::max(2U, steps);
   Machine machine(schedule, layout, rates, steps);
   machine.run();
@@ -198,12 +199,13 @@ Simulation simulate(const Schedule& schedule, const Description&, const state::L
   }
   for (Index v = 0; v < schedule.visits.size(); ++v) out.compute_seconds += visit_seconds(schedule, layout, rates, v);
   out.update_seconds /= rates.update > 0 ? rates.update : 1e9;
-  out.transfer_seconds = rates.mixed > 0 ? out.transfer_seconds / rates.mixed : 0;
+  const auto mixed = rates.storage().mixed;
+  out.transfer_seconds = mixed > 0 ? out.transfer_seconds / mixed : 0;
   double busy = 0;
   for (const auto& visit : schedule.visits) busy += out.tasks[visit.task].end - out.tasks[visit.task].start;
   out.stall_seconds = std::max(0.0, out.step_seconds - busy);
   const auto most = std::max({out.compute_seconds, out.transfer_seconds, out.update_seconds});
-  out.bottleneck = most == out.compute_seconds ? "compute" : most == out.transfer_seconds ? path_name : "update";
+  out.bottleneck = most == out.compute_seconds ? "compute" : most == out.transfer_seconds ? storage_name : "update";
   return out;
 }
 

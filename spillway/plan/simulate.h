@@ -15,18 +15,18 @@ struct TaskTimes {
 struct Simulation {
   double step_seconds = 0;       ///< from one steady step's end to the next
   double compute_seconds = 0;    ///< visits alone, on free cores
-  double transfer_seconds = 0;   ///< all bytes of the path at its mixed rate
+  double transfer_seconds = 0;   ///< all bytes of the paths at their mixed rate
   double update_seconds = 0;     ///< all updates on one core
   double stall_seconds = 0;      ///< compute waiting
-  std::string bottleneck;        ///< "compute", the path's name, or "update"
+  std::string bottleneck;        ///< "compute", the name of the storage, or "update"
   std::vector<TaskTimes> tasks;  ///< of the last simulated step, by Schedule::tasks
 };
 
 /// Event-driven, fluid: a lane serves its earliest deadline among the tasks that are ready; reads and writes share the
-/// path (`read` or `write` alone, `mixed` in halves together); compute, updates and the path's thread share the cores.
-/// Simulates `steps` >= 2 steady steps from a cold start. Pure and deterministic.
+/// paths (`read` or `write` alone, `mixed` in halves together; the sum of them all); compute, updates and the path's
+/// thread share the cores. Simulates `steps` >= 2 steady steps from a cold start. Pure and deterministic.
 [[nodiscard]] Simulation simulate(const Schedule& schedule, const Description& description, const state::Layout& layout,
-                                  const Rates& rates, unsigned steps = 3, const std::string& path_name = "path:0");
+                                  const Rates& rates, unsigned steps = 8, const std::string& storage_name = "path:0");
 
 /// Seconds of visit number `visit` at the largest step.
 [[nodiscard]] double visit_seconds(const Schedule& schedule, const state::Layout& layout, const Rates& rates,

@@ -15,6 +15,10 @@ namespace {
 constexpr Bytes kPieceSize = kExtentAlignment;
 /// Transfers at once for which nothing is allocated.
 constexpr std::size_t kReserve = 4096;
+/// Syncs at once for which nothing is allocated.
+constexpr std::size_t kReservedSyncs = 256;
+/// The tag of a sync; slots are numbered from 0.
+constexpr std::uint64_t kSyncTag = ~std::uint64_t{1};
 /// Attempts in a row that may move nothing (EINTR, EAGAIN) before a piece fails.
 constexpr std::uint32_t kMostFruitless = 1000;
 
@@ -30,12 +34,13 @@ Engine::Engine(const Volume& volume, EngineOptions options, const sys::RingFacto
       ledger_(volume.capacity(), kPieceSize),
       queue_(kPieceSize, kReserve),
       slots_(2 * std::size_t{options_.queue_depth}),
-      completions_(options_.queue_depth) {
+      completions_(options_.queue_depth + 1) {
   free_slots_.reserve(slots_.size());
   finished_.reserve(slots_.size());
   for (std::size_t id = 0; id < slots_.size(); ++id) free_slots_.push_back(static_cast<SlotId>(id));
   taken_.reserve(kReserve);
   incoming_.reserve(kReserve);
+  for (auto* requests : {&sync_.waiting, &sync_.served, &incoming_syncs_}) requests->reserve(kReservedSyncs);
   std::promise<void> ready;
   auto made = ready.get_future();
   thread_ = std::thread([&, this] { serve(ring, ready); });
@@ -78,6 +83,14 @@ void Engine::start(const Transfer& transfer) {
   if (std::exchange(wants_wake_, false)) ring_->wake();
 }
 
+void Engine::sync(Done done, void* context, std::uint64_t token) {
+  const std::lock_guard lock(mutex_);
+  incoming_syncs_.push_back({done, context, token});
+  ++outstanding_;
+  if (broken_) mourner_.notify_one();
+  if (std::exchange(wants_sync_wake_, false)) ring_->wake();
+}
+
 void Engine::drain() {
   std::unique_lock lock(mutex_);
   idle_.wait(lock, [this] { return outstanding_ == 0; });
@@ -86,7 +99,7 @@ void Engine::drain() {
 void Engine::serve(const sys::RingFactory& factory, std::promise<void>& ready) {
   sys::enter_service_thread("spill-path-" + options_.name);
   try {
-    ring_ = factory(volume_.file(), options_.queue_depth);
+    ring_ = factory(volume_.file(), options_.queue_depth + 1);  // one for the sync
     ring_name_ = ring_->name();
   } catch (...) {
     ready.set_exception(std::current_exception());
@@ -104,6 +117,7 @@ void Engine::serve(const sys::RingFactory& factory, std::promise<void>& ready) {
 void Engine::work() {
   while (true) {
     take_orders();
+    begin_sync();
     issue();
     settle();
     const Next next = decide();
@@ -118,6 +132,8 @@ void Engine::take_orders() {
   {
     const std::lock_guard lock(mutex_);
     taken_.swap(incoming_);
+    sync_.waiting.insert(sync_.waiting.end(), incoming_syncs_.begin(), incoming_syncs_.end());
+    incoming_syncs_.clear();
     registration = std::exchange(registration_, nullptr);
     memory = to_register_;
   }
@@ -127,24 +143,42 @@ void Engine::take_orders() {
 }
 
 void Engine::issue() {
-  while (in_flight_ < options_.queue_depth && queue_.waiting()) issue(queue_.take());
+  while (in_flight() < options_.queue_depth) {
+    const auto direction = choose();
+    if (!direction) break;
+    issue(queue_.take(*direction));
+  }
   ring_->flush();
+}
+
+/// Whose turn it is: the more urgent, unless it has its half of the depth and the other one not yet. Two that have
+/// theirs are never both here, for then the depth is used up.
+std::optional<Direction> Engine::choose() {
+  const bool reads = queue_.waiting(Direction::read);
+  const bool writes = queue_.waiting(Direction::write);
+  if (!reads && !writes) return std::nullopt;
+  if (!reads || !writes) return reads ? Direction::read : Direction::write;
+  const unsigned half = options_.queue_depth - options_.queue_depth / 2;
+  if (in_flight(Direction::read) >= half) return Direction::write;
+  if (in_flight(Direction::write) >= half) return Direction::read;
+  return queue_.most_urgent();
 }
 
 void Engine::issue(const Queue::Cut& cut) {
   const Transfer& transfer = queue_[cut.job].transfer;
   const SlotId id = free_slots_.back();
   Slot& slot = slots_[id];
-  slot = {cut.job, transfer.direction, transfer.memory + cut.begin, transfer.offset + cut.begin, cut.bytes, 0, 0, 0};
-  if (slot.direction == Direction::write) {
+  slot = {cut.job,  transfer.direction, transfer.area, transfer.memory + cut.begin, transfer.offset + cut.begin,
+          cut.bytes};
+  if (slot.area == Area::data && slot.direction == Direction::write) {
     ledger_.forget(slot.offset);
     if (options_.checksums) slot.checksum = checksum({slot.memory, slot.bytes}, slot.offset);
-  } else if (const Bytes written = ledger_.at(slot.offset).bytes; written != slot.bytes) {
-    queue_.fail(cut.job, never_written(place_of(slot), written));
+  } else if (slot.area == Area::data && ledger_.at(slot.offset).bytes != slot.bytes) {
+    queue_.fail(cut.job, never_written(place_of(slot), ledger_.at(slot.offset).bytes));
     return end_piece(cut.job);
   }
   free_slots_.pop_back();
-  ++in_flight_;
+  ++in_flight(slot.direction);
   meter_.begin(slot.direction);
   submit(id);
   if (slot.direction == Direction::write) ring_->flush();  // it runs while the next one's checksum is computed
@@ -153,23 +187,50 @@ void Engine::issue(const Queue::Cut& cut) {
 void Engine::submit(SlotId id) {
   const Slot& slot = slots_[id];
   ring_->submit({operation_of(slot.direction), slot.memory + slot.moved, slot.bytes - slot.moved,
-                 Volume::in_file(slot.offset + slot.moved), id});
+                 volume_.in_file(slot.area, slot.offset + slot.moved), id});
+}
+
+/// Those who ask while a flush is under way wait for the next: it says nothing of what completed after it began.
+void Engine::begin_sync() {
+  if (sync_.in_flight || sync_.waiting.empty()) return;
+  sync_.served.swap(sync_.waiting);
+  if (sync_.failure) return end(sync_.served, sync_.failure);
+  sync_.in_flight = true;
+  sync_.fruitless = 0;
+  meter_.begin_sync();
+  submit_sync();
+}
+
+void Engine::submit_sync() {
+  ring_->submit({sys::Operation::sync, nullptr, 0, 0, kSyncTag});
 }
 
 /// Before it waits it sets the flag by which `start` knows that it must wake us.
 Engine::Next Engine::decide() {
   const std::lock_guard lock(mutex_);
-  if (!incoming_.empty() || registration_ != nullptr) return Next::work;
-  if (stopping_ && in_flight_ == 0) return Next::leave;
-  wants_wake_ = in_flight_ < options_.queue_depth;
+  if (!incoming_.empty() || !incoming_syncs_.empty() || registration_ != nullptr) return Next::work;
+  if (!sync_.in_flight && !sync_.waiting.empty()) return Next::work;
+  if (stopping_ && in_flight() == 0 && !sync_.in_flight) return Next::leave;
+  wants_wake_ = in_flight() < options_.queue_depth;
+  wants_sync_wake_ = !sync_.in_flight;
   return Next::wait;
 }
 
 void Engine::reap() {
   const std::size_t count = ring_->wait(completions_);
-  for (std::size_t i = 0; i < count; ++i) {
-    judge(static_cast<SlotId>(completions_[i].tag), completions_[i].result);
+  for (const sys::Completion& completion : std::span(completions_).first(count)) {
+    if (completion.tag == kSyncTag) {
+      judge_sync(completion.result);
+    } else {
+      judge(static_cast<SlotId>(completion.tag), completion.result);
+    }
   }
+}
+
+void Engine::judge_sync(std::int32_t result) {
+  const bool interrupted = result == -EINTR || result == -EAGAIN;
+  if (interrupted && ++sync_.fruitless < kMostFruitless) return submit_sync();
+  sync_.result = result;
 }
 
 void Engine::judge(SlotId id, std::int32_t result) {
@@ -191,7 +252,7 @@ void Engine::judge(SlotId id, std::int32_t result) {
 
 void Engine::finish(SlotId id, std::exception_ptr error) {
   Slot& slot = slots_[id];
-  --in_flight_;
+  --in_flight(slot.direction);
   meter_.end(slot.direction, error ? 0 : slot.bytes);
   if (error) queue_.fail(slot.job, std::move(error));
   finished_.push_back(id);
@@ -201,15 +262,28 @@ void Engine::settle() {
   for (const SlotId id : finished_) {
     const Slot& slot = slots_[id];
     const bool failed = queue_[slot.job].error != nullptr;
-    if (!failed && slot.direction == Direction::write) ledger_.record(slot.offset, {slot.checksum, slot.bytes});
-    if (!failed && slot.direction == Direction::read && options_.checksums &&
-        checksum({slot.memory, slot.bytes}, slot.offset) != ledger_.at(slot.offset).checksum) {
-      queue_.fail(slot.job, corrupt(place_of(slot)));
-    }
+    if (!failed && slot.area == Area::data) settle_data(slot);
     free_slots_.push_back(id);
     end_piece(slot.job);
   }
   finished_.clear();
+  settle_sync();
+}
+
+void Engine::settle_data(const Slot& slot) {
+  if (slot.direction == Direction::write) return ledger_.record(slot.offset, {slot.checksum, slot.bytes});
+  const std::uint64_t expected = ledger_.at(slot.offset).checksum;
+  if (!options_.checksums || expected == 0) return;
+  if (checksum({slot.memory, slot.bytes}, slot.offset) != expected) queue_.fail(slot.job, corrupt(place_of(slot)));
+}
+
+void Engine::settle_sync() {
+  if (!sync_.result) return;
+  const std::int32_t result = *std::exchange(sync_.result, std::nullopt);
+  sync_.in_flight = false;
+  meter_.end_sync(result >= 0);
+  if (result < 0) sync_.failure = unflushed(volume_.path(), -result);
+  end(sync_.served, sync_.failure);
 }
 
 void Engine::end_piece(Queue::Id id) {
@@ -224,6 +298,18 @@ void Engine::end(Queue::Id id) {
     queue_.release(id);
     transfer.done(transfer.context, transfer.token, error);
   }
+  count_ended();
+}
+
+void Engine::end(std::vector<Request>& requests, const std::exception_ptr& error) {
+  for (const Request& request : requests) {
+    request.done(request.context, request.token, error);
+    count_ended();
+  }
+  requests.clear();
+}
+
+void Engine::count_ended() {
   const std::lock_guard lock(mutex_);
   if (--outstanding_ == 0) idle_.notify_all();
 }
@@ -233,8 +319,10 @@ void Engine::mourn(const std::exception_ptr& cause) {
   std::unique_lock lock(mutex_);
   broken_ = true;
   wants_wake_ = false;
+  wants_sync_wake_ = false;
   while (true) {
     taken_.swap(incoming_);
+    std::vector<Request> syncs = std::exchange(incoming_syncs_, {});
     if (registration_ != nullptr) std::exchange(registration_, nullptr)->set_value("the path has failed");
     lock.unlock();
     for (const Transfer& transfer : taken_) queue_.add(transfer);
@@ -243,15 +331,18 @@ void Engine::mourn(const std::exception_ptr& cause) {
       queue_.fail(id, cause);
       end(id);
     }
+    for (auto* requests : {&sync_.served, &sync_.waiting, &syncs}) end(*requests, cause);
     lock.lock();
-    if (!incoming_.empty()) continue;
+    const auto asked = [this] { return !incoming_.empty() || !incoming_syncs_.empty(); };
+    if (asked()) continue;
     if (stopping_) return;
-    mourner_.wait(lock, [this] { return stopping_ || !incoming_.empty(); });
+    mourner_.wait(lock, [&] { return stopping_ || asked(); });
   }
 }
 
-Place Engine::place_of(const Slot& slot) {
-  return {volume_.path(), queue_[slot.job].transfer.what, slot.direction, Volume::in_file(slot.offset), slot.bytes};
+Subject Engine::place_of(const Slot& slot) {
+  return {volume_.path(), queue_[slot.job].transfer.what, slot.direction, volume_.in_file(slot.area, slot.offset),
+          slot.bytes};
 }
 
 }  // namespace spillway::storage

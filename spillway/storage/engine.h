@@ -2,12 +2,14 @@
 // completion, ends transfers.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -42,7 +44,11 @@ class Engine {
   std::string register_memory(std::span<std::byte> memory);
   /// The transfer is well formed and lies in the volume.
   void start(const Transfer& transfer);
+  void sync(Done done, void* context, std::uint64_t token);
   void drain();
+  /// As Path's; the offset lies in the volume.
+  [[nodiscard]] PieceMark mark(Bytes offset) const { return ledger_.at(offset); }
+  void expect(Bytes offset, const PieceMark& mark) { ledger_.record(offset, mark); }
   [[nodiscard]] Counters counters() const { return meter_.counters(); }
   [[nodiscard]] std::string ring_name() const { return ring_name_; }
   /// Whether the caller is the engine's own thread.
@@ -53,33 +59,61 @@ class Engine {
   struct Slot {
     Queue::Id job = 0;
     Direction direction = Direction::read;
+    Area area = Area::data;
     std::byte* memory = nullptr;
-    Bytes offset = 0;  ///< of the piece, in extent space
+    Bytes offset = 0;  ///< of the piece, in its area
     std::uint32_t bytes = 0;
     std::uint32_t moved = 0;
     std::uint32_t fruitless = 0;  ///< attempts in a row that moved nothing
     std::uint64_t checksum = 0;   ///< of a write
   };
   using SlotId = std::uint32_t;
+  /// Whom to tell of a flush.
+  struct Request {
+    Done done;
+    void* context;
+    std::uint64_t token;
+  };
+  /// Flushes of the volume: at most one at a time, for all who had asked when it began.
+  struct Sync {
+    std::vector<Request> waiting;
+    std::vector<Request> served;  ///< by the flush under way, or just ended
+    bool in_flight = false;
+    std::optional<std::int32_t> result;  ///< of the flush that has ended, until it is settled
+    std::uint32_t fruitless = 0;
+    std::exception_ptr failure;  ///< of the first flush that failed
+  };
   enum class Next { work, wait, leave };
+
+  /// Pieces in flight.
+  [[nodiscard]] unsigned in_flight() const noexcept { return in_flight_[0] + in_flight_[1]; }
+  [[nodiscard]] unsigned& in_flight(Direction direction) noexcept {
+    return in_flight_[direction == Direction::read ? 0 : 1];
+  }
 
   void serve(const sys::RingFactory& factory, std::promise<void>& ready);
   void work();
   void take_orders();
   void issue();
   void issue(const Queue::Cut& cut);
+  [[nodiscard]] std::optional<Direction> choose();
   void submit(SlotId id);
+  void begin_sync();
+  void submit_sync();
+  void judge_sync(std::int32_t result);
+  void settle_sync();
   Next decide();
   void reap();
   void judge(SlotId id, std::int32_t result);
-  void retry(SlotId id);
   void finish(SlotId id, std::exception_ptr error);
   void settle();
-  [[nodiscard]] std::exception_ptr check_read(const Slot& slot) const;
+  void settle_data(const Slot& slot);
   void end_piece(Queue::Id id);
   void end(Queue::Id id);
+  void end(std::vector<Request>& requests, const std::exception_ptr& error);
+  void count_ended();
   void mourn(const std::exception_ptr& cause);
-  [[nodiscard]] Place place_of(const Slot& slot);
+  [[nodiscard]] Subject place_of(const Slot& slot);
 
   const Volume& volume_;
   const EngineOptions options_;
@@ -95,15 +129,18 @@ class Engine {
   std::vector<SlotId> finished_;  ///< reaped whole, not yet settled
   std::vector<sys::Completion> completions_;
   std::vector<Transfer> taken_;
-  unsigned in_flight_ = 0;
+  Sync sync_;
+  std::array<unsigned, 2> in_flight_ = {0, 0};  ///< pieces, by direction
 
   std::mutex mutex_;              ///< guards everything below
   std::condition_variable idle_;  ///< `outstanding_` reached 0
   std::vector<Transfer> incoming_;
-  std::uint64_t outstanding_ = 0;  ///< transfers started whose Done has not returned
+  std::vector<Request> incoming_syncs_;
+  std::uint64_t outstanding_ = 0;  ///< transfers and syncs started whose Done has not returned
   std::promise<std::string>* registration_ = nullptr;
   std::span<std::byte> to_register_;
-  bool wants_wake_ = false;  ///< the thread waits and could begin another piece
+  bool wants_wake_ = false;       ///< the thread waits and could begin another piece
+  bool wants_sync_wake_ = false;  ///< the thread waits and could begin a flush
   bool stopping_ = false;
   bool broken_ = false;              ///< the ring failed; every transfer fails
   std::condition_variable mourner_;  ///< wakes the thread once it is broken

@@ -8,12 +8,12 @@
 namespace spillway::storage {
 namespace {
 
-std::string_view name_of(const Place& place) {
+std::string_view name_of(const Subject& place) {
   return place.what.empty() ? "a transfer" : place.what;
 }
 
 /// "exp_avg of layer 3: reading 1.0 MiB at byte 4194304 of /ssd/spillway.volume".
-std::string action(const Place& place) {
+std::string action(const Subject& place) {
   return text(name_of(place), ": ", place.direction == Direction::read ? "reading " : "writing ", human(place.bytes),
               " at byte ", place.offset, " of ", place.volume.string());
 }
@@ -33,26 +33,26 @@ std::string_view advice(int errno_value) {
   }
 }
 
-std::exception_ptr make(ErrorCode code, std::string message, const Place& place, int errno_value = 0) {
+std::exception_ptr make(ErrorCode code, std::string message, const Subject& place, int errno_value = 0) {
   return std::make_exception_ptr(Error(code, std::move(message), errno_value, place.volume.string()));
 }
 
 }  // namespace
 
-std::exception_ptr system_failure(const Place& place, int errno_value) {
+std::exception_ptr system_failure(const Subject& place, int errno_value) {
   return make(ErrorCode::io,
               text(action(place), " failed: ", sys::describe_errno(errno_value), ". ", advice(errno_value)), place,
               errno_value);
 }
 
-std::exception_ptr stalled(const Place& place, Bytes moved) {
+std::exception_ptr stalled(const Subject& place, Bytes moved) {
   return make(ErrorCode::io,
               text(action(place), " stopped after ", moved,
                    " bytes. Was the volume cut short, or is its file system full? Use another storage directory"),
               place);
 }
 
-std::exception_ptr corrupt(const Place& place) {
+std::exception_ptr corrupt(const Subject& place) {
   return make(ErrorCode::corrupt,
               text(name_of(place), " is corrupt: the ", human(place.bytes), " at byte ", place.offset, " of ",
                    place.volume.string(),
@@ -61,8 +61,16 @@ std::exception_ptr corrupt(const Place& place) {
               place);
 }
 
-std::exception_ptr never_written(const Place& place, Bytes written) {
+std::exception_ptr never_written(const Subject& place, Bytes written) {
   return make(ErrorCode::internal, text(action(place), ", where ", written, " bytes were written"), place);
+}
+
+std::exception_ptr unflushed(const std::filesystem::path& volume, int errno_value) {
+  return std::make_exception_ptr(
+      Error(ErrorCode::io,
+            text("flushing ", volume.string(), " failed: ", sys::describe_errno(errno_value),
+                 ". What was written there since the flush before may be lost. ", advice(errno_value)),
+            errno_value, volume.string()));
 }
 
 }  // namespace spillway::storage

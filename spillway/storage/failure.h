@@ -10,7 +10,7 @@
 namespace spillway::storage {
 
 /// Which piece it is about.
-struct Place {
+struct Subject {
   const std::filesystem::path& volume;
   std::string_view what;  ///< Transfer::what
   Direction direction;
@@ -18,13 +18,16 @@ struct Place {
   Bytes bytes;   ///< of the piece
 };
 
+/// A volume could not be flushed: io.
+[[nodiscard]] std::exception_ptr unflushed(const std::filesystem::path& volume, int errno_value);
+
 /// The operating system failed it: io.
-[[nodiscard]] std::exception_ptr system_failure(const Place& place, int errno_value);
+[[nodiscard]] std::exception_ptr system_failure(const Subject& place, int errno_value);
 /// It moved no byte, or stopped making progress: io.
-[[nodiscard]] std::exception_ptr stalled(const Place& place, Bytes moved);
+[[nodiscard]] std::exception_ptr stalled(const Subject& place, Bytes moved);
 /// The bytes read are not those written: corrupt.
-[[nodiscard]] std::exception_ptr corrupt(const Place& place);
+[[nodiscard]] std::exception_ptr corrupt(const Subject& place);
 /// Nothing was written there, or another length (`written`): internal.
-[[nodiscard]] std::exception_ptr never_written(const Place& place, Bytes written);
+[[nodiscard]] std::exception_ptr never_written(const Subject& place, Bytes written);
 
 }  // namespace spillway::storage

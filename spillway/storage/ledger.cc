@@ -2,6 +2,6 @@
 
 namespace spillway::storage {
 
-Ledger::Ledger(Bytes capacity, Bytes piece_size) : piece_size_(piece_size), records_(capacity / piece_size) {}
+Ledger::Ledger(Bytes capacity, Bytes piece_size) : piece_size_(piece_size), marks_(capacity / piece_size) {}
 
 }  // namespace spillway::storage

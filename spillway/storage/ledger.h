@@ -5,31 +5,27 @@
 #include <vector>
 
 #include "spillway/base/bytes.h"
+#include "spillway/storage/path.h"
 
 namespace spillway::storage {
 
-/// One record per piece, allocated once. Used by the path's thread alone.
+/// One mark per piece, allocated once. Used by the path's thread; by others only for pieces that it does not write.
 class Ledger {
  public:
   /// `piece_size` divides `capacity`.
   Ledger(Bytes capacity, Bytes piece_size);
 
-  struct Record {
-    std::uint64_t checksum = 0;  ///< 0 when checksums are off
-    std::uint32_t bytes = 0;     ///< of the piece that was written; 0: nothing is there
-  };
-
   /// The piece at an offset (a multiple of the piece size, below the capacity).
-  [[nodiscard]] const Record& at(Bytes offset) const noexcept { return records_[index(offset)]; }
-  void record(Bytes offset, const Record& record) noexcept { records_[index(offset)] = record; }
+  [[nodiscard]] const PieceMark& at(Bytes offset) const noexcept { return marks_[index(offset)]; }
+  void record(Bytes offset, const PieceMark& mark) noexcept { marks_[index(offset)] = mark; }
   /// Nothing can be said of the piece: it is being written, or that failed.
-  void forget(Bytes offset) noexcept { records_[index(offset)] = {}; }
+  void forget(Bytes offset) noexcept { marks_[index(offset)] = {}; }
 
  private:
   [[nodiscard]] std::size_t index(Bytes offset) const noexcept { return offset / piece_size_; }
 
   Bytes piece_size_;
-  std::vector<Record> records_;
+  std::vector<PieceMark> marks_;
 };
 
 }  // namespace spillway::storage

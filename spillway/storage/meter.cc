@@ -30,10 +30,24 @@ void Meter::end(Direction direction, Bytes bytes) {
   (direction == Direction::read ? read_bytes_ : written_bytes_) += bytes;
 }
 
+void Meter::begin_sync() {
+  const auto now = Clock::now();
+  const std::lock_guard lock(mutex_);
+  sync_.begin(now);
+}
+
+void Meter::end_sync(bool succeeded) {
+  const auto now = Clock::now();
+  const std::lock_guard lock(mutex_);
+  sync_.end(now);
+  if (succeeded) ++syncs_;
+}
+
 Counters Meter::counters() const {
   const std::lock_guard lock(mutex_);
   const auto now = Clock::now();
-  return {read_bytes_, written_bytes_, any_.seconds(now), read_.seconds(now), write_.seconds(now)};
+  return {read_bytes_,         written_bytes_, any_.seconds(now), read_.seconds(now),
+          write_.seconds(now), syncs_,         sync_.seconds(now)};
 }
 
 }  // namespace spillway::storage

@@ -14,6 +14,8 @@ class Meter {
   void begin(Direction direction);
   /// `bytes`: what the piece that ended brought; 0 when it failed.
   void end(Direction direction, Bytes bytes);
+  void begin_sync();
+  void end_sync(bool succeeded);
   [[nodiscard]] Counters counters() const;
 
  private:
@@ -30,8 +32,9 @@ class Meter {
   };
 
   mutable std::mutex mutex_;  ///< guards everything below
-  Watch any_, read_, write_;
+  Watch any_, read_, write_, sync_;
   Bytes read_bytes_ = 0, written_bytes_ = 0;
+  std::uint64_t syncs_ = 0;
 };
 
 }  // namespace spillway::storage

@@ -14,17 +14,32 @@ namespace {
 
 constexpr unsigned kMostDepth = 1024;
 
+/// Rounded up to whole pieces.
+Bytes area_bytes(const PathOptions& options, Bytes asked) {
+  const Bytes bytes = round_up(asked, kExtentAlignment);
+  if (bytes >= asked) return bytes;
+  throw Error(ErrorCode::does_not_fit, text("path:", options.name, " was asked for ", asked, " bytes"), 0,
+              options.directory.string());
+}
+
 VolumeOptions volume_options(const PathOptions& options) {
-  const Bytes capacity = round_up(options.capacity, kExtentAlignment);
-  if (capacity < options.capacity) {
-    throw Error(ErrorCode::does_not_fit, text("path:", options.name, " was asked for ", options.capacity, " bytes"), 0,
-                options.directory.string());
-  }
+  VolumeOptions out;
+  out.directory = options.directory;
+  out.capacity = area_bytes(options, options.capacity);
+  out.run = options.run;
+  out.overwrite = options.overwrite;
+  out.metadata = area_bytes(options, options.metadata);
+  out.model = options.model;
+  out.number = options.number;
+  out.paths = options.paths;
+  out.reopen = options.reopen;
+  out.prewrite = options.prewrite;
+  out.progress = options.progress;
   if (options.queue_depth == 0 || options.queue_depth > kMostDepth) {
     throw Error(ErrorCode::bad_input, text("path:", options.name, " was given a queue depth of ", options.queue_depth,
                                            "; it must be 1 to ", kMostDepth));
   }
-  return {options.directory, capacity, options.run, options.overwrite};
+  return out;
 }
 
 [[noreturn]] void refuse(const Transfer& transfer, const std::string& reason) {
@@ -33,13 +48,17 @@ VolumeOptions volume_options(const PathOptions& options) {
 }
 
 void require_well_formed(const Transfer& transfer, Bytes capacity) {
+  const bool metadata = transfer.area == Area::metadata;
   if (transfer.bytes == 0 || transfer.bytes % kTransferAlignment != 0) refuse(transfer, "its length is not aligned");
-  if (transfer.offset % kExtentAlignment != 0) refuse(transfer, "its offset is not aligned");
+  if (metadata && transfer.bytes > kExtentAlignment) refuse(transfer, "metadata is moved in at most 1 MiB");
+  if (transfer.offset % (metadata ? kTransferAlignment : kExtentAlignment) != 0) {
+    refuse(transfer, "its offset is not aligned");
+  }
   if (reinterpret_cast<std::uintptr_t>(transfer.memory) % kTransferAlignment != 0 || transfer.memory == nullptr) {
     refuse(transfer, "its memory is not aligned");
   }
   if (transfer.offset > capacity || transfer.bytes > capacity - transfer.offset) {
-    refuse(transfer, text("it ends beyond the volume's capacity of ", capacity));
+    refuse(transfer, text("it ends beyond the volume's ", metadata ? "metadata" : "capacity", " of ", capacity));
   }
   if (transfer.done == nullptr) refuse(transfer, "nobody is told of its end");
 }
@@ -76,6 +95,7 @@ class Path::Impl {
       : name_(options.name),
         volume_(volume_options(options)),
         engine_(volume_, {options.name, options.queue_depth, options.checksums}, ring) {
+    if (!volume_.notice().empty()) note(text(volume_.path().string(), ": ", volume_.notice()));
     if (!volume_.file().direct()) note(text("no O_DIRECT: ", volume_.file().direct_refusal()));
     if (engine_.ring_name() != "io_uring") note(text("no io_uring: served by a ", engine_.ring_name()));
   }
@@ -108,8 +128,23 @@ class Path::Impl {
   }
 
   void start(const Transfer& transfer) {
-    require_well_formed(transfer, volume_.capacity());
+    require_well_formed(transfer, transfer.area == Area::metadata ? volume_.metadata() : volume_.capacity());
     engine_.start(transfer);
+  }
+
+  void sync(Done done, void* context, std::uint64_t token) {
+    if (done == nullptr) throw Error(ErrorCode::internal, text("path:", name_, ": a sync of which nobody is told"));
+    engine_.sync(done, context, token);
+  }
+
+  [[nodiscard]] PieceMark mark(Bytes offset) const {
+    require_piece(offset, 0);
+    return engine_.mark(offset);
+  }
+
+  void expect(Bytes offset, const PieceMark& mark) {
+    require_piece(offset, mark.bytes);
+    engine_.expect(offset, mark);
   }
 
   void run(Transfer transfer) {
@@ -128,6 +163,14 @@ class Path::Impl {
   void remove_on_close() noexcept { remove_on_close_ = true; }
 
  private:
+  void require_piece(Bytes offset, Bytes bytes) const {
+    if (offset % kExtentAlignment == 0 && offset < volume_.capacity() && bytes % kTransferAlignment == 0 &&
+        bytes <= kExtentAlignment) {
+      return;
+    }
+    throw Error(ErrorCode::internal, text("path:", name_, " has no piece of ", bytes, " bytes at offset ", offset));
+  }
+
   void note(const std::string& remark) {
     notice_ += notice_.empty() ? text("path:", name_, ": ", remark) : "; " + remark;
   }
@@ -158,6 +201,21 @@ void Path::run(Transfer transfer) {
 }
 void Path::drain() {
   impl_->drain();
+}
+void Path::sync(Done done, void* context, std::uint64_t token) {
+  impl_->sync(done, context, token);
+}
+PieceMark Path::mark(Bytes offset) const {
+  return impl_->mark(offset);
+}
+void Path::expect(Bytes offset, const PieceMark& mark) {
+  impl_->expect(offset, mark);
+}
+Bytes Path::capacity() const noexcept {
+  return impl_->volume().capacity();
+}
+Bytes Path::metadata() const noexcept {
+  return impl_->volume().metadata();
 }
 Counters Path::counters() const {
   return impl_->counters();

@@ -3,7 +3,8 @@
 // The volume is one file, `spillway.volume`, opened with O_DIRECT where the file system has it. Nothing is opened,
 // closed, created or extended between construction and destruction. Extents start at multiples of kExtentAlignment and
 // are always transferred whole or as the same prefix, piece by piece; each piece has a checksum in memory, computed
-// before it is written and verified when it is read.
+// before it is written and verified when it is read. Before the extents lies the metadata area: records of whoever
+// wants to find the extents again in a later process, with checksums of its own making.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +34,25 @@ struct PathOptions {
   bool overwrite = false;           ///< replace a volume of another run instead of refusing it
   unsigned queue_depth = 16;        ///< pieces in flight
   bool checksums = true;
+  Bytes metadata = 0;        ///< bytes of the metadata area; rounded up to kExtentAlignment
+  std::uint64_t model = 0;   ///< fingerprint of the model whose state it holds
+  std::uint32_t number = 0;  ///< of this path among the run's
+  std::uint32_t paths = 1;   ///< of the run
+  /// Open the volume that is there and keep what it holds; else start with one that holds nothing.
+  bool reopen = false;
+  /// Write a new volume once from end to end, so that no later write makes the file system convert reserved space.
+  bool prewrite = false;
+  /// Of `prewrite`, on the caller's thread: bytes written and to be written. What it throws ends the construction.
+  std::function<void(Bytes done, Bytes of)> progress = {};
 };
 
 enum class Direction : std::uint8_t { read, write };
+
+/// Each counts its offsets from its own start.
+enum class Area : std::uint8_t {
+  data,      ///< the extents
+  metadata,  ///< records
+};
 
 /// Called on the path's thread when a transfer has ended; null error = every byte of it was moved (and, read,
 /// verified). Must be short and must not throw.
@@ -44,20 +61,33 @@ using Done = void (*)(void* context, std::uint64_t token, const std::exception_p
 struct Transfer {
   Direction direction = Direction::read;
   std::byte* memory = nullptr;  ///< aligned to kTransferAlignment; untouched by the caller until Done
-  Bytes bytes = 0;              ///< > 0, multiple of kTransferAlignment
-  Bytes offset = 0;             ///< in the volume's extent space, multiple of kExtentAlignment
-  std::uint64_t deadline = 0;   ///< smaller is served first; equal: in order of arrival
+  Bytes bytes = 0;              ///< > 0, multiple of kTransferAlignment; of metadata at most kExtentAlignment
+  Bytes offset = 0;             ///< in the area, multiple of kExtentAlignment; of metadata of kTransferAlignment
+  /// Smaller is served first; equal: metadata before data, reads before writes, then in order of arrival. While both
+  /// directions wait, each has half of the queue depth for itself.
+  std::uint64_t deadline = 0;
   Done done = nullptr;
   void* context = nullptr;
   std::uint64_t token = 0;
   std::string_view what =
       {};  ///< names the content in errors ("exp_avg of model.layers.3 chunk 1"); must outlive the transfer
+  Area area = Area::data;
+};
+
+/// What is known of a piece of data (1 MiB of an extent, or its shorter end).
+struct PieceMark {
+  std::uint64_t checksum = 0;  ///< seeded with the offset; 0: none was made, none is verified
+  std::uint32_t bytes = 0;     ///< that were written; 0: nothing, or a write that has not ended well
+
+  bool operator==(const PieceMark&) const = default;
 };
 
 struct Counters {
-  Bytes read = 0, written = 0;                 ///< bytes completed
+  Bytes read = 0, written = 0;                 ///< bytes completed, metadata included
   double busy_seconds = 0;                     ///< time with at least one piece in flight
   double read_seconds = 0, write_seconds = 0;  ///< time with at least one piece of that direction in flight
+  std::uint64_t syncs = 0;                     ///< flushes of the volume that succeeded
+  double sync_seconds = 0;                     ///< time with a flush under way
 };
 
 class Path {
@@ -65,7 +95,10 @@ class Path {
   /// Creates the volume: superblock, space reserved by fallocate. Throws Error(bad_input) for a missing or read-only
   /// directory or a volume that belongs to another run (without `overwrite`), Error(does_not_fit) with bytes asked and
   /// free when the file system is too small. On failure nothing is left behind and an old volume is intact.
-  /// A volume of the same run that is large enough is used again as it is; what it held is not readable.
+  /// A volume of the same run that is large enough is used again; what it held is not readable, and its metadata area
+  /// is zeros, as in a new one.
+  /// With `reopen` the volume keeps what it holds: metadata is readable, data after `expect`. Throws Error(bad_input)
+  /// when it is missing, damaged, too small, of another run, model, format, byte order or place among the run's paths.
   explicit Path(PathOptions options);
   /// The same over a ring of the caller's choice; the default is io_uring, or threads where the kernel has none.
   Path(PathOptions options, const sys::RingFactory& ring);
@@ -85,13 +118,28 @@ class Path {
   void start(const Transfer& transfer);
   /// Starts a transfer and waits for it; throws its error. Not from the path's own thread.
   void run(Transfer transfer);
-  /// Waits until nothing is queued or in flight.
+  /// Makes every write durable whose Done was called before; says nothing of others, which go on meanwhile. Done is
+  /// called on the path's thread. Requests that come while a flush is under way share the next one. Once a flush has
+  /// failed every later one fails with the same error: what the drive did not keep then, no second attempt brings back.
+  /// Thread safe.
+  void sync(Done done, void* context, std::uint64_t token);
+  /// Waits until nothing is queued or in flight, syncs included.
   void drain();
 
+  /// What was last wholly written at `offset` (a multiple of kExtentAlignment), for records. From Done, or any other
+  /// thread, while no write of that piece is queued or in flight.
+  [[nodiscard]] PieceMark mark(Bytes offset) const;
+  /// After reopening, before the piece's first use: what a read at `offset` will be verified against. Throws
+  /// Error(internal) for an offset or a length that no piece has.
+  void expect(Bytes offset, const PieceMark& mark);
+
   [[nodiscard]] Counters counters() const;
+  /// Bytes of the areas: what was asked for, rounded up; of a reopened volume what is there.
+  [[nodiscard]] Bytes capacity() const noexcept;
+  [[nodiscard]] Bytes metadata() const noexcept;
   [[nodiscard]] bool direct() const noexcept;  ///< O_DIRECT in use
   [[nodiscard]] const std::string& notice()
-      const;  ///< what a person should know: no O_DIRECT, no registration; or empty
+      const;  ///< what a person should know: no O_DIRECT, no registration, a damaged superblock; or empty
   [[nodiscard]] std::filesystem::path volume() const;  ///< the file
   void remove_on_close() noexcept;
 

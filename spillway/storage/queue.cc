@@ -6,6 +6,10 @@
 namespace spillway::storage {
 namespace {
 
+constexpr std::size_t index_of(Direction direction) {
+  return direction == Direction::read ? 0 : 1;
+}
+
 /// No job has it: marks the free ones.
 constexpr std::uint64_t kNoArrival = 0;
 
@@ -19,7 +23,10 @@ std::vector<T> reserved(std::size_t count) {
 }  // namespace
 
 Queue::Queue(Bytes piece_size, std::size_t reserve)
-    : piece_size_(piece_size), jobs_(reserve), free_(reserved<Id>(reserve)), order_({}, reserved<Entry>(reserve)) {
+    : piece_size_(piece_size),
+      jobs_(reserve),
+      free_(reserved<Id>(reserve)),
+      orders_({Order({}, reserved<Entry>(reserve)), Order({}, reserved<Entry>(reserve))}) {
   for (std::size_t id = reserve; id > 0; --id) free_.push_back(static_cast<Id>(id - 1));
 }
 
@@ -31,21 +38,27 @@ void Queue::add(const Transfer& transfer) {
   const Id id = free_.back();
   free_.pop_back();
   jobs_[id] = Job{transfer, ++arrivals_, 0, 0, nullptr};
-  order_.push({transfer.deadline, arrivals_, id});
+  const bool write = transfer.direction == Direction::write;
+  orders_[index_of(transfer.direction)].push({transfer.deadline, transfer.area == Area::data, write, arrivals_, id});
 }
 
-bool Queue::waiting() {
-  while (!order_.empty()) {
-    const Entry& top = order_.top();
+bool Queue::waiting(Direction direction) {
+  Order& order = orders_[index_of(direction)];
+  while (!order.empty()) {
+    const Entry& top = order.top();
     const Job& job = jobs_[top.job];
     if (job.arrival == top.arrival && job.issued < job.transfer.bytes) return true;
-    order_.pop();
+    order.pop();
   }
   return false;
 }
 
-Queue::Cut Queue::take() {
-  const Id id = order_.top().job;
+Direction Queue::most_urgent() const {
+  return orders_[0].top() < orders_[1].top() ? Direction::write : Direction::read;
+}
+
+Queue::Cut Queue::take(Direction direction) {
+  const Id id = orders_[index_of(direction)].top().job;
   Job& job = jobs_[id];
   const Bytes bytes = std::min(piece_size_, job.transfer.bytes - job.issued);
   const Cut cut{id, job.issued, static_cast<std::uint32_t>(bytes)};

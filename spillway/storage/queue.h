@@ -1,9 +1,11 @@
-// Transfers in order of deadline, then arrival, handed out piece by piece.
+// Transfers of each direction in order of urgency, handed out piece by piece.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <exception>
 #include <queue>
+#include <tuple>
 #include <vector>
 
 #include "spillway/storage/path.h"
@@ -35,9 +37,11 @@ class Queue {
 
   void add(const Transfer& transfer);
   /// Whether `take` has something to hand out.
-  [[nodiscard]] bool waiting();
+  [[nodiscard]] bool waiting(Direction direction);
+  /// Of two directions that both have something waiting: the one whose next piece is more urgent.
+  [[nodiscard]] Direction most_urgent() const;
   /// The next piece of the most urgent job that has any left; counted as pending.
-  Cut take();
+  Cut take(Direction direction);
   /// Notes an error, unless there is one, and hands out no more of the job.
   void fail(Id id, std::exception_ptr error);
   /// One pending piece has ended; true when the job has nothing left, pending or to hand out.
@@ -52,18 +56,22 @@ class Queue {
  private:
   struct Entry {
     std::uint64_t deadline;
+    bool data;   ///< after metadata
+    bool write;  ///< after reads
     std::uint64_t arrival;
     Id job;
     bool operator<(const Entry& other) const noexcept {  // std::priority_queue serves the largest
-      return deadline != other.deadline ? deadline > other.deadline : arrival > other.arrival;
+      return std::tie(deadline, data, write, arrival) >
+             std::tie(other.deadline, other.data, other.write, other.arrival);
     }
   };
+  using Order = std::priority_queue<Entry>;
 
   Bytes piece_size_;
   std::uint64_t arrivals_ = 0;
   std::vector<Job> jobs_;  ///< by id
   std::vector<Id> free_;
-  std::priority_queue<Entry> order_;  ///< may name jobs that have ended: their arrival differs
+  std::array<Order, 2> orders_;  ///< by direction; may name jobs that have ended: their arrival differs
 };
 
 }  // namespace spillway::storage

@@ -1,7 +1,6 @@
 #include "spillway/storage/superblock.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "spillway/base/error.h"
@@ -15,8 +14,11 @@ constexpr std::uint32_t kEndianness = 0x01020304;
 constexpr std::uint32_t kEndiannessSwapped = 0x04030201;
 constexpr std::uint64_t kChecksumSeed = 0;
 constexpr std::size_t kChecksumOffset = kSuperblockBytes - sizeof(std::uint64_t);
+constexpr std::uint32_t kReady = 1;
+constexpr std::uint32_t kPrewritten = 2;
 
-/// As it lies on the drive, in the byte order of the machine that wrote it.
+/// As it lies on the drive, in the byte order of the machine that wrote it. Every format begins with what stands here
+/// up to and with `run`, and ends with the checksum.
 struct Header {
   std::array<char, 8> magic;
   std::uint32_t endianness;
@@ -24,10 +26,17 @@ struct Header {
   std::uint64_t capacity;
   std::uint64_t piece_size;
   std::uint32_t run_bytes;
-  std::uint32_t reserved;  ///< 0
+  std::uint32_t flags;  ///< kReady, kPrewritten
   std::array<char, kMostRunBytes> run;
+  std::uint64_t metadata;
+  std::uint64_t model;
+  std::uint32_t number;
+  std::uint32_t paths;
 };
-static_assert(sizeof(Header) == 296 && sizeof(Header) <= kChecksumOffset);
+static_assert(sizeof(Header) == 320 && sizeof(Header) <= kChecksumOffset);
+
+/// Aligned for O_DIRECT.
+struct alignas(kSuperblockBytes) Page : std::array<std::byte, kSuperblockBytes> {};
 
 }  // namespace
 
@@ -36,9 +45,14 @@ void encode(const Superblock& superblock, std::span<std::byte> out) {
     throw Error(ErrorCode::bad_input,
                 text("the run's identity has ", superblock.run.size(), " bytes; a volume holds ", kMostRunBytes));
   }
-  Header header{kMagic, kEndianness, kVolumeFormat, superblock.capacity, superblock.piece_size, 0, 0, {}};
+  Header header{kMagic, kEndianness, superblock.format, superblock.capacity, superblock.piece_size, 0, 0, {}};
   header.run_bytes = static_cast<std::uint32_t>(superblock.run.size());
+  header.flags = (superblock.ready ? kReady : 0) | (superblock.prewritten ? kPrewritten : 0);
   std::copy(superblock.run.begin(), superblock.run.end(), header.run.begin());
+  header.metadata = superblock.metadata;
+  header.model = superblock.model;
+  header.number = superblock.number;
+  header.paths = superblock.paths;
   std::fill(out.begin(), out.end(), std::byte{0});
   std::memcpy(out.data(), &header, sizeof header);
   const std::uint64_t sum = checksum(out.first(kChecksumOffset), kChecksumSeed);
@@ -53,10 +67,50 @@ SuperblockState decode(std::span<const std::byte> in, Superblock& superblock) {
   std::uint64_t sum = 0;
   std::memcpy(&sum, in.data() + kChecksumOffset, sizeof sum);
   if (sum != checksum(in.first(kChecksumOffset), kChecksumSeed)) return SuperblockState::damaged;
-  if (header.format != kVolumeFormat) return SuperblockState::newer;
   if (header.run_bytes > kMostRunBytes) return SuperblockState::damaged;
-  superblock = {header.capacity, header.piece_size, std::string(header.run.data(), header.run_bytes)};
+  superblock = {};
+  superblock.format = header.format;
+  superblock.capacity = header.capacity;
+  superblock.run.assign(header.run.data(), header.run_bytes);
+  if (header.format != kVolumeFormat) return SuperblockState::other_format;
+  superblock.piece_size = header.piece_size;
+  superblock.metadata = header.metadata;
+  superblock.model = header.model;
+  superblock.number = header.number;
+  superblock.paths = header.paths;
+  superblock.ready = (header.flags & kReady) != 0;
+  superblock.prewritten = (header.flags & kPrewritten) != 0;
   return SuperblockState::valid;
+}
+
+SuperblockPair read_superblocks(const sys::File& file) {
+  SuperblockPair pair;
+  const Bytes size = file.size();
+  for (std::size_t copy = kSuperblockOffsets.size(); copy-- > 0;) {  // the first, read last, wins
+    Page page{};
+    Superblock superblock;
+    const Bytes offset = kSuperblockOffsets[copy];
+    if (size >= offset + kSuperblockBytes) file.read(page, offset);
+    const SuperblockState state = decode(page, superblock);
+    const bool one_valid = state == SuperblockState::valid || pair.state == SuperblockState::valid;
+    if (one_valid && copy == 0 && state != pair.state) {
+      const Bytes bad = state == SuperblockState::valid ? kSuperblockOffsets[1] : offset;
+      pair.damage = text("the copy of its superblock at byte ", bad, " is damaged, the other one was used");
+    }
+    if (state < pair.state) continue;
+    pair.state = state;
+    pair.superblock = std::move(superblock);
+  }
+  return pair;
+}
+
+void write_superblocks(const sys::File& file, const Superblock& superblock) {
+  Page page;
+  encode(superblock, page);
+  for (std::size_t copy = kSuperblockOffsets.size(); copy-- > 0;) {
+    file.write(page, kSuperblockOffsets[copy]);
+    file.sync();
+  }
 }
 
 }  // namespace spillway::storage

@@ -1,41 +1,66 @@
-// The first extent of a volume, as bytes: docs/formats/volume.md.
+// The identity of a volume as bytes, and its two copies in the file: docs/formats/volume.md.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 
 #include "spillway/base/bytes.h"
+#include "spillway/sys/file.h"
 
 namespace spillway::storage {
 
-/// Bytes of the superblock that carry anything; the rest of its extent is zero.
+/// Bytes of one copy.
 inline constexpr Bytes kSuperblockBytes = 4 * KiB;
-/// Space that the superblock takes from the start of the file.
+/// Where the copies lie: far enough apart that one fault of the drive does not take both.
+inline constexpr std::array<Bytes, 2> kSuperblockOffsets = {0, 512 * KiB};
+/// Space that the superblocks take from the start of the file; the rest of it is zero.
 inline constexpr Bytes kSuperblockExtent = 1 * MiB;
-inline constexpr std::uint32_t kVolumeFormat = 1;
+inline constexpr std::uint32_t kVolumeFormat = 2;
 /// A run's identity is at most this long.
 inline constexpr std::size_t kMostRunBytes = 256;
 
 struct Superblock {
-  Bytes capacity = 0;    ///< bytes of extents that follow the superblock's own
-  Bytes piece_size = 0;  ///< unit of checksums
-  std::string run;       ///< identity of the run it belongs to, at most kMostRunBytes
+  Bytes capacity = 0;        ///< bytes of extents
+  Bytes metadata = 0;        ///< bytes between the superblocks and the extents
+  Bytes piece_size = 0;      ///< unit of checksums
+  std::string run;           ///< identity of the run it belongs to, at most kMostRunBytes
+  std::uint64_t model = 0;   ///< fingerprint of the model whose state it holds
+  std::uint32_t number = 0;  ///< of this path among the run's
+  std::uint32_t paths = 1;   ///< of the run
+  bool ready = true;         ///< false: it is being prepared, and holds nothing
+  bool prewritten = false;   ///< every byte of it was written once
+  std::uint32_t format = kVolumeFormat;
+
+  bool operator==(const Superblock&) const = default;
 };
 
-/// What is in the first bytes of a file.
+/// What is in the first bytes of a file. Of two copies that are not valid the larger value is believed.
 enum class SuperblockState : std::uint8_t {
+  foreign,       ///< not a Spillway volume
+  damaged,       ///< the magic is right, the checksum is not
+  alien,         ///< written on a machine of the other byte order
+  other_format,  ///< a whole superblock of another format version
   valid,
-  foreign,  ///< not a Spillway volume
-  damaged,  ///< the magic is right, the checksum is not
-  alien,    ///< written on a machine of the other endianness
-  newer,    ///< a format version this build does not know
 };
 
-/// Fills `out` (kSuperblockBytes long).
+/// Fills `out` (kSuperblockBytes long). A run's identity that is too long throws Error(bad_input).
 void encode(const Superblock& superblock, std::span<std::byte> out);
-/// Reads `in` (kSuperblockBytes long); `superblock` is set when the answer is valid.
+/// Reads `in` (kSuperblockBytes long). `superblock` is set when the answer is valid; when it is other_format, its
+/// format, capacity and run are.
 [[nodiscard]] SuperblockState decode(std::span<const std::byte> in, Superblock& superblock);
+
+/// What the two copies of a file say.
+struct SuperblockPair {
+  Superblock superblock;  ///< of the first valid copy, or as `decode` says
+  SuperblockState state = SuperblockState::foreign;
+  std::string damage;  ///< which copy is not valid although the other is; empty otherwise
+};
+
+[[nodiscard]] SuperblockPair read_superblocks(const sys::File& file);
+/// Writes one copy after the other, each flushed before the next is touched: at any instant one is whole.
+void write_superblocks(const sys::File& file, const Superblock& superblock);
 
 }  // namespace spillway::storage

@@ -1,21 +1,19 @@
 #include "spillway/storage/volume.h"
 
-#include <array>
+#include <cerrno>
 #include <system_error>
+#include <utility>
 
 #include "spillway/base/error.h"
-#include "spillway/storage/superblock.h"
-#include "spillway/sys/errno.h"
+#include "spillway/storage/refusal.h"
+#include "spillway/storage/zeros.h"
 
 namespace spillway::storage {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr Bytes kPieceSize = 1 * MiB;
-
-/// Aligned for O_DIRECT.
-struct alignas(kSuperblockBytes) Page : std::array<std::byte, kSuperblockBytes> {};
+constexpr Bytes kPieceSize = kExtentAlignment;
 
 void require_directory(const fs::path& directory) {
   std::error_code failure;
@@ -37,32 +35,17 @@ void require_directory(const fs::path& directory) {
               path.string());
 }
 
-std::string reason_of(SuperblockState state, const Superblock& superblock) {
-  switch (state) {
-    case SuperblockState::valid:
-      return text("belongs to run '", superblock.run, "'");
-    case SuperblockState::foreign:
-      return "is not a Spillway volume";
-    case SuperblockState::damaged:
-      return "has a damaged superblock";
-    case SuperblockState::alien:
-      return "was written on a machine of the other byte order";
-    case SuperblockState::newer:
-      return "has a format this build does not know";
-  }
-  return "cannot be read";
+[[noreturn]] void refuse(const fs::path& path, const std::string& reason, const std::string& advice) {
+  throw Error(ErrorCode::bad_input, text(path.string(), " ", reason, ": ", advice), 0, path.string());
 }
 
-SuperblockState examine(const sys::File& file, Superblock& superblock) {
-  if (file.size() < kSuperblockBytes) return SuperblockState::foreign;
-  Page page;
-  file.read(page, 0);
-  return decode(page, superblock);
+Bytes file_bytes(const VolumeOptions& options) {
+  return kSuperblockExtent + options.metadata + options.capacity;
 }
 
 void require_space(const VolumeOptions& options) {
   const Bytes free = sys::free_space(options.directory);
-  const Bytes asked = options.capacity + kSuperblockExtent;
+  const Bytes asked = file_bytes(options);
   if (asked <= free) return;
   throw Error(ErrorCode::does_not_fit,
               text("the volume in ", options.directory.string(), " needs ", human(asked), " (", asked,
@@ -71,10 +54,55 @@ void require_space(const VolumeOptions& options) {
               0, options.directory.string());
 }
 
-void write_superblock(const sys::File& file, const VolumeOptions& options) {
-  Page page;
-  encode({options.capacity, kPieceSize, options.run}, page);
-  file.write(page, 0);
+Superblock wanted(const VolumeOptions& options) {
+  Superblock out;
+  out.capacity = options.capacity;
+  out.metadata = options.metadata;
+  out.piece_size = kPieceSize;
+  out.run = options.run;
+  out.model = options.model;
+  out.number = options.number;
+  out.paths = options.paths;
+  out.prewritten = options.prewrite;
+  return out;
+}
+
+/// Empties the metadata area, writes what has to be written once, and only then the superblocks.
+void prepare(const sys::File& file, const VolumeOptions& options, bool prewritten) {
+  const Bytes data = kSuperblockExtent + options.metadata;
+  write_zeros(file, kSuperblockExtent, data);
+  if (options.prewrite && !prewritten) write_zeros(file, data, data + options.capacity, options.progress);
+  file.sync();
+  Superblock superblock = wanted(options);
+  superblock.prewritten = superblock.prewritten || prewritten;
+  write_superblocks(file, superblock);
+}
+
+/// Whether a volume serves as it is when nothing of its contents is wanted.
+bool serves(const Superblock& there, const VolumeOptions& options) {
+  Superblock like = wanted(options);
+  if (there.capacity < like.capacity || options.metadata > 0) return false;
+  like.capacity = there.capacity;
+  like.prewritten = like.prewritten || there.prewritten;
+  return there == like;
+}
+
+/// Makes the run's volume one that holds nothing. While that goes on it says so, so that nobody takes half-erased
+/// records for its contents.
+void refit(const sys::File& file, Superblock there, const VolumeOptions& options) {
+  const bool long_enough = there.capacity + there.metadata >= options.capacity + options.metadata;
+  there.ready = false;
+  write_superblocks(file, there);
+  prepare(file, options, there.prewritten && long_enough);
+}
+
+/// Opens and locks the volume that is there.
+sys::File open_existing(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) refuse(path, "is not a regular file", "move it away");
+  sys::File file(path, {.write = true, .direct = true});
+  if (!file.lock()) refuse_busy(path);
+  return file;
 }
 
 /// A file under a temporary name: removed again unless it is kept.
@@ -94,7 +122,7 @@ class Draft {
 
   [[nodiscard]] const sys::File& file() const noexcept { return file_; }
   [[nodiscard]] sys::File keep_as(const fs::path& path) {
-    fs::rename(path_, path);
+    file_.rename(path);
     mine_ = false;
     return std::move(file_);
   }
@@ -107,13 +135,14 @@ class Draft {
 
 }  // namespace
 
-Volume::Volume(const VolumeOptions& options) : path_(options.directory / kVolumeName), capacity_(options.capacity) {
+Volume::Volume(const VolumeOptions& options)
+    : path_(options.directory / kVolumeName), capacity_(options.capacity), metadata_(options.metadata) {
   require_directory(options.directory);
-  if (!reuse(options)) create(options);
-}
-
-Bytes Volume::in_file(Bytes offset) noexcept {
-  return kSuperblockExtent + offset;
+  if (options.reopen) {
+    reopen(options);
+  } else if (!reuse(options)) {
+    create(options);
+  }
 }
 
 void Volume::remove() noexcept {
@@ -121,27 +150,42 @@ void Volume::remove() noexcept {
   fs::remove(path_, ignored);
 }
 
-/// True when the volume that is there belongs to this run and is large enough: then it is ours as it is. False when
-/// there is none or it may be replaced. Otherwise refuses.
+void Volume::reopen(const VolumeOptions& options) {
+  std::error_code ignored;
+  if (!fs::exists(fs::symlink_status(path_, ignored))) {
+    throw Error(ErrorCode::bad_input,
+                text(path_.string(), " is missing; it held state of run '", options.run,
+                     "'. Name the storage directory with which that run was started, or start the run anew"),
+                ENOENT, path_.string());
+  }
+  sys::File file = open_existing(path_);
+  const SuperblockPair there = read_superblocks(file);
+  const std::string reason = reason_against_reopening(there, wanted(options), file.size());
+  if (!reason.empty()) {
+    refuse(path_, reason, "name the storage directories with which the run was started, or start the run anew");
+  }
+  notice_ = there.damage;
+  capacity_ = there.superblock.capacity;
+  metadata_ = there.superblock.metadata;
+  file_ = std::move(file);
+}
+
+/// True when the volume that is there belongs to this run and is large enough: then it is ours, and what it holds is
+/// given up. False when there is none or it may be replaced. Otherwise refuses.
 bool Volume::reuse(const VolumeOptions& options) {
   std::error_code ignored;
   if (!fs::exists(fs::symlink_status(path_, ignored))) return false;
-  if (!fs::is_regular_file(path_, ignored)) {
-    throw Error(ErrorCode::bad_input, text(path_.string(), " is not a regular file; move it away"), 0, path_.string());
+  sys::File old = open_existing(path_);
+  const SuperblockPair there = read_superblocks(old);
+  const bool older = there.state == SuperblockState::other_format && there.superblock.format < kVolumeFormat &&
+                     there.superblock.run == options.run;
+  const std::string reason = older ? "" : reason_against_owner(there, options.run);
+  if (!reason.empty() && !options.overwrite) {
+    refuse(path_, reason, "remove it, name another storage directory, or ask to overwrite it");
   }
-  sys::File old(path_, {.write = true, .direct = true});
-  if (!old.lock()) refuse_busy(path_);
-  Superblock superblock;
-  const SuperblockState state = examine(old, superblock);
-  const bool ours = state == SuperblockState::valid && superblock.run == options.run;
-  if (!ours && !options.overwrite) {
-    throw Error(ErrorCode::bad_input,
-                text(path_.string(), " ", reason_of(state, superblock),
-                     ": remove it, name another storage directory, or ask to overwrite it"),
-                0, path_.string());
-  }
-  const Bytes needed = options.capacity + kSuperblockExtent;
-  if (!ours || superblock.piece_size != kPieceSize || old.size() < needed || old.reserved() < needed) return false;
+  const Bytes needed = file_bytes(options);
+  if (older || !reason.empty() || old.size() < needed || old.reserved() < needed) return false;
+  if (!there.damage.empty() || !serves(there.superblock, options)) refit(old, there.superblock, options);
   file_ = std::move(old);
   return true;
 }
@@ -149,9 +193,9 @@ bool Volume::reuse(const VolumeOptions& options) {
 void Volume::create(const VolumeOptions& options) {
   require_space(options);
   Draft draft(options.directory / (std::string(kVolumeName) + ".new"));
-  draft.file().reserve(options.capacity + kSuperblockExtent);
-  write_superblock(draft.file(), options);
-  draft.file().sync();
+  draft.file().reserve(file_bytes(options));
+  write_zeros(draft.file(), 0, kSuperblockExtent);
+  prepare(draft.file(), options, false);
   file_ = draft.keep_as(path_);
   sys::sync_directory(options.directory);
 }

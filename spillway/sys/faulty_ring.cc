@@ -32,12 +32,19 @@ void Faults::break_ring() {
 void Faults::hold() {
   const std::lock_guard lock(mutex_);
   held_ = true;
+  passes_ = 0;
 }
 
 void Faults::release(Order order) {
   const std::lock_guard lock(mutex_);
   held_ = false;
   if (order == Order::reversed) std::reverse(ended_.begin(), ended_.end());
+  if (wake_) wake_();
+}
+
+void Faults::pass(std::size_t count) {
+  const std::lock_guard lock(mutex_);
+  passes_ += count;
   if (wake_) wake_();
 }
 
@@ -58,7 +65,8 @@ std::vector<Piece> Faults::submitted() const {
 
 std::optional<Faults::Rule> Faults::take_rule(const Piece& piece) {
   const auto rule = std::find_if(rules_.begin(), rules_.end(), [&](const Rule& candidate) {
-    return candidate.operation == piece.operation && candidate.offset == piece.offset && candidate.times > 0;
+    const bool there = candidate.offset == piece.offset || piece.operation == Operation::sync;
+    return candidate.operation == piece.operation && there && candidate.times > 0;
   });
   if (rule == rules_.end()) return std::nullopt;
   --rule->times;
@@ -126,8 +134,11 @@ class FaultyRing final : public Ring {
   std::size_t hand_out(std::span<Completion> out) {
     const std::lock_guard lock(faults_->mutex_);
     if (faults_->broken_) throw Error(ErrorCode::io, "the ring was broken by a test", EBADF);
-    if (faults_->held_) return 0;
-    const std::size_t count = std::min(out.size(), faults_->ended_.size());
+    std::size_t count = std::min(out.size(), faults_->ended_.size());
+    if (faults_->held_) {
+      count = std::min(count, faults_->passes_);
+      faults_->passes_ -= count;
+    }
     const auto last = faults_->ended_.begin() + static_cast<std::ptrdiff_t>(count);
     std::copy(faults_->ended_.begin(), last, out.begin());
     faults_->ended_.erase(faults_->ended_.begin(), last);

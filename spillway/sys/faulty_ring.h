@@ -19,7 +19,8 @@ namespace spillway::sys {
 
 class Faults {
  public:
-  /// The next `times` pieces of that direction at that file offset complete with `-errno_value`, nothing moved.
+  /// The next `times` pieces of that kind at that file offset complete with `-errno_value`, nothing moved. Of syncs the
+  /// offset is not looked at.
   void fail(Operation operation, Bytes offset, int errno_value, unsigned times = 1);
   /// The next such piece moves at most `bytes` of what it was asked to; 0: it moves nothing, as at the end of a file.
   void shorten(Operation operation, Bytes offset, std::uint32_t bytes, unsigned times = 1);
@@ -33,6 +34,8 @@ class Faults {
   void hold();
   /// Opens it: what has waited comes out in the order of completion, or the other way round.
   void release(Order order = Order::kept);
+  /// Lets the `count` longest held through and keeps the gate closed for the others.
+  void pass(std::size_t count);
   /// Waits until `count` pieces have been submitted since the beginning.
   void await_submitted(std::size_t count);
   /// Waits until `count` completions stand behind the closed gate.
@@ -58,6 +61,7 @@ class Faults {
   std::vector<Completion> ended_;  ///< completed inside, not yet handed out
   std::string registration_refusal_;
   bool held_ = false;
+  std::size_t passes_ = 0;  ///< completions that may still go through the closed gate
   bool broken_ = false;
   std::function<void()> wake_;  ///< wakes the ring; empty while there is none
 };

@@ -1,8 +1,10 @@
 #include "spillway/sys/file.h"
 
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <linux/magic.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
@@ -10,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <utility>
 
 #include "spillway/sys/errno.h"
@@ -38,7 +41,10 @@ struct stat status_of(int fd, const std::filesystem::path& path) {
 /// would tell.
 std::string refusal_of_direct(int fd) {
   struct statfs system {};
-  if (::fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC) return "the file system is memory (tmpfs)";
+  struct stat inode {};
+  const bool device = ::fstat(fd, &inode) == 0 && S_ISBLK(inode.st_mode);  // its node lies on a tmpfs
+  if (!device && ::fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC)
+    return "the file system is memory (tmpfs)";
 #ifdef STATX_DIOALIGN
   struct statx status {};
   if (::statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) != 0) return {};
@@ -86,7 +92,8 @@ File& File::operator=(File&& other) noexcept {
 }
 
 void File::open(const FileOptions& options) {
-  const int flags = (options.write ? O_RDWR : O_RDONLY) | (options.create ? O_CREAT : 0);
+  const int flags =
+      (options.write ? O_RDWR : O_RDONLY) | (options.create ? O_CREAT : 0) | (options.exclusive ? O_EXCL : 0);
   if (options.direct) {
     fd_ = open_retrying(path_, flags | O_DIRECT);
     if (fd_ >= 0) direct_refusal_ = refusal_of_direct(fd_);
@@ -144,8 +151,15 @@ void File::reserve(Bytes bytes) const {
   write_zeros(*this, bytes);
 }
 
+void File::rename(const std::filesystem::path& to) {
+  if (::rename(path_.c_str(), to.c_str()) != 0) throw_errno(errno, text("rename ", path_.string(), " to"), to);
+  path_ = to;
+}
+
 void File::sync() const {
-  if (::fsync(fd_) != 0) throw_errno(errno, "flush", path_);
+  while (::fsync(fd_) != 0) {
+    if (errno != EINTR) throw_errno(errno, "flush", path_);
+  }
 }
 
 bool File::lock() const {
@@ -156,7 +170,11 @@ bool File::lock() const {
 }
 
 Bytes File::size() const {
-  return static_cast<Bytes>(status_of(fd_, path_).st_size);
+  const struct stat status = status_of(fd_, path_);
+  if (!S_ISBLK(status.st_mode)) return static_cast<Bytes>(status.st_size);
+  std::uint64_t bytes = 0;
+  if (::ioctl(fd_, BLKGETSIZE64, &bytes) != 0) throw_errno(errno, "examine", path_);
+  return bytes;
 }
 
 Bytes File::reserved() const {

@@ -11,9 +11,10 @@
 namespace spillway::sys {
 
 struct FileOptions {
-  bool write = false;   ///< for reading and writing; else for reading only
-  bool create = false;  ///< create it when it is missing (mode 0644); needs `write`
-  bool direct = false;  ///< O_DIRECT when the file system has it with an alignment of at most kDirectAlignment
+  bool write = false;      ///< for reading and writing; else for reading only
+  bool create = false;     ///< create it when it is missing (mode 0644); needs `write`
+  bool exclusive = false;  ///< of a block device: refuse it (EBUSY) while the kernel or another such File uses it
+  bool direct = false;     ///< O_DIRECT when the file system has it with an alignment of at most kDirectAlignment
 };
 
 /// What O_DIRECT may ask of addresses, lengths and offsets at most; a file system that asks more is used buffered.
@@ -38,12 +39,14 @@ class File {
   /// Makes the file `bytes` long with its space reserved; writes zeros where the file system cannot reserve.
   /// Throws Error(does_not_fit) when there is not enough.
   void reserve(Bytes bytes) const;
+  /// Gives the file another name on the same file system, in place of whatever has it.
+  void rename(const std::filesystem::path& to);
   /// Waits until data and size are durable.
   void sync() const;
   /// Takes the advisory lock of this file for as long as it is open; false when another process (or File) holds it.
   [[nodiscard]] bool lock() const;
 
-  [[nodiscard]] Bytes size() const;      ///< bytes from start to end
+  [[nodiscard]] Bytes size() const;      ///< bytes from start to end; of a block device too
   [[nodiscard]] Bytes reserved() const;  ///< bytes of the file system's blocks it holds
   [[nodiscard]] bool is_regular() const;
   [[nodiscard]] int fd() const noexcept { return fd_; }

@@ -17,19 +17,23 @@
 
 namespace spillway::sys {
 
-enum class Operation : std::uint8_t { read, write };
+enum class Operation : std::uint8_t {
+  read,
+  write,
+  sync,  ///< makes durable every write whose completion was taken before the submit (fdatasync); says nothing of others
+};
 
 struct Piece {
   Operation operation = Operation::read;
-  std::byte* memory = nullptr;  ///< the caller leaves it alone until the piece completes
-  std::uint32_t bytes = 0;      ///< > 0
-  Bytes offset = 0;             ///< in the file
+  std::byte* memory = nullptr;  ///< the caller leaves it alone until the piece completes; unused by a sync
+  std::uint32_t bytes = 0;      ///< > 0; unused by a sync
+  Bytes offset = 0;             ///< in the file; unused by a sync
   std::uint64_t tag = 0;        ///< comes back with the completion; not ~0
 };
 
 struct Completion {
   std::uint64_t tag = 0;
-  std::int32_t result = 0;  ///< bytes moved, which may be fewer than asked; or a negative errno
+  std::int32_t result = 0;  ///< bytes moved, which may be fewer than asked (sync: 0); or a negative errno
 };
 
 /// No region registered with the kernel is larger than this; io_uring accepts no more.

@@ -86,10 +86,22 @@ class ThreadRing final : public Ring {
 
   /// One call, as io_uring would make it: errors and short transfers are the caller's to judge.
   [[nodiscard]] std::int32_t move(const Piece& piece) const noexcept {
+    const ssize_t result = call(piece);
+    return result < 0 ? -errno : static_cast<std::int32_t>(result);
+  }
+
+  [[nodiscard]] ssize_t call(const Piece& piece) const noexcept {
     const auto offset = static_cast<off_t>(piece.offset);
-    const ssize_t moved = piece.operation == Operation::write ? ::pwrite(fd_, piece.memory, piece.bytes, offset)
-                                                              : ::pread(fd_, piece.memory, piece.bytes, offset);
-    return moved < 0 ? -errno : static_cast<std::int32_t>(moved);
+    switch (piece.operation) {
+      case Operation::read:
+        return ::pread(fd_, piece.memory, piece.bytes, offset);
+      case Operation::write:
+        return ::pwrite(fd_, piece.memory, piece.bytes, offset);
+      case Operation::sync:
+        return ::fdatasync(fd_);
+    }
+    errno = EINVAL;
+    return -1;
   }
 
   int fd_;

@@ -66,16 +66,10 @@ class Uring final : public Ring {
 
   void submit(const Piece& piece) override {
     io_uring_sqe* entry = next_entry();
-    const int region = region_of(piece);
-    const bool write = piece.operation == Operation::write;
-    if (region >= 0 && write) {
-      io_uring_prep_write_fixed(entry, file_, piece.memory, piece.bytes, piece.offset, region);
-    } else if (region >= 0) {
-      io_uring_prep_read_fixed(entry, file_, piece.memory, piece.bytes, piece.offset, region);
-    } else if (write) {
-      io_uring_prep_write(entry, file_, piece.memory, piece.bytes, piece.offset);
+    if (piece.operation == Operation::sync) {
+      io_uring_prep_fsync(entry, file_, IORING_FSYNC_DATASYNC);
     } else {
-      io_uring_prep_read(entry, file_, piece.memory, piece.bytes, piece.offset);
+      prepare_transfer(entry, piece);
     }
     if (file_registered_) entry->flags |= IOSQE_FIXED_FILE;
     entry->user_data = piece.tag;
@@ -104,6 +98,20 @@ class Uring final : public Ring {
   }
 
  private:
+  void prepare_transfer(io_uring_sqe* entry, const Piece& piece) const {
+    const int region = region_of(piece);
+    const bool write = piece.operation == Operation::write;
+    if (region >= 0 && write) {
+      io_uring_prep_write_fixed(entry, file_, piece.memory, piece.bytes, piece.offset, region);
+    } else if (region >= 0) {
+      io_uring_prep_read_fixed(entry, file_, piece.memory, piece.bytes, piece.offset, region);
+    } else if (write) {
+      io_uring_prep_write(entry, file_, piece.memory, piece.bytes, piece.offset);
+    } else {
+      io_uring_prep_read(entry, file_, piece.memory, piece.bytes, piece.offset);
+    }
+  }
+
   void create(unsigned entries) {
     int result = 0;
     for (const unsigned flags : kSetups) {
@@ -122,11 +130,12 @@ class Uring final : public Ring {
   void require_operations() {
     io_uring_probe* probe = io_uring_get_probe_ring(&ring_);
     bool complete = probe != nullptr;
-    for (const int operation : {IORING_OP_READ, IORING_OP_WRITE, IORING_OP_READ_FIXED, IORING_OP_WRITE_FIXED}) {
+    for (const int operation :
+         {IORING_OP_READ, IORING_OP_WRITE, IORING_OP_READ_FIXED, IORING_OP_WRITE_FIXED, IORING_OP_FSYNC}) {
       complete = complete && io_uring_opcode_supported(probe, operation) != 0;
     }
     io_uring_free_probe(probe);
-    if (!complete) refuse_and_close(ENOSYS, "reads and writes");
+    if (!complete) refuse_and_close(ENOSYS, "reads, writes and flushes");
   }
 
   void register_file() {

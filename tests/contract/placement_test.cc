@@ -1,9 +1,11 @@
 // Placement, budget and window never change a bit of the result.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
+#include <span>
 
 #include "tests/contract/toy.h"
 #include "tests/plan/models.h"
@@ -62,6 +64,14 @@ void expect_same(const Outcome& expected, const Outcome& found, const std::strin
   }
 }
 
+/// The first `count` of them, each large enough for everything.
+void add_paths(Settings& settings, std::span<const Directory> directories, std::size_t count) {
+  for (std::size_t p = 0; p < count; ++p) {
+    settings.storage.directories.push_back(directories[p].path());
+    settings.budget.paths.push_back({.name = text("path:", p), .capacity = 1 * GiB});
+  }
+}
+
 TEST(Placement, ChangesNoBit) {
   std::mt19937 random(11);
   std::uniform_real_distribution<> share(0, 1);
@@ -76,11 +86,10 @@ TEST(Placement, ChangesNoBit) {
     const auto description = describe(shape);
     const auto expected = train(description, everything_in_dram(), 6, false);
     for (int placement = 0; placement < 3; ++placement) {
-      const Directory directory;
+      const std::array<Directory, 3> directories;
       Settings settings;
-      settings.storage = StorageOptions{.directory = directory.path()};
+      add_paths(settings, directories, 1 + random() % 3);
       settings.threads = 1 + random() % 3;
-      settings.budget.path_capacity = 1 * GiB;
       settings.budget.dram = 2 * GiB;
       settings.budget.window = random() % 4;
       auto& where = settings.budget.placement;
@@ -97,8 +106,7 @@ TEST(Placement, ATightBudgetChangesNoBit) {
   const auto expected = train(description, everything_in_dram(), 5, false);
   const Directory directory;
   Settings settings;
-  settings.storage = StorageOptions{.directory = directory.path()};
-  settings.budget.path_capacity = 1 * GiB;
+  add_paths(settings, {&directory, 1}, 1);
   settings.budget.dram = plan::kEngineBytes;
   int fitted = 0;
   for (; fitted < 3 && settings.budget.dram < 200 * MiB; settings.budget.dram += 64 * KiB) {

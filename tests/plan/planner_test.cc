@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+
+#include "spillway/base/error.h"
 #include "tests/plan/models.h"
 
 namespace spillway::plan {
@@ -25,6 +29,90 @@ TEST(Planner, AboveWhatIsResidentThereIsRoomForTheLargestChunk) {
           << chunk_elements << " elements a chunk, " << tokens << " tokens";
     }
   }
+}
+
+/// Everything on paths of these capacities.
+Plan plan_on_paths(const std::vector<Bytes>& capacities, const std::vector<double>& rates = {}) {
+  const auto description = test::describe({.layers = 4, .hidden = 256, .ffn = 1024, .chunk_elements = 1 << 18});
+  const state::Layout layout(description.blocks, description.chunk_elements);
+  Budget budget;
+  budget.dram = 1 << 30;
+  budget.placement = {.weight = 0, .state = 0, .grad = 0, .activation = 0};
+  for (std::size_t p = 0; p < capacities.size(); ++p) {
+    budget.paths.push_back({.name = text("path:", p), .capacity = capacities[p]});
+  }
+  Rates machine;
+  for (const auto rate : rates) machine.paths.push_back({.read = rate, .write = rate, .mixed = rate});
+  return make_plan(description, layout, budget, machine);
+}
+
+Bytes sum(const std::vector<Bytes>& values) {
+  return std::accumulate(values.begin(), values.end(), Bytes{0});
+}
+
+TEST(Planner, OnePathReservesWhatIsNeeded) {
+  const auto plan = plan_on_paths({1 * GiB});
+  EXPECT_EQ(plan.volumes, std::vector<Bytes>{plan.path_bytes});
+}
+
+TEST(Planner, SeveralPathsReserveByTheirRatesWithRoomToTakeOver) {
+  const auto plan = plan_on_paths({1 * GiB, 1 * GiB, 1 * GiB}, {4e8, 4e8, 2e8});
+  ASSERT_EQ(plan.volumes.size(), 3U);
+  EXPECT_EQ(plan.volumes[0], plan.volumes[1]);
+  EXPECT_NEAR(static_cast<double>(plan.volumes[0]), 2.0 * static_cast<double>(plan.volumes[2]), 2.0 * MiB);
+  EXPECT_GE(sum(plan.volumes), plan.path_bytes * 3 / 2);
+}
+
+TEST(Planner, PathsThatAreOnlyTogetherLargeEnoughAreUsedUp) {
+  const auto needed = plan_on_paths({1 * GiB}).path_bytes;
+  const std::vector<Bytes> capacities = {needed / 2 / MiB * MiB, needed - needed / 2 / MiB * MiB};
+  const auto plan = plan_on_paths(capacities, {1e8, 9e8});
+  EXPECT_EQ(plan.volumes, capacities);
+}
+
+TEST(Planner, PathsTooSmallAreRefusedByName) {
+  const auto needed = plan_on_paths({1 * GiB}).path_bytes;
+  try {
+    plan_on_paths({needed / 4, needed / 4});
+    FAIL() << "fits";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::does_not_fit);
+    const std::string message = error.what();
+    for (const auto& word : {human(needed), std::string("path:0"), std::string("path:1"), std::string("--storage")}) {
+      EXPECT_NE(message.find(word), std::string::npos) << word << " in: " << message;
+    }
+  }
+}
+
+TEST(Planner, HoldsItsBudgetAndIsNoSlowerWhenItIsLarger) {
+  const auto description = test::describe({.layers = 6, .hidden = 128, .ffn = 512, .chunk_elements = 1 << 16});
+  const state::Layout layout(description.blocks, description.chunk_elements);
+  Budget budget;
+  budget.paths = {{.name = "path:0", .capacity = 1 * GiB}};
+  Rates rates;
+  rates.cores = 2;
+  rates.update = 1e9;
+  rates.forward = 0.001;
+  rates.backward = 0.003;
+  rates.paths = {{.read = 1e8, .write = 1e8, .mixed = 1e8}};
+  double before = 1e9;
+  Bytes moved = 0;
+  int fitted = 0;
+  for (budget.dram = kEngineBytes; budget.dram < kEngineBytes + 64 * MiB; budget.dram += 1 * MiB) {
+    try {
+      const auto plan = make_plan(description, layout, budget, rates);
+      EXPECT_LE(plan.dram_peak, budget.dram);
+      EXPECT_LE(plan.prediction.step_seconds, 1.02 * before) << human(budget.dram);
+      before = std::min(before, plan.prediction.step_seconds);
+      moved = plan.read_per_step + plan.written_per_step;
+      ++fitted;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::does_not_fit);
+      EXPECT_EQ(fitted, 0) << "a larger budget does not fit: " << error.what();
+    }
+  }
+  EXPECT_GT(fitted, 10);
+  EXPECT_EQ(moved, 0U) << "64 MiB hold everything";
 }
 
 }  // namespace

@@ -186,7 +186,7 @@ def test_settings_name_every_fact_the_planner_needs(model: Path, tmp_path: Path)
         return Twin(description, settings)
 
     machine = tmp_path / "machine.json"
-    measured = json.loads(_engine.measure("", 0.01))
+    measured = json.loads(_engine.measure([], 0.01))
     machine.write_text(json.dumps(measured | {"cores": 3, "update_elements_per_second": 1e9}))
     paths = [StoragePath(str(tmp_path), 1 << 30)]
     Session(config(model, storage=paths, placement="state=path", profile=str(machine), window=2), SHAPE, engine)
@@ -196,12 +196,21 @@ def test_settings_name_every_fact_the_planner_needs(model: Path, tmp_path: Path)
     assert found["window"] == 2
     assert found["placement"] == {"weight": None, "state": 0.0, "grad": None, "activation": None}
     assert found["description"]["tokens"] == 48 and found["description"]["micro_batches"] == 2
-    assert storage(str(tmp_path), None)["capacity"] > 0
     with pytest.raises(InputError, match="storage: .*nowhere"):
-        storage(str(tmp_path / "nowhere"), None)
+        storage([StoragePath(str(tmp_path / "nowhere"), None)])
     machine.write_text("[]")
     with pytest.raises(InputError, match="profile: .*object"):
         profile(str(machine))
+
+
+def test_paths_of_one_file_system_share_what_is_free(tmp_path: Path) -> None:
+    directories = [str(tmp_path / name) for name in "abc"]
+    for directory in directories:
+        Path(directory).mkdir()
+    alone = storage([StoragePath(directories[0], None)])[0]["capacity"]
+    a, b, c = storage([StoragePath(directories[0], 1 << 20), *(StoragePath(d, None) for d in directories[1:])])
+    assert a["capacity"] == 1 << 20 and b["capacity"] == c["capacity"]
+    assert b["capacity"] == pytest.approx((alone - (1 << 20)) / 2, rel=0.05)  # other processes write, too
 
 
 def test_packing_is_proven_before_it_is_used(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

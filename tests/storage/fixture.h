@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <string_view>
+#include <vector>
 
 #include "spillway/storage/path.h"
 #include "spillway/sys/faulty_ring.h"
@@ -82,7 +86,6 @@ class Listener {
     return errors_;
   }
 
- private:
   static void done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept {
     auto& self = *static_cast<Listener*>(context);
     const std::lock_guard lock(self.mutex_);
@@ -90,9 +93,41 @@ class Listener {
     if (error) self.errors_.push_back(error);
   }
 
+ private:
   mutable std::mutex mutex_;
   std::vector<std::uint64_t> ended_;
   std::vector<std::exception_ptr> errors_;
 };
+
+/// Waits for the end of one transfer or sync.
+class End {
+ public:
+  static void done(void* context, std::uint64_t /*token*/, const std::exception_ptr& error) noexcept {
+    auto& self = *static_cast<End*>(context);
+    const std::lock_guard lock(self.mutex_);
+    self.ended_ = true;
+    self.error_ = error;
+    self.changed_.notify_one();
+  }
+  /// Throws the error it ended with.
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return ended_; });
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ended_ = false;
+  std::exception_ptr error_;
+};
+
+/// Flushes a path and waits for it; throws its error.
+inline void sync(Path& path) {
+  End end;
+  path.sync(End::done, &end, 0);
+  end.wait();
+}
 
 }  // namespace spillway::storage::testing

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 #include <random>
 #include <thread>
 #include <vector>
@@ -112,6 +113,63 @@ TEST_P(PathContract, ServesSeveralThreadsAtOnce) {
   }
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
+}
+
+/// What a durable step does, from several threads: data, its mark into a record, a flush, both read again.
+TEST_P(PathContract, RecordsAndFlushesGoBetweenTransfers) {
+  auto options = options_in(directory_.path());
+  options.metadata = 1 * MiB;
+  open(options);
+  constexpr std::size_t kThreads = 3;
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      const auto data = arena_.span().subspan(t * 4 * MiB, 2 * MiB);
+      const auto record = arena_.span().subspan(t * 4 * MiB + 3 * MiB, 4 * KiB);
+      auto transfer = transfer_of(Direction::write, record, t * 4 * KiB);
+      transfer.area = Area::metadata;
+      for (std::uint64_t round = 0; round < 8; ++round) {
+        fill(data, t * 100 + round);
+        write(data, t * 4 * MiB);
+        const PieceMark mark = path_->mark(t * 4 * MiB + 1 * MiB);
+        std::memcpy(record.data(), &mark, sizeof mark);
+        transfer.direction = Direction::write;
+        path_->run(transfer);
+        sync(*path_);
+        clear(data);
+        clear(record);
+        read(data, t * 4 * MiB);
+        transfer.direction = Direction::read;
+        path_->run(transfer);
+        const bool same = std::memcmp(record.data(), &mark, sizeof mark) == 0;
+        if (!same || !is_filled(data, t * 100 + round)) ++wrong;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GE(path_->counters().syncs, 8U);
+}
+
+TEST_P(PathContract, FlushesAllocateNothing) {
+  std::atomic<int> ended = 0;
+  const auto ask = [&] {
+    path_->sync(
+        [](void* context, std::uint64_t, const std::exception_ptr& error) noexcept {
+          if (!error) static_cast<std::atomic<int>*>(context)->fetch_add(1);
+        },
+        &ended, 0);
+  };
+  ask();
+  path_->drain();
+  const auto before = allocations();
+  for (int i = 0; i < 100; ++i) ask();
+  path_->drain();
+  if (!std::string_view(GetParam().name).starts_with("faulty")) {
+    EXPECT_EQ(allocations(), before);
+  }
+  EXPECT_EQ(ended, 101);
 }
 
 TEST_P(PathContract, RegisteredMemoryAndOtherMemoryBothWork) {

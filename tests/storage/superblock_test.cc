@@ -4,18 +4,34 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
+#include <vector>
 
-#include "spillway/storage/checksum.h"
+#include "spillway/base/error.h"
 #include "tests/sys/failing.h"
+#include "tests/sys/temporary.h"
 
 namespace spillway::storage {
 namespace {
 
 using Page = std::array<std::byte, kSuperblockBytes>;
 
+Superblock superblock_of(const std::string& run) {
+  Superblock out;
+  out.capacity = 7 * MiB;
+  out.metadata = 3 * MiB;
+  out.piece_size = 1 * MiB;
+  out.run = run;
+  out.model = 0xFEDCBA9876543210;
+  out.number = 2;
+  out.paths = 3;
+  out.prewritten = true;
+  return out;
+}
+
 Page encoded(const std::string& run) {
   Page page{};
-  encode({7 * MiB, 1 * MiB, run}, page);
+  encode(superblock_of(run), page);
   return page;
 }
 
@@ -28,10 +44,15 @@ TEST(SuperblockTest, ReturnsWhatWentIn) {
   for (const std::string& run : {std::string(), std::string("run"), std::string(kMostRunBytes, 'x')}) {
     Superblock out;
     ASSERT_EQ(decode(encoded(run), out), SuperblockState::valid);
-    EXPECT_EQ(out.run, run);
-    EXPECT_EQ(out.capacity, 7 * MiB);
-    EXPECT_EQ(out.piece_size, 1 * MiB);
+    EXPECT_EQ(out, superblock_of(run));
   }
+  Superblock unready = superblock_of("run");
+  unready.ready = unready.prewritten = false;
+  Page page;
+  encode(unready, page);
+  Superblock out;
+  ASSERT_EQ(decode(page, out), SuperblockState::valid);
+  EXPECT_EQ(out, unready);
 }
 
 TEST(SuperblockTest, EveryByteIsGuarded) {
@@ -49,12 +70,18 @@ TEST(SuperblockTest, KnowsTheOtherByteOrder) {
   EXPECT_EQ(state_of(page), SuperblockState::alien);
 }
 
-TEST(SuperblockTest, KnowsANewerFormat) {
-  Page page = encoded("run");
-  page[12] = std::byte{2};
-  const std::uint64_t sum = checksum(std::span(page).first(4088), 0);
-  std::copy_n(reinterpret_cast<const std::byte*>(&sum), sizeof sum, page.begin() + 4088);
-  EXPECT_EQ(state_of(page), SuperblockState::newer);
+TEST(SuperblockTest, KnowsOtherFormatsAndWhoseTheyAre) {
+  for (const std::uint32_t format : {1U, 3U}) {
+    Superblock other = superblock_of("run");
+    other.format = format;
+    Page page;
+    encode(other, page);
+    Superblock out;
+    EXPECT_EQ(decode(page, out), SuperblockState::other_format);
+    EXPECT_EQ(out.format, format);
+    EXPECT_EQ(out.run, "run");
+    EXPECT_EQ(out.capacity, 7 * MiB);
+  }
 }
 
 TEST(SuperblockTest, ZerosAreForeign) {
@@ -63,6 +90,68 @@ TEST(SuperblockTest, ZerosAreForeign) {
 
 TEST(SuperblockTest, RefusesALongName) {
   EXPECT_ERROR(encoded(std::string(kMostRunBytes + 1, 'x')), ErrorCode::bad_input, "257 bytes");
+}
+
+class SuperblockPairTest : public ::testing::Test {
+ protected:
+  SuperblockPairTest() { file_.reserve(kSuperblockExtent); }
+
+  /// Bytes of one copy become something else.
+  void spoil(std::size_t copy, Bytes from, Bytes count) const {
+    std::vector<std::byte> bytes(count);
+    file_.read(bytes, kSuperblockOffsets.at(copy) + from);
+    for (std::byte& byte : bytes) byte ^= std::byte{0x5A};
+    file_.write(bytes, kSuperblockOffsets.at(copy) + from);
+  }
+
+  spillway::testing::TemporaryDirectory directory_;
+  sys::File file_{directory_.path() / "file", {.write = true, .create = true}};
+};
+
+TEST_F(SuperblockPairTest, AnEmptyFileIsForeign) {
+  EXPECT_EQ(read_superblocks(file_).state, SuperblockState::foreign);
+  const sys::File empty(directory_.path() / "empty", {.write = true, .create = true});
+  EXPECT_EQ(read_superblocks(empty).state, SuperblockState::foreign);
+}
+
+TEST_F(SuperblockPairTest, OneCopyIsEnoughAndTheOtherIsSpokenOf) {
+  for (const std::size_t bad : {0U, 1U}) {
+    for (Bytes sector = 0; sector < kSuperblockBytes; sector += 512) {
+      write_superblocks(file_, superblock_of("run"));
+      EXPECT_EQ(read_superblocks(file_).damage, "");
+      spoil(bad, sector, 512);
+      const SuperblockPair pair = read_superblocks(file_);
+      EXPECT_EQ(pair.state, SuperblockState::valid);
+      EXPECT_EQ(pair.superblock, superblock_of("run"));
+      EXPECT_NE(pair.damage.find(text("at byte ", kSuperblockOffsets.at(bad), " is damaged")), std::string::npos)
+          << pair.damage;
+    }
+  }
+}
+
+TEST_F(SuperblockPairTest, TwoDamagedCopiesAreDamage) {
+  write_superblocks(file_, superblock_of("run"));
+  spoil(0, 100, 1);
+  spoil(1, 0, 512);  // the magic too
+  EXPECT_EQ(read_superblocks(file_).state, SuperblockState::damaged);
+}
+
+/// The second copy is written first: until the first one is whole and new, the answer is the old one or the new one.
+TEST_F(SuperblockPairTest, ARewriteThatStopsAnywhereLeavesTheOldOrTheNew) {
+  const Superblock before = superblock_of("old");
+  const Superblock after = superblock_of("new");
+  const Page page = encoded("new");
+  for (const std::size_t copy : {1U, 0U}) {
+    for (Bytes written = 0; written <= kSuperblockBytes; written += 512) {
+      write_superblocks(file_, before);
+      if (copy == 0) file_.write(page, kSuperblockOffsets[1]);
+      file_.write(std::span(page).first(written), kSuperblockOffsets.at(copy));
+      const SuperblockPair pair = read_superblocks(file_);
+      ASSERT_EQ(pair.state, SuperblockState::valid);
+      EXPECT_TRUE(pair.superblock == before || pair.superblock == after);
+      EXPECT_EQ(pair.superblock == after, copy == 0 && written > 0) << copy << " " << written;
+    }
+  }
 }
 
 }  // namespace

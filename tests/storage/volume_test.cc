@@ -3,14 +3,13 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 
 #include <fstream>
 
 #include "spillway/storage/superblock.h"
 #include "spillway/sys/file.h"
+#include "tests/storage/file_size_limit.h"
 #include "tests/storage/fixture.h"
 #include "tests/sys/child.h"
 
@@ -29,11 +28,10 @@ class VolumeTest : public ::testing::Test {
     return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(directory_.path()), {}));
   }
   [[nodiscard]] Superblock superblock() const {
-    std::vector<std::byte> page(kSuperblockBytes);
-    sys::File(file()).read(page, 0);
-    Superblock out;
-    EXPECT_EQ(decode(page, out), SuperblockState::valid);
-    return out;
+    const SuperblockPair pair = read_superblocks(sys::File(file()));
+    EXPECT_EQ(pair.state, SuperblockState::valid);
+    EXPECT_EQ(pair.damage, "");
+    return pair.superblock;
   }
   void spoil(Bytes at) const {
     std::fstream stream(file(), std::ios::in | std::ios::out | std::ios::binary);
@@ -86,7 +84,7 @@ TEST_F(VolumeTest, AFileThatIsNoVolumeIsRefused) {
 
 TEST_F(VolumeTest, ADamagedSuperblockIsRefused) {
   { const Volume volume(options()); }
-  spoil(50);
+  for (const Bytes copy : kSuperblockOffsets) spoil(copy + 50);
   EXPECT_ERROR(Volume{options()}, ErrorCode::bad_input, "damaged superblock");
 }
 
@@ -128,26 +126,6 @@ TEST_F(VolumeTest, TooLittleSpaceNamesBothFigures) {
   EXPECT_ERROR(Volume{options("run-a", asked)}, ErrorCode::does_not_fit, text(asked + 1 * MiB, " bytes"));
   EXPECT_EQ(files(), 0U);
 }
-
-/// Files of this process may not grow beyond `bytes`; undone at the end of its life.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(Bytes bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, handler_);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit before_{};
-  void (*handler_)(int);
-};
 
 TEST_F(VolumeTest, AFailureHalfWayLeavesTheOldVolumeAlone) {
   { const Volume volume(options("run-a")); }

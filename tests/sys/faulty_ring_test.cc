@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <map>
 
 #include "spillway/sys/mapping.h"
 #include "tests/sys/failing.h"
@@ -47,6 +48,15 @@ TEST_F(FaultyRingTest, FailsWhatItWasToldAndNoMore) {
   EXPECT_EQ(faults_->submitted().size(), 3U);
 }
 
+TEST_F(FaultyRingTest, FailsASyncAndShowsIt) {
+  faults_->fail(Operation::sync, 0, EIO);
+  for (const std::uint64_t tag : {1, 2}) ring_->submit({Operation::sync, nullptr, 0, 0, tag});
+  std::map<std::uint64_t, std::int32_t> results;
+  for (const Completion& completion : next(2)) results[completion.tag] = completion.result;
+  EXPECT_EQ(results, (std::map<std::uint64_t, std::int32_t>{{1, -EIO}, {2, 0}}));
+  EXPECT_EQ(faults_->submitted().at(1).operation, Operation::sync);
+}
+
 TEST_F(FaultyRingTest, ShortensTransfers) {
   faults_->shorten(Operation::read, 0, 512);
   faults_->shorten(Operation::read, 0, 0);
@@ -67,6 +77,21 @@ TEST_F(FaultyRingTest, TheGateHoldsAndReverses) {
   const auto late = next(3);
   EXPECT_EQ(late[0].tag, 3U);
   EXPECT_EQ(late[2].tag, 1U);
+}
+
+TEST_F(FaultyRingTest, TheGateLetsSomeThrough) {
+  faults_->fail(Operation::read, 0, EIO, 3);
+  faults_->hold();
+  for (std::uint64_t tag = 1; tag <= 3; ++tag) submit(tag);
+  faults_->pass(2);
+  const auto passed = next(2);
+  EXPECT_EQ(passed[0].tag, 1U);
+  EXPECT_EQ(passed[1].tag, 2U);
+  ring_->wake();
+  std::vector<Completion> batch(4);
+  EXPECT_EQ(ring_->wait(batch), 0U);
+  faults_->release();
+  EXPECT_EQ(next(1)[0].tag, 3U);
 }
 
 TEST_F(FaultyRingTest, Breaks) {

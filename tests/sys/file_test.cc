@@ -35,6 +35,16 @@ TEST_F(FileTest, ReturnsWhatWasWritten) {
   EXPECT_TRUE(file.is_regular());
 }
 
+TEST_F(FileTest, KnowsItsNewName) {
+  File file(path_, {.write = true, .create = true});
+  file.rename(directory_.path() / "other");
+  EXPECT_EQ(file.path(), directory_.path() / "other");
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_EQ(File(file.path()).size(), 0U);
+  EXPECT_ERROR(file.rename(directory_.path() / "none" / "x"), ErrorCode::bad_input, "rename");
+  EXPECT_EQ(file.path(), directory_.path() / "other");
+}
+
 TEST_F(FileTest, NamesAMissingFile) {
   EXPECT_ERROR(File{path_}, ErrorCode::bad_input, "cannot open " + path_.string());
   const auto error = testing::error_of([&] { File{path_}; });

@@ -17,6 +17,7 @@
 
 #include "spillway/sys/faulty_ring.h"
 #include "spillway/sys/mapping.h"
+#include "spillway/sys/power_cut.h"
 #include "tests/sys/child.h"
 #include "tests/sys/failing.h"
 #include "tests/sys/temporary.h"
@@ -69,6 +70,9 @@ class RingContract : public ::testing::TestWithParam<Kind> {
   std::unique_ptr<Ring> ring_;
 };
 
+/// Rings that make files durable; not the power-cut twin, which says itself what is.
+class SyncingRing : public RingContract {};
+
 TEST_P(RingContract, MovesEveryPieceOfAFullRing) {
   for (unsigned i = 0; i < kDepth; ++i) {
     std::ranges::fill(memory_.span().subspan(i * kPiece, kPiece), std::byte(i + 1));
@@ -113,6 +117,24 @@ TEST_P(RingContract, ReportsErrno) {
   EXPECT_EQ(collect(1).at(bad.tag), -EFAULT);
 }
 
+TEST_P(RingContract, SyncsBetweenTransfers) {
+  ring_->submit(piece(Operation::write, 0));
+  EXPECT_EQ(collect(1).at(100), static_cast<int>(kPiece));
+  ring_->submit({Operation::sync, nullptr, 0, 0, 7});
+  ring_->submit(piece(Operation::write, 1));
+  const auto results = collect(2);
+  EXPECT_EQ(results.at(7), 0);
+  EXPECT_EQ(results.at(101), static_cast<int>(kPiece));
+}
+
+TEST_P(SyncingRing, ReportsAFailedSync) {
+  const File bottomless("/dev/null", {.write = true});  // it has nothing to make durable, and says so
+  ring_ = GetParam().factory(bottomless, kDepth);
+  ring_->submit({Operation::sync, nullptr, 0, 0, 7});
+  EXPECT_EQ(collect(1).at(7), -EINVAL);
+  ring_.reset();
+}
+
 TEST_P(RingContract, WakesFromAnotherThread) {
   std::vector<Completion> batch(kDepth);
   for (int round = 0; round < 3; ++round) {
@@ -128,12 +150,34 @@ TEST_P(RingContract, RemembersAWakeUp) {
   EXPECT_EQ(ring_->wait(batch), 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rings, RingContract,
-                         ::testing::Values(Kind{"io_uring", make_uring}, Kind{"threads", make_thread_ring},
-                                           Kind{"faulty_io_uring", faulty(make_uring, std::make_shared<Faults>())},
-                                           Kind{"faulty_threads",
-                                                faulty(make_thread_ring, std::make_shared<Faults>())}),
-                         [](const auto& param) { return param.param.name; });
+/// Depths at which a full ring and its wake-up fill the submission queue to the last entry, and others.
+TEST_P(RingContract, TakesAFullRingRightAfterAWakeUp) {
+  for (const unsigned depth : {1U, 3U, 7U, 8U}) {
+    ring_ = GetParam().factory(file_, depth);
+    std::vector<Completion> batch(depth);
+    for (int round = 0; round < 3; ++round) {
+      ring_->wake();
+      EXPECT_EQ(ring_->wait(batch), 0U);
+      for (unsigned i = 0; i < depth; ++i) ring_->submit(piece(Operation::write, i));
+      for (const auto& [tag, result] : collect(depth)) EXPECT_EQ(result, static_cast<int>(kPiece)) << tag;
+    }
+  }
+}
+
+std::string name_of(const ::testing::TestParamInfo<Kind>& param) {
+  return param.param.name;
+}
+
+const auto kSyncing = ::testing::Values(Kind{"io_uring", make_uring}, Kind{"threads", make_thread_ring},
+                                        Kind{"faulty_io_uring", faulty(make_uring, std::make_shared<Faults>())},
+                                        Kind{"faulty_threads", faulty(make_thread_ring, std::make_shared<Faults>())});
+const auto kPowerCut =
+    ::testing::Values(Kind{"power_cut_io_uring", power_cut(make_uring, std::make_shared<PowerCut>())},
+                      Kind{"power_cut_threads", power_cut(make_thread_ring, std::make_shared<PowerCut>())});
+
+INSTANTIATE_TEST_SUITE_P(Rings, RingContract, kSyncing, name_of);
+INSTANTIATE_TEST_SUITE_P(PowerCut, RingContract, kPowerCut, name_of);
+INSTANTIATE_TEST_SUITE_P(Rings, SyncingRing, kSyncing, name_of);
 
 /// Makes io_uring_setup fail with EPERM from now on, as container runtimes do. False when that cannot be had.
 bool forbid_io_uring() {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,10 +33,16 @@ class Stream:
     """Runs a skeleton on a started engine. One step at a time."""
 
     def __init__(
-        self, skeleton: Skeleton, engine: Engine | BareEngine, seed: int, unneeded: Collection[str] = ()
+        self,
+        skeleton: Skeleton,
+        engine: Engine | BareEngine,
+        seed: int,
+        unneeded: Collection[str] = (),
+        after_visit: Callable[[], None] = lambda: None,
     ) -> None:
         """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that need
-        not be computed again in backward, as `probe.prove` found them.
+        not be computed again in backward, as `probe.prove` found them. `after_visit` is called between visits, when
+        PyTorch holds no temporaries.
         """
         self._skeleton = skeleton
         self._engine = engine
@@ -47,6 +53,7 @@ class Stream:
         self._micro_batch = 0  # whose gradients are being handed over
         self._stack = self._streamed_layers(unneeded)
         self._dropout = Dropout(skeleton, seed)
+        self._after_visit = after_visit
 
     def step(self, work: Work, update: dict[str, float], step: int) -> Outcome:
         """One optimizer step, number `step` (for dropout alone); `update` goes to Engine.end_step."""
@@ -73,6 +80,7 @@ class Stream:
             while (visit := self._engine.next_visit()).kind != "end":
                 self._visit(visit, turn)
                 self._engine.end_visit()
+                self._after_visit()
         return Outcome(head.loss(), work.label_tokens, self._engine.end_step(update))
 
     def _visit(self, visit: Visit | BareVisit, turn: Turn) -> None:

@@ -1,0 +1,165 @@
+#include "spillway/storage/commit.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "spillway/base/error.h"
+#include "spillway/storage/checksum.h"
+
+namespace spillway::storage {
+namespace {
+
+constexpr std::array<char, 8> kMagic = {'S', 'P', 'W', 'C', 'O', 'M', 'I', 'T'};
+constexpr std::size_t kChecked = 16;  ///< magic and checksum are not under the checksum
+constexpr std::uint32_t kSkipped = 1, kNothing = 2;
+
+struct Header {
+  std::array<char, 8> magic;
+  std::uint64_t checksum;
+  std::uint64_t identity;
+  std::uint32_t bytes;  ///< of all that follows, header included
+  std::uint32_t generation;
+  std::uint64_t step;
+  std::uint64_t previous;
+  std::uint32_t flags;
+  std::uint32_t rank;
+  std::uint32_t world;
+  std::uint32_t ancestors;
+  std::uint32_t gradients;  ///< words of 64 bits
+  std::uint32_t payload;    ///< bytes
+  double learning_rate, beta1, beta2, epsilon, weight_decay;
+  std::int64_t updates;
+  float gradient_scale;
+  std::uint32_t reserved;  ///< 0
+};
+static_assert(sizeof(Header) == 128 && sizeof(Ancestor) == 16);
+
+Bytes size_of(std::size_t ancestors, std::size_t words, Bytes payload) {
+  return sizeof(Header) + ancestors * sizeof(Ancestor) + words * sizeof(std::uint64_t) + payload;
+}
+
+template <class T>
+std::size_t put(std::span<std::byte> out, std::size_t at, const std::vector<T>& values) {
+  if (!values.empty()) std::memcpy(out.data() + at, values.data(), values.size() * sizeof(T));
+  return at + values.size() * sizeof(T);
+}
+
+template <class T>
+std::size_t get(std::span<const std::byte> in, std::size_t at, std::size_t count, std::vector<T>& values) {
+  values.resize(count);
+  if (count != 0) std::memcpy(values.data(), in.data() + at, count * sizeof(T));
+  return at + count * sizeof(T);
+}
+
+Header header_of(const Commit& commit, std::uint64_t identity) {
+  Header header{};
+  header.magic = kMagic;
+  header.identity = identity;
+  header.bytes = static_cast<std::uint32_t>(encoded_bytes(commit));
+  header.generation = commit.generation;
+  header.step = commit.step;
+  header.previous = commit.previous;
+  header.flags = (commit.skipped ? kSkipped : 0) | (commit.nothing ? kNothing : 0);
+  header.rank = commit.rank;
+  header.world = commit.world;
+  header.ancestors = static_cast<std::uint32_t>(commit.ancestors.size());
+  header.gradients = static_cast<std::uint32_t>(commit.gradients.size());
+  header.payload = static_cast<std::uint32_t>(commit.payload.size());
+  const UpdateFields& f = commit.fields;
+  header.learning_rate = f.learning_rate;
+  header.beta1 = f.beta1;
+  header.beta2 = f.beta2;
+  header.epsilon = f.epsilon;
+  header.weight_decay = f.weight_decay;
+  header.updates = f.updates;
+  header.gradient_scale = f.gradient_scale;
+  return header;
+}
+
+Commit commit_of(const Header& h) {
+  Commit commit;
+  commit.generation = h.generation;
+  commit.step = h.step;
+  commit.previous = h.previous;
+  commit.skipped = (h.flags & kSkipped) != 0;
+  commit.nothing = (h.flags & kNothing) != 0;
+  commit.rank = h.rank;
+  commit.world = h.world;
+  commit.fields = {h.learning_rate, h.beta1, h.beta2, h.epsilon, h.weight_decay, h.gradient_scale, h.updates};
+  return commit;
+}
+
+}  // namespace
+
+bool Commit::used(std::uint32_t gradient) const noexcept {
+  return gradient / 64 < gradients.size() && (gradients[gradient / 64] >> (gradient % 64) & 1) != 0;
+}
+
+void Commit::use(std::uint32_t gradient) {
+  if (gradients.size() <= gradient / 64) gradients.resize(gradient / 64 + 1);
+  gradients[gradient / 64] |= std::uint64_t{1} << (gradient % 64);
+}
+
+bool Commit::in_line(std::uint32_t of, std::uint64_t version) const noexcept {
+  if (of == generation) return version <= step;
+  return std::any_of(ancestors.begin(), ancestors.end(),
+                     [&](const Ancestor& a) { return a.first <= of && of <= a.last && version <= a.step; });
+}
+
+void prune(std::vector<Ancestor>& ancestors, std::uint64_t oldest) {
+  std::erase_if(ancestors, [&](const Ancestor& a) { return a.step < oldest; });
+}
+
+std::vector<Ancestor> continue_line(const Commit& last, std::uint64_t oldest) {
+  std::vector<Ancestor> out = last.ancestors;
+  // Restarts that got no further than the one before are one entry, however many there are.
+  if (!out.empty() && out.back().step == last.step && out.back().last + 1 == last.generation) {
+    out.back().last = last.generation;
+  } else {
+    out.push_back({last.generation, last.generation, last.step});
+  }
+  prune(out, oldest);
+  if (out.size() > kMostAncestors) {
+    throw Error(ErrorCode::internal, text("a line of ", out.size(), " generations; a commit holds ", kMostAncestors));
+  }
+  return out;
+}
+
+Bytes most_commit_bytes(std::size_t gradients, Bytes payload) noexcept {
+  return size_of(kMostAncestors, ceil_div(gradients, 64), payload);
+}
+
+Bytes encoded_bytes(const Commit& commit) noexcept {
+  return size_of(commit.ancestors.size(), commit.gradients.size(), commit.payload.size());
+}
+
+void encode(const Commit& commit, std::uint64_t identity, std::span<std::byte> out) {
+  Header header = header_of(commit, identity);
+  std::fill(out.begin(), out.end(), std::byte{0});
+  std::memcpy(out.data(), &header, sizeof header);
+  std::size_t at = put(out, sizeof header, commit.ancestors);
+  at = put(out, at, commit.gradients);
+  put(out, at, commit.payload);
+  header.checksum = checksum(std::span<const std::byte>(out).first(header.bytes).subspan(kChecked), 0);
+  std::memcpy(out.data(), &header, sizeof header);
+}
+
+SlotState decode(std::span<const std::byte> in, std::uint64_t identity, Commit& commit) {
+  Header header{};
+  if (in.size() < sizeof header) return SlotState::damaged;
+  std::memcpy(&header, in.data(), sizeof header);
+  if (header.magic != kMagic) return blank(in) ? SlotState::empty : SlotState::damaged;
+  if (header.bytes > in.size() || header.bytes != size_of(header.ancestors, header.gradients, header.payload)) {
+    return SlotState::damaged;
+  }
+  if (header.checksum != checksum(in.first(header.bytes).subspan(kChecked), 0)) return SlotState::damaged;
+  if (header.identity != identity) return SlotState::foreign;
+  commit = commit_of(header);
+  std::size_t at = get(in, sizeof header, header.ancestors, commit.ancestors);
+  at = get(in, at, header.gradients, commit.gradients);
+  get(in, at, header.payload, commit.payload);
+  return SlotState::whole;
+}
+
+}  // namespace spillway::storage

@@ -1,0 +1,70 @@
+// The record that makes a step durable: everything its update used (docs/formats/journal.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "spillway/base/bytes.h"
+#include "spillway/storage/record.h"
+
+namespace spillway::storage {
+
+/// What the update of a step applied; exact, so that replaying it gives the same bits.
+struct UpdateFields {
+  double learning_rate = 0;
+  double beta1 = 0;
+  double beta2 = 0;
+  double epsilon = 0;
+  double weight_decay = 0;
+  float gradient_scale = 1;  ///< the clip factor
+  std::int64_t updates = 0;  ///< updates applied up to this step, it included: Adam's own count
+  friend bool operator==(const UpdateFields&, const UpdateFields&) = default;
+};
+
+/// Records of generations `first` to `last` belong to the line, up to version `step`.
+struct Ancestor {
+  std::uint32_t first = 0, last = 0;
+  std::uint64_t step = 0;
+  friend bool operator==(const Ancestor&, const Ancestor&) = default;
+};
+/// Ancestors that a commit holds at most.
+inline constexpr std::size_t kMostAncestors = 128;
+
+struct Commit {
+  std::uint32_t generation = 0;
+  std::uint64_t step = 0;
+  std::uint64_t previous = 0;  ///< the last step before this one that was not skipped
+  bool skipped = false;        ///< the step changed nothing: its gradients were not finite
+  bool nothing = false;        ///< no step is durable: a run began anew and has not committed yet
+  std::uint32_t rank = 0, world = 1;
+  UpdateFields fields;
+  std::vector<Ancestor> ancestors;       ///< oldest first, without the own generation
+  std::vector<std::uint64_t> gradients;  ///< bit g of word g / 64: the update used gradient g
+  std::vector<std::byte> payload;        ///< the caller's: data position, schedule, random state
+
+  /// The last step that changed anything.
+  [[nodiscard]] std::uint64_t applied() const noexcept { return skipped ? previous : step; }
+  [[nodiscard]] bool used(std::uint32_t gradient) const noexcept;
+  void use(std::uint32_t gradient);
+  /// Whether a record of that generation and version belongs to the line that ends here.
+  [[nodiscard]] bool in_line(std::uint32_t of, std::uint64_t version) const noexcept;
+  friend bool operator==(const Commit&, const Commit&) = default;
+};
+
+/// The line of a generation that goes on after `last`: its ancestors and itself, without those that no record of
+/// version `oldest` or later can belong to. Throws Error(internal) when more than kMostAncestors are left.
+[[nodiscard]] std::vector<Ancestor> continue_line(const Commit& last, std::uint64_t oldest);
+/// Leaves out ancestors that no record of version `oldest` or later can belong to.
+void prune(std::vector<Ancestor>& ancestors, std::uint64_t oldest);
+
+/// The largest commit of a run with so many gradients, not rounded.
+[[nodiscard]] Bytes most_commit_bytes(std::size_t gradients, Bytes payload) noexcept;
+[[nodiscard]] Bytes encoded_bytes(const Commit& commit) noexcept;
+/// Fills `out` (at least encoded_bytes()); what is left is zero.
+void encode(const Commit& commit, std::uint64_t identity, std::span<std::byte> out);
+/// Reads a slot; `commit` is set when the answer is whole.
+[[nodiscard]] SlotState decode(std::span<const std::byte> in, std::uint64_t identity, Commit& commit);
+
+}  // namespace spillway::storage

@@ -1,0 +1,133 @@
+#include "spillway/storage/journal.h"
+
+#include <utility>
+
+namespace spillway::storage {
+
+Journal::Journal(JournalSpec spec, Media& media, JournalListener& listener)
+    : media_(media), listener_(listener), books_(std::move(spec)) {}
+
+Journal::~Journal() {
+  stop();
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [this] { return outstanding_ == 0 && !carrying_; });
+}
+
+template <class Event>
+void Journal::on(const Event& event) {
+  std::unique_lock lock(mutex_);
+  if (stopped_) return;
+  event();
+  carry_out(lock);
+}
+
+void Journal::carry_out(std::unique_lock<std::mutex>& lock) {
+  if (carrying_) return;  // that thread takes these as well, so that they stay in order
+  carrying_ = true;
+  while (!books_.actions.empty() && !stopped_) {
+    const Action action = std::move(books_.actions.front());
+    books_.actions.pop_front();
+    const bool asks = action.kind == Action::Kind::write || action.kind == Action::Kind::sync;
+    if (asks) ++outstanding_;
+    lock.unlock();
+    perform(action);
+    lock.lock();
+    if (action.kind == Action::Kind::released) books_.recycle(action.version);
+  }
+  carrying_ = false;
+  idle_.notify_all();
+}
+
+void Journal::perform(const Action& action) {
+  switch (action.kind) {
+    case Action::Kind::write:
+      return start_write(action);
+    case Action::Kind::sync:
+      return start_sync(action.path);
+    case Action::Kind::opened:
+      return listener_.opened();
+    case Action::Kind::durable:
+      return listener_.durable(action.step);
+    case Action::Kind::released:
+      if (!action.version->pieces.empty()) listener_.released(action.version->pieces);
+      return;
+    case Action::Kind::checkpoint:
+      return action.done(action.manifest ? *action.manifest : Manifest{}, action.error);
+    case Action::Kind::path_failed:
+      return listener_.path_failed(action.path, action.error);
+    case Action::Kind::failed:
+      return listener_.failed(action.error);
+  }
+}
+
+void Journal::start_write(const Action& action) {
+  const auto done = [this, task = action.task, copy = action.copy, path = action.path](std::exception_ptr error) {
+    std::unique_lock lock(mutex_);
+    if (!stopped_) {
+      books_.write_ended(task, copy, path, error);
+      carry_out(lock);
+    }
+    --outstanding_;
+    idle_.notify_all();
+  };
+  media_.write(action.path, action.offset, action.bytes, done);
+}
+
+void Journal::start_sync(std::uint32_t path) {
+  const auto done = [this, path](std::exception_ptr error) {
+    std::unique_lock lock(mutex_);
+    if (!stopped_) {
+      books_.sync_ended(path, error);
+      carry_out(lock);
+    }
+    --outstanding_;
+    idle_.notify_all();
+  };
+  media_.sync(path, done);
+}
+
+void Journal::open_fresh(const Recovered& before) {
+  on([&] { books_.open_fresh(before); });
+}
+void Journal::open_resumed(const Recovered& recovered) {
+  on([&] { books_.open_resumed(recovered); });
+}
+void Journal::open_at(const Manifest& manifest, const Recovered& before) {
+  on([&] { books_.open_at(manifest, before); });
+}
+void Journal::image_written(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces) {
+  on([&] { books_.image_written(chunk, version, pieces); });
+}
+void Journal::gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const Piece> pieces) {
+  on([&] { books_.gradient_written(gradient, version, pieces); });
+}
+void Journal::commit(const CommitRequest& request) {
+  on([&] { books_.commit(request); });
+}
+void Journal::hurry() {
+  on([&] { books_.hurry(); });
+}
+void Journal::checkpoint(CheckpointDone done) {
+  on([&] { books_.checkpoint(std::move(done)); });
+}
+void Journal::pin(const Manifest& manifest) {
+  on([&] { books_.pin(manifest); });
+}
+void Journal::unpin(const Manifest& manifest) {
+  on([&] { books_.unpin(manifest); });
+}
+void Journal::path_failed(std::uint32_t path, std::exception_ptr error) {
+  on([&] { books_.path_failed(path, error); });
+}
+
+void Journal::stop() {
+  const std::lock_guard lock(mutex_);
+  stopped_ = true;
+}
+
+std::optional<std::uint64_t> Journal::durable() const {
+  const std::lock_guard lock(mutex_);
+  return books_.durable();
+}
+
+}  // namespace spillway::storage

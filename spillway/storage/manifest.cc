@@ -1,0 +1,84 @@
+#include "spillway/storage/manifest.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "spillway/base/error.h"
+#include "spillway/storage/checksum.h"
+
+namespace spillway::storage {
+namespace {
+
+constexpr std::array<char, 8> kMagic = {'S', 'P', 'W', 'M', 'N', 'F', 'S', 'T'};
+constexpr std::size_t kChecked = 16;  ///< magic and checksum are not under the checksum
+
+struct Header {
+  std::array<char, 8> magic;
+  std::uint64_t checksum;  ///< of all bytes from kChecked on
+  std::uint64_t identity;
+  std::uint32_t commit;  ///< bytes of the commit that follows
+  std::uint32_t images;  ///< records that follow it
+};
+static_assert(sizeof(Header) == 32);
+
+[[noreturn]] void corrupt() {
+  throw Error(ErrorCode::corrupt,
+              "the manifest of a checkpoint is not whole: its bytes are not those that were written; use another "
+              "checkpoint");
+}
+
+/// Takes records from the front of what is left.
+StoredObject take(std::span<const std::byte>& rest, std::uint64_t identity, std::uint32_t chunk) {
+  RecordHead head;
+  StoredObject out;
+  if (decode(rest, identity, head, out.pieces) != SlotState::whole || head.object != chunk) corrupt();
+  out.object = chunk;
+  out.version = head.version;
+  rest = rest.subspan(encoded_bytes(out.pieces.size()));
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const Manifest& manifest) {
+  Header header{kMagic, 0, manifest.identity, 0, static_cast<std::uint32_t>(manifest.images.size())};
+  header.commit = static_cast<std::uint32_t>(encoded_bytes(manifest.commit));
+  std::size_t bytes = sizeof header + header.commit;
+  for (const StoredObject& image : manifest.images) bytes += encoded_bytes(image.pieces.size());
+  std::vector<std::byte> out(bytes);
+  std::memcpy(out.data(), &header, sizeof header);
+  encode(manifest.commit, manifest.identity, std::span(out).subspan(sizeof header, header.commit));
+  std::size_t at = sizeof header + header.commit;
+  for (const StoredObject& image : manifest.images) {
+    const std::size_t length = encoded_bytes(image.pieces.size());
+    const RecordHead head{ObjectKind::image, image.object, manifest.commit.generation, image.version};
+    encode(head, image.pieces, manifest.identity, std::span(out).subspan(at, length));
+    at += length;
+  }
+  header.checksum = checksum(std::span<const std::byte>(out).subspan(kChecked), 0);
+  std::memcpy(out.data(), &header, sizeof header);
+  return out;
+}
+
+Manifest decode_manifest(std::span<const std::byte> bytes, std::uint64_t identity) {
+  Header header{};
+  if (bytes.size() < sizeof header) corrupt();
+  std::memcpy(&header, bytes.data(), sizeof header);
+  if (header.magic != kMagic || header.checksum != checksum(bytes.subspan(kChecked), 0)) corrupt();
+  if (header.identity != identity) {
+    throw Error(ErrorCode::bad_input,
+                "the manifest of a checkpoint is of another run, model or set of paths; resume it with those it was "
+                "made with, or export it where they are");
+  }
+  Manifest out;
+  out.identity = identity;
+  std::span<const std::byte> rest = bytes.subspan(sizeof header);
+  if (header.commit > rest.size()) corrupt();
+  if (decode(rest.first(header.commit), identity, out.commit) != SlotState::whole) corrupt();
+  rest = rest.subspan(header.commit);
+  for (std::uint32_t chunk = 0; chunk < header.images; ++chunk) out.images.push_back(take(rest, identity, chunk));
+  return out;
+}
+
+}  // namespace spillway::storage

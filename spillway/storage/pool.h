@@ -1,0 +1,114 @@
+// Several unequal paths as one store of pieces.
+//
+// A write is cut into pieces of 1 MiB, and each goes to a free place on the path that is expected to finish it first,
+// by rates that are measured while running (Dealer, Rate). Its owner gets the list of places, reads by it, and gives it
+// back when nobody needs the bytes any more. A path that fails on a write gets no more of them: what it refused goes to
+// the others, what it holds is still read.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "spillway/base/bytes.h"
+#include "spillway/storage/path.h"
+#include "spillway/storage/place.h"
+#include "spillway/storage/rate.h"
+
+namespace spillway::storage {
+
+/// One path of a pool. The pool owns all of its extents: nobody else allocates or writes there.
+struct PoolPath {
+  Path* path = nullptr;  ///< outlives the pool
+  Bytes capacity = 0;    ///< of its volume; what is over a multiple of 1 MiB stays unused
+  Speed expected = {};   ///< bytes per second, from the profile; 0: unknown
+  std::string name;      ///< shown as path:NAME
+};
+
+/// A path that gets no more writes.
+struct Outage {
+  std::uint32_t path = 0;
+  std::string name;
+  int errno_value = 0;  ///< 0: it was not the operating system
+  Bytes bytes = 0;      ///< of the write that failed; 0: it was not a write
+  std::string reason;   ///< for the user: what failed, what goes on
+};
+
+/// How one path of a pool stands.
+struct PathState {
+  std::string name;
+  Bytes capacity = 0;
+  Bytes free = 0;
+  Bytes queued = 0;  ///< given to it and not ended
+  Speed speed;       ///< as deals are made by: measured, or expected as long as nothing was measured
+  Counters moved;
+  bool writable = true;
+};
+
+struct PoolOptions {
+  /// What the paths must hold at once; 0: unknown. When outages leave less than that, writes end with an Error at once
+  /// and not when the last place is gone.
+  Bytes needed = 0;
+  /// A write has begun to wait for free places; the owner should hurry with what lets it release some.
+  std::function<void()> on_scarce = {};
+  /// A path was taken out.
+  std::function<void(const Outage&)> on_outage = {};
+};
+
+/// Thread safe. Listeners (Done, on_scarce, on_outage) are called on the paths' threads or on the thread that calls
+/// `start`, `release`, `take_out`, `refuse_waiting` or the destructor, without a lock of the pool: they must be short,
+/// must not throw, and may start and release. No allocation once as many requests have been under way as ever will.
+class Pool {
+ public:
+  struct Request {
+    Direction direction = Direction::read;
+    std::byte* memory = nullptr;   ///< aligned to kTransferAlignment; untouched by the caller until Done
+    Bytes bytes = 0;               ///< > 0, multiple of kTransferAlignment
+    std::span<Place> places = {};  ///< one per MiB begun. Read: where it lies. Write: filled in before Done, which it
+                                   ///< must outlive; after an error the places are free again
+    std::uint64_t deadline = 0;    ///< smaller is served first; equal: in order of arrival
+    Done done = nullptr;           ///< once, when every piece has ended; with the first error
+    void* context = nullptr;
+    std::uint64_t token = 0;
+    std::string_view what = {};  ///< names the content in errors; must outlive the request
+  };
+
+  /// Everything free. Throws Error(bad_input) for no path, or one without capacity.
+  explicit Pool(std::vector<PoolPath> paths, PoolOptions options = {});
+  /// Ends waiting writes with an error, waits for the rest.
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  /// Never blocks on a drive. A write without enough free places waits, in order of deadline, until some are released.
+  /// Throws Error(internal) for a malformed request, and for a write that the paths that can still be written cannot
+  /// hold even when empty Error(does_not_fit), or Error(io) with the errno when that is so because of an outage.
+  void start(const Request& request);
+  /// Starts a request and waits for its end; throws its error. Not from a listener. Overwrites done and context.
+  void run(Request request);
+  /// The places are free. Error(internal) when one was free already.
+  void release(std::span<const Place> places);
+  /// The place is in use from before. Before the first start. Error(internal) when it does not exist or was claimed.
+  void claim(Place place);
+  /// No more writes to that path, for a reason found elsewhere (its flush failed, its records).
+  void take_out(std::uint32_t path, int errno_value, std::string_view reason);
+  /// The owner has nothing left to release: waiting writes end with the Error that `start` would throw.
+  void refuse_waiting();
+  /// Waits until every request has ended. A waiting write ends only if another thread releases or refuses.
+  void drain();
+
+  [[nodiscard]] Bytes free() const;     ///< on paths that can be written
+  [[nodiscard]] Bytes waiting() const;  ///< places that waiting writes want, as bytes
+  [[nodiscard]] std::vector<PathState> paths() const;
+  [[nodiscard]] std::vector<Outage> outages() const;  ///< in order of their coming
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace spillway::storage

@@ -1,0 +1,105 @@
+// The step time that a plan is chosen by and a user is shown.
+#include "spillway/plan/simulate.h"
+
+#include <gtest/gtest.h>
+
+#include "spillway/base/error.h"
+#include "spillway/plan/planner.h"
+#include "tests/plan/models.h"
+
+namespace spillway::plan {
+namespace {
+
+class Simulate : public ::testing::Test {
+ protected:
+  Simulate()
+      : description_(test::describe({.layers = 6, .hidden = 256, .ffn = 1024, .chunk_elements = 1 << 17})),
+        layout_(description_.blocks, description_.chunk_elements) {
+    rates_.cores = 4;
+    rates_.update = 1e9;
+    rates_.io_cores = 0;
+    rates_.forward = 0.01;
+    rates_.backward = 0.03;
+    rates_.head_loss = rates_.head_gradient = 0.005;
+  }
+
+  Plan plan(double share, std::size_t paths = 1, double rate = 1e9) {
+    Budget budget;
+    budget.dram = 1 * GiB;
+    budget.placement = {.weight = share, .state = share, .grad = share, .activation = share};
+    rates_.paths.clear();
+    for (std::size_t p = 0; p < paths; ++p) {
+      budget.paths.push_back({.name = text("path:", p), .capacity = 1 * GiB});
+      rates_.paths.push_back({.read = rate, .write = rate, .mixed = rate});
+    }
+    return make_plan(description_, layout_, budget, rates_);
+  }
+
+  Description description_;
+  state::Layout layout_;
+  Rates rates_;
+};
+
+TEST_F(Simulate, InMemoryAStepTakesAsLongAsItsVisits) {
+  const auto found = plan(1).prediction;
+  double visits = 0;
+  const auto laid_out = plan(1);
+  for (Index v = 0; v < laid_out.schedule.visits.size(); ++v) {
+    visits += visit_seconds(laid_out.schedule, layout_, rates_, v);
+  }
+  EXPECT_NEAR(found.compute_seconds, visits, 1e-9);
+  EXPECT_EQ(found.transfer_seconds, 0);
+  EXPECT_EQ(found.bottleneck, "compute");
+  EXPECT_GE(found.step_seconds, visits - 1e-9);
+  EXPECT_LE(found.step_seconds, visits + found.update_seconds + 1e-9);
+}
+
+TEST_F(Simulate, ASlowPathBoundsTheStep) {
+  const auto slow = plan(0, 1, 1e7);
+  const auto& found = slow.prediction;
+  EXPECT_EQ(found.bottleneck, "path:0");
+  EXPECT_NEAR(found.transfer_seconds, static_cast<double>(slow.read_per_step + slow.written_per_step) / 1e7, 1e-6);
+  EXPECT_GE(found.step_seconds, 0.99 * found.transfer_seconds);
+  EXPECT_LT(found.step_seconds, 1.25 * found.transfer_seconds);
+}
+
+TEST_F(Simulate, BandwidthsOfPathsAdd) {
+  const auto one = plan(0, 1, 1e7).prediction;
+  const auto three = plan(0, 3, 1e7).prediction;
+  EXPECT_NEAR(three.transfer_seconds, one.transfer_seconds / 3, 1e-9);
+  EXPECT_LT(three.step_seconds, one.step_seconds / 2.5);
+  EXPECT_EQ(three.bottleneck, "paths");
+}
+
+TEST_F(Simulate, AFasterPathIsNeverSlower) {
+  double before = 1e9;
+  for (const double rate : {1e7, 3e7, 1e8, 3e8, 1e9, 1e10}) {
+    const auto seconds = plan(0, 1, rate).prediction.step_seconds;
+    EXPECT_LE(seconds, before * 1.0001) << rate;
+    before = seconds;
+  }
+}
+
+TEST_F(Simulate, EveryTaskEndsAfterThoseItNeeds) {
+  const auto laid_out = plan(0.5, 2, 1e8);
+  const auto& tasks = laid_out.schedule.tasks;
+  ASSERT_EQ(laid_out.prediction.tasks.size(), tasks.size());
+  for (Index t = 0; t < tasks.size(); ++t) {
+    const auto& times = laid_out.prediction.tasks[t];
+    EXPECT_LE(times.start, times.end);
+    for (const auto& need : tasks[t].needs) {
+      if (!need.previous) {
+        EXPECT_LE(laid_out.prediction.tasks[need.task].end, times.start + 1e-9);
+      }
+    }
+  }
+}
+
+TEST_F(Simulate, TheSameTwice) {
+  const auto one = plan(0.3, 2, 1e8).prediction, other = plan(0.3, 2, 1e8).prediction;
+  EXPECT_EQ(one.step_seconds, other.step_seconds);
+  EXPECT_EQ(one.stall_seconds, other.stall_seconds);
+}
+
+}  // namespace
+}  // namespace spillway::plan

@@ -1,0 +1,177 @@
+// How pieces are shared between paths that always have time for them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "spillway/storage/dealer.h"
+
+namespace spillway::storage {
+namespace {
+
+constexpr std::uint64_t kMany = 1'000'000;
+
+Dealer dealer_of(const std::vector<Speed>& speeds, std::uint64_t places = kMany) {
+  Dealer dealer(speeds.size());
+  for (std::uint32_t path = 0; path < speeds.size(); ++path) {
+    dealer.set_speed(path, speeds[path]);
+    dealer.add_places(path, places);
+  }
+  return dealer;
+}
+
+/// Deals pieces that are finished at once; how many each path got.
+std::vector<int> deal(Dealer& dealer, int pieces, std::size_t paths) {
+  std::vector<int> counts(paths);
+  for (int i = 0; i < pieces; ++i) {
+    const std::uint32_t path = dealer.deal(MiB);
+    dealer.end(path, MiB);
+    ++counts[path];
+  }
+  return counts;
+}
+
+double weight(const Speed& speed) {
+  return 1 / (1 / speed.read + 1 / speed.write);
+}
+
+std::vector<double> shares(const std::vector<Speed>& speeds) {
+  double sum = 0;
+  for (const Speed& speed : speeds) sum += weight(speed);
+  std::vector<double> out;
+  for (const Speed& speed : speeds) out.push_back(weight(speed) / sum);
+  return out;
+}
+
+void expect_shares(const std::vector<int>& counts, const std::vector<double>& expected, double pieces_off) {
+  int sum = 0;
+  for (const int count : counts) sum += count;
+  for (std::size_t path = 0; path < counts.size(); ++path) {
+    EXPECT_NEAR(counts[path], expected[path] * sum, pieces_off) << "path " << path << " of " << counts.size();
+  }
+}
+
+std::vector<Speed> any_speeds(std::mt19937& random) {
+  std::uniform_real_distribution<double> exponent(std::log(20e6), std::log(7000e6));
+  std::vector<Speed> speeds(1 + random() % 6);
+  for (Speed& speed : speeds) speed = {std::exp(exponent(random)), std::exp(exponent(random))};
+  return speeds;
+}
+
+TEST(Dealer, SharesFollowTheSpeeds) {
+  const std::vector<std::vector<Speed>> cases = {{{400e6, 400e6}, {400e6, 400e6}, {200e6, 200e6}},
+                                                 {{3500e6, 3500e6}, {200e6, 200e6}},
+                                                 {{3500e6, 500e6}, {1000e6, 1000e6}},
+                                                 {{1e9, 1e9}}};
+  for (const auto& speeds : cases) {
+    Dealer dealer = dealer_of(speeds);
+    expect_shares(deal(dealer, 10'000, speeds.size()), shares(speeds), 2);
+  }
+}
+
+TEST(Dealer, SharesFollowAnySpeeds) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 200; ++round) {
+    const auto speeds = any_speeds(random);
+    Dealer dealer = dealer_of(speeds);
+    expect_shares(deal(dealer, 5'000, speeds.size()), shares(speeds), 1.0 + static_cast<double>(speeds.size()));
+  }
+}
+
+TEST(Dealer, NobodyStarves) {
+  std::mt19937 random(2);
+  for (int round = 0; round < 100; ++round) {
+    const auto speeds = any_speeds(random);
+    const auto expected = shares(speeds);
+    Dealer dealer = dealer_of(speeds);
+    std::vector<int> last(speeds.size(), 0);
+    for (int i = 1; i <= 5'000; ++i) {
+      const std::uint32_t path = dealer.deal(MiB);
+      dealer.end(path, MiB);
+      EXPECT_LE(i - last[path], 2 / expected[path] + static_cast<double>(speeds.size())) << "path " << path;
+      last[path] = i;
+    }
+  }
+}
+
+TEST(Dealer, ANewSpeedCountsAtOnce) {
+  std::vector<Speed> speeds = {{400e6, 400e6}, {400e6, 400e6}, {200e6, 200e6}};
+  Dealer dealer = dealer_of(speeds);
+  deal(dealer, 3'000, 3);
+  speeds[0] = {100e6, 100e6};
+  dealer.set_speed(0, speeds[0]);
+  expect_shares(deal(dealer, 700, 3), shares(speeds), 4);
+  speeds[0] = {400e6, 400e6};
+  dealer.set_speed(0, speeds[0]);
+  expect_shares(deal(dealer, 1'000, 3), shares(speeds), 6);
+}
+
+/// Pieces that a path at that speed takes in the time for which it keeps its claim.
+double credit(const Speed& speed) {
+  return Dealer::kMostCredit * weight(speed) / static_cast<double>(MiB);
+}
+
+TEST(Dealer, APathThatStandsIsSpared) {
+  const Speed speed = {1e9, 1e9};
+  Dealer dealer = dealer_of({speed, speed});
+  int held = 0;
+  for (int i = 0; i < 5'000; ++i) {
+    const std::uint32_t path = dealer.deal(MiB);
+    if (path == 1) {
+      dealer.end(path, MiB);
+    } else {
+      ++held;
+    }
+  }
+  EXPECT_LE(held, Dealer::kMostCredit * speed.write / static_cast<double>(MiB) + 2);
+  EXPECT_EQ(dealer.queued(0), static_cast<Bytes>(held) * MiB);
+  dealer.end(0, dealer.queued(0));
+  const auto later = deal(dealer, 1'000, 2);
+  EXPECT_LE(later[0], 500 + credit(speed) / 2 + 2) << "it does not get in a burst what it missed";
+  EXPECT_GE(later[0], 499);
+}
+
+TEST(Dealer, FullAndClosedPathsGetNothing) {
+  Dealer dealer = dealer_of({{1e9, 1e9}, {1e9, 1e9}, {1e9, 1e9}}, 100);
+  dealer.close(2);
+  EXPECT_EQ(dealer.places(), 200U);
+  EXPECT_EQ(deal(dealer, 200, 3), (std::vector<int>{100, 100, 0}));
+  EXPECT_EQ(dealer.places(), 0U);
+  dealer.add_places(0, 5);
+  dealer.add_places(2, 5);
+  dealer.remove_place(0);
+  EXPECT_EQ(dealer.places(), 4U);
+  EXPECT_EQ(deal(dealer, 4, 3), (std::vector<int>{4, 0, 0}));
+}
+
+TEST(Dealer, APathThatWasFullDoesNotGetABurst) {
+  Dealer dealer = dealer_of({{1e9, 1e9}, {1e9, 1e9}}, 10'000);
+  for (int i = 0; i < 10'000; ++i) dealer.remove_place(0);
+  deal(dealer, 5'000, 2);
+  dealer.add_places(0, 10'000);
+  const auto counts = deal(dealer, 1'000, 2);
+  EXPECT_LE(counts[0], 500 + credit({1e9, 1e9}) / 2 + 2);
+  EXPECT_GE(counts[0], 499);
+}
+
+TEST(Dealer, ShortPiecesCostLess) {
+  Dealer dealer = dealer_of({{1e9, 1e9}, {1e9, 1e9}});
+  std::vector<Bytes> bytes(2);
+  for (int i = 0; i < 4'000; ++i) {
+    const Bytes length = i % 2 == 0 ? MiB : 4 * KiB;
+    const std::uint32_t path = dealer.deal(length);
+    dealer.end(path, length);
+    bytes[path] += length;
+  }
+  EXPECT_NEAR(static_cast<double>(bytes[0]) / static_cast<double>(bytes[1]), 1, 0.01);
+}
+
+TEST(Dealer, TheSameCallsDealTheSameWay) {
+  Dealer one = dealer_of({{3e9, 1e9}, {1e9, 2e9}, {2e9, 5e8}}), other = one;
+  for (int i = 0; i < 1'000; ++i) EXPECT_EQ(one.deal(MiB), other.deal(MiB));
+}
+
+}  // namespace
+}  // namespace spillway::storage
