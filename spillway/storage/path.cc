@@ -1,13 +1,12 @@
 #include "spillway/storage/path.h"
 
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <utility>
 
 #include "spillway/base/error.h"
 #include "spillway/storage/engine.h"
 #include "spillway/storage/volume.h"
+#include "spillway/storage/waiter.h"
 
 namespace spillway::storage {
 namespace {
@@ -62,30 +61,6 @@ void require_well_formed(const Transfer& transfer, Bytes capacity) {
   }
   if (transfer.done == nullptr) refuse(transfer, "nobody is told of its end");
 }
-
-/// One thread waiting for one transfer.
-class Waiter {
- public:
-  static void done(void* context, std::uint64_t /*token*/, const std::exception_ptr& error) noexcept {
-    auto& self = *static_cast<Waiter*>(context);
-    const std::lock_guard lock(self.mutex_);
-    self.ended_ = true;
-    self.error_ = error;
-    self.end_.notify_one();
-  }
-
-  void wait() {
-    std::unique_lock lock(mutex_);
-    end_.wait(lock, [this] { return ended_; });
-    if (error_) std::rethrow_exception(error_);
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable end_;
-  bool ended_ = false;
-  std::exception_ptr error_;
-};
 
 }  // namespace
 

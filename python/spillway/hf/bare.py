@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from spillway.hf.describe import CHUNK_ELEMENTS, slice_rows
-from spillway.hf.head import labels_inside, token_parts
+from spillway.hf.logits import labels_inside, token_parts
 
 TENSOR_ALIGNMENT = 64  # elements, state::kTensorAlignment
 TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}

@@ -11,11 +11,11 @@ of exponentials are off by some 5e-7, the same for a whole row, and so is the gr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
 
+from spillway.hf.logits import labels_inside, token_parts
 from spillway.hf.microbatch import MicroBatch
 
 if TYPE_CHECKING:
@@ -158,20 +158,6 @@ class Stats:
     def loss(self) -> float:
         log_sum = self.sum.double().log() if self._log_sum is None else self._log_sum.double()
         return float((self.maximum.double() + log_sum - self.gold.double()).sum())
-
-
-def token_parts(logits: torch.Tensor) -> Iterator[slice]:
-    """Runs of tokens whose fp32 logits take a megabyte or so."""
-    step = max(1, (1 << 18) // logits.shape[1])
-    for first in range(0, logits.shape[0], step):
-        yield slice(first, first + step)
-
-
-def labels_inside(labels: torch.Tensor, first_row: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which labels lie in the slice, and a valid column for each."""
-    columns = labels - first_row
-    here = (columns >= 0) & (columns < rows)
-    return here, torch.where(here, columns, 0)
 
 
 def consecutive(tokens: torch.Tensor) -> slice | None:
