@@ -433,6 +433,7 @@ class Engine::Impl {
     options.capacity = plan_.volumes[number];
     options.run = settings_.run;
     options.overwrite = settings_.storage.overwrite;
+    options.share.emplace();
     auto path = std::make_unique<storage::Path>(options);
     if (!settings_.storage.keep) path->remove_on_close();
     return path;
@@ -445,7 +446,7 @@ class Engine::Impl {
       out.push_back({.path = paths[p].get(),
                      .capacity = plan_.volumes[p],
                      .expected = {.read = rates.read, .write = rates.write},
-                     .name = budget_.paths[p].name});
+                     .name = std::to_string(p)});
     }
     return out;
   }

@@ -50,10 +50,6 @@ def values_besides(*present: Any) -> Callable[[Any], str]:
     return lambda value: "" if value in present else f"the value {value!r}"
 
 
-def more_than_one(value: Any) -> str:
-    return "more than one storage directory" if len(value) > 1 else ""
-
-
 NOT_NEGATIVE = number("a number, 0 or more", lambda value: value >= 0)
 BETA = number("a number from 0 up to, but not including, 1", lambda value: 0 <= value < 1)
 POSITIVE = number("a number above 0", lambda value: value > 0)
@@ -202,9 +198,8 @@ GROUPS: dict[str, list[Key]] = {
             "storage",
             STORAGE,
             [],
-            "storage directory, `DIR[,capacity=SIZE]`; one in this release",
+            "storage directory, `DIR[,capacity=SIZE]`; may be given several times, their bandwidths add",
             "none",
-            absent=more_than_one,
         ),
         Key("storage_device", TEXTS, [], "raw block device; not in this release", "none", absent=when_given),
         Key("erase", FLAG, False, "erase the raw block devices; not in this release", absent=when_given),

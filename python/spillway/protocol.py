@@ -77,7 +77,7 @@ class Session(Protocol):
         "stall_seconds": {cause: seconds}}, over this process; keys beyond these go into summary.json as they are."""
 
     def notices(self) -> list[str]:
-        """What a person should know about the tiers of a started session."""
+        """What a person should know about the tiers of a started session and was not told yet."""
 
     def write_timeline(self, path: Path) -> None: ...
 

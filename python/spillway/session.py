@@ -69,6 +69,7 @@ class Session:
         self._steps = 0  # updates made
         self._path_bytes: PathBytes = {}
         self._peak = 0
+        self._told: set[str] = set()
 
     def start(self, resume: Path | None) -> None:
         """Maps the memory and loads the model's weights, or weights and state of the checkpoint directory `resume`."""
@@ -146,9 +147,13 @@ class Session:
         }
 
     def notices(self) -> list[str]:
-        """What a person should know about the paths: no O_DIRECT, no registered memory."""
-        paths = json.loads(self._engine.counters()).get("paths", {})
-        return [path["notice"] for path in paths.values() if path.get("notice")]
+        """What a person should know about the paths and was not told yet: no O_DIRECT, one that was taken out."""
+        counters = json.loads(self._engine.counters())
+        found = [path["notice"] for path in counters.get("paths", {}).values() if path.get("notice")]
+        found += [outage["reason"] for outage in counters.get("outages", [])]
+        new = [notice for notice in found if notice not in self._told]
+        self._told.update(new)
+        return new
 
     def write_timeline(self, path: Path) -> None:
         with gzip.open(path, "wt", encoding="utf-8") as stream:

@@ -101,6 +101,8 @@ class Trainer:
         self.display.step(self.state.step, result, tokens, learning_rate, logged)
         if result.skipped:
             self.display.note(f"step {self.state.step}: the gradient is not finite, nothing was updated")
+        for notice in self.session.notices():
+            self.display.note(f"step {self.state.step}: {notice}")
 
     def log(self, result: StepResult, tokens: int, learning_rate: float) -> None:
         row = {

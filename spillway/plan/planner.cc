@@ -394,9 +394,12 @@ void add_paths(nlohmann::json& out, const Plan& plan, const Budget& budget) {
       return budget.paths.size() == 1 ? bytes : static_cast<Bytes>(static_cast<double>(bytes) * part);
     };
     out["tiers"].push_back({{"name", path.name}, {"capacity", path.capacity}, {"planned_peak", plan.volumes[p]}});
+    Bytes spare = plan.volumes[p];  // to take over from a path that slows down
     for (const auto& [name, bytes] : plan.path_classes) {
       out["bytes"].push_back({{"class", name}, {"tier", path.name}, {"bytes", share(bytes)}});
+      spare -= std::min(spare, share(bytes));
     }
+    if (spare > 0) out["bytes"].push_back({{"class", "spare"}, {"tier", path.name}, {"bytes", spare}});
     out["path_bytes_per_step"][path.name] = {{"read", share(plan.read_per_step)},
                                              {"written", share(plan.written_per_step)}};
   }

@@ -28,13 +28,14 @@ sys::Operation operation_of(Direction direction) {
 
 }  // namespace
 
-Engine::Engine(const Volume& volume, EngineOptions options, const sys::RingFactory& ring)
+Engine::Engine(const Volume& volume, EngineOptions options, const sys::RingFactory& ring, std::unique_ptr<Share> share)
     : volume_(volume),
       options_(std::move(options)),
       ledger_(volume.capacity(), kPieceSize),
       queue_(kPieceSize, kReserve),
       slots_(2 * std::size_t{options_.queue_depth}),
-      completions_(options_.queue_depth + 1) {
+      completions_(options_.queue_depth + 1),
+      share_(std::move(share)) {
   free_slots_.reserve(slots_.size());
   finished_.reserve(slots_.size());
   for (std::size_t id = 0; id < slots_.size(); ++id) free_slots_.push_back(static_cast<SlotId>(id));
@@ -143,19 +144,28 @@ void Engine::take_orders() {
 }
 
 void Engine::issue() {
+  refused_ = {false, false};  // a piece has ended, or there is something new: worth asking again
   while (in_flight() < options_.queue_depth) {
     const auto direction = choose();
     if (!direction) break;
+    if (share_ && !share_->try_acquire(*direction, kPieceSize)) {
+      refused_[index(*direction)] = true;  // one of ours is in flight that way: its end brings us here
+      continue;
+    }
     issue(queue_.take(*direction));
   }
   ring_->flush();
 }
 
+bool Engine::waiting(Direction direction) {
+  return !refused_[index(direction)] && queue_.waiting(direction);
+}
+
 /// Whose turn it is: the more urgent, unless it has its half of the depth and the other one not yet. Two that have
 /// theirs are never both here, for then the depth is used up.
 std::optional<Direction> Engine::choose() {
-  const bool reads = queue_.waiting(Direction::read);
-  const bool writes = queue_.waiting(Direction::write);
+  const bool reads = waiting(Direction::read);
+  const bool writes = waiting(Direction::write);
   if (!reads && !writes) return std::nullopt;
   if (!reads || !writes) return reads ? Direction::read : Direction::write;
   const unsigned half = options_.queue_depth - options_.queue_depth / 2;
@@ -175,6 +185,7 @@ void Engine::issue(const Queue::Cut& cut) {
     if (options_.checksums) slot.checksum = checksum({slot.memory, slot.bytes}, slot.offset);
   } else if (slot.area == Area::data && ledger_.at(slot.offset).bytes != slot.bytes) {
     queue_.fail(cut.job, never_written(place_of(slot), ledger_.at(slot.offset).bytes));
+    if (share_) share_->release(slot.direction, kPieceSize);
     return end_piece(cut.job);
   }
   free_slots_.pop_back();
@@ -253,6 +264,7 @@ void Engine::judge(SlotId id, std::int32_t result) {
 void Engine::finish(SlotId id, std::exception_ptr error) {
   Slot& slot = slots_[id];
   --in_flight(slot.direction);
+  if (share_) share_->release(slot.direction, kPieceSize);
   meter_.end(slot.direction, error ? 0 : slot.bytes);
   if (error) queue_.fail(slot.job, std::move(error));
   finished_.push_back(id);

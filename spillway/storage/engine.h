@@ -20,6 +20,7 @@
 #include "spillway/storage/meter.h"
 #include "spillway/storage/path.h"
 #include "spillway/storage/queue.h"
+#include "spillway/storage/share.h"
 #include "spillway/storage/volume.h"
 #include "spillway/sys/ring.h"
 
@@ -33,8 +34,10 @@ struct EngineOptions {
 
 class Engine {
  public:
-  /// Makes the ring on the new thread and throws what that throws. `volume` outlives the engine.
-  Engine(const Volume& volume, EngineOptions options, const sys::RingFactory& ring);
+  /// Makes the ring on the new thread and throws what that throws. `volume` outlives the engine. `share`: of the
+  /// device, where other processes may use it, too; null: the engine takes what it can get.
+  Engine(const Volume& volume, EngineOptions options, const sys::RingFactory& ring,
+         std::unique_ptr<Share> share = nullptr);
   /// Ends every transfer first.
   ~Engine();
   Engine(const Engine&) = delete;
@@ -87,9 +90,8 @@ class Engine {
 
   /// Pieces in flight.
   [[nodiscard]] unsigned in_flight() const noexcept { return in_flight_[0] + in_flight_[1]; }
-  [[nodiscard]] unsigned& in_flight(Direction direction) noexcept {
-    return in_flight_[direction == Direction::read ? 0 : 1];
-  }
+  [[nodiscard]] unsigned& in_flight(Direction direction) noexcept { return in_flight_[index(direction)]; }
+  [[nodiscard]] static std::size_t index(Direction direction) noexcept { return direction == Direction::read ? 0 : 1; }
 
   void serve(const sys::RingFactory& factory, std::promise<void>& ready);
   void work();
@@ -97,6 +99,7 @@ class Engine {
   void issue();
   void issue(const Queue::Cut& cut);
   [[nodiscard]] std::optional<Direction> choose();
+  [[nodiscard]] bool waiting(Direction direction);
   void submit(SlotId id);
   void begin_sync();
   void submit_sync();
@@ -131,6 +134,8 @@ class Engine {
   std::vector<Transfer> taken_;
   Sync sync_;
   std::array<unsigned, 2> in_flight_ = {0, 0};  ///< pieces, by direction
+  std::unique_ptr<Share> share_;
+  std::array<bool, 2> refused_ = {false, false};  ///< by the share, since a piece ended last; by direction
 
   std::mutex mutex_;              ///< guards everything below
   std::condition_variable idle_;  ///< `outstanding_` reached 0

@@ -5,8 +5,10 @@
 
 #include "spillway/base/error.h"
 #include "spillway/storage/engine.h"
+#include "spillway/storage/share.h"
 #include "spillway/storage/volume.h"
 #include "spillway/storage/waiter.h"
+#include "spillway/sys/device_id.h"
 
 namespace spillway::storage {
 namespace {
@@ -69,7 +71,7 @@ class Path::Impl {
   Impl(const PathOptions& options, const sys::RingFactory& ring)
       : name_(options.name),
         volume_(volume_options(options)),
-        engine_(volume_, {options.name, options.queue_depth, options.checksums}, ring) {
+        engine_(volume_, {options.name, options.queue_depth, options.checksums}, ring, join(options)) {
     if (!volume_.notice().empty()) note(text(volume_.path().string(), ": ", volume_.notice()));
     if (!volume_.file().direct()) note(text("no O_DIRECT: ", volume_.file().direct_refusal()));
     if (engine_.ring_name() != "io_uring") note(text("no io_uring: served by a ", engine_.ring_name()));
@@ -138,6 +140,16 @@ class Path::Impl {
   void remove_on_close() noexcept { remove_on_close_ = true; }
 
  private:
+  std::unique_ptr<Share> join(const PathOptions& options) {
+    if (!options.share) return nullptr;
+    try {
+      return std::make_unique<Share>(sys::whole_device(sys::device_of(volume_.path())), *options.share);
+    } catch (const Error& error) {
+      note(text("not sharing the drive fairly with other processes: ", error.what()));
+      return nullptr;
+    }
+  }
+
   void require_piece(Bytes offset, Bytes bytes) const {
     if (offset % kExtentAlignment == 0 && offset < volume_.capacity() && bytes % kTransferAlignment == 0 &&
         bytes <= kExtentAlignment) {

@@ -12,11 +12,13 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "spillway/base/bytes.h"
+#include "spillway/storage/share_options.h"
 #include "spillway/sys/ring.h"
 
 namespace spillway::storage {
@@ -34,6 +36,8 @@ struct PathOptions {
   bool overwrite = false;           ///< replace a volume of another run instead of refusing it
   unsigned queue_depth = 16;        ///< pieces in flight
   bool checksums = true;
+  /// Shares the device fairly with the other processes that do so, too (see share.h); a notice where that cannot be.
+  std::optional<ShareOptions> share = {};
   Bytes metadata = 0;        ///< bytes of the metadata area; rounded up to kExtentAlignment
   std::uint64_t model = 0;   ///< fingerprint of the model whose state it holds
   std::uint32_t number = 0;  ///< of this path among the run's

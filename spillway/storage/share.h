@@ -21,18 +21,11 @@
 #include "spillway/base/bytes.h"
 #include "spillway/storage/path.h"
 #include "spillway/storage/share_layout.h"
+#include "spillway/storage/share_options.h"
 #include "spillway/sys/device_id.h"
 #include "spillway/sys/shared_memory.h"
 
 namespace spillway::storage {
-
-struct ShareOptions {
-  /// Bytes that all processes together keep in flight at the device. They should be enough to keep it busy. Those of
-  /// the process that came first count.
-  Bytes read_budget = 16 * MiB;
-  Bytes write_budget = 16 * MiB;
-  std::filesystem::path directory = sys::shared_memory_directory();  ///< of the table
-};
 
 class Share {
  public:

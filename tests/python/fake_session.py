@@ -52,6 +52,7 @@ class FakeSession:
         self.closed = False
         self.steps_here: list[tuple[list[Batch], float]] = []
         self.evaluations: list[list[Batch]] = []
+        self.news = ["path:0: no O_DIRECT here"]
         self.opened.append(self)
 
     def start(self, resume: Path | None) -> None:
@@ -116,7 +117,8 @@ class FakeSession:
         }
 
     def notices(self) -> list[str]:
-        return ["path:0: no O_DIRECT here"]
+        told, self.news = self.news, []
+        return told
 
     def write_timeline(self, path: Path) -> None:
         with gzip.open(path, "wt") as stream:

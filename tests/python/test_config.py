@@ -148,7 +148,6 @@ def test_refused_by_name(words: list[str], parts: list[str]) -> None:
         ["--device", "cuda:1"],
         ["--device", "simulated"],
         ["--gpu_memory", "8GiB"],
-        ["--storage", "/a", "--storage", "/b"],
         ["--trainable", "layers"],
         ["--frozen", "embed"],
         ["--report_to", "wandb"],

@@ -350,3 +350,32 @@ def test_a_second_signal_stops_at_once(
     assert here(inputs, out, *LONG, *on_path(tmp_path / "storage"), "--resume_from_checkpoint", "auto") == 0
     assert "removed 1 rows of metrics.jsonl after step 3" in capsys.readouterr().out.replace("\n", " ")
     assert last_checkpoint(out).name == "checkpoint-60" and result(out) == result(long_whole)
+
+
+def test_several_paths_change_nothing_and_share_the_bytes(inputs: Path, tmp_path: Path) -> None:
+    more = ["--max_steps", "4", "--placement", "path"]
+    assert here(inputs, tmp_path / "one", *more, *storages(tmp_path, "a")) == 0
+    assert here(inputs, tmp_path / "three", *more, *storages(tmp_path, "b", "c", "d")) == 0
+    assert result(tmp_path / "one") == result(tmp_path / "three")
+    moved = json.loads((tmp_path / "three" / "summary.json").read_text())["path_bytes"]
+    assert list(moved) == ["path:0", "path:1", "path:2"]
+    assert all(path["read"] > 0 and path["written"] > 0 for path in moved.values())
+    plan = json.loads((tmp_path / "three" / "plan.json").read_text())
+    for tier in plan["tiers"][1:]:
+        assert sum(row["bytes"] for row in plan["bytes"] if row["tier"] == tier["name"]) == tier["planned_peak"]
+    assert not any(list((tmp_path / name).iterdir()) for name in "abcd")  # the volumes go with the run
+
+
+def storages(parent: Path, *names: str) -> list[str]:
+    keys = []
+    for name in names:
+        (parent / name).mkdir()
+        keys += ["--storage", f"{parent / name},capacity=256MiB"]
+    return keys
+
+
+def test_one_directory_twice_is_refused(inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a").mkdir()
+    both = ["--storage", str(tmp_path / "a"), "--storage", str(tmp_path / "." / "a")]
+    assert here(inputs, tmp_path / "out", *both) == 2
+    assert "given twice" in capfd.readouterr().err and not (tmp_path / "out").exists()
