@@ -343,7 +343,7 @@ def test_plan_says_the_same(inputs: Path, tmp_path: Path, capfd: pytest.CaptureF
 def test_a_capacity_too_small(refused: Refused, tmp_path: Path) -> None:
     storage = f"{tmp_path / 'storage'},capacity=2MiB"
     error = refused("--storage", storage, "--placement", "path", code=3, storage=False)
-    assert "does not fit on path:0" in error and "2.0 MiB are available" in error and "capacity" in error
+    assert "does not fit on storage" in error and "path:0 with 2.0 MiB" in error and "capacity" in error
 
 
 # ---- directories ----
