@@ -250,7 +250,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "quickstart-run", help="folder of the run")
     parser.add_argument("--disk", type=Path, help="folder on the disk to use (default: in --out)")
-    parser.add_argument("--steps", type=int, default=120, help="steps of training")
+    parser.add_argument("--steps", type=int, default=150, help="steps of training")
     options = parser.parse_args()
     out = options.out.resolve()
     disk = (options.disk or out).resolve() / "disk"

@@ -14,9 +14,9 @@ dataset: {train}
 eval_dataset: {held_out}
 output_dir: {output_dir}
 max_length: {LENGTH}
-per_device_train_batch_size: 16
+per_device_train_batch_size: 8
 gradient_accumulation_steps: 2
-per_device_eval_batch_size: 16
+per_device_eval_batch_size: 8
 max_steps: {steps}
 learning_rate: 4e-3
 lr_scheduler_type: cosine

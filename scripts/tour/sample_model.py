@@ -39,7 +39,7 @@ def make_model(directory: Path, text: str, seed: int) -> int:
             vocab_size=VOCABULARY,
             hidden_size=256,
             intermediate_size=704,
-            num_hidden_layers=6,
+            num_hidden_layers=4,
             num_attention_heads=4,
             num_key_value_heads=4,
             max_position_embeddings=512,
