@@ -51,14 +51,16 @@ $(VENV)/stamp-dependencies: $(VENV)/stamp-venv constraints.txt pyproject.toml
 $(VENV)/stamp-spillway: $(VENV)/stamp-dependencies $(SOURCES)
 	@echo "Building the engine and installing the package into $(VENV)"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-deps --no-build-isolation --force-reinstall \
-		$(addprefix --config-settings=,build-dir=$(TREE) cmake.define.SPILLWAY_TESTS=ON cmake.define.SPILLWAY_EXAMPLES=ON) .
+		$(addprefix --config-settings=,build-dir=$(TREE) cmake.define.SPILLWAY_TESTS=OFF cmake.define.SPILLWAY_EXAMPLES=OFF) .
 	@touch $@
 
 install: $(VENV)/stamp-spillway
 
 ## Tests and checks
 
+# In the same tree as the package: what it is made of is not compiled twice.
 test-cpp: install
+	@$(BIN)/cmake $(TREE) -DSPILLWAY_TESTS=ON -DSPILLWAY_EXAMPLES=ON --log-level=WARNING >/dev/null
 	@$(BIN)/cmake --build $(TREE) -- --quiet
 	$(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --progress -j $(JOBS)
 
