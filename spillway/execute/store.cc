@@ -11,6 +11,16 @@ std::size_t pieces_of(Bytes bytes) {
   return ceil_div(bytes, storage::kExtentAlignment);
 }
 
+std::string name_of(const state::Layout& layout, Field field, std::size_t chunk) {
+  const auto& block = layout.blocks()[layout.chunks()[chunk].block];
+  const auto& spans = layout.spans(chunk);
+  const auto tensors = spans.empty()       ? block.name
+                       : spans.size() == 1 ? layout.tensors()[spans.front().tensor].spec.name
+                                           : text(layout.tensors()[spans.front().tensor].spec.name, " to ",
+                                                  layout.tensors()[spans.back().tensor].spec.name);
+  return text(kFieldNames[static_cast<std::size_t>(field)], " of ", tensors, " (chunk ", chunk, ")");
+}
+
 }  // namespace
 
 Store::Store(const plan::Plan& plan, const plan::Description& description, const state::Layout& layout,
@@ -37,16 +47,6 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
   for (std::size_t i = 0; i < borders.size(); ++i) {
     if (!borders[i] && border > 0) reserve(Field::activation, i, border, text("input of layer ", i));
   }
-}
-
-std::string Store::name_of(const state::Layout& layout, Field field, std::size_t chunk) const {
-  const auto& block = layout.blocks()[layout.chunks()[chunk].block];
-  const auto& spans = layout.spans(chunk);
-  const auto tensors = spans.empty()       ? block.name
-                       : spans.size() == 1 ? layout.tensors()[spans.front().tensor].spec.name
-                                           : text(layout.tensors()[spans.front().tensor].spec.name, " to ",
-                                                  layout.tensors()[spans.back().tensor].spec.name);
-  return text(kFieldNames[static_cast<std::size_t>(field)], " of ", tensors, " (chunk ", chunk, ")");
 }
 
 storage::Pool::Request Store::request(const Transfer& transfer) {

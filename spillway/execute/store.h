@@ -45,7 +45,6 @@ class Store {
     std::string name;  ///< for errors
   };
   [[nodiscard]] storage::Pool::Request request(const Transfer& transfer);
-  [[nodiscard]] std::string name_of(const state::Layout& layout, Field field, std::size_t chunk) const;
 
   storage::Pool& pool_;
   std::array<std::vector<Object>, 4> objects_;  ///< by field, by subject

@@ -203,10 +203,12 @@ class Planner {
     for (const std::uint32_t level : {3U, 2U, 1U, 0U}) {
       if (!try_it(base, scaled(level))) continue;
       largest(free_.size(), [&](std::size_t n) { return try_it(with_free(base, n), scaled(level)); });
-      const Choice now{plan_.residency, level, predict().step_seconds, moved(plan_.schedule)};
+      const auto moved = traffic(plan_.schedule);
+      const Choice now{plan_.residency, level, predict().step_seconds, moved.read + moved.written};
       if (best.residency.weight.empty() || now.better_than(best)) best = now;
     }
     const auto chunks = layout_.chunks().size();
+    try_it(best.residency, scaled(best.level));
     largest(chunks > best.level ? chunks - best.level : 0, [&](std::size_t more) {
       return try_it(best.residency, scaled(best.level + static_cast<std::uint32_t>(more)));
     });
@@ -223,9 +225,16 @@ class Planner {
     }
   };
 
-  [[nodiscard]] static Bytes moved(const Schedule& schedule) {
-    Bytes sum = 0;
-    for (const auto& task : schedule.tasks) sum += task.lane == Lane::read || task.lane == Lane::write ? task.bytes : 0;
+  /// Bytes of a step over the paths.
+  struct Traffic {
+    Bytes read = 0, written = 0;
+  };
+  [[nodiscard]] static Traffic traffic(const Schedule& schedule) {
+    Traffic sum;
+    for (const auto& task : schedule.tasks) {
+      if (task.lane == Lane::read) sum.read += task.bytes;
+      if (task.lane == Lane::write) sum.written += task.bytes;
+    }
     return sum;
   }
 
@@ -237,10 +246,10 @@ class Planner {
 
   [[nodiscard]] std::string storage_name() const { return budget_.paths.size() == 1 ? budget_.paths[0].name : "paths"; }
 
-  /// Largest n in [0, most] for which `fits(n)`, which is true for 0 and monotone; leaves the plan of that n behind.
+  /// Largest n in [0, most] for which `fits(n)`, which is true for 0 and monotone; leaves the plan of that n behind if
+  /// that of 0 is there.
   template <class Fits>
   std::size_t largest(std::size_t most, Fits fits) {
-    fits(0);
     std::size_t low = 0, high = most;
     while (low < high) {
       const auto middle = low + (high - low + 1) / 2;
@@ -326,10 +335,9 @@ class Planner {
     add_reuse_dependencies(plan_.schedule);
     plan_.dram_peak = fixed + plan_.arena;
     plan_.resident = resident_bytes(plan_.schedule);
-    for (const auto& task : plan_.schedule.tasks) {
-      if (task.lane == Lane::read) plan_.read_per_step += task.bytes;
-      if (task.lane == Lane::write) plan_.written_per_step += task.bytes;
-    }
+    const auto moved = traffic(plan_.schedule);
+    plan_.read_per_step = moved.read;
+    plan_.written_per_step = moved.written;
     plan_.prediction = simulate(plan_.schedule, description_, layout_, rates_, kSimulatedSteps, storage_name());
     count_classes();
     return std::move(plan_);

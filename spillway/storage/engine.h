@@ -91,7 +91,6 @@ class Engine {
   /// Pieces in flight.
   [[nodiscard]] unsigned in_flight() const noexcept { return in_flight_[0] + in_flight_[1]; }
   [[nodiscard]] unsigned& in_flight(Direction direction) noexcept { return in_flight_[index(direction)]; }
-  [[nodiscard]] static std::size_t index(Direction direction) noexcept { return direction == Direction::read ? 0 : 1; }
 
   void serve(const sys::RingFactory& factory, std::promise<void>& ready);
   void work();

@@ -7,6 +7,7 @@
 // wants to find the extents again in a later process, with checksums of its own making.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
@@ -51,6 +52,11 @@ struct PathOptions {
 };
 
 enum class Direction : std::uint8_t { read, write };
+
+/// Where a direction's entry stands in a pair of them: reads first.
+[[nodiscard]] constexpr std::size_t index(Direction direction) noexcept {
+  return static_cast<std::size_t>(direction);
+}
 
 /// Each counts its offsets from its own start.
 enum class Area : std::uint8_t {

@@ -6,10 +6,6 @@
 namespace spillway::storage {
 namespace {
 
-constexpr std::size_t index_of(Direction direction) {
-  return direction == Direction::read ? 0 : 1;
-}
-
 /// No job has it: marks the free ones.
 constexpr std::uint64_t kNoArrival = 0;
 
@@ -39,11 +35,11 @@ void Queue::add(const Transfer& transfer) {
   free_.pop_back();
   jobs_[id] = Job{transfer, ++arrivals_, 0, 0, nullptr};
   const bool write = transfer.direction == Direction::write;
-  orders_[index_of(transfer.direction)].push({transfer.deadline, transfer.area == Area::data, write, arrivals_, id});
+  orders_[index(transfer.direction)].push({transfer.deadline, transfer.area == Area::data, write, arrivals_, id});
 }
 
 bool Queue::waiting(Direction direction) {
-  Order& order = orders_[index_of(direction)];
+  Order& order = orders_[index(direction)];
   while (!order.empty()) {
     const Entry& top = order.top();
     const Job& job = jobs_[top.job];
@@ -58,7 +54,7 @@ Direction Queue::most_urgent() const {
 }
 
 Queue::Cut Queue::take(Direction direction) {
-  const Id id = orders_[index_of(direction)].top().job;
+  const Id id = orders_[index(direction)].top().job;
   Job& job = jobs_[id];
   const Bytes bytes = std::min(piece_size_, job.transfer.bytes - job.issued);
   const Cut cut{id, job.issued, static_cast<std::uint32_t>(bytes)};

@@ -63,7 +63,6 @@ class Share {
     std::array<Bytes, kShareSlots> held;  ///< of the first `active`
   };
 
-  [[nodiscard]] static std::size_t index(Direction direction) noexcept { return direction == Direction::write ? 1 : 0; }
   ShareTable& join(const ShareOptions& options);
   unsigned claim_slot();
   [[nodiscard]] View look(std::uint64_t others, std::size_t lane) const noexcept;

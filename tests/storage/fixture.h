@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "spillway/storage/path.h"
+#include "spillway/storage/waiter.h"
 #include "spillway/sys/faulty_ring.h"
 #include "spillway/sys/mapping.h"
 #include "spillway/sys/ring.h"
@@ -99,34 +99,10 @@ class Listener {
   std::vector<std::exception_ptr> errors_;
 };
 
-/// Waits for the end of one transfer or sync.
-class End {
- public:
-  static void done(void* context, std::uint64_t /*token*/, const std::exception_ptr& error) noexcept {
-    auto& self = *static_cast<End*>(context);
-    const std::lock_guard lock(self.mutex_);
-    self.ended_ = true;
-    self.error_ = error;
-    self.changed_.notify_one();
-  }
-  /// Throws the error it ended with.
-  void wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return ended_; });
-    if (error_) std::rethrow_exception(error_);
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ended_ = false;
-  std::exception_ptr error_;
-};
-
 /// Flushes a path and waits for it; throws its error.
 inline void sync(Path& path) {
-  End end;
-  path.sync(End::done, &end, 0);
+  Waiter end;
+  path.sync(Waiter::done, &end, 0);
   end.wait();
 }
 
