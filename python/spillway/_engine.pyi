@@ -25,16 +25,44 @@ class Engine:
     layers (final norm and the like are a last block of role layer), at most one head last; a tied head has no block.
 
     `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "placement": {...},
-    "storage": [{"directory", "capacity"}], "profile": {...}, "seconds": {visit kind: seconds, as rehearsed}}.
+    "storage": [{"directory" or "device", "capacity": bytes}], "profile": {...}, "seconds": {visit kind: seconds, as
+    rehearsed}, "durability": "none", "checkpoint" or "step" (absent: step when anything is on storage), "checkpoints":
+    most manifests that are held at once while the run goes on, "run": identity, "overwrite": bool, "erase": bool (what
+    the devices hold), "keep": bool (the volumes stay when the engine closes)}.
 
     Construction plans and allocates nothing; MemoryError with a message when it does not fit.
     """
 
     def __init__(self, description: str, settings: str) -> None: ...
     def plan(self) -> str:
-        """plan.json as text."""
-    def start(self) -> None:
-        """Maps the arena, creates the volume, starts the lanes."""
+        """plan.json as text. "durability" is what holds for this plan: none when nothing is on storage and nothing was
+        asked for. Unless none, the bytes have a class "durability", and path_bytes_per_step counts what it writes."""
+    def start(self, opening: str = "{}") -> str:
+        """Maps the arena, opens the volumes, starts the lanes.
+
+        `opening` (JSON): {"reopen": bool (keep what the volumes hold, go on from the newest durable step if there is
+        one), "at_least": N (a durable step before N does not count as found), "checkpoint": DIR (absent: none; go back
+        to DIR/manifest.bin), "pinned": [DIR, ...] (every directory with a manifest.bin that still exists: its places
+        are kept)}.
+
+        Returns JSON {"found": bool, "step": N, "payload": text given to commit(), "chunks": n, "replayed": chunks
+        updated again, "steps": most steps replayed for one chunk, "seconds": s, "damage": [texts], "words": a sentence
+        for a person, "" when nothing was recovered}. When found, weights and state are in place. When not, it is a
+        fresh start: the caller loads weights, or a checkpoint that stands alone."""
+    def commit(self, payload: str) -> None:
+        """After loading (the step the run starts from) and after each end_step: the step becomes durable, with this
+        payload of at most 48 KiB, as soon as everything it needs is on the drives. Does not wait for that; a later call
+        waits while more than one step is not durable yet. Does nothing when durability is none."""
+    def set_step(self, step: int) -> None:
+        """Before the first commit of a run that was loaded from a checkpoint that stands alone: steps done, skipped
+        ones included. Commits count from there."""
+    def verify(self, pinned: list[str]) -> str:
+        """Instead of start(): reads every byte that counts. JSON {"paths": n, "bytes": read, "damage": [{"path":
+        "path:0", "file", "offset": byte in the file, "bytes": n, "what": chunk and tensor}], "step": N or null,
+        "words"}."""
+    def read_back(self, checkpoint: str | None) -> str:
+        """Instead of start(): opens the volumes for reading only; the newest durable step, replayed in memory, or the
+        manifest in the directory `checkpoint`. Returns what start() does; then save_weights and save_state work."""
     def close(self) -> None: ...
     def memory(self) -> Any:
         """The arena as one uint8 array (shared, not copied); after start()."""
@@ -48,9 +76,14 @@ class Engine:
     def fetch_tensor(self, tensor: int, first: int, values: Any) -> None:
         """The reverse: the fp32 master into `values`."""
     def save_weights(self, directory: str, max_shard: int) -> None: ...
-    def save_state(self, directory: str, step: int) -> None: ...
-    def load_state(self, directory: str, weights: str) -> int:
-        """From DIR of save_state and the checkpoint's weights; returns the step count."""
+    def save_state(self, directory: str, step: int) -> None:
+        """A state that stands alone."""
+    def load_state(self, directory: str, weights: str, step: int) -> None:
+        """From the directory of save_state and the checkpoint's weights, after `step` updates."""
+    def save_manifest(self, directory: str) -> None:
+        """The state of the last step as directory/manifest.bin; its places on the paths are pinned."""
+    def release_manifest(self, content: bytes) -> None:
+        """Its places may be used again. After its directory is durably gone."""
 
     # One step: begin, visits in order, end.
     def begin_step(self, ids: Any, counts: list[int], training: bool) -> None:

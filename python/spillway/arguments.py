@@ -21,6 +21,7 @@ class Arguments:
     positional: list[str] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
     options: set[str] = field(default_factory=set)  # options of the verb itself, such as --json, and --help
+    named: dict[str, str] = field(default_factory=dict)  # those that have a value, such as --to
 
     def config(self) -> Config:
         """The configuration of a verb that takes one configuration file at most."""
@@ -29,9 +30,19 @@ class Arguments:
         path = Path(self.positional[0]) if self.positional else None
         return resolve(read_file(path) if path else {}, self.values, str(path))
 
+    def stored_run(self, verb: str) -> Arguments:
+        """What was said of a run that is there: OUTPUT_DIR, or --output_dir. Its config.yaml says the rest."""
+        place = self.positional[0] if self.positional else self.values.get("output_dir")
+        if len(self.positional) > 1 or place is None:
+            raise InputError(f"{verb}: expects the output_dir of a run: spillway {verb} OUTPUT_DIR [--key value ...]")
+        file = Path(place, "config.yaml")
+        if not file.is_file():
+            raise InputError(f"{verb}: {place} holds no run (there is no {file})")
+        return Arguments([str(file)], {"output_dir": str(place), **self.values}, self.options, self.named)
 
-def parse(words: list[str], options: tuple[str, ...] = ()) -> Arguments:
-    """`options` are the flags of the verb that are no keys."""
+
+def parse(words: list[str], options: tuple[str, ...] = (), named: tuple[str, ...] = ()) -> Arguments:
+    """`options` are the flags of the verb that are no keys, `named` those that have a value."""
     arguments = Arguments()
     rest = list(words)
     while rest:
@@ -41,14 +52,17 @@ def parse(words: list[str], options: tuple[str, ...] = ()) -> Arguments:
         elif not word.startswith("--"):
             arguments.positional.append(word)
         else:
-            take_option(arguments, word, rest, options)
+            take_option(arguments, word, rest, (options, named))
     return arguments
 
 
-def take_option(arguments: Arguments, word: str, rest: list[str], options: tuple[str, ...]) -> None:
+def take_option(arguments: Arguments, word: str, rest: list[str], own: tuple[tuple[str, ...], tuple[str, ...]]) -> None:
     given, equals, text = word[2:].partition("=")
     name = given.replace("-", "_")
-    if name in options:
+    if name in own[1]:
+        arguments.named[name] = text if equals else next_value(given, TEXT, rest)
+        return
+    if name in own[0]:
         if equals:
             raise InputError(f"--{given}: takes no value")
         arguments.options.add(name)

@@ -96,15 +96,40 @@ def check_fields(config: Config) -> None:
 
 
 def check_places(config: Config) -> None:
-    if not config.storage and any(place in config.placement for place in ("path", "%")):
+    if not config.paths and any(place in config.placement for place in ("path", "%")):
         raise InputError(f"storage: placement {config.placement} puts bytes on a path, but no storage is given")
+    if not config.paths and config.durability in ("checkpoint", "step"):
+        raise InputError(f"durability: {config.durability} needs a place to write to, but no storage is given")
+    if config.erase and not config.storage_device:
+        raise InputError("erase: it is about the block devices of storage_device, but none is given")
+    check_storage(config)
+
+
+def check_storage(config: Config) -> None:
     seen: set[str] = set()
-    for path in config.storage:
-        directory = Path(path.directory)
-        if (real := os.path.realpath(directory)) in seen:
-            raise InputError(f"storage: {directory} is given twice; each path needs a directory of its own")
+    for path in config.paths:
+        if (real := os.path.realpath(path.place)) in seen:
+            raise InputError(f"storage: {path.place} is given twice; each path needs a place of its own")
         seen.add(real)
-        if not directory.is_dir():
-            raise InputError(f"storage: there is no directory {directory}; create it, or name another")
-        if not os.access(directory, os.W_OK | os.X_OK):
-            raise InputError(f"storage: {directory} cannot be written (permissions, or a read-only file system)")
+    for path in config.storage:
+        check_directory(Path(path.place))
+    for path in config.storage_device:
+        check_device(Path(path.place))
+
+
+def check_directory(directory: Path) -> None:
+    if directory.is_block_device():
+        raise InputError(f"storage: {directory} is a block device; name it with storage_device")
+    if not directory.is_dir():
+        raise InputError(f"storage: there is no directory {directory}; create it, or name another")
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise InputError(f"storage: {directory} cannot be written (permissions, or a read-only file system)")
+
+
+def check_device(device: Path) -> None:
+    if device.is_dir():
+        raise InputError(f"storage_device: {device} is a directory; name it with storage")
+    if not device.is_block_device():
+        raise InputError(f"storage_device: there is no block device {device}")
+    if not os.access(device, os.R_OK | os.W_OK):
+        raise InputError(f"storage_device: {device} cannot be read and written (permissions)")

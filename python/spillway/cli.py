@@ -26,6 +26,7 @@ class Verb:
     help: str
     run: Callable[[Arguments], int]
     options: tuple[str, ...] = ()  # flags of its own, that are no keys
+    named: tuple[str, ...] = ()  # the same with a value
 
 
 def train(arguments: Arguments) -> int:
@@ -41,14 +42,8 @@ def train(arguments: Arguments) -> int:
 
 def resume(arguments: Arguments) -> int:
     """train OUTPUT_DIR/config.yaml --resume_from_checkpoint true, wherever the directory lies now."""
-    if len(arguments.positional) != 1:
-        raise InputError("resume: expects the output_dir of a run: spillway resume OUTPUT_DIR [--key value ...]")
-    output_dir = Path(arguments.positional[0])
-    file = output_dir / "config.yaml"
-    if not file.is_file():
-        raise InputError(f"resume: {output_dir} holds no run (there is no {file})")
-    values = {"resume_from_checkpoint": True, "output_dir": str(output_dir), **arguments.values}
-    return train(Arguments([str(file)], values))
+    run = arguments.stored_run("resume")
+    return train(Arguments(run.positional, {"resume_from_checkpoint": True, **run.values}))
 
 
 def plan(arguments: Arguments) -> int:
@@ -79,6 +74,30 @@ def plan(arguments: Arguments) -> int:
     return 0
 
 
+def verify(arguments: Arguments) -> int:
+    config = arguments.stored_run("verify").config()
+    quiet_libraries()
+    from spillway.verify import verify as verify_config
+
+    return 0 if verify_config(config, print) else 1
+
+
+def export(arguments: Arguments) -> int:
+    run = arguments.stored_run("export")
+    if "to" not in run.named:
+        raise InputError("to: export needs the directory to write: --to DIR")
+    config = run.config()
+    quiet_libraries()
+    from spillway.export import export as export_config
+
+    named = run.named.get("checkpoint") or config.resume_from_checkpoint
+    checkpoint = Path(named) if isinstance(named, str) and named != "auto" else None
+    to = Path(run.named["to"])
+    step = export_config(config, checkpoint, to)
+    print(f"step {step} of {config.output_dir} is in {to}, which needs no storage path.")
+    return 0
+
+
 VERBS = {
     "train": Verb("train [CONFIG.yaml] [--key value ...]", "plan, show the plan, train", train),
     "plan": Verb(
@@ -87,9 +106,20 @@ VERBS = {
         plan,
         options=("json",),
     ),
-    "resume": Verb("resume OUTPUT_DIR [--key value ...]", "go on with a run from its newest checkpoint", resume),
+    "resume": Verb("resume OUTPUT_DIR [--key value ...]", "go on with a run from its newest durable step", resume),
+    "verify": Verb(
+        "verify OUTPUT_DIR [--key value ...]",
+        "read every byte that counts on a run's storage paths; exit code 1 when any is damaged",
+        verify,
+    ),
+    "export": Verb(
+        "export OUTPUT_DIR --to DIR [--checkpoint DIR] [--key value ...]",
+        "write a checkpoint that stands alone, of a run's newest durable step or of one of its checkpoints",
+        export,
+        named=("to", "checkpoint"),
+    ),
 }
-LATER = ("check", "verify", "export", "probe", "doctor", "report")
+LATER = ("check", "probe", "doctor", "report")
 
 
 def main(words: list[str] | None = None) -> int:
@@ -125,7 +155,7 @@ def dispatch(words: list[str]) -> int:
     if name not in VERBS:
         raise InputError(f"unknown verb {name!r}; there are {', '.join(VERBS)} (spillway --help)")
     verb = VERBS[name]
-    arguments = parse(rest, verb.options)
+    arguments = parse(rest, verb.options, verb.named)
     if "help" in arguments.options:
         print(f"usage: spillway {verb.usage}\n\n{verb.help}\n\n{key_help()}")
         return 0

@@ -1,13 +1,14 @@
 """The configuration of one run: every key with its value, resolved once, checked before anything else happens.
 
 Precedence: command line, file, default. What is left unresolved on purpose stays None (`dram_budget` is what is free
-when the run starts).
+when the run starts, `durability` what the plan makes necessary).
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,11 @@ class Config:
         except KeyError:
             raise AttributeError(f"the configuration has no key {name!r}") from None
 
+    @property
+    def paths(self) -> list[StoragePath]:
+        """Every storage path, in the order of the engine's names path:0, path:1 ..."""
+        return [*self.storage, *self.storage_device]
+
     def values(self) -> dict[str, Any]:
         return dict(self._values)
 
@@ -44,7 +50,8 @@ class Config:
 
     def text(self) -> str:
         """config.yaml: every key, resolved; reading it back gives the same values."""
-        once = {"overwrite": False, "resume_from_checkpoint": None}  # orders to one call, not properties of the run
+        # orders to one call, not properties of the run
+        once = {"overwrite": False, "resume_from_checkpoint": None, "erase": False}
         parts = [CONFIG_HEADER + ": every key of this run. Go on with `spillway resume DIR`.\n"]
         for title, keys in GROUPS.items():
             plain = {key.name: as_yaml(once.get(key.name, self._values[key.name])) for key in keys}
@@ -145,9 +152,8 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
         values["resume_from_checkpoint"] = absolute(values["resume_from_checkpoint"], always=True)
     if values["output_dir"] is not None:
         values["output_dir"] = absolute(values["output_dir"], always=True)
-    values["storage"] = [
-        StoragePath(absolute(path.directory, always=True), path.capacity) for path in values["storage"]
-    ]
+    for name in ("storage", "storage_device"):
+        values[name] = [replace(path, place=absolute(path.place, always=True)) for path in values[name]]
     values["tokenizer"] = values["tokenizer"] or values["model"]
     if values["eval_packing"] is None:
         values["eval_packing"] = values["packing"]
@@ -158,8 +164,6 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
     if values["optim"] in ADAMW_NAMES:
         values["optim"] = "adamw"
     values["device"] = "cpu"
-    if values["durability"] is None:
-        values["durability"] = "checkpoint" if values["storage"] else "none"
     return with_strategies(values)
 
 

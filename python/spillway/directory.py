@@ -11,9 +11,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from spillway import identity, volumes
 from spillway.config import CONFIG_HEADER, Config
 from spillway.errors import InputError
-from spillway.records import METRICS, keep_rows_until
+from spillway.records import METRICS
 
 RESULTS = ("summary.json", "timeline.json.gz", "loss.png")  # written when a run ends
 OWN_FILES = ("config.yaml", "plan.json", METRICS, *RESULTS)
@@ -29,6 +30,7 @@ MODEL_FILES = (
 )
 TEMPORARY = (".tmp-*", ".old-*")
 RUN_STATE = Path("spillway", "run.json")  # its presence makes a checkpoint one to resume from
+MANIFEST = Path("spillway", "manifest.bin")  # of a checkpoint whose state lies on the storage paths
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,10 @@ class Start:
     """How the run begins."""
 
     output_dir: Path
-    resume: Path | None  # checkpoint directory; None: a fresh start
-    clear: bool  # remove the run that is there
+    resume: Path | None  # checkpoint directory; None: a fresh start, unless the paths hold a durable step
+    durable: bool = False  # a durable step on the storage paths that is newer than `resume` comes first
+    fresh: bool = True  # with neither, the run may begin with the model's weights
+    clear: bool = False  # a fresh start removes the run that is there
 
 
 def checkpoints(output_dir: Path) -> list[tuple[int, Path]]:
@@ -62,7 +66,13 @@ def run_files(output_dir: Path) -> list[Path]:
     files = [output_dir / name for name in OWN_FILES if (output_dir / name).exists()]
     for pattern in (*MODEL_FILES, *TEMPORARY):
         files += sorted(output_dir.glob(pattern))
+    files += [output_dir / name for name in identity.FILES if (output_dir / name).is_file()]
     return files + [path for _, path in checkpoints(output_dir)]
+
+
+def manifests(output_dir: Path) -> list[tuple[int, Path]]:
+    """Checkpoints whose state lies on the storage paths, oldest first."""
+    return [(step, path) for step, path in checkpoints(output_dir) if (path / MANIFEST).is_file()]
 
 
 def decide(config: Config) -> Start:
@@ -70,16 +80,28 @@ def decide(config: Config) -> Start:
     output_dir = Path(config.output_dir)
     check_place(output_dir)
     check_sources(config, output_dir)
-    resume = resume_point(config, output_dir)
-    held = [path for path in run_files(output_dir) if is_precious(path)]
-    unfinished = config.resume_from_checkpoint == "auto" and not any(holds_weights(path) for path in held)
-    if resume is None and held and not (config.overwrite or unfinished):
-        go_on = "`--resume_from_checkpoint true` goes on with it, " if newest_resumable(output_dir) else ""
+    asked = config.resume_from_checkpoint
+    on_paths = durable_volumes(config, output_dir)
+    resume = resume_point(config, output_dir, bool(on_paths))
+    durable = bool(on_paths) and asked in (True, "auto")
+    held = [path for path in run_files(output_dir) if is_precious(path)] + on_paths
+    unfinished = asked == "auto" and not any(holds_weights(path) for path in held)
+    fresh = not held or config.overwrite or unfinished
+    if resume is None and not durable and not fresh:
+        go_on = on_paths or newest_resumable(output_dir)
+        how = "`--resume_from_checkpoint true` goes on with it, " if go_on else ""
         raise InputError(
-            f"output_dir: {output_dir} holds a run already ({held[0].name}); {go_on}`--overwrite` removes it, "
+            f"output_dir: {output_dir} holds a run already ({held[0].name}); {how}`--overwrite` removes it, "
             "or name another directory"
         )
-    return Start(output_dir, resume, clear=resume is None and bool(run_files(output_dir)))
+    fresh = fresh and asked is not True
+    return Start(output_dir, resume, durable, fresh, clear=resume is None and bool(run_files(output_dir)))
+
+
+def durable_volumes(config: Config, output_dir: Path) -> list[Path]:
+    """The volumes in which this output_dir's run may have left a durable step."""
+    known = identity.load(output_dir)
+    return [] if known is None or known.durability == "none" else volumes.present(config.paths)
 
 
 def is_precious(path: Path) -> bool:
@@ -88,7 +110,7 @@ def is_precious(path: Path) -> bool:
         return not path.read_text(encoding="utf-8", errors="replace").startswith(CONFIG_HEADER)
     if path.name == METRICS:
         return path.stat().st_size > 0
-    return path.name != "plan.json" and not path.name.startswith(".")
+    return path.name != "plan.json" and not path.name.startswith(".") and path.parent.name != identity.FOLDER
 
 
 def holds_weights(path: Path) -> bool:
@@ -116,14 +138,15 @@ def check_sources(config: Config, output_dir: Path) -> None:
         raise InputError(f"overwrite: it would remove the model {model}, which lies in output_dir; name another")
 
 
-def resume_point(config: Config, output_dir: Path) -> Path | None:
+def resume_point(config: Config, output_dir: Path, on_paths: bool) -> Path | None:
+    """The checkpoint to go on from; `on_paths`: a durable step may be there besides."""
     asked = config.resume_from_checkpoint
     if asked is None:
         return None
     if asked in (True, "auto"):
         found = newest_resumable(output_dir)
-        if found is None and asked is True:
-            raise InputError(f"resume_from_checkpoint: {output_dir} holds no checkpoint to resume from")
+        if found is None and asked is True and not on_paths:
+            raise InputError(f"resume_from_checkpoint: {nothing_to_resume(output_dir)}")
         return found
     path = Path(asked)
     if not (path / RUN_STATE).is_file():
@@ -135,36 +158,30 @@ def resume_point(config: Config, output_dir: Path) -> Path | None:
             f"resume_from_checkpoint: {path} belongs to another run than the one in output_dir {output_dir}; "
             "name an empty output_dir"
         )
+    if foreign and (path / MANIFEST).is_file():
+        raise InputError(
+            f"resume_from_checkpoint: the state of {path} lies on the storage paths of the run in {path.parent}; "
+            f"`spillway export --output_dir {path.parent} --checkpoint {path} --to DIR` makes one that stands alone"
+        )
     return path
 
 
-def prepare(start: Start, step: int) -> list[str]:
-    """Makes the directory ready for the steps after `step`; returns what was removed, in words."""
+def nothing_to_resume(output_dir: Path) -> str:
+    return f"{output_dir} holds no checkpoint to resume from, and its storage paths hold no finished step"
+
+
+def prepare(start: Start, fresh: bool) -> list[str]:
+    """Makes the directory ready for a run, a `fresh` one or one that goes on; returns what was removed, in words."""
     start.output_dir.mkdir(parents=True, exist_ok=True)
     for pattern in TEMPORARY:
         for path in start.output_dir.glob(pattern):
             remove(path)
-    if start.clear:
-        for path in run_files(start.output_dir):
-            remove(path)
-        return [f"what an earlier run left in {start.output_dir}"]
-    return go_back(start.output_dir, step) if start.resume is not None else []
-
-
-def go_back(output_dir: Path, step: int) -> list[str]:
-    """Removes what the run made after `step`: it will be made again, perhaps differently."""
-    removed = []
-    for number, path in checkpoints(output_dir):
-        if number > step:
-            remove(path)
-            removed.append(path.name)
-    if rows := keep_rows_until(output_dir / METRICS, step):
-        removed.append(f"{rows} rows of {METRICS} after step {step}")
-    if removed:
-        for pattern in (*MODEL_FILES, *RESULTS):
-            for path in output_dir.glob(pattern):
-                remove(path)
-    return removed
+    if not (start.clear and fresh):
+        return []
+    left = [path for path in run_files(start.output_dir) if path != start.output_dir / identity.RUN]
+    for path in left:
+        remove(path)
+    return [f"what an earlier run left in {start.output_dir}"] if left else []
 
 
 def remove(path: Path) -> None:

@@ -24,6 +24,7 @@ class Interruption:
         self.signal = 0  # the first signal that asked for a graceful end; 0: none
         self._graceful = False
         self._saved = False
+        self._lost = "the steps since the last checkpoint are not saved"
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interruption:
@@ -39,6 +40,10 @@ class Interruption:
         """From now on there is something to save: let the step in progress end first."""
         self._graceful = True
 
+    def steps_are_durable(self) -> None:
+        """From now on a second signal loses the step in progress alone."""
+        self._lost = "every finished step is on the storage paths"
+
     def all_is_saved(self) -> None:
         """From now on a second signal loses nothing."""
         self._saved = True
@@ -50,7 +55,7 @@ class Interruption:
         if not self._graceful:
             raise Interrupted("interrupted before the first step; there is nothing to save", number)
         if self.signal:
-            lost = "all is saved" if self._saved else "the steps since the last checkpoint are not saved"
+            lost = "all is saved" if self._saved else self._lost
             say(f"interrupted twice: stopping at once, {lost}")
             os._exit(128 + number)
         self.signal = number

@@ -12,6 +12,7 @@ from typing import Any
 
 from spillway.values import (
     ANY,
+    DEVICE,
     FLAG,
     INTERVAL,
     MAPPING,
@@ -108,8 +109,8 @@ GROUPS: dict[str, list[Key]] = {
             "resume_from_checkpoint",
             RESUME,
             None,
-            "`true`: the newest checkpoint of `output_dir` (exit 2 if there is none); `auto`: that, or a fresh start; "
-            "a directory: go back to that checkpoint, dropping what came after it",
+            "`true`: the newest durable step, on the storage paths or in a checkpoint (exit 2 if there is none); "
+            "`auto`: that, or a fresh start; a directory: go back to that checkpoint, dropping what came after it",
         ),
         Key("logging_steps", INTERVAL, 1, "steps between rows of metrics.jsonl; below 1 a share of all steps"),
         Key("eval_steps", INTERVAL, None, "steps between evaluations; below 1 a share"),
@@ -198,18 +199,25 @@ GROUPS: dict[str, list[Key]] = {
             "storage",
             STORAGE,
             [],
-            "storage directory, `DIR[,capacity=SIZE]`; may be given several times, their bandwidths add",
+            "storage directory, `DIR[,capacity=SIZE][,endurance=SIZE]`; may be given several times, their bandwidths "
+            "add; `endurance`: bytes that may be written to the drive in its life, as it is rated, such as 600TB",
             "none",
         ),
-        Key("storage_device", TEXTS, [], "raw block device; not in this release", "none", absent=when_given),
-        Key("erase", FLAG, False, "erase the raw block devices; not in this release", absent=when_given),
+        Key(
+            "storage_device",
+            DEVICE,
+            [],
+            "raw block device, with the same options; one that holds anything is refused without `erase`",
+            "none",
+        ),
+        Key("erase", FLAG, False, "whatever the block devices of `storage_device` hold may be erased"),
         Key(
             "durability",
             choice("none", "checkpoint", "step"),
             None,
-            "`none`, or `checkpoint`: after a crash the run goes back to its last checkpoint; `step` is to come",
-            "`checkpoint` when anything is on storage",
-            absent=values_besides(None, "none", "checkpoint"),
+            "what a kill or a power cut leaves: `step`: the last finished step; `checkpoint`: the last checkpoint; "
+            "`none`: checkpoints alone, each a copy of the whole state",
+            "`step` when anything is on storage, else `none`",
         ),
         Key(
             "node",

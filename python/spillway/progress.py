@@ -10,14 +10,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from spillway.protocol import StepResult
-from spillway.sizes import duration, rate, size
+from spillway.sizes import duration, rate, size, used_up
 
 
 class Display:
     """Everything the trainer says while it trains goes through here."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, endurance: dict[str, int] | None = None) -> None:
+        """`endurance`: bytes that the drives of some paths are rated for."""
         self.console = console
+        self._endurance = endurance or {}
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._done = self._first = self._total = 0
@@ -69,8 +71,16 @@ class Display:
         if left := self.seconds_left():
             words.append(f"{duration(left)} left")
         for name, moved in result.path_bytes.items():
-            words.append(f"{name} {size(moved['read'])} read {size(moved['written'])} written")
+            words.append(f"{name} {size(moved['read'])} read {size(moved['written'])} written{self.wear(name, result)}")
         return "  ".join(words)
+
+    def wear(self, path: str, result: StepResult) -> str:
+        """What the run has written to a path in all, and what that is of its drive's life."""
+        if path not in result.written:
+            return ""
+        total = result.written[path]
+        share = f", {used_up(total, self._endurance[path])}" if path in self._endurance else ""
+        return f" ({size(total)} in all{share})"
 
     def seconds_left(self) -> float:
         steps = self._done - self._first

@@ -40,6 +40,34 @@ class WorkShape:
 
 
 @dataclass(frozen=True)
+class Keeping:
+    """What a run leaves on its storage paths."""
+
+    run: str  # its identity, written into every volume
+    checkpoints: int = 0  # most that hold places there at once while the run goes on
+    keep: bool = False  # whether the volumes stay when the session closes
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Where a session is to start from; by default from the model's weights."""
+
+    checkpoint: Path | None = None  # weights and state of this one
+    durable: bool = False  # rather the newest durable step on the storage paths, where it is newer than `checkpoint`
+    fresh: bool = True  # with neither, the model's weights will do
+    pinned: tuple[Path, ...] = ()  # every checkpoint that holds places on the storage paths
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """The durable step that a session went on from."""
+
+    step: int  # steps done
+    state: dict[str, Any]  # as given to commit() with that step
+    words: str  # what was done, one sentence for a person; may be empty
+
+
+@dataclass(frozen=True)
 class StepResult:
     """What one optimizer step reports."""
 
@@ -49,17 +77,27 @@ class StepResult:
     seconds: float
     path_bytes: PathBytes = field(default_factory=dict)
     skipped: bool = False  # the gradient was not finite: nothing was updated
+    written: dict[str, int] = field(default_factory=dict)  # bytes per path over the run's life, earlier processes too
 
 
 class Session(Protocol):
     """One run of the engine. Construction plans and starts nothing; it raises errors.DoesNotFit."""
 
     plan: dict[str, Any]  # the content of plan.json
+    description: dict[str, Any]  # what the engine was told of the model
 
-    def __init__(self, config: Config, shape: WorkShape) -> None: ...
+    def __init__(self, config: Config, shape: WorkShape, keeping: Keeping | None = None) -> None: ...
 
-    def start(self, resume: Path | None) -> None:
-        """Loads the model's weights, or weights and state of the checkpoint directory `resume`."""
+    def start(self, opening: Opening) -> Recovery | None:
+        """Everything in place for the next step. None: from `opening.checkpoint`, or from the model's weights.
+
+        errors.InputError where none of what `opening` allows is there."""
+
+    def commit(self, state: dict[str, Any]) -> None:
+        """Before the first step and after each: it will be durable with `state`, where durability asks for it."""
+
+    def settle(self) -> None:
+        """Waits until all that was committed is durable."""
 
     def step(self, batches: list[Batch], learning_rate: float) -> StepResult: ...
 
@@ -70,11 +108,19 @@ class Session(Protocol):
         """Safetensors (and index), config.json, generation_config.json."""
 
     def save_state(self, directory: Path) -> None:
-        """What the model files lack to go on bit by bit, under directory/spillway/."""
+        """What the model files lack to go on bit by bit, under directory/spillway/: a manifest of where it lies on the
+        storage paths, or the state itself where none of it lies there durably."""
+
+    def release(self, manifest: bytes) -> None:
+        """The content of a manifest whose checkpoint is gone: its places may be used again."""
+
+    def give_up_volumes(self) -> None:
+        """Nobody will go on from this run: close() removes what it holds on the storage paths."""
 
     def measured(self) -> dict[str, Any]:
-        """{"tiers": {tier name: peak bytes}, "process_peak": bytes, "path_bytes": PathBytes,
-        "stall_seconds": {cause: seconds}}, over this process; keys beyond these go into summary.json as they are."""
+        """Over this process {"tiers": {tier name: peak bytes}, "process_peak": bytes, "path_bytes": PathBytes,
+        "stall_seconds": {cause: seconds}}, and over the run's life {"written": {path: bytes}}; keys beyond these go
+        into summary.json as they are."""
 
     def notices(self) -> list[str]:
         """What a person should know about the tiers of a started session and was not told yet."""

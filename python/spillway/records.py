@@ -56,6 +56,15 @@ def write_json(path: Path, content: Any) -> None:
     replace_text(path, json.dumps(content, indent=2) + "\n")
 
 
+def flush(path: Path) -> None:
+    """fsync of a file or directory."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def replace_text(path: Path, text: str) -> None:
     """Old content or new, never half of it."""
     temporary = path.with_name(f".tmp-{path.name}")

@@ -11,18 +11,19 @@ from typing import Any
 
 from rich.console import Console
 
-from spillway import checkpoints, directory, state, tables
+from spillway import checkpoints, directory, identity, state, tables, volumes
 from spillway.checks import check
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.directory import Start
 from spillway.errors import InputError
+from spillway.identity import Identity
 from spillway.interruption import Interruption
 from spillway.plot import plot_apart
 from spillway.progress import Display
-from spillway.protocol import Session, WorkShape
+from spillway.protocol import Keeping, Opening, Recovery, Session, WorkShape
 from spillway.records import METRICS, replace_text, write_json
 from spillway.state import RunState
-from spillway.trainer import Trainer, Work
+from spillway.trainer import Trainer, Work, endurance
 
 Tell = Callable[[str], None]
 
@@ -40,14 +41,17 @@ def train(config: Config | Mapping[str, Any] | str | Path, **values: Any) -> dic
 
 
 def train_config(config: Config, console: Console) -> dict[str, Any]:
-    display = Display(console)
     check(config)
     start = directory.decide(config)
+    known = identity.load(start.output_dir) or identity.new(start.output_dir)
     saved = RunState.load(start.resume) if start.resume else None
+    if start.durable and known.fixed:
+        saved = saved or RunState(fixed=known.fixed)
     if saved:
         state.check_keys(saved.fixed, config)
+        config = state.same_durability(known.durability, config)
     with Interruption() as interruption:
-        return Run(config, start, saved, display, interruption).go()
+        return Run(config, start, known, saved, Display(console, endurance(config)), interruption).go()
 
 
 def plan_config(config: Config, tell: Tell) -> dict[str, Any]:
@@ -55,7 +59,9 @@ def plan_config(config: Config, tell: Tell) -> dict[str, Any]:
     check(config, required=("model", "dataset"))
     config = config.replaced(output_dir=config.output_dir or str(Path.cwd()))  # nothing is written there
     work = load_work(config, tell)
-    session = open_session(config, work.shape)
+    output_dir = Path(config.output_dir)
+    held = directory.manifests(output_dir) if config.resume_from_checkpoint else []
+    session = open_session(config, work.shape, keeping(config, "plan", work, held))
     try:
         return session.plan
     finally:
@@ -68,7 +74,8 @@ class Run:
 
     config: Config
     start: Start
-    saved: RunState | None
+    identity: Identity
+    saved: RunState | None  # what a resume goes on from, or, where that lies on the paths, what it must not change
     display: Display
     interruption: Interruption
 
@@ -79,10 +86,12 @@ class Run:
             state.check_data(self.saved.fixed, self.config, work.train)
         else:
             self.state.fixed["data"] = work.train.fingerprint()
+        held = [] if self.start.clear else directory.manifests(self.start.output_dir)
+        self.opening = Opening(self.start.resume, self.start.durable, self.start.fresh, tuple(path for _, path in held))
         trainer = Trainer(self.config, work, self.state, self.display, self.interruption, self.start.output_dir)
         if self.start.resume and trainer.complete():
             return self.already_complete(work)
-        session = open_session(self.config, work.shape)
+        session = open_session(self.config, work.shape, keeping(self.config, self.identity.run, work, held))
         try:
             return self.train(trainer, session)
         finally:
@@ -99,22 +108,62 @@ class Run:
 
     def train(self, trainer: Trainer, session: Session) -> dict[str, Any]:
         tables.show_plan(self.display.console, session.plan)
-        session.start(self.start.resume)
+        self.identify(trainer.work, session.plan)
+        recovery = self.begin(session)
+        if recovery:
+            self.state = trainer.state = RunState.of(recovery.state, self.state.fixed)
         for notice in session.notices():
             self.display.note(notice)
         self.interruption.finish_steps()
-        self.prepare(session)
-        trainer.run(session, saved=self.start.resume)
+        if session.plan.get("durability") == "step":
+            self.interruption.steps_are_durable()
+        self.prepare(session, recovery)
+        trainer.run(session, self.checkpoint_of_step())
         return self.finish(trainer, session)
 
-    def prepare(self, session: Session) -> None:
-        """The first writes of the run."""
-        for removed in directory.prepare(self.start, self.state.step):
+    def identify(self, work: Work, plan: dict[str, Any]) -> None:
+        self.identity.fixed = self.state.fixed
+        self.identity.durability = plan.get("durability", "none")
+        self.identity.steps, self.identity.steps_per_epoch = work.steps, work.order.steps_per_epoch
+
+    def begin(self, session: Session) -> Recovery | None:
+        """No volume is made before its run is known in `output_dir`."""
+        if len(session.plan["tiers"]) == 1:
+            return session.start(self.opening)
+        with self.identity.claim(self.start.output_dir):
+            return session.start(self.opening)
+
+    def prepare(self, session: Session, recovery: Recovery | None) -> None:
+        """The first writes of the run; nothing that was durable is removed before what replaces it is."""
+        output_dir = self.start.output_dir
+        goes_on = recovery is not None or self.start.resume is not None
+        for removed in directory.prepare(self.start, fresh=not goes_on):
             self.display.note(f"removed {removed}")
-        if self.start.resume:
-            self.display.say(f"going on after step {self.state.step}, from {self.start.resume}")
-        replace_text(self.start.output_dir / "config.yaml", self.config.text())
-        write_json(self.start.output_dir / "plan.json", session.plan)
+        self.identity.save(output_dir)
+        write_json(output_dir / identity.DESCRIPTION, session.description)
+        replace_text(output_dir / "config.yaml", self.config.text())
+        write_json(output_dir / "plan.json", session.plan)
+        session.commit(self.state.moving())
+        if goes_on:
+            session.settle()
+            for removed in checkpoints.go_back(output_dir, self.state.step, session.release):
+                self.display.note(f"removed {removed}")
+            self.tell_recovery(recovery)
+
+    def tell_recovery(self, recovery: Recovery | None) -> None:
+        if recovery and recovery.words:
+            self.display.say(recovery.words)
+        source = self.start.resume if recovery is None else "the storage paths"
+        self.display.say(f"going on after step {self.state.step}, from {source}")
+
+    def checkpoint_of_step(self) -> Path | None:
+        """The checkpoint that holds the step the run starts from."""
+        if self.state.step == 0:
+            return None
+        own = self.start.output_dir / f"checkpoint-{self.state.step}"
+        if own.is_dir():
+            return own
+        return self.start.resume if self.saved is not None and self.state is self.saved else None
 
     def finish(self, trainer: Trainer, session: Session) -> dict[str, Any]:
         output_dir = self.start.output_dir
@@ -124,8 +173,33 @@ class Run:
         tables.show_summary(self.display.console, summary)
         if reason := plot_apart(output_dir / METRICS, output_dir / "loss.png", f"Training loss: {output_dir.name}"):
             self.display.note(f"no loss.png: {reason}")
+        if session.plan.get("durability", "none") != "none":
+            self.leave_volumes(session)
         self.display.say(f"The model is in {output_dir}.")
         return summary
+
+    def leave_volumes(self, session: Session) -> None:
+        """What is to become of the volumes of a run that has come to its end."""
+        if self.config.save_only_model:
+            session.give_up_volumes()
+            return
+        if there := volumes.present(self.config.paths):
+            self.display.say(
+                f"Its state stays in {', '.join(map(volumes.told, there))}: the checkpoints need it to go on from. "
+                "`spillway export` writes one that stands alone; deleting the checkpoint directories and the volumes "
+                "frees the space."
+            )
+
+
+def keeping(config: Config, run: str, work: Work, held: list[tuple[int, Path]]) -> Keeping:
+    """`held`: the checkpoints that hold places on the storage paths already."""
+    if config.durability == "none":
+        return Keeping(run)
+    saves = {step for step in range(1, work.steps) if work.events.save_due(step)}
+    count = len(saves | {step for step, _ in held})
+    if config.save_total_limit is not None:
+        count = min(count, max(config.save_total_limit, len(held)) + 1)
+    return Keeping(run, len(held) if config.save_only_model else count, keep=True)
 
 
 def load_work(config: Config, tell: Tell) -> Work:
@@ -174,7 +248,7 @@ def check_vocabulary(config: Config, key: str, largest: int) -> None:
         )
 
 
-def open_session(config: Config, shape: WorkShape) -> Session:
+def open_session(config: Config, shape: WorkShape, keeping: Keeping) -> Session:
     """Plans; raises DoesNotFit. The engine is imported here, since that is slow and large."""
-    session: Session = import_module("spillway.session").Session(config, shape)
+    session: Session = import_module("spillway.session").Session(config, shape, keeping=keeping)
     return session

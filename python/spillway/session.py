@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from transformers import GenerationConfig, PreTrainedConfig
-
+from spillway import volumes
+from spillway.directory import nothing_to_resume
 from spillway.errors import DoesNotFit, InputError, SpillwayError
 from spillway.hf import heap
 from spillway.hf.describe import WorkSize, describe, stored_names
@@ -26,18 +25,18 @@ from spillway.hf.microbatch import arrange
 from spillway.hf.probe import prove
 from spillway.hf.rehearse import rehearse
 from spillway.hf.skeleton import build
-from spillway.hf.source import load_config, resolve_directory
+from spillway.hf.source import DTYPES, load_config, resolve_directory, save_config
 from spillway.hf.stream import Stream
+from spillway.openings import STATE, on_paths, read_counts, tries_of
+from spillway.protocol import Keeping, Opening, Recovery, StepResult
 from spillway.settings import engine_settings, small_settings
 
 if TYPE_CHECKING:
     from spillway.config import Config
-    from spillway.protocol import Batch, PathBytes, StepResult, WorkShape
+    from spillway.protocol import Batch, PathBytes, WorkShape
 
-DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 HOLES = 24 * 2**20  # bytes by which the heap grows in one visit at most, as seen
 MAX_SHARD = 5 * 10**9  # bytes of a safetensors file
-STATE = "spillway"  # subdirectory of a checkpoint
 
 EngineType = Callable[[str, str], Any]  # description, settings -> spillway._engine.Engine
 
@@ -45,7 +44,13 @@ EngineType = Callable[[str, str], Any]  # description, settings -> spillway._eng
 class Session:
     """See spillway.protocol.Session."""
 
-    def __init__(self, config: Config, shape: WorkShape, engine_type: EngineType | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        shape: WorkShape,
+        engine_type: EngineType | None = None,
+        keeping: Keeping | None = None,
+    ) -> None:
         """`engine_type`: what is called with description and settings; the C++ engine when None."""
         heap.settle()
         self._config = config
@@ -59,41 +64,52 @@ class Session:
         engine_type = engine_type or native_engine()
         with loss_kernels(engine_type, config.compute_dtype) as kernels:
             self._rehearsed = rehearse(self._skeleton, config.compute_dtype, shape, packing, self._unneeded, kernels)
-        self._description = describe(self._skeleton, work_size(shape), config.compute_dtype)
-        self._settings = engine_settings(config, self._rehearsed)
+        self.description = describe(self._skeleton, work_size(shape), config.compute_dtype)
+        self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
+        self._settings = engine_settings(config, self._rehearsed, self._keeping)
         with translated():
-            self._engine = engine_type(json.dumps(self._description), json.dumps(self._settings))
+            self._engine = engine_type(json.dumps(self.description), json.dumps(self._settings))
             self.plan: dict[str, Any] = json.loads(self._engine.plan())
+        self._durable = self.plan.get("durability", "none") != "none"
         self._stream: Stream | None = None
         self._calls = 0  # steps begun: the step number of dropout
         self._steps = 0  # updates made
         self._path_bytes: PathBytes = {}
+        self._written_before: dict[str, int] = {}  # per path, by the run's earlier processes
         self._peak = 0
         self._told: set[str] = set()
+        self._news: list[str] = []  # to be told with the next notices
+        self._started = False  # the volumes are this session's
+        self._precious = False  # they hold something that a later one may go on from
 
-    def start(self, resume: Path | None) -> None:
-        """Maps the memory and loads the model's weights, or weights and state of the checkpoint directory `resume`."""
+    def start(self, opening: Opening) -> Recovery | None:
+        """Maps the memory and opens the volumes; state from there, from a checkpoint, or the model's weights."""
         with translated(reading=True):
-            self._engine.start()
-            if resume is not None:
-                self._resume(resume)
-            elif self._config.init == "random":
-                draw(self._skeleton, self._engine, self._config.seed)
-            else:
-                names = stored_names(self._description, self._source, self._skeleton.model.base_model_prefix)
-                self._engine.load_weights(str(self._source), names)
+            recovery = self._recover(opening)
+            if recovery is None:
+                self._load(opening)
         self._stream = Stream(
             self._skeleton, self._engine, self._config.seed, self._unneeded, after_visit=self._keep_to_plan
         )
         self._path_bytes = self._paths()
+        return recovery
+
+    def commit(self, state: dict[str, Any]) -> None:
+        if self._durable:
+            payload = json.dumps({"session": self._counts(), "run": state}, separators=(",", ":"))
+            with translated():
+                self._engine.commit(payload)
+
+    def settle(self) -> None:
+        with translated():
+            self._engine.flush()
 
     def step(self, batches: Sequence[Batch], learning_rate: float) -> StepResult:
-        from spillway.protocol import StepResult
-
         began = time.perf_counter()
         with translated():
             outcome = self._running().step(arrange(batches), self._update(learning_rate), self._calls)
         self._calls += 1
+        self._precious = True
         self._steps = int(outcome.update["step"])
         return StepResult(
             loss_sum=outcome.loss_sum,
@@ -102,6 +118,7 @@ class Session:
             seconds=time.perf_counter() - began,
             path_bytes=self._new_path_bytes(),
             skipped=bool(outcome.update["skipped"]),
+            written=self._written(),
         )
 
     def evaluate(self, batches: Sequence[Batch]) -> tuple[float, int]:
@@ -115,11 +132,7 @@ class Session:
         self._running()
         with translated():
             self._engine.save_weights(str(directory), MAX_SHARD)
-        saved = copy.deepcopy(self._model_config)
-        saved.dtype = self._skeleton.dtype
-        saved.architectures = [type(self._skeleton.model).__name__]
-        saved.save_pretrained(directory)
-        generation_config(self._source, self._model_config).save_pretrained(directory)
+        save_config(self._source, self._model_config, self._config.compute_dtype, directory)
 
     def save_state(self, directory: Path) -> None:
         """What the model files lack to go on bit by bit, under directory/spillway/."""
@@ -127,8 +140,11 @@ class Session:
         state = directory / STATE
         state.mkdir(parents=True, exist_ok=True)
         with translated():
-            self._engine.save_state(str(state), self._steps)
-        counts = {"steps": self._steps, "calls": self._calls}
+            if self._durable and on_paths(self.plan, "state"):
+                self._engine.save_manifest(str(state))
+            else:
+                self._engine.save_state(str(state), self._steps)
+        counts = self._counts()
         (state / "session.json").write_text(json.dumps(counts) + "\n", encoding="utf-8")
 
     def measured(self) -> dict[str, Any]:
@@ -142,6 +158,7 @@ class Session:
             "tiers": tiers,
             "process_peak": self._peak,
             "path_bytes": self._paths(),
+            "written": self._written(),
             "stall_seconds": counters.get("stall_seconds", {}),
             "rehearsed": {"work_bytes": self._rehearsed.work_bytes, "seconds": self._rehearsed.seconds},
         }
@@ -150,6 +167,7 @@ class Session:
         """What a person should know about the paths and was not told yet: no O_DIRECT, one that was taken out."""
         counters = json.loads(self._engine.counters())
         found = [path["notice"] for path in counters.get("paths", {}).values() if path.get("notice")]
+        found += self._news
         found += [outage["reason"] for outage in counters.get("outages", [])]
         new = [notice for notice in found if notice not in self._told]
         self._told.update(new)
@@ -164,15 +182,70 @@ class Session:
             self._stream.close()
             self._stream = None
         self._engine.close()
+        if self._started and self._keeping.keep and not self._precious:
+            volumes.remove(self._config.storage)
+        self._started = False
 
-    def _resume(self, checkpoint: Path) -> None:
-        state = checkpoint / STATE
+    def release(self, manifest: bytes) -> None:
+        if self._durable:
+            with translated():
+                self._engine.release_manifest(manifest)
+
+    def give_up_volumes(self) -> None:
+        self._precious = False
+
+    def _recover(self, opening: Opening) -> Recovery | None:
+        """Starts the engine, with what its paths hold where that is asked for. None: state and weights are to come."""
+        tries = tries_of(opening, self._durable)
+        self._precious = "reopen" in tries[0] and bool(volumes.present(self._config.paths))
+        for words in tries:
+            if self._started:
+                self._engine.close()
+            found = json.loads(self._engine.start(json.dumps(words)))
+            self._started = True
+            if found["found"]:
+                return self._going_on(found)
+        if opening.checkpoint is None and not opening.fresh:
+            raise InputError(f"resume_from_checkpoint: {nothing_to_resume(Path(self._config.output_dir))}")
+        return None
+
+    def _going_on(self, found: dict[str, Any]) -> Recovery:
         try:
-            counts = json.loads((state / "session.json").read_text(encoding="utf-8"))
-            self._steps, self._calls = int(counts["steps"]), int(counts["calls"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{state}: this checkpoint holds no state to go on from: {error}") from error
+            payload = json.loads(found["payload"])
+            self._set_counts(payload["session"])
+            recovery = Recovery(int(found["step"]), dict(payload["run"]), found["words"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"storage: the durable step on the paths cannot be read: {error!r}") from None
+        self._news = [str(damage) for damage in found.get("damage", [])]
+        return recovery
+
+    def _load(self, opening: Opening) -> None:
+        if opening.checkpoint is not None:
+            self._load_checkpoint(opening.checkpoint)
+        elif self._config.init == "random":
+            draw(self._skeleton, self._engine, self._config.seed)
+        else:
+            names = stored_names(self.description, self._source, self._skeleton.model.base_model_prefix)
+            self._engine.load_weights(str(self._source), names)
+
+    def _load_checkpoint(self, checkpoint: Path) -> None:
+        state = checkpoint / STATE
+        self._set_counts(read_counts(state))
         self._engine.load_state(str(state), str(checkpoint), self._steps)
+        if self._durable:
+            self._engine.set_step(self._calls)
+
+    def _counts(self) -> dict[str, Any]:
+        return {"steps": self._steps, "calls": self._calls, "written": self._written()}
+
+    def _set_counts(self, counts: dict[str, Any]) -> None:
+        self._steps, self._calls = int(counts["steps"]), int(counts["calls"])
+        self._written_before = {name: int(count) for name, count in counts.get("written", {}).items()}
+
+    def _written(self) -> dict[str, int]:
+        """Bytes written to each path by the run, in this process and before it."""
+        now = {name: moved["written"] for name, moved in self._paths().items()}
+        return {name: self._written_before.get(name, 0) + now.get(name, 0) for name in self._written_before | now}
 
     def _running(self) -> Stream:
         if self._stream is None:
@@ -251,12 +324,6 @@ def require_weights(directory: Path) -> None:
     others = [path.name for path in sorted(directory.glob("*.bin"))]
     found = f"; {others[0]} is there: save it as safetensors first" if others else ""
     raise InputError(f"{directory}: no model.safetensors and no model.safetensors.index.json{found}")
-
-
-def generation_config(directory: Path, config: PreTrainedConfig) -> GenerationConfig:
-    if (directory / "generation_config.json").exists():
-        return GenerationConfig.from_pretrained(directory, local_files_only=True)
-    return GenerationConfig.from_model_config(config)
 
 
 def volume_bytes(volume: str | None) -> int:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from spillway import volumes
 from spillway.errors import InputError
 from spillway.hf import heap
+from spillway.protocol import Keeping
 
 if TYPE_CHECKING:
     from spillway.config import Config
@@ -24,20 +26,39 @@ MEASURE_SECONDS = 0.3  # for each rate of the machine
 GROUPS = ("weight", "state", "grad", "activation")
 
 
-def engine_settings(config: Config, rehearsed: Rehearsed) -> dict[str, Any]:
+def engine_settings(config: Config, rehearsed: Rehearsed, keeping: Keeping) -> dict[str, Any]:
     """What the engine plans with; see _engine.pyi."""
-    return {
+    return path_settings(config, keeping) | {
         "dram_budget": config.dram_budget or default_budget(),
         "process_bytes": rehearsed.process_bytes,
         "work_bytes": rehearsed.work_bytes,
+        "profile": profile(config.profile, [path.place for path in config.storage]),
+        "seconds": rehearsed.seconds,
+        "overwrite": config.overwrite,
+        "erase": config.erase,
+    }
+
+
+def reading_settings(config: Config, run: str) -> dict[str, Any]:
+    """To open a run's volumes without training: nothing is measured or rehearsed."""
+    return path_settings(config, Keeping(run, keep=True)) | {
+        "dram_budget": config.dram_budget or default_budget(),
+        "process_bytes": heap.resident(),
+        "work_bytes": 0,
+    }
+
+
+def path_settings(config: Config, keeping: Keeping) -> dict[str, Any]:
+    """What lies where, and what of it is to stay."""
+    asked = {} if config.durability is None else {"durability": config.durability}
+    return asked | {
         "placement": placement_shares(config.placement),
         "window": config.window or 0,
-        "storage": storage(config.storage),
-        "profile": profile(config.profile, [path.directory for path in config.storage]),
-        "seconds": rehearsed.seconds,
+        "storage": storage(config.paths),
         "threads": torch.get_num_threads(),
-        "run": str(Path(config.output_dir).absolute()),
-        "overwrite": config.overwrite,
+        "run": keeping.run,
+        "checkpoints": keeping.checkpoints,
+        "keep": keeping.keep,
     }
 
 
@@ -81,17 +102,29 @@ def percentage(place: str, text: str) -> float:
 
 
 def storage(paths: Sequence[StoragePath]) -> list[dict[str, Any]]:
-    """Directories and bytes of the storage paths. Those of a file system that name no capacity share what the others
-    leave there, less a margin.
+    """Directories and block devices, and their bytes. Directories of one file system that name no capacity share what
+    the others leave there, less a margin; the volumes that they hold already count as free.
     """
-    devices = [look_at(path.directory) for path in paths]
-    out = []
-    for path, (device, free) in zip(paths, devices, strict=True):
-        beside = [other.capacity for other, (where, _) in zip(paths, devices, strict=True) if where == device]
-        taken = sum(capacity for capacity in beside if capacity is not None)
-        left = max(0, int(free * (1 - MARGIN)) - taken) // max(1, beside.count(None))
-        out.append({"directory": path.directory, "capacity": path.capacity or left})
-    return out
+    plain = [path for path in paths if not Path(path.place).is_block_device()]
+    devices = [look_at(path.place) for path in plain]
+    shares = {path.place: share_of(path, device, plain, devices) for path, device in zip(plain, devices, strict=True)}
+    return [
+        {"directory": path.place, "capacity": path.capacity or shares[path.place]}
+        if path.place in shares
+        else {"device": path.place, "capacity": path.capacity or device_bytes(path.place)}
+        for path in paths
+    ]
+
+
+def share_of(
+    path: StoragePath, device: tuple[int, int], paths: Sequence[StoragePath], devices: Sequence[tuple[int, int]]
+) -> int:
+    """Bytes for a path that names no capacity; at least what its volume has already."""
+    beside = [other for other, found in zip(paths, devices, strict=True) if found[0] == device[0]]
+    free = device[1] + sum(volumes.held(other) for other in beside)
+    taken = sum(other.capacity for other in beside if other.capacity is not None)
+    sharers = sum(other.capacity is None for other in beside)
+    return max(max(0, int(free * (1 - MARGIN)) - taken) // max(1, sharers), volumes.held(path))
 
 
 def look_at(directory: str) -> tuple[int, int]:
@@ -100,6 +133,15 @@ def look_at(directory: str) -> tuple[int, int]:
         return os.stat(directory).st_dev, shutil.disk_usage(directory).free
     except OSError as error:
         raise InputError(f"storage: {directory}: {error.strerror}; it must be a directory that exists") from error
+
+
+def device_bytes(device: str) -> int:
+    """Of a block device."""
+    try:
+        with open(device, "rb", buffering=0) as stream:
+            return stream.seek(0, os.SEEK_END)
+    except OSError as error:
+        raise InputError(f"storage_device: {device}: {error.strerror}") from error
 
 
 def profile(path: str | None, storage_directories: Sequence[str] = ()) -> dict[str, Any]:

@@ -26,6 +26,11 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02} min"
 
 
+def used_up(written: float, rated: float) -> str:
+    """What was written to a drive beside what it is rated for: 0.0012 % of its rated endurance."""
+    return f"{100 * written / rated:.2g} % of its rated endurance"
+
+
 def rate(value: float) -> str:
     """A learning rate: 2e-05, 0.001, 1.23e-05."""
     return f"{value:.3g}"

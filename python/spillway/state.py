@@ -13,8 +13,10 @@ from spillway.dataset import Dataset
 from spillway.directory import RUN_STATE
 from spillway.errors import InputError
 from spillway.records import write_json
+from spillway.sums import Mean
 
-FORMAT = 1
+FORMAT = 2
+LISTED = 1  # the format in which the losses were a list
 FIXED = (  # keys that a resumed run cannot change and still be the same run
     "seed",
     "data_seed",
@@ -36,8 +38,18 @@ class RunState:
     step: int = 0  # steps done
     epoch: float = 0.0
     tokens_seen: int = 0
-    losses: list[float] = field(default_factory=list)  # of the steps since the last logged row
+    losses: Mean = field(default_factory=Mean)  # of the steps since the last logged row
     fixed: dict[str, Any] = field(default_factory=dict)  # values of FIXED, and the model's and the data's identity
+
+    def moving(self) -> dict[str, Any]:
+        """What changes from step to step, small however many steps lie between two logged rows."""
+        content = asdict(self)
+        del content["fixed"]
+        return content
+
+    @classmethod
+    def of(cls, moving: dict[str, Any], fixed: dict[str, Any]) -> RunState:
+        return cls(**{**moving, "losses": Mean(**moving["losses"])}, fixed=fixed)
 
     def save(self, checkpoint: Path) -> None:
         path = checkpoint / RUN_STATE
@@ -50,11 +62,20 @@ class RunState:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             found = content.pop("format")
+            if found == LISTED:
+                content["losses"] = asdict(mean_of(content["losses"]))
+            if found in (LISTED, FORMAT):
+                return cls.of(content, content.pop("fixed"))
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise InputError(f"resume_from_checkpoint: {path} cannot be read: {error!r}") from None
-        if found != FORMAT:
-            raise InputError(f"resume_from_checkpoint: {path} has format {found}, this release reads {FORMAT}")
-        return cls(**content)
+        raise InputError(f"resume_from_checkpoint: {path} has format {found}, this release reads {FORMAT}")
+
+
+def mean_of(values: list[float]) -> Mean:
+    mean = Mean()
+    for value in values:
+        mean.add(value)
+    return mean
 
 
 def fixed_keys(config: Config) -> dict[str, Any]:
@@ -82,6 +103,20 @@ def check_keys(saved: dict[str, Any], config: Config) -> None:
             )
     if saved["model_config"] != now["model_config"] or (not now["model_config"] and saved["model"] != now["model"]):
         raise InputError(changed("model", saved["model"], now["model"], "its config.json"))
+
+
+def same_durability(before: str, config: Config) -> Config:
+    """`config` with the durability that the run had, where none is given. A resume may choose another, but not none."""
+    if before == "none":
+        return config
+    if config.durability is None:
+        return config.replaced(durability=before)
+    if config.durability == "none":
+        raise InputError(
+            f"durability: the run's state lies on its storage paths (durability {before}), a resume cannot change that "
+            "to none; `spillway export` writes a checkpoint that a new run can go on from"
+        )
+    return config
 
 
 def check_data(saved: dict[str, Any], config: Config, dataset: Dataset) -> None:

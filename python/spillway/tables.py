@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from spillway.sizes import duration, size
+from spillway.sizes import duration, size, used_up
 
 Plan = dict[str, Any]  # the content of plan.json
 
@@ -15,6 +15,8 @@ Plan = dict[str, Any]  # the content of plan.json
 def show_plan(console: Console, plan: Plan) -> None:
     console.print(plan_table(plan))
     console.print(prediction(plan), soft_wrap=True)
+    if words := durability(plan):
+        console.print(words, soft_wrap=True)
 
 
 def plan_table(plan: Plan) -> Table:
@@ -51,6 +53,22 @@ def prediction(plan: Plan) -> str:
     return words
 
 
+SURVIVES = {"step": "the last finished step", "checkpoint": "the last checkpoint"}
+
+
+def durability(plan: Plan) -> str:
+    """What a kill leaves, and what that takes; empty where nothing is kept."""
+    kept = plan.get("durability", "none")
+    if kept not in SURVIVES:
+        return ""
+    room = sum(entry["bytes"] for entry in plan["bytes"] if entry["class"] == "durability")
+    written = sum(moved["written"] for moved in plan.get("path_bytes_per_step", {}).values())
+    return (
+        f"Durability {kept}: {SURVIVES[kept]} survives a kill or a power cut. It takes {size(room)} of the paths; "
+        f"with it a step writes {size(written)} to them."
+    )
+
+
 def show_summary(console: Console, summary: dict[str, Any]) -> None:
     """Step time and peak of every tier: what was planned beside what was measured."""
     table = Table(title="Predicted and measured", title_justify="left")
@@ -65,7 +83,15 @@ def show_summary(console: Console, summary: dict[str, Any]) -> None:
         table.add_row("peak of the process", "", size(summary["process_peak"]), "")
     console.print(table)
     for name, moved in (summary.get("path_bytes") or {}).items():
-        console.print(f"{name}: {size(moved['read'])} read, {size(moved['written'])} written")
+        console.print(f"{name}: {size(moved['read'])} read, {size(moved['written'])} written{wear(name, summary)}")
+
+
+def wear(path: str, summary: dict[str, Any]) -> str:
+    """Written over the run's life, and what that is of the drive's."""
+    if path not in (totals := summary.get("written") or {}):
+        return ""
+    share = (summary.get("endurance_used") or {}).get(path)
+    return f"; {size(totals[path])} written in all" + (f", {used_up(share, 1)}" if share is not None else "")
 
 
 def optional(value: float | None, render: Any) -> str:

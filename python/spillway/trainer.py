@@ -27,6 +27,11 @@ from spillway.state import RunState
 from spillway.trainer_state import trainer_state
 
 
+def endurance(config: Config) -> dict[str, int]:
+    """Bytes that each path's drive is rated for, where that was said."""
+    return {f"path:{number}": path.endurance for number, path in enumerate(config.paths) if path.endurance}
+
+
 @dataclass(frozen=True)
 class Work:
     """What is to be done: data, order and rates of one run."""
@@ -58,16 +63,22 @@ class Trainer:
     session: Session = field(init=False)
     metrics: Metrics = field(init=False)
     saved: Path | None = field(init=False)  # the checkpoint that holds `state.step`
+    every_step: bool = field(init=False)  # each step is durable once it is committed
 
     def run(self, session: Session, saved: Path | None) -> None:
-        """`session` is started, from checkpoint `saved` if there is one. Raises Interrupted, state saved."""
+        """`session` is started and has committed `state`, which checkpoint `saved` holds if there is one.
+
+        Raises Interrupted, state saved."""
         self.session = session
         self.saved = saved
+        self.every_step = session.plan.get("durability") == "step"
         self.metrics = Metrics(self.output_dir / METRICS)
         self.display.start(self.state.step, self.work.steps)
         try:
             if self.evaluation_missing():
                 self.evaluate()
+            if self.save_missing():
+                self.save(with_state=not self.config.save_only_model)
             while self.state.step < self.work.steps:
                 self.stop_if_asked()
                 self.step()
@@ -92,12 +103,13 @@ class Trainer:
         self.state.step += 1
         self.state.epoch = self.work.order.epoch_after(self.state.step)
         self.state.tokens_seen += tokens
-        self.state.losses.append(result.loss_sum / result.label_tokens)
+        self.state.losses.add(result.loss_sum / result.label_tokens)
         self.seconds.append(result.seconds)
         self.saved = None
         logged = self.work.events.log_due(self.state.step)
         if logged:
             self.log(result, tokens, learning_rate)
+        self.session.commit(self.state.moving())
         self.display.step(self.state.step, result, tokens, learning_rate, logged)
         if result.skipped:
             self.display.note(f"step {self.state.step}: the gradient is not finite, nothing was updated")
@@ -108,7 +120,7 @@ class Trainer:
         row = {
             "step": self.state.step,
             "epoch": self.state.epoch,
-            "loss": math.fsum(self.state.losses) / len(self.state.losses),
+            "loss": self.state.losses.value(),
             "grad_norm": result.grad_norm,
             "learning_rate": learning_rate,
             "tokens": tokens,
@@ -116,7 +128,13 @@ class Trainer:
             "path_bytes": result.path_bytes,
         }
         self.metrics.add(row | ({"skipped": True} if result.skipped else {}))
+        if self.every_step:
+            self.metrics.sync()  # before the step is durable: a resume after it finds every row
         self.state.losses.clear()
+
+    def save_missing(self) -> bool:
+        """Whether a signal or a crash came between a durable step and its checkpoint."""
+        return self.saved is None and self.state.step > 0 and self.work.events.save_due(self.state.step)
 
     def evaluation_missing(self) -> bool:
         """Whether a signal or a crash came between a step and its evaluation."""
@@ -148,32 +166,37 @@ class Trainer:
         def fill(directory: Path) -> None:
             self.session.save_model(directory)
             self.work.tokenizer.save_pretrained(str(directory))
-            write_json(
-                directory / "trainer_state.json", trainer_state(self.config, self.work, self.state, self.metrics.path)
-            )
+            steps, steps_per_epoch = self.work.steps, self.work.order.steps_per_epoch
+            written = trainer_state(self.config, steps, steps_per_epoch, self.state, self.metrics.path)
+            write_json(directory / "trainer_state.json", written)
             if with_state:
                 self.session.save_state(directory)
                 self.state.save(directory)
 
         self.metrics.sync()
-        self.saved = checkpoints.write(self.output_dir, self.state.step, fill)
-        checkpoints.keep_newest(self.output_dir, self.config.save_total_limit)
+        self.saved = checkpoints.write(self.output_dir, self.state.step, fill, self.session.release)
+        checkpoints.keep_newest(self.output_dir, self.config.save_total_limit, self.session.release)
         self.display.saved(self.saved)
 
     def stop_if_asked(self) -> None:
-        """After a signal: saves the step just done and leaves. A run whose last step is done goes on to its end."""
+        """After a signal: saves the step just done, unless it is durable without, and leaves.
+
+        A run whose last step is done goes on to its end."""
         if not self.interruption or self.state.step == self.work.steps:
             return
         if not self.seconds and self.state.step == 0:
             raise Interrupted("interrupted before the first step; there is nothing to save", self.interruption.signal)
-        if self.seconds and (self.saved is None or self.config.save_only_model):
+        if self.seconds and not self.every_step and (self.saved is None or self.config.save_only_model):
             self.save(with_state=True)
         raise self.interrupted()
 
     def interrupted(self) -> Interrupted:
+        if self.every_step:
+            self.session.settle()
         self.interruption.all_is_saved()
+        where = "on its storage paths" if self.every_step else f"in {self.output_dir}"
         return Interrupted(
-            f"interrupted: step {self.state.step} of {self.work.steps} is saved in {self.output_dir}; "
+            f"interrupted: step {self.state.step} of {self.work.steps} is saved {where}; "
             f"go on with: spillway resume {shlex.quote(str(self.output_dir))}",
             self.interruption.signal,
         )
@@ -182,6 +205,7 @@ class Trainer:
         """summary.json: prediction beside measurement."""
         plan, measured = session.plan, dict(session.measured())
         peaks = measured.pop("tiers", {})
+        written = measured.get("written", {})
         own = {
             "steps": self.state.step,
             "steps_here": len(self.seconds),
@@ -191,6 +215,8 @@ class Trainer:
                 "measured": statistics.median(self.seconds) if self.seconds else None,
             },
             "bottleneck": plan.get("bottleneck"),
+            "durability": plan.get("durability", "none"),
+            "endurance_used": {name: written.get(name, 0) / rated for name, rated in endurance(self.config).items()},
             "tiers": [
                 {key: tier[key] for key in ("name", "capacity", "planned_peak")}
                 | {"measured_peak": peaks.get(tier["name"])}

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spillway.config import Config
 from spillway.records import rows
 from spillway.state import RunState
 
-if TYPE_CHECKING:
-    from spillway.trainer import Work
-
 LOGGED = ("step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss")
 
 
-def trainer_state(config: Config, work: Work, state: RunState, metrics: Path) -> dict[str, Any]:
-    history = [{key: row[key] for key in LOGGED if key in row} for row in rows(metrics)]
+def trainer_state(config: Config, steps: int, steps_per_epoch: int, state: RunState, metrics: Path) -> dict[str, Any]:
+    """After `state.step` of `steps`."""
+    until = (row for row in rows(metrics) if row["step"] <= state.step)
+    history = [{key: row[key] for key in LOGGED if key in row} for row in until]
     return {
         "best_global_step": None,
         "best_metric": None,
@@ -30,9 +29,9 @@ def trainer_state(config: Config, work: Work, state: RunState, metrics: Path) ->
         "is_world_process_zero": True,
         "log_history": history,
         "logging_steps": config.logging_steps,
-        "max_steps": work.steps,
+        "max_steps": steps,
         "num_input_tokens_seen": state.tokens_seen,
-        "num_train_epochs": math.ceil(work.steps / work.order.steps_per_epoch),
+        "num_train_epochs": math.ceil(steps / steps_per_epoch),
         "save_steps": config.save_steps or 500,
         "stateful_callbacks": {},
         "total_flos": 0.0,

@@ -30,13 +30,15 @@ class Kind:
 
 @dataclass(frozen=True)
 class StoragePath:
-    """One storage directory and how much of it may be used."""
+    """One storage path, and how much of it may be used."""
 
-    directory: str
+    place: str  # a directory, or a raw block device
     capacity: int | None = None  # bytes; None: what is free, less a margin
+    endurance: int | None = None  # bytes that may be written to the drive in its life, as it is rated
 
     def __str__(self) -> str:
-        return self.directory if self.capacity is None else f"{self.directory},capacity={self.capacity}"
+        options = {"capacity": self.capacity, "endurance": self.endurance}
+        return self.place + "".join(f",{name}={size}" for name, size in options.items() if size is not None)
 
 
 def parse_text(value: Any) -> str:
@@ -122,16 +124,16 @@ def parse_resume(value: Any) -> bool | str:
 def parse_storage(value: Any) -> StoragePath:
     if isinstance(value, StoragePath):
         return value
-    directory, *options = parse_text(value).split(",")
-    capacity = None
+    place, *options = parse_text(value).split(",")
+    sizes: dict[str, int] = {}
     for option in options:
-        name, _, size = option.partition("=")
-        if name.strip() != "capacity":
+        name, _, size = (part.strip() for part in option.partition("="))
+        if name not in ("capacity", "endurance") or name in sizes:
             raise ValueError
-        capacity = parse_size(size)
-    if not directory.strip():
+        sizes[name] = parse_size(size)
+    if not place.strip():
         raise ValueError
-    return StoragePath(directory.strip(), capacity)
+    return StoragePath(place.strip(), **sizes)
 
 
 def parse_placement(value: Any) -> str:
@@ -187,7 +189,8 @@ STEPS = Kind("-1 or a whole number, 1 or more", within(parse_whole, lambda value
 INTERVAL = Kind("a whole number of steps, or a share of all steps below 1", parse_interval)
 MAPPING = Kind("a mapping, such as {min_lr: 1e-6}", parse_mapping)
 RESUME = Kind("true, auto or a checkpoint directory", parse_resume, bare=True)
-STORAGE = Kind("DIR or DIR,capacity=SIZE", parse_storage, many=True)
+STORAGE = Kind("DIR, and where wanted ,capacity=SIZE or ,endurance=SIZE", parse_storage, many=True)
+DEVICE = Kind("DEVICE, and where wanted ,capacity=SIZE or ,endurance=SIZE", parse_storage, many=True)
 TEXTS = Kind("text", parse_text, many=True)
 PLACEMENT = Kind(
     "auto, dram, path, or groups such as weight=dram,state=path,grad=50%,activation=dram",

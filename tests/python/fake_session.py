@@ -12,9 +12,12 @@ import struct
 from pathlib import Path
 from typing import Any, ClassVar
 
+from spillway import volumes
 from spillway.config import Config
-from spillway.errors import DoesNotFit
-from spillway.protocol import Batch, StepResult, WorkShape
+from spillway.directory import nothing_to_resume
+from spillway.errors import DoesNotFit, InputError
+from spillway.openings import STATE, tries_of
+from spillway.protocol import Batch, Keeping, Opening, Recovery, StepResult, WorkShape
 
 GIB = 2**30
 PLAN = {
@@ -34,17 +37,57 @@ PLAN = {
 }
 
 
+class FakeVolume:
+    """What a run keeps in its first storage directory: the newest durable step, and those that manifests hold."""
+
+    def __init__(self, path: Path, run: str) -> None:
+        self.path = path
+        self.content: dict[str, Any] = {"run": run, "newest": None, "pinned": {}}
+
+    def reopen(self, pinned: list[str]) -> None:
+        if self.path.exists():
+            found = json.loads(self.path.read_text())
+            assert found["run"] == self.content["run"]
+            marks = {Path(place, "manifest.bin").read_text() for place in pinned}
+            assert marks <= found["pinned"].keys()  # what is listed was never given up
+            self.content = found | {"pinned": {mark: found["pinned"][mark] for mark in marks}}
+
+    def write(self) -> None:
+        self.path.write_text(json.dumps(self.content))
+
+    def pin(self) -> str:
+        """The newest step under a mark of its own."""
+        mark = f"manifest {len(self.content['pinned'])} {self.content['newest']}"
+        self.content["pinned"][mark] = self.content["newest"]
+        self.write()
+        return mark
+
+
 class FakeSession:
-    """Follows spillway.protocol.Session. FAKE_SIGNAL="step:3:SIGINT" sends itself a signal inside step 3 ("evaluate:3":
-    inside the evaluation after step 3, "save:3": while step 3 is saved, "close:3": afterwards); FAKE_FAIL="save:3"
-    raises OSError there."""
+    """Follows spillway.protocol.Session. With storage its steps are durable, as FakeVolume has it.
+
+    FAKE_SIGNAL="step:3:SIGINT" sends itself a signal inside step 3 ("evaluate:3": inside the evaluation after step 3,
+    "commit:3", "save:3": while step 3 is committed or saved, "close:3": afterwards); FAKE_FAIL="save:3" raises OSError
+    there."""
 
     opened: ClassVar[list[FakeSession]] = []
 
-    def __init__(self, config: Config, shape: WorkShape) -> None:
+    def __init__(self, config: Config, shape: WorkShape, keeping: Keeping | None = None) -> None:
         if config.dram_budget is not None and config.dram_budget < GIB:
             raise DoesNotFit(f"dram: 1 GiB is needed, dram_budget is {config.dram_budget}", {**PLAN, "fits": False})
-        self.plan: dict[str, Any] = PLAN
+        assert keeping is not None
+        self.keeping = keeping
+        kept = (config.durability or "step") if config.storage else "none"
+        self.plan: dict[str, Any] = PLAN | ({"durability": kept} if config.storage else {})
+        self.durable = kept != "none"
+        self.description = {"tokens": shape.length}
+        self.volume = FakeVolume(volumes.volume(config.storage[0]), keeping.run) if self.durable else None
+        self.precious = False
+        self.started = False
+        self.opening = Opening()
+        self.written = 0
+        self.settled: list[int] = []
+        self.released: list[bytes] = []
         self.config = config
         self.shape = shape
         self.digest = b""
@@ -55,24 +98,89 @@ class FakeSession:
         self.news = ["path:0: no O_DIRECT here"]
         self.opened.append(self)
 
-    def start(self, resume: Path | None) -> None:
+    def start(self, opening: Opening) -> Recovery | None:
+        self.opening = opening
+        tries = tries_of(opening, self.durable)
+        assert not self.config.storage or Path(self.config.output_dir, "spillway", "run.json").exists()
+        if self.volume:
+            self.started = True
+            self.precious = "reopen" in tries[0] and self.volume.path.exists()
+            if "reopen" in tries[0]:
+                self.volume.reopen(tries[0]["pinned"])
+            else:
+                assert self.config.overwrite or not self.volume.path.exists()
+            self.volume.write()
         self.disturb("start")
-        if resume is None:
-            self.digest = hashlib.sha256(f"{self.config.seed}".encode()).digest()
-        else:
-            saved = json.loads((resume / "spillway" / "state.json").read_text())
+        for words in tries:
+            if found := self.find(words):
+                self.digest, self.steps = bytes.fromhex(found["digest"]), found["steps"]
+                self.written = found["written"]
+                return Recovery(found["steps"], found["run"], f"Recovered step {found['steps']}.")
+        self.load(opening)
+        return None
+
+    def find(self, words: dict[str, Any]) -> dict[str, Any] | None:
+        if self.volume is None or "reopen" not in words:
+            return None
+        if "checkpoint" in words:
+            mark = Path(words["checkpoint"], "manifest.bin").read_text()
+            found: dict[str, Any] = self.volume.content["pinned"][mark]
+            return found
+        newest: dict[str, Any] | None = self.volume.content["newest"]
+        return newest if newest and newest["steps"] >= words.get("at_least", 0) else None
+
+    def load(self, opening: Opening) -> None:
+        if opening.checkpoint is not None:
+            saved = json.loads((opening.checkpoint / "spillway" / "state.json").read_text())
             self.digest = bytes.fromhex(saved["digest"])
             self.steps = saved["steps"]
+        elif opening.fresh:
+            self.digest = hashlib.sha256(f"{self.config.seed}".encode()).digest()
+        else:
+            raise InputError(f"resume_from_checkpoint: {nothing_to_resume(Path(self.config.output_dir))}")
+
+    def commit(self, state: dict[str, Any]) -> None:
+        if self.volume is None:
+            return
+        state = json.loads(json.dumps(state))
+        assert len(json.dumps(state)) < 4096 and state["step"] == self.steps
+        rows = Path(self.config.output_dir, "metrics.jsonl")
+        logged = [json.loads(line)["step"] for line in rows.read_text().splitlines()] if rows.exists() else []
+        if self.config.logging_steps == 1 and self.steps_here:
+            assert self.steps in logged  # the row is there before the step is durable
+        if self.plan["durability"] == "step" or not self.steps_here:
+            self.volume.content["newest"] = self.record(state)
+            self.volume.write()
+        self.last = state
+        self.disturb("commit")
+
+    def record(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {"steps": self.steps, "digest": self.digest.hex(), "run": state, "written": self.written}
+
+    def settle(self) -> None:
+        self.settled.append(self.steps)
+
+    def release(self, manifest: bytes) -> None:
+        if self.volume is not None:
+            self.released.append(manifest)
+            del self.volume.content["pinned"][manifest.decode()]
+            self.volume.write()
+
+    def give_up_volumes(self) -> None:
+        self.precious = False
 
     def step(self, batches: list[Batch], learning_rate: float) -> StepResult:
         assert len(batches) <= self.shape.micro_batches
         labels = self.absorb(batches, self.shape.batch, self.shape.length)
         self.digest = hashlib.sha256(self.digest + struct.pack("d", learning_rate)).digest()
         self.steps += 1
+        self.precious = True
+        self.written += 500
         self.steps_here.append((batches, learning_rate))
         self.disturb("step")
         moved = {"path:0": {"read": 1000 * self.steps, "written": 500}}
-        return StepResult(self.loss() * labels, labels, 1 + self.loss(), 0.25, moved, skipped=False)
+        written = {"path:0": self.written}
+        return StepResult(self.loss() * labels, labels, 1 + self.loss(), 0.25, moved, skipped=False, written=written)
 
     def evaluate(self, batches: list[Batch]) -> tuple[float, int]:
         assert len(batches) <= self.shape.micro_batches
@@ -104,9 +212,21 @@ class FakeSession:
         self.disturb("save")
 
     def save_state(self, directory: Path) -> None:
-        (directory / "spillway").mkdir()
+        (directory / STATE).mkdir()
+        if self.volume is not None:
+            self.volume.content["newest"] = self.record(self.last)
+            (directory / STATE / "manifest.bin").write_text(self.volume.pin())
+            (directory / STATE / "session.json").write_text(json.dumps({"steps": self.steps, "calls": self.steps}))
+            ending = self.steps == self.last_step() or bool(os.environ.get("FAKE_SIGNAL"))
+            assert len(self.volume.content["pinned"]) <= self.keeping.checkpoints + ending
+            return
         state = {"digest": self.digest.hex(), "steps": self.steps}
-        (directory / "spillway" / "state.json").write_text(json.dumps(state))
+        (directory / STATE / "state.json").write_text(json.dumps(state))
+        (directory / STATE / "session.json").write_text(json.dumps({"steps": self.steps, "calls": self.steps}))
+
+    def last_step(self) -> int:
+        found: int = json.loads(Path(self.config.output_dir, "spillway", "run.json").read_text())["steps"]
+        return found
 
     def measured(self) -> dict[str, Any]:
         return {
@@ -114,6 +234,7 @@ class FakeSession:
             "process_peak": 2 * GIB + 5,
             "path_bytes": {"path:0": {"read": 7 * GIB, "written": 5 * GIB}},
             "stall_seconds": {"path:0 read": 0.5},
+            "written": {"path:0": self.written},
         }
 
     def notices(self) -> list[str]:
@@ -126,6 +247,9 @@ class FakeSession:
 
     def close(self) -> None:
         self.closed = True
+        if self.started and not (self.keeping.keep and self.precious):
+            volumes.remove(self.config.storage)
+        self.started = False
         self.disturb("close")
 
     def disturb(self, where: str) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from spillway._engine import Engine
-from spillway.protocol import WorkShape
+from spillway.protocol import Opening, WorkShape
 from spillway.session import Session
 from spillway.values import StoragePath
 
@@ -40,9 +40,11 @@ def config(model: Path, **more: Any) -> Any:
         "model": str(model), "init": "pretrained", "seed": 5, "compute_dtype": "fp32", "packing": False,
         "eval_packing": None, "resume_from_checkpoint": None, "dram_budget": ROOM, "placement": "dram",
         "window": None, "storage": [], "profile": None, "output_dir": str(model.parent / "out"), "overwrite": False,
+        "storage_device": [], "erase": False, "durability": None,
         "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0,
     }  # fmt: skip
-    return SimpleNamespace(**values | more)
+    values |= more
+    return SimpleNamespace(**values, paths=[*values["storage"], *values["storage_device"]])
 
 
 def profile(directory: Path) -> Path:
@@ -79,7 +81,7 @@ def opened(
     found = Session(
         config(model, storage=paths, profile=machine, **more), shape, engine_type(chunk, **(settings or {}))
     )
-    found.start(resume)
+    found.start(Opening(resume))
     return found
 
 

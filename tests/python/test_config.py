@@ -34,7 +34,7 @@ def file(tmp_path: Path) -> Path:
 def test_defaults_are_those_of_the_table() -> None:
     config = configured()
     assert (config.max_length, config.learning_rate, config.warmup_steps) == (1024, 2e-5, 0)
-    assert (config.compute_dtype, config.optim, config.device, config.durability) == ("bf16", "adamw", "cpu", "none")
+    assert (config.compute_dtype, config.optim, config.device, config.durability) == ("bf16", "adamw", "cpu", None)
     assert (config.eval_strategy, config.save_strategy) == ("no", "no")
 
 
@@ -76,7 +76,19 @@ def test_lists_grow_and_sizes_are_bytes() -> None:
     config = configured("--storage", "/a,capacity=2GiB", "--dram_budget", "4GiB")
     assert config.storage == [StoragePath("/a", 2**31)]
     assert config.dram_budget == 2**32
-    assert config.durability == "checkpoint"
+    assert config.durability is None  # the plan says whether anything is on storage
+
+
+def test_paths_and_their_options() -> None:
+    words = ["--storage", "a,endurance=600TB,capacity=1GB", "--storage_device", "/dev/x,endurance=1kB", "--erase"]
+    config = configured(*words, "--storage", "/b")
+    device = StoragePath("/dev/x", endurance=1000)
+    assert config.storage == [StoragePath(str(Path("a").absolute()), 10**9, 600 * 10**12), StoragePath("/b")]
+    assert config.paths == [*config.storage, device] and config.erase
+    text = yaml.safe_load(config.text())
+    assert text["storage_device"] == ["/dev/x,endurance=1000"] and text["erase"] is False
+    for spoilt in ("/a,size=1GB", "/a,capacity", "/a,endurance=much", "/a,capacity=1GB,capacity=2GB", ",capacity=1GB"):
+        assert "storage" in refused("--storage", spoilt)
 
 
 def test_resolved_from_other_keys() -> None:
@@ -134,9 +146,6 @@ def test_refused_by_name(words: list[str], parts: list[str]) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["--storage_device", "/dev/sdz"],
-        ["--erase"],
-        ["--durability", "step"],
         ["--state_format", "bf16"],
         ["--state_format", "int8"],
         ["--method", "lora"],
@@ -192,6 +201,7 @@ def test_empty_file_is_all_defaults(tmp_path: Path) -> None:
     "given",
     [
         {},
+        {"storage_device": ["/dev/x,capacity=3GiB,endurance=600TB"], "durability": "checkpoint"},
         {"storage": ["/a,capacity=3GiB"], "placement": "weight=dram,state=path", "dram_budget": "2GB"},
         {"lr_scheduler_kwargs": {"min_lr": "1e-6"}, "warmup_steps": 0.1, "logging_steps": 0.5, "learning_rate": 1e-8},
         {"model": "name/of-hub", "output_dir": "relative", "packing": True, "eval_packing": False, "device": "cpu"},
@@ -264,6 +274,12 @@ def test_more_than_one_process_is_refused(good: dict[str, str], monkeypatch: pyt
         ({"messages_field": "m", "dataset_text_field": "t"}, ["messages_field"]),
         ({"placement": "path"}, ["storage", "placement"]),
         ({"placement": "grad=50%"}, ["storage", "placement"]),
+        ({"durability": "step"}, ["durability", "no storage"]),
+        ({"durability": "checkpoint"}, ["durability", "no storage"]),
+        ({"erase": True}, ["erase", "storage_device"]),
+        ({"storage": ["/dev/null", "{tmp}/../{tmp}", "/dev/null"]}, ["storage", "/dev/null is given twice"]),
+        ({"storage_device": ["{tmp}"]}, ["storage_device", "is a directory"]),
+        ({"storage_device": ["{tmp}/rows.jsonl"]}, ["storage_device", "no block device"]),
         ({"storage": ["{tmp}/none"]}, ["storage", "no directory"]),
         ({"storage": ["{tmp}/rows.jsonl"]}, ["storage", "no directory"]),
         ({"profile": "{tmp}/none.json"}, ["profile", "no file"]),

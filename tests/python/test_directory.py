@@ -27,6 +27,10 @@ def checkpoint(output_dir: Path, step: int, resumable: bool = True) -> Path:
     return path
 
 
+def unexpected(manifest: bytes) -> None:
+    raise AssertionError(f"nothing is pinned, but {manifest!r} was released")
+
+
 def refused(config: Config) -> str:
     with pytest.raises(InputError) as caught:
         directory.decide(config)
@@ -57,7 +61,7 @@ def test_a_run_is_refused_and_overwritten_only_when_asked(tmp_path: Path, name: 
     assert (tmp_path / name).exists()
     start = directory.decide(configured(tmp_path, overwrite=True))
     assert (tmp_path / name).exists()
-    directory.prepare(start, 0)
+    directory.prepare(start, fresh=True)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.md"]
 
 
@@ -78,7 +82,7 @@ def test_resume_finds_the_newest_checkpoint_that_can_be_resumed(tmp_path: Path) 
     (tmp_path / ".tmp-checkpoint-12").mkdir()
     for asked in (True, "auto"):
         assert directory.decide(configured(tmp_path, resume_from_checkpoint=asked)) == Start(
-            tmp_path, tmp_path / "checkpoint-10", clear=False
+            tmp_path, tmp_path / "checkpoint-10", fresh=False
         )
     assert "checkpoint-11" in refused(configured(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-11")))
     assert "no directory" in refused(configured(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-12")))
@@ -106,7 +110,8 @@ def test_going_back_removes_what_came_later(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 8, "lo')
     for name in ("model.safetensors", "summary.json", "notes.md"):
         (tmp_path / name).write_text("x")
-    removed = directory.prepare(Start(tmp_path, tmp_path / "checkpoint-4", clear=False), 4)
+    directory.prepare(Start(tmp_path, tmp_path / "checkpoint-4"), fresh=False)
+    removed = checkpoints.go_back(tmp_path, 4, unexpected)
     assert removed == ["checkpoint-6", "3 rows of metrics.jsonl after step 4"]
     assert list(records.rows(tmp_path / "metrics.jsonl")) == rows[:4]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -138,11 +143,11 @@ def test_a_checkpoint_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         (place / "model.safetensors").write_text("half")
         raise OSError(28, "No space left on device")
 
-    written = checkpoints.write(tmp_path, 3, fill("first"))
+    written = checkpoints.write(tmp_path, 3, fill("first"), unexpected)
     with pytest.raises(OSError, match="No space"):
-        checkpoints.write(tmp_path, 3, fail)
+        checkpoints.write(tmp_path, 3, fail, unexpected)
     assert (written / "model.safetensors").read_text() == "first"
-    checkpoints.write(tmp_path, 3, fill("second"))
+    checkpoints.write(tmp_path, 3, fill("second"), unexpected)
     assert (written / "model.safetensors").read_text() == "second"
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-3"]
 
@@ -150,9 +155,9 @@ def test_a_checkpoint_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     for step in (5, 10, 20, 100):
         checkpoint(tmp_path, step)
-    checkpoints.keep_newest(tmp_path, None)
+    checkpoints.keep_newest(tmp_path, None, unexpected)
     assert len(directory.checkpoints(tmp_path)) == 4
-    checkpoints.keep_newest(tmp_path, 2)
+    checkpoints.keep_newest(tmp_path, 2, unexpected)
     assert [step for step, _ in directory.checkpoints(tmp_path)] == [20, 100]
 
 

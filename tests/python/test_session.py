@@ -18,7 +18,7 @@ from hf_models import batch, random_ids, tiny_config, tiny_model
 from spillway import _engine
 from spillway import session as session_module
 from spillway.errors import DoesNotFit, InputError, SpillwayError
-from spillway.protocol import StepResult, WorkShape
+from spillway.protocol import Opening, StepResult, WorkShape
 from spillway.session import Session
 from spillway.settings import placement_shares, profile, storage
 from spillway.values import StoragePath
@@ -32,9 +32,11 @@ def config(model: Path, **more: Any) -> Any:
         "model": str(model), "init": "pretrained", "seed": 5, "compute_dtype": "fp32", "packing": False,
         "eval_packing": None, "resume_from_checkpoint": None, "dram_budget": 1 << 32, "placement": "auto",
         "window": None, "storage": [], "profile": None, "output_dir": str(model / "out"), "overwrite": False,
+        "storage_device": [], "erase": False, "durability": None,
         "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0,
     }  # fmt: skip
-    return SimpleNamespace(**values | more)
+    values |= more
+    return SimpleNamespace(**values, paths=[*values["storage"], *values["storage_device"]])
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def model(tmp_path: Path) -> Path:
 
 def opened(model: Path, resume: Path | None = None, **more: Any) -> Session:
     found = Session(config(model, **more), SHAPE, engine_type=Twin)
-    found.start(resume)
+    found.start(Opening(resume))
     return found
 
 

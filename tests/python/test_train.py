@@ -83,10 +83,11 @@ def test_a_run_leaves_what_it_promises(run: Run, out: Path, inputs: Path, capsys
     assert set(names(out)) == {
         *model,
         *("checkpoint-5", "checkpoint-10", "checkpoint-12"),
-        *("config.yaml", "plan.json", "metrics.jsonl", "summary.json", "timeline.json.gz"),
+        *("config.yaml", "plan.json", "metrics.jsonl", "summary.json", "timeline.json.gz", "spillway"),
     }
     assert names(out / "checkpoint-12") == sorted([*model, "spillway", "trainer_state.json"])
-    assert names(out / "checkpoint-12" / "spillway") == ["run.json", "state.json"]
+    assert names(out / "checkpoint-12" / "spillway") == ["run.json", "session.json", "state.json"]
+    assert names(out / "spillway") == ["description.json", "run.json"]
     assert final(out) == (out / "checkpoint-12" / "model.safetensors").read_bytes()
     assert json.loads((out / "plan.json").read_text()) == PLAN
     assert json.loads(gzip.decompress((out / "timeline.json.gz").read_bytes())) == {"traceEvents": []}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
-from transformers import AutoConfig, PreTrainedConfig
+import torch
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from spillway.errors import InputError
+
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def resolve_directory(model: str) -> Path:
@@ -44,6 +48,28 @@ def load_config(directory: Path) -> PreTrainedConfig:
     if getattr(config, "quantization_config", None) is not None:
         raise InputError(f"{path}: the weights are quantised; full fine-tuning needs bf16, fp16 or fp32 weights")
     return config
+
+
+def save_config(source: Path, config: PreTrainedConfig, compute_dtype: str, directory: Path) -> None:
+    """What `from_pretrained` reads beside weights that were trained from the model in `source`."""
+    saved = copy.deepcopy(config)
+    saved.dtype = DTYPES[compute_dtype]
+    saved.architectures = [architecture(config)]
+    saved.save_pretrained(directory)
+    generation_config(source, config).save_pretrained(directory)
+
+
+def architecture(config: PreTrainedConfig) -> str:
+    """Name of the class that AutoModelForCausalLM makes of a configuration."""
+    found = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    names = [each.__name__ for each in (found if isinstance(found, tuple) else (found,))]
+    return next((name for name in config.architectures or [] if name in names), names[0])
+
+
+def generation_config(directory: Path, config: PreTrainedConfig) -> GenerationConfig:
+    if (directory / "generation_config.json").exists():
+        return GenerationConfig.from_pretrained(directory, local_files_only=True)
+    return GenerationConfig.from_model_config(config)
 
 
 def read_model_type(path: Path) -> str:

@@ -1,0 +1,92 @@
+"""`spillway export`: a checkpoint that stands alone, from a run's directory and its storage paths."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from spillway import directory
+from spillway.checkpoints import flush_tree
+from spillway.config import Config
+from spillway.directory import MANIFEST, RUN_STATE, newest_resumable
+from spillway.errors import InputError
+from spillway.openings import STATE
+from spillway.records import METRICS, flush, write_json
+from spillway.state import RunState
+from spillway.stored import StoredRun, stored
+from spillway.trainer_state import trainer_state
+
+
+def export(config: Config, checkpoint: Path | None, to: Path) -> int:
+    """Writes `to`, which is there whole or not at all. `checkpoint`: that one; None: the newest durable step.
+
+    Returns the step that it holds."""
+    if to.exists():
+        raise InputError(f"to: {to} exists already; name a directory that does not")
+    run = stored(config)
+    checkpoint = checkpoint or newest_alone(run)
+    if checkpoint and not (checkpoint / RUN_STATE).is_file():
+        raise InputError(f"checkpoint: {checkpoint} has no {RUN_STATE}, so there is no state to export")
+    to.parent.mkdir(parents=True, exist_ok=True)
+    temporary = to.with_name(f".tmp-{to.name}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        step = fill(run, checkpoint, temporary)
+        flush_tree(temporary)
+        os.replace(temporary, to)
+        flush(to.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return step
+
+
+def newest_alone(run: StoredRun) -> Path | None:
+    """The newest checkpoint, where nothing newer can lie on the paths."""
+    newest = newest_resumable(run.output_dir)
+    if not run.volumes():
+        if newest is None:
+            raise InputError(f"output_dir: {directory.nothing_to_resume(run.output_dir)}")
+        return newest
+    return None
+
+
+def fill(run: StoredRun, checkpoint: Path | None, target: Path) -> int:
+    if checkpoint and not (checkpoint / MANIFEST).is_file():
+        shutil.copytree(checkpoint, target)
+        return RunState.load(checkpoint).step
+    target.mkdir()
+    with run.engine() as engine:
+        found = json.loads(engine.read_back(str(checkpoint / STATE) if checkpoint else None))
+        if not found["found"]:
+            raise InputError(f"storage: {directory.nothing_to_resume(run.output_dir)}")
+        payload = json.loads(found["payload"])
+        save(run, engine, payload, target)
+    return int(payload["run"]["step"])
+
+
+def save(run: StoredRun, engine: Any, payload: dict[str, Any], target: Path) -> None:
+    from spillway.session import MAX_SHARD
+
+    known, state = run.identity, RunState.of(payload["run"], run.identity.fixed)
+    (target / STATE).mkdir()
+    engine.save_weights(str(target), MAX_SHARD)
+    engine.save_state(str(target / STATE), payload["session"]["steps"])
+    save_beside(run.config, target)
+    log = trainer_state(run.config, known.steps, known.steps_per_epoch, state, run.output_dir / METRICS)
+    write_json(target / "trainer_state.json", log)
+    write_json(target / STATE / "session.json", payload["session"])
+    state.save(target)
+
+
+def save_beside(config: Config, target: Path) -> None:
+    """Configuration, generation configuration and tokenizer, from the model that the run began with."""
+    from spillway.data import load_tokenizer
+    from spillway.hf.source import load_config, resolve_directory, save_config
+
+    source = resolve_directory(config.model)
+    save_config(source, load_config(source), config.compute_dtype, target)
+    load_tokenizer(config).save_pretrained(str(target))

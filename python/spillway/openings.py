@@ -1,0 +1,53 @@
+"""How an engine is asked for what its storage paths hold: the words of Engine.start(), in the order of trying."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from spillway.directory import MANIFEST
+from spillway.errors import InputError
+from spillway.protocol import Opening
+
+STATE = "spillway"  # subdirectory of a checkpoint
+NEVER = 2**62  # a step that no run has reached
+
+
+def tries_of(opening: Opening, durable: bool) -> list[dict[str, Any]]:
+    """What the engine is asked for until it finds something; `durable`: its plan keeps steps on the paths.
+
+    A checkpoint that stands alone is loaded when nothing is found, so it only has to be older than what is. One that is
+    a manifest is found as the durable step it was made of, unless the run has gone back behind it since.
+    """
+    checkpoint = opening.checkpoint
+    manifest = checkpoint is not None and (checkpoint / MANIFEST).is_file()
+    if manifest and not durable:
+        raise InputError(
+            f"resume_from_checkpoint: the state of {checkpoint} lies on storage paths, and this run keeps none there; "
+            "give the run's storage and durability, or `spillway export` the checkpoint first"
+        )
+    if not durable or (checkpoint is None and not opening.durable):
+        return [{}]
+    again = {"reopen": True, "pinned": [str(path / STATE) for path in opening.pinned]}
+    if checkpoint is None:
+        return [again]
+    by_name = [again | {"checkpoint": str(checkpoint / STATE)}] if manifest else []
+    if by_name and not opening.durable:
+        return by_name
+    newer = read_counts(checkpoint / STATE)["calls"] + (0 if manifest else 1)
+    return [again | {"at_least": newer if opening.durable else NEVER}, *by_name]
+
+
+def read_counts(state: Path) -> dict[str, Any]:
+    """session.json of a checkpoint's state."""
+    try:
+        counts = dict(json.loads((state / "session.json").read_text(encoding="utf-8")))
+        return counts | {"steps": int(counts["steps"]), "calls": int(counts["calls"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{state}: this checkpoint holds no state to go on from: {error}") from error
+
+
+def on_paths(plan: dict[str, Any], group: str) -> bool:
+    """Whether the plan puts any of a class of bytes on a storage path."""
+    return any(row["class"] == group and row["tier"].startswith("path") and row["bytes"] for row in plan["bytes"])

@@ -1,0 +1,40 @@
+"""A mean that forgets nothing and does not grow: exact partial sums instead of the list of what was added."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Mean:
+    """Of floats: `value()` is math.fsum(all of them) / count to the last bit, however many they are.
+
+    Shewchuk's expansion: the partial sums do not overlap, so there are a few dozen at most, and their sum is exact.
+    """
+
+    partials: list[float] = field(default_factory=list)
+    count: int = 0
+    beyond: float = 0.0  # sum of what is no finite number; 0: there was none
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        if not math.isfinite(value):
+            self.beyond += value
+            return
+        kept = 0
+        for partial in self.partials:
+            large, small = (value, partial) if abs(value) >= abs(partial) else (partial, value)
+            value = large + small
+            rest = small - (value - large)
+            if rest:
+                self.partials[kept] = rest
+                kept += 1
+        self.partials[kept:] = [value]
+
+    def value(self) -> float:
+        """Of one number at least."""
+        return self.beyond if self.beyond != 0 else math.fsum(self.partials) / self.count
+
+    def clear(self) -> None:
+        self.partials, self.count, self.beyond = [], 0, 0.0
