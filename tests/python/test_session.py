@@ -14,11 +14,12 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as hf_logging
 
+import native
 from hf_models import batch, random_ids, tiny_config, tiny_model
 from spillway import _engine
 from spillway import session as session_module
 from spillway.errors import DoesNotFit, InputError, SpillwayError
-from spillway.protocol import Opening, StepResult, WorkShape
+from spillway.protocol import Keeping, Opening, Recovery, StepResult, WorkShape
 from spillway.session import Session
 from spillway.settings import placement_shares, profile, storage
 from spillway.values import StoragePath
@@ -31,7 +32,8 @@ def config(model: Path, **more: Any) -> Any:
     values = {
         "model": str(model), "init": "pretrained", "seed": 5, "compute_dtype": "fp32", "packing": False,
         "eval_packing": None, "resume_from_checkpoint": None, "dram_budget": 1 << 32, "placement": "auto",
-        "window": None, "storage": [], "profile": None, "output_dir": str(model / "out"), "overwrite": False,
+        "window": None, "storage": [], "profile": str(native.profile(model.parent)),
+        "output_dir": str(model / "out"), "overwrite": False,
         "storage_device": [], "erase": False, "durability": None,
         "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0,
     }  # fmt: skip
@@ -126,6 +128,123 @@ def test_the_timeline_is_compressed_json(model: Path, tmp_path: Path) -> None:
     assert json.loads(gzip.decompress((tmp_path / "timeline.json.gz").read_bytes())) == {"traceEvents": []}
 
 
+DURABLE = Keeping("the run", checkpoints=4, keep=True)
+
+
+def durable(model: Path, storage: Path, opening: Opening | None, **more: Any) -> tuple[Session, Recovery | None]:
+    """A session whose steps are durable in `storage`; not started where `opening` is None."""
+    storage.mkdir(exist_ok=True)
+    session = Session(config(model, storage=[StoragePath(str(storage))], **more), SHAPE, Twin, DURABLE)
+    return session, session.start(opening) if opening else None
+
+
+def committed(session: Session, first: int, last: int) -> list[StepResult]:
+    results = []
+    for step in range(first, last):
+        results += steps(session, step, step + 1)
+        session.commit({"step": step + 1})
+    return results
+
+
+def test_a_durable_step_goes_on_bit_by_bit(model: Path, tmp_path: Path) -> None:
+    expected = steps(opened(model), 0, 6)
+    killed, recovery = durable(model, tmp_path / "storage", Opening())
+    assert recovery is None
+    killed.commit({"step": 0})
+    first = committed(killed, 0, 3)
+    steps(killed, 3, 4)  # done, not committed
+    session, recovery = durable(model, tmp_path / "storage", Opening(durable=True))
+    assert recovery == Recovery(3, {"step": 3}, "Recovered step 3.")
+    assert session.notices() == ["a bit fell"] and session.notices() == []
+    rest = committed(session, 3, 6)
+    assert [r.loss_sum for r in first + rest] == [r.loss_sum for r in expected]
+    assert first[-1].written == {"path:0": 300} and rest[-1].written == {"path:0": 500}
+    session.close()
+    assert (tmp_path / "storage" / "spillway.volume").exists()
+
+
+def test_a_manifest_is_small_and_can_be_gone_back_to(model: Path, tmp_path: Path) -> None:
+    session, _ = durable(model, tmp_path / "storage", Opening())
+    committed(session, 0, 2)
+    early = tmp_path / "checkpoint-2"
+    early.mkdir()
+    session.save_model(early)
+    session.save_state(early)
+    assert sorted(path.name for path in (early / "spillway").iterdir()) == ["manifest.bin", "session.json"]
+    after = committed(session, 2, 5)
+    session.close()
+    again, recovery = durable(model, tmp_path / "storage", Opening(early, pinned=(early,)))
+    assert recovery is not None and recovery.step == 2
+    assert [r.loss_sum for r in committed(again, 2, 5)] == [r.loss_sum for r in after]
+    again.release((early / "spillway" / "manifest.bin").read_bytes())
+    again.close()
+    newest, recovery = durable(model, tmp_path / "storage", Opening(early, durable=True))
+    assert recovery is not None and recovery.step == 5
+
+
+def test_a_manifest_that_the_run_went_back_behind_is_opened_by_name(model: Path, tmp_path: Path) -> None:
+    session, _ = durable(model, tmp_path / "storage", Opening())
+    places = {}
+    for step in (1, 2):
+        committed(session, step - 1, step)
+        places[step] = tmp_path / f"checkpoint-{step}"
+        places[step].mkdir()
+        session.save_state(places[step])
+    session.close()
+    session, _ = durable(model, tmp_path / "storage", Opening(places[1], pinned=tuple(places.values())))
+    session.commit({"step": 1})  # killed here, before what came later was removed
+    _, recovery = durable(model, tmp_path / "storage", Opening(places[2], durable=True, pinned=tuple(places.values())))
+    assert recovery is not None and recovery.step == 2
+
+
+def test_a_checkpoint_that_stands_alone_begins_a_durable_run(model: Path, tmp_path: Path) -> None:
+    alone = opened(model)
+    expected = steps(alone, 0, 2)
+    alone.save_state(tmp_path)
+    expected += steps(alone, 2, 4)
+    session, recovery = durable(model, tmp_path / "storage", Opening(tmp_path, durable=True))
+    assert recovery is None
+    session.commit({"step": 2})
+    committed(session, 2, 3)
+    session, recovery = durable(model, tmp_path / "storage", Opening(tmp_path, durable=True))
+    assert recovery is not None and recovery.step == 3
+    assert steps(session, 3, 4)[0].loss_sum == expected[3].loss_sum
+    _, recovery = durable(model, tmp_path / "storage", Opening(tmp_path))
+    assert recovery is None  # asked for by name
+
+
+def test_volumes_without_a_step_go_and_others_stay(model: Path, tmp_path: Path) -> None:
+    volume = tmp_path / "storage" / "spillway.volume"
+    session, _ = durable(model, tmp_path / "storage", Opening())
+    session.commit({"step": 0})
+    assert volume.exists()
+    session.close()
+    assert not volume.exists()
+    session, _ = durable(model, tmp_path / "storage", Opening())
+    committed(session, 0, 1)
+    session.close()
+    assert volume.exists()
+    session, _ = durable(model, tmp_path / "storage", None)
+    session.close()
+    assert volume.exists()
+    session, _ = durable(model, tmp_path / "storage", Opening(durable=True))
+    session.give_up_volumes()
+    session.close()
+    assert not volume.exists()
+
+
+def test_nothing_to_go_on_from_is_bad_input(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no finished step"):
+        durable(model, tmp_path / "storage", Opening(durable=True, fresh=False))
+    session, _ = durable(model, tmp_path / "storage", Opening())
+    session.commit({"step": 0})
+    held = torch.load(tmp_path / "storage" / "spillway.volume", weights_only=False)
+    held["newest"]["payload"] = "{}"
+    torch.save(held, tmp_path / "storage" / "spillway.volume")
+    with pytest.raises(InputError, match="cannot be read"):
+        durable(model, tmp_path / "storage", Opening(durable=True))
+
+
 class Refusing(Twin):
     """Fails as the C++ engine does."""
 
@@ -214,6 +333,30 @@ def test_paths_of_one_file_system_share_what_is_free(tmp_path: Path) -> None:
     assert a["capacity"] == 1 << 20 and b["capacity"] == c["capacity"]
     assert b["capacity"] == pytest.approx((alone - (1 << 20)) / 2, rel=0.05)  # other processes write, too
 
+
+def test_a_volume_that_is_there_counts_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spillway.settings.look_at", lambda _: (1, 1000 << 20))
+    one, other = (tmp_path / name for name in ("one", "other"))
+    for directory in (one, other):
+        directory.mkdir()
+    paths = [StoragePath(str(one)), StoragePath(str(other))]
+    assert [path["capacity"] for path in storage(paths)] == [450 << 20] * 2
+    (one / "spillway.volume").write_bytes(b"x" * (4 << 20))
+    held = (one / "spillway.volume").stat().st_blocks * 512
+    assert [path["capacity"] for path in storage(paths)] == [int((held + (1000 << 20)) * 0.9) // 2] * 2
+    monkeypatch.setattr("spillway.settings.look_at", lambda _: (1, 0))
+    assert [path["capacity"] for path in storage(paths)] == [held, int(held * 0.9) // 2]
+
+
+def test_a_block_device_is_named_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = tmp_path / "device"
+    device.write_bytes(bytes(1 << 20))
+    monkeypatch.setattr(Path, "is_block_device", lambda path: path == device)
+    assert storage([StoragePath(str(device), 5), StoragePath(str(tmp_path), 7)]) == [
+        {"device": str(device), "capacity": 5},
+        {"directory": str(tmp_path), "capacity": 7},
+    ]
+    assert storage([StoragePath(str(device))]) == [{"device": str(device), "capacity": 1 << 20}]
 
 def test_packing_is_proven_before_it_is_used(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []

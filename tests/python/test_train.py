@@ -4,35 +4,25 @@ import gzip
 import json
 import math
 import os
-import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+import fake_runs
 import spillway
-import spillway.checkpoints
 import spillway.run
 import tiny
+from fake_runs import Run
 from fake_session import PLAN, FakeSession
-from spillway.cli import main
 from spillway.data import load, load_tokenizer
 from spillway.records import rows
-
-Run = Callable[..., int]
-HANDLERS = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("inputs")
-    tiny.model_directory(path / "model")
-    tiny.jsonl(path / "train.jsonl", tiny.text_rows(23))
-    tiny.jsonl(path / "held_out.jsonl", tiny.text_rows(7))
-    return path
+    return fake_runs.inputs(tmp_path_factory.mktemp("inputs"))
 
 
 @pytest.fixture
@@ -42,27 +32,8 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(inputs: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """main() with the fake session and small defaults: 6 steps an epoch, 12 steps."""
-    module = ModuleType("spillway.session")
-    module.Session = FakeSession  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "spillway.session", module)
-    monkeypatch.setattr(spillway.run, "plot_apart", lambda *_: "")
-    monkeypatch.setattr(spillway.checkpoints, "flush", lambda _: None)  # seconds on a busy disk, tested elsewhere
-    FakeSession.opened.clear()
-
-    def call(*words: str, verb: str = "train", fake_signal: str = "", fake_fail: str = "") -> int:
-        monkeypatch.setenv("FAKE_SIGNAL", fake_signal)
-        monkeypatch.setenv("FAKE_FAIL", fake_fail)
-        if verb == "resume":
-            return main(["resume", str(out), *words])
-        defaults = ["--model", str(inputs / "model"), "--dataset", str(inputs / "train.jsonl")]
-        defaults += ["--output_dir", str(out), "--max_length", "64", "--num_train_epochs", "2"]
-        defaults += ["--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2"]
-        return main([verb, *defaults, *words])
-
-    yield call
-    assert all(session.closed for session in FakeSession.opened)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == HANDLERS
+    with fake_runs.runs(inputs, out, monkeypatch) as run:
+        yield run
 
 
 def metrics(path: Path) -> list[dict[str, Any]]:

@@ -7,8 +7,10 @@ zero, gradients are summed in fp32 over micro-batches and rounded to bf16 once.
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -34,16 +36,97 @@ class Twin(BareEngine):
         self.steps = 0
         self.training = False
         self.closed = False
+        self.storage = [Path(path["directory"]) for path in self.settings.get("storage", [])]
+        self.durable = bool(self.storage) and self.settings.get("durability", "step") != "none"
+        self.volume: dict[str, Any] = {"newest": None, "pinned": {}}  # step and state, by manifest
+        self.calls = 0  # commits: steps done, skipped ones too
+        self.written = 0
 
     def plan(self) -> str:
         tiers = [{"name": "dram", "capacity": self.settings["dram_budget"], "planned_peak": self.arena_bytes}]
-        return json.dumps({"fits": True, "tiers": tiers, "bytes": [], "predicted_step_seconds": 1.0})
+        plan = {"fits": True, "tiers": tiers, "bytes": [], "predicted_step_seconds": 1.0, "durability": "none"}
+        if self.durable:
+            plan["durability"] = self.settings.get("durability", "step")
+            plan["bytes"] = [{"class": "state", "tier": "path:0", "bytes": 1}]
+        return json.dumps(plan)
 
-    def start(self) -> None:
-        pass
+    @property
+    def volume_file(self) -> Path:
+        return self.storage[0] / "spillway.volume"
+
+    def start(self, opening: str = "{}") -> str:
+        asked = json.loads(opening)
+        self.closed = False
+        if not self.durable:
+            return self.found(None)
+        if asked.get("reopen") and self.volume_file.exists():
+            self.read_volume(asked["pinned"])
+            if "checkpoint" in asked:
+                return self.found(self.volume["pinned"][Path(asked["checkpoint"], "manifest.bin").read_bytes()])
+            newest = self.volume["newest"]
+            return self.found(newest if newest and newest["step"] >= asked.get("at_least", 0) else None)
+        self.write_volume()
+        return self.found(None)
+
+    def found(self, record: dict[str, Any] | None) -> str:
+        if record is None:
+            return json.dumps({"found": False, "step": 0, "payload": "", "damage": [], "words": ""})
+        self.take(record["state"])
+        self.calls = record["step"]
+        words = f"Recovered step {self.calls}."
+        return json.dumps({"found": True, "step": self.calls, "payload": record["payload"], "damage": ["a bit fell"],
+                           "words": words})  # fmt: skip
+
+    def read_volume(self, pinned: list[str]) -> None:
+        held = torch.load(self.volume_file, weights_only=False)
+        assert held["run"] == self.settings["run"]
+        marks = [Path(place, "manifest.bin").read_bytes() for place in pinned]
+        self.volume = {"newest": held["newest"], "pinned": {mark: held["pinned"][mark] for mark in marks}}
+
+    def write_volume(self) -> None:
+        torch.save({"run": self.settings["run"], **self.volume}, self.volume_file)
+
+    def commit(self, payload: str) -> None:
+        assert self.durable
+        self.volume["newest"] = {"step": self.calls, "payload": payload, "state": copy.deepcopy(self.state())}
+        self.written += 100
+        self.write_volume()
+
+    def set_step(self, step: int) -> None:
+        self.calls = step
+
+    def save_manifest(self, directory: str) -> None:
+        mark = f"manifest {len(self.volume['pinned'])} of step {self.calls}".encode()
+        self.volume["pinned"][mark] = self.volume["newest"]
+        self.write_volume()
+        Path(directory, "manifest.bin").write_bytes(mark)
+
+    def release_manifest(self, content: bytes) -> None:
+        del self.volume["pinned"][content]
+        self.write_volume()
+
+    def read_back(self, checkpoint: str | None) -> str:
+        before = self.volume_file.read_bytes()
+        where = {} if checkpoint is None else {"checkpoint": checkpoint}
+        result = self.start(json.dumps({"reopen": True, "pinned": [checkpoint] if checkpoint else [], **where}))
+        assert self.volume_file.read_bytes() == before
+        return result
+
+    def verify(self, pinned: list[str]) -> str:
+        self.read_volume(pinned)
+        damage = []
+        for number, master in enumerate(self.volume["newest"]["state"]["masters"]):
+            if not bool(master.isfinite().all()):
+                damage.append({"path": "path:0", "file": str(self.volume_file), "offset": 4096 * number, "bytes": 4096,
+                               "what": f"residual and moments of {self.tensors[number]['name']}"})  # fmt: skip
+        size = self.volume_file.stat().st_size
+        return json.dumps({"paths": 1, "bytes": size, "damage": damage, "step": self.volume["newest"]["step"],
+                           "words": f"{len(self.volume['pinned'])} checkpoints."})  # fmt: skip
 
     def close(self) -> None:
         self.closed = True
+        if self.storage and not self.settings["keep"]:
+            self.volume_file.unlink(missing_ok=True)
 
     def load_weights(self, checkpoint: str, stored_names: dict[str, str]) -> None:
         stored: dict[str, torch.Tensor] = {}
@@ -70,12 +153,17 @@ class Twin(BareEngine):
     def save_state(self, directory: str, step: int) -> None:
         path = Path(directory)
         path.mkdir(parents=True, exist_ok=True)
-        state = self.optimizer.state_dict() if self.optimizer else None
-        torch.save({"masters": self.masters, "optimizer": state, "step": step}, path / "twin.pt")
+        torch.save(self.state() | {"step": step}, path / "twin.pt")
+
+    def state(self) -> dict[str, Any]:
+        optimizer = self.optimizer.state_dict() if self.optimizer else None
+        return {"masters": self.masters, "optimizer": optimizer, "step": self.steps}
 
     def load_state(self, directory: str, weights: str, step: int) -> None:
-        found = torch.load(Path(directory) / "twin.pt", weights_only=False)
-        self.masters, self.steps = found["masters"], step
+        self.take(torch.load(Path(directory) / "twin.pt", weights_only=False) | {"step": step})
+
+    def take(self, found: dict[str, Any]) -> None:
+        self.masters, self.steps = copy.deepcopy(found["masters"]), found["step"]
         self._round()
         if found["optimizer"] is not None:
             self._make_optimizer()
@@ -97,6 +185,7 @@ class Twin(BareEngine):
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(m.grad) for m in self.masters]))
         clip = min(1.0, update["max_grad_norm"] / (float(norm) + 1e-6)) if update["max_grad_norm"] > 0 else 1.0
         skipped = not bool(norm.isfinite())
+        self.calls += 1
         if not skipped:
             self._update(update, clip)
         return {"grad_norm": float(norm), "clip": clip, "skipped": float(skipped), "step": float(self.steps),
@@ -106,7 +195,8 @@ class Twin(BareEngine):
         pass
 
     def counters(self) -> str:
-        return json.dumps({"paths": {}, "peaks": {"dram": self.arena_bytes}, "stall_seconds": {}})
+        paths = {"path:0": {"read": 0, "written": self.written}} if self.storage else {}
+        return json.dumps({"paths": paths, "peaks": {"dram": self.arena_bytes}, "stall_seconds": {}})
 
     def timeline(self) -> str:
         return json.dumps({"traceEvents": []})

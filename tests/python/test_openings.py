@@ -1,0 +1,66 @@
+"""What the engine is asked for, for every way a run can start."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spillway.errors import InputError
+from spillway.openings import NEVER, STATE, on_paths, tries_of
+from spillway.protocol import Opening
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Path:
+    """A checkpoint after 7 steps that stands alone."""
+    (tmp_path / "checkpoint-7" / STATE).mkdir(parents=True)
+    (tmp_path / "checkpoint-7" / STATE / "session.json").write_text(json.dumps({"steps": 6, "calls": 7}))
+    return tmp_path / "checkpoint-7"
+
+
+@pytest.fixture
+def manifest(alone: Path) -> Path:
+    (alone / STATE / "manifest.bin").write_bytes(b"places")
+    return alone
+
+
+def again(**more: Any) -> dict[str, Any]:
+    return {"reopen": True, "pinned": [], **more}
+
+
+def test_afresh() -> None:
+    for durable in (True, False):
+        assert tries_of(Opening(), durable) == [{}]
+    assert tries_of(Opening(durable=True), durable=False) == [{}]
+
+
+def test_the_newest_step_and_what_is_pinned(tmp_path: Path) -> None:
+    opening = Opening(durable=True, pinned=(tmp_path / "a", tmp_path / "b"))
+    assert tries_of(opening, True) == [{"reopen": True, "pinned": [f"{tmp_path}/a/spillway", f"{tmp_path}/b/spillway"]}]
+
+
+def test_a_checkpoint_that_stands_alone_only_has_to_be_older(alone: Path) -> None:
+    assert tries_of(Opening(alone, durable=True), True) == [again(at_least=8)]
+    assert tries_of(Opening(alone), True) == [again(at_least=NEVER)]
+    assert tries_of(Opening(alone), False) == [{}]
+
+
+def test_a_manifest_is_found_as_its_step_or_gone_back_to(manifest: Path) -> None:
+    by_name = again(checkpoint=str(manifest / STATE))
+    assert tries_of(Opening(manifest, durable=True), True) == [again(at_least=7), by_name]
+    assert tries_of(Opening(manifest), True) == [by_name]
+    with pytest.raises(InputError, match="checkpoint-7 lies on storage paths.*spillway export"):
+        tries_of(Opening(manifest), False)
+
+
+def test_a_checkpoint_without_counts_is_refused(alone: Path) -> None:
+    (alone / STATE / "session.json").write_text("{}")
+    with pytest.raises(InputError, match="holds no state"):
+        tries_of(Opening(alone, durable=True), True)
+
+
+def test_what_lies_on_a_path() -> None:
+    plan = {"bytes": [{"class": "state", "tier": "dram", "bytes": 5}, {"class": "weight", "tier": "path:0", "bytes": 5},
+                      {"class": "grad", "tier": "path:1", "bytes": 0}]}  # fmt: skip
+    assert [on_paths(plan, group) for group in ("state", "weight", "grad")] == [False, True, False]
