@@ -95,6 +95,7 @@ SuperblockPair read_superblocks(const sys::File& file) {
     const bool one_valid = state == SuperblockState::valid || pair.state == SuperblockState::valid;
     if (one_valid && copy == 0 && state != pair.state) {
       const Bytes bad = state == SuperblockState::valid ? kSuperblockOffsets[1] : offset;
+      pair.damaged = bad;
       pair.damage = text("the copy of its superblock at byte ", bad, " is damaged, the other one was used");
     }
     if (state < pair.state) continue;

@@ -57,6 +57,7 @@ struct SuperblockPair {
   Superblock superblock;  ///< of the first valid copy, or as `decode` says
   SuperblockState state = SuperblockState::foreign;
   std::string damage;  ///< which copy is not valid although the other is; empty otherwise
+  Bytes damaged = 0;   ///< where that copy lies
 };
 
 [[nodiscard]] SuperblockPair read_superblocks(const sys::File& file);
