@@ -1,18 +1,14 @@
 #include "spillway/storage/raw_device.h"
 
-#include <array>
 #include <cerrno>
-#include <cstring>
 #include <string>
-#include <string_view>
 
 #include "spillway/base/error.h"
+#include "spillway/storage/superblock.h"
 #include "spillway/sys/block_device.h"
 
 namespace spillway::storage {
 namespace {
-
-constexpr std::string_view kVolumeMagic = "SPILLWAY";
 
 [[noreturn]] void refuse(const std::filesystem::path& path, const std::string& why, const std::string& advice,
                          int errno_value = 0) {
@@ -38,10 +34,7 @@ sys::File open_alone(const std::filesystem::path& path) {
 }
 
 bool begins_with_volume(const std::filesystem::path& path) {
-  const sys::File device(path);
-  std::array<std::byte, kVolumeMagic.size()> first{};
-  device.read(first, 0);
-  return std::memcmp(first.data(), kVolumeMagic.data(), first.size()) == 0;
+  return read_superblocks(sys::File(path)).state != SuperblockState::foreign;
 }
 
 }  // namespace
