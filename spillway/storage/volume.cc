@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <system_error>
 #include <utility>
 
 #include "spillway/base/error.h"
+#include "spillway/storage/lock.h"
 #include "spillway/storage/preparation.h"
 #include "spillway/storage/raw_device.h"
 #include "spillway/storage/refusal.h"
@@ -16,6 +18,9 @@ namespace spillway::storage {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr auto kPatience = std::chrono::seconds(1);
+constexpr auto kDevicePatience = std::chrono::seconds(5);  // its user was asked for before
 
 void require_directory(const fs::path& directory) {
   std::error_code failure;
@@ -103,7 +108,7 @@ class Draft {
  public:
   Draft(fs::path path, bool direct)
       : path_(std::move(path)), file_(path_, {.write = true, .create = true, .direct = direct}) {
-    if (!file_.lock()) refuse_busy(path_);
+    if (!lock_within(file_, kPatience)) refuse_busy(path_);
     mine_ = true;
   }
   ~Draft() {
@@ -172,7 +177,7 @@ sys::File Volume::open_existing() {
   if (!fs::is_regular_file(path_, ignored)) refuse(path_, "is not a regular file", "move it away");
   probe_ = probe_file(path_);
   sys::File file(path_, {.write = true, .direct = probe_.direct});
-  if (!file.lock()) refuse_busy(path_);
+  if (!lock_within(file, kPatience)) refuse_busy(path_);
   return file;
 }
 
@@ -212,6 +217,9 @@ void Volume::open_on_device(const VolumeOptions& asked) {
   claim_ = open_block_device(path_, asked.erase && !asked.reopen);
   probe_ = storage::probe(path_);
   sys::File device(path_, {.write = true, .direct = probe_.direct});
+  if (!lock_within(device, kDevicePatience)) {
+    refuse(path_, "is locked by another program", "end that program, or name another device");
+  }
   asked.reopen ? reopen(std::move(device), options) : take(std::move(device), options);
 }
 

@@ -69,7 +69,8 @@ class Volume {
   Bytes metadata_;
   std::string notice_;
   Probe probe_;
-  /// Of a device: what keeps others out. The ring has another, for the kernel may hold that a moment longer than we do.
+  /// Of a device: what keeps others out until we close it. `file_` is another, for the kernel may hold the one that a
+  /// ring has a moment longer; its lock outlives us by what is in flight when we are killed.
   sys::File claim_;
   sys::File file_;
 };

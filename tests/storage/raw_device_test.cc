@@ -83,6 +83,14 @@ TEST_F(RawDeviceTest, OneThatAnotherRunHasIsRefused) {
   EXPECT_ERROR(std::ignore = open_block_device(loop_.path(), true), ErrorCode::bad_input, "another program uses it");
 }
 
+TEST_F(RawDeviceTest, OneCopyOfASuperblockIsAVolume) {
+  write("SPILLWAY", 512 * KiB);
+  std::ignore = open_block_device(loop_.path(), false);
+  write("SPILLWAY", 512 * KiB + 8);
+  write(std::string_view("\0", 1), 512 * KiB);
+  EXPECT_ERROR(std::ignore = open_block_device(loop_.path(), false), ErrorCode::bad_input, "data of an unknown kind");
+}
+
 TEST_F(RawDeviceTest, ADirectoryIsNoDevice) {
   EXPECT_ERROR(std::ignore = open_block_device(directory_.path(), false), ErrorCode::bad_input,
                "is not a block device");
