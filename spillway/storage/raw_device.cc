@@ -18,6 +18,10 @@ namespace {
 
 void require_usable(const std::filesystem::path& path) {
   const sys::BlockDevice device = sys::examine_block_device(path);
+  if (device.logical_block > sys::kDirectAlignment) {
+    refuse(path, text("its blocks have ", human(device.logical_block), ", more than ", human(sys::kDirectAlignment)),
+           "name another device, or a directory of a file system on it");
+  }
   if (device.read_only) refuse(path, "it is read-only", "name another device");
   const std::string use = sys::use_of_device(path);
   if (!use.empty()) refuse(path, use, "free it, or name another device", EBUSY);

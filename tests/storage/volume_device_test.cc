@@ -242,6 +242,18 @@ TEST_F(VolumeDevice, ClosedItIsFreeAtOnce) {
   }
 }
 
+TEST_F(VolumeDevice, SharesItsDriveByItsNumber) {
+  const TemporaryDirectory table;
+  PathOptions path_options;
+  path_options.device = loop_.path();
+  path_options.share = ShareOptions{.directory = table.path()};
+  const Path path(path_options);
+  EXPECT_EQ(path.notice().find("sharing"), std::string::npos) << path.notice();
+  const sys::DeviceId id = sys::device_of(loop_.path());
+  const auto file = std::filesystem::directory_iterator(table.path())->path().filename().string();
+  EXPECT_TRUE(file.ends_with(text("-device-", id.major, "-", id.minor))) << file;
+}
+
 TEST_F(VolumeDevice, StateIsThereInTheNextLife) {
   const sys::Mapping memory(3 * MiB);
   PathOptions path_options;
