@@ -23,9 +23,9 @@ enum class Fate {
 
 /// Whether a call changes a file or a device.
 inline bool changes_files(std::uint64_t call) {
-  constexpr std::array<std::uint64_t, 9> kCalls = {SYS_pwrite64,  SYS_write,          SYS_fsync,
-                                                   SYS_fdatasync, SYS_fallocate,      SYS_ftruncate,
-                                                   SYS_truncate,  SYS_io_uring_enter, SYS_ioctl};
+  constexpr std::array<std::uint64_t, 10> kCalls = {SYS_pwrite64,  SYS_write,     SYS_fsync,    SYS_fdatasync,
+                                                    SYS_fallocate, SYS_ftruncate, SYS_truncate, SYS_io_uring_enter,
+                                                    SYS_ioctl,     SYS_rename};
   return std::ranges::find(kCalls, call) != kCalls.end();
 }
 
