@@ -1,26 +1,20 @@
 #include "spillway/engine.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "spillway/execute/executor.h"
-#include "spillway/execute/gradients.h"
 #include "spillway/execute/loss.h"
-#include "spillway/execute/rows.h"
-#include "spillway/execute/store.h"
-#include "spillway/execute/team.h"
-#include "spillway/execute/tiers.h"
+#include "spillway/execute/read_back.h"
+#include "spillway/execute/run.h"
 #include "spillway/execute/trace.h"
-#include "spillway/execute/updater.h"
-#include "spillway/kernels/adamw.h"
-#include "spillway/memory/arena.h"
 #include "spillway/state/checkpoint.h"
 #include "spillway/state/convert.h"
-#include "spillway/storage/path.h"
-#include "spillway/storage/pool.h"
+#include "spillway/storage/superblock.h"
 
 namespace spillway {
 namespace {
@@ -30,10 +24,19 @@ using plan::VisitKind;
 using state::BlockRole;
 using state::ComputeType;
 
-const plan::Budget& checked(const plan::Budget& budget, const StorageOptions& storage) {
-  if (budget.paths.size() == storage.directories.size()) return budget;
-  throw Error(ErrorCode::bad_input, text("the budget names ", budget.paths.size(), " storage paths, the settings ",
-                                         storage.directories.size(), " directories"));
+/// The budget with what each volume takes for itself.
+plan::Budget checked(const plan::Description& description, const state::Layout& layout, const Settings& settings) {
+  auto out = settings.budget;
+  const auto paths = settings.storage.directories.size();
+  if (out.paths.size() != paths) {
+    throw Error(ErrorCode::bad_input,
+                text("the budget names ", out.paths.size(), " storage paths, the settings ", paths, " directories"));
+  }
+  if (paths == 0) return out;
+  const auto spec = execute::journal_spec(description, layout, plan::Durability::step, settings.run, paths);
+  out.superblock = storage::kSuperblockExtent;
+  out.records = storage::MetadataLayout(spec).bytes();
+  return out;
 }
 
 std::size_t find_block(const state::Layout& layout, BlockRole role) {
@@ -43,19 +46,17 @@ std::size_t find_block(const state::Layout& layout, BlockRole role) {
   return kNone;
 }
 
-/// What exists between start() and close().
-struct Running {
-  memory::Arena arena;
-  std::vector<std::unique_ptr<storage::Path>> paths;
-  std::unique_ptr<storage::Pool> pool;
-  std::unique_ptr<execute::Store> store;
-  std::unique_ptr<execute::Team> team;
-  std::unique_ptr<execute::EmbeddingRows> rows;
-  std::unique_ptr<execute::Updater> updater;
-  std::unique_ptr<execute::Gradients> gradients;
-  std::unique_ptr<execute::Tiers> tiers;
-  std::unique_ptr<execute::Executor> executor;
-};
+Recovery told(const execute::Found& found) {
+  return {.found = found.found,
+          .step = found.step,
+          .updates = found.updates,
+          .payload = found.payload,
+          .chunks = found.chunks,
+          .replayed = found.replayed,
+          .replayed_steps = found.steps,
+          .seconds = found.seconds,
+          .damage = found.damage};
+}
 
 /// The tiers as the state room sees them: whole chunks in and out.
 class TierStore : public state::ChunkStore {
@@ -78,53 +79,73 @@ class Engine::Impl {
       : description_(std::move(description)),
         settings_(std::move(settings)),
         layout_(description_.blocks, description_.chunk_elements),
-        budget_(checked(settings_.budget, settings_.storage)),
+        budget_(checked(description_, layout_, settings_)),
         plan_(plan::make_plan(description_, layout_, budget_, settings_.rates)),
         embedding_(find_block(layout_, BlockRole::embedding)) {}
 
-  ~Impl() { close(); }
-
-  void start() {
-    auto run = std::make_unique<Running>();
-    const auto& schedule = plan_.schedule;
-    for (std::size_t p = 0; p < budget_.paths.size(); ++p) run->paths.push_back(open_path(p));
-    run->arena = memory::Arena(plan_.arena);
-    for (const auto& path : run->paths) path->register_memory(run->arena.span());
-    if (plan_.path_bytes > 0) {
-      run->pool = std::make_unique<storage::Pool>(members(run->paths));
-      run->store = std::make_unique<execute::Store>(plan_, description_, layout_, *run->pool);
+  ~Impl() {
+    try {
+      close();
+    } catch (...) {  // what must not be lost is closed by close()
     }
-    run->team = std::make_unique<execute::Team>(std::max(1U, settings_.threads));
-    auto* arena = run->arena.data();
-    if (embedding_ != kNone) {
-      run->rows = std::make_unique<execute::EmbeddingRows>(layout_, embedding_, description_.type,
-                                                           description_.tied_head, description_.tokens);
-      run->rows->place(reinterpret_cast<float*>(arena + schedule.buffers[schedule.row_sums].offset),
-                       arena + schedule.buffers[schedule.rows].offset);
-    }
-    run->updater = std::make_unique<execute::Updater>(schedule, layout_, description_.type, arena, run->rows.get());
-    run->gradients =
-        std::make_unique<execute::Gradients>(schedule, layout_, description_.type, arena, run->rows.get(), *run->team);
-    run->tiers = std::make_unique<execute::Tiers>(plan_, layout_, description_.type, arena, run->store.get());
-    run->executor = std::make_unique<execute::Executor>(schedule, arena, run->store.get(), *run->updater);
-    running_ = std::move(run);
-    filled_.assign(layout_.chunks().size(), false);
-    edited_ = kNone;
-    pending_ = false;
-    steps_ = 0;
   }
 
-  void close() { running_.reset(); }
+  Recovery start(const Opening& opening) {
+    read_back_.reset();
+    running_.reset();
+    running_ = std::make_unique<execute::Run>(
+        run_plan(), volumes(), settings_.threads,
+        execute::Opening{opening.reopen, opening.at_least, opening.checkpoint, opening.pinned});
+    const auto& found = running_->found();
+    filled_.assign(layout_.chunks().size(), found.found);
+    edited_ = kNone;
+    pending_ = false;
+    steps_ = found.updates;
+    step_ = found.step;
+    applied_ = found.applied;
+    committed_ = found.found;
+    return told(found);
+  }
 
-  Running& running() const {
+  Recovery read_back(const std::optional<std::filesystem::path>& checkpoint) {
+    read_back_ = std::make_unique<execute::ReadBack>(run_plan(), volumes(), settings_.threads, checkpoint);
+    return told(read_back_->found());
+  }
+
+  [[nodiscard]] Verification verify(const std::vector<std::filesystem::path>& pinned) const {
+    const auto verified = execute::verify(run_plan(), volumes(), pinned);
+    Verification out{.bytes = verified.bytes, .step = verified.step, .damage = {}};
+    for (const auto& it : verified.damage) {
+      out.damage.push_back({text("path:", it.path), it.file, it.offset, it.bytes, it.what});
+    }
+    return out;
+  }
+
+  void close() {
+    read_back_.reset();
+    if (!running_) return;
+    const auto run = std::move(running_);
+    run->wait_durable();
+  }
+
+  execute::Run& running() const {
     if (!running_) throw Error(ErrorCode::bad_input, "the engine is not started; call start() first");
     return *running_;
+  }
+
+  [[nodiscard]] bool durable() const noexcept { return plan_.durability != plan::Durability::none; }
+  [[nodiscard]] execute::RunPlan run_plan() const {
+    return {description_, layout_, budget_, settings_.rates, plan_};
+  }
+  [[nodiscard]] execute::VolumeSettings volumes() const {
+    return {settings_.storage.directories, settings_.storage.overwrite, settings_.storage.keep, settings_.run,
+            settings_.storage.ring};
   }
 
   // ---- state ----
 
   /// Between steps, the bytes above what is resident are free: room for one chunk.
-  std::span<std::byte> scratch() const { return running().arena.span().subspan(plan_.resident); }
+  std::span<std::byte> scratch() const { return running().scratch(); }
 
   state::ChunkStream stream(state::ChunkStore& store) const { return {layout_, description_.type, store, scratch()}; }
 
@@ -149,15 +170,22 @@ class Engine::Impl {
       std::memset(memory.weight, 0, layout_.chunks()[chunk].elements * (bytes.weight + bytes.state));
     }
     edited_ = chunk;
+    changed_ = !filled_[chunk];
     return memory;
   }
 
   void put_back() {
     if (edited_ == kNone) return;
     const auto memory = chunk_memory(edited_);
-    running().tiers->store(edited_, memory.weight, memory.state);
+    if (changed_) running().tiers->store(edited_, memory.weight, memory.state);
     filled_[edited_] = true;
     edited_ = kNone;
+  }
+
+  /// What is loaded is part of the first commit.
+  void check_loading() const {
+    if (!running().books || !committed_) return;
+    throw Error(ErrorCode::bad_input, "this run is durable and has begun; weights and states change by steps alone");
   }
 
   /// What was never stored is zero.
@@ -172,6 +200,7 @@ class Engine::Impl {
   }
 
   void load_weights(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& names) {
+    check_loading();
     settle_updates();
     edited_ = kNone;
     const state::SafetensorsReader reader(checkpoint);
@@ -203,9 +232,11 @@ class Engine::Impl {
   }
 
   void store_tensor(std::size_t tensor, std::uint64_t first, std::span<const float> values) {
+    check_loading();
     settle_updates();
     for_parts(tensor, first, values.size(), [&](const state::Span& span, std::size_t c) {
       const auto memory = edit(c);
+      changed_ = true;
       const auto fields =
           state::chunk_fields(description_.type, layout_.chunks()[c].elements, memory.weight, memory.state);
       state::to_chunk(values.subspan(span.tensor_first - first, span.elements), fields, span.chunk_first);
@@ -223,18 +254,21 @@ class Engine::Impl {
   }
 
   void save_weights(const std::filesystem::path& directory, Bytes max_shard) {
+    if (read_back_) return state::save_weights(read_back_->stream(), directory, {.max_shard = max_shard});
     settle();
     TierStore store(*running().tiers);
     state::save_weights(stream(store), directory, {.max_shard = max_shard});
   }
 
   void save_state(const std::filesystem::path& directory) {
+    if (read_back_) return state::save_state(read_back_->stream(), directory);
     settle();
     TierStore store(*running().tiers);
     state::save_state(stream(store), directory);
   }
 
   void load_state(const std::filesystem::path& directory, const std::filesystem::path& weights, std::int64_t step) {
+    check_loading();
     settle_updates();
     edited_ = kNone;
     TierStore store(*running().tiers);
@@ -252,15 +286,23 @@ class Engine::Impl {
     check_step(begin, tokens);
     if (!begin.training) settle();
     fill_rest();
+    if (!committed_ && (begin.training || pending_)) commit({});
     if (run.rows) run.rows->begin(begin.ids);
     started_ = run.executor->now();
     stalled_before_ = stalled();
     training_ = begin.training;
     if (pending_) run.updater->set(update_);
     run.gradients->begin(begin.counts.size());
-    const bool update = pending_;
+    begin_instance({.visits = true, .backward = begin.training});
+  }
+
+  void begin_instance(execute::Mode mode) {
+    mode.update = pending_;
+    mode.updated = applied_;
+    mode.updates = static_cast<std::uint64_t>(steps_);
+    mode.step = step_ + 1;
     pending_ = false;
-    run.executor->begin({.update = update, .visits = true, .backward = begin.training});
+    running().executor->begin(mode);
   }
 
   void check_step(const StepBegin& begin, std::uint64_t tokens) const {
@@ -343,8 +385,12 @@ class Engine::Impl {
       clip = std::min(1.0F, static_cast<float>(update.max_grad_norm) / (static_cast<float>(out.grad_norm) + 1e-6F));
     }
     out.clip = clip;
+    ++step_;
+    committed_ = false;
+    skipped_ = out.skipped;
     if (out.skipped) return;
     ++steps_;
+    applied_ = step_;
     update_ = {.learning_rate = update.learning_rate,
                .beta1 = update.beta1,
                .beta2 = update.beta2,
@@ -364,12 +410,62 @@ class Engine::Impl {
   void settle_updates() {
     auto& run = running();
     if (pending_) {
+      if (!committed_) commit({});  // an image is kept beside the one before until its step is durable
       run.updater->set(update_);
-      pending_ = false;
-      run.executor->begin({.update = true, .visits = false, .backward = false});
+      begin_instance({.visits = false, .backward = false});
       if (run.executor->next() != nullptr) throw Error(ErrorCode::internal, "a flush has visits");
     }
     run.executor->drain();
+  }
+
+  // ---- durability ----
+
+  void commit(std::string_view payload) {
+    auto& run = running();
+    committed_ = true;
+    if (!run.books) return;
+    if (!run.store->sealed(0, 0)) begin_books();  // the first of a run: everything is written
+    auto fields = update_;
+    fields.step = steps_;
+    run.commit(step_, skipped_, fields, payload);
+  }
+
+  /// Images of what was loaded are what every later step is replayed from.
+  void begin_books() {
+    settle();
+    if (plan_.durability == plan::Durability::step) running().seal(step_);
+  }
+
+  void set_step(std::uint64_t step) {
+    check_loading();
+    step_ = applied_ = step;
+  }
+
+  void save_manifest(const std::filesystem::path& directory) {
+    auto& run = running();
+    if (!run.books) {
+      throw Error(ErrorCode::bad_input, "this run keeps nothing on storage paths that a manifest could name; its "
+                                        "checkpoints stand alone (save_state)");
+    }
+    if (!committed_) commit({});
+    settle();
+    const auto bytes = run.checkpoint(applied_);
+    std::ofstream out(directory / execute::kManifestName, std::ios::binary);
+    out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    out.close();
+    if (out) return;
+    run.release(bytes);
+    throw Error(ErrorCode::io, text((directory / execute::kManifestName).string(), " cannot be written"), errno,
+                directory.string());
+  }
+
+  void release_manifest(std::span<const std::byte> manifest) {
+    if (running().books) running().release(manifest);
+  }
+
+  void flush() {
+    settle();
+    if (running().books) running().wait_durable();
   }
 
   // ---- telling ----
@@ -426,31 +522,6 @@ class Engine::Impl {
   const plan::Plan plan_;
 
  private:
-  std::unique_ptr<storage::Path> open_path(std::size_t number) const {
-    storage::PathOptions options;
-    options.name = std::to_string(number);
-    options.directory = settings_.storage.directories[number];
-    options.capacity = plan_.volumes[number];
-    options.run = settings_.run;
-    options.overwrite = settings_.storage.overwrite;
-    options.share.emplace();
-    auto path = std::make_unique<storage::Path>(options);
-    if (!settings_.storage.keep) path->remove_on_close();
-    return path;
-  }
-
-  std::vector<storage::PoolPath> members(const std::vector<std::unique_ptr<storage::Path>>& paths) const {
-    std::vector<storage::PoolPath> out;
-    for (std::size_t p = 0; p < paths.size(); ++p) {
-      const auto rates = p < settings_.rates.paths.size() ? settings_.rates.paths[p] : plan::PathRates{};
-      out.push_back({.path = paths[p].get(),
-                     .capacity = plan_.volumes[p],
-                     .expected = {.read = rates.read, .write = rates.write},
-                     .name = std::to_string(p)});
-    }
-    return out;
-  }
-
   std::byte* at(plan::Index buffer) const {
     return buffer == kNone ? nullptr : running_->arena.data() + plan_.schedule.buffers[buffer].offset;
   }
@@ -500,14 +571,20 @@ class Engine::Impl {
   }
 
   const std::size_t embedding_;
-  std::unique_ptr<Running> running_;
+  std::unique_ptr<execute::Run> running_;
+  std::unique_ptr<execute::ReadBack> read_back_;
   const plan::Visit* open_ = nullptr;
   std::vector<bool> filled_;    ///< by chunk: something was stored
-  std::size_t edited_ = kNone;  ///< chunk in scratch memory whose changes are not on its tier
+  std::size_t edited_ = kNone;  ///< chunk in scratch memory
+  bool changed_ = false;        ///< its changes are not on its tier
   bool training_ = false;
   bool pending_ = false;       ///< an update waits for the next step
   kernels::AdamWStep update_;  ///< what it applies
   std::int64_t steps_ = 0;     ///< optimizer steps decided so far
+  std::uint64_t step_ = 0;     ///< training steps ended so far, skipped ones included
+  std::uint64_t applied_ = 0;  ///< the last of them that was not skipped
+  bool skipped_ = false;       ///< the last of them was
+  bool committed_ = false;     ///< the last of them, or what was loaded before the first
   double started_ = 0, stalled_before_ = 0;
 };
 
@@ -524,8 +601,14 @@ std::string Engine::plan_json() const {
 const state::Layout& Engine::layout() const {
   return impl_->layout_;
 }
-void Engine::start() {
-  impl_->start();
+Recovery Engine::start(const Opening& opening) {
+  return impl_->start(opening);
+}
+Recovery Engine::read_back(const std::optional<std::filesystem::path>& checkpoint) {
+  return impl_->read_back(checkpoint);
+}
+Verification Engine::verify(const std::vector<std::filesystem::path>& pinned) const {
+  return impl_->verify(pinned);
 }
 void Engine::close() {
   impl_->close();
@@ -578,7 +661,19 @@ StepResult Engine::end_step(const StepUpdate& update) {
   return impl_->end_step(update);
 }
 void Engine::flush() {
-  impl_->settle();
+  impl_->flush();
+}
+void Engine::commit(std::string_view payload) {
+  impl_->commit(payload);
+}
+void Engine::set_step(std::uint64_t step) {
+  impl_->set_step(step);
+}
+void Engine::save_manifest(const std::filesystem::path& directory) {
+  impl_->save_manifest(directory);
+}
+void Engine::release_manifest(std::span<const std::byte> manifest) {
+  impl_->release_manifest(manifest);
 }
 void Engine::loss_stats(std::byte* logits, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
                         const std::int64_t* labels, float* maximum, float* sum, float* gold) {

@@ -23,12 +23,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "spillway/base/error.h"
 #include "spillway/plan/description.h"
 #include "spillway/plan/planner.h"
 #include "spillway/state/layout.h"
+#include "spillway/sys/ring.h"
 
 namespace spillway {
 
@@ -36,6 +38,7 @@ struct StorageOptions {
   std::vector<std::filesystem::path> directories;  ///< as in plan::Budget::paths; must exist, each gets a volume
   bool overwrite = false;                          ///< replace volumes that belong to another run
   bool keep = false;                               ///< leave the volumes behind when the engine closes
+  sys::RingFactory ring = {};                      ///< for tests: how the paths move bytes; empty: the machine's best
 };
 
 struct Settings {
@@ -45,6 +48,41 @@ struct Settings {
   std::string run = "spillway";  ///< identity of the run, written into the volumes
   unsigned threads = 1;          ///< threads of compute kernels (loss, gradients), the caller included
   bool trace = false;            ///< keep the tasks' times for timeline()
+};
+
+/// What a run is started from. By default anew.
+struct Opening {
+  bool reopen = false;         ///< keep what the volumes hold, and go on from the newest durable step if there is one
+  std::uint64_t at_least = 0;  ///< a durable step before this one does not count
+  std::optional<std::filesystem::path> checkpoint;  ///< directory that save_manifest() filled: go back to it
+  std::vector<std::filesystem::path> pinned;        ///< every such directory that exists: what they name is kept
+};
+
+/// What was there.
+struct Recovery {
+  bool found = false;               ///< weights and states are those of `step`; else they are to be loaded
+  std::uint64_t step = 0;           ///< training steps done, skipped ones included
+  std::int64_t updates = 0;         ///< of them, those that were not skipped
+  std::string payload;              ///< what commit() was given for it
+  std::size_t chunks = 0;           ///< of the model
+  std::size_t replayed = 0;         ///< of them, updated again from their gradients
+  std::size_t replayed_steps = 0;   ///< updates of one chunk done again, at most
+  double seconds = 0;               ///< that start() took
+  std::vector<std::string> damage;  ///< records that were not whole, where others were
+};
+
+/// What verify() tells of bytes that are not those that were written.
+struct Damage {
+  std::string path;  ///< "path:0"
+  std::filesystem::path file;
+  Bytes offset = 0, bytes = 0;  ///< in the file
+  std::string what;             ///< "exp_avg of model.layers.3.mlp.up_proj.weight (chunk 17) of step 12"
+};
+
+struct Verification {
+  Bytes bytes = 0;                    ///< read
+  std::optional<std::uint64_t> step;  ///< the newest durable one
+  std::vector<Damage> damage;
 };
 
 /// One block's turn. Pointers are into the engine's memory and valid until end_visit(); null where there is none.
@@ -94,9 +132,15 @@ class Engine {
   [[nodiscard]] std::string plan_json() const;
   [[nodiscard]] const state::Layout& layout() const;
 
-  /// Maps the arena, creates the volumes, starts the lanes. All weights and moments are zero.
-  void start();
-  /// Waits for the lanes and gives everything back. Called by the destructor, too.
+  /// Maps the arena, opens the volumes, starts the lanes. When nothing was found all weights and moments are zero.
+  Recovery start(const Opening& opening = {});
+  /// Instead of start(): opens the volumes for reading only, for save_weights() and save_state() of the newest durable
+  /// step, or of the checkpoint in that directory.
+  Recovery read_back(const std::optional<std::filesystem::path>& checkpoint);
+  /// Instead of start(): reads every byte that counts, those of the checkpoints in `pinned`, too.
+  [[nodiscard]] Verification verify(const std::vector<std::filesystem::path>& pinned) const;
+  /// Waits for the lanes, and until what was committed is durable, and gives everything back. Called by the destructor,
+  /// too, which swallows errors.
   void close();
   /// The DRAM arena; after start().
   [[nodiscard]] std::span<std::byte> memory() const;
@@ -129,8 +173,22 @@ class Engine {
   /// embedding_backward visit: d loss / d embedding output [tokens, columns].
   void embedding_backward(const std::byte* values);
   StepResult end_step(const StepUpdate& update);
-  /// Waits until every pending update is done and on its tier.
+  /// Waits until every pending update is done and on its tier, and every committed step is durable.
   void flush();
+
+  // ---- durability (docs/decisions/0001-durable-storage.md); nothing of it does anything when plan().durability is none
+
+  /// The step just ended, or what was loaded before the first one, becomes durable as soon as all it needs is on the
+  /// drives, together with `payload`. Does not wait for that, but for the commit before. When it was not called, whatever
+  /// needs the step's updates does so. Between commits of a durable run nothing may be stored but by steps.
+  void commit(std::string_view payload = {});
+  /// Before the first commit: number of the step that was loaded; commits count from there. Default 0.
+  void set_step(std::uint64_t step);
+  /// The state after the last step as directory/manifest.bin: it stays on the paths until release_manifest(). Good only
+  /// with the volumes.
+  void save_manifest(const std::filesystem::path& directory);
+  /// The manifest with these bytes is gone for good.
+  void release_manifest(std::span<const std::byte> manifest);
 
   // ---- kernels of the loss, over the engine's threads ----
 

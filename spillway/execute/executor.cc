@@ -24,6 +24,8 @@ Field field_of(TaskKind kind) {
     case TaskKind::read_grad:
     case TaskKind::write_grad:
       return Field::grad;
+    case TaskKind::write_rows:
+      return Field::rows;
     default:
       return Field::activation;
   }
@@ -71,7 +73,7 @@ double Executor::now() const {
 bool Executor::runs(const Mode& mode, const Task& task) const {
   switch (task.phase) {
     case Phase::update:
-      return mode.update;
+      return mode.update && mode.updates % task.every == task.turn;
     case Phase::forward:  // the weights are needed by the update, too
       return mode.visits || (mode.update && task.kind == TaskKind::read_weight);
     case Phase::head_loss:
@@ -264,12 +266,16 @@ void Executor::throw_failure() {
 void Executor::launch(std::vector<Start>& transfers) {
   for (const auto& start : transfers) {
     const auto& task = schedule_.tasks[start.task];
+    const auto& mode = bank(start.instance).mode;
+    const bool updates = task.phase == Phase::update;
     try {
       store_->start({.direction = task.lane == Lane::read ? storage::Direction::read : storage::Direction::write,
                      .field = field_of(task.kind),
                      .subject = task.subject,
                      .memory = arena_ + schedule_.buffers[task.buffer].offset + task.buffer_offset,
                      .bytes = task.bytes,
+                     .version = updates ? mode.updated : mode.step,
+                     .image = updates && schedule_.makes_image(task.subject, mode.updates),
                      .deadline = start.instance * schedule_.positions + task.deadline,
                      .done = &Executor::transfer_done,
                      .context = this,

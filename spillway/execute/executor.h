@@ -31,11 +31,14 @@ class UpdateWork {
   virtual void run(plan::Index chunk, std::size_t tile) = 0;
 };
 
-/// Which phases an instance runs.
+/// Which phases an instance runs, and of what its transfers are.
 struct Mode {
   bool update = false;  ///< updates are pending
   bool visits = true;   ///< forward and head_loss
   bool backward = true;
+  std::uint64_t updated = 0;  ///< the step whose updates are pending: version of weights and states
+  std::uint64_t updates = 0;  ///< count of updates, these included
+  std::uint64_t step = 0;     ///< this step: version of gradients
 };
 
 /// When a task ran, in seconds since the executor was made; 0, 0 = skipped.

@@ -16,6 +16,7 @@ constexpr std::size_t kRowsPerTile = 64;
 EmbeddingRows::EmbeddingRows(const state::Layout& layout, std::size_t block, state::ComputeType type, bool dense,
                              std::uint64_t tokens)
     : block_(block),
+      table_(layout.blocks()[block]),
       table_rows_(layout.blocks()[block].rows),
       columns_(layout.blocks()[block].columns),
       type_(type),
@@ -25,7 +26,6 @@ EmbeddingRows::EmbeddingRows(const state::Layout& layout, std::size_t block, sta
   order_.reserve(tokens);
   ids_.reserve(tokens);
   rows_.reserve(most);
-  pending_.reserve(most);
   first_.reserve(most + 1);
   norms_.resize(most);
 }
@@ -144,24 +144,43 @@ kernels::Norm EmbeddingRows::round(const std::byte* gradient, Team& team) {
           kernels::add(reinterpret_cast<const float*>(source), sum, columns_);
         }
       }
-      auto* out = rounded_ + row * columns_ * bytes;
+      auto* out = rounded_ + plan::rows_header(rows_.size()) + row * columns_ * bytes;
       norms_[row] = type_ == state::ComputeType::bf16
                         ? kernels::round_norm(sum, reinterpret_cast<std::uint16_t*>(out), columns_)
                         : kernels::copy_norm(sum, reinterpret_cast<float*>(out), columns_);
     }
   });
-  pending_ = rows_;
+  const auto count = static_cast<std::int64_t>(rows_.size());
+  std::memcpy(rounded_, &count, sizeof count);
+  std::memcpy(rounded_ + sizeof count, rows_.data(), rows_.size() * sizeof count);
   kernels::Norm total;
   for (std::size_t row = 0; row < rows_.size(); ++row) total.sum += norms_[row].sum;
   return total;
 }
 
 void EmbeddingRows::patch(const state::Chunk& chunk, std::byte* gradient) const {
-  const auto range = in_chunk(pending_, chunk);
-  const auto bytes = columns_ * state::field_bytes(type_).grad;
-  const auto base = static_cast<std::int64_t>(chunk.first / columns_);
-  for (auto row = range.begin; row < range.end; ++row) {
-    std::memcpy(gradient + static_cast<std::uint64_t>(pending_[row] - base) * bytes, rounded_ + row * bytes, bytes);
+  const auto most = std::min(table_rows_, tokens_);
+  patch_rows(table_, type_, chunk, gradient,
+             {rounded_, plan::rows_bytes(most, columns_, state::field_bytes(type_).grad)});
+}
+
+void patch_rows(const state::Block& table, state::ComputeType type, const state::Chunk& chunk, std::byte* gradient,
+                std::span<const std::byte> stored) {
+  std::uint64_t count = 0;
+  std::memcpy(&count, stored.data(), sizeof count);
+  const auto row = table.columns * state::field_bytes(type).grad;
+  const bool there = count <= table.rows && plan::rows_header(count) + count * row <= stored.size();
+  const auto ids = std::span(reinterpret_cast<const std::int64_t*>(stored.data() + sizeof count), there ? count : 0);
+  const bool known = ids.empty() || (ids.front() >= 0 && ids.back() < static_cast<std::int64_t>(table.rows));
+  if (!there || !std::ranges::is_sorted(ids) || !known) {
+    throw Error(ErrorCode::corrupt, "the stored gradient of the embedding names rows that it does not have");
+  }
+  const auto first = static_cast<std::int64_t>(chunk.first / table.columns);
+  const auto begin = std::ranges::lower_bound(ids, first);
+  const auto end = std::ranges::lower_bound(ids, first + static_cast<std::int64_t>(chunk.used / table.columns));
+  const auto* rows = stored.data() + plan::rows_header(count);
+  for (auto id = begin; id != end; ++id) {
+    std::memcpy(gradient + static_cast<std::uint64_t>(*id - first) * row, rows + (id - ids.begin()) * row, row);
   }
 }
 

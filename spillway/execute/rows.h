@@ -11,9 +11,15 @@
 
 #include "spillway/execute/team.h"
 #include "spillway/kernels/gradient.h"
+#include "spillway/plan/schedule.h"
 #include "spillway/state/layout.h"
 
 namespace spillway::execute {
+
+/// Puts the rows of `chunk` into its gradient. `stored` begins as the memory that EmbeddingRows::round fills. Throws
+/// Error(corrupt) when that cannot be of this table.
+void patch_rows(const state::Block& table, state::ComputeType type, const state::Chunk& chunk, std::byte* gradient,
+                std::span<const std::byte> stored);
 
 class EmbeddingRows {
  public:
@@ -21,11 +27,12 @@ class EmbeddingRows {
   EmbeddingRows(const state::Layout& layout, std::size_t block, state::ComputeType type, bool dense,
                 std::uint64_t tokens);
 
-  /// Tells where the fp32 sums and the rounded rows lie (min(rows, tokens) * columns elements each).
+  /// Tells where the fp32 sums lie (min(rows, tokens) * columns elements) and the rounded rows: count and ids, then the
+  /// rows (plan::rows_bytes).
   void place(float* sums, std::byte* rounded) noexcept;
 
-  /// Takes the ids of a step. Error(bad_input) names the first id outside the table. The rows of the step before stay
-  /// pending until round().
+  /// Takes the ids of a step. Error(bad_input) names the first id outside the table. The rounded rows of the step before
+  /// stay until round().
   void begin(std::span<const std::int64_t> ids);
 
   /// Copies the rows of all tokens whose id lies in `chunk` from `weights` to output [tokens, columns].
@@ -40,7 +47,7 @@ class EmbeddingRows {
   /// Adds d loss / d output [tokens, columns], rounds; returns the norm of the step's rows. They are pending from here.
   kernels::Norm round(const std::byte* gradient, Team& team);
 
-  /// Puts the pending rows of `chunk` into its gradient.
+  /// Puts the rounded rows of `chunk` into its gradient.
   void patch(const state::Chunk& chunk, std::byte* gradient) const;
 
   [[nodiscard]] std::size_t block() const noexcept { return block_; }
@@ -56,6 +63,7 @@ class EmbeddingRows {
   void keep_as(const state::Chunk& chunk, const T* gradient);
 
   const std::size_t block_;
+  const state::Block& table_;
   const std::uint64_t table_rows_, columns_;
   const state::ComputeType type_;
   const bool dense_;
@@ -64,7 +72,6 @@ class EmbeddingRows {
   std::vector<std::int64_t> ids_;      ///< of this step, by token
   std::vector<std::int64_t> rows_;     ///< distinct ids of this step, rising
   std::vector<std::uint32_t> first_;   ///< by row: its first token in order_; one more at the end
-  std::vector<std::int64_t> pending_;  ///< distinct ids whose rounded rows wait for the update
   std::vector<kernels::Norm> norms_;   ///< by row
   float* sums_ = nullptr;
   std::byte* rounded_ = nullptr;

@@ -1,15 +1,20 @@
 #include "spillway/execute/store.h"
 
+#include <algorithm>
+
 #include "spillway/base/error.h"
+#include "spillway/storage/waiter.h"
 
 namespace spillway::execute {
 namespace {
 
-constexpr const char* kFieldNames[] = {"weights", "residual and moments", "gradient", "activation"};
+constexpr const char* kFieldNames[] = {"weights", "residual and moments", "gradient"};
 
 std::size_t pieces_of(Bytes bytes) {
   return ceil_div(bytes, storage::kExtentAlignment);
 }
+
+}  // namespace
 
 std::string name_of(const state::Layout& layout, Field field, std::size_t chunk) {
   const auto& block = layout.blocks()[layout.chunks()[chunk].block];
@@ -21,55 +26,84 @@ std::string name_of(const state::Layout& layout, Field field, std::size_t chunk)
   return text(kFieldNames[static_cast<std::size_t>(field)], " of ", tensors, " (chunk ", chunk, ")");
 }
 
-}  // namespace
-
 Store::Store(const plan::Plan& plan, const plan::Description& description, const state::Layout& layout,
-             storage::Pool& pool)
-    : pool_(pool) {
+             storage::Pool& pool, Books* books)
+    : pool_(pool), books_(books), gradients_(description, layout) {
   const auto bytes = state::field_bytes(description.type);
-  const auto reserve = [&](Field field, std::size_t subject, Bytes size, std::string name) {
-    objects_[static_cast<std::size_t>(field)][subject] = {
-        .places = std::vector<storage::Place>(pieces_of(size)), .written = false, .name = std::move(name)};
-  };
+  const bool durable = books != nullptr, redo = durable && books->keeps_gradients();
   for (auto& field : objects_) field.resize(layout.chunks().size());
+  images_.resize(layout.chunks().size());
   for (std::size_t c = 0; c < layout.chunks().size(); ++c) {
     const auto elements = layout.chunks()[c].elements;
-    const auto add = [&](Field field, Bytes size) { reserve(field, c, size, name_of(layout, field, c)); };
-    if (!plan.residency.weight[c]) add(Field::weight, elements * bytes.weight);
-    if (!plan.residency.state[c]) add(Field::state, elements * bytes.state);
-    if (!plan.residency.grad[c] && plan::has_dense_grad(description, layout, static_cast<plan::Index>(c))) {
-      add(Field::grad, elements * bytes.grad);
+    const auto add_field = [&](Field field, Bytes size) { add(field, c, size, name_of(layout, field, c)); };
+    if (durable || !plan.residency.weight[c]) add_field(Field::weight, elements * bytes.weight);
+    if (durable || !plan.residency.state[c]) add_field(Field::state, elements * bytes.state);
+    if ((redo || !plan.residency.grad[c]) && plan::has_dense_grad(description, layout, static_cast<plan::Index>(c))) {
+      add_field(Field::grad, elements * bytes.grad);
     }
+  }
+  for (const auto& task : plan.schedule.tasks) {
+    if (task.kind != plan::TaskKind::write_rows) continue;
+    add(Field::rows, task.subject, task.bytes, text("gradient of the embedding's rows, part ", task.subject));
   }
   const auto& borders = plan.residency.activation;
   objects_[static_cast<std::size_t>(Field::activation)].resize(borders.size());
   const auto border = round_up(description.tokens * description.hidden * bytes.grad, storage::kTransferAlignment);
   for (std::size_t i = 0; i < borders.size(); ++i) {
-    if (!borders[i] && border > 0) reserve(Field::activation, i, border, text("input of layer ", i));
+    if (!borders[i] && border > 0) add(Field::activation, i, border, text("input of layer ", i));
   }
 }
 
+void Store::add(Field field, std::size_t subject, Bytes bytes, std::string name) {
+  auto& objects = objects_[static_cast<std::size_t>(field)];
+  if (objects.size() <= subject) objects.resize(subject + 1);
+  auto& object = objects[subject];
+  object.store = this;
+  object.field = field;
+  object.subject = subject;
+  object.places.resize(pieces_of(bytes));
+  object.name = std::move(name);
+}
+
+Store::Object& Store::object(Field field, std::size_t subject) {
+  return objects_[static_cast<std::size_t>(field)].at(subject);
+}
+
 storage::Pool::Request Store::request(const Transfer& transfer) {
-  auto& object = objects_[static_cast<std::size_t>(transfer.field)].at(transfer.subject);
-  if (object.places.size() != pieces_of(transfer.bytes)) {
+  auto& it = object(transfer.field, transfer.subject);
+  if (it.places.size() != pieces_of(transfer.bytes)) {
     throw Error(ErrorCode::internal,
-                text(transfer.bytes, " bytes of ", object.name, ", which has ", object.places.size(), " pieces"));
+                text(transfer.bytes, " bytes of ", it.name, ", which has ", it.places.size(), " pieces"));
   }
-  if (transfer.direction == storage::Direction::write) {
-    if (object.written) pool_.release(object.places);
-    object.written = true;
-  } else if (!object.written) {
-    throw Error(ErrorCode::internal, text(object.name, " is read before it was written"));
+  storage::Pool::Request out{.direction = transfer.direction,
+                             .memory = transfer.memory,
+                             .bytes = transfer.bytes,
+                             .places = it.places,
+                             .deadline = transfer.deadline,
+                             .done = transfer.done,
+                             .context = transfer.context,
+                             .token = transfer.token,
+                             .what = it.name};
+  if (transfer.direction == storage::Direction::read) {
+    if (!it.written) throw Error(ErrorCode::internal, text(it.name, " is read before it was written"));
+    return out;
   }
-  return {.direction = transfer.direction,
-          .memory = transfer.memory,
-          .bytes = transfer.bytes,
-          .places = object.places,
-          .deadline = transfer.deadline,
-          .done = transfer.done,
-          .context = transfer.context,
-          .token = transfer.token,
-          .what = object.name};
+  begin_write(it, transfer);
+  out.done = &Store::ended;
+  out.context = &it;
+  return out;
+}
+
+void Store::begin_write(Object& it, const Transfer& transfer) {
+  if (it.written && !it.kept) pool_.release(it.places);
+  it.written = true;
+  it.kept = false;
+  it.bytes = transfer.bytes;
+  it.version = transfer.version;
+  it.image = transfer.image;
+  it.done = transfer.done;
+  it.context = transfer.context;
+  it.token = transfer.token;
 }
 
 void Store::start(const Transfer& transfer) {
@@ -77,7 +111,100 @@ void Store::start(const Transfer& transfer) {
 }
 
 void Store::run(const Transfer& transfer) {
-  pool_.run(request(transfer));
+  storage::Waiter waiter;
+  auto waited = transfer;
+  waited.done = &storage::Waiter::done;
+  waited.context = &waiter;
+  start(waited);
+  waiter.wait();
+}
+
+void Store::ended(void* context, std::uint64_t /*token*/, const std::exception_ptr& error) noexcept {
+  auto& it = *static_cast<Object*>(context);
+  auto failure = error;
+  if (!failure && it.store->books_ != nullptr) {
+    try {
+      it.store->note(it);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  if (failure && it.store->books_ != nullptr) it.store->books_->give_up(failure);
+  it.done(it.context, it.token, failure);
+}
+
+/// A write has ended: the books are told when that makes something whole.
+void Store::note(Object& it) {
+  if (it.field == Field::grad || it.field == Field::rows) {
+    if (!books_->keeps_gradients()) return;
+    thread_local std::vector<storage::Piece> pieces;
+    pieces.clear();
+    append(it, 0, pieces);
+    it.kept = true;
+    const auto id = it.field == Field::grad ? gradients_.of_chunk(it.subject) : gradients_.of_rows(it.subject);
+    return books_->gradient_written(id, it.version, pieces);
+  }
+  if (!it.image || it.field == Field::activation) return;
+  auto& image = images_[it.subject];
+  {
+    const std::lock_guard lock(mutex_);
+    if (image.version != it.version) image.parts = 0;
+    image.version = it.version;
+    if (++image.parts < 2) return;
+  }
+  tell_image(it.subject, it.version);
+}
+
+void Store::append(const Object& it, std::uint32_t part, std::vector<storage::Piece>& pieces) const {
+  auto left = it.bytes;
+  for (const auto place : it.places) {
+    const auto bytes = std::min(left, storage::kExtentAlignment);
+    pieces.push_back(books_->piece(place, bytes, part));
+    left -= bytes;
+  }
+}
+
+void Store::tell_image(std::size_t chunk, std::uint64_t version) {
+  auto& image = images_[chunk];
+  auto& weight = object(Field::weight, chunk);
+  auto& state = object(Field::state, chunk);
+  image.pieces.clear();
+  append(weight, kWeightPart, image.pieces);
+  append(state, kStatePart, image.pieces);
+  weight.kept = state.kept = true;
+  image.told = version;
+  image.any = true;
+  books_->image_written(chunk, version, image.pieces);
+}
+
+bool Store::sealed(std::size_t chunk, std::uint64_t version) const {
+  return images_[chunk].any && images_[chunk].told >= version;
+}
+
+void Store::seal(std::size_t chunk, std::uint64_t version) {
+  if (!sealed(chunk, version)) tell_image(chunk, version);
+}
+
+void Store::adopt(const storage::StoredObject& stored) {
+  const auto take = [&](Field field, std::uint32_t part) {
+    auto& it = object(field, stored.object);
+    it.bytes = 0;
+    std::size_t next = 0;
+    for (const auto& piece : stored.pieces) {
+      if (piece.part != part || next == it.places.size()) continue;
+      it.places[next++] = piece.place;
+      it.bytes += piece.bytes;
+    }
+    if (next != it.places.size()) {
+      throw Error(ErrorCode::corrupt, text("the record of ", it.name, " names ", next, " pieces instead of ",
+                                           it.places.size()));
+    }
+    it.written = it.kept = true;
+  };
+  take(Field::weight, kWeightPart);
+  take(Field::state, kStatePart);
+  images_[stored.object].told = stored.version;
+  images_[stored.object].any = true;
 }
 
 }  // namespace spillway::execute

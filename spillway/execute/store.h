@@ -1,53 +1,110 @@
 // Field groups and border activations on the paths, by number, wherever the pool has put them last.
 //
-// A write takes new places and gives the old ones back first: nothing here survives the run, so what is about to be
-// replaced need not be kept.
+// A write takes new places. What it replaces is given back first when nothing here has to survive the run; what the
+// books of a durable run were told of is theirs until they release it.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <deque>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "spillway/execute/books.h"
 #include "spillway/plan/planner.h"
+#include "spillway/storage/manifest.h"
 #include "spillway/storage/pool.h"
 
 namespace spillway::execute {
 
-enum class Field : std::uint8_t { weight, state, grad, activation };
+/// `rows`: parts of the gradient of an embedding's rows.
+enum class Field : std::uint8_t { weight, state, grad, activation, rows };
+
+/// The parts of an image, in its record.
+inline constexpr std::uint32_t kWeightPart = 0, kStatePart = 1;
+
+/// "weights of model.layers.0.mlp.up_proj.weight to model.norm.weight (chunk 3)": for messages. Not of activations.
+[[nodiscard]] std::string name_of(const state::Layout& layout, Field field, std::size_t chunk);
 
 class Store {
  public:
   struct Transfer {
     storage::Direction direction = storage::Direction::read;
     Field field = Field::weight;
-    std::size_t subject = 0;  ///< chunk; border of activations
+    std::size_t subject = 0;  ///< chunk; border of activations; part of rows
     std::byte* memory = nullptr;
     Bytes bytes = 0;
+    std::uint64_t version = 0;  ///< of a write: the step that it is of
+    bool image = false;         ///< of a write of weight or state: part of an image; the other part is written, too
     std::uint64_t deadline = 0;
     storage::Done done = nullptr;
     void* context = nullptr;
     std::uint64_t token = 0;
   };
 
-  /// Room for what the plan does not keep in memory. `pool` and `layout` must outlive it.
-  Store(const plan::Plan& plan, const plan::Description& description, const state::Layout& layout, storage::Pool& pool);
+  /// Room for what the plan does not keep in memory, and with `books` (may be null) for what makes it durable. All
+  /// references must outlive it.
+  Store(const plan::Plan& plan, const plan::Description& description, const state::Layout& layout, storage::Pool& pool,
+        Books* books);
 
-  /// As storage::Pool::start. One transfer of a subject at a time; what was never written cannot be read.
+  /// As storage::Pool::start. One write of a subject at a time, and no read beside it; what was never written cannot be
+  /// read.
   void start(const Transfer& transfer);
   /// Starts a transfer and waits for it; throws its error.
   void run(const Transfer& transfer);
 
+  // Durable runs, between steps:
+
+  /// Both parts of the chunk, as they were written last, are its image of step `version`; tells the books unless they
+  /// have one of that step or later.
+  void seal(std::size_t chunk, std::uint64_t version);
+  [[nodiscard]] bool sealed(std::size_t chunk, std::uint64_t version) const;
+  /// The image of a chunk that an earlier process has left.
+  void adopt(const storage::StoredObject& image);
+
  private:
   struct Object {
+    Store* store = nullptr;
+    Field field = Field::weight;
+    std::size_t subject = 0;
     std::vector<storage::Place> places;
     bool written = false;
-    std::string name;  ///< for errors
+    bool kept = false;  ///< the books have its places
+    std::string name;   ///< for errors
+    // Of the write under way:
+    Bytes bytes = 0;
+    std::uint64_t version = 0;
+    bool image = false;
+    storage::Done done = nullptr;
+    void* context = nullptr;
+    std::uint64_t token = 0;
   };
+  /// The image of a chunk that is being written.
+  struct Image {
+    std::uint64_t version = 0;
+    unsigned parts = 0;  ///< of it that have ended
+    std::uint64_t told = 0;
+    bool any = false;  ///< the books have one, of step `told`
+    std::vector<storage::Piece> pieces;
+  };
+
+  void add(Field field, std::size_t subject, Bytes bytes, std::string name);
+  [[nodiscard]] Object& object(Field field, std::size_t subject);
   [[nodiscard]] storage::Pool::Request request(const Transfer& transfer);
+  void begin_write(Object& object, const Transfer& transfer);
+  static void ended(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
+  void note(Object& object);
+  void tell_image(std::size_t chunk, std::uint64_t version);
+  void append(const Object& object, std::uint32_t part, std::vector<storage::Piece>& pieces) const;
 
   storage::Pool& pool_;
-  std::array<std::vector<Object>, 4> objects_;  ///< by field, by subject
+  Books* const books_;
+  const GradientIds gradients_;
+  std::array<std::deque<Object>, 5> objects_;  ///< by field, by subject
+
+  mutable std::mutex mutex_;  ///< guards `version` and `parts` of the images
+  std::vector<Image> images_;  ///< by chunk
 };
 
 }  // namespace spillway::execute

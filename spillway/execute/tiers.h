@@ -22,10 +22,11 @@ class Tiers {
   void load(std::size_t chunk, std::byte* weight, std::byte* state);
   void store(std::size_t chunk, const std::byte* weight, const std::byte* state);
 
- private:
+  /// Where the chunk's field group lies in the arena; null: on the paths.
   [[nodiscard]] std::byte* resident_weight(std::size_t chunk) const;
   [[nodiscard]] std::byte* resident_state(std::size_t chunk) const;
 
+ private:
   const plan::Plan& plan_;
   const state::Layout& layout_;
   const state::FieldBytes bytes_;

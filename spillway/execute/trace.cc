@@ -15,7 +15,7 @@ using plan::VisitKind;
 const char* kind_name(TaskKind kind) {
   static constexpr const char* kNames[] = {"read weight",  "read state",  "read grad",  "read activation",
                                            "write weight", "write state", "write grad", "write activation",
-                                           "update",       "visit"};
+                                           "write rows",   "update",      "visit"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

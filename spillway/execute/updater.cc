@@ -4,6 +4,44 @@
 #include <cstring>
 
 namespace spillway::execute {
+namespace {
+
+void apply(state::ComputeType type, const ChunkFields& where, std::uint64_t elements, std::uint64_t first,
+           std::uint64_t count, const kernels::AdamWStep& step) {
+  if (type == state::ComputeType::bf16) {
+    auto* residual = reinterpret_cast<std::uint16_t*>(where.state);
+    auto* exp_avg = reinterpret_cast<float*>(where.state + elements * 2);
+    kernels::adamw_exact(reinterpret_cast<std::uint16_t*>(where.weight) + first, residual + first, exp_avg + first,
+                         exp_avg + elements + first, reinterpret_cast<const std::uint16_t*>(where.grad) + first, count,
+                         step);
+  } else {
+    auto* exp_avg = reinterpret_cast<float*>(where.state);
+    kernels::adamw_fp32(reinterpret_cast<float*>(where.weight) + first, exp_avg + first, exp_avg + elements + first,
+                        reinterpret_cast<const float*>(where.grad) + first, count, step);
+  }
+}
+
+}  // namespace
+
+std::size_t update_tiles(const state::Chunk& chunk) noexcept {
+  return ceil_div(chunk.used, kUpdateTile);
+}
+
+void update_tile(const state::Layout& layout, state::ComputeType type, std::size_t chunk, const ChunkFields& fields,
+                 const kernels::AdamWStep& step, std::size_t tile) {
+  const auto& it = layout.chunks()[chunk];
+  const auto begin = tile * kUpdateTile;
+  const auto end = std::min(begin + kUpdateTile, it.used);
+  auto plain = step;
+  plain.weight_decay = 0;
+  for (const auto& span : layout.spans(chunk)) {
+    const auto first = std::max(begin, span.chunk_first);
+    const auto last = std::min(end, span.chunk_first + span.elements);
+    if (first >= last) continue;
+    const bool decays = layout.tensors()[span.tensor].spec.decay;
+    apply(type, fields, it.elements, first, last - first, decays ? step : plain);
+  }
+}
 
 Updater::Updater(const plan::Schedule& schedule, const state::Layout& layout, state::ComputeType type, std::byte* arena,
                  const EmbeddingRows* rows)
@@ -13,13 +51,13 @@ std::byte* Updater::at(plan::Index buffer) const {
   return arena_ + schedule_.buffers[buffer].offset;
 }
 
-Updater::Fields Updater::fields(plan::Index chunk) const {
+ChunkFields Updater::fields(plan::Index chunk) const {
   return {at(schedule_.update_weight[chunk]) + schedule_.weight_at[chunk], at(schedule_.update_state[chunk]),
           at(schedule_.update_grad[chunk]) + schedule_.grad_at[chunk]};
 }
 
 std::size_t Updater::tiles(plan::Index chunk) const {
-  return ceil_div(layout_.chunks()[chunk].used, kTile);
+  return update_tiles(layout_.chunks()[chunk]);
 }
 
 void Updater::prepare(plan::Index chunk) {
@@ -31,33 +69,7 @@ void Updater::prepare(plan::Index chunk) {
 }
 
 void Updater::run(plan::Index chunk, std::size_t tile) {
-  const auto& it = layout_.chunks()[chunk];
-  const auto begin = tile * kTile;
-  const auto end = std::min(begin + kTile, it.used);
-  const auto where = fields(chunk);
-  auto plain = step_;
-  plain.weight_decay = 0;
-  for (const auto& span : layout_.spans(chunk)) {
-    const auto first = std::max(begin, span.chunk_first);
-    const auto last = std::min(end, span.chunk_first + span.elements);
-    if (first >= last) continue;
-    apply(where, it.elements, first, last - first, layout_.tensors()[span.tensor].spec.decay ? step_ : plain);
-  }
-}
-
-void Updater::apply(const Fields& where, std::uint64_t elements, std::uint64_t first, std::uint64_t count,
-                    const kernels::AdamWStep& step) const {
-  if (type_ == state::ComputeType::bf16) {
-    auto* residual = reinterpret_cast<std::uint16_t*>(where.state);
-    auto* exp_avg = reinterpret_cast<float*>(where.state + elements * 2);
-    kernels::adamw_exact(reinterpret_cast<std::uint16_t*>(where.weight) + first, residual + first, exp_avg + first,
-                         exp_avg + elements + first, reinterpret_cast<const std::uint16_t*>(where.grad) + first, count,
-                         step);
-  } else {
-    auto* exp_avg = reinterpret_cast<float*>(where.state);
-    kernels::adamw_fp32(reinterpret_cast<float*>(where.weight) + first, exp_avg + first, exp_avg + elements + first,
-                        reinterpret_cast<const float*>(where.grad) + first, count, step);
-  }
+  update_tile(layout_, type_, chunk, fields(chunk), step_, tile);
 }
 
 }  // namespace spillway::execute

@@ -9,16 +9,28 @@
 
 namespace spillway::execute {
 
+/// The fields of a chunk in memory, from its first element on.
+struct ChunkFields {
+  std::byte* weight = nullptr;
+  std::byte* state = nullptr;
+  std::byte* grad = nullptr;
+};
+
+/// Elements of a tile; a tile is what one thread does at a time.
+inline constexpr std::uint64_t kUpdateTile = 64 * 1024;
+[[nodiscard]] std::size_t update_tiles(const state::Chunk& chunk) noexcept;
+/// Applies `step` to one tile; tensors that do not decay ignore its `weight_decay`.
+void update_tile(const state::Layout& layout, state::ComputeType type, std::size_t chunk, const ChunkFields& fields,
+                 const kernels::AdamWStep& step, std::size_t tile);
+
 class Updater : public UpdateWork {
  public:
-  /// Elements of a tile; a tile is what one thread does at a time.
-  static constexpr std::uint64_t kTile = 64 * 1024;
 
   /// `rows` may be null (no embedding). All references must outlive it.
   Updater(const plan::Schedule& schedule, const state::Layout& layout, state::ComputeType type, std::byte* arena,
           const EmbeddingRows* rows);
 
-  /// What the pending updates apply; set while no update runs. Tensors that do not decay ignore `weight_decay`.
+  /// What the pending updates apply; set while no update runs.
   void set(const kernels::AdamWStep& step) noexcept { step_ = step; }
 
   [[nodiscard]] std::size_t tiles(plan::Index chunk) const override;
@@ -26,15 +38,8 @@ class Updater : public UpdateWork {
   void run(plan::Index chunk, std::size_t tile) override;
 
  private:
-  struct Fields {
-    std::byte* weight;
-    std::byte* state;
-    std::byte* grad;
-  };
-  [[nodiscard]] Fields fields(plan::Index chunk) const;
+  [[nodiscard]] ChunkFields fields(plan::Index chunk) const;
   [[nodiscard]] std::byte* at(plan::Index buffer) const;
-  void apply(const Fields& fields, std::uint64_t chunk_elements, std::uint64_t first, std::uint64_t count,
-             const kernels::AdamWStep& step) const;
 
   const plan::Schedule& schedule_;
   const state::Layout& layout_;

@@ -6,8 +6,10 @@
 
 #include "spillway/machine/calibrate.h"
 #include "spillway/machine/facts.h"
+#include "spillway/machine/measure_device.h"
 #include "spillway/memory/arena.h"
 #include "spillway/storage/path.h"
+#include "spillway/sys/block_device.h"
 #include "spillway/sys/device_id.h"
 
 namespace spillway::machine {
@@ -37,14 +39,14 @@ class Folder {
   std::filesystem::path path_;
 };
 
-/// Paths on one file system.
-struct Device {
+/// Paths on one drive.
+struct Drive {
   sys::DeviceId id;
-  PathProfile rates;  ///< of one path alone
   std::vector<std::size_t> paths;
+  std::size_t measured;  ///< of the paths, the one that is
 };
 
-/// What each of `paths` paths on a device gets when they all work.
+/// What each of `paths` paths on a drive gets when they all work.
 PathProfile shared(const PathProfile& rates, std::size_t paths, std::string name) {
   const auto share = 1.0 / static_cast<double>(paths);
   return {.name = std::move(name),
@@ -55,7 +57,7 @@ PathProfile shared(const PathProfile& rates, std::size_t paths, std::string name
 }
 
 /// Rates of 0 where there is too little space to measure.
-PathProfile measure_path(const std::filesystem::path& directory, double seconds) {
+PathProfile measure_directory(const std::filesystem::path& directory, double seconds) {
   std::error_code unknown;
   if (std::filesystem::space(directory, unknown).available < kLeastFree || unknown) return {};
   const Folder folder(directory);
@@ -71,24 +73,33 @@ PathProfile measure_path(const std::filesystem::path& directory, double seconds)
   return calibrate_path(path, options.name, memory.span(), {.offset = offset, .bytes = kArea}, seconds);
 }
 
+/// A directory tells more of its drive than a block device, which is only read.
+std::vector<Drive> drives_of(std::span<const std::filesystem::path> places) {
+  std::vector<Drive> drives;
+  for (std::size_t p = 0; p < places.size(); ++p) {
+    const auto id = sys::whole_device(sys::device_of(places[p]));
+    auto drive = std::ranges::find(drives, id, &Drive::id);
+    if (drive == drives.end()) drive = drives.insert(drive, {id, {}, p});
+    if (sys::is_block_device(places[drive->measured]) && !sys::is_block_device(places[p])) drive->measured = p;
+    drive->paths.push_back(p);
+  }
+  return drives;
+}
+
 }  // namespace
 
-Profile measure(std::span<const std::filesystem::path> directories, double seconds) {
+Profile measure(std::span<const std::filesystem::path> places, double seconds) {
   auto out = facts();
   {
     const memory::Arena memory(kUpdateMemory);
     out.update_elements_per_second = calibrate_update(memory.span(), seconds);
   }
-  std::vector<Device> devices;
-  for (std::size_t p = 0; p < directories.size(); ++p) {
-    const auto id = sys::whole_device(sys::device_of(directories[p]));
-    auto device = std::ranges::find(devices, id, &Device::id);
-    if (device == devices.end()) device = devices.insert(device, {id, measure_path(directories[p], seconds), {}});
-    device->paths.push_back(p);
-  }
-  out.paths.resize(directories.size());
-  for (const auto& device : devices) {
-    for (const auto p : device.paths) out.paths[p] = shared(device.rates, device.paths.size(), std::to_string(p));
+  out.paths.resize(places.size());
+  for (const Drive& drive : drives_of(places)) {
+    const auto& place = places[drive.measured];
+    const PathProfile rates =
+        sys::is_block_device(place) ? measure_device(place, seconds) : measure_directory(place, seconds);
+    for (const auto p : drive.paths) out.paths[p] = shared(rates, drive.paths.size(), std::to_string(p));
   }
   return out;
 }

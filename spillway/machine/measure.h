@@ -8,10 +8,11 @@
 
 namespace spillway::machine {
 
-/// Facts, update rate, and the rates of a storage path in each of `directories`, about `seconds` for each figure. Paths
-/// are named by their place in the list. A path is measured in a volume of its own, in a new folder of the directory,
-/// which is gone afterwards; with less than 2 GiB free there its rates stay 0 (unknown). Directories of one file system
-/// are measured once and share what was found. Takes 96 MiB of memory while it runs. Throws what a path throws.
-[[nodiscard]] Profile measure(std::span<const std::filesystem::path> directories, double seconds = 0.4);
+/// Facts, update rate, and the rates of each of `places`, which are directories or block devices, about `seconds` for
+/// each figure. Paths are named by their place in the list. A directory is measured in a volume of its own, in a new
+/// folder, which is gone afterwards; with less than 2 GiB free there its rates stay 0 (unknown). A block device is only
+/// read (measure_device.h): its other rates stay 0. What lies on one drive is measured once, in a directory if there is
+/// one, and shares what was found. Takes 96 MiB of memory while it runs. Throws what a path throws.
+[[nodiscard]] Profile measure(std::span<const std::filesystem::path> places, double seconds = 0.4);
 
 }  // namespace spillway::machine

@@ -154,6 +154,9 @@ void add_reuse_dependencies(Schedule& schedule) {
       if (!cover(open, other.offset, other.offset + other.bytes)) continue;
       for (const auto task : buffer.first_tasks) {
         for (const auto last : other.last_tasks) schedule.tasks[task].needs.push_back({last, former.previous});
+        // Those of the instance before `former`'s; of two before, everything has ended.
+        if (former.previous) continue;
+        for (const auto earlier : other.earlier_tasks) schedule.tasks[task].needs.push_back({earlier, true});
       }
       if (open.empty()) break;
     }

@@ -30,8 +30,15 @@ struct Placement {
 /// A storage path as the planner sees it.
 struct PathBudget {
   std::string name = "path:0";
-  Bytes capacity = 0;
+  Bytes capacity = 0;  ///< for everything that is kept there, superblock and records included
 };
+
+/// What of the state on storage paths survives a kill (docs/decisions/0001-durable-storage.md).
+enum class Durability : std::uint8_t { none, checkpoint, step };
+
+[[nodiscard]] constexpr const char* name_of(Durability durability) noexcept {
+  return durability == Durability::none ? "none" : durability == Durability::checkpoint ? "checkpoint" : "step";
+}
 
 /// Budgets in bytes.
 struct Budget {
@@ -41,6 +48,10 @@ struct Budget {
   std::vector<PathBudget> paths;
   Placement placement;
   std::uint64_t window = 0;  ///< blocks in flight in backward; 0 = the planner decides
+  std::optional<Durability> durability;  ///< empty: `step` when anything is on a path, else `none`
+  std::uint32_t checkpoints = 0;         ///< checkpoints that stay on the paths at once while the run goes on
+  Bytes superblock = 0;                  ///< bytes of each path that hold no data, and
+  Bytes records = 0;                     ///< bytes of each path for records, unless durability is `none`
 
   [[nodiscard]] bool has_path() const noexcept { return !paths.empty(); }
 };

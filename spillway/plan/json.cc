@@ -97,6 +97,14 @@ Budget parse_budget(const std::string& input) {
   const auto placement = get<json>(object, "placement", json::object());
   out.placement = {parse_share(placement, "weight"), parse_share(placement, "state"), parse_share(placement, "grad"),
                    parse_share(placement, "activation")};
+  const auto durability = get<std::string>(object, "durability", "");
+  for (const auto known : {Durability::none, Durability::checkpoint, Durability::step}) {
+    if (durability == name_of(known)) out.durability = known;
+  }
+  if (!durability.empty() && !out.durability) {
+    throw Error(ErrorCode::bad_input, text("durability is ", durability, "; known: none, checkpoint, step"));
+  }
+  out.checkpoints = static_cast<std::uint32_t>(std::min<std::uint64_t>(count(object, "checkpoints", 0), 1U << 20));
   const auto storage = get<json>(object, "storage", json::array());
   for (std::size_t p = 0; p < storage.size(); ++p) {
     out.paths.push_back({.name = text("path:", p), .capacity = count(storage[p], "capacity")});

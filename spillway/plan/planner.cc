@@ -1,6 +1,8 @@
 #include "spillway/plan/planner.h"
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
@@ -28,11 +30,14 @@ struct Unit {
 
 class Planner {
  public:
-  Planner(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates)
+  Planner(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates,
+          Durability durability)
       : description_(description),
         layout_(layout),
         budget_(budget),
         rates_(rates),
+        durability_(durability),
+        redo_{.gradients = durability == Durability::step, .period = kImagePeriod},
         bytes_(field_bytes(description.type)) {}
 
   Plan make() {
@@ -60,6 +65,11 @@ class Planner {
 
   void check_placement() const {
     if (budget_.has_path()) return;
+    if (durability_ == Durability::step) {
+      throw Error(ErrorCode::bad_input,
+                  "durability: step keeps every step on the storage paths, but there is none; add --storage DIR or use "
+                  "--durability none");
+    }
     for (const auto group : {Group::weight, Group::activation, Group::grad, Group::state}) {
       if (wish(group).value_or(1) < 1) {
         throw Error(ErrorCode::bad_input,
@@ -68,11 +78,17 @@ class Planner {
     }
   }
 
+  /// Most traffic saved per byte first. A gradient that is logged is written wherever it stays.
+  [[nodiscard]] std::array<Group, 4> groups() const {
+    if (redo_.gradients) return {Group::weight, Group::activation, Group::state, Group::grad};
+    return {Group::weight, Group::activation, Group::grad, Group::state};
+  }
+
   // ---- units ----
 
   void list_units() {
     if (!units_.empty()) return;
-    for (const auto group : {Group::weight, Group::activation, Group::grad, Group::state}) {
+    for (const auto group : groups()) {
       if (group == Group::activation) {
         list_borders();
       } else {
@@ -126,7 +142,7 @@ class Planner {
   Residency fixed_residency() {
     auto residency = nothing();
     free_.clear();
-    for (const auto group : {Group::weight, Group::activation, Group::grad, Group::state}) {
+    for (const auto group : groups()) {
       const auto share = budget_.has_path() ? wish(group) : std::optional<double>(1.0);
       Bytes total = 0, kept = 0;
       for (const auto& unit : units_) total += unit.group == group ? unit.bytes : 0;
@@ -170,20 +186,24 @@ class Planner {
   }
 
   std::pair<Schedule, Bytes> measure(const Residency& residency, const Lookahead& lookahead) const {
-    auto schedule = make_schedule(description_, layout_, residency, lookahead);
+    auto schedule = make_schedule(description_, layout_, residency, lookahead, redo_);
     const auto bytes = arena_of(schedule);
     return {std::move(schedule), bytes};
   }
 
-  /// Lays the schedule out, with room above what is resident to load and save a chunk.
+  /// Lays the schedule out, with room above what is resident to load and save a chunk, and to update it again.
   Bytes arena_of(Schedule& schedule) const {
-    const auto scratch = layout_.largest_chunk() * (bytes_.weight + bytes_.state);
+    auto scratch = layout_.largest_chunk() * (bytes_.weight + bytes_.state);
+    if (redo_.gradients) {
+      scratch += layout_.largest_chunk() * bytes_.grad;
+      if (schedule.rows != kNone) scratch += round_up(schedule.buffers[schedule.rows].bytes, 4096);
+    }
     const auto laid_out = lay_out(schedule);  // first: resident_bytes() reads the offsets it gives
     return std::max(laid_out, resident_bytes(schedule) + scratch);
   }
 
   bool try_it(const Residency& residency, const Lookahead& lookahead) {
-    auto schedule = make_schedule(description_, layout_, residency, lookahead);
+    auto schedule = make_schedule(description_, layout_, residency, lookahead, redo_);
     if (live_peak(schedule) > room_) return false;
     const auto bytes = arena_of(schedule);
     if (bytes > room_) return false;
@@ -233,7 +253,7 @@ class Planner {
     Traffic sum;
     for (const auto& task : schedule.tasks) {
       if (task.lane == Lane::read) sum.read += task.bytes;
-      if (task.lane == Lane::write) sum.written += task.bytes;
+      if (task.lane == Lane::write) sum.written += task.bytes / task.every;
     }
     return sum;
   }
@@ -274,7 +294,7 @@ class Planner {
     auto other = budget_;
     if (!other.has_path()) other.paths.emplace_back();
     other.placement = {};
-    const auto spilled = Planner(description_, layout_, other, rates_).smallest();
+    const auto spilled = Planner(description_, layout_, other, rates_, durability_).smallest();
     if (spilled + MiB < arena) {
       message += budget_.has_path()
                      ? text(", with --placement auto and --dram_budget ", ceil_div(fixed + spilled, MiB), "MiB")
@@ -284,25 +304,54 @@ class Planner {
     throw Error(ErrorCode::does_not_fit, message);
   }
 
+  /// Of a path's capacity, what data may take.
+  [[nodiscard]] Bytes data_capacity(std::size_t path) const {
+    const auto whole = round_down(budget_.paths[path].capacity, 1 * MiB);
+    return whole - std::min(whole, plan_.path_overhead);
+  }
+
   void check_path() {
-    plan_.path_classes = path_extents(description_, layout_, plan_.residency);
-    for (const auto& [name, bytes] : plan_.path_classes) plan_.path_bytes += bytes;
+    auto need = storage_need(description_, layout_, plan_.residency, durability_, budget_.checkpoints);
     if (!budget_.has_path()) return;
+    if (need.bytes() > 0) plan_.path_overhead = budget_.superblock;
+    if (durability_ != Durability::none) plan_.path_overhead += budget_.records;
     Bytes capacity = 0;
     std::string there;
-    for (const auto& path : budget_.paths) {
-      const auto whole = round_down(path.capacity, 1 * MiB);
-      capacity += whole;
-      there += text(there.empty() ? "" : ", ", path.name, " with ", human(whole));
+    for (std::size_t p = 0; p < budget_.paths.size(); ++p) {
+      capacity += data_capacity(p);
+      there += text(there.empty() ? "" : ", ", budget_.paths[p].name, " with ", human(budget_.paths[p].capacity));
     }
+    if (need.bytes() > capacity) {  // fewer images may wait for a flush
+      const auto less = std::min(need.bytes() - capacity, need.spare - need.least_spare);
+      if (less > 0) need.classes["durability"] -= less;
+      need.spare -= less;
+    }
+    plan_.path_spare = need.spare;
+    plan_.path_classes = need.classes;
+    plan_.path_bytes = need.bytes();
     if (plan_.path_bytes <= capacity) {
       plan_.volumes = share_out(plan_.path_bytes);
       return;
     }
-    throw Error(ErrorCode::does_not_fit, text("does not fit on storage: the plan needs ", human(plan_.path_bytes),
-                                              " there, and there is ", there,
-                                              ". It would fit with a larger capacity, with another --storage DIR, "
-                                              "or with more DRAM (--dram_budget) and --placement auto"));
+    refuse_path(there);
+  }
+
+  [[noreturn]] void refuse_path(const std::string& there) const {
+    const auto paths = budget_.paths.size();
+    auto message = text("does not fit on storage: the plan needs ",
+                        human(plan_.path_bytes + paths * plan_.path_overhead), " there, and there is ", there);
+    const auto durable = plan_.path_classes.find("durability");
+    if (durable != plan_.path_classes.end() && durable->second > 0) {
+      message += text(". ", human(durable->second), " of it make it durable (--durability ", name_of(durability_));
+      if (budget_.checkpoints > 0) {
+        message += text("; ", budget_.checkpoints, budget_.checkpoints == 1 ? " checkpoint is" : " checkpoints are",
+                        " kept there, fewer with --save_total_limit or none with --save_only_model");
+      }
+      message += ")";
+    }
+    message += ". It would fit with a larger capacity, with another --storage DIR, ";
+    if (durability_ == Durability::step) message += "with --durability checkpoint, ";
+    throw Error(ErrorCode::does_not_fit, message + "or with more DRAM (--dram_budget) and --placement auto");
   }
 
   /// What each path's volume reserves: its share by rate, and with several paths half as much again, so that the others
@@ -319,10 +368,10 @@ class Planner {
     Bytes sum = 0;
     for (std::size_t p = 0; p < n; ++p) {
       const auto wish = round_up(static_cast<Bytes>(1.5 * static_cast<double>(bytes) * weight[p] / all), 1 * MiB);
-      sum += out[p] = std::min(wish, round_down(budget_.paths[p].capacity, 1 * MiB));
+      sum += out[p] = std::min(wish, data_capacity(p));
     }
     for (std::size_t p = 0; p < n && sum < bytes; ++p) {
-      const auto more = std::min(bytes - sum, round_down(budget_.paths[p].capacity, 1 * MiB) - out[p]);
+      const auto more = std::min(bytes - sum, data_capacity(p) - out[p]);
       out[p] += more;
       sum += more;
     }
@@ -333,14 +382,26 @@ class Planner {
 
   Plan finish(Bytes fixed) {
     add_reuse_dependencies(plan_.schedule);
+    plan_.durability = durability_;
     plan_.dram_peak = fixed + plan_.arena;
     plan_.resident = resident_bytes(plan_.schedule);
     const auto moved = traffic(plan_.schedule);
     plan_.read_per_step = moved.read;
     plan_.written_per_step = moved.written;
     plan_.prediction = simulate(plan_.schedule, description_, layout_, rates_, kSimulatedSteps, storage_name());
+    if (redo_.gradients) count_durability();
     count_classes();
     return std::move(plan_);
+  }
+
+  /// What the same plan would write and take if its steps were not durable.
+  void count_durability() {
+    auto without = make_schedule(description_, layout_, plan_.residency, plan_.lookahead);
+    static_cast<void>(lay_out(without));
+    add_reuse_dependencies(without);
+    plan_.durable_per_step = plan_.written_per_step - std::min(plan_.written_per_step, traffic(without).written);
+    const auto seconds = simulate(without, description_, layout_, rates_, kSimulatedSteps, storage_name()).step_seconds;
+    plan_.durable_seconds = std::max(0.0, plan_.prediction.step_seconds - seconds);
   }
 
   void count_classes() {
@@ -385,6 +446,8 @@ class Planner {
   const state::Layout& layout_;
   const Budget& budget_;
   const Rates& rates_;
+  const Durability durability_;
+  const Redo redo_;
   const state::FieldBytes bytes_;
   std::vector<Unit> units_;
   std::vector<std::size_t> free_;  ///< units the planner may keep, most traffic saved per byte first
@@ -401,7 +464,11 @@ void add_paths(nlohmann::json& out, const Plan& plan, const Budget& budget) {
       const auto part = static_cast<double>(plan.volumes[p]) / static_cast<double>(std::max<Bytes>(1, reserved));
       return budget.paths.size() == 1 ? bytes : static_cast<Bytes>(static_cast<double>(bytes) * part);
     };
-    out["tiers"].push_back({{"name", path.name}, {"capacity", path.capacity}, {"planned_peak", plan.volumes[p]}});
+    const auto peak = plan.volumes[p] + plan.path_overhead;
+    out["tiers"].push_back({{"name", path.name}, {"capacity", path.capacity}, {"planned_peak", peak}});
+    if (plan.path_overhead > 0) {
+      out["bytes"].push_back({{"class", "records"}, {"tier", path.name}, {"bytes", plan.path_overhead}});
+    }
     Bytes spare = plan.volumes[p];  // to take over from a path that slows down
     for (const auto& [name, bytes] : plan.path_classes) {
       out["bytes"].push_back({{"class", name}, {"tier", path.name}, {"bytes", share(bytes)}});
@@ -415,27 +482,15 @@ void add_paths(nlohmann::json& out, const Plan& plan, const Budget& budget) {
 
 }  // namespace
 
-std::map<std::string, Bytes> path_extents(const Description& description, const state::Layout& layout,
-                                          const Residency& residency, Bytes granule) {
-  const auto bytes = state::field_bytes(description.type);
-  std::map<std::string, Bytes> out;
-  for (Index c = 0; c < layout.chunks().size(); ++c) {
-    const auto elements = layout.chunks()[c].elements;
-    if (!residency.weight[c]) out["weight"] += round_up(elements * bytes.weight, granule);
-    if (!residency.state[c]) out["state"] += round_up(elements * bytes.state, granule);
-    if (!residency.grad[c] && has_dense_grad(description, layout, c)) {
-      out["grad"] += round_up(elements * bytes.grad, granule);
-    }
-  }
-  const auto border = description.tokens * description.hidden * (description.type == state::ComputeType::bf16 ? 2 : 4);
-  for (const auto resident : residency.activation) {
-    if (!resident && border > 0) out["activation"] += round_up(border, granule);
-  }
-  return out;
-}
-
 Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
-  return Planner(description, layout, budget, rates).make();
+  const auto with = [&](Durability durability) {
+    return Planner(description, layout, budget, rates, durability).make();
+  };
+  auto plan = with(budget.durability.value_or(Durability::none));
+  if (!budget.durability && plan.path_bytes > 0) return with(Durability::step);
+  const auto all = [](const std::vector<bool>& flags) { return std::ranges::all_of(flags, std::identity{}); };
+  const bool stays = all(plan.residency.weight) && all(plan.residency.state);
+  return plan.durability == Durability::checkpoint && stays ? with(Durability::none) : std::move(plan);
 }
 
 std::string to_json(const Plan& plan, const Description& description, const state::Layout& layout,
@@ -456,6 +511,10 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   for (const auto& [name, bytes] : plan.dram_classes) add(name, "dram", bytes);
   add_paths(out, plan, budget);
   const auto& prediction = plan.prediction;
+  out["durability"] = name_of(plan.durability);
+  if (plan.durability == Durability::step) {
+    out["durability_per_step"] = {{"written", plan.durable_per_step}, {"seconds", plan.durable_seconds}};
+  }
   out["predicted_step_seconds"] = prediction.step_seconds;
   out["bottleneck"] = prediction.bottleneck;
   out["seconds"] = {{"compute", prediction.compute_seconds},

@@ -10,11 +10,12 @@ using state::BlockRole;
 class Builder {
  public:
   Builder(const Description& description, const state::Layout& layout, const Residency& residency,
-          const Lookahead& lookahead)
+          const Lookahead& lookahead, const Redo& redo)
       : description_(description),
         layout_(layout),
         residency_(residency),
         ahead_(lookahead),
+        redo_(redo),
         bytes_(state::field_bytes(description.type)) {}
 
   Schedule build() {
@@ -41,6 +42,7 @@ class Builder {
     }
     out_.weight_at.assign(chunks, 0);
     out_.grad_at.assign(chunks, 0);
+    time_images();
     out_.resident_weight.assign(layout_.blocks().size(), kNone);
     tick_.assign(chunks, 0);
     for (Index b = 0; b < layout_.blocks().size(); ++b) {
@@ -50,6 +52,18 @@ class Builder {
       if (role == BlockRole::head) head_ = b;
     }
     if (description_.tied_head) head_ = embedding_;
+  }
+
+  /// Chunks whose state is resident write their images in turn.
+  void time_images() {
+    const auto chunks = layout_.chunks().size();
+    out_.image_every.assign(chunks, 0);
+    out_.image_turn.assign(chunks, 0);
+    std::uint32_t next = 0;
+    for (std::size_t c = 0; c < chunks && redo_.gradients; ++c) {
+      out_.image_every[c] = residency_.state[c] ? redo_.period : 1;
+      if (residency_.state[c]) out_.image_turn[c] = next++ % redo_.period;
+    }
   }
 
   [[nodiscard]] const state::Block& block(Index b) const { return layout_.blocks()[b]; }
@@ -176,6 +190,7 @@ class Builder {
     const auto bytes = chunk(c).elements * bytes_.state;
     if (residency_.state[c]) {
       out_.resident_state[c] = out_.update_state[c] = add_whole(BufferClass::state, bytes);
+      add_image_part(TaskKind::write_state, c, out_.resident_state[c], 0, bytes);
       return;
     }
     const bool ahead = c < ahead_.state_read;
@@ -190,6 +205,16 @@ class Builder {
     need(write, out_.update_task[c]);
     read_state_[c] = read;
     write_state_[c] = write;
+  }
+
+  /// Writes what is resident of a chunk's image, before the next update changes it.
+  void add_image_part(TaskKind kind, Index c, Index resident, Bytes offset, Bytes bytes) {
+    if (!redo_.gradients) return;
+    const auto write = transfer(kind, c, resident, offset, bytes, tick_[c] + out_.positions, Phase::update);
+    out_.tasks[write].every = out_.image_every[c];
+    out_.tasks[write].turn = out_.image_turn[c];
+    need(write, out_.update_task[c]);
+    need(out_.update_task[c], write, true);
   }
 
   /// The gradient of chunk c on its way back to the update: from where backward left it.
@@ -256,6 +281,7 @@ class Builder {
       if (residency_.weight[c]) {
         out_.update_weight[c] = weights;
         out_.weight_at[c] = offset;
+        add_image_part(TaskKind::write_weight, c, weights, offset, chunk(c).elements * bytes_.weight);
       } else {
         add_weight_round(c, weights, offset, visit);
       }
@@ -271,6 +297,7 @@ class Builder {
     Index weights = kNone;
     if (residency_.weight[c]) {
       weights = out_.resident_slice[c] = out_.update_weight[c] = add_whole(BufferClass::weight, bytes);
+      add_image_part(TaskKind::write_weight, c, weights, 0, bytes);
     } else {
       weights = add_buffer(BufferClass::window, bytes, before_tick(c, ahead_.weight_read),
                            std::max(position(visit), after_tick(c)));
@@ -427,9 +454,13 @@ class Builder {
     out_.row_sums = add_buffer(BufferClass::scratch, elements * 4, position(first), back);
     buffer(out_.row_sums).first_tasks.push_back(task_of(first));
     buffer(out_.row_sums).last_tasks.push_back(task_of(embedding_backward_));
-    out_.rows =
-        add_buffer(BufferClass::grad, elements * bytes_.grad, back, tick_[chunk_of(embedding_, table.chunks - 1)]);
+    const auto bytes = rows_bytes(std::min(table.rows, description_.tokens), table.columns, bytes_.grad);
+    out_.rows = add_buffer(BufferClass::grad, bytes, back, tick_[chunk_of(embedding_, table.chunks - 1)]);
     buffer(out_.rows).first_tasks.push_back(task_of(embedding_backward_));
+    for (Bytes at = 0; redo_.gradients && at < bytes; at += kRowsPart) {
+      log(TaskKind::write_rows, static_cast<Index>(at / kRowsPart), out_.rows, at, std::min(kRowsPart, bytes - at),
+          embedding_backward_);
+    }
     for (std::size_t s = 0; s < table.chunks; ++s) {
       buffer(out_.rows).last_tasks.push_back(out_.update_task[chunk_of(embedding_, s)]);
     }
@@ -481,10 +512,29 @@ class Builder {
       if (!resident) {
         write_grad_[c] = transfer(TaskKind::write_grad, c, grad, offset, size, leave, Phase::backward);
         need(write_grad_[c], task_of(visit));
+      } else if (redo_.gradients) {
+        const auto write = log(TaskKind::write_grad, c, grad, offset, size, visit);
+        // The update of a tied table puts rows into it.
+        if (block(out_.visits[visit].block).role == BlockRole::embedding) need(out_.update_task[c], write, true);
       }
       add_update_grad(c, resident ? grad : kNone, offset);
       offset += size;
     }
+  }
+
+  /// Writes a gradient that stays in memory until its update, which is the next instance's.
+  Index log(TaskKind kind, Index subject, Index gradient, Bytes offset, Bytes bytes, Index visit) {
+    const auto write = add_task({.kind = kind,
+                                 .lane = Lane::write,
+                                 .subject = subject,
+                                 .buffer = gradient,
+                                 .buffer_offset = offset,
+                                 .bytes = bytes,
+                                 .deadline = out_.positions,
+                                 .phase = Phase::backward});
+    buffer(gradient).earlier_tasks.push_back(write);
+    need(write, task_of(visit));
+    return write;
   }
 
   void chain_visits() {
@@ -495,6 +545,7 @@ class Builder {
   const state::Layout& layout_;
   const Residency& residency_;
   const Lookahead& ahead_;
+  const Redo& redo_;
   const state::FieldBytes bytes_;
 
   Schedule out_;
@@ -515,8 +566,8 @@ bool has_dense_grad(const Description& description, const state::Layout& layout,
 }
 
 Schedule make_schedule(const Description& description, const state::Layout& layout, const Residency& residency,
-                       const Lookahead& lookahead) {
-  return Builder(description, layout, residency, lookahead).build();
+                       const Lookahead& lookahead, const Redo& redo) {
+  return Builder(description, layout, residency, lookahead, redo).build();
 }
 
 }  // namespace spillway::plan

@@ -27,6 +27,7 @@ enum class TaskKind : std::uint8_t {
   write_state,
   write_grad,
   write_activation,
+  write_rows,
   update,
   visit,
 };
@@ -60,13 +61,14 @@ struct Dependency {
 struct Task {
   TaskKind kind = TaskKind::visit;
   Lane lane = Lane::compute;
-  Index subject = kNone;    ///< chunk; border for activations; index into Schedule::visits for visits
+  Index subject = kNone;    ///< chunk; border for activations; index into Schedule::visits for visits; part of the rows
   Index buffer = kNone;     ///< transfers: where the bytes are
   Bytes buffer_offset = 0;  ///< transfers: from the start of the buffer
   Bytes bytes = 0;          ///< transfers: bytes moved; updates: elements
   std::uint32_t deadline =
       0;  ///< position that needs it, counted from the start of the instance; may exceed `positions`
   Phase phase = Phase::forward;
+  std::uint32_t every = 1, turn = 0;  ///< phase update: runs when the count of updates modulo `every` is `turn`
   std::vector<Dependency> needs;
 };
 
@@ -88,6 +90,7 @@ struct Buffer {
   bool whole = false;                          ///< in use at every position
   Bytes offset = 0;                            ///< in the arena, from lay_out()
   std::vector<Index> first_tasks, last_tasks;  ///< who fills it first, who lets go of it last
+  std::vector<Index> earlier_tasks;            ///< who lets go of one that wraps around in the instance that filled it
 };
 
 struct Visit {
@@ -118,6 +121,12 @@ struct Lookahead {
   std::uint32_t head = 1;         ///< slices of the head read this many visits before
 };
 
+/// What a step writes so that it is durable (docs/decisions/0001-durable-storage.md).
+struct Redo {
+  bool gradients = false;    ///< every gradient, and the resident part of an image whose other part lies on a path
+  std::uint32_t period = 1;  ///< updates between two images of a chunk whose state is resident
+};
+
 struct Schedule {
   std::vector<Task> tasks;
   std::vector<Visit> visits;  ///< in order of execution
@@ -132,7 +141,24 @@ struct Schedule {
   Index hidden_gradient = kNone, accumulator = kNone;           ///< buffers
   Index row_sums = kNone,
         rows = kNone;  ///< buffers of an embedding: fp32 gradient of the step's rows; rounded, pending
+  std::vector<std::uint32_t> image_every, image_turn;  ///< by chunk: as Task's, of its images; every 0: no image
+
+  /// Whether the update that is number `updates` of the run leaves an image of the chunk on the paths.
+  [[nodiscard]] bool makes_image(Index chunk, std::uint64_t updates) const {
+    return image_every[chunk] != 0 && updates % image_every[chunk] == image_turn[chunk];
+  }
 };
+
+/// Bytes before the first of `count` rounded rows in the rows buffer: their count and their ids (int64).
+[[nodiscard]] constexpr Bytes rows_header(std::uint64_t count) noexcept {
+  return round_up((count + 1) * sizeof(std::int64_t), 64);
+}
+/// The buffer for so many rows of a table.
+[[nodiscard]] constexpr Bytes rows_bytes(std::uint64_t count, std::uint64_t columns, Bytes element) noexcept {
+  return round_up(rows_header(count) + count * columns * element, 4096);
+}
+/// It is written in parts of at most this, each a gradient of its own.
+inline constexpr Bytes kRowsPart = 64 * MiB;
 
 /// True when the gradient of this chunk is stored as a dense field: everything but an embedding that is not also the
 /// head. (That one's gradient is a few rows; they wait in memory and are put in place during the update.)
@@ -140,6 +166,6 @@ struct Schedule {
 
 /// Pure. `residency` vectors have one entry per chunk (activation: per layer block).
 [[nodiscard]] Schedule make_schedule(const Description& description, const state::Layout& layout,
-                                     const Residency& residency, const Lookahead& lookahead);
+                                     const Residency& residency, const Lookahead& lookahead, const Redo& redo = {});
 
 }  // namespace spillway::plan

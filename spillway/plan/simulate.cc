@@ -70,12 +70,18 @@ class Machine {
     ready_[static_cast<std::size_t>(task.lane)].push({deadline, n});
   }
 
+  /// Of a node: nothing when it is not its turn.
+  [[nodiscard]] double work(std::size_t n) const {
+    const auto& task = schedule_.tasks[n % tasks_];
+    return (n / tasks_) % task.every == task.turn ? work_[n % tasks_] : 0;
+  }
+
   bool start_lanes() {
     bool any = false;
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
       auto& active = active_[lane];
       if (!active.busy && !ready_[lane].empty()) {
-        active = {true, ready_[lane].top().node, work_[ready_[lane].top().node % tasks_], 0};
+        active = {true, ready_[lane].top().node, work(ready_[lane].top().node), 0};
         ready_[lane].pop();
         times_[active.node].start = now_;
       }
@@ -195,7 +201,9 @@ Simulation simulate(const Schedule& schedule, const Description&, const state::L
     out.tasks.push_back({times.start - begin, times.end - begin});
     const auto& task = schedule.tasks[t];
     if (task.lane == Lane::update) out.update_seconds += static_cast<double>(task.bytes);
-    if (task.lane == Lane::read || task.lane == Lane::write) out.transfer_seconds += static_cast<double>(task.bytes);
+    if (task.lane == Lane::read || task.lane == Lane::write) {
+      out.transfer_seconds += static_cast<double>(task.bytes) / task.every;
+    }
   }
   for (Index v = 0; v < schedule.visits.size(); ++v) out.compute_seconds += visit_seconds(schedule, layout, rates, v);
   out.update_seconds /= rates.update > 0 ? rates.update : 1e9;

@@ -20,7 +20,7 @@ Bytes area_bytes(const PathOptions& options, Bytes asked) {
   const Bytes bytes = round_up(asked, kExtentAlignment);
   if (bytes >= asked) return bytes;
   throw Error(ErrorCode::does_not_fit, text("path:", options.name, " was asked for ", asked, " bytes"), 0,
-              options.directory.string());
+              options.device.empty() ? options.directory.string() : options.device.string());
 }
 
 VolumeOptions volume_options(const PathOptions& options) {
@@ -36,6 +36,8 @@ VolumeOptions volume_options(const PathOptions& options) {
   out.reopen = options.reopen;
   out.prewrite = options.prewrite;
   out.progress = options.progress;
+  out.device = options.device;
+  out.erase = options.erase;
   if (options.queue_depth == 0 || options.queue_depth > kMostDepth) {
     throw Error(ErrorCode::bad_input, text("path:", options.name, " was given a queue depth of ", options.queue_depth,
                                            "; it must be 1 to ", kMostDepth));
@@ -72,9 +74,9 @@ class Path::Impl {
       : name_(options.name),
         volume_(volume_options(options)),
         engine_(volume_, {options.name, options.queue_depth, options.checksums}, ring, join(options)) {
-    if (!volume_.notice().empty()) note(text(volume_.path().string(), ": ", volume_.notice()));
-    if (!volume_.file().direct()) note(text("no O_DIRECT: ", volume_.file().direct_refusal()));
-    if (engine_.ring_name() != "io_uring") note(text("no io_uring: served by a ", engine_.ring_name()));
+    if (!volume_.notice().empty()) note(text(": ", volume_.path().string(), ": ", volume_.notice()));
+    for (const std::string& remark : remarks(volume_.probe())) note(" " + remark);
+    if (engine_.ring_name() != "io_uring") note(text(": no io_uring: served by a ", engine_.ring_name()));
   }
 
   ~Impl() {
@@ -88,7 +90,7 @@ class Path::Impl {
   bool register_memory(std::span<std::byte> memory) {
     const std::string refusal = engine_.register_memory(memory);
     if (refusal.empty()) return true;
-    note(text("the kernel did not register ", human(memory.size()), " of buffers: ", refusal,
+    note(text(": the kernel did not register ", human(memory.size()), " of buffers: ", refusal,
               " (raise the memlock limit: ulimit -l)"));
     return false;
   }
@@ -145,7 +147,7 @@ class Path::Impl {
     try {
       return std::make_unique<Share>(sys::whole_device(sys::device_of(volume_.path())), *options.share);
     } catch (const Error& error) {
-      note(text("not sharing the drive fairly with other processes: ", error.what()));
+      note(text(": not sharing the drive fairly with other processes: ", error.what()));
       return nullptr;
     }
   }
@@ -158,9 +160,8 @@ class Path::Impl {
     throw Error(ErrorCode::internal, text("path:", name_, " has no piece of ", bytes, " bytes at offset ", offset));
   }
 
-  void note(const std::string& remark) {
-    notice_ += notice_.empty() ? text("path:", name_, ": ", remark) : "; " + remark;
-  }
+  /// `remark` goes on where the path's name ends.
+  void note(const std::string& remark) { notice_ += text(notice_.empty() ? "" : "; ", "path:", name_, remark); }
 
   std::string name_;
   Volume volume_;

@@ -1,6 +1,7 @@
-// One storage path: a preallocated volume in a directory and the asynchronous engine that moves bytes to and from it.
+// One storage path: a preallocated volume and the asynchronous engine that moves bytes to and from it.
 //
-// The volume is one file, `spillway.volume`, opened with O_DIRECT where the file system has it. Nothing is opened,
+// The volume is one file, `spillway.volume`, in a directory, or a whole block device; opened with O_DIRECT where that
+// is there with an alignment of at most kTransferAlignment, else used through the page cache. Nothing is opened,
 // closed, created or extended between construction and destruction. Extents start at multiples of kExtentAlignment and
 // are always transferred whole or as the same prefix, piece by piece; each piece has a checksum in memory, computed
 // before it is written and verified when it is read. Before the extents lies the metadata area: records of whoever
@@ -31,11 +32,13 @@ inline constexpr Bytes kTransferAlignment = 4 * KiB;
 
 struct PathOptions {
   std::string name = "0";           ///< shown as path:NAME
-  std::filesystem::path directory;  ///< must exist and be writable
-  Bytes capacity = 0;               ///< bytes of extents the volume must hold; rounded up to kExtentAlignment
-  std::string run;                  ///< identity written into the superblock
-  bool overwrite = false;           ///< replace a volume of another run instead of refusing it
-  unsigned queue_depth = 16;        ///< pieces in flight
+  std::filesystem::path directory;  ///< must exist and be writable; empty: `device` says where
+  /// Bytes of extents the volume must hold; rounded up to kExtentAlignment. A device is taken whole: of that it is the
+  /// least that must be there, and 0 asks for nothing in particular.
+  Bytes capacity = 0;
+  std::string run;            ///< identity written into the superblock
+  bool overwrite = false;     ///< replace a volume of another run instead of refusing it
+  unsigned queue_depth = 16;  ///< pieces in flight
   bool checksums = true;
   /// Shares the device fairly with the other processes that do so, too (see share.h); a notice where that cannot be.
   std::optional<ShareOptions> share = {};
@@ -43,12 +46,15 @@ struct PathOptions {
   std::uint64_t model = 0;   ///< fingerprint of the model whose state it holds
   std::uint32_t number = 0;  ///< of this path among the run's
   std::uint32_t paths = 1;   ///< of the run
-  /// Open the volume that is there and keep what it holds; else start with one that holds nothing.
+  /// Open the volume that is there and keep what it holds; else start with one that holds nothing. One of less capacity
+  /// than asked for grows, one of more stays as it is.
   bool reopen = false;
   /// Write a new volume once from end to end, so that no later write makes the file system convert reserved space.
   bool prewrite = false;
   /// Of `prewrite`, on the caller's thread: bytes written and to be written. What it throws ends the construction.
   std::function<void(Bytes done, Bytes of)> progress = {};
+  std::filesystem::path device = {};  ///< a block device in place of a directory
+  bool erase = false;                 ///< a device's file system, partition table or unknown bytes; never with `reopen`
 };
 
 enum class Direction : std::uint8_t { read, write };
@@ -107,12 +113,15 @@ class Path {
   /// free when the file system is too small. On failure nothing is left behind and an old volume is intact.
   /// A volume of the same run that is large enough is used again; what it held is not readable, and its metadata area
   /// is zeros, as in a new one.
+  /// A device is empty, or holds a volume, to which the same rules apply; anything else is refused with
+  /// Error(bad_input) without `erase`, and one that somebody uses in any case. Error(does_not_fit) says what it has.
   /// With `reopen` the volume keeps what it holds: metadata is readable, data after `expect`. Throws Error(bad_input)
-  /// when it is missing, damaged, too small, of another run, model, format, byte order or place among the run's paths.
+  /// when it is missing, damaged, of another run, model, format, byte order or place among the run's paths, or has less
+  /// metadata than asked for; Error(does_not_fit), with the volume as it was, when it cannot grow.
   explicit Path(PathOptions options);
   /// The same over a ring of the caller's choice; the default is io_uring, or threads where the kernel has none.
   Path(PathOptions options, const sys::RingFactory& ring);
-  /// Waits for what is in flight; removes the volume file when `remove_on_close` was called.
+  /// Waits for what is in flight; gives the space back when `remove_on_close` was called.
   ~Path();
   Path(const Path&) = delete;
   Path& operator=(const Path&) = delete;
@@ -144,13 +153,15 @@ class Path {
   void expect(Bytes offset, const PieceMark& mark);
 
   [[nodiscard]] Counters counters() const;
-  /// Bytes of the areas: what was asked for, rounded up; of a reopened volume what is there.
+  /// Bytes of the areas: what was asked for, rounded up; of a reopened volume, and of a device, what is there.
   [[nodiscard]] Bytes capacity() const noexcept;
   [[nodiscard]] Bytes metadata() const noexcept;
   [[nodiscard]] bool direct() const noexcept;  ///< O_DIRECT in use
   [[nodiscard]] const std::string& notice()
       const;  ///< what a person should know: no O_DIRECT, no registration, a damaged superblock; or empty
-  [[nodiscard]] std::filesystem::path volume() const;  ///< the file
+  [[nodiscard]] std::filesystem::path volume() const;  ///< the file, or the device
+  /// The file's name goes. A device keeps its bytes and says that it holds nothing and is nobody's, so that any run may
+  /// take it without `overwrite` or `erase`.
   void remove_on_close() noexcept;
 
  private:

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "spillway/base/bytes.h"
 #include "spillway/sys/device_id.h"
@@ -12,6 +13,8 @@ namespace spillway::storage {
 struct Probe {
   bool direct = false;         ///< a volume there is used with O_DIRECT
   std::string direct_refusal;  ///< why not; empty when it is
+  Bytes direct_alignment =
+      0;  ///< what O_DIRECT asks there, where that is too much for it to be used; 0: it is not that
   Bytes memory_alignment = 1;  ///< of addresses; 1 without O_DIRECT
   Bytes offset_alignment = 1;  ///< of offsets and lengths
   Bytes preferred_block = 0;   ///< what file system or drive would rather move at once; 0: it does not say
@@ -21,8 +24,14 @@ struct Probe {
   sys::DeviceId device;        ///< what processes that use it share
 };
 
+/// What a person should know before a path lies there, each after the path's name: "is on tmpfs, which has no O_DIRECT:
+/// it is used through the page cache, which takes memory that the plan does not count".
+[[nodiscard]] std::vector<std::string> remarks(const Probe& found);
+
 /// Of a directory, in which a file is made and removed again, or of a block device, which is only read. Throws
 /// Error(bad_input) when it is missing, neither, or may not be used so.
 [[nodiscard]] Probe probe(const std::filesystem::path& path);
+/// Of a file that is there, at least 128 KiB long, which is only read.
+[[nodiscard]] Probe probe_file(const std::filesystem::path& path);
 
 }  // namespace spillway::storage

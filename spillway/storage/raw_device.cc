@@ -1,18 +1,14 @@
 #include "spillway/storage/raw_device.h"
 
-#include <array>
 #include <cerrno>
-#include <cstring>
 #include <string>
-#include <string_view>
 
 #include "spillway/base/error.h"
+#include "spillway/storage/superblock.h"
 #include "spillway/sys/block_device.h"
 
 namespace spillway::storage {
 namespace {
-
-constexpr std::string_view kVolumeMagic = "SPILLWAY";
 
 [[noreturn]] void refuse(const std::filesystem::path& path, const std::string& why, const std::string& advice,
                          int errno_value = 0) {
@@ -22,6 +18,10 @@ constexpr std::string_view kVolumeMagic = "SPILLWAY";
 
 void require_usable(const std::filesystem::path& path) {
   const sys::BlockDevice device = sys::examine_block_device(path);
+  if (device.logical_block > sys::kDirectAlignment) {
+    refuse(path, text("its blocks have ", human(device.logical_block), ", more than ", human(sys::kDirectAlignment)),
+           "name another device, or a directory of a file system on it");
+  }
   if (device.read_only) refuse(path, "it is read-only", "name another device");
   const std::string use = sys::use_of_device(path);
   if (!use.empty()) refuse(path, use, "free it, or name another device", EBUSY);
@@ -38,10 +38,7 @@ sys::File open_alone(const std::filesystem::path& path) {
 }
 
 bool begins_with_volume(const std::filesystem::path& path) {
-  const sys::File device(path);
-  std::array<std::byte, kVolumeMagic.size()> first{};
-  device.read(first, 0);
-  return std::memcmp(first.data(), kVolumeMagic.data(), first.size()) == 0;
+  return read_superblocks(sys::File(path)).state != SuperblockState::foreign;
 }
 
 }  // namespace

@@ -9,7 +9,8 @@ namespace spillway::storage {
 std::string reason_against_owner(const SuperblockPair& there, const std::string& run) {
   switch (there.state) {
     case SuperblockState::valid:
-      return there.superblock.run == run ? "" : text("belongs to run '", there.superblock.run, "'");
+      if (there.superblock.run == run || is_nobodys(there.superblock)) return "";
+      return text("belongs to run '", there.superblock.run, "'");
     case SuperblockState::foreign:
       return "is not a Spillway volume";
     case SuperblockState::damaged:
@@ -23,9 +24,15 @@ std::string reason_against_owner(const SuperblockPair& there, const std::string&
   return "cannot be read";
 }
 
+bool is_older_of(const SuperblockPair& there, const std::string& run) {
+  return there.state == SuperblockState::other_format && there.superblock.format < kVolumeFormat &&
+         there.superblock.run == run;
+}
+
 std::string reason_against_reopening(const SuperblockPair& there, const Superblock& wanted, Bytes file_size) {
   if (std::string reason = reason_against_owner(there, wanted.run); !reason.empty()) return reason;
   const Superblock& is = there.superblock;
+  if (is_nobodys(is)) return "holds nothing: the run that had it gave it back";
   if (!is.ready) return "was being prepared when that was interrupted, and holds nothing";
   if (is.model != wanted.model) {
     return text("holds the state of another model (fingerprint ", std::hex, is.model, ", not ", wanted.model, ")");
@@ -36,9 +43,8 @@ std::string reason_against_reopening(const SuperblockPair& there, const Superblo
   if (is.piece_size != wanted.piece_size) {
     return text("has pieces of ", is.piece_size, " bytes, not of ", wanted.piece_size);
   }
-  if (is.capacity < wanted.capacity || is.metadata < wanted.metadata) {
-    return text("is too small: it holds ", human(is.capacity), " of data and ", human(is.metadata),
-                " of metadata; asked for were ", human(wanted.capacity), " and ", human(wanted.metadata));
+  if (is.metadata < wanted.metadata) {
+    return text("has room for ", human(is.metadata), " of records, not for ", human(wanted.metadata));
   }
   if (const Bytes whole = kSuperblockExtent + is.metadata + is.capacity; file_size < whole) {
     return text("was cut short: it has ", file_size, " bytes of ", whole);

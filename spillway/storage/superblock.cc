@@ -13,6 +13,8 @@ constexpr std::array<char, 8> kMagic = {'S', 'P', 'I', 'L', 'L', 'W', 'A', 'Y'};
 constexpr std::uint32_t kEndianness = 0x01020304;
 constexpr std::uint32_t kEndiannessSwapped = 0x04030201;
 constexpr std::uint64_t kChecksumSeed = 0;
+/// In a superblock that is not ready: of its sectors only the first was written, which holds all the rest.
+constexpr std::uint64_t kNoChecksum = 0;
 constexpr std::size_t kChecksumOffset = kSuperblockBytes - sizeof(std::uint64_t);
 constexpr std::uint32_t kReady = 1;
 constexpr std::uint32_t kPrewritten = 2;
@@ -34,6 +36,7 @@ struct Header {
   std::uint32_t paths;
 };
 static_assert(sizeof(Header) == 320 && sizeof(Header) <= kChecksumOffset);
+static_assert(sizeof(Header) <= 512, "lies in one sector, which is never torn");
 
 /// Aligned for O_DIRECT.
 struct alignas(kSuperblockBytes) Page : std::array<std::byte, kSuperblockBytes> {};
@@ -66,7 +69,8 @@ SuperblockState decode(std::span<const std::byte> in, Superblock& superblock) {
   if (header.endianness == kEndiannessSwapped) return SuperblockState::alien;
   std::uint64_t sum = 0;
   std::memcpy(&sum, in.data() + kChecksumOffset, sizeof sum);
-  if (sum != checksum(in.first(kChecksumOffset), kChecksumSeed)) return SuperblockState::damaged;
+  const bool begun = sum == kNoChecksum && (header.flags & kReady) == 0;
+  if (!begun && sum != checksum(in.first(kChecksumOffset), kChecksumSeed)) return SuperblockState::damaged;
   if (header.run_bytes > kMostRunBytes) return SuperblockState::damaged;
   superblock = {};
   superblock.format = header.format;
@@ -95,6 +99,7 @@ SuperblockPair read_superblocks(const sys::File& file) {
     const bool one_valid = state == SuperblockState::valid || pair.state == SuperblockState::valid;
     if (one_valid && copy == 0 && state != pair.state) {
       const Bytes bad = state == SuperblockState::valid ? kSuperblockOffsets[1] : offset;
+      pair.damaged = bad;
       pair.damage = text("the copy of its superblock at byte ", bad, " is damaged, the other one was used");
     }
     if (state < pair.state) continue;
@@ -111,6 +116,28 @@ void write_superblocks(const sys::File& file, const Superblock& superblock) {
     file.write(page, kSuperblockOffsets[copy]);
     file.sync();
   }
+}
+
+void write_first_superblocks(const sys::File& file, const Superblock& superblock) {
+  Page page;
+  encode(superblock, page);
+  std::fill(page.begin() + kChecksumOffset, page.end(), std::byte{0});
+  file.write(page, kSuperblockOffsets.back());
+  file.sync();
+  write_superblocks(file, superblock);
+}
+
+Superblock given_back(Superblock of) {
+  of.ready = false;
+  of.run.clear();
+  of.model = 0;
+  of.number = 0;
+  of.paths = 1;
+  return of;
+}
+
+bool is_nobodys(const Superblock& superblock) noexcept {
+  return !superblock.ready && superblock.run.empty();
 }
 
 }  // namespace spillway::storage

@@ -57,10 +57,18 @@ struct SuperblockPair {
   Superblock superblock;  ///< of the first valid copy, or as `decode` says
   SuperblockState state = SuperblockState::foreign;
   std::string damage;  ///< which copy is not valid although the other is; empty otherwise
+  Bytes damaged = 0;   ///< where that copy lies
 };
 
 [[nodiscard]] SuperblockPair read_superblocks(const sys::File& file);
 /// Writes one copy after the other, each flushed before the next is touched: at any instant one is whole.
 void write_superblocks(const sys::File& file, const Superblock& superblock);
+/// The same where there is none yet: whatever is torn, what is there is zeros, or is read as `superblock`, which is not
+/// ready.
+void write_first_superblocks(const sys::File& file, const Superblock& superblock);
+
+/// What a volume says that its run has given back: it holds nothing and is nobody's.
+[[nodiscard]] Superblock given_back(Superblock of);
+[[nodiscard]] bool is_nobodys(const Superblock& superblock) noexcept;
 
 }  // namespace spillway::storage

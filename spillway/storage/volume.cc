@@ -1,19 +1,26 @@
 #include "spillway/storage/volume.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <system_error>
 #include <utility>
 
 #include "spillway/base/error.h"
+#include "spillway/storage/lock.h"
+#include "spillway/storage/preparation.h"
+#include "spillway/storage/raw_device.h"
 #include "spillway/storage/refusal.h"
 #include "spillway/storage/zeros.h"
+#include "spillway/sys/block_device.h"
 
 namespace spillway::storage {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr Bytes kPieceSize = kExtentAlignment;
+constexpr auto kPatience = std::chrono::seconds(1);
+constexpr auto kDevicePatience = std::chrono::seconds(5);  // its user was asked for before
 
 void require_directory(const fs::path& directory) {
   std::error_code failure;
@@ -39,13 +46,9 @@ void require_directory(const fs::path& directory) {
   throw Error(ErrorCode::bad_input, text(path.string(), " ", reason, ": ", advice), 0, path.string());
 }
 
-Bytes file_bytes(const VolumeOptions& options) {
-  return kSuperblockExtent + options.metadata + options.capacity;
-}
-
 void require_space(const VolumeOptions& options) {
   const Bytes free = sys::free_space(options.directory);
-  const Bytes asked = file_bytes(options);
+  const Bytes asked = volume_bytes(options.metadata, options.capacity);
   if (asked <= free) return;
   throw Error(ErrorCode::does_not_fit,
               text("the volume in ", options.directory.string(), " needs ", human(asked), " (", asked,
@@ -54,63 +57,58 @@ void require_space(const VolumeOptions& options) {
               0, options.directory.string());
 }
 
-Superblock wanted(const VolumeOptions& options) {
-  Superblock out;
-  out.capacity = options.capacity;
-  out.metadata = options.metadata;
-  out.piece_size = kPieceSize;
-  out.run = options.run;
-  out.model = options.model;
-  out.number = options.number;
-  out.paths = options.paths;
-  out.prewritten = options.prewrite;
-  return out;
+/// The capacity that is there, which is at least what is asked for, and not nothing.
+Bytes capacity_of_device(const fs::path& path, Bytes metadata, Bytes asked) {
+  const Bytes size = sys::examine_block_device(path).size, head = volume_bytes(metadata, 0);
+  const Bytes there = size > head ? (size - head) / kExtentAlignment * kExtentAlignment : 0;
+  if (there > 0 && asked <= there) return there;
+  throw Error(ErrorCode::does_not_fit,
+              text("the volume on ", path.string(), " needs ", human(asked), " (", asked, " bytes) beside ",
+                   human(head), " of records; the device has ", human(there), " (", there, " bytes) for it, of ",
+                   human(size), ". Keep more in DRAM, or name a larger device"),
+              0, path.string());
 }
 
-/// Empties the metadata area, writes what has to be written once, and only then the superblocks.
-void prepare(const sys::File& file, const VolumeOptions& options, bool prewritten) {
-  const Bytes data = kSuperblockExtent + options.metadata;
-  write_zeros(file, kSuperblockExtent, data);
-  if (options.prewrite && !prewritten) write_zeros(file, data, data + options.capacity, options.progress);
-  file.sync();
-  Superblock superblock = wanted(options);
-  superblock.prewritten = superblock.prewritten || prewritten;
-  write_superblocks(file, superblock);
-}
+/// The length of a file: as it was before, unless it is kept.
+class Length {
+ public:
+  explicit Length(const sys::File& file) : path_(file.path()), before_(file.size()), kept_(!file.is_regular()) {}
+  ~Length() {
+    std::error_code ignored;
+    if (!kept_) fs::resize_file(path_, before_, ignored);
+  }
+  Length(const Length&) = delete;
+  Length& operator=(const Length&) = delete;
+  void keep() noexcept { kept_ = true; }
 
-/// Whether a volume serves as it is when nothing of its contents is wanted.
-bool serves(const Superblock& there, const VolumeOptions& options) {
-  Superblock like = wanted(options);
-  if (there.capacity < like.capacity || options.metadata > 0) return false;
-  like.capacity = there.capacity;
-  like.prewritten = like.prewritten || there.prewritten;
-  return there == like;
-}
+ private:
+  fs::path path_;
+  Bytes before_;
+  bool kept_;
+};
 
-/// Makes the run's volume one that holds nothing. While that goes on it says so, so that nobody takes half-erased
-/// records for its contents.
-void refit(const sys::File& file, Superblock there, const VolumeOptions& options) {
-  const bool long_enough = there.capacity + there.metadata >= options.capacity + options.metadata;
-  there.ready = false;
-  write_superblocks(file, there);
-  prepare(file, options, there.prewritten && long_enough);
-}
-
-/// Opens and locks the volume that is there.
-sys::File open_existing(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::is_regular_file(path, ignored)) refuse(path, "is not a regular file", "move it away");
-  sys::File file(path, {.write = true, .direct = true});
-  if (!file.lock()) refuse_busy(path);
-  return file;
+/// Reserves what a volume will have more of.
+void lengthen(const sys::File& file, const Superblock& there, Bytes capacity) {
+  const Bytes before = volume_bytes(there.metadata, there.capacity), after = volume_bytes(there.metadata, capacity);
+  const Bytes more = after - std::min(after, std::max(before, file.reserved()));
+  const Bytes free = sys::free_space(file.path().parent_path());
+  if (more > free) {
+    throw Error(ErrorCode::does_not_fit,
+                text(file.path().string(), " holds ", human(there.capacity), " and should hold ", human(capacity), " (",
+                     capacity, " bytes), which takes another ", human(more), " (", more,
+                     " bytes); the file system has ", human(free), " (", free,
+                     " bytes) free. Free space there, keep more in DRAM, or name another storage directory beside it"),
+                0, file.path().string());
+  }
+  file.reserve(after, before);
 }
 
 /// A file under a temporary name: removed again unless it is kept.
 class Draft {
  public:
-  explicit Draft(fs::path path)
-      : path_(std::move(path)), file_(path_, {.write = true, .create = true, .direct = true}) {
-    if (!file_.lock()) refuse_busy(path_);
+  Draft(fs::path path, bool direct)
+      : path_(std::move(path)), file_(path_, {.write = true, .create = true, .direct = direct}) {
+    if (!lock_within(file_, kPatience)) refuse_busy(path_);
     mine_ = true;
   }
   ~Draft() {
@@ -135,69 +133,132 @@ class Draft {
 
 }  // namespace
 
-Volume::Volume(const VolumeOptions& options)
-    : path_(options.directory / kVolumeName), capacity_(options.capacity), metadata_(options.metadata) {
-  require_directory(options.directory);
-  if (options.reopen) {
-    reopen(options);
-  } else if (!reuse(options)) {
-    create(options);
+Volume::Volume(const VolumeOptions& options) : capacity_(options.capacity), metadata_(options.metadata) {
+  if (options.directory.empty() == options.device.empty()) {
+    throw Error(ErrorCode::bad_input, text("a storage path is a directory or a block device: ",
+                                           options.device.empty() ? "name one" : "name one of them, not both"));
   }
+  options.device.empty() ? open_in_directory(options) : open_on_device(options);
 }
 
 void Volume::remove() noexcept {
-  std::error_code ignored;
-  fs::remove(path_, ignored);
+  if (!claim_.is_open()) {
+    std::error_code ignored;
+    fs::remove(path_, ignored);
+    return;
+  }
+  try {
+    write_superblocks(file_, given_back(read_superblocks(file_).superblock));
+  } catch (const Error&) {  // then it stays what it was: of this run
+  }
 }
 
-void Volume::reopen(const VolumeOptions& options) {
+void Volume::open_in_directory(const VolumeOptions& options) {
+  require_directory(options.directory);
+  path_ = options.directory / kVolumeName;
   std::error_code ignored;
-  if (!fs::exists(fs::symlink_status(path_, ignored))) {
+  const bool there = fs::exists(fs::symlink_status(path_, ignored));
+  if (options.reopen && !there) {
     throw Error(ErrorCode::bad_input,
                 text(path_.string(), " is missing; it held state of run '", options.run,
                      "'. Name the storage directory with which that run was started, or start the run anew"),
                 ENOENT, path_.string());
   }
-  sys::File file = open_existing(path_);
-  const SuperblockPair there = read_superblocks(file);
-  const std::string reason = reason_against_reopening(there, wanted(options), file.size());
-  if (!reason.empty()) {
-    refuse(path_, reason, "name the storage directories with which the run was started, or start the run anew");
+  if (options.reopen) {
+    reopen(open_existing(), options);
+  } else if (!there || !reuse(options)) {
+    create(options);
   }
-  notice_ = there.damage;
-  capacity_ = there.superblock.capacity;
-  metadata_ = there.superblock.metadata;
-  file_ = std::move(file);
+}
+
+/// Opens and locks the volume that is there.
+sys::File Volume::open_existing() {
+  std::error_code ignored;
+  if (!fs::is_regular_file(path_, ignored)) refuse(path_, "is not a regular file", "move it away");
+  probe_ = probe_file(path_);
+  sys::File file(path_, {.write = true, .direct = probe_.direct});
+  if (!lock_within(file, kPatience)) refuse_busy(path_);
+  return file;
 }
 
 /// True when the volume that is there belongs to this run and is large enough: then it is ours, and what it holds is
-/// given up. False when there is none or it may be replaced. Otherwise refuses.
+/// given up. False when it may be replaced. Otherwise refuses.
 bool Volume::reuse(const VolumeOptions& options) {
-  std::error_code ignored;
-  if (!fs::exists(fs::symlink_status(path_, ignored))) return false;
-  sys::File old = open_existing(path_);
+  sys::File old = open_existing();
   const SuperblockPair there = read_superblocks(old);
-  const bool older = there.state == SuperblockState::other_format && there.superblock.format < kVolumeFormat &&
-                     there.superblock.run == options.run;
+  const bool older = is_older_of(there, options.run);
   const std::string reason = older ? "" : reason_against_owner(there, options.run);
   if (!reason.empty() && !options.overwrite) {
     refuse(path_, reason, "remove it, name another storage directory, or ask to overwrite it");
   }
-  const Bytes needed = file_bytes(options);
+  const Bytes needed = volume_bytes(options.metadata, options.capacity);
   if (older || !reason.empty() || old.size() < needed || old.reserved() < needed) return false;
-  if (!there.damage.empty() || !serves(there.superblock, options)) refit(old, there.superblock, options);
+  if (!serves(there, options)) refit(old, there, options);
   file_ = std::move(old);
   return true;
 }
 
 void Volume::create(const VolumeOptions& options) {
   require_space(options);
-  Draft draft(options.directory / (std::string(kVolumeName) + ".new"));
-  draft.file().reserve(file_bytes(options));
+  probe_ = storage::probe(options.directory);
+  Draft draft(options.directory / (std::string(kVolumeName) + ".new"), probe_.direct);
+  draft.file().reserve(volume_bytes(options.metadata, options.capacity));
   write_zeros(draft.file(), 0, kSuperblockExtent);
   prepare(draft.file(), options, false);
   file_ = draft.keep_as(path_);
   sys::sync_directory(options.directory);
+}
+
+/// Whether there is room is asked before anything is erased.
+void Volume::open_on_device(const VolumeOptions& asked) {
+  path_ = asked.device;
+  VolumeOptions options = asked;
+  if (!asked.reopen) options.capacity = capacity_of_device(path_, asked.metadata, asked.capacity);
+  claim_ = open_block_device(path_, asked.erase && !asked.reopen);
+  probe_ = storage::probe(path_);
+  sys::File device(path_, {.write = true, .direct = probe_.direct});
+  if (!lock_within(device, kDevicePatience)) {
+    refuse(path_, "is locked by another program", "end that program, or name another device");
+  }
+  asked.reopen ? reopen(std::move(device), options) : take(std::move(device), options);
+}
+
+void Volume::take(sys::File device, const VolumeOptions& options) {
+  const SuperblockPair there = read_superblocks(device);
+  const bool free = there.state == SuperblockState::foreign || is_older_of(there, options.run);
+  const std::string reason = free ? "" : reason_against_owner(there, options.run);
+  if (!reason.empty() && !options.overwrite) {
+    refuse(path_, reason, "name another device, or ask to overwrite it");
+  }
+  if (!serves(there, options)) refit(device, there, options);
+  capacity_ = options.capacity;
+  file_ = std::move(device);
+}
+
+void Volume::reopen(sys::File file, const VolumeOptions& options) {
+  const SuperblockPair there = read_superblocks(file);
+  const std::string reason = reason_against_reopening(there, wanted(options), file.size());
+  if (!reason.empty()) {
+    refuse(path_, reason,
+           "name the storage directories and devices with which the run was started, or start the run anew");
+  }
+  notice_ = there.damage;
+  capacity_ = there.superblock.capacity;
+  metadata_ = there.superblock.metadata;
+  if (options.capacity > capacity_) grow(file, there.superblock, options);
+  file_ = std::move(file);
+}
+
+/// A device gives all it has.
+void Volume::grow(const sys::File& file, const Superblock& there, const VolumeOptions& asked) {
+  VolumeOptions options = asked;
+  if (claim_.is_open()) options.capacity = capacity_of_device(path_, metadata_, asked.capacity);
+  Length length(file);
+  if (!claim_.is_open()) lengthen(file, there, options.capacity);
+  prepare_more(file, there, options);
+  length.keep();
+  write_superblocks(file, grown(there, options));
+  capacity_ = options.capacity;
 }
 
 }  // namespace spillway::storage

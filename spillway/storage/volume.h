@@ -1,4 +1,4 @@
-// The file of a storage path: DIRECTORY/spillway.volume.
+// What a storage path lies on: the file DIRECTORY/spillway.volume, or a block device.
 #pragma once
 
 #include <filesystem>
@@ -7,6 +7,7 @@
 
 #include "spillway/base/bytes.h"
 #include "spillway/storage/path.h"
+#include "spillway/storage/probe.h"
 #include "spillway/storage/superblock.h"
 #include "spillway/sys/file.h"
 
@@ -17,7 +18,7 @@ inline constexpr const char* kVolumeName = "spillway.volume";
 /// As PathOptions'.
 struct VolumeOptions {
   std::filesystem::path directory;
-  Bytes capacity = 0;  ///< multiple of 1 MiB
+  Bytes capacity = 0;  ///< multiple of 1 MiB; of a device the least
   std::string run;
   bool overwrite = false;
   Bytes metadata = 0;  ///< multiple of 1 MiB
@@ -27,36 +28,50 @@ struct VolumeOptions {
   bool reopen = false;
   bool prewrite = false;
   std::function<void(Bytes done, Bytes of)> progress = {};
+  std::filesystem::path device = {};
+  bool erase = false;
 };
 
-/// An open, locked volume with all its space reserved. Errors as promised by Path's constructor.
+/// An open volume with all its space reserved, that no other process has. Errors as promised by Path's constructor.
 class Volume {
  public:
   explicit Volume(const VolumeOptions& options);
 
   [[nodiscard]] const sys::File& file() const noexcept { return file_; }
-  /// What was asked for; of a reopened volume what is there.
+  /// What was asked for; of a reopened volume and of a device what is there.
   [[nodiscard]] Bytes capacity() const noexcept { return capacity_; }
   [[nodiscard]] Bytes metadata() const noexcept { return metadata_; }
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   /// What a person should know: a damaged copy of the superblock; or empty.
   [[nodiscard]] const std::string& notice() const noexcept { return notice_; }
+  /// What the directory or device can do.
+  [[nodiscard]] const Probe& probe() const noexcept { return probe_; }
   /// Where an offset in an area lies in the file.
   [[nodiscard]] Bytes in_file(Area area, Bytes offset) const noexcept {
     return kSuperblockExtent + (area == Area::data ? metadata_ : 0) + offset;
   }
-  /// Removes the file's name; the space goes when the object does.
+  /// Removes the file's name; the space goes when the object does. A device says from then on that it holds nothing and
+  /// is nobody's.
   void remove() noexcept;
 
  private:
-  void reopen(const VolumeOptions& options);
-  bool reuse(const VolumeOptions& options);
+  void open_in_directory(const VolumeOptions& options);
+  void open_on_device(const VolumeOptions& options);
+  [[nodiscard]] sys::File open_existing();
+  [[nodiscard]] bool reuse(const VolumeOptions& options);
   void create(const VolumeOptions& options);
+  void reopen(sys::File file, const VolumeOptions& options);
+  void grow(const sys::File& file, const Superblock& there, const VolumeOptions& options);
+  void take(sys::File device, const VolumeOptions& options);
 
   std::filesystem::path path_;
   Bytes capacity_;
   Bytes metadata_;
   std::string notice_;
+  Probe probe_;
+  /// Of a device: what keeps others out until we close it. `file_` is another, for the kernel may hold the one that a
+  /// ring has a moment longer; its lock outlives us by what is in flight when we are killed.
+  sys::File claim_;
   sys::File file_;
 };
 

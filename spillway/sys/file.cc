@@ -57,9 +57,9 @@ std::string refusal_of_direct(int fd) {
   return {};
 }
 
-void write_zeros(const File& file, Bytes bytes) {
+void write_zeros(const File& file, Bytes from, Bytes bytes) {
   const Mapping zeros(kZeros);
-  for (Bytes at = 0; at < bytes; at += kZeros) {
+  for (Bytes at = from; at < bytes; at += kZeros) {
     file.write(zeros.span().first(std::min(kZeros, bytes - at)), at);
   }
 }
@@ -140,15 +140,15 @@ void File::write(std::span<const std::byte> from, Bytes offset) const {
   }
 }
 
-void File::reserve(Bytes bytes) const {
-  if (bytes == 0) return;
+void File::reserve(Bytes bytes, Bytes from) const {
+  if (bytes <= from) return;
   int result = 0;
   do {
-    result = ::fallocate(fd_, 0, 0, static_cast<off_t>(bytes));
+    result = ::fallocate(fd_, 0, static_cast<off_t>(from), static_cast<off_t>(bytes - from));
   } while (result != 0 && errno == EINTR);
   if (result == 0) return;
   if (errno != EOPNOTSUPP) throw_errno(errno, text("reserve ", human(bytes), " for"), path_);
-  write_zeros(*this, bytes);
+  write_zeros(*this, from, bytes);
 }
 
 void File::rename(const std::filesystem::path& to) {

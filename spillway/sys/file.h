@@ -36,9 +36,10 @@ class File {
   void read(std::span<std::byte> into, Bytes offset) const;
   /// Writes all of `from` at `offset`.
   void write(std::span<const std::byte> from, Bytes offset) const;
-  /// Makes the file `bytes` long with its space reserved; writes zeros where the file system cannot reserve.
-  /// Throws Error(does_not_fit) when there is not enough.
-  void reserve(Bytes bytes) const;
+  /// Makes the file `bytes` long with its space reserved; writes zeros where the file system cannot reserve. What lies
+  /// before `from` (a multiple of kDirectAlignment) is left as it is. Throws Error(does_not_fit) when there is not
+  /// enough.
+  void reserve(Bytes bytes, Bytes from = 0) const;
   /// Gives the file another name on the same file system, in place of whatever has it.
   void rename(const std::filesystem::path& to);
   /// Waits until data and size are durable.

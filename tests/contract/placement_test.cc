@@ -2,11 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstdlib>
-#include <filesystem>
 #include <random>
 #include <span>
 
+#include "tests/contract/directory.h"
 #include "tests/contract/toy.h"
 #include "tests/plan/models.h"
 
@@ -16,18 +15,7 @@ namespace {
 using plan::test::describe;
 using plan::test::Shape;
 
-class Directory {
- public:
-  Directory() {
-    auto name = (std::filesystem::temp_directory_path() / "spillway-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~Directory() { std::filesystem::remove_all(path_); }
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
+using test::Directory;
 
 struct Outcome {
   std::vector<float> masters;

@@ -38,6 +38,7 @@ Plan plan_on_paths(const std::vector<Bytes>& capacities, const std::vector<doubl
   Budget budget;
   budget.dram = 1 << 30;
   budget.placement = {.weight = 0, .state = 0, .grad = 0, .activation = 0};
+  budget.durability = Durability::none;
   for (std::size_t p = 0; p < capacities.size(); ++p) {
     budget.paths.push_back({.name = text("path:", p), .capacity = capacities[p]});
   }
@@ -89,6 +90,7 @@ TEST(Planner, HoldsItsBudgetAndIsNoSlowerWhenItIsLarger) {
   const state::Layout layout(description.blocks, description.chunk_elements);
   Budget budget;
   budget.paths = {{.name = "path:0", .capacity = 1 * GiB}};
+  budget.durability = Durability::none;
   Rates rates;
   rates.cores = 2;
   rates.update = 1e9;

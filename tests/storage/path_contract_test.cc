@@ -1,16 +1,18 @@
-// The contract of a path, against every ring it can stand on.
+// The contract of a path, against every ring and every place it can stand on.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "tests/storage/allocations.h"
 #include "tests/storage/fixture.h"
+#include "tests/sys/loop_device.h"
 
 namespace spillway::storage {
 namespace {
@@ -20,6 +22,7 @@ using namespace testing;  // NOLINT
 struct Kind {
   const char* name;
   sys::RingFactory factory;
+  bool device = false;  ///< on a block device
 };
 
 void PrintTo(const Kind& kind, std::ostream* out) {
@@ -28,8 +31,23 @@ void PrintTo(const Kind& kind, std::ostream* out) {
 
 class PathContract : public ::testing::TestWithParam<Kind> {
  protected:
-  void SetUp() override { open(options_in(directory_.path())); }
+  void SetUp() override {
+    if (GetParam().device) {
+      loop_.emplace(directory_.path(), 33 * MiB, 4096);
+      REQUIRE_LOOP_DEVICE(*loop_);
+    }
+    open(options());
+  }
 
+  /// Of 32 MiB.
+  [[nodiscard]] PathOptions options() const {
+    auto out = options_in(directory_.path());
+    if (loop_) {
+      out.directory.clear();
+      out.device = loop_->path();
+    }
+    return out;
+  }
   void open(const PathOptions& options) {
     path_.reset();
     try {
@@ -55,6 +73,7 @@ class PathContract : public ::testing::TestWithParam<Kind> {
   }
 
   TemporaryDirectory directory_;
+  std::optional<spillway::testing::LoopDevice> loop_;
   sys::Mapping arena_{32 * MiB};
   std::unique_ptr<Path> path_;
 };
@@ -117,9 +136,10 @@ TEST_P(PathContract, ServesSeveralThreadsAtOnce) {
 
 /// What a durable step does, from several threads: data, its mark into a record, a flush, both read again.
 TEST_P(PathContract, RecordsAndFlushesGoBetweenTransfers) {
-  auto options = options_in(directory_.path());
-  options.metadata = 1 * MiB;
-  open(options);
+  auto with_records = options();
+  with_records.capacity = 16 * MiB;
+  with_records.metadata = 1 * MiB;
+  open(with_records);
   constexpr std::size_t kThreads = 3;
   std::atomic<int> wrong = 0;
   std::vector<std::thread> threads;
@@ -223,9 +243,9 @@ TEST_P(PathContract, FindsAPieceAtTheWrongPlace) {
 }
 
 TEST_P(PathContract, WithoutChecksumsDamageIsNotLookedFor) {
-  auto options = options_in(directory_.path());
-  options.checksums = false;
-  open(options);
+  auto unchecked = options();
+  unchecked.checksums = false;
+  open(unchecked);
   const auto memory = arena_.span().first(1 * MiB);
   fill(memory, 1);
   write(memory, 0);
@@ -383,9 +403,9 @@ TEST_P(PathContract, WaitingOnItsOwnThreadIsRefused) {
 }
 
 TEST_P(PathContract, QueueDepthOfOneWorks) {
-  auto options = options_in(directory_.path());
-  options.queue_depth = 1;
-  open(options);
+  auto narrow = options();
+  narrow.queue_depth = 1;
+  open(narrow);
   const auto memory = arena_.span().first(5 * MiB);
   fill(memory, 8);
   write(memory, 0);
@@ -394,18 +414,24 @@ TEST_P(PathContract, QueueDepthOfOneWorks) {
   EXPECT_TRUE(is_filled(memory, 8));
 }
 
-TEST_P(PathContract, RemovesTheVolumeWhenAsked) {
+TEST_P(PathContract, GivesItsSpaceBackWhenAsked) {
   const auto volume = path_->volume();
   EXPECT_TRUE(std::filesystem::exists(volume));
   path_->remove_on_close();
   path_.reset();
-  EXPECT_FALSE(std::filesystem::exists(volume));
+  EXPECT_EQ(std::filesystem::exists(volume), loop_.has_value());
+  auto another = options();
+  another.run = "another";
+  open(another);
+  EXPECT_EQ(path_->capacity(), 32 * MiB);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rings, PathContract,
                          ::testing::Values(Kind{"io_uring", sys::make_uring}, Kind{"threads", sys::make_thread_ring},
                                            Kind{"faulty_io_uring",
-                                                sys::faulty(sys::make_ring, std::make_shared<sys::Faults>())}),
+                                                sys::faulty(sys::make_ring, std::make_shared<sys::Faults>())},
+                                           Kind{"io_uring_on_a_device", sys::make_uring, true},
+                                           Kind{"threads_on_a_device", sys::make_thread_ring, true}),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace

@@ -106,6 +106,43 @@ TEST_P(ProbeLoopTest, TryingFindsWhatTheKernelSays) {
 
 INSTANTIATE_TEST_SUITE_P(Sectors, ProbeLoopTest, ::testing::Values(512, 4096));
 
+TEST_F(ProbeTest, BlocksThatAreTooLargeAreSpokenOf) {
+  const testing::LoopDevice loop(directory_.path(), 16 * MiB, 16384);
+  if (!loop.ready()) GTEST_SKIP() << "no devices of such blocks: " << loop.reason();
+  const Probe found = probe(loop.path());
+  EXPECT_FALSE(found.direct);
+  EXPECT_EQ(found.direct_alignment, 16384U);
+  EXPECT_EQ(remarks(found),
+            std::vector<std::string>{"is on a block device, which wants O_DIRECT aligned to 16.0 KiB, more than 4.0 "
+                                     "KiB: it is used through the page cache, which takes memory that the plan does "
+                                     "not count"});
+}
+
+TEST_F(ProbeTest, OfAFileIsThatOfItsDirectory) {
+  const auto path = directory_.path() / "file";
+  sys::File(path, {.write = true, .create = true}).reserve(1 * MiB);
+  const Probe file = probe_file(path), directory = probe(directory_.path());
+  EXPECT_EQ(file.direct, directory.direct);
+  EXPECT_EQ(file.offset_alignment, directory.offset_alignment);
+  EXPECT_EQ(file.file_system, directory.file_system);
+  EXPECT_EQ(file.device, directory.device);
+}
+
+TEST(RemarksTest, SayWhatAPersonShouldKnow) {
+  Probe found;
+  found.direct = true;
+  found.file_system = "ext4";
+  EXPECT_TRUE(remarks(found).empty());
+  found.file_system = "nfs4";
+  found.remote = true;
+  EXPECT_EQ(remarks(found), std::vector<std::string>{"is on another machine (nfs4): the network, and whoever else uses "
+                                                     "it there, decides how fast it is"});
+  found.direct = false;
+  found.file_system = "unknown";
+  ASSERT_EQ(remarks(found).size(), 2U);
+  EXPECT_TRUE(remarks(found)[0].starts_with("is on a file system of an unknown kind, which has no O_DIRECT: it is"));
+}
+
 TEST_F(ProbeTest, RefusesWhatIsNoPath) {
   EXPECT_ERROR(std::ignore = probe(directory_.path() / "missing"), ErrorCode::bad_input, "missing");
   std::ofstream(directory_.path() / "file") << "x";

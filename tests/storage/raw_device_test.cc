@@ -83,6 +83,23 @@ TEST_F(RawDeviceTest, OneThatAnotherRunHasIsRefused) {
   EXPECT_ERROR(std::ignore = open_block_device(loop_.path(), true), ErrorCode::bad_input, "another program uses it");
 }
 
+TEST_F(RawDeviceTest, OneCopyOfASuperblockIsAVolume) {
+  write("SPILLWAY", 512 * KiB);
+  std::ignore = open_block_device(loop_.path(), false);
+  write("SPILLWAY", 512 * KiB + 8);
+  write(std::string_view("\0", 1), 512 * KiB);
+  EXPECT_ERROR(std::ignore = open_block_device(loop_.path(), false), ErrorCode::bad_input, "data of an unknown kind");
+}
+
+TEST_F(RawDeviceTest, OneOfLargeBlocksIsRefused) {
+  const testing::TemporaryDirectory directory;
+  const testing::LoopDevice large(directory.path(), 8 * MiB, 16384);
+  if (!large.ready()) GTEST_SKIP() << "no devices of such blocks: " << large.reason();
+  EXPECT_ERROR(
+      std::ignore = open_block_device(large.path(), true), ErrorCode::bad_input,
+      "its blocks have 16.0 KiB, more than 4.0 KiB; name another device, or a directory of a file system on it");
+}
+
 TEST_F(RawDeviceTest, ADirectoryIsNoDevice) {
   EXPECT_ERROR(std::ignore = open_block_device(directory_.path(), false), ErrorCode::bad_input,
                "is not a block device");

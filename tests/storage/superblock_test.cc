@@ -154,5 +154,51 @@ TEST_F(SuperblockPairTest, ARewriteThatStopsAnywhereLeavesTheOldOrTheNew) {
   }
 }
 
+/// Of the first page every subset of its sectors may be there; the rest of the sequence has one whole copy.
+TEST_F(SuperblockPairTest, TheFirstOnesThatAreTornAreNothingOrThemselves) {
+  Superblock coming = superblock_of("run");
+  coming.ready = false;
+  write_first_superblocks(file_, coming);
+  EXPECT_EQ(read_superblocks(file_).superblock, coming);
+  EXPECT_EQ(read_superblocks(file_).damage, "");
+  Page whole, begun;
+  encode(coming, whole);
+  begun = whole;
+  std::fill(begun.end() - 8, begun.end(), std::byte{0});
+  const auto torn = [&](const Page& before, const Page& after, unsigned subset) {
+    Page page = before;
+    for (unsigned sector = 0; sector < 8; ++sector) {
+      if ((subset & (1u << sector)) == 0) continue;
+      std::copy_n(after.begin() + 512 * sector, 512, page.begin() + 512 * sector);
+    }
+    return page;
+  };
+  for (unsigned subset = 0; subset < 256; ++subset) {
+    Superblock read;
+    const Page first = torn(Page{}, begun, subset);
+    const SuperblockState state = decode(first, read);
+    EXPECT_TRUE(state == SuperblockState::valid ? read == coming : first == Page{}) << subset;
+    EXPECT_EQ(decode(torn(begun, whole, subset), read), SuperblockState::valid) << subset;
+    EXPECT_EQ(read, coming);
+  }
+}
+
+TEST(SuperblockTest, WithoutAChecksumAReadyOneIsDamaged) {
+  Page page = encoded("run");
+  std::fill(page.end() - 8, page.end(), std::byte{0});
+  EXPECT_EQ(state_of(page), SuperblockState::damaged);
+}
+
+TEST(SuperblockTest, GivenBackItIsNobodysButKeepsItsShape) {
+  const Superblock mine = superblock_of("run");
+  const Superblock nobodys = given_back(mine);
+  EXPECT_FALSE(is_nobodys(mine));
+  EXPECT_TRUE(is_nobodys(nobodys));
+  EXPECT_EQ(nobodys.capacity, mine.capacity);
+  EXPECT_TRUE(nobodys.prewritten);
+  Superblock anonymous = superblock_of("");
+  EXPECT_FALSE(is_nobodys(anonymous));
+}
+
 }  // namespace
 }  // namespace spillway::storage

@@ -13,11 +13,13 @@
 #include "spillway/storage/superblock.h"
 #include "spillway/storage/volume.h"
 #include "tests/storage/fixture.h"
+#include "tests/sys/killing.h"
 
 namespace spillway::storage {
 namespace {
 
 using namespace testing;  // NOLINT
+using spillway::testing::Fate;
 
 class VolumeReopen : public ::testing::Test {
  protected:
@@ -106,11 +108,8 @@ TEST_F(VolumeReopen, RefusesWhatItCannotGoOnWith) {
   other.paths = 2;
   EXPECT_ERROR(Volume{other}, ErrorCode::bad_input, "is path 1 of 3 of its run, not path 1 of 2");
   other = again();
-  other.capacity = 5 * MiB;
-  EXPECT_ERROR(Volume{other}, ErrorCode::bad_input, "is too small: it holds 4.0 MiB of data");
-  other = again();
   other.metadata = 3 * MiB;
-  EXPECT_ERROR(Volume{other}, ErrorCode::bad_input, "2.0 MiB of metadata; asked for were 4.0 MiB and 3.0 MiB");
+  EXPECT_ERROR(Volume{other}, ErrorCode::bad_input, "has room for 2.0 MiB of records, not for 3.0 MiB");
   EXPECT_EQ(Volume{again()}.capacity(), 4 * MiB);
 }
 
@@ -195,6 +194,48 @@ TEST_F(VolumeReopen, AnInterruptedPreparationIsDoneAgain) {
   { const Volume volume(options()); }
   EXPECT_TRUE(zeros(1 * MiB, 3 * MiB));
   EXPECT_EQ(Volume{again()}.notice(), "");
+}
+
+/// A creation: there is no volume, or it is whole.
+TEST_F(VolumeReopen, ACreationMayBeKilledAnywhere) {
+  bool seen_none = false;
+  for (unsigned call = 1;; ++call) {
+    std::filesystem::remove(file());
+    const Fate fate = spillway::testing::killed_at(call, [&] { const Volume volume(options()); });
+    if (fate == Fate::untold) GTEST_SKIP() << "no tracing of processes on this machine";
+    ASSERT_NE(fate, Fate::failed) << call;
+    seen_none = seen_none || !std::filesystem::exists(file());
+    if (std::filesystem::exists(file())) {
+      EXPECT_EQ(Volume{again()}.capacity(), 4 * MiB) << call;
+      EXPECT_TRUE(zeros(1 * MiB, 3 * MiB)) << call;
+    }
+    if (fate == Fate::ended) break;
+    EXPECT_EQ(Volume{options()}.capacity(), 4 * MiB) << call;
+    EXPECT_FALSE(std::filesystem::exists(directory_.path() / "spillway.volume.new")) << call;
+  }
+  EXPECT_TRUE(seen_none && std::filesystem::exists(file()));
+}
+
+/// Starting anew: the records of before are all there, or none is and the volume says so.
+TEST_F(VolumeReopen, StartingAnewMayBeKilledAnywhere) {
+  bool seen_unready = false;
+  for (unsigned call = 1;; ++call) {
+    { const Volume volume(options()); }
+    write_at(1 * MiB + 5, "record");
+    write_at(3 * MiB - 6, "record");
+    const Fate fate = spillway::testing::killed_at(call, [&] { const Volume volume(options()); });
+    if (fate == Fate::untold) GTEST_SKIP() << "no tracing of processes on this machine";
+    ASSERT_NE(fate, Fate::failed) << call;
+    const bool kept = !zeros(1 * MiB, 1 * MiB + 11) && !zeros(3 * MiB - 6, 3 * MiB);
+    if (superblock().ready) {
+      EXPECT_TRUE(kept || zeros(1 * MiB, 3 * MiB)) << call;
+    } else {
+      EXPECT_ERROR(Volume{again()}, ErrorCode::bad_input, "was being prepared when that was interrupted");
+      seen_unready = true;
+    }
+    if (fate == Fate::ended) break;
+  }
+  EXPECT_TRUE(seen_unready && zeros(1 * MiB, 3 * MiB));
 }
 
 TEST_F(VolumeReopen, AnOlderFormatOfTheSameRunIsMadeAnewANewerOneIsNot) {

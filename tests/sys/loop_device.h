@@ -20,15 +20,15 @@ namespace spillway::testing {
 class LoopDevice {
  public:
   LoopDevice(const std::filesystem::path& directory, Bytes bytes, unsigned sector = 512) {
-    const auto backing = directory / "loop.img";
-    std::ofstream(backing).close();
-    std::filesystem::resize_file(backing, bytes);
+    backing_ = directory / "loop.img";
+    std::ofstream(backing_).close();
+    std::filesystem::resize_file(backing_, bytes);
     const int control = ::open("/dev/loop-control", O_RDWR | O_CLOEXEC);
     if (control < 0) {
       fail("open /dev/loop-control");
       return;
     }
-    const int file = ::open(backing.c_str(), O_RDWR | O_CLOEXEC);
+    const int file = ::open(backing_.c_str(), O_RDWR | O_CLOEXEC);
     for (int attempt = 0; attempt < 20 && fd_ < 0; ++attempt) attach(control, file, sector);
     ::close(file);
     ::close(control);
@@ -44,6 +44,12 @@ class LoopDevice {
   [[nodiscard]] bool ready() const noexcept { return fd_ >= 0; }
   [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+  /// Makes it larger; false when that is not possible.
+  [[nodiscard]] bool resize(Bytes bytes) const {
+    std::filesystem::resize_file(backing_, bytes);
+    return ::ioctl(fd_, LOOP_SET_CAPACITY, 0) == 0;
+  }
 
  private:
   /// Another process may take the free one first.
@@ -66,6 +72,7 @@ class LoopDevice {
   }
   void fail(const std::string& what) { reason_ = "cannot " + what + ": " + std::strerror(errno) + " (root may)"; }
 
+  std::filesystem::path backing_;
   std::filesystem::path path_;
   std::string reason_;
   int fd_ = -1;

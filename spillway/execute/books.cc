@@ -1,0 +1,211 @@
+#include "spillway/execute/books.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "spillway/base/error.h"
+#include "spillway/plan/schedule.h"
+#include "spillway/plan/storage_need.h"
+
+namespace spillway::execute {
+namespace {
+
+constexpr std::uint32_t kNoGradient = std::numeric_limits<std::uint32_t>::max();
+
+std::uint32_t pieces_of(Bytes bytes) {
+  return static_cast<std::uint32_t>(ceil_div(bytes, storage::kExtentAlignment));
+}
+
+const state::Block* table_of(const state::Layout& layout) {
+  const auto& blocks = layout.blocks();
+  const auto at = std::ranges::find(blocks, state::BlockRole::embedding, &state::Block::role);
+  return at == blocks.end() ? nullptr : &*at;
+}
+
+Bytes rows_of(const plan::Description& description, const state::Block& table, std::uint64_t rows) {
+  return plan::rows_bytes(rows, table.columns, state::field_bytes(description.type).grad);
+}
+
+}  // namespace
+
+GradientIds::GradientIds(const plan::Description& description, const state::Layout& layout) {
+  for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
+    of_chunk_.push_back(plan::has_dense_grad(description, layout, c) ? first_rows_++ : kNoGradient);
+  }
+  if (const auto* table = table_of(layout)) {
+    rows_parts_ =
+        ceil_div(rows_of(description, *table, std::min(table->rows, description.tokens)), plan::kRowsPart);
+  }
+}
+
+storage::JournalSpec journal_spec(const plan::Description& description, const state::Layout& layout,
+                                  plan::Durability durability, const std::string& run, std::size_t paths) {
+  const auto bytes = state::field_bytes(description.type);
+  storage::JournalSpec out;
+  out.run = run;
+  out.paths = static_cast<std::uint32_t>(paths);
+  out.durability =
+      durability == plan::Durability::step ? storage::Durability::step : storage::Durability::checkpoint;
+  for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
+    const auto elements = layout.chunks()[c].elements;
+    out.chunks.push_back({.pieces = pieces_of(elements * bytes.weight) + pieces_of(elements * bytes.state),
+                          .period = plan::kImagePeriod});
+    if (!plan::has_dense_grad(description, layout, c)) continue;
+    out.gradients.push_back({.pieces = pieces_of(elements * bytes.grad), .first_chunk = c, .chunks = 1});
+  }
+  const auto* table = table_of(layout);
+  if (table == nullptr) return out;
+  // As many as the whole table would need: the tokens of a step are another run's business.
+  const auto parts = ceil_div(rows_of(description, *table, table->rows), plan::kRowsPart);
+  for (Bytes part = 0; part < parts; ++part) {
+    out.gradients.push_back({.pieces = pieces_of(plan::kRowsPart),
+                             .first_chunk = static_cast<std::uint32_t>(table->first_chunk),
+                             .chunks = static_cast<std::uint32_t>(table->chunks)});
+  }
+  return out;
+}
+
+Books::Books(storage::JournalSpec spec, std::vector<storage::Path*> paths, Bytes low_water)
+    : spec_(std::move(spec)),
+      low_water_(low_water),
+      paths_(std::move(paths)),
+      media_(paths_),
+      journal_(spec_, media_, *this) {}
+
+Books::~Books() {
+  stop();
+}
+
+storage::PoolOptions Books::pool_options() {
+  storage::PoolOptions out;
+  out.on_scarce = [this] { journal_.hurry(); };
+  out.on_outage = [this](const storage::Outage& outage) {
+    journal_.path_failed(outage.path, std::make_exception_ptr(Error(ErrorCode::io, outage.reason)));
+  };
+  return out;
+}
+
+void Books::open(const Opening& opening) {
+  for (const auto& manifest : opening.pinned) journal_.pin(manifest);
+  if (opening.back != nullptr) {
+    journal_.open_at(*opening.back, *opening.before);
+  } else if (opening.resume) {
+    journal_.open_resumed(*opening.before);
+  } else {
+    journal_.open_fresh(*opening.before);
+  }
+  wait([this] { return opened_; });
+}
+
+template <class Ready>
+void Books::wait(const Ready& ready) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return failure_ || ready(); });
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+storage::Piece Books::piece(storage::Place place, Bytes bytes, std::uint32_t part) const {
+  const auto mark = paths_[place.path]->mark(place.piece * storage::kExtentAlignment);
+  if (mark.bytes != bytes) {
+    throw Error(ErrorCode::internal, text("piece ", place.piece, " of path:", place.path, " was written with ",
+                                          mark.bytes, " bytes instead of ", bytes));
+  }
+  return {.place = place, .bytes = mark.bytes, .part = part, .checksum = mark.checksum};
+}
+
+void Books::image_written(std::size_t chunk, std::uint64_t version, std::span<const storage::Piece> pieces) {
+  journal_.image_written(static_cast<std::uint32_t>(chunk), version, pieces);
+  if (keeps_gradients() && pool_->free() < low_water_) journal_.hurry();
+}
+
+void Books::gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const storage::Piece> pieces) {
+  journal_.gradient_written(gradient, version, pieces);
+}
+
+void Books::commit(const storage::CommitRequest& request) {
+  journal_.commit(request);
+}
+
+void Books::wait_durable(std::uint64_t step) {
+  wait([&] { return durable_ && *durable_ >= step; });
+}
+
+storage::Manifest Books::checkpoint() {
+  storage::Manifest out;
+  std::exception_ptr error;
+  bool answered = false;  // under mutex_
+  journal_.checkpoint([&](const storage::Manifest& manifest, std::exception_ptr failure) {
+    const std::lock_guard lock(mutex_);
+    out = manifest;
+    error = std::move(failure);
+    answered = true;
+    changed_.notify_all();
+  });
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return answered; });
+  if (error) std::rethrow_exception(error);
+  return out;
+}
+
+void Books::unpin(const storage::Manifest& manifest) {
+  journal_.unpin(manifest);
+}
+
+void Books::give_up(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = std::move(error);
+  changed_.notify_all();
+}
+
+void Books::check() {
+  const std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void Books::stop() {
+  journal_.stop();
+}
+
+void Books::opened() {
+  const std::lock_guard lock(mutex_);
+  opened_ = true;
+  changed_.notify_all();
+}
+
+void Books::durable(std::uint64_t step) {
+  const std::lock_guard lock(mutex_);
+  durable_ = step;
+  changed_.notify_all();
+}
+
+void Books::released(std::span<const storage::Piece> pieces) {
+  places_.clear();
+  for (const auto& piece : pieces) places_.push_back(piece.place);
+  pool_->release(places_);
+}
+
+void Books::path_failed(std::uint32_t path, std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& reason) {
+    pool_->take_out(path, reason.errno_value(), reason.what());
+  } catch (const std::exception& reason) {
+    pool_->take_out(path, 0, reason.what());
+  }
+}
+
+void Books::failed(std::exception_ptr error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = std::move(error);
+    changed_.notify_all();
+  }
+  pool_->refuse_waiting();  // nothing will be released any more
+}
+
+void expect(storage::Path& path, const storage::Piece& piece) {
+  path.expect(piece.place.piece * storage::kExtentAlignment, {.checksum = piece.checksum, .bytes = piece.bytes});
+}
+
+}  // namespace spillway::execute

@@ -1,0 +1,219 @@
+#include "spillway/execute/read_back.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "spillway/base/error.h"
+#include "spillway/execute/names.h"
+#include "spillway/storage/scrub.h"
+#include "spillway/storage/superblock.h"
+#include "spillway/storage/volume.h"
+
+namespace spillway::execute {
+namespace {
+
+/// The volumes of a run, open for reading.
+struct Opened {
+  Opened(const RunPlan& plan, VolumeSettings& volumes)
+      : spec(journal_spec(plan.description, plan.layout, plan::Durability::checkpoint, volumes.run,
+                          volumes.directories.size())),
+        layout(spec) {
+    volumes.keep = true;
+    if (!holds_run(volumes)) {
+      std::string where;
+      for (const auto& directory : volumes.directories) where += text(where.empty() ? "" : ", ", directory.string());
+      throw Error(ErrorCode::bad_input, text("storage: ", where.empty() ? "no path" : where,
+                                             " holds nothing of the run ", volumes.run));
+    }
+    auto sizes = plan.plan;  // as large as they are
+    sizes.volumes.assign(volumes.directories.size(), 0);
+    paths = open_volumes(volumes, sizes, layout.bytes(), fingerprint(plan.description, plan.layout),
+                         VolumeMode::reopen);
+    for (const auto& path : paths) pointers.push_back(path.get());
+    media = std::make_unique<storage::PathMedia>(pointers);
+  }
+
+  storage::JournalSpec spec;
+  storage::MetadataLayout layout;
+  std::vector<std::unique_ptr<storage::Path>> paths;
+  std::vector<storage::Path*> pointers;
+  std::unique_ptr<storage::PathMedia> media;
+};
+
+}  // namespace
+
+ReadBack::ReadBack(const RunPlan& plan, VolumeSettings volumes, unsigned threads,
+                   const std::optional<std::filesystem::path>& checkpoint)
+    : plan_(plan), team_(std::make_unique<Team>(std::max(1U, threads))) {
+  Opened opened(plan, volumes);
+  const ObjectNames names(plan.description, plan.layout);
+  if (checkpoint) {
+    manifest_ = read_manifest(*checkpoint, opened.layout.identity());
+  } else {
+    recovered_ = storage::recover(opened.spec, *opened.media,
+                                  {.name = [&](auto kind, auto object) { return names.of(kind, object); }});
+    if (!recovered_.found) {
+      throw Error(ErrorCode::bad_input, "storage: no step of this run is durable there; name a checkpoint");
+    }
+  }
+  paths_ = std::move(opened.paths);
+  path_pointers_ = std::move(opened.pointers);
+  pool_ = std::make_unique<storage::Pool>(pool_paths(paths_, plan_.rates));
+  const Replay::Parts parts{plan_.description, plan_.layout, path_pointers_, *pool_, *team_};
+  for (const auto place : recovered_.places) pool_->claim(place);
+  if (manifest_) {
+    claim(*manifest_);
+    replay_.emplace(parts, *manifest_);
+  } else {
+    replay_.emplace(parts, recovered_);
+  }
+  const auto bytes = state::field_bytes(plan_.description.type);
+  const auto chunk = plan_.layout.largest_chunk();
+  const auto scratch = round_up(state::scratch_bytes(plan_.layout, plan_.description.type), 4096);
+  arena_ = memory::Arena(scratch + chunk * (bytes.weight + bytes.state) + round_up(replay_->scratch(), 4096));
+  stream_ = arena_.span().first(scratch);
+  weight_ = arena_.span().subspan(scratch, chunk * bytes.weight);
+  state_ = arena_.span().subspan(scratch + weight_.size(), chunk * bytes.state);
+  replay_memory_ = arena_.span().subspan(scratch + weight_.size() + state_.size());
+  describe();
+}
+
+void ReadBack::claim(const storage::Manifest& manifest) {
+  std::vector<storage::Place> places;
+  for (const auto& image : manifest.images) {
+    for (const auto& piece : image.pieces) places.push_back(piece.place);
+  }
+  std::ranges::sort(places);
+  places.erase(std::ranges::unique(places).begin(), places.end());
+  for (const auto place : places) pool_->claim(place);
+}
+
+void ReadBack::describe() {
+  const auto& commit = replay_->commit();
+  found_.found = true;
+  found_.step = commit.step;
+  found_.applied = commit.applied();
+  found_.updates = commit.fields.updates;
+  found_.payload.assign(reinterpret_cast<const char*>(commit.payload.data()), commit.payload.size());
+  found_.chunks = plan_.layout.chunks().size();
+  for (std::size_t c = 0; c < found_.chunks; ++c) {
+    found_.replayed += replay_->missing(c) > 0 ? 1 : 0;
+    found_.steps = std::max(found_.steps, replay_->missing(c));
+  }
+}
+
+state::ChunkStream ReadBack::stream() {
+  return {plan_.layout, plan_.description.type, *this, stream_};
+}
+
+void ReadBack::load(std::size_t chunk, std::byte* weight, std::byte* state) {
+  if (replay_->missing(chunk) == 0) return replay_->load(chunk, weight, state, {});
+  replay_->load(chunk, weight != nullptr ? weight : weight_.data(), state != nullptr ? state : state_.data(),
+                replay_memory_);
+}
+
+void ReadBack::store(std::size_t, const std::byte*, const std::byte*) {
+  throw Error(ErrorCode::internal, "what was read back is not to be changed");
+}
+
+namespace {
+
+class Verification {
+ public:
+  Verification(const RunPlan& plan, VolumeSettings volumes) : plan_(plan), volumes_(std::move(volumes)) {}
+
+  Verified run(const std::vector<std::filesystem::path>& pinned) {
+    look_at_superblocks();
+    try {
+      Opened opened(plan_, volumes_);
+      const ObjectNames names(plan_.description, plan_.layout);
+      look_at_records(opened, names);
+      read_manifests(opened, pinned);
+      read_pieces(opened, names);
+    } catch (const Error& error) {  // a volume whose superblocks are both damaged cannot be opened
+      if (out_.damage.empty()) throw;
+      tell(0, error.path(), 0, 0, error.what());
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void tell(std::uint32_t path, std::filesystem::path file, Bytes offset, Bytes bytes, std::string what) {
+    out_.damage.push_back({path, std::move(file), offset, bytes, std::move(what)});
+  }
+
+  void look_at_superblocks() {
+    for (std::uint32_t p = 0; p < volumes_.directories.size(); ++p) {
+      const auto file = volumes_.directories[p] / storage::kVolumeName;
+      std::error_code none;
+      if (!std::filesystem::exists(file, none)) continue;
+      const sys::File volume(file);
+      const auto pair = storage::read_superblocks(volume);
+      out_.bytes += storage::kSuperblockOffsets.size() * storage::kSuperblockBytes;
+      if (pair.state == storage::SuperblockState::damaged || pair.state == storage::SuperblockState::foreign) {
+        tell(p, file, 0, storage::kSuperblockBytes, "both copies of the superblock");
+      } else if (!pair.damage.empty()) {
+        tell(p, file, pair.damaged, storage::kSuperblockBytes, text("superblock: ", pair.damage));
+      }
+    }
+  }
+
+  void look_at_records(Opened& opened, const ObjectNames& names) {
+    const storage::RecoveryOptions options{.name = [&](auto kind, auto object) { return names.of(kind, object); }};
+    out_.bytes += opened.layout.used() * opened.paths.size();
+    try {
+      recovered_ = storage::recover(opened.spec, *opened.media, options);
+    } catch (const Error& error) {
+      tell(0, opened.paths[0]->volume(), storage::kSuperblockExtent, opened.layout.used(), error.what());
+      return;
+    }
+    if (recovered_.found) out_.step = recovered_.newest.step;
+    for (const auto& damage : recovered_.damage) {
+      tell(damage.path, opened.paths[damage.path]->volume(), storage::kSuperblockExtent + damage.offset,
+           storage::kMetadataAlignment, damage.what);
+    }
+  }
+
+  void read_manifests(const Opened& opened, const std::vector<std::filesystem::path>& pinned) {
+    for (const auto& directory : pinned) {
+      try {
+        manifests_.push_back(read_manifest(directory, opened.layout.identity()));
+      } catch (const Error& error) {
+        tell(0, directory / kManifestName, 0, 0, error.what());
+      }
+    }
+  }
+
+  void read_pieces(const Opened& opened, const ObjectNames& names) {
+    std::vector<storage::ScrubObject> objects;
+    for (const auto& image : recovered_.images) objects.push_back({storage::ObjectKind::image, &image.stored});
+    for (const auto& it : recovered_.gradients) objects.push_back({storage::ObjectKind::gradient, &it.stored});
+    for (const auto& manifest : manifests_) {
+      for (const auto& image : manifest.images) objects.push_back({storage::ObjectKind::image, &image});
+    }
+    const auto scrubbed = storage::scrub(opened.pointers, objects);
+    out_.bytes += scrubbed.bytes;
+    for (const auto& it : scrubbed.damage) {
+      const auto& path = *opened.paths[it.piece.place.path];
+      const auto offset =
+          storage::kSuperblockExtent + path.metadata() + it.piece.place.piece * storage::kExtentAlignment;
+      tell(it.piece.place.path, path.volume(), offset, it.piece.bytes,
+           text(names.of(it.of.kind, it.of.stored->object, it.piece.part, it.first, it.piece.bytes), " of step ",
+                it.of.stored->version));
+    }
+  }
+
+  const RunPlan& plan_;
+  VolumeSettings volumes_;
+  storage::Recovered recovered_;
+  std::vector<storage::Manifest> manifests_;
+  Verified out_;
+};
+
+}  // namespace
+
+Verified verify(const RunPlan& plan, VolumeSettings volumes, const std::vector<std::filesystem::path>& pinned) {
+  return Verification(plan, std::move(volumes)).run(pinned);
+}
+
+}  // namespace spillway::execute

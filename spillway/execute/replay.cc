@@ -1,0 +1,152 @@
+#include "spillway/execute/replay.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "spillway/base/error.h"
+#include "spillway/execute/store.h"
+#include "spillway/execute/updater.h"
+#include "spillway/plan/schedule.h"
+
+namespace spillway::execute {
+namespace {
+
+const state::Block* table_of(const state::Layout& layout) {
+  const auto at = std::ranges::find(layout.blocks(), state::BlockRole::embedding, &state::Block::role);
+  return at == layout.blocks().end() ? nullptr : &*at;
+}
+
+Bytes bytes_of(const storage::StoredObject& object) {
+  Bytes sum = 0;
+  for (const auto& piece : object.pieces) sum += piece.bytes;
+  return sum;
+}
+
+}  // namespace
+
+storage::UpdateFields fields_of(const kernels::AdamWStep& step) {
+  return {.learning_rate = step.learning_rate,
+          .beta1 = step.beta1,
+          .beta2 = step.beta2,
+          .epsilon = step.epsilon,
+          .weight_decay = step.weight_decay,
+          .gradient_scale = step.gradient_scale,
+          .updates = step.step};
+}
+
+kernels::AdamWStep step_of(const storage::UpdateFields& fields) {
+  return {.learning_rate = fields.learning_rate,
+          .beta1 = fields.beta1,
+          .beta2 = fields.beta2,
+          .epsilon = fields.epsilon,
+          .weight_decay = fields.weight_decay,
+          .gradient_scale = fields.gradient_scale,
+          .step = fields.updates};
+}
+
+Replay::Replay(const Parts& parts, const storage::Recovered& recovered)
+    : parts_(parts), ids_(parts.description, parts.layout), table_(table_of(parts.layout)), commit_(&recovered.newest) {
+  for (const auto& image : recovered.images) images_.push_back(&image.stored);
+  for (const auto& it : recovered.commits) commits_.push_back(&it.commit);
+  for (const auto& it : recovered.gradients) gradients_[{it.stored.object, it.stored.version}] = &it.stored;
+}
+
+Replay::Replay(const Parts& parts, const storage::Manifest& manifest)
+    : parts_(parts), ids_(parts.description, parts.layout), table_(table_of(parts.layout)), commit_(&manifest.commit) {
+  for (const auto& image : manifest.images) images_.push_back(&image);
+}
+
+std::size_t Replay::missing(std::size_t chunk) const {
+  const auto version = images_[chunk]->version;
+  return static_cast<std::size_t>(
+      std::ranges::count_if(commits_, [&](const auto* commit) { return commit->step > version; }));
+}
+
+Bytes Replay::scratch() const noexcept {
+  const auto gradient = parts_.layout.largest_chunk() * state::field_bytes(parts_.description.type).grad;
+  Bytes rows = 0;
+  std::map<std::uint64_t, Bytes> of_step;
+  for (const auto& [which, object] : gradients_) {
+    if (which.first >= ids_.of_rows(0)) rows = std::max(rows, of_step[which.second] += bytes_of(*object));
+  }
+  return gradient + rows;
+}
+
+void Replay::expect(const storage::StoredObject& object) {
+  for (const auto& piece : object.pieces) execute::expect(*parts_.paths[piece.place.path], piece);
+}
+
+void Replay::expect_image(std::size_t chunk) {
+  expect(*images_[chunk]);
+}
+
+Bytes Replay::read(const storage::StoredObject& object, std::uint32_t part, std::byte* memory,
+                   const std::string& what) {
+  std::vector<storage::Place> places;
+  Bytes bytes = 0;
+  for (const auto& piece : object.pieces) {
+    if (piece.part != part) continue;
+    places.push_back(piece.place);
+    bytes += piece.bytes;
+  }
+  if (places.empty()) throw Error(ErrorCode::corrupt, text("the record of the ", what, " names no piece of it"));
+  parts_.pool.run({.direction = storage::Direction::read,
+                   .memory = memory,
+                   .bytes = bytes,
+                   .places = places,
+                   .what = what});
+  return bytes;
+}
+
+void Replay::load(std::size_t chunk, std::byte* weight, std::byte* state, std::span<std::byte> scratch) {
+  const auto& it = *images_[chunk];
+  expect(it);
+  if (weight != nullptr) read(it, kWeightPart, weight, name_of(parts_.layout, Field::weight, chunk));
+  if (state != nullptr) read(it, kStatePart, state, name_of(parts_.layout, Field::state, chunk));
+  for (const auto* commit : commits_) {
+    if (commit->step > it.version) update(chunk, *commit, weight, state, scratch);
+  }
+}
+
+void Replay::update(std::size_t chunk, const storage::Commit& commit, std::byte* weight, std::byte* state,
+                    std::span<std::byte> scratch) {
+  const auto& it = parts_.layout.chunks()[chunk];
+  const auto bytes = it.elements * state::field_bytes(parts_.description.type).grad;
+  auto* grad = scratch.data();
+  if (plan::has_dense_grad(parts_.description, parts_.layout, static_cast<plan::Index>(chunk))) {
+    const auto& object = gradient(ids_.of_chunk(chunk), commit.step);
+    expect(object);
+    read(object, 0, grad, text(name_of(parts_.layout, Field::grad, chunk), " of step ", commit.step));
+  } else {
+    std::memset(grad, 0, bytes);
+  }
+  if (table_ != nullptr && &parts_.layout.blocks()[it.block] == table_) {
+    const auto rows = read_rows(commit, scratch.subspan(bytes));
+    patch_rows(*table_, parts_.description.type, it, grad, rows);
+  }
+  const auto step = step_of(commit.fields);
+  parts_.team.run(update_tiles(it), [&](std::size_t tile) {
+    update_tile(parts_.layout, parts_.description.type, chunk, {weight, state, grad}, step, tile);
+  });
+}
+
+const storage::StoredObject& Replay::gradient(std::uint32_t number, std::uint64_t step) const {
+  const auto at = gradients_.find({number, step});
+  if (at != gradients_.end()) return *at->second;
+  throw Error(ErrorCode::corrupt, text("gradient ", number, " of step ", step, " is needed, but no record names it"));
+}
+
+std::span<std::byte> Replay::read_rows(const storage::Commit& commit, std::span<std::byte> memory) {
+  Bytes bytes = 0;
+  for (std::size_t part = 0; commit.used(ids_.of_rows(part)); ++part) {
+    const auto& object = gradient(ids_.of_rows(part), commit.step);
+    if (bytes + bytes_of(object) > memory.size()) {
+      throw Error(ErrorCode::internal, text("no room for the rows of step ", commit.step));
+    }
+    expect(object);
+    bytes += read(object, 0, memory.data() + bytes, text("gradient of the embedding's rows of step ", commit.step));
+  }
+  return memory.first(bytes);
+}
+
+}  // namespace spillway::execute

@@ -1,0 +1,73 @@
+// Chunks as they were at the last durable step: an image, and the updates that came after it done again.
+//
+// An update is a function of the image, the gradient and the commit (docs/decisions/0001-durable-storage.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "spillway/execute/books.h"
+#include "spillway/execute/rows.h"
+#include "spillway/execute/team.h"
+#include "spillway/kernels/adamw.h"
+#include "spillway/state/layout.h"
+#include "spillway/storage/manifest.h"
+#include "spillway/storage/pool.h"
+#include "spillway/storage/recovery.h"
+
+namespace spillway::execute {
+
+/// What an update applies, as a commit keeps it, and back.
+[[nodiscard]] storage::UpdateFields fields_of(const kernels::AdamWStep& step);
+[[nodiscard]] kernels::AdamWStep step_of(const storage::UpdateFields& fields);
+
+class Replay {
+ public:
+  struct Parts {
+    const plan::Description& description;
+    const state::Layout& layout;
+    std::span<storage::Path* const> paths;
+    storage::Pool& pool;
+    Team& team;
+  };
+
+  /// Of what a run left, or of a checkpoint. All references must outlive it.
+  Replay(const Parts& parts, const storage::Recovered& recovered);
+  Replay(const Parts& parts, const storage::Manifest& manifest);
+
+  [[nodiscard]] const storage::Commit& commit() const noexcept { return *commit_; }
+  [[nodiscard]] const storage::StoredObject& image(std::size_t chunk) const { return *images_[chunk]; }
+  /// Updates that the image of the chunk lacks.
+  [[nodiscard]] std::size_t missing(std::size_t chunk) const;
+
+  /// Bytes of memory that replaying takes beside weight and state: a gradient and the rows of an embedding.
+  [[nodiscard]] Bytes scratch() const noexcept;
+  /// Reads the image, verified, and updates it `missing` times. Memory is aligned to 4096; a null pointer leaves that
+  /// part alone, only where nothing is missing. Throws Error(corrupt) naming what was damaged.
+  void load(std::size_t chunk, std::byte* weight, std::byte* state, std::span<std::byte> scratch);
+  /// Tells the paths what reads of the image will be verified against.
+  void expect_image(std::size_t chunk);
+
+ private:
+  void expect(const storage::StoredObject& object);
+  Bytes read(const storage::StoredObject& object, std::uint32_t part, std::byte* memory, const std::string& what);
+  void update(std::size_t chunk, const storage::Commit& commit, std::byte* weight, std::byte* state,
+              std::span<std::byte> scratch);
+  [[nodiscard]] const storage::StoredObject& gradient(std::uint32_t number, std::uint64_t step) const;
+  std::span<std::byte> read_rows(const storage::Commit& commit, std::span<std::byte> memory);
+
+  const Parts parts_;
+  const GradientIds ids_;
+  const state::Block* const table_;  ///< of an embedding; may be null
+  const storage::Commit* commit_ = nullptr;
+  std::vector<const storage::StoredObject*> images_;  ///< by chunk
+  std::vector<const storage::Commit*> commits_;       ///< to replay, oldest first
+  std::map<std::pair<std::uint32_t, std::uint64_t>, const storage::StoredObject*> gradients_;  ///< by number and step
+};
+
+}  // namespace spillway::execute

@@ -1,0 +1,248 @@
+#include "spillway/execute/run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "spillway/base/error.h"
+#include "spillway/execute/names.h"
+#include "spillway/storage/superblock.h"
+
+namespace spillway::execute {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::vector<storage::Path*> pointers(const std::vector<std::unique_ptr<storage::Path>>& paths) {
+  std::vector<storage::Path*> out;
+  for (const auto& path : paths) out.push_back(path.get());
+  return out;
+}
+
+}  // namespace
+
+storage::Manifest read_manifest(const std::filesystem::path& directory, std::uint64_t identity) {
+  const auto file = directory / kManifestName;
+  std::ifstream in(file, std::ios::binary);
+  std::vector<char> bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (!in && bytes.empty()) {
+    throw Error(ErrorCode::bad_input, text(file.string(), " cannot be read; it says where on the storage paths the state "
+                                                          "of this checkpoint lies"),
+                0, file.string());
+  }
+  try {
+    return storage::decode_manifest(std::as_bytes(std::span(bytes)), identity);
+  } catch (const Error& error) {
+    throw Error(error.code(), text(file.string(), ": ", error.what()), 0, file.string());
+  }
+}
+
+Run::Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, const Opening& opening) : plan_(plan) {
+  const auto began = Clock::now();
+  if (plan.plan.path_bytes > 0) open_storage(volumes, opening);
+  make_lanes(threads);
+  if (found_.found) {
+    Replay replay = back_ ? Replay(replay_parts(), *back_) : Replay(replay_parts(), recovered_);
+    restore(replay);
+  }
+  recovered_ = {};
+  pinned_.clear();
+  back_.reset();
+  if (!volumes.keep) {
+    for (const auto& path : paths) path->remove_on_close();
+  }
+  found_.seconds = std::chrono::duration<double>(Clock::now() - began).count();
+}
+
+Run::~Run() {
+  executor.reset();
+  if (books) books->stop();
+}
+
+void Run::open_storage(const VolumeSettings& volumes, const Opening& opening) {
+  const auto& plan = plan_.plan;
+  std::optional<storage::JournalSpec> spec;
+  Bytes records = 0;
+  if (plan_.durable()) {
+    spec = journal_spec(plan_.description, plan_.layout, plan.durability, volumes.run, volumes.directories.size());
+    records = storage::MetadataLayout(*spec).bytes();
+  }
+  const bool there = plan_.durable() && opening.reopen && holds_run(volumes);
+  if (!there && opening.checkpoint) {
+    throw Error(ErrorCode::bad_input,
+                text(opening.checkpoint->string(), " lies on storage paths, but these hold nothing of this run; name the ",
+                     "paths that the run was started with, and a durability other than none"));
+  }
+  paths = open_volumes(volumes, plan, records, fingerprint(plan_.description, plan_.layout),
+                       there ? VolumeMode::reopen : VolumeMode::make);
+  arena = memory::Arena(plan.arena);
+  for (const auto& path : paths) path->register_memory(arena.span());
+  if (plan_.durable()) {
+    books = std::make_unique<Books>(std::move(*spec), pointers(paths), plan.path_spare / 2);
+    if (there) recover(opening);
+  }
+  pool = std::make_unique<storage::Pool>(pool_paths(paths, plan_.rates),
+                                         books ? books->pool_options() : storage::PoolOptions{});
+  if (books) open_books();
+  store = std::make_unique<Store>(plan, plan_.description, plan_.layout, *pool, books.get());
+}
+
+void Run::recover(const Opening& opening) {
+  for (const auto& directory : opening.pinned) pinned_.push_back(read_manifest(directory, books->identity()));
+  if (opening.checkpoint) back_ = read_manifest(*opening.checkpoint, books->identity());
+  const ObjectNames names(plan_.description, plan_.layout);
+  recovered_ = storage::recover(books->spec(), books->media(),
+                                {.name = [&](auto kind, auto object) { return names.of(kind, object); },
+                                 .pinned = pinned_});
+  for (const auto& damage : recovered_.damage) {
+    found_.damage.push_back(text("path:", damage.path, " at byte ",
+                                 storage::kSuperblockExtent + damage.offset, ": ", damage.what));
+  }
+  const bool counts = recovered_.found && recovered_.newest.step >= opening.at_least;
+  if (!counts && !back_ && opening.at_least == 0 && !recovered_.damage.empty()) {
+    throw Error(ErrorCode::corrupt, text("no durable step was found on the storage paths, and ", found_.damage.size(),
+                                         " of their records are damaged, the first is ", found_.damage.front(),
+                                         ". Resume from a checkpoint, or start anew with --overwrite"));
+  }
+  if (!counts && !back_) return;
+  const auto& commit = back_ ? back_->commit : recovered_.newest;
+  found_.found = true;
+  found_.step = commit.step;
+  found_.applied = commit.applied();
+  found_.updates = commit.fields.updates;
+  found_.payload.assign(reinterpret_cast<const char*>(commit.payload.data()), commit.payload.size());
+}
+
+void Run::open_books() {
+  books->attach(*pool);
+  for (const auto place : recovered_.places) pool->claim(place);
+  books->open({.before = &recovered_,
+               .back = back_ ? &*back_ : nullptr,
+               .resume = found_.found,
+               .pinned = pinned_});
+  if (found_.found) committed_ = found_.step;
+  const GradientIds ids(plan_.description, plan_.layout);
+  for (std::uint32_t gradient = 0; gradient < ids.count(); ++gradient) gradient_ids_.push_back(gradient);
+}
+
+void Run::make_lanes(unsigned threads) {
+  const auto& schedule = plan_.plan.schedule;
+  const auto& layout = plan_.layout;
+  const auto type = plan_.description.type;
+  if (arena.size() == 0) arena = memory::Arena(plan_.plan.arena);
+  auto* memory = arena.data();
+  team = std::make_unique<Team>(std::max(1U, threads));
+  const auto table = std::ranges::find(layout.blocks(), state::BlockRole::embedding, &state::Block::role);
+  if (table != layout.blocks().end()) {
+    const auto block = static_cast<std::size_t>(table - layout.blocks().begin());
+    rows = std::make_unique<EmbeddingRows>(layout, block, type, plan_.description.tied_head, plan_.description.tokens);
+    rows->place(reinterpret_cast<float*>(memory + schedule.buffers[schedule.row_sums].offset),
+                memory + schedule.buffers[schedule.rows].offset);
+  }
+  updater = std::make_unique<Updater>(schedule, layout, type, memory, rows.get());
+  gradients = std::make_unique<Gradients>(schedule, layout, type, memory, rows.get(), *team);
+  tiers = std::make_unique<Tiers>(plan_.plan, layout, type, memory, store.get());
+  executor = std::make_unique<Executor>(schedule, memory, store.get(), *updater);
+}
+
+// ---- what was left
+
+Replay::Parts Run::replay_parts() {
+  path_pointers_ = pointers(paths);
+  return {plan_.description, plan_.layout, path_pointers_, *pool, *team};
+}
+
+void Run::restore(Replay& replay) {
+  const auto chunk_bytes = state::field_bytes(plan_.description.type);
+  const auto needed =
+      plan_.layout.largest_chunk() * (chunk_bytes.weight + chunk_bytes.state) + round_up(replay.scratch(), 4096);
+  // Steps of more tokens than now have larger gradients of rows.
+  memory::Arena larger(needed > scratch().size() ? needed : 0);
+  const auto memory = larger.size() > 0 ? larger.span() : scratch();
+  found_.chunks = plan_.layout.chunks().size();
+  for (std::size_t c = 0; c < found_.chunks; ++c) restore_chunk(replay, c, memory);
+}
+
+void Run::restore_chunk(Replay& replay, std::size_t chunk, std::span<std::byte> memory) {
+  auto* weight = tiers->resident_weight(chunk);
+  auto* state = tiers->resident_state(chunk);
+  const auto missing = replay.missing(chunk);
+  if (missing == 0) {
+    replay.expect_image(chunk);
+    store->adopt(replay.image(chunk));
+    replay.load(chunk, weight, state, {});
+    return;
+  }
+  ++found_.replayed;
+  found_.steps = std::max(found_.steps, missing);
+  const auto bytes = state::field_bytes(plan_.description.type);
+  const auto elements = plan_.layout.chunks()[chunk].elements;
+  const auto weights = memory.first(elements * bytes.weight);
+  const auto states = memory.subspan(weights.size(), elements * bytes.state);
+  replay.load(chunk, weights.data(), states.data(), memory.subspan(weights.size() + states.size()));
+  write(Field::weight, chunk, weights.data(), found_.applied);
+  write(Field::state, chunk, states.data(), found_.applied);
+  store->seal(chunk, found_.applied);
+  if (weight != nullptr) std::memcpy(weight, weights.data(), weights.size());
+  if (state != nullptr) std::memcpy(state, states.data(), states.size());
+}
+
+void Run::write(Field field, std::size_t chunk, const std::byte* memory, std::uint64_t version) {
+  const auto bytes = state::field_bytes(plan_.description.type);
+  const auto elements = plan_.layout.chunks()[chunk].elements;
+  store->run({.direction = storage::Direction::write,
+              .field = field,
+              .subject = chunk,
+              .memory = const_cast<std::byte*>(memory),  // a write only reads it
+              .bytes = elements * (field == Field::weight ? bytes.weight : bytes.state),
+              .version = version});
+}
+
+// ---- what is to be left
+
+void Run::seal(std::uint64_t version) {
+  for (std::size_t c = 0; c < plan_.layout.chunks().size(); ++c) {
+    if (store->sealed(c, version)) continue;
+    if (const auto* weight = tiers->resident_weight(c)) write(Field::weight, c, weight, version);
+    if (const auto* state = tiers->resident_state(c)) write(Field::state, c, state, version);
+    store->seal(c, version);
+  }
+}
+
+void Run::commit(std::uint64_t step, bool skipped, const kernels::AdamWStep& update, std::string_view payload) {
+  held_ = {step, skipped, fields_of(update), std::string(payload)};
+  if (!books->keeps_gradients()) return;  // until a checkpoint needs it
+  const auto before = committed_;
+  commit_held();
+  // What is not durable yet is at most this step.
+  if (before) books->wait_durable(*before);
+}
+
+void Run::commit_held() {
+  if (!held_) return;
+  books->commit({.step = held_->step,
+                 .skipped = held_->skipped,
+                 .fields = held_->fields,
+                 .payload = std::as_bytes(std::span(held_->payload)),
+                 .gradients = gradient_ids_});
+  committed_ = held_->step;
+  held_.reset();
+}
+
+std::vector<std::byte> Run::checkpoint(std::uint64_t version) {
+  seal(version);
+  commit_held();
+  return storage::encode(books->checkpoint());
+}
+
+void Run::release(std::span<const std::byte> manifest) {
+  books->unpin(storage::decode_manifest(manifest, books->identity()));
+}
+
+void Run::wait_durable() {
+  if (books && books->keeps_gradients() && committed_) books->wait_durable(*committed_);
+}
+
+}  // namespace spillway::execute

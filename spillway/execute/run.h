@@ -1,0 +1,127 @@
+// One run between its start and its end: memory, paths, books, lanes, made in the order in which they need each other.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "spillway/execute/books.h"
+#include "spillway/execute/executor.h"
+#include "spillway/execute/gradients.h"
+#include "spillway/execute/replay.h"
+#include "spillway/execute/rows.h"
+#include "spillway/execute/store.h"
+#include "spillway/execute/team.h"
+#include "spillway/execute/tiers.h"
+#include "spillway/execute/updater.h"
+#include "spillway/execute/volumes.h"
+#include "spillway/memory/arena.h"
+#include "spillway/plan/planner.h"
+
+namespace spillway::execute {
+
+/// What a run is started from.
+struct Opening {
+  bool reopen = false;         ///< keep what the volumes hold, and go on from the newest durable step
+  std::uint64_t at_least = 0;  ///< a durable step before this one does not count
+  std::optional<std::filesystem::path> checkpoint;  ///< directory with a manifest: go back to it
+  std::vector<std::filesystem::path> pinned;        ///< directories of every manifest that exists
+};
+
+/// What was found there.
+struct Found {
+  bool found = false;  ///< a durable step; weights and states are those of it
+  std::uint64_t step = 0;
+  std::uint64_t applied = 0;  ///< the last step up to it that was not skipped
+  std::int64_t updates = 0;
+  std::string payload;            ///< of its commit
+  std::size_t chunks = 0;         ///< of the model
+  std::size_t replayed = 0;       ///< of them, updated again from their gradients
+  std::size_t steps = 0;          ///< updates replayed for one chunk, at most
+  double seconds = 0;             ///< all of it
+  std::vector<std::string> damage;  ///< records that were not whole
+};
+
+/// What follows from a planned run alone. Outlives everything made of it.
+struct RunPlan {
+  const plan::Description& description;
+  const state::Layout& layout;
+  const plan::Budget& budget;
+  const plan::Rates& rates;
+  const plan::Plan& plan;
+
+  [[nodiscard]] bool durable() const noexcept { return plan.durability != plan::Durability::none; }
+};
+
+class Run {
+ public:
+  /// Maps the arena, opens or makes the volumes, recovers. On failure nothing is left behind that was not there.
+  Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, const Opening& opening);
+  ~Run();
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  [[nodiscard]] const Found& found() const noexcept { return found_; }
+  /// Above what is resident, between steps: for a chunk and what updating it again takes.
+  [[nodiscard]] std::span<std::byte> scratch() const { return arena.span().subspan(plan_.plan.resident); }
+
+  // Durable runs, between steps, everything on its tier:
+
+  /// What is on the tiers is the image of step `version` of every chunk.
+  void seal(std::uint64_t version);
+  void commit(std::uint64_t step, bool skipped, const kernels::AdamWStep& update, std::string_view payload);
+  /// Of the last step that was committed, which changed nothing since `version`.
+  [[nodiscard]] std::vector<std::byte> checkpoint(std::uint64_t version);
+  void release(std::span<const std::byte> manifest);
+  void wait_durable();  ///< of everything committed
+
+  memory::Arena arena;
+  std::vector<std::unique_ptr<storage::Path>> paths;
+  std::unique_ptr<Books> books;          ///< null: nothing is durable
+  std::unique_ptr<storage::Pool> pool;   ///< null: nothing is on a path
+  std::unique_ptr<Store> store;          ///< as `pool`
+  std::unique_ptr<Team> team;
+  std::unique_ptr<EmbeddingRows> rows;   ///< null: no embedding
+  std::unique_ptr<Updater> updater;
+  std::unique_ptr<Gradients> gradients;
+  std::unique_ptr<Tiers> tiers;
+  std::unique_ptr<Executor> executor;
+
+ private:
+  void open_storage(const VolumeSettings& volumes, const Opening& opening);
+  void recover(const Opening& opening);
+  void open_books();
+  void make_lanes(unsigned threads);
+  [[nodiscard]] Replay::Parts replay_parts();
+  void restore(Replay& replay);
+  void restore_chunk(Replay& replay, std::size_t chunk, std::span<std::byte> scratch);
+  void commit_held();
+  void write(Field field, std::size_t chunk, const std::byte* memory, std::uint64_t version);
+
+  const RunPlan plan_;
+  Found found_;
+  storage::Recovered recovered_;             ///< until the run is open
+  std::vector<storage::Path*> path_pointers_;
+  std::vector<storage::Manifest> pinned_;    ///< the same
+  std::optional<storage::Manifest> back_;    ///< the same
+  std::vector<std::uint32_t> gradient_ids_;  ///< that every update uses
+  /// A commit that waits for a checkpoint.
+  struct Held {
+    std::uint64_t step = 0;
+    bool skipped = false;
+    storage::UpdateFields fields;
+    std::string payload;
+  };
+  std::optional<Held> held_;
+  std::optional<std::uint64_t> committed_;
+};
+
+/// The manifest in a checkpoint's directory.
+inline constexpr const char* kManifestName = "manifest.bin";
+/// Throws Error(bad_input) when there is none, or one of another run, Error(corrupt) when it is damaged.
+[[nodiscard]] storage::Manifest read_manifest(const std::filesystem::path& directory, std::uint64_t identity);
+
+}  // namespace spillway::execute

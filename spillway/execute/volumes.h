@@ -1,0 +1,49 @@
+// The volumes of a run: made, or opened again.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "spillway/plan/planner.h"
+#include "spillway/state/layout.h"
+#include "spillway/storage/path.h"
+#include "spillway/storage/pool.h"
+#include "spillway/sys/ring.h"
+
+namespace spillway::execute {
+
+struct VolumeSettings {
+  std::vector<std::filesystem::path> directories;
+  bool overwrite = false;     ///< replace volumes of another run
+  bool keep = false;          ///< leave them behind at the end
+  std::string run;            ///< identity of the run
+  sys::RingFactory ring = {};  ///< of the paths' threads; empty: the machine's best
+};
+
+/// How they are to be opened.
+enum class VolumeMode : std::uint8_t {
+  make,    ///< what they held is given up
+  reopen,  ///< what they hold is kept
+};
+
+/// Tells the model of a run from every other: names, shapes, types and chunks.
+[[nodiscard]] std::uint64_t fingerprint(const plan::Description& description, const state::Layout& layout);
+
+/// Whether every directory has a volume of this run with records. None has: false. Throws Error(bad_input) when only some
+/// do.
+[[nodiscard]] bool holds_run(const VolumeSettings& settings);
+
+/// `records` bytes of metadata each; capacities are the plan's. Errors as storage::Path.
+[[nodiscard]] std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& settings,
+                                                                       const plan::Plan& plan, Bytes records,
+                                                                       std::uint64_t model, VolumeMode mode);
+
+/// The paths as members of one pool.
+[[nodiscard]] std::vector<storage::PoolPath> pool_paths(const std::vector<std::unique_ptr<storage::Path>>& paths,
+                                                        const plan::Rates& rates);
+
+}  // namespace spillway::execute

@@ -1,0 +1,96 @@
+#include "spillway/plan/storage_need.h"
+
+#include <algorithm>
+
+namespace spillway::plan {
+namespace {
+
+/// Share of the images of a step that may wait for a flush.
+constexpr Bytes kSpareShare = 4;
+
+class Count {
+ public:
+  Count(const Description& description, const state::Layout& layout, const Residency& residency,
+        Durability durability, Bytes piece)
+      : description_(description),
+        layout_(layout),
+        residency_(residency),
+        durability_(durability),
+        piece_(piece),
+        bytes_(state::field_bytes(description.type)) {}
+
+  StorageNeed run(std::uint32_t checkpoints) {
+    for (Index c = 0; c < layout_.chunks().size(); ++c) add_chunk(c);
+    add_activations();
+    if (durability_ == Durability::none) return std::move(out_);
+    if (durability_ == Durability::step) {
+      add_rows();
+      out_.spare = std::max(images_per_step_ / kSpareShare, 4 * largest_image_);
+      out_.least_spare = 3 * largest_image_;
+    }
+    out_.classes["durability"] += durable_ + checkpoints * images_ + out_.spare;
+    return std::move(out_);
+  }
+
+ private:
+  void add(const char* name, Bytes bytes) { out_.classes[name] += bytes; }
+  [[nodiscard]] Bytes whole(Bytes bytes) const { return round_up(bytes, piece_); }
+
+  void add_chunk(Index c) {
+    const auto elements = layout_.chunks()[c].elements;
+    const auto weight = whole(elements * bytes_.weight), state = whole(elements * bytes_.state);
+    const bool keeps_weight = residency_.weight[c], keeps_state = residency_.state[c];
+    if (!keeps_weight) add("weight", weight);
+    if (!keeps_state) add("state", state);
+    durable_ += (keeps_weight ? weight : 0) + (keeps_state ? state : 0);
+    // Its image is written now and then; the weight that visits read is another copy.
+    if (!keeps_weight && keeps_state && durability_ == Durability::step) durable_ += weight;
+    images_ += weight + state;
+    images_per_step_ += (weight + state) / (keeps_state ? kImagePeriod : 1);
+    largest_image_ = std::max(largest_image_, weight + state);
+    add_gradient(c, whole(elements * bytes_.grad));
+  }
+
+  void add_gradient(Index c, Bytes bytes) {
+    if (!has_dense_grad(description_, layout_, c)) return;
+    const bool on_path = !residency_.grad[c];
+    if (on_path) add("grad", bytes);
+    if (durability_ != Durability::step) return;
+    const Bytes versions = residency_.state[c] ? kImagePeriod + 2 : 2;
+    durable_ += (versions - (on_path ? 1 : 0)) * bytes;
+  }
+
+  void add_activations() {
+    const auto element = description_.type == state::ComputeType::bf16 ? 2 : 4;
+    const auto border = description_.tokens * description_.hidden * element;
+    for (const auto resident : residency_.activation) {
+      if (!resident && border > 0) add("activation", whole(border));
+    }
+  }
+
+  void add_rows() {
+    for (const auto& block : layout_.blocks()) {
+      if (block.role != state::BlockRole::embedding) continue;
+      const auto rows = std::min(block.rows, description_.tokens);
+      durable_ += (kImagePeriod + 2) * whole(rows_bytes(rows, block.columns, bytes_.grad));
+    }
+  }
+
+  const Description& description_;
+  const state::Layout& layout_;
+  const Residency& residency_;
+  const Durability durability_;
+  const Bytes piece_;
+  const state::FieldBytes bytes_;
+  StorageNeed out_;
+  Bytes durable_ = 0, images_ = 0, images_per_step_ = 0, largest_image_ = 0;
+};
+
+}  // namespace
+
+StorageNeed storage_need(const Description& description, const state::Layout& layout, const Residency& residency,
+                         Durability durability, std::uint32_t checkpoints, Bytes piece) {
+  return Count(description, layout, residency, durability, piece).run(checkpoints);
+}
+
+}  // namespace spillway::plan

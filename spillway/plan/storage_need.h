@@ -1,0 +1,34 @@
+// How many bytes a plan keeps on the storage paths. Pure.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "spillway/plan/description.h"
+#include "spillway/plan/schedule.h"
+
+namespace spillway::plan {
+
+/// Updates between two images of a chunk whose state is resident; its gradients since then are its redo log.
+inline constexpr std::uint32_t kImagePeriod = 8;
+
+/// Bytes by class; each object is rounded up to whole pieces.
+struct StorageNeed {
+  std::map<std::string, Bytes> classes;
+  Bytes spare = 0;  ///< part of class "durability": images that wait for a flush. Fewer bytes mean more flushes, down to
+  Bytes least_spare = 0;  ///< this
+
+  [[nodiscard]] Bytes bytes() const noexcept {
+    Bytes sum = 0;
+    for (const auto& [name, bytes] : classes) sum += bytes;
+    return sum;
+  }
+};
+
+/// What `residency` leaves to the paths, and what `durability` and `checkpoints` (pinned at once) add: class
+/// "durability", records and superblocks not counted.
+[[nodiscard]] StorageNeed storage_need(const Description& description, const state::Layout& layout,
+                                       const Residency& residency, Durability durability, std::uint32_t checkpoints,
+                                       Bytes piece = 1 * MiB);
+
+}  // namespace spillway::plan
