@@ -50,9 +50,9 @@ class Engine:
         for a person, "" when nothing was recovered}. When found, weights and state are in place. When not, it is a
         fresh start: the caller loads weights, or a checkpoint that stands alone."""
     def commit(self, payload: str) -> None:
-        """After loading (the step the run starts from) and after each end_step: the step becomes durable, with this
-        payload of at most 48 KiB, as soon as everything it needs is on the drives. Does not wait for that; a later call
-        waits while more than one step is not durable yet. Does nothing when durability is none."""
+        """After loading (unless start() found a durable step) and after each end_step: the step becomes durable, with
+        this payload of at most 48 KiB, as soon as everything it needs is on the drives. Does not wait for that; a later
+        call waits while more than one step is not durable yet. Does nothing when durability is none."""
     def set_step(self, step: int) -> None:
         """Before the first commit of a run that was loaded from a checkpoint that stands alone: steps done, skipped
         ones included. Commits count from there."""

@@ -94,7 +94,8 @@ class Session(Protocol):
         errors.InputError where none of what `opening` allows is there."""
 
     def commit(self, state: dict[str, Any]) -> None:
-        """Before the first step and after each: it will be durable with `state`, where durability asks for it."""
+        """After each step, and before the first unless it goes on from a durable one: what was reached becomes durable
+        with `state`, where durability asks for it."""
 
     def settle(self) -> None:
         """Waits until all that was committed is durable."""

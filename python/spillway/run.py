@@ -91,11 +91,16 @@ class Run:
         trainer = Trainer(self.config, work, self.state, self.display, self.interruption, self.start.output_dir)
         if self.start.resume and trainer.complete():
             return self.already_complete(work)
-        session = open_session(self.config, work.shape, keeping(self.config, self.identity.run, work, held))
+        session = open_session(self.config, work.shape, keeping(self.config, self.identity.run, work, self.stay(held)))
         try:
             return self.train(trainer, session)
         finally:
             session.close()
+
+    def stay(self, held: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
+        """Of the checkpoints on the paths those that are kept: what came after one that is gone back to goes."""
+        named = self.start.resume is not None and not self.start.durable
+        return [(step, path) for step, path in held if not named or step <= self.state.step]
 
     def already_complete(self, work: Work) -> dict[str, Any]:
         assert self.start.resume is not None
@@ -143,7 +148,8 @@ class Run:
         write_json(output_dir / identity.DESCRIPTION, session.description)
         replace_text(output_dir / "config.yaml", self.config.text())
         write_json(output_dir / "plan.json", session.plan)
-        session.commit(self.state.moving())
+        if recovery is None:
+            session.commit(self.state.moving())
         if goes_on:
             session.settle()
             for removed in checkpoints.go_back(output_dir, self.state.step, session.release):

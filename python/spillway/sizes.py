@@ -27,8 +27,10 @@ def duration(seconds: float) -> str:
 
 
 def used_up(written: float, rated: float) -> str:
-    """What was written to a drive beside what it is rated for: 0.0012 % of its rated endurance."""
-    return f"{100 * written / rated:.2g} % of its rated endurance"
+    """What was written to a drive beside what it is rated for: 0.25 % of its rated endurance."""
+    percent = 100 * written / rated
+    words = "less than 0.01" if percent < 0.01 else f"{percent:.2f}" if percent < 10 else f"{percent:.0f}"
+    return f"{words} % of its rated endurance"
 
 
 def rate(value: float) -> str:

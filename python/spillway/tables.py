@@ -62,11 +62,10 @@ def durability(plan: Plan) -> str:
     if kept not in SURVIVES:
         return ""
     room = sum(entry["bytes"] for entry in plan["bytes"] if entry["class"] == "durability")
-    written = sum(moved["written"] for moved in plan.get("path_bytes_per_step", {}).values())
-    return (
-        f"Durability {kept}: {SURVIVES[kept]} survives a kill or a power cut. It takes {size(room)} of the paths; "
-        f"with it a step writes {size(written)} to them."
-    )
+    words = f"Durability {kept}: {SURVIVES[kept]} survives a kill or a power cut. It takes {size(room)} of the paths"
+    if cost := plan.get("durability_per_step"):
+        words += f"; of what a step writes, {size(cost['written'])} are for it, {duration(cost['seconds'])} of its time"
+    return words + "."
 
 
 def show_summary(console: Console, summary: dict[str, Any]) -> None:
@@ -83,7 +82,9 @@ def show_summary(console: Console, summary: dict[str, Any]) -> None:
         table.add_row("peak of the process", "", size(summary["process_peak"]), "")
     console.print(table)
     for name, moved in (summary.get("path_bytes") or {}).items():
-        console.print(f"{name}: {size(moved['read'])} read, {size(moved['written'])} written{wear(name, summary)}")
+        console.print(
+            f"{name}: {size(moved['read'])} read, {size(moved['written'])} written{wear(name, summary)}", soft_wrap=True
+        )
 
 
 def wear(path: str, summary: dict[str, Any]) -> str:

@@ -83,6 +83,8 @@ class FakeSession:
         self.description = {"tokens": shape.length}
         self.volume = FakeVolume(volumes.volume(config.storage[0]), keeping.run) if self.durable else None
         self.precious = False
+        self.recovered = False
+        self.last: dict[str, Any] = {}
         self.started = False
         self.opening = Opening()
         self.written = 0
@@ -115,6 +117,7 @@ class FakeSession:
             if found := self.find(words):
                 self.digest, self.steps = bytes.fromhex(found["digest"]), found["steps"]
                 self.written = found["written"]
+                self.recovered, self.last = True, found["run"]
                 return Recovery(found["steps"], found["run"], f"Recovered step {found['steps']}.")
         self.load(opening)
         return None
@@ -151,6 +154,7 @@ class FakeSession:
         if self.plan["durability"] == "step" or not self.steps_here:
             self.volume.content["newest"] = self.record(state)
             self.volume.write()
+        assert self.steps_here or not self.recovered
         self.last = state
         self.disturb("commit")
 

@@ -305,7 +305,7 @@ def test_wear_is_shown_and_counted_over_the_life_of_a_run(
     assert run(*keys, "--storage", f"{storage},endurance=1MB", verb="resume") == 2  # twice the same
     assert run(*keys, verb="resume") == 0
     shown = capsys.readouterr().out
-    assert "500 B written (5.86 KiB in all, 0.6 % of its rated endurance)" in shown
+    assert "500 B written (5.86 KiB in all, 0.60 % of its rated endurance)" in shown
     summary = json.loads((out / "summary.json").read_text())
     assert summary["written"] == {"path:0": 12 * 500} and summary["endurance_used"] == {"path:0": 0.006}
     assert summary["durability"] == "step"
