@@ -63,7 +63,7 @@ int run(int argc, char** argv) {
                                        : Shape{896, 4864, 24, 128, 151936};
   const std::uint64_t tokens = 1024;
   spillway::Settings settings;
-  settings.storage = spillway::StorageOptions{.directories = {argv[1]}};
+  settings.storage = spillway::StorageOptions{.places = {{argv[1]}}};
   settings.budget.dram = static_cast<spillway::Bytes>((argc > 3 ? std::atof(argv[3]) : 2.0) * spillway::GiB);
   settings.budget.paths = {{.name = "path:0", .capacity = 64 * spillway::GiB}};
   settings.budget.placement = {.weight = 0, .state = 0, .grad = 0, .activation = 0};

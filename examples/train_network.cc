@@ -127,7 +127,7 @@ class Training {
 
 int run(const std::string& directory, int steps) {
   spillway::Settings settings;
-  settings.storage = spillway::StorageOptions{.directories = {directory}};
+  settings.storage = spillway::StorageOptions{.places = {{directory}}};
   settings.budget.dram = 64 * spillway::MiB;
   settings.budget.paths = {{.name = "path:0", .capacity = spillway::GiB}};
   settings.budget.placement = {.weight = 0, .state = 0, .grad = 0, .activation = 0};

@@ -27,10 +27,10 @@ using state::ComputeType;
 /// The budget with what each volume takes for itself.
 plan::Budget checked(const plan::Description& description, const state::Layout& layout, const Settings& settings) {
   auto out = settings.budget;
-  const auto paths = settings.storage.directories.size();
+  const auto paths = settings.storage.places.size();
   if (out.paths.size() != paths) {
     throw Error(ErrorCode::bad_input,
-                text("the budget names ", out.paths.size(), " storage paths, the settings ", paths, " directories"));
+                text("the budget names ", out.paths.size(), " storage paths, the settings ", paths, " places"));
   }
   if (paths == 0) return out;
   const auto spec = execute::journal_spec(description, layout, plan::Durability::step, settings.run, paths);
@@ -46,6 +46,20 @@ std::size_t find_block(const state::Layout& layout, BlockRole role) {
   return kNone;
 }
 
+std::string in_words(const execute::Found& found) {
+  if (!found.found) return {};
+  auto out = text("recovered step ", found.step, " from the storage paths: ", found.chunks, " chunks");
+  if (found.replayed > 0) {
+    out += text(", ", found.replayed, " of them updated again from their gradients, up to ", found.steps,
+                found.steps == 1 ? " time" : " times");
+  }
+  out += text(", in ", std::round(found.seconds * 10) / 10, " s");
+  if (!found.damage.empty()) {
+    out += text("; ", found.damage.size(), " damaged records were passed over, the first is ", found.damage.front());
+  }
+  return out;
+}
+
 Recovery told(const execute::Found& found) {
   return {.found = found.found,
           .step = found.step,
@@ -55,6 +69,7 @@ Recovery told(const execute::Found& found) {
           .replayed = found.replayed,
           .replayed_steps = found.steps,
           .seconds = found.seconds,
+          .words = in_words(found),
           .damage = found.damage};
 }
 
@@ -134,12 +149,16 @@ class Engine::Impl {
   }
 
   [[nodiscard]] bool durable() const noexcept { return plan_.durability != plan::Durability::none; }
-  [[nodiscard]] execute::RunPlan run_plan() const {
-    return {description_, layout_, budget_, settings_.rates, plan_};
-  }
+  [[nodiscard]] execute::RunPlan run_plan() const { return {description_, layout_, budget_, settings_.rates, plan_}; }
   [[nodiscard]] execute::VolumeSettings volumes() const {
-    return {settings_.storage.directories, settings_.storage.overwrite, settings_.storage.keep, settings_.run,
-            settings_.storage.ring};
+    const auto& storage = settings_.storage;
+    execute::VolumeSettings out{.overwrite = storage.overwrite,
+                                .erase = storage.erase,
+                                .keep = storage.keep,
+                                .run = settings_.run,
+                                .ring = storage.ring};
+    for (const auto& place : storage.places) out.places.push_back({place.path, place.device});
+    return out;
   }
 
   // ---- state ----
@@ -444,8 +463,9 @@ class Engine::Impl {
   void save_manifest(const std::filesystem::path& directory) {
     auto& run = running();
     if (!run.books) {
-      throw Error(ErrorCode::bad_input, "this run keeps nothing on storage paths that a manifest could name; its "
-                                        "checkpoints stand alone (save_state)");
+      throw Error(ErrorCode::bad_input,
+                  "this run keeps nothing on storage paths that a manifest could name; its "
+                  "checkpoints stand alone (save_state)");
     }
     if (!committed_) commit({});
     settle();

@@ -34,11 +34,18 @@
 
 namespace spillway {
 
+/// Where a volume is to lie.
+struct StoragePlace {
+  std::filesystem::path path;
+  bool device = false;  ///< a block device, taken whole; else a directory
+};
+
 struct StorageOptions {
-  std::vector<std::filesystem::path> directories;  ///< as in plan::Budget::paths; must exist, each gets a volume
-  bool overwrite = false;                          ///< replace volumes that belong to another run
-  bool keep = false;                               ///< leave the volumes behind when the engine closes
-  sys::RingFactory ring = {};                      ///< for tests: how the paths move bytes; empty: the machine's best
+  std::vector<StoragePlace> places;  ///< as in plan::Budget::paths; must exist, each gets a volume
+  bool overwrite = false;            ///< replace volumes that belong to another run
+  bool erase = false;                ///< of block devices: remove what else they hold
+  bool keep = false;                 ///< leave the volumes behind when the engine closes
+  sys::RingFactory ring = {};        ///< for tests: how the paths move bytes; empty: the machine's best
 };
 
 struct Settings {
@@ -68,6 +75,7 @@ struct Recovery {
   std::size_t replayed = 0;         ///< of them, updated again from their gradients
   std::size_t replayed_steps = 0;   ///< updates of one chunk done again, at most
   double seconds = 0;               ///< that start() took
+  std::string words;                ///< one sentence for a person; empty when nothing was found
   std::vector<std::string> damage;  ///< records that were not whole, where others were
 };
 
@@ -176,11 +184,12 @@ class Engine {
   /// Waits until every pending update is done and on its tier, and every committed step is durable.
   void flush();
 
-  // ---- durability (docs/decisions/0001-durable-storage.md); nothing of it does anything when plan().durability is none
+  // ---- durability (docs/decisions/0001-durable-storage.md); nothing of it does anything when plan().durability is
+  // none
 
   /// The step just ended, or what was loaded before the first one, becomes durable as soon as all it needs is on the
-  /// drives, together with `payload`. Does not wait for that, but for the commit before. When it was not called, whatever
-  /// needs the step's updates does so. Between commits of a durable run nothing may be stored but by steps.
+  /// drives, together with `payload`. Does not wait for that, but for the commit before. When it was not called,
+  /// whatever needs the step's updates does so. Between commits of a durable run nothing may be stored but by steps.
   void commit(std::string_view payload = {});
   /// Before the first commit: number of the step that was loaded; commits count from there. Default 0.
   void set_step(std::uint64_t step);

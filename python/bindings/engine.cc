@@ -63,10 +63,47 @@ spillway::Settings parse_settings(const std::string& text) {
   out.run = json.value("run", out.run);
   out.storage.overwrite = json.value("overwrite", false);
   out.storage.keep = json.value("keep", false);
+  out.storage.erase = json.value("erase", false);
   for (const auto& path : json.value("storage", nlohmann::json::array())) {
-    out.storage.directories.emplace_back(path.at("directory").get<std::string>());
+    const bool device = path.contains("device");
+    out.storage.places.push_back({path.at(device ? "device" : "directory").get<std::string>(), device});
   }
   return out;
+}
+
+std::vector<std::filesystem::path> paths_of(const nlohmann::json& list) {
+  std::vector<std::filesystem::path> out;
+  for (const auto& path : list) out.emplace_back(path.get<std::string>());
+  return out;
+}
+
+spillway::Opening parse_opening(const std::string& text) {
+  const auto json = nlohmann::json::parse(text);
+  spillway::Opening out;
+  out.reopen = json.value("reopen", false);
+  out.at_least = json.value("at_least", std::uint64_t{0});
+  if (json.contains("checkpoint")) out.checkpoint = json.at("checkpoint").get<std::string>();
+  out.pinned = paths_of(json.value("pinned", nlohmann::json::array()));
+  return out;
+}
+
+std::string to_json(const spillway::Recovery& recovery) {
+  return nlohmann::json{{"found", recovery.found},          {"step", recovery.step},
+                        {"updates", recovery.updates},      {"payload", recovery.payload},
+                        {"chunks", recovery.chunks},        {"replayed", recovery.replayed},
+                        {"steps", recovery.replayed_steps}, {"seconds", recovery.seconds},
+                        {"words", recovery.words},          {"damage", recovery.damage}}
+      .dump();
+}
+
+std::string to_json(const spillway::Verification& verification) {
+  nlohmann::json out{{"bytes", verification.bytes}, {"damage", nlohmann::json::array()}, {"step", nullptr}};
+  if (verification.step) out["step"] = *verification.step;
+  for (const auto& it : verification.damage) {
+    out["damage"].push_back(
+        {{"path", it.path}, {"file", it.file.string()}, {"offset", it.offset}, {"bytes", it.bytes}, {"what", it.what}});
+  }
+  return out.dump();
 }
 
 }  // namespace
@@ -94,7 +131,25 @@ void bind_engine(nb::module_& module) {
           },
           "description"_a, "settings"_a)
       .def("plan", &Engine::plan_json)
-      .def("start", &Engine::start, Release())
+      .def(
+          "start",
+          [](Engine& self, const std::string& opening) {
+            const nb::gil_scoped_release release;
+            return to_json(self.start(parse_opening(opening)));
+          },
+          "opening"_a = "{}")
+      .def(
+          "read_back",
+          [](Engine& self, const std::optional<std::string>& checkpoint) {
+            const nb::gil_scoped_release release;
+            return to_json(self.read_back(checkpoint));
+          },
+          "checkpoint"_a.none() = nb::none())
+      .def("verify",
+           [](const Engine& self, const std::vector<std::string>& pinned) {
+             const nb::gil_scoped_release release;
+             return to_json(self.verify({pinned.begin(), pinned.end()}));
+           })
       .def("close", &Engine::close, Release())
       .def("memory",
            [](Engine& self) {
@@ -191,6 +246,23 @@ void bind_engine(nb::module_& module) {
                                                   {"stall_seconds", out.stall_seconds}};
            })
       .def("flush", &Engine::flush, Release())
+      .def("commit",
+           [](Engine& self, const std::string& payload) {
+             const nb::gil_scoped_release release;
+             self.commit(payload);
+           })
+      .def("set_step", &Engine::set_step)
+      .def("save_manifest",
+           [](Engine& self, const std::string& directory) {
+             const nb::gil_scoped_release release;
+             self.save_manifest(directory);
+           })
+      .def("release_manifest",
+           [](Engine& self, const nb::bytes& manifest) {
+             const std::span bytes(reinterpret_cast<const std::byte*>(manifest.c_str()), manifest.size());
+             const nb::gil_scoped_release release;
+             self.release_manifest(bytes);
+           })
       .def("loss_stats",
            [](Engine& self, const Array& logits, std::uint64_t first_row, const Ids& labels, const Floats& maximum,
               const Floats& sum, const Floats& gold) {

@@ -34,8 +34,7 @@ GradientIds::GradientIds(const plan::Description& description, const state::Layo
     of_chunk_.push_back(plan::has_dense_grad(description, layout, c) ? first_rows_++ : kNoGradient);
   }
   if (const auto* table = table_of(layout)) {
-    rows_parts_ =
-        ceil_div(rows_of(description, *table, std::min(table->rows, description.tokens)), plan::kRowsPart);
+    rows_parts_ = ceil_div(rows_of(description, *table, std::min(table->rows, description.tokens)), plan::kRowsPart);
   }
 }
 
@@ -45,8 +44,7 @@ storage::JournalSpec journal_spec(const plan::Description& description, const st
   storage::JournalSpec out;
   out.run = run;
   out.paths = static_cast<std::uint32_t>(paths);
-  out.durability =
-      durability == plan::Durability::step ? storage::Durability::step : storage::Durability::checkpoint;
+  out.durability = durability == plan::Durability::step ? storage::Durability::step : storage::Durability::checkpoint;
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
     const auto elements = layout.chunks()[c].elements;
     out.chunks.push_back({.pieces = pieces_of(elements * bytes.weight) + pieces_of(elements * bytes.state),

@@ -37,8 +37,7 @@ class GradientIds {
 
 /// What the books of a run are of. Follows from the model alone, so that another placement finds what was written.
 [[nodiscard]] storage::JournalSpec journal_spec(const plan::Description& description, const state::Layout& layout,
-                                                plan::Durability durability, const std::string& run,
-                                                std::size_t paths);
+                                                plan::Durability durability, const std::string& run, std::size_t paths);
 
 /// Thread safe once it is open. An error that ended the journal is thrown by every call that needs it.
 class Books : private storage::JournalListener {
@@ -51,7 +50,8 @@ class Books : private storage::JournalListener {
     std::span<const storage::Manifest> pinned;
   };
 
-  /// The paths outlive it. When fewer bytes than `low_water` are free, places are won back without waiting for a commit.
+  /// The paths outlive it. When fewer bytes than `low_water` are free, places are won back without waiting for a
+  /// commit.
   Books(storage::JournalSpec spec, std::vector<storage::Path*> paths, Bytes low_water);
   ~Books() override;
   Books(const Books&) = delete;

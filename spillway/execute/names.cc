@@ -64,7 +64,8 @@ std::string ObjectNames::of(storage::ObjectKind kind, std::uint32_t object, std:
   if (object >= chunks_.size()) return text("gradient of ", of(kind, object));
   const auto chunk = chunks_[object];
   const auto element = state::field_bytes(description_.type).grad;
-  return text("gradient of ", tensors(chunk, first / element, ceil_div(first + bytes, element)), " (chunk ", chunk, ")");
+  return text("gradient of ", tensors(chunk, first / element, ceil_div(first + bytes, element)), " (chunk ", chunk,
+              ")");
 }
 
 std::string ObjectNames::fields(std::size_t chunk, std::uint32_t part, Bytes first, Bytes last) const {

@@ -7,7 +7,6 @@
 #include "spillway/execute/names.h"
 #include "spillway/storage/scrub.h"
 #include "spillway/storage/superblock.h"
-#include "spillway/storage/volume.h"
 
 namespace spillway::execute {
 namespace {
@@ -16,19 +15,19 @@ namespace {
 struct Opened {
   Opened(const RunPlan& plan, VolumeSettings& volumes)
       : spec(journal_spec(plan.description, plan.layout, plan::Durability::checkpoint, volumes.run,
-                          volumes.directories.size())),
+                          volumes.places.size())),
         layout(spec) {
     volumes.keep = true;
     if (!holds_run(volumes)) {
       std::string where;
-      for (const auto& directory : volumes.directories) where += text(where.empty() ? "" : ", ", directory.string());
-      throw Error(ErrorCode::bad_input, text("storage: ", where.empty() ? "no path" : where,
-                                             " holds nothing of the run ", volumes.run));
+      for (const auto& place : volumes.places) where += text(where.empty() ? "" : ", ", place.path.string());
+      throw Error(ErrorCode::bad_input,
+                  text("storage: ", where.empty() ? "no path" : where, " holds nothing of the run ", volumes.run));
     }
     auto sizes = plan.plan;  // as large as they are
-    sizes.volumes.assign(volumes.directories.size(), 0);
-    paths = open_volumes(volumes, sizes, layout.bytes(), fingerprint(plan.description, plan.layout),
-                         VolumeMode::reopen);
+    sizes.volumes.assign(volumes.places.size(), 0);
+    paths =
+        open_volumes(volumes, sizes, layout.bytes(), fingerprint(plan.description, plan.layout), VolumeMode::reopen);
     for (const auto& path : paths) pointers.push_back(path.get());
     media = std::make_unique<storage::PathMedia>(pointers);
   }
@@ -143,8 +142,8 @@ class Verification {
   }
 
   void look_at_superblocks() {
-    for (std::uint32_t p = 0; p < volumes_.directories.size(); ++p) {
-      const auto file = volumes_.directories[p] / storage::kVolumeName;
+    for (std::uint32_t p = 0; p < volumes_.places.size(); ++p) {
+      const auto file = volumes_.places[p].file();
       std::error_code none;
       if (!std::filesystem::exists(file, none)) continue;
       const sys::File volume(file);

@@ -59,7 +59,8 @@ struct Verified {
 };
 
 /// Reads every byte that counts: superblocks, records, the newest durable step and what replays it, and the checkpoints
-/// whose manifests are in `pinned`. Damage is told, not thrown. Throws Error(bad_input) when there is no volume of the run.
+/// whose manifests are in `pinned`. Damage is told, not thrown. Throws Error(bad_input) when there is no volume of the
+/// run.
 [[nodiscard]] Verified verify(const RunPlan& plan, VolumeSettings volumes,
                               const std::vector<std::filesystem::path>& pinned);
 

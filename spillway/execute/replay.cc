@@ -90,11 +90,8 @@ Bytes Replay::read(const storage::StoredObject& object, std::uint32_t part, std:
     bytes += piece.bytes;
   }
   if (places.empty()) throw Error(ErrorCode::corrupt, text("the record of the ", what, " names no piece of it"));
-  parts_.pool.run({.direction = storage::Direction::read,
-                   .memory = memory,
-                   .bytes = bytes,
-                   .places = places,
-                   .what = what});
+  parts_.pool.run(
+      {.direction = storage::Direction::read, .memory = memory, .bytes = bytes, .places = places, .what = what});
   return bytes;
 }
 

@@ -31,8 +31,8 @@ class EmbeddingRows {
   /// rows (plan::rows_bytes).
   void place(float* sums, std::byte* rounded) noexcept;
 
-  /// Takes the ids of a step. Error(bad_input) names the first id outside the table. The rounded rows of the step before
-  /// stay until round().
+  /// Takes the ids of a step. Error(bad_input) names the first id outside the table. The rounded rows of the step
+  /// before stay until round().
   void begin(std::span<const std::int64_t> ids);
 
   /// Copies the rows of all tokens whose id lies in `chunk` from `weights` to output [tokens, columns].
@@ -68,11 +68,11 @@ class EmbeddingRows {
   const state::ComputeType type_;
   const bool dense_;
   std::uint64_t tokens_ = 0;
-  std::vector<std::uint32_t> order_;   ///< tokens by rising id, then by place
-  std::vector<std::int64_t> ids_;      ///< of this step, by token
-  std::vector<std::int64_t> rows_;     ///< distinct ids of this step, rising
-  std::vector<std::uint32_t> first_;   ///< by row: its first token in order_; one more at the end
-  std::vector<kernels::Norm> norms_;   ///< by row
+  std::vector<std::uint32_t> order_;  ///< tokens by rising id, then by place
+  std::vector<std::int64_t> ids_;     ///< of this step, by token
+  std::vector<std::int64_t> rows_;    ///< distinct ids of this step, rising
+  std::vector<std::uint32_t> first_;  ///< by row: its first token in order_; one more at the end
+  std::vector<kernels::Norm> norms_;  ///< by row
   float* sums_ = nullptr;
   std::byte* rounded_ = nullptr;
 };

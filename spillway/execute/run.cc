@@ -28,8 +28,10 @@ storage::Manifest read_manifest(const std::filesystem::path& directory, std::uin
   std::ifstream in(file, std::ios::binary);
   std::vector<char> bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   if (!in && bytes.empty()) {
-    throw Error(ErrorCode::bad_input, text(file.string(), " cannot be read; it says where on the storage paths the state "
-                                                          "of this checkpoint lies"),
+    throw Error(ErrorCode::bad_input,
+                text(file.string(),
+                     " cannot be read; it says where on the storage paths the state "
+                     "of this checkpoint lies"),
                 0, file.string());
   }
   try {
@@ -66,14 +68,14 @@ void Run::open_storage(const VolumeSettings& volumes, const Opening& opening) {
   std::optional<storage::JournalSpec> spec;
   Bytes records = 0;
   if (plan_.durable()) {
-    spec = journal_spec(plan_.description, plan_.layout, plan.durability, volumes.run, volumes.directories.size());
+    spec = journal_spec(plan_.description, plan_.layout, plan.durability, volumes.run, volumes.places.size());
     records = storage::MetadataLayout(*spec).bytes();
   }
   const bool there = plan_.durable() && opening.reopen && holds_run(volumes);
   if (!there && opening.checkpoint) {
-    throw Error(ErrorCode::bad_input,
-                text(opening.checkpoint->string(), " lies on storage paths, but these hold nothing of this run; name the ",
-                     "paths that the run was started with, and a durability other than none"));
+    throw Error(ErrorCode::bad_input, text(opening.checkpoint->string(),
+                                           " lies on storage paths, but these hold nothing of this run; name the ",
+                                           "paths that the run was started with, and a durability other than none"));
   }
   paths = open_volumes(volumes, plan, records, fingerprint(plan_.description, plan_.layout),
                        there ? VolumeMode::reopen : VolumeMode::make);
@@ -93,12 +95,12 @@ void Run::recover(const Opening& opening) {
   for (const auto& directory : opening.pinned) pinned_.push_back(read_manifest(directory, books->identity()));
   if (opening.checkpoint) back_ = read_manifest(*opening.checkpoint, books->identity());
   const ObjectNames names(plan_.description, plan_.layout);
-  recovered_ = storage::recover(books->spec(), books->media(),
-                                {.name = [&](auto kind, auto object) { return names.of(kind, object); },
-                                 .pinned = pinned_});
+  recovered_ =
+      storage::recover(books->spec(), books->media(),
+                       {.name = [&](auto kind, auto object) { return names.of(kind, object); }, .pinned = pinned_});
   for (const auto& damage : recovered_.damage) {
-    found_.damage.push_back(text("path:", damage.path, " at byte ",
-                                 storage::kSuperblockExtent + damage.offset, ": ", damage.what));
+    found_.damage.push_back(
+        text("path:", damage.path, " at byte ", storage::kSuperblockExtent + damage.offset, ": ", damage.what));
   }
   const bool counts = recovered_.found && recovered_.newest.step >= opening.at_least;
   if (!counts && !back_ && opening.at_least == 0 && !recovered_.damage.empty()) {
@@ -118,10 +120,7 @@ void Run::recover(const Opening& opening) {
 void Run::open_books() {
   books->attach(*pool);
   for (const auto place : recovered_.places) pool->claim(place);
-  books->open({.before = &recovered_,
-               .back = back_ ? &*back_ : nullptr,
-               .resume = found_.found,
-               .pinned = pinned_});
+  books->open({.before = &recovered_, .back = back_ ? &*back_ : nullptr, .resume = found_.found, .pinned = pinned_});
   if (found_.found) committed_ = found_.step;
   const GradientIds ids(plan_.description, plan_.layout);
   for (std::uint32_t gradient = 0; gradient < ids.count(); ++gradient) gradient_ids_.push_back(gradient);

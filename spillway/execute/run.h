@@ -37,11 +37,11 @@ struct Found {
   std::uint64_t step = 0;
   std::uint64_t applied = 0;  ///< the last step up to it that was not skipped
   std::int64_t updates = 0;
-  std::string payload;            ///< of its commit
-  std::size_t chunks = 0;         ///< of the model
-  std::size_t replayed = 0;       ///< of them, updated again from their gradients
-  std::size_t steps = 0;          ///< updates replayed for one chunk, at most
-  double seconds = 0;             ///< all of it
+  std::string payload;              ///< of its commit
+  std::size_t chunks = 0;           ///< of the model
+  std::size_t replayed = 0;         ///< of them, updated again from their gradients
+  std::size_t steps = 0;            ///< updates replayed for one chunk, at most
+  double seconds = 0;               ///< all of it
   std::vector<std::string> damage;  ///< records that were not whole
 };
 
@@ -80,11 +80,11 @@ class Run {
 
   memory::Arena arena;
   std::vector<std::unique_ptr<storage::Path>> paths;
-  std::unique_ptr<Books> books;          ///< null: nothing is durable
-  std::unique_ptr<storage::Pool> pool;   ///< null: nothing is on a path
-  std::unique_ptr<Store> store;          ///< as `pool`
+  std::unique_ptr<Books> books;         ///< null: nothing is durable
+  std::unique_ptr<storage::Pool> pool;  ///< null: nothing is on a path
+  std::unique_ptr<Store> store;         ///< as `pool`
   std::unique_ptr<Team> team;
-  std::unique_ptr<EmbeddingRows> rows;   ///< null: no embedding
+  std::unique_ptr<EmbeddingRows> rows;  ///< null: no embedding
   std::unique_ptr<Updater> updater;
   std::unique_ptr<Gradients> gradients;
   std::unique_ptr<Tiers> tiers;
@@ -103,7 +103,7 @@ class Run {
 
   const RunPlan plan_;
   Found found_;
-  storage::Recovered recovered_;             ///< until the run is open
+  storage::Recovered recovered_;  ///< until the run is open
   std::vector<storage::Path*> path_pointers_;
   std::vector<storage::Manifest> pinned_;    ///< the same
   std::optional<storage::Manifest> back_;    ///< the same

@@ -196,8 +196,8 @@ void Store::adopt(const storage::StoredObject& stored) {
       it.bytes += piece.bytes;
     }
     if (next != it.places.size()) {
-      throw Error(ErrorCode::corrupt, text("the record of ", it.name, " names ", next, " pieces instead of ",
-                                           it.places.size()));
+      throw Error(ErrorCode::corrupt,
+                  text("the record of ", it.name, " names ", next, " pieces instead of ", it.places.size()));
     }
     it.written = it.kept = true;
   };

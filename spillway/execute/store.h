@@ -103,7 +103,7 @@ class Store {
   const GradientIds gradients_;
   std::array<std::deque<Object>, 5> objects_;  ///< by field, by subject
 
-  mutable std::mutex mutex_;  ///< guards `version` and `parts` of the images
+  mutable std::mutex mutex_;   ///< guards `version` and `parts` of the images
   std::vector<Image> images_;  ///< by chunk
 };
 

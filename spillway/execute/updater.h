@@ -25,7 +25,6 @@ void update_tile(const state::Layout& layout, state::ComputeType type, std::size
 
 class Updater : public UpdateWork {
  public:
-
   /// `rows` may be null (no embedding). All references must outlive it.
   Updater(const plan::Schedule& schedule, const state::Layout& layout, state::ComputeType type, std::byte* arena,
           const EmbeddingRows* rows);

@@ -9,10 +9,10 @@ namespace spillway::execute {
 namespace {
 
 /// Whether a volume of the run, with records, is there. Whose another one is, its opening will say.
-bool holds_run(const std::filesystem::path& directory, const std::string& run) {
-  const auto file = directory / storage::kVolumeName;
+bool holds_run(const VolumePlace& place, const std::string& run) {
+  const auto file = place.file();
   std::error_code error;
-  if (!std::filesystem::is_regular_file(file, error)) return false;
+  if (!std::filesystem::exists(file, error)) return false;
   const auto pair = storage::read_superblocks(sys::File(file));
   // A damaged one is not given up for lost: opening it says what is wrong.
   if (pair.state != storage::SuperblockState::valid) return pair.state != storage::SuperblockState::foreign;
@@ -20,6 +20,10 @@ bool holds_run(const std::filesystem::path& directory, const std::string& run) {
 }
 
 }  // namespace
+
+std::filesystem::path VolumePlace::file() const {
+  return device ? path : path / storage::kVolumeName;
+}
 
 std::uint64_t fingerprint(const plan::Description& description, const state::Layout& layout) {
   std::string words = text(description.type == state::ComputeType::bf16 ? "bf16" : "fp32", ' ', description.tied_head,
@@ -34,9 +38,9 @@ std::uint64_t fingerprint(const plan::Description& description, const state::Lay
 
 bool holds_run(const VolumeSettings& settings) {
   std::string with, without;
-  for (const auto& directory : settings.directories) {
-    auto& list = holds_run(directory, settings.run) ? with : without;
-    list += text(list.empty() ? "" : ", ", directory.string());
+  for (const auto& place : settings.places) {
+    auto& list = holds_run(place, settings.run) ? with : without;
+    list += text(list.empty() ? "" : ", ", place.path.string());
   }
   if (with.empty() || without.empty()) return without.empty();
   throw Error(ErrorCode::bad_input, text("storage: ", with, " holds a part of this run, but ", without,
@@ -46,10 +50,11 @@ bool holds_run(const VolumeSettings& settings) {
 std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& settings, const plan::Plan& plan,
                                                          Bytes records, std::uint64_t model, VolumeMode mode) {
   std::vector<std::unique_ptr<storage::Path>> out;
-  for (std::size_t p = 0; p < settings.directories.size(); ++p) {
+  for (std::size_t p = 0; p < settings.places.size(); ++p) {
     storage::PathOptions options;
     options.name = std::to_string(p);
-    options.directory = settings.directories[p];
+    (settings.places[p].device ? options.device : options.directory) = settings.places[p].path;
+    options.erase = settings.erase;
     options.capacity = plan.volumes[p];
     options.run = settings.run;
     options.overwrite = settings.overwrite;
@@ -57,7 +62,7 @@ std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& s
     options.metadata = records;
     options.model = model;
     options.number = static_cast<std::uint32_t>(p);
-    options.paths = static_cast<std::uint32_t>(settings.directories.size());
+    options.paths = static_cast<std::uint32_t>(settings.places.size());
     options.reopen = mode == VolumeMode::reopen;
     options.prewrite = records > 0;
     out.push_back(settings.ring ? std::make_unique<storage::Path>(options, settings.ring)

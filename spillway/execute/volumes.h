@@ -16,11 +16,20 @@
 
 namespace spillway::execute {
 
+/// A directory, or a block device that is taken whole.
+struct VolumePlace {
+  std::filesystem::path path;
+  bool device = false;
+
+  [[nodiscard]] std::filesystem::path file() const;  ///< that holds the volume's bytes
+};
+
 struct VolumeSettings {
-  std::vector<std::filesystem::path> directories;
-  bool overwrite = false;     ///< replace volumes of another run
-  bool keep = false;          ///< leave them behind at the end
-  std::string run;            ///< identity of the run
+  std::vector<VolumePlace> places;
+  bool overwrite = false;      ///< replace volumes of another run
+  bool erase = false;          ///< of block devices: remove what else they hold
+  bool keep = false;           ///< leave them behind at the end
+  std::string run;             ///< identity of the run
   sys::RingFactory ring = {};  ///< of the paths' threads; empty: the machine's best
 };
 
@@ -33,7 +42,7 @@ enum class VolumeMode : std::uint8_t {
 /// Tells the model of a run from every other: names, shapes, types and chunks.
 [[nodiscard]] std::uint64_t fingerprint(const plan::Description& description, const state::Layout& layout);
 
-/// Whether every directory has a volume of this run with records. None has: false. Throws Error(bad_input) when only some
+/// Whether every place has a volume of this run with records. None has: false. Throws Error(bad_input) when only some
 /// do.
 [[nodiscard]] bool holds_run(const VolumeSettings& settings);
 

@@ -47,7 +47,7 @@ struct Budget {
   Bytes work = 0;     ///< PyTorch's working set, rehearsed
   std::vector<PathBudget> paths;
   Placement placement;
-  std::uint64_t window = 0;  ///< blocks in flight in backward; 0 = the planner decides
+  std::uint64_t window = 0;              ///< blocks in flight in backward; 0 = the planner decides
   std::optional<Durability> durability;  ///< empty: `step` when anything is on a path, else `none`
   std::uint32_t checkpoints = 0;         ///< checkpoints that stay on the paths at once while the run goes on
   Bytes superblock = 0;                  ///< bytes of each path that hold no data, and

@@ -27,18 +27,18 @@ struct Plan {
   std::vector<Bytes> volumes;  ///< by path: what its volume reserves for data; together at least `path_bytes`
   Bytes read_per_step = 0, written_per_step = 0;
   Simulation prediction;
-  Bytes durable_per_step = 0;  ///< bytes of `written_per_step` that durability costs
-  double durable_seconds = 0;  ///< of the predicted step that durability costs
+  Bytes durable_per_step = 0;                 ///< bytes of `written_per_step` that durability costs
+  double durable_seconds = 0;                 ///< of the predicted step that durability costs
   std::map<std::string, Bytes> dram_classes;  ///< who holds the arena at its fullest, by class; sums to `arena`
   std::map<std::string, Bytes> path_classes;  ///< by class; sums to `path_bytes`
 };
 
 /// The plan for these budgets. What the caller fixed in `budget.placement` is obeyed; the rest of the DRAM first holds
 /// what saves most traffic per byte (weights, then activations, gradients and states), then lengthens the lookahead.
-/// Without `budget.durability`, steps are durable when anything is on a path. `checkpoint` where weights and states are all
-/// in DRAM becomes `none`: such a checkpoint stands alone anyway. Throws Error(bad_input) for a path placement or durable
-/// steps without a path, and Error(does_not_fit) that names the tier, the bytes asked, the bytes there, and settings that
-/// would fit.
+/// Without `budget.durability`, steps are durable when anything is on a path. `checkpoint` where weights and states are
+/// all in DRAM becomes `none`: such a checkpoint stands alone anyway. Throws Error(bad_input) for a path placement or
+/// durable steps without a path, and Error(does_not_fit) that names the tier, the bytes asked, the bytes there, and
+/// settings that would fit.
 [[nodiscard]] Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget,
                              const Rates& rates);
 

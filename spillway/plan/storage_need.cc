@@ -10,8 +10,8 @@ constexpr Bytes kSpareShare = 4;
 
 class Count {
  public:
-  Count(const Description& description, const state::Layout& layout, const Residency& residency,
-        Durability durability, Bytes piece)
+  Count(const Description& description, const state::Layout& layout, const Residency& residency, Durability durability,
+        Bytes piece)
       : description_(description),
         layout_(layout),
         residency_(residency),

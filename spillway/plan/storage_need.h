@@ -15,7 +15,8 @@ inline constexpr std::uint32_t kImagePeriod = 8;
 /// Bytes by class; each object is rounded up to whole pieces.
 struct StorageNeed {
   std::map<std::string, Bytes> classes;
-  Bytes spare = 0;  ///< part of class "durability": images that wait for a flush. Fewer bytes mean more flushes, down to
+  Bytes spare =
+      0;  ///< part of class "durability": images that wait for a flush. Fewer bytes mean more flushes, down to
   Bytes least_spare = 0;  ///< this
 
   [[nodiscard]] Bytes bytes() const noexcept {

@@ -45,7 +45,7 @@ class Durable : public ::testing::Test {
     out.storage.keep = true;
     out.run = "a run";
     for (std::size_t p = 0; p < paths; ++p) {
-      out.storage.directories.push_back(directories_[p].path());
+      out.storage.places.push_back({directories_[p].path()});
       out.budget.paths.push_back({.name = text("path:", p), .capacity = 1 * GiB});
     }
     return out;

@@ -55,7 +55,7 @@ void expect_same(const Outcome& expected, const Outcome& found, const std::strin
 /// The first `count` of them, each large enough for everything.
 void add_paths(Settings& settings, std::span<const Directory> directories, std::size_t count) {
   for (std::size_t p = 0; p < count; ++p) {
-    settings.storage.directories.push_back(directories[p].path());
+    settings.storage.places.push_back({directories[p].path()});
     settings.budget.paths.push_back({.name = text("path:", p), .capacity = 1 * GiB});
   }
 }
