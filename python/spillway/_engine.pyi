@@ -45,10 +45,11 @@ class Engine:
         to DIR/manifest.bin), "pinned": [DIR, ...] (every directory with a manifest.bin that still exists: its places
         are kept)}.
 
-        Returns JSON {"found": bool, "step": N, "payload": text given to commit(), "chunks": n, "replayed": chunks
-        updated again, "steps": most steps replayed for one chunk, "seconds": s, "damage": [texts], "words": a sentence
-        for a person, "" when nothing was recovered}. When found, weights and state are in place. When not, it is a
-        fresh start: the caller loads weights, or a checkpoint that stands alone."""
+        Returns JSON {"found": bool, "step": N, "updates": steps that were not skipped, "payload": text given to commit(),
+        "chunks": n, "replayed": chunks updated again, "steps": most steps replayed for one chunk, "seconds": s,
+        "damage": [texts], "words": a sentence for a person, "" when nothing was recovered}. When found, weights and
+        state are in place. When not, it is a fresh start: the caller loads weights, or a checkpoint that stands
+        alone."""
     def commit(self, payload: str) -> None:
         """After loading (unless start() found a durable step) and after each end_step: the step becomes durable, with
         this payload of at most 48 KiB, as soon as everything it needs is on the drives. Does not wait for that; a later
@@ -57,10 +58,9 @@ class Engine:
         """Before the first commit of a run that was loaded from a checkpoint that stands alone: steps done, skipped
         ones included. Commits count from there."""
     def verify(self, pinned: list[str]) -> str:
-        """Instead of start(): reads every byte that counts. JSON {"paths": n, "bytes": read, "damage": [{"path":
-        "path:0", "file", "offset": byte in the file, "bytes": n, "what": chunk and tensor}], "step": N or null,
-        "words"}."""
-    def read_back(self, checkpoint: str | None) -> str:
+        """Instead of start(): reads every byte that counts. JSON {"bytes": read, "damage": [{"path": "path:0", "file",
+        "offset": byte in the file, "bytes": n, "what": chunk and tensor}], "step": N or null}."""
+    def read_back(self, checkpoint: str | None = None) -> str:
         """Instead of start(): opens the volumes for reading only; the newest durable step, replayed in memory, or the
         manifest in the directory `checkpoint`. Returns what start() does; then save_weights and save_state work."""
     def close(self) -> None: ...

@@ -41,8 +41,8 @@ class Interruption:
         self._graceful = True
 
     def steps_are_durable(self) -> None:
-        """From now on a second signal loses the step in progress alone."""
-        self._lost = "every finished step is on the storage paths"
+        """From now on a second signal loses the step in progress, and the one before where it is being written."""
+        self._lost = "every finished step, or all but the last, is on the storage paths"
 
     def all_is_saved(self) -> None:
         """From now on a second signal loses nothing."""

@@ -48,6 +48,15 @@ def read_counts(state: Path) -> dict[str, Any]:
         raise InputError(f"{state}: this checkpoint holds no state to go on from: {error}") from error
 
 
+def most_written(opening: Opening) -> dict[str, int]:
+    """Bytes per path that the run has written at least, whatever it goes back to."""
+    most: dict[str, int] = {}
+    for path in opening.pinned:
+        for name, count in read_counts(path / STATE).get("written", {}).items():
+            most[name] = max(most.get(name, 0), int(count))
+    return most
+
+
 def on_paths(plan: dict[str, Any], group: str) -> bool:
     """Whether the plan puts any of a class of bytes on a storage path."""
     return any(row["class"] == group and row["tier"].startswith("path") and row["bytes"] for row in plan["bytes"])

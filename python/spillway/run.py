@@ -159,7 +159,8 @@ class Run:
     def tell_recovery(self, recovery: Recovery | None) -> None:
         if recovery and recovery.words:
             self.display.say(recovery.words)
-        source = self.start.resume if recovery is None else "the storage paths"
+        named = self.start.resume is not None and (recovery is None or not self.start.durable)
+        source = self.start.resume if named else "the storage paths"
         self.display.say(f"going on after step {self.state.step}, from {source}")
 
     def checkpoint_of_step(self) -> Path | None:

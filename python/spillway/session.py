@@ -27,7 +27,7 @@ from spillway.hf.rehearse import rehearse
 from spillway.hf.skeleton import build
 from spillway.hf.source import DTYPES, load_config, resolve_directory, save_config
 from spillway.hf.stream import Stream
-from spillway.openings import STATE, on_paths, read_counts, tries_of
+from spillway.openings import STATE, most_written, on_paths, read_counts, tries_of
 from spillway.protocol import Keeping, Opening, Recovery, StepResult
 from spillway.settings import engine_settings, small_settings
 
@@ -91,6 +91,8 @@ class Session:
         self._stream = Stream(
             self._skeleton, self._engine, self._config.seed, self._unneeded, after_visit=self._keep_to_plan
         )
+        for name, count in most_written(opening).items():
+            self._written_before[name] = max(count, self._written_before.get(name, 0))
         self._path_bytes = self._paths()
         return recovery
 

@@ -26,7 +26,7 @@ def verify(config: Config, say: Say) -> bool:
         found = json.loads(engine.verify(pinned))
     for damage in found["damage"]:
         say(line(damage))
-    say(summary(found))
+    say(summary(found, len(config.paths)))
     return not found["damage"]
 
 
@@ -35,9 +35,8 @@ def line(damage: dict[str, Any]) -> str:
     return f"damaged: {damage['what']}: {damage['bytes']} bytes on {where}"
 
 
-def summary(found: dict[str, Any]) -> str:
-    number, paths = len(found["damage"]), found["paths"]
+def summary(found: dict[str, Any], paths: int) -> str:
+    number = len(found["damage"])
     result = f"{number} damaged place{'s' * (number != 1)}" if number else "no damage"
     step = "no durable step" if found["step"] is None else f"durable step {found['step']}"
-    words = f"{size(found['bytes'])} on {paths} path{'s' * (paths != 1)} read, {step}: {result}."
-    return f"{words} {found['words']}".strip()
+    return f"{size(found['bytes'])} on {paths} path{'s' * (paths != 1)} read, {step}: {result}."

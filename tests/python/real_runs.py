@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,17 +79,32 @@ def last_checkpoint(out: Path) -> Path:
 def result(out: Path) -> tuple[list[dict[str, Any]], dict[str, bytes], dict[str, Any]]:
     """What an uninterrupted run of the same configuration has bit for bit: rows, weights and state, trainer's log."""
     checkpoint = last_checkpoint(out)
-    binary = {
-        str(path.relative_to(checkpoint)): path.read_bytes()
-        for path in sorted(checkpoint.rglob("*"))
-        if path.suffix in (".safetensors", ".bin") or path.parent.name == "spillway"
-    }
+    with standing_alone(out, checkpoint) as whole:
+        binary = {
+            str(path.relative_to(whole)): path.read_bytes()
+            for path in sorted(whole.rglob("*"))
+            if path.suffix in (".safetensors", ".bin") or path.parent.name == "spillway"
+        }
+    counts = json.loads(binary["spillway/session.json"])
+    binary["spillway/session.json"] = repr((counts["steps"], counts["calls"])).encode()
     binary["model.safetensors at the root"] = (out / "model.safetensors").read_bytes()
     log = json.loads((checkpoint / "trainer_state.json").read_text())
     for row in log["log_history"]:
         for key in NOT_BITS:
             row.pop(key, None)
     return metrics(out), binary, log
+
+
+@contextmanager
+def standing_alone(out: Path, checkpoint: Path) -> Iterator[Path]:
+    """The checkpoint, or what is exported of it where its state lies on the run's paths."""
+    if not (checkpoint / "spillway" / "manifest.bin").exists():
+        yield checkpoint
+        return
+    copy = out.with_name(f"{out.name}-alone")
+    assert main(["export", str(out), "--to", str(copy), "--checkpoint", str(checkpoint)]) == 0
+    yield copy
+    shutil.rmtree(copy)
 
 
 def names(directory: Path) -> list[str]:

@@ -64,7 +64,8 @@ def test_files_of_a_run(finished: Path) -> None:
     for number in (4, 6):
         assert names(out / f"checkpoint-{number}") == sorted([*MODEL, "spillway", "trainer_state.json"])
     assert (out / "model.safetensors").samefile(out / "checkpoint-6" / "model.safetensors")
-    assert names(finished / "storage") == []  # the volume goes with the run
+    assert names(finished / "storage") == ["spillway.volume"]  # the checkpoints' state lies in it
+    assert names(out / "checkpoint-4" / "spillway") == ["manifest.bin", "run.json", "session.json"]
     png = (out / "loss.png").read_bytes()
     assert png[:8] == b"\x89PNG\r\n\x1a\n" and min(struct.unpack(">II", png[16:24])) > 100
 
@@ -80,7 +81,9 @@ def test_plan_and_summary_agree(finished: Path) -> None:
         assert {key: measured[key] for key in tier} == tier
         assert 0 < measured["measured_peak"] <= tier["planned_peak"] * 1.05 + (2 << 20)
     classes = {row["class"] for row in plan["bytes"] if row["tier"] == "path:0"}
-    assert classes == {"weight", "state", "grad"}
+    assert classes == {"weight", "state", "grad", "records", "durability"}
+    assert plan["durability"] == summary["durability"] == "step"
+    assert summary["written"]["path:0"] >= summary["path_bytes"]["path:0"]["written"]
     assert summary["step_seconds"]["predicted"] == plan["predicted_step_seconds"]
     assert summary["step_seconds"]["measured"] > 0 and summary["process_peak"] > 0
     assert summary["steps"] == summary["steps_here"] == 6 and summary["bottleneck"] == plan["bottleneck"]
@@ -231,7 +234,7 @@ def test_interrupted_and_resumed_at_every_step(
         assert here(inputs, out, *keys) == 128 + number
     error = capsys.readouterr().err
     assert f"step {step} of 5 is saved" in error and f"spillway resume {out}" in error and "Traceback" not in error
-    assert names(tmp_path / "storage") == [] and not list(out.glob(".tmp*"))
+    assert not (out / "checkpoint-4").exists() and not list(out.glob(".tmp*"))
     elsewhere = ["--placement", "dram"] if inside else []
     assert spillway.cli.main(["resume", str(out), *elsewhere]) == 0
     assert result(out) == result(whole)
@@ -308,8 +311,8 @@ def test_a_signal_from_outside(
     assert "interrupted: finishing the step in progress" in error and "Traceback" not in error
     found = re.search(r"step (\d+) of 60 is saved", error)
     assert found and 3 <= int(found[1]) < 60
-    assert names(out) == sorted(["checkpoint-" + found[1], "config.yaml", "metrics.jsonl", "plan.json"])
-    assert names(tmp_path / "storage") == []
+    assert names(out) == ["config.yaml", "metrics.jsonl", "plan.json", "spillway"]
+    assert names(tmp_path / "storage") == ["spillway.volume"]
     if number == signal.SIGINT:
         again = apart("-m", "spillway", "resume", str(out))
         _, error = again.communicate(timeout=LIMIT)
@@ -344,11 +347,12 @@ def test_a_second_signal_stops_at_once(
     process = apart("-c", TWICE, *words(inputs, out, *keys))
     _, error = process.communicate(timeout=LIMIT)
     assert process.returncode == 143, error
-    assert "interrupted twice: stopping at once, the steps since the last checkpoint are not saved" in error
+    assert "interrupted twice: stopping at once, every finished step, or all but the last, is on the storage" in error
     assert [name for name in names(out) if "checkpoint" in name] == ["checkpoint-3"]
     assert [row["step"] for row in metrics(out)] == [1, 2, 3, 4]
     assert here(inputs, out, *LONG, *on_path(tmp_path / "storage"), "--resume_from_checkpoint", "auto") == 0
-    assert "removed 1 rows of metrics.jsonl after step 3" in capsys.readouterr().out.replace("\n", " ")
+    found = re.search(r"recovered step (\d+) from the storage paths", capsys.readouterr().out)
+    assert found and int(found[1]) in (3, 4)
     assert last_checkpoint(out).name == "checkpoint-60" and result(out) == result(long_whole)
 
 
@@ -363,7 +367,7 @@ def test_several_paths_change_nothing_and_share_the_bytes(inputs: Path, tmp_path
     plan = json.loads((tmp_path / "three" / "plan.json").read_text())
     for tier in plan["tiers"][1:]:
         assert sum(row["bytes"] for row in plan["bytes"] if row["tier"] == tier["name"]) == tier["planned_peak"]
-    assert not any(list((tmp_path / name).iterdir()) for name in "abcd")  # the volumes go with the run
+    assert all(names(tmp_path / name) == ["spillway.volume"] for name in "abcd")
 
 
 def storages(parent: Path, *names: str) -> list[str]:

@@ -120,8 +120,7 @@ class Twin(BareEngine):
                 damage.append({"path": "path:0", "file": str(self.volume_file), "offset": 4096 * number, "bytes": 4096,
                                "what": f"residual and moments of {self.tensors[number]['name']}"})  # fmt: skip
         size = self.volume_file.stat().st_size
-        return json.dumps({"paths": 1, "bytes": size, "damage": damage, "step": self.volume["newest"]["step"],
-                           "words": f"{len(self.volume['pinned'])} checkpoints."})  # fmt: skip
+        return json.dumps({"bytes": size, "damage": damage, "step": self.volume["newest"]["step"]})
 
     def close(self) -> None:
         self.closed = True
