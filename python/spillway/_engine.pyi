@@ -45,7 +45,7 @@ class Engine:
         to DIR/manifest.bin), "pinned": [DIR, ...] (every directory with a manifest.bin that still exists: its places
         are kept)}.
 
-        Returns JSON {"found": bool, "step": N, "updates": steps that were not skipped, "payload": text given to commit(),
+        Returns JSON {"found": bool, "step": N, "updates": steps that were not skipped, "payload": as given to commit(),
         "chunks": n, "replayed": chunks updated again, "steps": most steps replayed for one chunk, "seconds": s,
         "damage": [texts], "words": a sentence for a person, "" when nothing was recovered}. When found, weights and
         state are in place. When not, it is a fresh start: the caller loads weights, or a checkpoint that stands
