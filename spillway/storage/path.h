@@ -49,7 +49,8 @@ struct PathOptions {
   /// Open the volume that is there and keep what it holds; else start with one that holds nothing. One of less capacity
   /// than asked for grows, one of more stays as it is.
   bool reopen = false;
-  /// Write a new volume once from end to end, so that no later write makes the file system convert reserved space.
+  /// Write a new volume once from end to end, so that no later write makes the file system convert reserved space. A
+  /// device has nothing to convert, and all of it would be written.
   bool prewrite = false;
   /// Of `prewrite`, on the caller's thread: bytes written and to be written. What it throws ends the construction.
   std::function<void(Bytes done, Bytes of)> progress = {};
