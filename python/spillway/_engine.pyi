@@ -131,7 +131,8 @@ def reset_peak_resident() -> bool:
     """Starts peak_resident() anew from the present; False where the kernel refuses."""
 
 def measure(directories: list[str], seconds: float = 0.4) -> str:
-    """This machine's profile as JSON; `directories`: where the storage paths' rates are measured."""
+    """This machine's profile as JSON; `directories` (or block devices, which are only read): where the storage paths'
+    rates are measured."""
 
 def check_profile(text: str, source: str) -> str:
     """A profile checked and completed; ValueError names the key."""
