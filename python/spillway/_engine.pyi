@@ -45,7 +45,7 @@ class Engine:
         to DIR/manifest.bin), "pinned": [DIR, ...] (every directory with a manifest.bin that still exists: its places
         are kept)}.
 
-        Returns JSON {"found": bool, "step": N, "updates": steps that were not skipped, "payload": text given to commit(),
+        Returns JSON {"found": bool, "step": N, "updates": steps that were not skipped, "payload": as given to commit(),
         "chunks": n, "replayed": chunks updated again, "steps": most steps replayed for one chunk, "seconds": s,
         "damage": [texts], "words": a sentence for a person, "" when nothing was recovered}. When found, weights and
         state are in place. When not, it is a fresh start: the caller loads weights, or a checkpoint that stands
@@ -131,7 +131,8 @@ def reset_peak_resident() -> bool:
     """Starts peak_resident() anew from the present; False where the kernel refuses."""
 
 def measure(directories: list[str], seconds: float = 0.4) -> str:
-    """This machine's profile as JSON; `directories`: where the storage paths' rates are measured."""
+    """This machine's profile as JSON; `directories` (or block devices, which are only read): where the storage paths'
+    rates are measured."""
 
 def check_profile(text: str, source: str) -> str:
     """A profile checked and completed; ValueError names the key."""

@@ -39,22 +39,13 @@ def tries_of(opening: Opening, durable: bool) -> list[dict[str, Any]]:
     return [again | {"at_least": newer if opening.durable else NEVER}, *by_name]
 
 
-def read_counts(state: Path) -> dict[str, Any]:
+def read_counts(state: Path) -> dict[str, int]:
     """session.json of a checkpoint's state."""
     try:
         counts = dict(json.loads((state / "session.json").read_text(encoding="utf-8")))
-        return counts | {"steps": int(counts["steps"]), "calls": int(counts["calls"])}
+        return {"steps": int(counts["steps"]), "calls": int(counts["calls"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{state}: this checkpoint holds no state to go on from: {error}") from error
-
-
-def most_written(opening: Opening) -> dict[str, int]:
-    """Bytes per path that the run has written at least, whatever it goes back to."""
-    most: dict[str, int] = {}
-    for path in opening.pinned:
-        for name, count in read_counts(path / STATE).get("written", {}).items():
-            most[name] = max(most.get(name, 0), int(count))
-    return most
 
 
 def on_paths(plan: dict[str, Any], group: str) -> bool:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spillway import volumes
+from spillway import volumes, wear
 from spillway.directory import nothing_to_resume
 from spillway.errors import DoesNotFit, InputError, SpillwayError
 from spillway.hf import heap
@@ -27,7 +27,7 @@ from spillway.hf.rehearse import rehearse
 from spillway.hf.skeleton import build
 from spillway.hf.source import DTYPES, load_config, resolve_directory, save_config
 from spillway.hf.stream import Stream
-from spillway.openings import STATE, most_written, on_paths, read_counts, tries_of
+from spillway.openings import STATE, on_paths, read_counts, tries_of
 from spillway.protocol import Keeping, Opening, Recovery, StepResult
 from spillway.settings import engine_settings, small_settings
 
@@ -75,7 +75,7 @@ class Session:
         self._calls = 0  # steps begun: the step number of dropout
         self._steps = 0  # updates made
         self._path_bytes: PathBytes = {}
-        self._written_before: dict[str, int] = {}  # per path, by the run's earlier processes
+        self._written_before: wear.Written = {}  # by the run's earlier processes
         self._peak = 0
         self._told: set[str] = set()
         self._news: list[str] = []  # to be told with the next notices
@@ -91,16 +91,15 @@ class Session:
         self._stream = Stream(
             self._skeleton, self._engine, self._config.seed, self._unneeded, after_visit=self._keep_to_plan
         )
-        for name, count in most_written(opening).items():
-            self._written_before[name] = max(count, self._written_before.get(name, 0))
+        self._written_before = wear.most([self._written_before, *(wear.read(path / STATE) for path in opening.pinned)])
         self._path_bytes = self._paths()
         return recovery
 
     def commit(self, state: dict[str, Any]) -> None:
         if self._durable:
-            payload = json.dumps({"session": self._counts(), "run": state}, separators=(",", ":"))
+            payload = {"session": self._counts(), "written": self._written(), "run": state}
             with translated():
-                self._engine.commit(payload)
+                self._engine.commit(json.dumps(payload, separators=(",", ":")))
 
     def settle(self) -> None:
         with translated():
@@ -146,8 +145,8 @@ class Session:
                 self._engine.save_manifest(str(state))
             else:
                 self._engine.save_state(str(state), self._steps)
-        counts = self._counts()
-        (state / "session.json").write_text(json.dumps(counts) + "\n", encoding="utf-8")
+        (state / "session.json").write_text(json.dumps(self._counts()) + "\n", encoding="utf-8")
+        wear.save(state, self._written())
 
     def measured(self) -> dict[str, Any]:
         """Peaks, bytes and stalls of this process so far; see spillway.protocol.Session."""
@@ -215,6 +214,7 @@ class Session:
         try:
             payload = json.loads(found["payload"])
             self._set_counts(payload["session"])
+            self._written_before = {name: int(count) for name, count in payload["written"].items()}
             recovery = Recovery(int(found["step"]), dict(payload["run"]), found["words"])
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"storage: the durable step on the paths cannot be read: {error!r}") from None
@@ -233,21 +233,20 @@ class Session:
     def _load_checkpoint(self, checkpoint: Path) -> None:
         state = checkpoint / STATE
         self._set_counts(read_counts(state))
+        self._written_before = wear.read(state)
         self._engine.load_state(str(state), str(checkpoint), self._steps)
         if self._durable:
             self._engine.set_step(self._calls)
 
-    def _counts(self) -> dict[str, Any]:
-        return {"steps": self._steps, "calls": self._calls, "written": self._written()}
+    def _counts(self) -> dict[str, int]:
+        return {"steps": self._steps, "calls": self._calls}
 
     def _set_counts(self, counts: dict[str, Any]) -> None:
         self._steps, self._calls = int(counts["steps"]), int(counts["calls"])
-        self._written_before = {name: int(count) for name, count in counts.get("written", {}).items()}
 
-    def _written(self) -> dict[str, int]:
-        """Bytes written to each path by the run, in this process and before it."""
-        now = {name: moved["written"] for name, moved in self._paths().items()}
-        return {name: self._written_before.get(name, 0) + now.get(name, 0) for name in self._written_before | now}
+    def _written(self) -> wear.Written:
+        """By the run, in this process and before it."""
+        return wear.total(self._written_before, {name: moved["written"] for name, moved in self._paths().items()})
 
     def _running(self) -> Stream:
         if self._stream is None:

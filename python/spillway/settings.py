@@ -32,7 +32,7 @@ def engine_settings(config: Config, rehearsed: Rehearsed, keeping: Keeping) -> d
         "dram_budget": config.dram_budget or default_budget(),
         "process_bytes": rehearsed.process_bytes,
         "work_bytes": rehearsed.work_bytes,
-        "profile": profile(config.profile, [path.place for path in config.storage]),
+        "profile": profile(config.profile, [path.place for path in config.paths]),
         "seconds": rehearsed.seconds,
         "overwrite": config.overwrite,
         "erase": config.erase,
@@ -144,19 +144,17 @@ def device_bytes(device: str) -> int:
         raise InputError(f"storage_device: {device}: {error.strerror}") from error
 
 
-def profile(path: str | None, storage_directories: Sequence[str] = ()) -> dict[str, Any]:
+def profile(path: str | None, places: Sequence[str] = ()) -> dict[str, Any]:
     """Rates of the machine: from a file, or measured now, with those of the storage paths (see machine/measure.h)."""
     from spillway import _engine
 
     try:
         if path is None:
-            text = _engine.measure(list(storage_directories), MEASURE_SECONDS)
+            text = _engine.measure(list(places), MEASURE_SECONDS)
         else:
             text = _engine.check_profile(Path(path).read_text(encoding="utf-8"), path)
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{'profile' if path else 'storage'}: {path or ', '.join(storage_directories)}: {error}"
-        ) from error
+        raise InputError(f"{'profile' if path else 'storage'}: {path or ', '.join(places)}: {error}") from error
     except ValueError as error:
         raise InputError(f"profile: {error}") from error
     return dict(json.loads(text))

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from spillway import wear
 from spillway._engine import Engine
 from spillway.protocol import Opening, WorkShape
 from spillway.session import Session
@@ -86,5 +87,6 @@ def opened(
 
 
 def file_bytes(directory: Path) -> dict[str, bytes]:
-    """Every file below `directory`."""
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    """Every file below `directory` but the wear of drives, which is no part of a state."""
+    files = [path for path in directory.rglob("*") if path.is_file() and path.name != wear.FILE]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}

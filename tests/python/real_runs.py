@@ -15,6 +15,7 @@ from typing import Any
 import tiny
 from hf_models import tiny_model
 from native import profile
+from spillway import wear
 from spillway.cli import main
 from spillway.records import rows
 
@@ -83,10 +84,8 @@ def result(out: Path) -> tuple[list[dict[str, Any]], dict[str, bytes], dict[str,
         binary = {
             str(path.relative_to(whole)): path.read_bytes()
             for path in sorted(whole.rglob("*"))
-            if path.suffix in (".safetensors", ".bin") or path.parent.name == "spillway"
+            if path.name != wear.FILE and (path.suffix in (".safetensors", ".bin") or path.parent.name == "spillway")
         }
-    counts = json.loads(binary["spillway/session.json"])
-    binary["spillway/session.json"] = repr((counts["steps"], counts["calls"])).encode()
     binary["model.safetensors at the root"] = (out / "model.safetensors").read_bytes()
     log = json.loads((checkpoint / "trainer_state.json").read_text())
     for row in log["log_history"]:

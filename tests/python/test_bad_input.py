@@ -437,7 +437,7 @@ def test_a_disk_that_fills_up_under_the_checkpoint(
     assert here(inputs, small_disk / "out", "--max_steps", "2") == 1
     error = capfd.readouterr().err
     assert "Traceback" not in error and "No space left on device" in error
-    assert names(small_disk / "out") == ["config.yaml", "metrics.jsonl", "plan.json"]
+    assert names(small_disk / "out") == ["config.yaml", "metrics.jsonl", "plan.json", "spillway"]
     (small_disk / "ballast").unlink()
     assert here(inputs, small_disk / "out", "--max_steps", "2", "--overwrite") == 0
     capfd.readouterr()
@@ -451,7 +451,7 @@ def test_a_disk_without_direct_io(
     inputs: Path, disk_without_direct_io: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Works, and says so."""
-    keys = ["--max_steps", "2", "--placement", "path"]
+    keys = ["--max_steps", "2", "--placement", "path", "--durability", "none"]
     assert here(inputs, tmp_path / "out", *keys, "--storage", f"{disk_without_direct_io},capacity=32MiB") == 0
     shown = " ".join(capfd.readouterr().out.split())
     assert "note: path:0 is on tmpfs, which has no O_DIRECT: it is used through the page cache" in shown

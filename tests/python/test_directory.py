@@ -152,6 +152,28 @@ def test_a_checkpoint_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-3"]
 
 
+def test_a_manifest_is_given_up_when_its_directory_is_gone(tmp_path: Path) -> None:
+    seen: list[tuple[bytes, list[str]]] = []
+
+    def release(manifest: bytes) -> None:
+        seen.append((manifest, sorted(path.name for path in tmp_path.iterdir())))
+
+    for step in (1, 2, 3):
+        (checkpoint(tmp_path, step) / directory.MANIFEST).write_bytes(b"places of %d" % step)
+    assert [step for step, _ in directory.manifests(tmp_path)] == [1, 2, 3]
+    checkpoints.keep_newest(tmp_path, 2, release)
+    assert seen.pop() == (b"places of 1", ["checkpoint-2", "checkpoint-3"])
+
+    def fill(place: Path) -> None:
+        (place / "spillway").mkdir()
+        (place / directory.MANIFEST).write_bytes(b"new places")
+
+    checkpoints.write(tmp_path, 3, fill, release)
+    assert seen.pop() == (b"places of 3", ["checkpoint-2", "checkpoint-3"])
+    checkpoints.go_back(tmp_path, 1, release)
+    assert seen == [(b"new places", ["checkpoint-2"]), (b"places of 2", [])]
+
+
 def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     for step in (5, 10, 20, 100):
         checkpoint(tmp_path, step)

@@ -48,6 +48,37 @@ def test_a_plan_that_does_not_fit_says_so() -> None:
     assert tables.prediction({**PLAN, "fits": False}).startswith("It does not fit.")
 
 
+@pytest.mark.parametrize(
+    ("written", "text"), [(0, "less than 0.01 %"), (25e9, "2.50 %"), (5e9, "0.50 %"), (1.2e12, "120 %")]
+)
+def test_endurance(written: float, text: str) -> None:
+    assert sizes.used_up(written, 1e12) == f"{text} of its rated endurance"
+
+
+def test_what_durability_gives_and_takes() -> None:
+    assert tables.durability(PLAN) == "" == tables.durability(PLAN | {"durability": "none"})
+    room = [{"class": "durability", "tier": "path:0", "bytes": 3 << 30}]
+    plan = {**PLAN, "bytes": [*PLAN["bytes"], *room]}  # type: ignore[misc]
+    words = tables.durability(plan | {"durability": "checkpoint"})
+    assert (
+        words
+        == "Durability checkpoint: the last checkpoint survives a kill or a power cut. It takes 3.00 GiB of the paths."
+    )
+    cost = {"durability": "step", "durability_per_step": {"written": 5 << 20, "seconds": 0.25}}
+    words = tables.durability(plan | cost)
+    assert "the last finished step survives" in words and "5.00 MiB are for it, 250 ms of its time." in words
+    console = Console(file=io.StringIO(), width=100)
+    tables.show_plan(console, plan | cost)
+    assert words in shown(console) and "3.00 GiB" in shown(console)
+
+
+def test_wear_beside_what_was_moved() -> None:
+    result = StepResult(1.0, 1, 1.0, 1.0, {"path:0": {"read": 0, "written": 9}}, written={"path:0": 4 << 20})
+    text = Display(Console(), {"path:0": 8 << 20}).describe(result, 1, 1e-3)
+    assert "9 B written (4.00 MiB in all, 50 % of its rated endurance)" in text
+    assert "9 B written (4.00 MiB in all)" in Display(Console()).describe(result, 1, 1e-3)
+
+
 RESULT = StepResult(20.0, 10, 1.25, 0.5, {"path:0": {"read": 2048, "written": 0}}, skipped=True)
 
 

@@ -1,0 +1,142 @@
+"""Durable runs of the real engine: killed, moved, gone back, exported, damaged. Compared to the last bit."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import real_runs
+from real_runs import apart, here, metrics, names, on_path, result, words
+from spillway.cli import main
+
+KEYS = ["--max_steps", "6", "--save_steps", "2", "--logging_steps", "2", "--packing"]
+LONG = ["--max_steps", "40", "--save_steps", "7", "--save_total_limit", "2", "--logging_steps", "3"]
+LIMIT = 120  # seconds that a process of its own may take at most
+PIECE = 1 << 20
+
+KILLED = """
+import os, signal, sys
+from spillway.session import Session
+from spillway.cli import main
+step = Session.step
+def first(*given):
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, float(os.environ["DIES_AFTER"]))
+    Session.step = step
+    return step(*given)
+Session.step = first
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return real_runs.inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def finished(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`out` and `storage` of a run with checkpoints after steps 2, 4 and 6."""
+    path = tmp_path_factory.mktemp("finished")
+    assert here(inputs, path / "out", *KEYS, *on_path(path / "storage")) == 0
+    return path
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    """The same, moved: neither directory is where it was."""
+    for name in ("out", "storage"):
+        shutil.copytree(finished / name, tmp_path / name)
+    return tmp_path
+
+
+def paths(copied: Path) -> list[str]:
+    return ["--storage", str(copied / "storage")]
+
+
+def test_killed_at_random_instants_and_resumed(
+    inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert here(inputs, tmp_path / "whole", *LONG) == 0
+    instants = random.Random()
+    keys = [*LONG, *on_path(tmp_path / "storage"), "--resume_from_checkpoint", "auto"]
+    for _ in range(3):
+        monkeypatch.setenv("DIES_AFTER", str(instants.uniform(0.005, 0.4)))
+        process = apart("-c", KILLED, *words(inputs, tmp_path / "out", *keys))
+        _, error = process.communicate(timeout=LIMIT)
+        assert process.returncode in (0, -14), error  # 0: it was done before
+    assert here(inputs, tmp_path / "out", *keys) == 0, capfd.readouterr().err
+    expected, found = result(tmp_path / "whole"), result(tmp_path / "out")
+    assert found == expected
+    assert [name for name in names(tmp_path / "out") if "checkpoint" in name] == ["checkpoint-35", "checkpoint-40"]
+
+
+def test_a_moved_run_goes_back_to_an_older_checkpoint(
+    finished: Path, copied: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    expected = result(finished / "out")
+    for step in (4, 2):
+        older = str(copied / "out" / f"checkpoint-{step}")
+        assert main(["resume", str(copied / "out"), "--resume_from_checkpoint", older, *paths(copied)]) == 0
+        assert f"going on after step {step}, from {older}" in capfd.readouterr().out
+        rows, files, log = result(copied / "out")
+        assert (rows, files, log) == expected
+    assert sum("checkpoint" in name for name in names(copied / "out")) == 3
+
+
+def test_what_is_exported_goes_on_elsewhere(finished: Path, inputs: Path, tmp_path: Path) -> None:
+    words = ["--to", str(tmp_path / "alone"), "--checkpoint", str(finished / "out" / "checkpoint-2")]
+    assert main(["export", str(finished / "out"), *words]) == 0
+    go_on = ["--resume_from_checkpoint", str(tmp_path / "alone")]
+    assert here(inputs, tmp_path / "dram", *KEYS, *go_on, "--placement", "dram") == 0
+    assert here(inputs, tmp_path / "path", *KEYS, *go_on, *on_path(tmp_path / "storage")) == 0
+    expected = result(finished / "out")
+    for name in ("dram", "path"):
+        rows, files, _ = result(tmp_path / name)
+        assert rows == expected[0][1:] and files == expected[1]
+
+
+def test_damage_has_a_name_and_is_never_used(copied: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(copied / "out"), *paths(copied)]) == 0
+    shown = capfd.readouterr().out
+    assert "durable step 6: no damage" in shown and shown.count("\n") == 1
+    volume = copied / "storage" / "spillway.volume"
+    damage_every_piece(volume)
+    assert main(["verify", str(copied / "out"), *paths(copied)]) == 1
+    *lines, last = capfd.readouterr().out.splitlines()
+    assert lines and f"{len(lines)} damaged place" in last
+    for line in lines:
+        assert re.search(r"model\.(layers|embed|norm)|lm_head", line), line
+        found = re.search(rf"path:0, {re.escape(str(volume))} at byte (\d+)", line)
+        assert found and int(found[1]) < volume.stat().st_size
+    before = metrics(copied / "out")
+    assert main(["resume", str(copied / "out"), "--max_steps", "8", *paths(copied)]) != 0
+    error = capfd.readouterr().err
+    assert "spillway.volume" in error and "Traceback" not in error
+    assert metrics(copied / "out") == before
+
+
+def damage_every_piece(volume: Path) -> None:
+    """One bit in each piece of the data area; superblocks and records lie in front of it (docs/formats/volume.md)."""
+    with open(volume, "r+b", buffering=0) as stream:
+        metadata = int.from_bytes(os.pread(stream.fileno(), 8, 296), sys.byteorder)
+        for place in range(PIECE + metadata, volume.stat().st_size, PIECE):
+            (byte,) = os.pread(stream.fileno(), 1, place + 5)
+            os.pwrite(stream.fileno(), bytes([byte ^ 4]), place + 5)
+
+
+def test_a_volume_of_another_run_is_refused_by_its_name(
+    inputs: Path, finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keys = [*KEYS, "--storage", f"{finished / 'storage'},capacity=512MiB", "--placement", "path"]
+    before = (finished / "storage" / "spillway.volume").stat()
+    for more in ([], ["--resume_from_checkpoint", "auto"]):
+        assert here(inputs, tmp_path / "other", *keys, *more) == 2
+        assert str(finished / "out") in capfd.readouterr().err and names(tmp_path) == []
+    assert (finished / "storage" / "spillway.volume").stat().st_mtime_ns == before.st_mtime_ns

@@ -1,0 +1,25 @@
+"""Bytes written over a run's life: nothing that is lost or damaged stops a run."""
+
+from pathlib import Path
+
+import pytest
+
+from spillway import wear
+
+
+def test_read_back_as_written(tmp_path: Path) -> None:
+    wear.save(tmp_path, {})
+    assert list(tmp_path.iterdir()) == [] and wear.read(tmp_path) == {}
+    wear.save(tmp_path, {"path:0": 5, "path:1": 2**60})
+    assert wear.read(tmp_path) == {"path:0": 5, "path:1": 2**60}
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"path:0": "x"}', "{"])
+def test_a_damaged_file_is_no_reason_to_stop(tmp_path: Path, text: str) -> None:
+    (tmp_path / wear.FILE).write_text(text)
+    assert wear.read(tmp_path) == {}
+
+
+def test_totals_and_the_most_that_is_known() -> None:
+    assert wear.total({"a": 1, "b": 2}, {"b": 3, "c": 4}) == {"a": 1, "b": 5, "c": 4}
+    assert wear.most([{"a": 1, "b": 9}, {"a": 7}, {}]) == {"a": 7, "b": 9}
