@@ -144,10 +144,11 @@ class Run:
         goes_on = recovery is not None or self.start.resume is not None
         for removed in directory.prepare(self.start, fresh=not goes_on):
             self.display.note(f"removed {removed}")
-        self.identity.save(output_dir)
+        (output_dir / identity.FOLDER).mkdir(exist_ok=True)
         write_json(output_dir / identity.DESCRIPTION, session.description)
         replace_text(output_dir / "config.yaml", self.config.text())
         write_json(output_dir / "plan.json", session.plan)
+        self.identity.save(output_dir)  # the last, since it flushes the directories
         if recovery is None:
             session.commit(self.state.moving())
         if goes_on:
@@ -187,8 +188,8 @@ class Run:
 
     def leave_volumes(self, session: Session) -> None:
         """What is to become of the volumes of a run that has come to its end."""
-        if self.config.save_only_model:
-            session.give_up_volumes()
+        if not directory.manifests(self.start.output_dir):
+            session.give_up_volumes()  # no checkpoint needs them
             return
         if there := volumes.present(self.config.paths):
             self.display.say(
