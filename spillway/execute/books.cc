@@ -199,7 +199,7 @@ void Books::failed(std::exception_ptr error) {
     if (!failure_) failure_ = std::move(error);
     changed_.notify_all();
   }
-  pool_->refuse_waiting();  // nothing will be released any more
+  pool_->close();  // nothing will be released any more
 }
 
 void expect(storage::Path& path, const storage::Piece& piece) {

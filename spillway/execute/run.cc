@@ -58,11 +58,6 @@ Run::Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, c
   found_.seconds = std::chrono::duration<double>(Clock::now() - began).count();
 }
 
-Run::~Run() {
-  executor.reset();
-  if (books) books->stop();
-}
-
 void Run::open_storage(const VolumeSettings& volumes, const Opening& opening) {
   const auto& plan = plan_.plan;
   std::optional<storage::JournalSpec> spec;

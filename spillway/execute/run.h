@@ -60,7 +60,7 @@ class Run {
  public:
   /// Maps the arena, opens or makes the volumes, recovers. On failure nothing is left behind that was not there.
   Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, const Opening& opening);
-  ~Run();
+  ~Run() = default;
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
@@ -91,6 +91,15 @@ class Run {
   std::unique_ptr<Executor> executor;
 
  private:
+  /// Whatever ends the run: the books are closed while the pool is there, and no write waits for what they would release.
+  struct Closing {
+    const std::unique_ptr<Books>& books;
+    const std::unique_ptr<storage::Pool>& pool;
+    ~Closing() {
+      if (books) books->stop();
+      if (pool) pool->close();
+    }
+  };
   void open_storage(const VolumeSettings& volumes, const Opening& opening);
   void recover(const Opening& opening);
   void open_books();
@@ -101,6 +110,7 @@ class Run {
   void commit_held();
   void write(Field field, std::size_t chunk, const std::byte* memory, std::uint64_t version);
 
+  Closing closing_{books, pool};
   const RunPlan plan_;
   Found found_;
   storage::Recovered recovered_;  ///< until the run is open

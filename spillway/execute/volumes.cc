@@ -64,7 +64,7 @@ std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& s
     options.number = static_cast<std::uint32_t>(p);
     options.paths = static_cast<std::uint32_t>(settings.places.size());
     options.reopen = mode == VolumeMode::reopen;
-    options.prewrite = records > 0;
+    options.prewrite = records > 0 && !settings.places[p].device;  // of a drive every byte can be written
     out.push_back(settings.ring ? std::make_unique<storage::Path>(options, settings.ring)
                                 : std::make_unique<storage::Path>(options));
     if (mode == VolumeMode::make && !settings.keep) out.back()->remove_on_close();

@@ -24,6 +24,7 @@ void Journal::on(const Event& event) {
 void Journal::carry_out(std::unique_lock<std::mutex>& lock) {
   if (carrying_) return;  // that thread takes these as well, so that they stay in order
   carrying_ = true;
+  carrier_ = std::this_thread::get_id();
   while (!books_.actions.empty() && !stopped_) {
     const Action action = std::move(books_.actions.front());
     books_.actions.pop_front();
@@ -121,8 +122,9 @@ void Journal::path_failed(std::uint32_t path, std::exception_ptr error) {
 }
 
 void Journal::stop() {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   stopped_ = true;
+  idle_.wait(lock, [this] { return !carrying_ || carrier_ == std::this_thread::get_id(); });
 }
 
 std::optional<std::uint64_t> Journal::durable() const {

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <thread>
 
 #include "spillway/storage/bookkeeper.h"
 #include "spillway/storage/media.h"
@@ -77,7 +78,8 @@ class Journal {
   /// The path is not to be written any more.
   void path_failed(std::uint32_t path, std::exception_ptr error);
 
-  /// From now on the Media is asked nothing and the Listener told nothing.
+  /// From now on the Media is asked nothing and the Listener told nothing; waits for a listener that is being told, unless
+  /// it is the caller.
   void stop();
 
   [[nodiscard]] const MetadataLayout& layout() const noexcept { return books_.layout(); }
@@ -99,7 +101,8 @@ class Journal {
   std::condition_variable idle_;
   Bookkeeper books_;
   std::uint64_t outstanding_ = 0;  ///< Dones that have not returned
-  bool carrying_ = false;          ///< a thread is carrying out actions
+  bool carrying_ = false;          ///< a thread is carrying out actions:
+  std::thread::id carrier_;        ///< this one
   bool stopped_ = false;
 };
 

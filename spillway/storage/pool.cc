@@ -91,7 +91,7 @@ class Pool::Impl {
   void release(std::span<const Place> places);
   void claim(Place place);
   void take_out(std::uint32_t path, int errno_value, std::string_view reason);
-  void refuse_waiting();
+  void close();
   void drain();
   [[nodiscard]] Bytes free() const;
   [[nodiscard]] Bytes waiting() const;
@@ -135,14 +135,16 @@ Pool::Impl::Impl(std::vector<PoolPath> paths, PoolOptions options)
 }
 
 Pool::Impl::~Impl() {
-  {
-    Lock lock(mutex_);
-    News news;
-    closing_ = true;
-    serve_waiting(news);
-    tell(lock, news);
-  }
+  close();
   drain();
+}
+
+void Pool::Impl::close() {
+  Lock lock(mutex_);
+  News news;
+  closing_ = true;
+  serve_waiting(news);
+  tell(lock, news);
 }
 
 void Pool::Impl::start(const Request& request) {
@@ -314,20 +316,6 @@ void Pool::Impl::take_out(std::uint32_t path, int errno_value, std::string_view 
   tell(lock, news);
 }
 
-void Pool::Impl::refuse_waiting() {
-  Lock lock(mutex_);
-  News news;
-  while (!waiting_.empty()) {
-    const Homeless pieces = waiting_.top();
-    waiting_.pop();
-    waiting_pieces_ -= pieces.count;
-    Active& active = actives_[pieces.request];
-    if (!active.error) active.error = shortage(active.request, members_.offer());
-    let_go(pieces.request, news);
-  }
-  tell(lock, news);
-}
-
 void Pool::Impl::drain() {
   Lock lock(mutex_);
   idle_.wait(lock, [this] { return outstanding_ == 0; });
@@ -387,8 +375,8 @@ void Pool::claim(Place place) {
 void Pool::take_out(std::uint32_t path, int errno_value, std::string_view reason) {
   impl_->take_out(path, errno_value, reason);
 }
-void Pool::refuse_waiting() {
-  impl_->refuse_waiting();
+void Pool::close() {
+  impl_->close();
 }
 void Pool::drain() {
   impl_->drain();

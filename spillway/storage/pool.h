@@ -60,7 +60,7 @@ struct PoolOptions {
 };
 
 /// Thread safe. Listeners (Done, on_scarce, on_outage) are called on the paths' threads or on the thread that calls
-/// `start`, `release`, `take_out`, `refuse_waiting` or the destructor, without a lock of the pool: they must be short,
+/// `start`, `release`, `take_out`, `close` or the destructor, without a lock of the pool: they must be short,
 /// must not throw, and may start and release. No allocation once as many requests have been under way as ever will.
 class Pool {
  public:
@@ -96,9 +96,9 @@ class Pool {
   void claim(Place place);
   /// No more writes to that path, for a reason found elsewhere (its flush failed, its records).
   void take_out(std::uint32_t path, int errno_value, std::string_view reason);
-  /// The owner has nothing left to release: waiting writes end with the Error that `start` would throw.
-  void refuse_waiting();
-  /// Waits until every request has ended. A waiting write ends only if another thread releases or refuses.
+  /// Every write that waits, and every later one, ends with an error; reads go on.
+  void close();
+  /// Waits until every request has ended. A waiting write ends only if another thread releases or closes.
   void drain();
 
   [[nodiscard]] Bytes free() const;     ///< on paths that can be written

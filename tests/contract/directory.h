@@ -8,8 +8,10 @@ namespace spillway::test {
 
 class Directory {
  public:
-  Directory() {
-    auto name = (std::filesystem::temp_directory_path() / "spillway-XXXXXX").string();
+  /// Below `parent`, where that exists.
+  explicit Directory(const std::filesystem::path& parent = {}) {
+    const auto base = std::filesystem::is_directory(parent) ? parent : std::filesystem::temp_directory_path();
+    auto name = (base / "spillway-XXXXXX").string();
     path_ = ::mkdtemp(name.data());
   }
   ~Directory() { std::filesystem::remove_all(path_); }

@@ -1,80 +1,22 @@
 // A step that has ended is not lost: whatever lies where, and however the run goes on.
 #include <gtest/gtest.h>
 
-#include <array>
+#include <fstream>
+#include <iterator>
 #include <random>
-#include <span>
 
 #include "tests/contract/directory.h"
-#include "tests/contract/toy.h"
-#include "tests/plan/models.h"
+#include "tests/contract/durable_run.h"
 
 namespace spillway {
 namespace {
 
 using plan::Durability;
-using plan::test::describe;
 using plan::test::Shape;
 using test::Directory;
+using test::DurableRun;
 
-/// A run of a toy, and the same run kept wholly in memory.
-class Durable : public ::testing::Test {
- protected:
-  using Masters = std::vector<float>;
-
-  void model(const Shape& shape) {
-    description_ = describe(shape);
-    truth_.clear();
-    Settings settings;
-    settings.budget.dram = 4 * GiB;
-    Engine engine(description_, settings);
-    engine.start();
-    test::Toy toy(engine, description_, description_.micro_batches);
-    toy.fill();
-    truth_.push_back(toy.masters());
-    for (std::uint64_t s = 1; s <= kSteps; ++s) {
-      toy.step(s);
-      truth_.push_back(toy.masters());
-    }
-  }
-
-  Settings settings(std::size_t paths, Durability durability = Durability::step) {
-    Settings out;
-    out.budget.dram = 2 * GiB;
-    out.budget.durability = durability;
-    out.storage.keep = true;
-    out.run = "a run";
-    for (std::size_t p = 0; p < paths; ++p) {
-      out.storage.places.push_back({directories_[p].path()});
-      out.budget.paths.push_back({.name = text("path:", p), .capacity = 1 * GiB});
-    }
-    return out;
-  }
-
-  /// Steps up to and with `last`, each committed with its number.
-  void train(Engine& engine, std::uint64_t first, std::uint64_t last) {
-    test::Toy toy(engine, description_, description_.micro_batches);
-    for (std::uint64_t s = first; s <= last; ++s) {
-      toy.step(s);
-      engine.commit(text("step ", s));
-    }
-  }
-
-  void expect_truth(Engine& engine, std::uint64_t step, const std::string& what) {
-    test::Toy toy(engine, description_, description_.micro_batches);
-    const auto found = toy.masters();
-    ASSERT_EQ(found.size(), truth_[step].size());
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      ASSERT_EQ(std::bit_cast<std::uint32_t>(truth_[step][i]), std::bit_cast<std::uint32_t>(found[i]))
-          << what << ", step " << step << ", element " << i;
-    }
-  }
-
-  static constexpr std::uint64_t kSteps = 24;
-  plan::Description description_;
-  std::vector<Masters> truth_;  ///< by step
-  std::array<Directory, 3> directories_;
-};
+constexpr std::uint64_t kSteps = 24;
 
 Shape random_shape(std::mt19937& random, int round) {
   Shape shape;
@@ -87,41 +29,172 @@ Shape random_shape(std::mt19937& random, int round) {
   return shape;
 }
 
-plan::Placement random_placement(std::mt19937& random, int kind) {
+plan::Placement random_placement(std::mt19937& random) {
   std::uniform_real_distribution<> share(0, 1);
+  const auto kind = random() % 3;
   const auto pick = [&]() -> double { return kind == 0 ? 0 : kind == 1 ? 1 : share(random); };
   return {pick(), pick(), pick(), pick()};
 }
 
-TEST_F(Durable, ARunThatEndedGoesOnWhereItWasWithAnyOtherPlacement) {
+TEST(Durability, ARunThatEndedGoesOnWhereItWasWithAnyOtherPlacement) {
   std::mt19937 random(5);
   for (int round = 0; round < 12; ++round) {
-    model(random_shape(random, round));
+    const DurableRun run(random_shape(random, round), kSteps);
+    const Directory where;
     const auto paths = 1 + random() % 3;
     std::uint64_t done = 0;
     for (int life = 0; done < kSteps; ++life) {
-      auto now = settings(paths);
-      now.storage.overwrite = life == 0;
-      now.budget.placement = random_placement(random, static_cast<int>(random() % 3));
-      now.threads = 1 + random() % 3;
-      Engine engine(description_, now);
+      auto settings = DurableRun::settings(where.path(), paths, random_placement(random));
+      settings.threads = 1 + random() % 3;
+      Engine engine(run.description(), settings);
       const auto found = engine.start({.reopen = life > 0});
       ASSERT_EQ(found.found, life > 0);
       ASSERT_EQ(found.step, done);
-      const auto what = text("round ", round, " life ", life);
       if (life == 0) {
-        test::Toy(engine, description_, description_.micro_batches).fill();
+        run.fill(engine);
       } else {
         ASSERT_EQ(found.payload, text("step ", done));
-        expect_truth(engine, done, what);
+        ASSERT_TRUE(run.holds(engine, done)) << "round " << round << " life " << life;
       }
       const auto last = std::min(kSteps, done + 1 + random() % 9);
-      train(engine, done + 1, last);
+      run.train(engine, done + 1, last);
       done = last;
-      if (random() % 2 == 0) expect_truth(engine, done, what);
+      if (random() % 2 == 0) {
+        ASSERT_TRUE(run.holds(engine, done)) << "round " << round << " life " << life;
+      }
       engine.close();
     }
   }
+}
+
+/// Checkpoints on the paths, of a run that goes on, goes back, and forgets them.
+class Checkpoints : public ::testing::TestWithParam<Durability> {
+ protected:
+  [[nodiscard]] Settings settings(const plan::Placement& placement = {0.5, 0.5, 0.5, 0.5}) const {
+    auto out = DurableRun::settings(where_.path(), 1, placement, GetParam());
+    out.budget.checkpoints = 3;
+    return out;
+  }
+  [[nodiscard]] std::filesystem::path save(Engine& engine, std::uint64_t step) const {
+    auto directory = where_.path() / text("checkpoint-", step);
+    std::filesystem::create_directory(directory);
+    engine.save_manifest(directory);
+    return directory;
+  }
+  static std::vector<std::byte> forget(const std::filesystem::path& checkpoint) {
+    std::ifstream in(checkpoint / "manifest.bin", std::ios::binary);
+    const std::vector<char> bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    std::filesystem::remove_all(checkpoint);
+    const auto view = std::as_bytes(std::span(bytes));
+    return {view.begin(), view.end()};
+  }
+
+  const DurableRun run_{{.layers = 2, .tokens = 32}, kSteps};
+  const Directory where_;
+};
+
+TEST_P(Checkpoints, EveryOneThatIsListedCanBeGoneBackTo) {
+  std::vector<std::filesystem::path> kept;
+  {
+    Engine engine(run_.description(), settings());
+    engine.start();
+    run_.fill(engine);
+    for (std::uint64_t s = 4; s <= 20; s += 4) {
+      run_.train(engine, s - 3, s);
+      kept.push_back(save(engine, s));
+      if (kept.size() > 2) {
+        engine.release_manifest(forget(kept.front()));
+        kept.erase(kept.begin());
+      }
+    }
+    run_.train(engine, 21, 22);
+    engine.close();
+  }
+  std::uint64_t step = 16;
+  for (const auto& checkpoint : {kept[0], kept[1], kept[0]}) {  // back, on to a newer line, and back again
+    Engine engine(run_.description(), settings({0, 0, 0, 0}));
+    const auto found = engine.start({.reopen = true, .checkpoint = checkpoint, .pinned = kept});
+    ASSERT_TRUE(found.found);
+    ASSERT_EQ(found.step, step);
+    ASSERT_EQ(found.payload, text("step ", step));
+    ASSERT_TRUE(run_.holds(engine, step));
+    run_.train(engine, step + 1, step + 3);
+    ASSERT_TRUE(run_.holds(engine, step + 3));
+    engine.close();
+    step = step == 16 ? 20 : 16;
+  }
+  Engine engine(run_.description(), settings());
+  const auto found = engine.start({.reopen = true, .pinned = kept});
+  ASSERT_TRUE(found.found);
+  EXPECT_EQ(found.step, GetParam() == Durability::step ? 19 : 16);
+  EXPECT_TRUE(run_.holds(engine, found.step));
+}
+
+TEST_P(Checkpoints, CanBeReadBackAndStandAlone) {
+  const Directory out;
+  std::vector<std::filesystem::path> kept;
+  {
+    Engine engine(run_.description(), settings());
+    engine.start();
+    run_.fill(engine);
+    run_.train(engine, 1, 5);
+    kept.push_back(save(engine, 5));
+    run_.train(engine, 6, 9);
+    kept.push_back(save(engine, 9));
+    engine.close();
+  }
+  for (const bool older : {true, false}) {
+    Engine reader(run_.description(), settings());
+    const auto found = reader.read_back(older ? std::optional(kept[0]) : std::nullopt);
+    ASSERT_EQ(found.step, older ? 5U : 9U);
+    const auto directory = out.path() / text(found.step);
+    std::filesystem::create_directory(directory);
+    reader.save_weights(directory, 1 * GiB);
+    reader.save_state(directory / "state");
+    reader.close();
+    Settings plain;
+    plain.budget.dram = 4 * GiB;
+    Engine engine(run_.description(), plain);
+    engine.start();
+    engine.load_state(directory / "state", directory, found.updates);
+    EXPECT_TRUE(run_.holds(engine, found.step));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Levels, Checkpoints, ::testing::Values(Durability::step, Durability::checkpoint),
+                         [](const auto& test) { return std::string(plan::name_of(test.param)); });
+
+TEST(Durability, WhatIsNoDurableRunIsRefusedByName) {
+  const DurableRun run({.layers = 1, .tokens = 32}, 2);
+  const Directory where;
+  const auto settings = DurableRun::settings(where.path(), 1, {0, 0, 0, 0});
+  {
+    Engine engine(run.description(), settings);
+    engine.start();
+    run.fill(engine);
+    run.train(engine, 1, 2);
+    EXPECT_THROW(run.fill(engine), Error) << "a durable run has begun";
+    engine.close();
+  }
+  const auto message_of = [](const plan::Description& description, const Settings& other) -> std::string {
+    try {
+      Engine(description, other).start({.reopen = true});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  const auto larger = plan::test::describe({.layers = 2, .tokens = 32});
+  EXPECT_NE(message_of(larger, settings).find("another model"), std::string::npos) << message_of(larger, settings);
+  auto stranger = settings;
+  stranger.run = "another";
+  EXPECT_NE(message_of(run.description(), stranger).find("belongs to run 'a run'"), std::string::npos)
+      << message_of(run.description(), stranger);
+  auto two = DurableRun::settings(where.path(), 2, {0, 0, 0, 0});
+  EXPECT_NE(message_of(run.description(), two).find("holds a part of this run"), std::string::npos);
+  Engine engine(run.description(), settings);
+  EXPECT_EQ(engine.start({.reopen = true}).step, 2U);
+  EXPECT_TRUE(run.holds(engine, 2));
 }
 
 }  // namespace

@@ -169,15 +169,18 @@ TEST_P(PoolContract, ScarcityIsToldAndCanBeAnsweredAtOnce) {
   EXPECT_EQ(pool.free(), 4 * MiB);
 }
 
-TEST_P(PoolContract, WaitingWritesCanBeRefused) {
-  Object full = object(40 * MiB), late = object(2 * MiB);
+TEST_P(PoolContract, AClosedPoolReadsAndWritesNoMore) {
+  Object full = object(40 * MiB), late = object(2 * MiB), later = object(1 * MiB);
   full.write(pool_);
   Ends ends;
   late.start(pool_, Direction::write, ends, 1);
-  pool_.refuse_waiting();
+  pool_.close();
   ASSERT_EQ(ends.ended().size(), 1U);
-  EXPECT_ERROR(ends.raise(0), ErrorCode::does_not_fit, "2.0 MiB were to be written, 0 B are free");
+  EXPECT_ERROR(ends.raise(0), ErrorCode::io, "closed while 2.0 MiB waited");
   EXPECT_EQ(pool_.waiting(), 0U);
+  full.read(pool_);
+  pool_.release(full.places);
+  EXPECT_ERROR(later.write(pool_), ErrorCode::io, "closed");
 }
 
 TEST_P(PoolContract, ClosingEndsWaitingWrites) {

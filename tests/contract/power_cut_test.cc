@@ -1,0 +1,142 @@
+// The power goes while a run works: at any event of its drives, with any subset of what no flush had covered. What is
+// left is a step that had ended, bit by bit, and the run goes on from there as if nothing had happened.
+#include "spillway/sys/power_cut.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+#include <random>
+
+#include "spillway/storage/volume.h"
+#include "tests/contract/directory.h"
+#include "tests/contract/durable_run.h"
+
+namespace spillway {
+namespace {
+
+using plan::test::Shape;
+using test::Directory;
+using test::DurableRun;
+
+constexpr std::uint64_t kSteps = 10;
+
+/// What a life of a run has come to.
+struct Life {
+  std::uint64_t durable = 0;  ///< the last step that it was told is durable
+  std::uint64_t events = 0;
+  bool ended = false;  ///< all steps done
+};
+
+class PowerCut : public ::testing::Test {
+ protected:
+  void model(const Shape& shape, const plan::Placement& placement, std::size_t paths) {
+    run_.emplace(shape, kSteps);
+    placement_ = placement;
+    paths_ = paths;
+  }
+
+  [[nodiscard]] Settings settings(const Directory& where) const {
+    return DurableRun::settings(where.path(), paths_, placement_);
+  }
+
+  /// Starts or goes on, to the last step or until the power goes after so many events.
+  Life live(const Settings& plain, bool first, const std::shared_ptr<sys::PowerCut>& power, std::uint64_t floor) {
+    auto now = plain;
+    now.storage.ring = sys::power_cut(sys::make_thread_ring, power);
+    Life out{.durable = floor};
+    try {
+      Engine engine(run_->description(), now);
+      const auto found = engine.start({.reopen = !first});
+      if (found.found) {
+        EXPECT_GE(found.step, floor);
+        EXPECT_TRUE(run_->holds(engine, found.step));
+      } else {
+        run_->fill(engine);
+      }
+      run_->train(engine, found.step + 1, kSteps, [&](std::uint64_t step) {
+        out.durable = std::max(out.durable, step - 1);  // commit() waits for the one before
+      });
+      engine.flush();
+      out.durable = kSteps;
+      EXPECT_TRUE(run_->holds(engine, kSteps));
+      engine.close();
+      out.ended = true;
+    } catch (const Error& error) {
+      EXPECT_TRUE(power->is_cut()) << error.what();
+    }
+    out.events = power->events();
+    return out;
+  }
+
+  /// The volumes as the cut left them, in another place.
+  void leave(const Settings& from, const Settings& to, const sys::PowerCut& power, std::uint64_t seed) const {
+    for (std::size_t p = 0; p < paths_; ++p) {
+      const auto bytes = power.image(from.storage.places[p].path / storage::kVolumeName, seed);
+      std::ofstream out(to.storage.places[p].path / storage::kVolumeName, std::ios::binary);
+      out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    }
+  }
+
+  /// Cuts a run after so many events, then the run that goes on after that, and lets the third end.
+  void cut(std::uint64_t events, std::mt19937& random) {
+    std::vector<std::unique_ptr<Directory>> places;
+    std::vector<Settings> lives;
+    const auto seed_of = [&](int life) -> std::uint64_t {
+      return life == 0 && events % 3 == 0   ? sys::PowerCut::kNothing
+             : life == 0 && events % 3 == 1 ? sys::PowerCut::kEverything
+                                            : random();
+    };
+    bool first = true;
+    std::uint64_t floor = 0;
+    for (int life = 0; life < 3; ++life) {
+      places.push_back(std::make_unique<Directory>(kMemory));
+      lives.push_back(settings(*places.back()));
+      const auto power = std::make_shared<sys::PowerCut>();
+      if (life > 0) leave(lives[lives.size() - 2], lives.back(), *last_, seed_of(life - 1));
+      if (life < 2) power->cut_after(life == 0 ? events : 1 + random() % (events + 40));
+      const auto lived = live(lives.back(), first, power, floor);
+      if (HasFailure()) return;
+      floor = lived.durable;
+      first = false;
+      last_ = power;
+      if (lived.ended) return;
+    }
+    FAIL() << "the run does not end without a cut";
+  }
+
+  static constexpr const char* kMemory = "/dev/shm";
+  std::optional<DurableRun> run_;
+  plan::Placement placement_;
+  std::size_t paths_ = 1;
+  std::shared_ptr<sys::PowerCut> last_;
+};
+
+/// Every event with SPILLWAY_EVERY_CUT=1, which takes long; else some that are spread over the run.
+std::uint64_t stride(std::uint64_t events, std::uint64_t cuts) {
+  return std::getenv("SPILLWAY_EVERY_CUT") != nullptr ? 1 : std::max<std::uint64_t>(1, events / cuts);
+}
+
+class PowerCutOf : public PowerCut, public ::testing::WithParamInterface<int> {};
+
+TEST_P(PowerCutOf, ATrainingStepLosesNothingThatHasEnded) {
+  const Shape shape{.layers = 2, .tied = GetParam() == 2, .tokens = 16, .micro_batches = 1};
+  const plan::Placement placements[] = {{0, 0, 0, 0}, {1, 1, 1, 1}, {1, 0, 1, 1}, {0.5, 0.5, 0.5, 0.5}};
+  model(shape, placements[GetParam()], GetParam() == 3 ? 2 : 1);
+  const Directory whole(kMemory);
+  const auto power = std::make_shared<sys::PowerCut>();
+  const auto events = live(settings(whole), true, power, 0).events;
+  ASSERT_GT(events, 500U);
+  std::mt19937 random(static_cast<unsigned>(GetParam()));
+  const auto step = stride(events, 12);
+  for (std::uint64_t at = 1 + random() % step; at < events; at += step) {
+    cut(at, random);
+    ASSERT_FALSE(HasFailure()) << "cut after event " << at << " of " << events;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Placements, PowerCutOf, ::testing::Values(0, 1, 2, 3));
+
+}  // namespace
+}  // namespace spillway
