@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -93,9 +94,13 @@ class Run:
             return self.already_complete(work)
         session = open_session(self.config, work.shape, keeping(self.config, self.identity.run, work, self.stay(held)))
         try:
-            return self.train(trainer, session)
-        finally:
-            session.close()
+            summary = self.train(trainer, session)
+        except BaseException:
+            with suppress(Exception):  # the first error is the one to tell
+                session.close()
+            raise
+        session.close()
+        return summary
 
     def stay(self, held: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
         """Of the checkpoints on the paths those that are kept: what came after one that is gone back to goes."""

@@ -182,7 +182,8 @@ class Session:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-        self._engine.close()
+        with translated():
+            self._engine.close()
         if self._started and self._keeping.keep and not self._precious:
             volumes.remove(self._config.storage)
         self._started = False
