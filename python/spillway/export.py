@@ -13,7 +13,7 @@ from spillway.checkpoints import flush_tree
 from spillway.config import Config
 from spillway.directory import MANIFEST, RUN_STATE, newest_resumable
 from spillway.errors import InputError
-from spillway.openings import STATE
+from spillway.openings import STATE, write_counts
 from spillway.records import METRICS, flush, write_json
 from spillway.state import RunState
 from spillway.stored import StoredRun, stored
@@ -78,7 +78,7 @@ def save(run: StoredRun, engine: Any, payload: dict[str, Any], target: Path) -> 
     save_beside(run.config, target)
     log = trainer_state(run.config, known.steps, known.steps_per_epoch, state, run.output_dir / METRICS)
     write_json(target / "trainer_state.json", log)
-    write_json(target / STATE / "session.json", payload["session"])
+    write_counts(target / STATE, payload["session"])
     state.save(target)
 
 

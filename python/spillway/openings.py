@@ -48,6 +48,10 @@ def read_counts(state: Path) -> dict[str, int]:
         raise InputError(f"{state}: this checkpoint holds no state to go on from: {error}") from error
 
 
+def write_counts(state: Path, counts: dict[str, int]) -> None:
+    (state / "session.json").write_text(json.dumps(counts) + "\n", encoding="utf-8")
+
+
 def on_paths(plan: dict[str, Any], group: str) -> bool:
     """Whether the plan puts any of a class of bytes on a storage path."""
     return any(row["class"] == group and row["tier"].startswith("path") and row["bytes"] for row in plan["bytes"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -93,9 +94,13 @@ class Run:
             return self.already_complete(work)
         session = open_session(self.config, work.shape, keeping(self.config, self.identity.run, work, self.stay(held)))
         try:
-            return self.train(trainer, session)
-        finally:
-            session.close()
+            summary = self.train(trainer, session)
+        except BaseException:
+            with suppress(Exception):  # the first error is the one to tell
+                session.close()
+            raise
+        session.close()
+        return summary
 
     def stay(self, held: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
         """Of the checkpoints on the paths those that are kept: what came after one that is gone back to goes."""
@@ -144,10 +149,11 @@ class Run:
         goes_on = recovery is not None or self.start.resume is not None
         for removed in directory.prepare(self.start, fresh=not goes_on):
             self.display.note(f"removed {removed}")
-        self.identity.save(output_dir)
+        (output_dir / identity.FOLDER).mkdir(exist_ok=True)
         write_json(output_dir / identity.DESCRIPTION, session.description)
         replace_text(output_dir / "config.yaml", self.config.text())
         write_json(output_dir / "plan.json", session.plan)
+        self.identity.save(output_dir)  # the last, since it flushes the directories
         if recovery is None:
             session.commit(self.state.moving())
         if goes_on:
@@ -187,8 +193,8 @@ class Run:
 
     def leave_volumes(self, session: Session) -> None:
         """What is to become of the volumes of a run that has come to its end."""
-        if self.config.save_only_model:
-            session.give_up_volumes()
+        if not directory.manifests(self.start.output_dir):
+            session.give_up_volumes()  # no checkpoint needs them
             return
         if there := volumes.present(self.config.paths):
             self.display.say(

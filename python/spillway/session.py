@@ -27,7 +27,7 @@ from spillway.hf.rehearse import rehearse
 from spillway.hf.skeleton import build
 from spillway.hf.source import DTYPES, load_config, resolve_directory, save_config
 from spillway.hf.stream import Stream
-from spillway.openings import STATE, on_paths, read_counts, tries_of
+from spillway.openings import STATE, on_paths, read_counts, tries_of, write_counts
 from spillway.protocol import Keeping, Opening, Recovery, StepResult
 from spillway.settings import engine_settings, small_settings
 
@@ -145,7 +145,7 @@ class Session:
                 self._engine.save_manifest(str(state))
             else:
                 self._engine.save_state(str(state), self._steps)
-        (state / "session.json").write_text(json.dumps(self._counts()) + "\n", encoding="utf-8")
+        write_counts(state, self._counts())
         wear.save(state, self._written())
 
     def measured(self) -> dict[str, Any]:
@@ -182,7 +182,8 @@ class Session:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-        self._engine.close()
+        with translated():
+            self._engine.close()
         if self._started and self._keeping.keep and not self._precious:
             volumes.remove(self._config.storage)
         self._started = False

@@ -22,7 +22,7 @@ from spillway.order import Order, in_file_order
 from spillway.progress import Display
 from spillway.protocol import Session, StepResult, WorkShape
 from spillway.rates import Rate
-from spillway.records import METRICS, Metrics, rows, write_json
+from spillway.records import METRICS, Metrics, flush, rows, write_json
 from spillway.state import RunState
 from spillway.trainer_state import trainer_state
 
@@ -73,6 +73,8 @@ class Trainer:
         self.saved = saved
         self.every_step = session.plan.get("durability") == "step"
         self.metrics = Metrics(self.output_dir / METRICS)
+        if self.every_step:
+            flush(self.output_dir)  # the file is there after a power cut, too
         self.display.start(self.state.step, self.work.steps)
         try:
             if self.evaluation_missing():

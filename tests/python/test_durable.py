@@ -311,6 +311,22 @@ def test_wear_is_shown_and_counted_over_the_life_of_a_run(
     assert summary["durability"] == "step"
 
 
+def test_the_first_error_is_the_one_that_is_told(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    close = FakeSession.close
+
+    def failing(session: FakeSession) -> None:
+        close(session)
+        raise OSError(5, "what was committed cannot be flushed", "drive")
+
+    monkeypatch.setattr(FakeSession, "close", failing)
+    assert run(fake_fail="step:3") == 1
+    assert "No space left on device" in capsys.readouterr().err
+    assert run("--overwrite") == 1
+    assert "cannot be flushed" in capsys.readouterr().err
+
+
 def test_losses_listed_by_an_earlier_release_are_read(tmp_path: Path) -> None:
     values = [0.1, 0.2, 0.7, 1e-17]
     content = {"format": 1, "step": 4, "epoch": 0.5, "tokens_seen": 9, "losses": values, "fixed": {"seed": 1}}

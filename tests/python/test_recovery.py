@@ -131,6 +131,25 @@ def damage_every_piece(volume: Path) -> None:
             os.pwrite(stream.fileno(), bytes([byte ^ 4]), place + 5)
 
 
+def test_durable_in_dram_and_gone_back_to_a_checkpoint_that_stands_alone(
+    inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its gradients since the last images are on the path; when it has ended nothing there is needed."""
+    assert here(inputs, tmp_path / "whole", *KEYS) == 0
+    (tmp_path / "storage").mkdir()
+    keys = [*KEYS, "--durability", "step", "--placement", "dram", "--storage", str(tmp_path / "storage")]
+    monkeypatch.setenv("DIES_AFTER", "1e-6")
+    process = apart("-c", KILLED, *words(inputs, tmp_path / "out", *keys))
+    process.communicate(timeout=LIMIT)
+    assert process.returncode == -14 and names(tmp_path / "storage") == ["spillway.volume"]
+    assert here(inputs, tmp_path / "out", *keys, "--resume_from_checkpoint", "auto") == 0
+    assert names(tmp_path / "storage") == [] and result(tmp_path / "out") == result(tmp_path / "whole")
+    older = str(tmp_path / "out" / "checkpoint-2")
+    assert here(inputs, tmp_path / "out", *keys, "--resume_from_checkpoint", older) == 0
+    assert f"going on after step 2, from {older}" in capfd.readouterr().out
+    assert result(tmp_path / "out") == result(tmp_path / "whole")
+
+
 def test_a_volume_of_another_run_is_refused_by_its_name(
     inputs: Path, finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -180,7 +180,7 @@ def test_a_manifest_is_small_and_can_be_gone_back_to(model: Path, tmp_path: Path
     again.close()
     newest, recovery = durable(model, tmp_path / "storage", Opening(early, durable=True))
     assert recovery is not None and recovery.step == 5
-    assert newest.measured()["written"]["path:0"] >= 500
+    assert newest.measured()["written"]["path:0"] >= 400
 
 
 def test_a_manifest_that_the_run_went_back_behind_is_opened_by_name(model: Path, tmp_path: Path) -> None:
