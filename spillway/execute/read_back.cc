@@ -18,7 +18,7 @@ struct Opened {
                           volumes.places.size())),
         layout(spec) {
     volumes.keep = true;
-    if (!holds_run(volumes)) {
+    if (!holds_run(volumes, layout)) {
       std::string where;
       for (const auto& place : volumes.places) where += text(where.empty() ? "" : ", ", place.path.string());
       throw Error(ErrorCode::bad_input,

@@ -66,7 +66,7 @@ void Run::open_storage(const VolumeSettings& volumes, const Opening& opening) {
     spec = journal_spec(plan_.description, plan_.layout, plan.durability, volumes.run, volumes.places.size());
     records = storage::MetadataLayout(*spec).bytes();
   }
-  const bool there = plan_.durable() && opening.reopen && holds_run(volumes);
+  const bool there = plan_.durable() && opening.reopen && holds_run(volumes, storage::MetadataLayout(*spec));
   if (!there && opening.checkpoint) {
     throw Error(ErrorCode::bad_input, text(opening.checkpoint->string(),
                                            " lies on storage paths, but these hold nothing of this run; name the ",

@@ -91,7 +91,8 @@ class Run {
   std::unique_ptr<Executor> executor;
 
  private:
-  /// Whatever ends the run: the books are closed while the pool is there, and no write waits for what they would release.
+  /// Whatever ends the run: the books are closed while the pool is there, and no write waits for what they would
+  /// release.
   struct Closing {
     const std::unique_ptr<Books>& books;
     const std::unique_ptr<storage::Pool>& pool;

@@ -10,6 +10,7 @@
 
 #include "spillway/plan/planner.h"
 #include "spillway/state/layout.h"
+#include "spillway/storage/journal_spec.h"
 #include "spillway/storage/path.h"
 #include "spillway/storage/pool.h"
 #include "spillway/sys/ring.h"
@@ -42,9 +43,9 @@ enum class VolumeMode : std::uint8_t {
 /// Tells the model of a run from every other: names, shapes, types and chunks.
 [[nodiscard]] std::uint64_t fingerprint(const plan::Description& description, const state::Layout& layout);
 
-/// Whether every place has a volume of this run with records. None has: false. Throws Error(bad_input) when only some
-/// do.
-[[nodiscard]] bool holds_run(const VolumeSettings& settings);
+/// Whether the places hold a run that has begun. False where none does, and where the volumes were being made when that
+/// was interrupted. Throws Error(bad_input) when only some hold one, or not the same.
+[[nodiscard]] bool holds_run(const VolumeSettings& settings, const storage::MetadataLayout& layout);
 
 /// `records` bytes of metadata each; capacities are the plan's. Errors as storage::Path.
 [[nodiscard]] std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& settings,

@@ -78,8 +78,8 @@ class Journal {
   /// The path is not to be written any more.
   void path_failed(std::uint32_t path, std::exception_ptr error);
 
-  /// From now on the Media is asked nothing and the Listener told nothing; waits for a listener that is being told, unless
-  /// it is the caller.
+  /// From now on the Media is asked nothing and the Listener told nothing; waits for a listener that is being told,
+  /// unless it is the caller.
   void stop();
 
   [[nodiscard]] const MetadataLayout& layout() const noexcept { return books_.layout(); }

@@ -72,6 +72,13 @@ bool MetadataReader::whole(SlotState state, std::uint32_t path, Bytes offset,
   return state == SlotState::whole;
 }
 
+/// A whole record counts; what was written behind it is zeros, or it is spoken of.
+void MetadataReader::check_padding(std::span<const std::byte> slot, Bytes used, std::uint32_t path, Bytes offset,
+                                   const std::function<std::string()>& what) {
+  const auto written = std::min<Bytes>(round_up(used, kMetadataAlignment), slot.size());
+  if (!blank(slot.first(written).subspan(used))) damage.push_back({path, offset, what() + ", behind its end"});
+}
+
 void MetadataReader::commits(const std::function<void(const Commit&, std::uint32_t slot)>& found) {
   Commit commit;
   for (std::uint32_t path = 0; path < paths_; ++path) {
@@ -81,7 +88,10 @@ void MetadataReader::commits(const std::function<void(const Commit&, std::uint32
            [&](Bytes offset, std::span<const std::byte> bytes) {
              const SlotState state = decode(bytes, layout_.identity(), commit);
              const auto what = [&] { return text("the commit in slot ", slot, ", copy ", copy); };
-             if (whole(state, path, offset, what)) found(commit, slot);
+             if (whole(state, path, offset, what)) {
+               check_padding(bytes, encoded_bytes(commit), path, offset, what);
+               found(commit, slot);
+             }
              ++slot;
            });
     }
@@ -109,7 +119,10 @@ void MetadataReader::records(
                return text("the record of ", kind == ObjectKind::image ? "the image of " : "the gradient of ",
                            name(kind, object), ", copy ", copy, ", slot ", slot);
              };
-             if (whole(state, path, offset, what)) found(head, pieces, slot);
+             if (whole(state, path, offset, what)) {
+               check_padding(bytes, encoded_bytes(pieces.size()), path, offset, what);
+               found(head, pieces, slot);
+             }
              if (++slot == layout_.slots(kind, object)) ++object, slot = 0;
            });
     }

@@ -34,6 +34,9 @@ class MetadataReader {
   void walk_run(std::uint32_t path, Bytes offset, Bytes size, Bytes count, const Slot& slot);
   bool whole(SlotState state, std::uint32_t path, Bytes offset, const std::function<std::string()>& what);
 
+  void check_padding(std::span<const std::byte> slot, Bytes used, std::uint32_t path, Bytes offset,
+                     const std::function<std::string()>& what);
+
   MetadataLayout layout_;
   std::uint32_t paths_;
   Media& media_;

@@ -33,6 +33,7 @@ VolumeOptions volume_options(const PathOptions& options) {
   out.model = options.model;
   out.number = options.number;
   out.paths = options.paths;
+  out.set = options.set;
   out.reopen = options.reopen;
   out.prewrite = options.prewrite;
   out.progress = options.progress;

@@ -46,6 +46,7 @@ struct PathOptions {
   std::uint64_t model = 0;   ///< fingerprint of the model whose state it holds
   std::uint32_t number = 0;  ///< of this path among the run's
   std::uint32_t paths = 1;   ///< of the run
+  std::uint64_t set = 0;     ///< of a new volume: the same in all that are made together
   /// Open the volume that is there and keep what it holds; else start with one that holds nothing. One of less capacity
   /// than asked for grows, one of more stays as it is.
   bool reopen = false;

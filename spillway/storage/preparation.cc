@@ -13,6 +13,7 @@ Superblock wanted(const VolumeOptions& options) {
   out.model = options.model;
   out.number = options.number;
   out.paths = options.paths;
+  out.set = options.set;
   out.prewritten = options.prewrite;
   return out;
 }
@@ -26,6 +27,7 @@ bool serves(const SuperblockPair& pair, const VolumeOptions& options) {
   Superblock like = wanted(options);
   if (!pair.damage.empty() || there.capacity < like.capacity || options.metadata > 0) return false;
   like.capacity = there.capacity;
+  like.set = there.set;
   like.prewritten = like.prewritten || there.prewritten;
   return there == like;
 }

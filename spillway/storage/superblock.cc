@@ -34,8 +34,9 @@ struct Header {
   std::uint64_t model;
   std::uint32_t number;
   std::uint32_t paths;
+  std::uint64_t set;
 };
-static_assert(sizeof(Header) == 320 && sizeof(Header) <= kChecksumOffset);
+static_assert(sizeof(Header) == 328 && sizeof(Header) <= kChecksumOffset);
 static_assert(sizeof(Header) <= 512, "lies in one sector, which is never torn");
 
 /// Aligned for O_DIRECT.
@@ -56,6 +57,7 @@ void encode(const Superblock& superblock, std::span<std::byte> out) {
   header.model = superblock.model;
   header.number = superblock.number;
   header.paths = superblock.paths;
+  header.set = superblock.set;
   std::fill(out.begin(), out.end(), std::byte{0});
   std::memcpy(out.data(), &header, sizeof header);
   const std::uint64_t sum = checksum(out.first(kChecksumOffset), kChecksumSeed);
@@ -82,6 +84,7 @@ SuperblockState decode(std::span<const std::byte> in, Superblock& superblock) {
   superblock.model = header.model;
   superblock.number = header.number;
   superblock.paths = header.paths;
+  superblock.set = header.set;
   superblock.ready = (header.flags & kReady) != 0;
   superblock.prewritten = (header.flags & kPrewritten) != 0;
   return SuperblockState::valid;
@@ -133,6 +136,7 @@ Superblock given_back(Superblock of) {
   of.model = 0;
   of.number = 0;
   of.paths = 1;
+  of.set = 0;
   return of;
 }
 

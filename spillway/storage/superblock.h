@@ -30,6 +30,7 @@ struct Superblock {
   std::uint64_t model = 0;   ///< fingerprint of the model whose state it holds
   std::uint32_t number = 0;  ///< of this path among the run's
   std::uint32_t paths = 1;   ///< of the run
+  std::uint64_t set = 0;     ///< the same in all volumes that were made together
   bool ready = true;         ///< false: it is being prepared, and holds nothing
   bool prewritten = false;   ///< every byte of it was written once
   std::uint32_t format = kVolumeFormat;

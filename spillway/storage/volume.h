@@ -25,6 +25,7 @@ struct VolumeOptions {
   std::uint64_t model = 0;
   std::uint32_t number = 0;
   std::uint32_t paths = 1;
+  std::uint64_t set = 0;
   bool reopen = false;
   bool prewrite = false;
   std::function<void(Bytes done, Bytes of)> progress = {};

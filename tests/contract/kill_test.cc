@@ -1,0 +1,169 @@
+// SIGKILL: at every named point on the way from gradients to a durable commit, and at instants that nobody chose. The
+// run that goes on ends bit by bit as the one that was never interrupted.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "tests/contract/directory.h"
+#include "tests/contract/durable_run.h"
+#include "tests/contract/killing_ring.h"
+
+namespace spillway {
+namespace {
+
+using test::Death;
+using test::Directory;
+using test::DurableRun;
+using test::Fate;
+
+constexpr std::uint64_t kSteps = 10;
+
+/// Every kill 1; more with SPILLWAY_KILLS=n.
+int kills(int few) {
+  const auto* asked = std::getenv("SPILLWAY_KILLS");
+  return asked == nullptr ? few : std::max(1, std::atoi(asked));
+}
+
+class Kill : public ::testing::Test {
+ protected:
+  [[nodiscard]] Settings settings(const plan::Placement& placement) const {
+    return DurableRun::settings(where_.path(), 2, placement);
+  }
+
+  [[nodiscard]] std::shared_ptr<Fate> fate(const Death& death) const {
+    const state::Layout layout(run_.description().blocks, run_.description().chunk_elements);
+    return std::shared_ptr<Fate>(new Fate{test::Points(run_.description(), layout, "a run", 2), death, {}});
+  }
+
+  /// Starts or goes on until the last step; in a process of its own, which dies as `death` says. A byte for every step
+  /// that ended comes over `pipe`.
+  void live(Settings settings, const Death& death, int pipe) const {
+    settings.storage.ring = test::killing(sys::make_ring, fate(death));
+    Engine engine(run_.description(), settings);
+    const auto found = engine.start({.reopen = started_});
+    if (!found.found) run_.fill(engine);
+    run_.train(engine, found.step + 1, kSteps, [&](std::uint64_t step) {
+      const auto byte = static_cast<char>(step);
+      if (::write(pipe, &byte, 1) != 1) ::_exit(3);
+    });
+    engine.close();
+  }
+
+  /// Another process does it, and `then` is called meanwhile with its number. Returns its exit status.
+  template <class Then>
+  int child(const Settings& settings, const Death& death, const Then& then) {
+    int ends[2];
+    if (::pipe(ends) != 0) return -1;
+    const auto pid = ::fork();
+    if (pid == 0) {
+      ::close(ends[0]);
+      try {
+        live(settings, death, ends[1]);
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        ::_exit(2);
+      }
+      ::_exit(0);
+    }
+    ::close(ends[1]);
+    then(pid);
+    char byte = 0;
+    while (::read(ends[0], &byte, 1) == 1) ended_ = std::max(ended_, static_cast<std::uint64_t>(byte));
+    ::close(ends[0]);
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    started_ = true;
+    return status;
+  }
+
+  /// What the dead have left, with yet another placement.
+  void expect_recovered() {
+    const Settings now = settings({0.5, 0, 1, 0});
+    Engine engine(run_.description(), now);
+    const auto found = engine.start({.reopen = true});
+    const auto step = found.found ? found.step : 0;
+    ASSERT_GE(step + 1, ended_) << "a step that had ended before the last one is lost";
+    if (!found.found) run_.fill(engine);
+    ASSERT_TRUE(run_.holds(engine, step));
+    run_.train(engine, step + 1, kSteps);
+    ASSERT_TRUE(run_.holds(engine, kSteps));
+    engine.close();
+  }
+
+  const DurableRun run_{{.layers = 2, .tokens = 16, .micro_batches = 1}, kSteps};
+  const Directory where_{"/dev/shm"};
+  bool started_ = false;     ///< a process has made the volumes, perhaps
+  std::uint64_t ended_ = 0;  ///< the last step that a process said had ended
+};
+
+class KillAt : public Kill, public ::testing::WithParamInterface<std::tuple<test::Point, bool>> {};
+
+TEST_P(KillAt, APointOfTheCommitPath) {
+  const auto [point, after] = GetParam();
+  const auto whole = fate({});
+  auto counting = settings({0, 0, 0, 0});
+  counting.storage.ring = test::killing(sys::make_ring, whole);
+  {
+    Engine engine(run_.description(), counting);
+    engine.start();
+    run_.fill(engine);
+    run_.train(engine, 1, kSteps);
+    engine.close();
+  }
+  const auto times = whole->seen[static_cast<std::size_t>(point) * 2 + (after ? 1 : 0)].load();
+  ASSERT_GT(times, kSteps);
+  std::mt19937 random(static_cast<unsigned>(point));
+  for (int round = 0; round < kills(2); ++round) {
+    started_ = false;
+    ended_ = 0;
+    const Death death{.point = point, .after = after, .count = 1 + random() % times};
+    auto first = settings({0, 0, 0, 0});
+    first.storage.overwrite = true;
+    const auto status = child(first, death, [](pid_t) {});
+    // The number of records and flushes is not the same in every run: some end before their turn.
+    ASSERT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0) << status;
+    expect_recovered();
+    ASSERT_FALSE(HasFailure()) << "killed " << (after ? "after " : "before ") << test::name_of(point) << " "
+                               << death.count << " of " << times;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Points, KillAt, ::testing::Combine(::testing::ValuesIn(test::kPoints), ::testing::Bool()),
+                         [](const auto& test) {
+                           return (std::get<1>(test.param) ? "After_" : "Before_") +
+                                  test::name_of(std::get<0>(test.param));
+                         });
+
+TEST_F(Kill, AtAnyInstant) {
+  std::mt19937 random(2);
+  const plan::Placement placements[] = {{0, 0, 0, 0}, {1, 1, 1, 1}, {1, 0, 1, 1}, {0, 1, 0, 1}};
+  int deaths = 0;
+  for (int round = 0; round < kills(12); ++round) {
+    started_ = false;
+    ended_ = 0;
+    // Killed, and killed again while it recovers or goes on.
+    for (int life = 0; life < 2; ++life) {
+      auto now = settings(placements[random() % 4]);
+      now.storage.overwrite = life == 0;
+      const std::chrono::microseconds instant(random() % 150'000);
+      const auto status = child(now, {}, [&](pid_t pid) {
+        std::this_thread::sleep_for(instant);
+        ::kill(pid, SIGKILL);
+      });
+      deaths += WIFSIGNALED(status) ? 1 : 0;
+      ASSERT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0)
+          << status << " round " << round << " life " << life << " after " << instant.count() << " us";
+    }
+    expect_recovered();
+    ASSERT_FALSE(HasFailure()) << "round " << round;
+  }
+  EXPECT_GT(deaths, 0);
+}
+
+}  // namespace
+}  // namespace spillway
