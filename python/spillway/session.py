@@ -10,14 +10,14 @@ import gzip
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spillway import volumes, wear
+from spillway import calls, volumes, wear
+from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
-from spillway.errors import DoesNotFit, InputError, SpillwayError
+from spillway.errors import InputError
 from spillway.hf import heap
 from spillway.hf.describe import WorkSize, describe, stored_names
 from spillway.hf.initialise import draw
@@ -29,7 +29,7 @@ from spillway.hf.source import DTYPES, load_config, resolve_directory, save_conf
 from spillway.hf.stream import Stream
 from spillway.openings import STATE, on_paths, read_counts, tries_of, write_counts
 from spillway.protocol import Keeping, Opening, Recovery, StepResult
-from spillway.settings import engine_settings, small_settings
+from spillway.settings import engine_settings
 
 if TYPE_CHECKING:
     from spillway.config import Config
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 HOLES = 24 * 2**20  # bytes by which the heap grows in one visit at most, as seen
 MAX_SHARD = 5 * 10**9  # bytes of a safetensors file
-
-EngineType = Callable[[str, str], Any]  # description, settings -> spillway._engine.Engine
 
 
 class Session:
@@ -61,7 +59,7 @@ class Session:
         packing = config.packing or bool(config.eval_packing)
         self._skeleton = build(copy.deepcopy(self._model_config), DTYPES[config.compute_dtype])
         self._unneeded = prove(copy.deepcopy(self._model_config), packing)
-        engine_type = engine_type or native_engine()
+        engine_type = engine_type or calls.native_engine()
         with loss_kernels(engine_type, config.compute_dtype) as kernels:
             self._rehearsed = rehearse(self._skeleton, config.compute_dtype, shape, packing, self._unneeded, kernels)
         self.description = describe(self._skeleton, work_size(shape), config.compute_dtype)
@@ -284,36 +282,6 @@ class Session:
         }
 
 
-def native_engine() -> EngineType:
-    from spillway._engine import Engine
-
-    return Engine
-
-
-@contextmanager
-def loss_kernels(engine_type: EngineType, compute_dtype: str) -> Iterator[Any]:
-    """An engine of almost nothing, for a rehearsal that computes the loss as the run will."""
-    table = {"name": "table", "shape": [1, 64], "decay": False}
-    layer = {"name": "layer", "shape": [64], "decay": False}
-    description = {
-        "compute_dtype": compute_dtype,
-        "hidden_size": 64,
-        "micro_batches": 1,
-        "tokens": 1,
-        "tied_head": True,
-        "blocks": [
-            {"name": "embedding", "role": "embedding", "tensors": [table]},
-            {"name": "layer", "role": "layer", "tensors": [layer]},
-        ],
-    }
-    engine = engine_type(json.dumps(description), json.dumps(small_settings()))
-    engine.start()
-    try:
-        yield engine
-    finally:
-        engine.close()
-
-
 def work_size(shape: WorkShape) -> WorkSize:
     tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
     return WorkSize(shape.micro_batches, shape.micro_batches * tokens)
@@ -334,21 +302,3 @@ def volume_bytes(volume: str | None) -> int:
         return os.stat(volume).st_blocks * 512 if volume else 0
     except OSError:
         return 0
-
-
-@contextmanager
-def translated(reading: bool = False) -> Iterator[None]:
-    """The engine's exceptions as ours: too little memory, bad input, or a failed run.
-
-    `reading`: files and directories that a person named; what is wrong with them is bad input.
-    """
-    try:
-        yield
-    except SpillwayError:
-        raise
-    except MemoryError as error:
-        raise DoesNotFit(str(error)) from error
-    except ValueError as error:
-        raise InputError(str(error)) from error
-    except OSError as error:
-        raise (InputError if reading else SpillwayError)(str(error)) from error

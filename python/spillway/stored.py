@@ -34,7 +34,7 @@ class StoredRun:
     @contextmanager
     def engine(self) -> Iterator[Any]:
         """The engine of this run's model, planned but not started."""
-        from spillway.session import native_engine, translated
+        from spillway import calls
         from spillway.settings import reading_settings
 
         path = self.output_dir / DESCRIPTION
@@ -42,8 +42,8 @@ class StoredRun:
             description = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"output_dir: {path} cannot be read: {error}") from None
-        with translated(reading=True):
-            engine = native_engine()(description, json.dumps(reading_settings(self.config, self.identity.run)))
+        with calls.translated(reading=True):
+            engine = calls.native_engine()(description, json.dumps(reading_settings(self.config, self.identity.run)))
             try:
                 yield engine
             finally:

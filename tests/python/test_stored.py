@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import real_runs
 from real_runs import here, metrics, names
-from spillway import session as session_module
+from spillway import calls
 from spillway.cli import main
 from twin import Twin
 
@@ -26,7 +26,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def twin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "native_engine", lambda: Twin)
+    monkeypatch.setattr(calls, "native_engine", lambda: Twin)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def finished(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     path = tmp_path_factory.mktemp("finished")
     (path / "storage").mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session_module, "native_engine", lambda: Twin)
+        patch.setattr(calls, "native_engine", lambda: Twin)
         assert here(inputs, path / "out", *KEYS, "--storage", str(path / "storage")) == 0
     yield path
 
@@ -126,7 +126,7 @@ class Failing(Twin):
 def test_an_export_is_there_whole_or_not_at_all(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(session_module, "native_engine", lambda: Failing)
+    monkeypatch.setattr(calls, "native_engine", lambda: Failing)
     assert exported(finished, tmp_path / "alone") != 0
     assert "No space left" in capsys.readouterr().err and names(tmp_path) == []
 

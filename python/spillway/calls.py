@@ -1,0 +1,61 @@
+"""How the C++ engine is called: loaded late, since that is slow; its errors as ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from spillway.errors import DoesNotFit, InputError, SpillwayError
+from spillway.settings import small_settings
+
+EngineType = Callable[[str, str], Any]  # description, settings -> spillway._engine.Engine
+
+
+def native_engine() -> EngineType:
+    from spillway._engine import Engine
+
+    return Engine
+
+
+@contextmanager
+def loss_kernels(engine_type: EngineType, compute_dtype: str) -> Iterator[Any]:
+    """An engine of almost nothing, for a rehearsal that computes the loss as the run will."""
+    table = {"name": "table", "shape": [1, 64], "decay": False}
+    layer = {"name": "layer", "shape": [64], "decay": False}
+    description = {
+        "compute_dtype": compute_dtype,
+        "hidden_size": 64,
+        "micro_batches": 1,
+        "tokens": 1,
+        "tied_head": True,
+        "blocks": [
+            {"name": "embedding", "role": "embedding", "tensors": [table]},
+            {"name": "layer", "role": "layer", "tensors": [layer]},
+        ],
+    }
+    engine = engine_type(json.dumps(description), json.dumps(small_settings()))
+    engine.start()
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@contextmanager
+def translated(reading: bool = False) -> Iterator[None]:
+    """The engine's exceptions as ours: too little memory, bad input, or a failed run.
+
+    `reading`: files and directories that a person named; what is wrong with them is bad input.
+    """
+    try:
+        yield
+    except SpillwayError:
+        raise
+    except MemoryError as error:
+        raise DoesNotFit(str(error)) from error
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    except OSError as error:
+        raise (InputError if reading else SpillwayError)(str(error)) from error
