@@ -106,7 +106,11 @@ def pairs(count: int, ours: Side, theirs: Side, *, say: str = "", unit: float = 
 
 def machine() -> dict[str, Any]:
     """What else a reader should know of a measurement."""
-    return {"cores": os.cpu_count(), "load_average_before": os.getloadavg()[0], "utc": time.strftime("%F %H:%M", time.gmtime())}
+    return {
+        "cores": os.cpu_count(),
+        "load_average_before": os.getloadavg()[0],
+        "utc": time.strftime("%F %H:%M", time.gmtime()),
+    }
 
 
 def save(name: str, found: dict[str, Any]) -> None:

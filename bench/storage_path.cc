@@ -1,8 +1,9 @@
 // How fast is a storage path, and what does it cost in CPU? Reads, writes, and both at once, through the real engine.
 //
 // Prints one line per pattern: GB/s (1e9) each way, CPU seconds per GB of this process (user, system, and the kernel's
-// I/O workers), and the share of one core. With --ask the patterns are those that standard input names, line by line.
-// `bench/storage_vs_fio.py` and `bench/storage_vs_deepspeed.py` put others beside it.
+// I/O workers), and the share of one core. With --ask the patterns are those that standard input names, line by line;
+// there is also `fill`, which writes everything once. `bench/storage_vs_fio.py` and `bench/storage_vs_deepspeed.py` put
+// others beside it.
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -34,7 +35,7 @@ struct Settings {
 
 void print(const char* pattern, Bytes transfer, const machine::LoadResult& result) {
   const double gigabytes = static_cast<double>(result.read + result.written) / 1e9;
-  std::printf("%-11s %4llu MiB  read %5.2f GB/s  write %5.2f GB/s  cpu %.3f s/GB  %3.0f %% of a core\n", pattern,
+  std::printf("%-11s %4llu MiB  read %6.3f GB/s  write %6.3f GB/s  cpu %.3f s/GB  %3.0f %% of a core\n", pattern,
               static_cast<unsigned long long>(transfer / MiB), result.read_rate() / 1e9, result.write_rate() / 1e9,
               result.cpu_seconds / gigabytes, 100 * result.cpu_seconds / result.seconds);
   std::fflush(stdout);
@@ -43,6 +44,7 @@ void print(const char* pattern, Bytes transfer, const machine::LoadResult& resul
 void measure(storage::Path& path, std::span<std::byte> memory, Bytes transfer, const std::string& pattern,
              const Settings& settings) {
   machine::Load load(path, memory, {0, settings.volume}, transfer);
+  if (pattern == "fill") return print("fill", transfer, load.fill(settings.streams));
   const std::size_t readers = pattern == "read" ? settings.streams : pattern == "mixed" ? settings.streams / 2 : 0;
   print(pattern.c_str(), transfer, load.run(readers, settings.streams - readers, settings.seconds));
 }

@@ -37,13 +37,18 @@ def update(arguments: argparse.Namespace, directory: Path, pipelined: bool, grad
     name = f"{'pipelined' if pipelined else 'plain'}{'' if gradients else ', equal bytes'}"
     words = [str(arguments.programs / "storage_update"), str(directory), "--params", str(params)]
     with asked(*words, *([] if gradients else ["--no-gradients"])) as program:
-        peer = swapper_peer.Swapper(directory, pipelined=pipelined, params=params, group=100_000_000, gradients=gradients)
+        peer = swapper_peer.Swapper(
+            directory, pipelined=pipelined, params=params, group=100_000_000, gradients=gradients
+        )
         staging = float(program.ask("update").split("staging ")[1].split()[0]) * 1e6
-        found = pairs(arguments.rounds, lambda: seconds_of(program.ask("update")), peer.step, say=f"update, {name}", unit=1)
+        found = pairs(
+            arguments.rounds, lambda: seconds_of(program.ask("update")), peer.step, say=f"update, {name}", unit=1
+        )
     found |= {"unit": "seconds of an update", "staging": staging, "other_staging": peer.staging}
     del peer
     shutil.rmtree(directory / "optimizer")
-    print(f"{name}: {found['ratio']:.2f} of DeepSpeed's time, {staging / found['other_staging']:.3f} of its staging memory")
+    memory = staging / found["other_staging"]
+    print(f"{name}: {found['ratio']:.2f} of DeepSpeed's time, {memory:.3f} of its staging memory")
     return found
 
 

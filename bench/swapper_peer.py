@@ -16,7 +16,13 @@ from typing import Any
 os.environ |= {"DS_ACCELERATOR": "cpu", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29518"}
 
-AIO = {"block_size": 1 << 20, "queue_depth": 16, "single_submit": False, "overlap_events": True, "intra_op_parallelism": 1}
+AIO = {
+    "block_size": 1 << 20,
+    "queue_depth": 16,
+    "single_submit": False,
+    "overlap_events": True,
+    "intra_op_parallelism": 1,
+}
 
 
 def load() -> None:

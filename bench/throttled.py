@@ -14,7 +14,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -62,6 +64,7 @@ def unmount(directory: Path) -> None:
 
 @contextlib.contextmanager
 def throttled(rates: Sequence[float], mib: int) -> Iterator[Throttled]:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is taken down
     with contextlib.ExitStack() as stack:
         group = make_group()
         stack.callback(group.rmdir)
