@@ -58,6 +58,16 @@ def asked(*words: str, prefix: Prefix = (), ready: str = "ready") -> Iterator[As
         program.close()
 
 
+def wait_for_space(directory: Path, mib: int) -> None:
+    """The kernel frees a program's files a moment after its end, when it has let go of its rings."""
+    for _ in range(100):
+        there = os.statvfs(directory)
+        if there.f_bavail * there.f_frsize >= mib << 20:
+            return
+        time.sleep(0.1)
+    raise SystemExit(f"{directory} needs {mib} MiB")
+
+
 def rates_of(line: str) -> tuple[float, float]:
     """Bytes per second, read and written, of a line that a program has printed."""
     read, write = (re.search(rf"{word} +([\d.]+) GB/s", line) for word in ("read", "write"))

@@ -1,6 +1,6 @@
 """Do bandwidths add, and is a path that slows down relieved? Paths of known speeds, through the pool.
 
-    python bench/storage_paths.py BUILD/bench [--rates 400,400,200] [--cuts N]
+    python bench/storage_paths.py BUILD/bench [--rates 400,400,200] [--cuts N] [--streams 16,8]
 
 First every pattern for some seconds: its share of the sum of the limits. Then objects are updated (read, and written to
 new places) while the first path is cut to a quarter, and later given back, again and again. A step is every object
@@ -22,7 +22,7 @@ from typing import Any
 from figures import machine, rates_of, save
 from throttled import Throttled, throttled
 
-VOLUME, FILL, STREAMS = 512, 0.6, 16
+VOLUME, FILL = 512, 0.6
 EVERY = 0.1
 """Seconds between two looks."""
 SETTLING = 5
@@ -31,12 +31,17 @@ SETTLING = 5
 
 def command(arguments: argparse.Namespace, paths: Throttled, *words: str) -> list[str]:
     program = [*paths.prefix, str(arguments.programs / "storage_pool"), *map(str, paths.directories)]
-    return [*program, "--mib-volume", str(VOLUME), "--fill", str(FILL), "--streams", str(STREAMS), *words]
+    return [*program, "--mib-volume", str(VOLUME), "--fill", str(FILL), *words]
 
 
-def patterns(arguments: argparse.Namespace, paths: Throttled) -> dict[str, Any]:
+def patterns(arguments: argparse.Namespace, paths: Throttled, streams: int) -> dict[str, Any]:
     """Of every pattern the bytes per second of each direction, as shares of the sum of the limits."""
-    done = subprocess.run(command(arguments, paths, "--seconds", "4"), stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        command(arguments, paths, "--seconds", "4", "--streams", str(streams)),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     found = {}
     for line in done.stdout.splitlines():
         if line.startswith("note"):
@@ -79,12 +84,13 @@ def phase(
     raise SystemExit("storage_pool ended too early")
 
 
-def cuts(arguments: argparse.Namespace, paths: Throttled) -> dict[str, Any]:
+def cuts(arguments: argparse.Namespace, paths: Throttled, streams: int) -> dict[str, Any]:
     rates = arguments.rates
     object_bytes = 8 << 20
-    objects = int(VOLUME * len(rates) * FILL * (1 << 20) / (object_bytes * STREAMS)) * STREAMS
+    objects = int(VOLUME * len(rates) * FILL * (1 << 20) / (object_bytes * streams)) * streams
     step_bytes = float(objects * object_bytes)
-    words = command(arguments, paths, "--pattern", "update", "--seconds", "1000", "--every", str(EVERY))
+    words = command(arguments, paths, "--pattern", "update", "--seconds", "1000", "--every", str(EVERY),
+                    "--streams", str(streams))  # fmt: skip
     lines = (line for line in lines_of(words) if line.startswith("update"))
     whole, less = sum(rates) * 1e6, (sum(rates) - 0.75 * rates[0]) * 1e6
     found: dict[str, Any] = {"cut": [], "given_back": []}
@@ -109,11 +115,14 @@ def main() -> None:
     parser.add_argument("programs", type=Path, help="the folder of the built benchmarks")
     parser.add_argument("--rates", type=lambda words: [float(x) for x in words.split(",")], default=[400, 400, 200])
     parser.add_argument("--cuts", type=int, default=3)
+    parser.add_argument("--streams", type=lambda words: [int(x) for x in words.split(",")], default=[16, 8])
     arguments = parser.parse_args()
-    found: dict[str, Any] = {"machine": machine(), "limits_mb_per_s": arguments.rates, "streams": STREAMS}
+    found: dict[str, Any] = {"machine": machine(), "limits_mb_per_s": arguments.rates}
     with throttled(arguments.rates, VOLUME + 64) as paths:
-        found["shares"] = patterns(arguments, paths)
-        found["steps"] = cuts(arguments, paths)
+        for streams in arguments.streams:
+            print(f"{streams} objects of 8 MiB under way", flush=True)
+            shares = patterns(arguments, paths, streams)
+            found[f"streams_{streams}"] = {"shares": shares, "steps": cuts(arguments, paths, streams)}
     save("storage-paths", found)
 
 

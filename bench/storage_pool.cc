@@ -174,11 +174,12 @@ class Report {
       read += in;
       written += out;
       std::array<char, 64> words{};
-      std::snprintf(words.data(), words.size(), "  %.3f+%.3f", in / seconds, out / seconds);
+      std::snprintf(words.data(), words.size(), "  %.3f+%.3f (%.3f+%.3f)", in / seconds, out / seconds,
+                    now[i].speed.read / 1e9, now[i].speed.write / 1e9);
       each += words.data();
     }
-    std::printf("%-8s read %.3f GB/s  write %.3f GB/s  cpu %.3f s/GB  paths (read+write):%s\n", label.c_str(),
-                read / seconds, written / seconds, (cpu - cpu_) / (read + written), each.c_str());
+    std::printf("%-8s read %.3f GB/s  write %.3f GB/s  cpu %.3f s/GB  paths, read+write (as deals are made by):%s\n",
+                label.c_str(), read / seconds, written / seconds, (cpu - cpu_) / (read + written), each.c_str());
     std::fflush(stdout);
     before_ = now;
     since_ = Clock::now();

@@ -81,7 +81,7 @@ def transfers(arguments: argparse.Namespace, directory: Path) -> dict[str, Any]:
             def theirs(pattern: str = pattern) -> float:
                 return peer.rate(pattern)
 
-            found[pattern] = pairs(arguments.rounds, ours, theirs, say=f"1 GiB, {pattern}")
+            found[pattern] = pairs(2 * arguments.rounds + 1, ours, theirs, say=f"1 GiB, {pattern}")
             print(f"large transfers, {pattern}: {found[pattern]['ratio']:.2f} of DeepSpeed's rate, {settings}")
     for file in peer.files:
         file.unlink()
@@ -99,7 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("programs", type=Path, help="the folder of the built benchmarks")
     parser.add_argument("--storage", type=Path, default=Path("/var/tmp"))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--params", type=int, default=494_032_768)
     arguments = parser.parse_args()
     swapper_peer.load()

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from figures import HUGE_PAGES, Asked, Prefix, asked, fio, machine, pairs, rates_of, save
+from figures import HUGE_PAGES, Asked, Prefix, asked, fio, machine, pairs, rates_of, save, wait_for_space
 from throttled import throttled
 
 
@@ -52,7 +52,8 @@ class Sides:
                 )
         params = self.mib * 3 // 4 * (1 << 20) // 12
         words = [str(self.arguments.programs / "storage_update"), str(self.directory), "--params", str(params)]
-        words += ["--chunk", str(1 << 18), "--window", "16", "--no-gradients"]
+        words += ["--chunk", str(1 << 19), "--window", "16", "--no-gradients"]
+        wait_for_space(self.directory, self.mib)
         with asked(*words, prefix=self.prefix) as program:
             found["update"] = pairs(
                 self.arguments.pairs,
