@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from figures import machine, rates_of, save
+from figures import machine, rates_of, save, wait_for_space
 from throttled import Throttled, throttled
 
 VOLUME, FILL = 512, 0.6
@@ -30,6 +30,9 @@ SETTLING = 5
 
 
 def command(arguments: argparse.Namespace, paths: Throttled, *words: str) -> list[str]:
+    for directory in paths.directories:
+        (directory / "spillway.volume").unlink(missing_ok=True)  # of a program that was stopped
+        wait_for_space(directory, VOLUME + 2)
     program = [*paths.prefix, str(arguments.programs / "storage_pool"), *map(str, paths.directories)]
     return [*program, "--mib-volume", str(VOLUME), "--fill", str(FILL), *words]
 

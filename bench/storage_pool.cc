@@ -89,8 +89,8 @@ class Load {
     once_ = once;
     for (std::size_t i = 0; i < streams_.size(); ++i) {
       Stream& stream = *streams_[i];
-      stream.reads = pattern == "read" || pattern == "update" || (pattern == "mixed" && i % 2 == 0);
-      stream.writes = pattern == "write" || pattern == "update" || (pattern == "mixed" && i % 2 == 1);
+      stream.reads = pattern == "read" || pattern == "update" || (pattern == "mixed" && 2 * i < streams_.size());
+      stream.writes = pattern == "write" || pattern == "update" || (pattern == "mixed" && 2 * i >= streams_.size());
       stream.direction = stream.reads ? Direction::read : Direction::write;
       stream.at = 0;
       request(stream);
