@@ -27,8 +27,9 @@ inline constexpr double kAnySpeed = 500e6;
 ///
 /// Both are taken from a sliding window. The busy second is that of the slower half without the slowest stretch, so
 /// that bursts do not count, nor a drive that stops for once. Each direction has its own window, so that a phase of
-/// reading says nothing of writing; where both go on at once, each is as fast as the other lets it be. Pure: no clock,
-/// no lock, no allocation.
+/// reading says nothing of writing; where both go on at once, each is as fast as the other lets it be.
+///
+/// Pure: no clock, no lock, no allocation.
 class Rate {
  public:
   /// What counts before anything was measured. 0: unknown, and taken to be as fast as the other direction; `any` when
@@ -43,8 +44,8 @@ class Rate {
 
   /// A path that was busy for that part of the time was never idle.
   static constexpr double kBusy = 0.98;
-  /// The growth of one that was, with every entry; and up to how many times what it moves. More finds a path that has
-  /// become faster sooner, and takes bursts for speed more often.
+  /// The rate of one that was idle at times grows so much with every entry, and up to so many times what it moves. More
+  /// finds a path that has become faster sooner, and takes bursts for speed more often.
   static constexpr double kGrowth = 1.05, kHeadroom = 1.5;
   /// Bytes of one direction in an entry of the window, at least; and the seconds, idle or busy.
   static constexpr Bytes kEntryBytes = 8 * MiB;
