@@ -2,19 +2,21 @@
 // places) through the real pool.
 //
 // Prints one line per pattern, or per interval with --every: GB/s (1e9) each way, of every path and in sum.
-// `bench/storage_paths.sh` sets up paths of known speeds and judges the figures.
+// `bench/storage_paths.py` sets up paths of known speeds and judges the figures.
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "bench/arguments.h"
+#include "bench/noise.h"
 #include "spillway/base/error.h"
 #include "spillway/memory/arena.h"
 #include "spillway/storage/pool.h"
@@ -87,8 +89,8 @@ class Load {
     once_ = once;
     for (std::size_t i = 0; i < streams_.size(); ++i) {
       Stream& stream = *streams_[i];
-      stream.reads = pattern == "read" || pattern == "update" || (pattern == "mixed" && i % 2 == 0);
-      stream.writes = pattern == "write" || pattern == "update" || (pattern == "mixed" && i % 2 == 1);
+      stream.reads = pattern == "read" || pattern == "update" || (pattern == "mixed" && 2 * i < streams_.size());
+      stream.writes = pattern == "write" || pattern == "update" || (pattern == "mixed" && 2 * i >= streams_.size());
       stream.direction = stream.reads ? Direction::read : Direction::write;
       stream.at = 0;
       request(stream);
@@ -172,11 +174,12 @@ class Report {
       read += in;
       written += out;
       std::array<char, 64> words{};
-      std::snprintf(words.data(), words.size(), "  %.3f+%.3f", in / seconds, out / seconds);
+      std::snprintf(words.data(), words.size(), "  %.3f+%.3f (%.3f+%.3f)", in / seconds, out / seconds,
+                    now[i].speed.read / 1e9, now[i].speed.write / 1e9);
       each += words.data();
     }
-    std::printf("%-8s read %.3f GB/s  write %.3f GB/s  cpu %.3f s/GB  paths (read+write):%s\n", label.c_str(),
-                read / seconds, written / seconds, (cpu - cpu_) / (read + written), each.c_str());
+    std::printf("%-8s read %.3f GB/s  write %.3f GB/s  cpu %.3f s/GB  paths, read+write (as deals are made by):%s\n",
+                label.c_str(), read / seconds, written / seconds, (cpu - cpu_) / (read + written), each.c_str());
     std::fflush(stdout);
     before_ = now;
     since_ = Clock::now();
@@ -203,7 +206,7 @@ void measure(const storage::Pool& pool, Load& load, const Settings& settings, co
   load.stop();
 }
 
-void bench(const Settings& settings) {
+void answer(const Settings& settings) {
   std::vector<std::unique_ptr<storage::Path>> paths;
   std::vector<storage::PoolPath> members;
   const memory::Arena arena(settings.streams * settings.object);
@@ -222,10 +225,7 @@ void bench(const Settings& settings) {
     members.push_back({paths.back().get(), settings.volume, {}, options.name});
   }
   storage::Pool pool(members);
-  std::ranges::generate(arena.span(), [word = 1U]() mutable {
-    word = word * 1664525 + 1013904223;
-    return static_cast<std::byte>(word >> 24);
-  });
+  bench::fill_with_noise(arena.span());
   Load load(pool, arena.span(), settings);
   Report first(pool);
   load.fill();
@@ -235,54 +235,28 @@ void bench(const Settings& settings) {
   }
 }
 
-[[noreturn]] void usage() {
-  std::fputs(
-      "storage_pool DIR... [--pattern read|write|mixed|update|all] [--mib-volume N] [--mib-object N] [--fill SHARE] "
-      "[--seconds S] [--every S] [--streams N] [--depth N] [--no-checksums]\n",
-      stderr);
-  std::exit(2);
-}
-
 Settings parse(int count, char** words) {
   Settings settings;
-  for (int i = 1; i < count; ++i) {
-    const std::string word = words[i];
-    const auto value = [&]() -> std::string { return i + 1 < count ? words[++i] : (usage(), ""); };
-    if (word == "--pattern") {
-      settings.pattern = value();
-    } else if (word == "--mib-volume") {
-      settings.volume = std::stoull(value()) * MiB;
-    } else if (word == "--mib-object") {
-      settings.object = std::stoull(value()) * MiB;
-    } else if (word == "--fill") {
-      settings.fill = std::stod(value());
-    } else if (word == "--seconds") {
-      settings.seconds = std::stod(value());
-    } else if (word == "--every") {
-      settings.every = std::stod(value());
-    } else if (word == "--streams") {
-      settings.streams = std::stoull(value());
-    } else if (word == "--depth") {
-      settings.depth = static_cast<unsigned>(std::stoul(value()));
-    } else if (word == "--no-checksums") {
-      settings.checksums = false;
-    } else if (!word.starts_with("--")) {
-      settings.directories.push_back(word);
-    } else {
-      usage();
-    }
-  }
-  if (settings.directories.empty() || settings.object == 0 || settings.streams == 0) usage();
+  bench::Arguments arguments(
+      count, words,
+      "storage_pool DIR... [--pattern read|write|mixed|update|all] [--mib-volume N] [--mib-object N] [--fill SHARE] "
+      "[--seconds S] [--every S] [--streams N] [--depth N] [--no-checksums]");
+  settings.pattern = arguments.text("--pattern", settings.pattern);
+  settings.volume = arguments.number("--mib-volume", settings.volume / MiB) * MiB;
+  settings.object = arguments.number("--mib-object", settings.object / MiB) * MiB;
+  settings.fill = arguments.real("--fill", settings.fill);
+  settings.seconds = arguments.real("--seconds", settings.seconds);
+  settings.every = arguments.real("--every", settings.every);
+  settings.streams = arguments.number("--streams", settings.streams);
+  settings.depth = static_cast<unsigned>(arguments.number("--depth", settings.depth));
+  settings.checksums = !arguments.flag("--no-checksums");
+  settings.directories = arguments.rest(1, std::numeric_limits<std::size_t>::max());
+  if (settings.object == 0 || settings.streams == 0) arguments.refuse();
   return settings;
 }
 
 }  // namespace
 
 int main(int count, char** words) {
-  try {
-    bench(parse(count, words));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "storage_pool: %s\n", error.what());
-    return 1;
-  }
+  return bench::finish("storage_pool", [&] { answer(parse(count, words)); });
 }

@@ -1,5 +1,6 @@
 #include "spillway/storage/member.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -27,9 +28,15 @@ Member::Member(PoolPath given, const Speed& any)
 
 Speed Member::measure() {
   const Counters now = given_.path->counters();
-  rate_.add(Direction::read, now.read - seen_.read, now.read_seconds - seen_.read_seconds);
-  rate_.add(Direction::write, now.written - seen_.written, now.write_seconds - seen_.write_seconds);
+  const auto at = std::chrono::steady_clock::now();
+  const double seconds = std::chrono::duration<double>(at - seen_at_).count();
+  const auto add = [&](Direction direction, Bytes bytes, double busy) {
+    rate_.add(direction, bytes, busy, std::max(seconds - busy, 0.0));
+  };
+  add(Direction::read, now.read - seen_.read, now.read_seconds - seen_.read_seconds);
+  add(Direction::write, now.written - seen_.written, now.write_seconds - seen_.write_seconds);
   seen_ = now;
+  seen_at_ = at;
   return speed();
 }
 

@@ -1,6 +1,7 @@
 // A path as a member of a pool: its free places and its measured speed.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 
 #include "spillway/storage/free_map.h"
@@ -35,6 +36,7 @@ class Member {
   Rate rate_;
   Bytes reading_ = 0;
   Counters seen_;  ///< at the last `measure`
+  std::chrono::steady_clock::time_point seen_at_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace spillway::storage

@@ -106,8 +106,54 @@ TEST(Rate, AVeryFastPathNeedsTimeToo) {
 
 TEST(Rate, IdlePollsChangeNothing) {
   Rate rate(kExpected);
-  for (int i = 0; i < 1000; ++i) rate.add(Direction::write, 0, 0.0);
+  for (int i = 0; i < 1000; ++i) rate.add(Direction::write, 0, 0.0, 0.01);
   expect_speed(rate, kExpected.read, kExpected.write);
+}
+
+/// Moves that much at that speed, and is idle for as long as makes it `mean` bytes a second.
+void read_in_bursts(Rate& rate, Bytes bytes, double speed, double mean) {
+  for (; bytes > 0; bytes -= MiB) {
+    const double busy = static_cast<double>(MiB) / speed;
+    rate.add(Direction::read, MiB, busy, static_cast<double>(MiB) / mean - busy);
+  }
+}
+
+TEST(Rate, StandsWhileItIsBetweenWhatWasMovedAndWhatABurstMoves) {
+  Rate rate(kExpected);
+  read_in_bursts(rate, 1000 * MiB, 3 * kExpected.read, 0.8 * kExpected.read);
+  EXPECT_GE(rate.speed().read, kExpected.read * (1 - 1e-6));
+  EXPECT_LE(rate.speed().read, kExpected.read * 0.8 * Rate::kHeadroom * (1 + 1e-6));
+  read_in_bursts(rate, 1000 * MiB, 3 * kExpected.read, 0.1 * kExpected.read);
+  EXPECT_GE(rate.speed().read, kExpected.read * (1 - 1e-6)) << "a path that is asked for little is not slow";
+}
+
+TEST(Rate, NoPathIsFasterThanWhenItIsBusy) {
+  Rate rate(kExpected);
+  read_in_bursts(rate, 1000 * MiB, 0.5 * kExpected.read, 0.1 * kExpected.read);
+  expect_speed(rate, 0.5 * kExpected.read, kExpected.write);
+}
+
+TEST(Rate, GrowsWithWhatIsMovedUntilThePathIsBusy) {
+  Rate rate(kExpected);
+  read(rate, 400 * MiB, 100 * kMega);
+  double moved = 100 * kMega;
+  for (int round = 0; round < 20; ++round) {
+    read_in_bursts(rate, 200 * MiB, 600 * kMega, moved);
+    const double speed = rate.speed().read;
+    EXPECT_GT(speed, std::min(moved * 1.4, 590 * kMega)) << "round " << round;
+    EXPECT_LT(speed, moved * Rate::kHeadroom * (1 + 1e-6));
+    moved = std::min(speed, 600 * kMega);
+  }
+  read(rate, 400 * MiB, 600 * kMega);
+  expect_speed(rate, 600 * kMega, kExpected.write);
+}
+
+TEST(Rate, OfAnIdlePathGrowsSlowly) {
+  Rate rate(kExpected);
+  read(rate, 400 * MiB, 100 * kMega);
+  const auto entry = static_cast<Bytes>(Rate::kEntryBytes + MiB);
+  read_in_bursts(rate, entry, 1000 * kMega, 100 * kMega);
+  EXPECT_LE(rate.speed().read, 100 * kMega * Rate::kGrowth * Rate::kGrowth);
 }
 
 }  // namespace

@@ -1,0 +1,88 @@
+"""Storage paths of known speeds on any machine: loop devices over memory, with ext4, and a limit on bytes per second.
+
+    with throttled([400, 400, 200], mib=512) as paths:
+        subprocess.run([*paths.prefix, "program", *paths.directories])
+        paths.limit(0, 100)
+
+The limits (MB/s, 1e6) are those of a blkio group of cgroup v1, each direction for itself, and hold for what is started
+with `prefix`. Requests may be up to 1 MiB from huge pages; from small ones, or longer, the block layer splits them, and
+counts them twice. Needs root, losetup, mkfs.ext4 and that much memory; leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+
+class Throttled:
+    def __init__(self, group: Path, directories: list[Path], loops: list[str]) -> None:
+        self.group, self.directories, self.loops = group, directories, loops
+        enter = 'echo $$ >"$0/cgroup.procs" && exec "$@"'
+        self.prefix = ("sh", "-c", enter, str(group))
+
+    def limit(self, path: int, megabytes: float) -> None:
+        device = Path(f"/sys/block/{Path(self.loops[path]).name}/dev").read_text().strip()
+        for direction in ("read", "write"):
+            limit = self.group / f"blkio.throttle.{direction}_bps_device"
+            limit.write_text(f"{device} {int(megabytes * 1e6)}")
+
+
+def run(*words: str) -> str:
+    return subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def make_group() -> Path:
+    if os.geteuid() != 0:
+        raise SystemExit("paths of known speeds need root")
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, kind, options, *_ = line.split()
+        if kind == "cgroup" and "blkio" in options.split(","):
+            own = next(x.split(":")[2] for x in Path("/proc/self/cgroup").read_text().split() if ":blkio:" in x)
+            group = Path(mount + own) / f"spillway-bench.{os.getpid()}"
+            group.mkdir()
+            return group
+    raise SystemExit("no blkio controller of cgroup v1 is mounted")
+
+
+def unmount(directory: Path) -> None:
+    """The kernel lets go of a program's rings a moment after its end."""
+    for _ in range(100):
+        if subprocess.run(["umount", str(directory)], stderr=subprocess.DEVNULL).returncode == 0:
+            return
+        time.sleep(0.1)
+    print(f"cannot unmount {directory}")
+
+
+@contextlib.contextmanager
+def throttled(rates: Sequence[float], mib: int) -> Iterator[Throttled]:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is taken down
+    with contextlib.ExitStack() as stack:
+        group = make_group()
+        stack.callback(group.rmdir)
+        images = Path(tempfile.mkdtemp(prefix="spillway-bench.", dir="/dev/shm"))
+        stack.callback(shutil.rmtree, images)
+        work = Path(tempfile.mkdtemp(prefix="spillway-bench."))
+        stack.callback(shutil.rmtree, work)
+        paths = Throttled(group, [], [])
+        for number, rate in enumerate(rates):
+            image, directory = images / str(number), work / str(number)
+            run("fallocate", "-l", f"{mib}M", str(image))
+            paths.loops.append(run("losetup", "--find", "--show", "--direct-io=on", str(image)))
+            stack.callback(run, "losetup", "-d", paths.loops[-1])
+            run("mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=0,nodiscard",
+                paths.loops[-1])  # fmt: skip
+            directory.mkdir()
+            run("mount", "-o", "noatime", paths.loops[-1], str(directory))
+            stack.callback(unmount, directory)
+            paths.directories.append(directory)
+            paths.limit(number, rate)
+        yield paths
