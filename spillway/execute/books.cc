@@ -181,6 +181,8 @@ void Books::released(std::span<const storage::Piece> pieces) {
   places_.clear();
   for (const auto& piece : pieces) places_.push_back(piece.place);
   pool_->release(places_);
+  // A release ends the hurry, but may not be all that waits.
+  if (pool_->waiting() > 0) journal_.hurry();
 }
 
 void Books::path_failed(std::uint32_t path, std::exception_ptr error) {
