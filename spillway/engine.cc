@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -13,7 +12,6 @@
 #include "spillway/execute/run.h"
 #include "spillway/execute/trace.h"
 #include "spillway/state/checkpoint.h"
-#include "spillway/state/convert.h"
 #include "spillway/storage/superblock.h"
 
 namespace spillway {
@@ -73,19 +71,6 @@ Recovery told(const execute::Found& found) {
           .damage = found.damage};
 }
 
-/// The tiers as the state room sees them: whole chunks in and out.
-class TierStore : public state::ChunkStore {
- public:
-  explicit TierStore(execute::Tiers& tiers) : tiers_(tiers) {}
-  void load(std::size_t chunk, std::byte* weight, std::byte* state) override { tiers_.load(chunk, weight, state); }
-  void store(std::size_t chunk, const std::byte* weight, const std::byte* state) override {
-    tiers_.store(chunk, weight, state);
-  }
-
- private:
-  execute::Tiers& tiers_;
-};
-
 }  // namespace
 
 class Engine::Impl {
@@ -112,13 +97,11 @@ class Engine::Impl {
         run_plan(), volumes(), settings_.threads,
         execute::Opening{opening.reopen, opening.at_least, opening.checkpoint, opening.pinned});
     const auto& found = running_->found();
-    filled_.assign(layout_.chunks().size(), found.found);
-    edited_ = kNone;
     pending_ = false;
     steps_ = found.updates;
     step_ = found.step;
     applied_ = found.applied;
-    committed_ = found.found;
+    committed_ = begun_ = found.found;
     return told(found);
   }
 
@@ -163,136 +146,45 @@ class Engine::Impl {
 
   // ---- state ----
 
-  /// Between steps, the bytes above what is resident are free: room for one chunk.
-  std::span<std::byte> scratch() const { return running().scratch(); }
-
-  state::ChunkStream stream(state::ChunkStore& store) const { return {layout_, description_.type, store, scratch()}; }
-
-  struct ChunkMemory {
-    std::byte* weight;
-    std::byte* state;
-  };
-  ChunkMemory chunk_memory(std::size_t chunk) const {
-    const auto weight_bytes = layout_.chunks()[chunk].elements * state::field_bytes(description_.type).weight;
-    return {scratch().data(), scratch().data() + weight_bytes};
-  }
-
-  /// The chunk in scratch memory, to be changed; kept until another one is wanted.
-  ChunkMemory edit(std::size_t chunk) {
-    const auto memory = chunk_memory(chunk);
-    if (edited_ == chunk) return memory;
-    put_back();
-    const auto bytes = state::field_bytes(description_.type);
-    if (filled_[chunk]) {
-      running().tiers->load(chunk, memory.weight, memory.state);
-    } else {
-      std::memset(memory.weight, 0, layout_.chunks()[chunk].elements * (bytes.weight + bytes.state));
-    }
-    edited_ = chunk;
-    changed_ = !filled_[chunk];
-    return memory;
-  }
-
-  void put_back() {
-    if (edited_ == kNone) return;
-    const auto memory = chunk_memory(edited_);
-    if (changed_) running().tiers->store(edited_, memory.weight, memory.state);
-    filled_[edited_] = true;
-    edited_ = kNone;
-  }
-
   /// What is loaded is part of the first commit.
   void check_loading() const {
-    if (!running().books || !committed_) return;
+    if (!running().books || !begun_) return;
     throw Error(ErrorCode::bad_input, "this run is durable and has begun; weights and states change by steps alone");
-  }
-
-  /// What was never stored is zero.
-  void fill_rest() {
-    put_back();
-    for (std::size_t c = 0; c < filled_.size(); ++c) {
-      if (!filled_[c]) {
-        edit(c);
-        put_back();
-      }
-    }
   }
 
   void load_weights(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& names) {
     check_loading();
     settle_updates();
-    edited_ = kNone;
-    const state::SafetensorsReader reader(checkpoint);
-    TierStore store(*running().tiers);
-    state::load_weights(stream(store), reader, names);
-    filled_.assign(filled_.size(), true);
-  }
-
-  /// Calls body(span, chunk) for the parts of elements [first, first + count) of a tensor.
-  void for_parts(std::size_t tensor, std::uint64_t first, std::uint64_t count, auto body) {
-    const auto& it = layout_.tensors().at(tensor);
-    if (first + count > it.elements) {
-      throw Error(ErrorCode::bad_input,
-                  text("elements ", first, " to ", first + count, " of ", it.spec.name, ", which has ", it.elements));
-    }
-    const auto& block = layout_.blocks()[it.block];
-    for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
-      for (auto span : layout_.spans(c)) {
-        if (span.tensor != tensor) continue;
-        const auto begin = std::max(first, span.tensor_first);
-        const auto end = std::min(first + count, span.tensor_first + span.elements);
-        if (begin >= end) continue;
-        span.chunk_first += begin - span.tensor_first;
-        span.tensor_first = begin;
-        span.elements = end - begin;
-        body(span, c);
-      }
-    }
+    running().tensors->load_weights(checkpoint, names);
   }
 
   void store_tensor(std::size_t tensor, std::uint64_t first, std::span<const float> values) {
     check_loading();
     settle_updates();
-    for_parts(tensor, first, values.size(), [&](const state::Span& span, std::size_t c) {
-      const auto memory = edit(c);
-      changed_ = true;
-      const auto fields =
-          state::chunk_fields(description_.type, layout_.chunks()[c].elements, memory.weight, memory.state);
-      state::to_chunk(values.subspan(span.tensor_first - first, span.elements), fields, span.chunk_first);
-    });
+    running().tensors->store(tensor, first, values);
   }
 
   void fetch_tensor(std::size_t tensor, std::uint64_t first, std::span<float> values) {
     settle_updates();
-    for_parts(tensor, first, values.size(), [&](const state::Span& span, std::size_t c) {
-      const auto memory = edit(c);
-      const auto fields =
-          state::chunk_fields(description_.type, layout_.chunks()[c].elements, memory.weight, memory.state);
-      state::from_chunk(fields, span.chunk_first, values.subspan(span.tensor_first - first, span.elements));
-    });
+    running().tensors->fetch(tensor, first, values);
   }
 
   void save_weights(const std::filesystem::path& directory, Bytes max_shard) {
     if (read_back_) return state::save_weights(read_back_->stream(), directory, {.max_shard = max_shard});
-    settle();
-    TierStore store(*running().tiers);
-    state::save_weights(stream(store), directory, {.max_shard = max_shard});
+    settle_updates();
+    running().tensors->save_weights(directory, max_shard);
   }
 
   void save_state(const std::filesystem::path& directory) {
     if (read_back_) return state::save_state(read_back_->stream(), directory);
-    settle();
-    TierStore store(*running().tiers);
-    state::save_state(stream(store), directory);
+    settle_updates();
+    running().tensors->save_state(directory);
   }
 
   void load_state(const std::filesystem::path& directory, const std::filesystem::path& weights, std::int64_t step) {
     check_loading();
     settle_updates();
-    edited_ = kNone;
-    TierStore store(*running().tiers);
-    state::load_state(stream(store), directory, weights);
-    filled_.assign(filled_.size(), true);
+    running().tensors->load_state(directory, weights);
     steps_ = step;
   }
 
@@ -303,8 +195,8 @@ class Engine::Impl {
     std::uint64_t tokens = 0;
     for (const auto count : begin.counts) tokens += count;
     check_step(begin, tokens);
-    if (!begin.training) settle();
-    fill_rest();
+    if (!begin.training) settle_updates();
+    run.tensors->settle();
     if (!committed_ && (begin.training || pending_)) commit({});
     if (run.rows) run.rows->begin(begin.ids);
     started_ = run.executor->now();
@@ -423,7 +315,7 @@ class Engine::Impl {
   /// Every pending update and every stored tensor on its tier; the memory above what is resident is free.
   void settle() {
     settle_updates();
-    fill_rest();
+    running().tensors->settle();
   }
 
   void settle_updates() {
@@ -443,13 +335,14 @@ class Engine::Impl {
     auto& run = running();
     committed_ = true;
     if (!run.books) return;
-    if (!run.store->sealed(0, 0)) begin_books();  // the first of a run: everything is written
+    if (!begun_) begin_books();
+    begun_ = true;
     auto fields = update_;
     fields.step = steps_;
     run.commit(step_, skipped_, fields, payload);
   }
 
-  /// Images of what was loaded are what every later step is replayed from.
+  /// The first commit of a run: images of what was loaded are what every later step is replayed from.
   void begin_books() {
     settle();
     if (plan_.durability == plan::Durability::step) running().seal(step_);
@@ -594,9 +487,6 @@ class Engine::Impl {
   std::unique_ptr<execute::Run> running_;
   std::unique_ptr<execute::ReadBack> read_back_;
   const plan::Visit* open_ = nullptr;
-  std::vector<bool> filled_;    ///< by chunk: something was stored
-  std::size_t edited_ = kNone;  ///< chunk in scratch memory
-  bool changed_ = false;        ///< its changes are not on its tier
   bool training_ = false;
   bool pending_ = false;       ///< an update waits for the next step
   kernels::AdamWStep update_;  ///< what it applies
@@ -605,6 +495,7 @@ class Engine::Impl {
   std::uint64_t applied_ = 0;  ///< the last of them that was not skipped
   bool skipped_ = false;       ///< the last of them was
   bool committed_ = false;     ///< the last of them, or what was loaded before the first
+  bool begun_ = false;         ///< something was committed
   double started_ = 0, stalled_before_ = 0;
 };
 

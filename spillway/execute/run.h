@@ -15,6 +15,7 @@
 #include "spillway/execute/rows.h"
 #include "spillway/execute/store.h"
 #include "spillway/execute/team.h"
+#include "spillway/execute/tensors.h"
 #include "spillway/execute/tiers.h"
 #include "spillway/execute/updater.h"
 #include "spillway/execute/volumes.h"
@@ -88,6 +89,7 @@ class Run {
   std::unique_ptr<Updater> updater;
   std::unique_ptr<Gradients> gradients;
   std::unique_ptr<Tiers> tiers;
+  std::unique_ptr<Tensors> tensors;
   std::unique_ptr<Executor> executor;
 
  private:

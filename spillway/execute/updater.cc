@@ -6,7 +6,7 @@
 namespace spillway::execute {
 namespace {
 
-void apply(state::ComputeType type, const ChunkFields& where, std::uint64_t elements, std::uint64_t first,
+void apply(state::ComputeType type, const FieldPointers& where, std::uint64_t elements, std::uint64_t first,
            std::uint64_t count, const kernels::AdamWStep& step) {
   if (type == state::ComputeType::bf16) {
     auto* residual = reinterpret_cast<std::uint16_t*>(where.state);
@@ -27,7 +27,7 @@ std::size_t update_tiles(const state::Chunk& chunk) noexcept {
   return ceil_div(chunk.used, kUpdateTile);
 }
 
-void update_tile(const state::Layout& layout, state::ComputeType type, std::size_t chunk, const ChunkFields& fields,
+void update_tile(const state::Layout& layout, state::ComputeType type, std::size_t chunk, const FieldPointers& fields,
                  const kernels::AdamWStep& step, std::size_t tile) {
   const auto& it = layout.chunks()[chunk];
   const auto begin = tile * kUpdateTile;
@@ -51,7 +51,7 @@ std::byte* Updater::at(plan::Index buffer) const {
   return arena_ + schedule_.buffers[buffer].offset;
 }
 
-ChunkFields Updater::fields(plan::Index chunk) const {
+FieldPointers Updater::fields(plan::Index chunk) const {
   return {at(schedule_.update_weight[chunk]) + schedule_.weight_at[chunk], at(schedule_.update_state[chunk]),
           at(schedule_.update_grad[chunk]) + schedule_.grad_at[chunk]};
 }

@@ -10,7 +10,7 @@
 namespace spillway::execute {
 
 /// The fields of a chunk in memory, from its first element on.
-struct ChunkFields {
+struct FieldPointers {
   std::byte* weight = nullptr;
   std::byte* state = nullptr;
   std::byte* grad = nullptr;
@@ -20,7 +20,7 @@ struct ChunkFields {
 inline constexpr std::uint64_t kUpdateTile = 64 * 1024;
 [[nodiscard]] std::size_t update_tiles(const state::Chunk& chunk) noexcept;
 /// Applies `step` to one tile; tensors that do not decay ignore its `weight_decay`.
-void update_tile(const state::Layout& layout, state::ComputeType type, std::size_t chunk, const ChunkFields& fields,
+void update_tile(const state::Layout& layout, state::ComputeType type, std::size_t chunk, const FieldPointers& fields,
                  const kernels::AdamWStep& step, std::size_t tile);
 
 class Updater : public UpdateWork {
@@ -37,7 +37,7 @@ class Updater : public UpdateWork {
   void run(plan::Index chunk, std::size_t tile) override;
 
  private:
-  [[nodiscard]] ChunkFields fields(plan::Index chunk) const;
+  [[nodiscard]] FieldPointers fields(plan::Index chunk) const;
   [[nodiscard]] std::byte* at(plan::Index buffer) const;
 
   const plan::Schedule& schedule_;
