@@ -126,7 +126,7 @@ def steps(directories: tuple[Path, Path], rounds: int) -> dict[str, Any]:
     runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
     for number in range(rounds):
         for kind in kinds if number % 2 == 0 else reversed(kinds):
-            found = whole(directories, *ON_PATH, "--sequence", "1024", "--steps", "5", "--durability", kind)
+            found = whole(directories, *ON_PATH, "--sequence", "512", "--steps", "5", "--durability", kind)
             clear(directories[0])
             plan = found[0]["plan"]
             runs[kind].append({
