@@ -2,8 +2,8 @@
 
     python marked_steps.py MODEL STORAGE
 
-Steps of a window lie between two writes to /dev/null, "begin NAME" and "end NAME". Those of "steady" are as they are;
-during those of the others somebody does what no step may do.
+A window lies between two writes to /dev/null, "begin NAME" and "end NAME". In "steady" there are steps as they are; in
+each of the others there is one, and somebody does what no step may do.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ def main(model: Path, storage: Path) -> None:
         first = run(session, first, STEADY)
     for name, deed in DEEDS.items():
         with window(name):
-            first = run(session, first, 1)
             deed(storage)
             first = run(session, first, 1)
     session.close()

@@ -102,12 +102,11 @@ def require_strace(folder: Path) -> None:
 
 
 def test_the_run_is_seen(trace: Trace, storage: Path) -> None:
-    volume = str(storage / "spillway.volume")
-    opened = [call for call in trace.calls if call.name == "openat" and f'"{volume}"' in call.words]
-    assert any("O_RDWR" in call.words for call in opened) or any(
-        "spillway.volume.new" in call.words for call in trace.calls
-    )
+    """Its volume is made, its engine has threads of its own, and there is something to see in the steady steps."""
+    made = f'"{storage / "spillway.volume.new"}"'
+    assert any(call.name == "openat" and made in call.words and "O_CREAT" in call.words for call in trace.calls)
     assert {call.thread for call in trace.calls} > {trace.main}
+    assert trace.window("steady")
 
 
 def test_nothing_is_opened_created_extended_or_closed_inside_a_step(trace: Trace, storage: Path) -> None:
@@ -117,13 +116,13 @@ def test_nothing_is_opened_created_extended_or_closed_inside_a_step(trace: Trace
 @pytest.mark.parametrize(
     ("window", "calls"),
     [
-        ("open", {"openat", "close"}),
-        ("create", {"openat", "close"}),
-        ("rename", {"rename"}),
-        ("thread", {"openat", "close"}),
-        ("extend", {"ftruncate"}),
+        ("open", ["open", "close"]),
+        ("create", ["open", "close"]),
+        ("rename", ["rename"]),
+        ("thread", ["open", "close"]),
+        ("extend", ["ftruncate"]),
     ],
 )
-def test_a_step_that_did_would_be_caught(trace: Trace, storage: Path, window: str, calls: set[str]) -> None:
-    names = {found.partition(": ")[2].partition("(")[0] for found in offences(trace, window, storage)}
-    assert calls <= names
+def test_a_step_that_did_would_be_caught(trace: Trace, storage: Path, window: str, calls: list[str]) -> None:
+    names = [found.partition(": ")[2].partition("(")[0] for found in offences(trace, window, storage)]
+    assert all(any(name.startswith(call) for name in names) for call in calls)
