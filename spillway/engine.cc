@@ -68,7 +68,12 @@ Recovery told(const execute::Found& found) {
           .replayed_steps = found.steps,
           .seconds = found.seconds,
           .words = in_words(found),
-          .damage = found.damage};
+          .damage = found.damage,
+          .phases = {{"memory", found.phases.memory},
+                     {"opening", found.phases.opening},
+                     {"records", found.phases.records},
+                     {"reading", found.phases.reading},
+                     {"replay", found.phases.replay}}};
 }
 
 }  // namespace
@@ -396,6 +401,8 @@ class Engine::Impl {
                                              {"busy_seconds", c.busy_seconds},
                                              {"read_seconds", c.read_seconds},
                                              {"write_seconds", c.write_seconds},
+                                             {"syncs", c.syncs},
+                                             {"sync_seconds", c.sync_seconds},
                                              {"direct", path.direct()},
                                              {"notice", path.notice()},
                                              {"volume", path.volume().string()}};

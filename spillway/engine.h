@@ -77,6 +77,11 @@ struct Recovery {
   double seconds = 0;               ///< that start() took
   std::string words;                ///< one sentence for a person; empty when nothing was found
   std::vector<std::string> damage;  ///< records that were not whole, where others were
+
+  /// Parts of `seconds`: "memory" (mapped, filled, registered), "opening" (volumes, the new generation), "records",
+  /// "reading" (images that stay in memory), "replay" (images and gradients of the chunks updated again, and the new
+  /// images).
+  std::map<std::string, double> phases;
 };
 
 /// What verify() tells of bytes that are not those that were written.

@@ -88,11 +88,11 @@ spillway::Opening parse_opening(const std::string& text) {
 }
 
 std::string to_json(const spillway::Recovery& recovery) {
-  return nlohmann::json{{"found", recovery.found},          {"step", recovery.step},
-                        {"updates", recovery.updates},      {"payload", recovery.payload},
-                        {"chunks", recovery.chunks},        {"replayed", recovery.replayed},
-                        {"steps", recovery.replayed_steps}, {"seconds", recovery.seconds},
-                        {"words", recovery.words},          {"damage", recovery.damage}}
+  return nlohmann::json{
+      {"found", recovery.found},          {"step", recovery.step},       {"updates", recovery.updates},
+      {"payload", recovery.payload},      {"chunks", recovery.chunks},   {"replayed", recovery.replayed},
+      {"steps", recovery.replayed_steps}, {"seconds", recovery.seconds}, {"phases", recovery.phases},
+      {"words", recovery.words},          {"damage", recovery.damage}}
       .dump();
 }
 

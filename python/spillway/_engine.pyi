@@ -47,9 +47,9 @@ class Engine:
 
         Returns JSON {"found": bool, "step": N, "updates": steps that were not skipped, "payload": as given to commit(),
         "chunks": n, "replayed": chunks updated again, "steps": most steps replayed for one chunk, "seconds": s,
-        "damage": [texts], "words": a sentence for a person, "" when nothing was recovered}. When found, weights and
-        state are in place. When not, it is a fresh start: the caller loads weights, or a checkpoint that stands
-        alone."""
+        "phases": {"memory", "opening", "records", "reading", "replay"} (parts of "seconds"), "damage": [texts],
+        "words": a sentence for a person, "" when nothing was recovered}. When found, weights and state are in place.
+        When not, it is a fresh start: the caller loads weights, or a checkpoint that stands alone."""
     def commit(self, payload: str) -> None:
         """After loading (unless start() found a durable step) and after each end_step: the step becomes durable, with
         this payload of at most 48 KiB, as soon as everything it needs is on the drives. Does not wait for that; a later

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from spillway.protocol import Batch, PathBytes, WorkShape
 
 HOLES = 24 * 2**20  # bytes by which the heap grows in one visit at most, as seen
+REGROWTH = 4 * 2**20  # bytes since the heap was given back that make it worth doing again: it takes a tenth of a second
 MAX_SHARD = 5 * 10**9  # bytes of a safetensors file
 
 
@@ -75,6 +76,7 @@ class Session:
         self._path_bytes: PathBytes = {}
         self._written_before: wear.Written = {}  # by the run's earlier processes
         self._peak = 0
+        self._in_use = 0  # bytes of the process that stayed when the heap was given back last
         self._told: set[str] = set()
         self._news: list[str] = []  # to be told with the next notices
         self._started = False  # the volumes are this session's
@@ -270,8 +272,9 @@ class Session:
     def _keep_to_plan(self) -> None:
         """Products of many shapes wear holes into the heap; before these exceed the plan they are given back."""
         planned = self.plan["tiers"][0]["planned_peak"]
-        if planned and heap.resident() > planned - HOLES:
+        if planned and heap.resident() > max(planned - HOLES, self._in_use + REGROWTH):
             heap.give_back()
+            self._in_use = heap.resident()
 
     def _new_path_bytes(self) -> PathBytes:
         """Bytes moved since the last call."""

@@ -21,6 +21,19 @@ std::vector<storage::Path*> pointers(const std::vector<std::unique_ptr<storage::
   return out;
 }
 
+/// Adds the seconds of a scope.
+class Clocked {
+ public:
+  explicit Clocked(double& sum) : sum_(sum) {}
+  ~Clocked() { sum_ += std::chrono::duration<double>(Clock::now() - began_).count(); }
+  Clocked(const Clocked&) = delete;
+  Clocked& operator=(const Clocked&) = delete;
+
+ private:
+  double& sum_;
+  const Clock::time_point began_ = Clock::now();
+};
+
 }  // namespace
 
 storage::Manifest read_manifest(const std::filesystem::path& directory, std::uint64_t identity) {
@@ -43,7 +56,12 @@ storage::Manifest read_manifest(const std::filesystem::path& directory, std::uin
 
 Run::Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, const Opening& opening) : plan_(plan) {
   const auto began = Clock::now();
-  if (plan.plan.path_bytes > 0) open_storage(volumes, opening);
+  auto& phases = found_.phases;
+  {
+    const Clocked clocked(phases.opening);
+    if (plan.plan.path_bytes > 0) open_storage(volumes, opening);
+  }
+  phases.opening -= phases.memory + phases.records;
   make_lanes(threads);
   if (found_.found) {
     Replay replay = back_ ? Replay(replay_parts(), *back_) : Replay(replay_parts(), recovered_);
@@ -74,8 +92,7 @@ void Run::open_storage(const VolumeSettings& volumes, const Opening& opening) {
   }
   paths = open_volumes(volumes, plan, records, fingerprint(plan_.description, plan_.layout),
                        there ? VolumeMode::reopen : VolumeMode::make);
-  arena = memory::Arena(plan.arena);
-  for (const auto& path : paths) path->register_memory(arena.span());
+  map_memory();
   if (plan_.durable()) {
     books = std::make_unique<Books>(std::move(*spec), pointers(paths), plan.path_spare / 2);
     if (there) recover(opening);
@@ -86,9 +103,16 @@ void Run::open_storage(const VolumeSettings& volumes, const Opening& opening) {
   store = std::make_unique<Store>(plan, plan_.description, plan_.layout, *pool, books.get());
 }
 
+void Run::map_memory() {
+  const Clocked clocked(found_.phases.memory);
+  arena = memory::Arena(plan_.plan.arena);
+  for (const auto& path : paths) path->register_memory(arena.span());
+}
+
 void Run::recover(const Opening& opening) {
   for (const auto& directory : opening.pinned) pinned_.push_back(read_manifest(directory, books->identity()));
   if (opening.checkpoint) back_ = read_manifest(*opening.checkpoint, books->identity());
+  const Clocked clocked(found_.phases.records);
   const ObjectNames names(plan_.description, plan_.layout);
   recovered_ =
       storage::recover(books->spec(), books->media(),
@@ -125,7 +149,7 @@ void Run::make_lanes(unsigned threads) {
   const auto& schedule = plan_.plan.schedule;
   const auto& layout = plan_.layout;
   const auto type = plan_.description.type;
-  if (arena.size() == 0) arena = memory::Arena(plan_.plan.arena);
+  if (arena.size() == 0) map_memory();
   auto* memory = arena.data();
   team = std::make_unique<Team>(std::max(1U, threads));
   const auto table = std::ranges::find(layout.blocks(), state::BlockRole::embedding, &state::Block::role);
@@ -164,6 +188,7 @@ void Run::restore_chunk(Replay& replay, std::size_t chunk, std::span<std::byte> 
   auto* weight = tiers->resident_weight(chunk);
   auto* state = tiers->resident_state(chunk);
   const auto missing = replay.missing(chunk);
+  const Clocked clocked(missing == 0 ? found_.phases.reading : found_.phases.replay);
   if (missing == 0) {
     replay.expect_image(chunk);
     store->adopt(replay.image(chunk));

@@ -44,6 +44,14 @@ struct Found {
   std::size_t steps = 0;            ///< updates replayed for one chunk, at most
   double seconds = 0;               ///< all of it
   std::vector<std::string> damage;  ///< records that were not whole
+
+  struct Phases {
+    double memory = 0;   ///< mapped, filled and registered: as long without anything durable
+    double opening = 0;  ///< volumes opened, the new generation durable
+    double records = 0;  ///< commits and records read
+    double reading = 0;  ///< images of chunks that are up to date, where they stay in memory
+    double replay = 0;   ///< the others: images and gradients read, updated, written
+  } phases;              ///< parts of `seconds`
 };
 
 /// What follows from a planned run alone. Outlives everything made of it.
@@ -104,6 +112,7 @@ class Run {
     }
   };
   void open_storage(const VolumeSettings& volumes, const Opening& opening);
+  void map_memory();
   void recover(const Opening& opening);
   void open_books();
   void make_lanes(unsigned threads);

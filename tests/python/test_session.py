@@ -359,6 +359,7 @@ def test_a_block_device_is_named_as_one(tmp_path: Path, monkeypatch: pytest.Monk
     ]
     assert storage([StoragePath(str(device))]) == [{"device": str(device), "capacity": 1 << 20}]
 
+
 def test_packing_is_proven_before_it_is_used(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
@@ -370,3 +371,18 @@ def test_packing_is_proven_before_it_is_used(model: Path, monkeypatch: pytest.Mo
     for packing, eval_packing in ((False, None), (True, None), (False, True)):
         Session(config(model, packing=packing, eval_packing=eval_packing), SHAPE, engine_type=Twin)
     assert asked == [False, True, True]
+
+
+def test_the_heap_is_given_back_once_until_it_has_grown_again(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = opened(model)
+    before = session.plan["tiers"][0]["planned_peak"] + session_module.REGROWTH + 1
+    grown = before + session_module.REGROWTH + 1
+    now, given = before, []
+    monkeypatch.setattr(session_module.heap, "resident", lambda: now)
+    monkeypatch.setattr(session_module.heap, "give_back", lambda: given.append(now))
+    steps(session, 0, 2)
+    assert given == [before]
+    now = grown
+    steps(session, 2, 4)
+    assert given == [before, grown]
+    session.close()
