@@ -17,13 +17,14 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake spillway python -nam
 CXX_FILES := find spillway python tests bench examples -name '*.cc' -o -name '*.h'
 
 .PHONY: help quickstart test install packages \
-	test-cpp test-python check-includes check-format check-lint check-types asan tsan format clean
+	test-cpp test-python kills power-cuts check-includes check-format check-lint check-types asan tsan format clean
 .NOTPARALLEL:
 
 help:
 	@echo "make quickstart   a small model from nothing to a checkpoint, most of its state on disk"
 	@echo "make test         every test and check"
 	@echo "make install      the spillway command in .venv"
+	@echo "make kills        a few hundred runs killed, resumed and compared; make power-cuts: after every event of the drives"
 	@echo "make asan, tsan   the C++ tests under sanitizers"
 	@echo "make format       clang-format and ruff, in place"
 	@echo "make clean        removes .venv and build"
@@ -63,6 +64,13 @@ test-cpp: install
 	@$(BIN)/cmake $(TREE) -DSPILLWAY_TESTS=ON -DSPILLWAY_EXAMPLES=ON --log-level=WARNING >/dev/null
 	@$(BIN)/cmake --build $(TREE) -- --quiet
 	$(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --progress -j $(JOBS)
+
+# What the tests do a few times, done often: kills at every named point and at random instants, power cuts after every event.
+kills: test-cpp
+	SPILLWAY_KILLS=200 $(TREE)/tests/contract_test --gtest_filter='*Kill*'
+
+power-cuts: test-cpp
+	SPILLWAY_EVERY_CUT=1 $(TREE)/tests/contract_test --gtest_filter='*PowerCut*'
 
 test-python: install
 	$(BIN)/python -m pytest
