@@ -13,7 +13,6 @@
 #include "spillway/storage/journal_spec.h"
 #include "spillway/storage/path.h"
 #include "spillway/storage/pool.h"
-#include "spillway/sys/ring.h"
 
 namespace spillway::execute {
 
