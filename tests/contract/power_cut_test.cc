@@ -121,22 +121,24 @@ std::uint64_t stride(std::uint64_t events, std::uint64_t cuts) {
 class PowerCutOf : public PowerCut, public ::testing::WithParamInterface<int> {};
 
 TEST_P(PowerCutOf, ATrainingStepLosesNothingThatHasEnded) {
-  const Shape shape{.layers = 2, .tied = GetParam() == 2, .tokens = 16, .micro_batches = 1};
-  const plan::Placement placements[] = {{0, 0, 0, 0}, {1, 1, 1, 1}, {1, 0, 1, 1}, {0.5, 0.5, 0.5, 0.5}};
+  Shape shape{.layers = 2, .tied = GetParam() == 2, .tokens = 16, .micro_batches = 1};
+  if (GetParam() == 4) shape = {.layers = 1, .embedding = false, .head = false, .tokens = 16, .micro_batches = 1};
+  const plan::Placement placements[] = {{0, 0, 0, 0}, {1, 1, 1, 1}, {1, 0, 1, 1}, {0.5, 0.5, 0.5, 0.5}, {0, 0, 1, 0}};
   model(shape, placements[GetParam()], GetParam() == 3 ? 2 : 1);
   const Directory whole(kMemory);
   const auto power = std::make_shared<sys::PowerCut>();
   const auto events = live(settings(whole), true, power, 0).events;
-  ASSERT_GT(events, 500U);
+  ASSERT_GT(events, 300U);
   std::mt19937 random(static_cast<unsigned>(GetParam()));
   const auto step = stride(events, 12);
+  RecordProperty("events", static_cast<int>(events));
   for (std::uint64_t at = 1 + random() % step; at < events; at += step) {
     cut(at, random);
     ASSERT_FALSE(HasFailure()) << "cut after event " << at << " of " << events;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Placements, PowerCutOf, ::testing::Values(0, 1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(Placements, PowerCutOf, ::testing::Range(0, 5));
 
 }  // namespace
 }  // namespace spillway
