@@ -407,6 +407,7 @@ class Engine::Impl {
                                              {"notice", path.notice()},
                                              {"volume", path.volume().string()}};
     }
+    if (run.books) out["stall_seconds"]["commit"] = run.waited();
     add_pool(out);
     return out.dump();
   }

@@ -161,6 +161,10 @@ class Session:
             "path_bytes": self._paths(),
             "written": self._written(),
             "stall_seconds": counters.get("stall_seconds", {}),
+            "flushes": {
+                name: {"count": path.get("syncs", 0), "seconds": path.get("sync_seconds", 0.0)}
+                for name, path in counters.get("paths", {}).items()
+            },
             "rehearsed": {"work_bytes": self._rehearsed.work_bytes, "seconds": self._rehearsed.seconds},
         }
 

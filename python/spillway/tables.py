@@ -83,8 +83,16 @@ def show_summary(console: Console, summary: dict[str, Any]) -> None:
     console.print(table)
     for name, moved in (summary.get("path_bytes") or {}).items():
         console.print(
-            f"{name}: {size(moved['read'])} read, {size(moved['written'])} written{wear(name, summary)}", soft_wrap=True
+            f"{name}: {size(moved['read'])} read, {size(moved['written'])} written{wear(name, summary)}"
+            f"{flushes(name, summary)}",
+            soft_wrap=True,
         )
+
+
+def flushes(path: str, summary: dict[str, Any]) -> str:
+    """What durable steps asked of the drive beside bytes."""
+    found = (summary.get("flushes") or {}).get(path)
+    return f"; flushed {found['count']} times in {duration(found['seconds'])}" if found and found["count"] else ""
 
 
 def wear(path: str, summary: dict[str, Any]) -> str:

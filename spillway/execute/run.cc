@@ -237,6 +237,7 @@ void Run::commit(std::uint64_t step, bool skipped, const kernels::AdamWStep& upd
   const auto before = committed_;
   commit_held();
   // What is not durable yet is at most this step.
+  const Clocked clocked(waited_);
   if (before) books->wait_durable(*before);
 }
 

@@ -85,7 +85,8 @@ class Run {
   /// Of the last step that was committed, which changed nothing since `version`.
   [[nodiscard]] std::vector<std::byte> checkpoint(std::uint64_t version);
   void release(std::span<const std::byte> manifest);
-  void wait_durable();  ///< of everything committed
+  void wait_durable();                                              ///< of everything committed
+  [[nodiscard]] double waited() const noexcept { return waited_; }  ///< seconds that commits waited for the one before
 
   memory::Arena arena;
   std::vector<std::unique_ptr<storage::Path>> paths;
@@ -139,6 +140,7 @@ class Run {
   };
   std::optional<Held> held_;
   std::optional<std::uint64_t> committed_;
+  double waited_ = 0;
 };
 
 /// The manifest in a checkpoint's directory.

@@ -139,9 +139,7 @@ def test_verify_of_what_is_sound(finished: Path, capsys: pytest.CaptureFixture[s
     assert (finished / "storage" / "spillway.volume").read_bytes() == before
 
 
-def test_verify_names_each_damage_in_a_line(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_names_each_damage_in_a_line(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From a directory that was moved, with paths that were moved."""
     for name in ("out", "storage"):
         shutil.copytree(finished / name, tmp_path / name)
