@@ -1,6 +1,6 @@
 """What durable steps cost and what they give, at a real size: 0.5B shape, 6 GB of state, random weights.
 
-    durability.py --storage DIR [recovery] [checkpoint] [steps]
+    durability.py --storage DIR [recovery] [checkpoint] [steps] [resident]
 
 recovery    killed with SIGKILL in the middle of a step and resumed, with everything on a path (3 GiB of DRAM) and with
             everything in DRAM: seconds from opening the volumes to "recovered", and where they went
@@ -8,6 +8,7 @@ checkpoint  the manifest of a run whose state lies on a path, against copying as
             direct, with fsync), and against a state that stands alone
 steps       everything on a path, durability none, checkpoint and step in turn, each in a process of its own: medians
             over all steps but each process's first two
+resident    the same with everything in DRAM, durability none and step
 
 Results go to bench/results/durability.json; what is there of other questions stays.
 """
@@ -33,6 +34,7 @@ GB = 1e9
 ON_PATH = ("--placement", "path", "--dram-budget", "3GiB")
 IN_DRAM = ("--placement", "dram", "--dram-budget", "14GiB")
 WARM = 2  # steps of a process that do not count
+NOTHING = {"read": 0, "written": 0, "syncs": 0, "sync_seconds": 0}  # of a path that is not there
 
 
 @contextmanager
@@ -129,17 +131,26 @@ def copied(storage: Path, count: int) -> float:
 
 
 def steps(directories: tuple[Path, Path], rounds: int) -> dict[str, Any]:
-    kinds = ("none", "checkpoint", "step")
+    return compared(directories, rounds, ON_PATH, ("none", "checkpoint", "step"))
+
+
+def resident(directories: tuple[Path, Path], rounds: int) -> dict[str, Any]:
+    return compared(directories, rounds, IN_DRAM, ("none", "step"))
+
+
+def compared(
+    directories: tuple[Path, Path], rounds: int, placement: tuple[str, ...], kinds: tuple[str, ...]
+) -> dict[str, Any]:
     runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
     for number in range(rounds):
         for kind in kinds if number % 2 == 0 else reversed(kinds):
-            found = whole(directories, *ON_PATH, "--sequence", "512", "--steps", "5", "--durability", kind)
+            found = whole(directories, *placement, "--sequence", "128", "--steps", "5", "--durability", kind)
             clear(directories[0])
             plan = found[0]["plan"]
             runs[kind].append({
                 "steps": [line for line in found if "step" in line][WARM:],
                 "predicted_seconds": plan["predicted_step_seconds"],
-                "predicted_written": plan["path_bytes_per_step"]["path:0"]["written"],
+                "predicted_written": plan["path_bytes_per_step"].get("path:0", NOTHING)["written"],
                 "durability_per_step": plan.get("durability_per_step"),
                 "peak_bytes": found[-1]["peak_bytes"],
                 "load": os.getloadavg()[0],
@@ -150,12 +161,11 @@ def steps(directories: tuple[Path, Path], rounds: int) -> dict[str, Any]:
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, float]:
     rows = [row for run in runs for row in run["steps"]]
-    of_path = {
-        key: statistics.median(row["paths"]["path:0"][key] for row in rows) for key in rows[0]["paths"]["path:0"]
-    }
+    moved = [row["paths"].get("path:0", NOTHING) for row in rows]
+    of_path = {key: statistics.median(row[key] for row in moved) for key in NOTHING}
     seconds = {key: statistics.median(row[key] for row in rows) for key in ("seconds", "commit_seconds")}
     predicted = {key: statistics.median(run[key] for run in runs) for key in ("predicted_seconds", "predicted_written")}
-    return seconds | of_path | predicted
+    return seconds | of_path | predicted | {"fastest_seconds": min(row["seconds"] for row in rows)}
 
 
 def say_steps(kind: str, found: dict[str, float]) -> None:
@@ -169,7 +179,7 @@ def clear(storage: Path) -> None:
 
 
 def main() -> None:
-    questions = {"recovery": recovery, "checkpoint": checkpoint, "steps": steps}
+    questions = {"recovery": recovery, "checkpoint": checkpoint, "steps": steps, "resident": resident}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("questions", nargs="*", metavar="question", help=", ".join(questions))
     parser.add_argument("--rounds", type=int, default=3)
