@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
-    from spillway.protocol import Batch, WorkShape
+    from spillway.protocol import Batch, Opening, WorkShape
     from spillway.session import Session
 
     config_of(arguments.shape, arguments.layers).save_pretrained(directory)
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
     if arguments.dram_budget:
         words += ["--dram_budget", arguments.dram_budget]
     session = Session(parse(words).config(), WorkShape(1, 1, arguments.sequence, 0, 0))
-    session.start(None)
+    session.start(Opening())
     seconds, loss = [], 0.0
     for step in range(arguments.steps):
         ids = random_tokens(arguments.shape, arguments.sequence, step)

@@ -29,6 +29,7 @@ from equality_plot import plot
 
 from spillway import _engine
 from spillway.config import Config, resolve
+from spillway.protocol import Opening
 from spillway.run import Work, load_work
 from spillway.session import Session
 
@@ -83,7 +84,7 @@ def steps_of(work: Work) -> Steps:
 def train_engine(config: Config, work: Work, steps: Steps) -> list[float]:
     session = Session(config, work.shape)
     try:
-        session.start(None)
+        session.start(Opening())
         results = [session.step(batches, rate) for batches, rate in steps]
     finally:
         session.close()
