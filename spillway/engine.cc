@@ -136,7 +136,6 @@ class Engine::Impl {
     return *running_;
   }
 
-  [[nodiscard]] bool durable() const noexcept { return plan_.durability != plan::Durability::none; }
   [[nodiscard]] execute::RunPlan run_plan() const { return {description_, layout_, budget_, settings_.rates, plan_}; }
   [[nodiscard]] execute::VolumeSettings volumes() const {
     const auto& storage = settings_.storage;
@@ -383,7 +382,7 @@ class Engine::Impl {
 
   void flush() {
     settle();
-    if (running().books) running().wait_durable();
+    running().wait_durable();
   }
 
   // ---- telling ----

@@ -17,17 +17,17 @@ std::uint32_t pieces_of(Bytes bytes) {
   return static_cast<std::uint32_t>(ceil_div(bytes, storage::kExtentAlignment));
 }
 
-const state::Block* table_of(const state::Layout& layout) {
-  const auto& blocks = layout.blocks();
-  const auto at = std::ranges::find(blocks, state::BlockRole::embedding, &state::Block::role);
-  return at == blocks.end() ? nullptr : &*at;
-}
-
 Bytes rows_of(const plan::Description& description, const state::Block& table, std::uint64_t rows) {
   return plan::rows_bytes(rows, table.columns, state::field_bytes(description.type).grad);
 }
 
 }  // namespace
+
+const state::Block* table_of(const state::Layout& layout) {
+  const auto& blocks = layout.blocks();
+  const auto at = std::ranges::find(blocks, state::BlockRole::embedding, &state::Block::role);
+  return at == blocks.end() ? nullptr : &*at;
+}
 
 GradientIds::GradientIds(const plan::Description& description, const state::Layout& layout) {
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
@@ -154,11 +154,6 @@ void Books::give_up(std::exception_ptr error) {
   const std::lock_guard lock(mutex_);
   if (!failure_) failure_ = std::move(error);
   changed_.notify_all();
-}
-
-void Books::check() {
-  const std::lock_guard lock(mutex_);
-  if (failure_) std::rethrow_exception(failure_);
 }
 
 void Books::stop() {

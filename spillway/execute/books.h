@@ -19,6 +19,9 @@
 
 namespace spillway::execute {
 
+/// The embedding's table; null: none.
+[[nodiscard]] const state::Block* table_of(const state::Layout& layout);
+
 /// The journal's numbers for the gradients of a run: those of dense chunks in their order, then parts of the rows.
 class GradientIds {
  public:
@@ -74,14 +77,11 @@ class Books : private storage::JournalListener {
   void commit(const storage::CommitRequest& request);
   /// Waits until the step is durable.
   void wait_durable(std::uint64_t step);
-  [[nodiscard]] std::optional<std::uint64_t> durable() const { return journal_.durable(); }
   /// Pinned. Images of the last committed step must have been written, of every chunk.
   [[nodiscard]] storage::Manifest checkpoint();
   void unpin(const storage::Manifest& manifest);
   /// What the next commit needs could not be written.
   void give_up(std::exception_ptr error);
-  /// Throws what ended the journal.
-  void check();
   /// Asks nothing of the paths and tells nothing to the pool from now on.
   void stop();
   [[nodiscard]] std::uint64_t identity() const noexcept { return journal_.layout().identity(); }

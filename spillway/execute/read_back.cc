@@ -88,12 +88,7 @@ void ReadBack::claim(const storage::Manifest& manifest) {
 }
 
 void ReadBack::describe() {
-  const auto& commit = replay_->commit();
-  found_.found = true;
-  found_.step = commit.step;
-  found_.applied = commit.applied();
-  found_.updates = commit.fields.updates;
-  found_.payload.assign(reinterpret_cast<const char*>(commit.payload.data()), commit.payload.size());
+  found_.take(replay_->commit());
   found_.chunks = plan_.layout.chunks().size();
   for (std::size_t c = 0; c < found_.chunks; ++c) {
     found_.replayed += replay_->missing(c) > 0 ? 1 : 0;

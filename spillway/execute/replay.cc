@@ -11,11 +11,6 @@
 namespace spillway::execute {
 namespace {
 
-const state::Block* table_of(const state::Layout& layout) {
-  const auto at = std::ranges::find(layout.blocks(), state::BlockRole::embedding, &state::Block::role);
-  return at == layout.blocks().end() ? nullptr : &*at;
-}
-
 Bytes bytes_of(const storage::StoredObject& object) {
   Bytes sum = 0;
   for (const auto& piece : object.pieces) sum += piece.bytes;

@@ -54,6 +54,14 @@ storage::Manifest read_manifest(const std::filesystem::path& directory, std::uin
   }
 }
 
+void Found::take(const storage::Commit& commit) {
+  found = true;
+  step = commit.step;
+  applied = commit.applied();
+  updates = commit.fields.updates;
+  payload.assign(reinterpret_cast<const char*>(commit.payload.data()), commit.payload.size());
+}
+
 Run::Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, const Opening& opening) : plan_(plan) {
   const auto began = Clock::now();
   auto& phases = found_.phases;
@@ -79,21 +87,21 @@ Run::Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, c
 void Run::open_storage(const VolumeSettings& volumes, const Opening& opening) {
   const auto& plan = plan_.plan;
   std::optional<storage::JournalSpec> spec;
-  Bytes records = 0;
+  std::optional<storage::MetadataLayout> layout;  // of their records
   if (plan_.durable()) {
     spec = journal_spec(plan_.description, plan_.layout, plan.durability, volumes.run, volumes.places.size());
-    records = storage::MetadataLayout(*spec).bytes();
+    layout.emplace(*spec);
   }
-  const bool there = plan_.durable() && opening.reopen && holds_run(volumes, storage::MetadataLayout(*spec));
+  const bool there = layout && opening.reopen && holds_run(volumes, *layout);
   if (!there && opening.checkpoint) {
     throw Error(ErrorCode::bad_input, text(opening.checkpoint->string(),
                                            " lies on storage paths, but these hold nothing of this run; name the ",
                                            "paths that the run was started with, and a durability other than none"));
   }
-  paths = open_volumes(volumes, plan, records, fingerprint(plan_.description, plan_.layout),
+  paths = open_volumes(volumes, plan, layout ? layout->bytes() : 0, fingerprint(plan_.description, plan_.layout),
                        there ? VolumeMode::reopen : VolumeMode::make);
   map_memory();
-  if (plan_.durable()) {
+  if (spec) {
     books = std::make_unique<Books>(std::move(*spec), pointers(paths), plan.path_spare / 2);
     if (there) recover(opening);
   }
@@ -129,11 +137,7 @@ void Run::recover(const Opening& opening) {
   }
   if (!counts && !back_) return;
   const auto& commit = back_ ? back_->commit : recovered_.newest;
-  found_.found = true;
-  found_.step = commit.step;
-  found_.applied = commit.applied();
-  found_.updates = commit.fields.updates;
-  found_.payload.assign(reinterpret_cast<const char*>(commit.payload.data()), commit.payload.size());
+  found_.take(commit);
 }
 
 void Run::open_books() {
@@ -152,9 +156,8 @@ void Run::make_lanes(unsigned threads) {
   if (arena.size() == 0) map_memory();
   auto* memory = arena.data();
   team = std::make_unique<Team>(std::max(1U, threads));
-  const auto table = std::ranges::find(layout.blocks(), state::BlockRole::embedding, &state::Block::role);
-  if (table != layout.blocks().end()) {
-    const auto block = static_cast<std::size_t>(table - layout.blocks().begin());
+  if (const auto* table = table_of(layout)) {
+    const auto block = static_cast<std::size_t>(table - layout.blocks().data());
     rows = std::make_unique<EmbeddingRows>(layout, block, type, plan_.description.tied_head, plan_.description.tokens);
     rows->place(reinterpret_cast<float*>(memory + schedule.buffers[schedule.row_sums].offset),
                 memory + schedule.buffers[schedule.rows].offset);

@@ -52,6 +52,9 @@ struct Found {
     double reading = 0;  ///< images of chunks that are up to date, where they stay in memory
     double replay = 0;   ///< the others: images and gradients read, updated, written
   } phases;              ///< parts of `seconds`
+
+  /// It is the step of this commit.
+  void take(const storage::Commit& commit);
 };
 
 /// What follows from a planned run alone. Outlives everything made of it.
