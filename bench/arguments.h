@@ -56,7 +56,7 @@ class Arguments {
     }
   }
   /// The words without a name, of which there must be so many.
-  [[nodiscard]] std::vector<std::string> rest(std::size_t least, std::size_t most) {
+  [[nodiscard]] std::vector<std::string> rest(std::size_t least, std::size_t most) const {
     const bool unknown = std::ranges::any_of(words_, [](const std::string& word) { return word.starts_with("--"); });
     if (unknown || words_.size() < least || words_.size() > most) refuse();
     return words_;

@@ -76,17 +76,19 @@ def rates_of(line: str) -> tuple[float, float]:
     return float(read[1]) * 1e9, float(write[1]) * 1e9
 
 
-def fio(directory: Path, pattern: str, mib: int, seconds: float, *, warm: bool, prefix: Prefix = ()) -> float:
+def fio(
+    target: Path, pattern: str, mib: int, seconds: float, *, offset: int = 0, warm: bool, prefix: Prefix = ()
+) -> float:
     """Bytes per second, both directions together: io_uring, O_DIRECT, 1 MiB, 16 in flight, registered buffers and file.
 
-    `warm`: the whole file is written right before. On huge pages where 32 are reserved: large requests are served
-    faster from them, and the engine's memory is on them, too.
+    On `mib` of the file from `offset` (MiB) on; `warm`: all of it is written right before. On huge pages where 32 are
+    reserved: large requests are served faster from them, and the engine's memory is on them, too.
     """
-    target = directory / "fio.data"
     memory = "mmaphuge" if int(HUGE_PAGES.read_text()) >= 32 else "malloc"
-    words = [*prefix, "fio", "--name=x", f"--filename={target}", f"--size={mib}M", "--bs=1M", "--iodepth=16",
+    words = [*prefix, "fio", "--name=x", f"--filename={target}", f"--offset={offset}M", f"--size={mib}M",
+             "--bs=1M", "--iodepth=16",
              "--ioengine=io_uring", "--direct=1", "--fixedbufs=1", "--registerfiles=1", f"--iomem={memory}",
-             "--output-format=json"]  # fmt: skip
+             "--overwrite=1", "--output-format=json"]  # fmt: skip
     if warm or not target.exists():
         subprocess.run([*words, "--rw=write"], stdout=subprocess.DEVNULL, check=True)
     kind = "--rw=rw" if pattern == "mixed" else f"--rw={pattern}"

@@ -93,7 +93,7 @@ def transfers(arguments: argparse.Namespace, directory: Path) -> dict[str, Any]:
 
 
 def ceilings(directory: Path) -> dict[str, float]:
-    rates = {pattern: fio(directory, pattern, 4096, 3, warm=False) for pattern in CEILINGS}
+    rates = {pattern: fio(directory / "fio.data", pattern, 4096, 3, warm=False) for pattern in CEILINGS}
     (directory / "fio.data").unlink()
     print("fio GB/s: " + ", ".join(f"{pattern} {rate / 1e9:.2f}" for pattern, rate in rates.items()), flush=True)
     return rates

@@ -37,10 +37,13 @@ LoadResult Load::go(std::size_t readers, std::size_t writers) {
   return {seconds.count(), sys::process_cpu_seconds() - cpu, after.read - before.read, after.written - before.written};
 }
 
-/// Readers and writers alternate, so that both cover the whole area.
+/// Every stream takes each `count`-th place, so that together they go through the area in order. Readers and writers
+/// alternate, so that both cover all of it.
 void Load::divide(std::size_t readers, std::size_t writers) {
   const std::size_t count = readers + writers;
   const Bytes slots = area_.bytes / transfer_;
+  stride_ = count * transfer_;
+  last_ = area_.offset + slots * transfer_;
   if (count == 0 || slots < count || memory_.size() / transfer_ < count) {
     throw Error(ErrorCode::internal,
                 text("a load of ", count, " streams of ", human(transfer_), " does not fit an area of ",
@@ -50,10 +53,9 @@ void Load::divide(std::size_t readers, std::size_t writers) {
   for (std::size_t i = 0; i < count; ++i) {
     const bool read = i % 2 == 0 ? readers > 0 : writers == 0;
     (read ? readers : writers) -= 1;
-    const Bytes first = area_.offset + slots * i / count * transfer_;
-    const Bytes last = area_.offset + slots * (i + 1) / count * transfer_;
+    const Bytes first = area_.offset + i * transfer_;
     streams_.push_back({this, read ? storage::Direction::read : storage::Direction::write,
-                        memory_.data() + i * transfer_, first, last, first});
+                        memory_.data() + i * transfer_, first, first});
   }
 }
 
@@ -66,7 +68,7 @@ void Load::start(Stream& stream) {
   transfer.done = &Load::done;
   transfer.context = &stream;
   transfer.what = "a measurement";
-  stream.next += transfer_;
+  stream.next += stride_;
   try {
     path_.start(transfer);
   } catch (...) {
@@ -89,8 +91,8 @@ void Load::done(void* context, std::uint64_t /*token*/, const std::exception_ptr
   Load& load = *stream.load;
   if (error) load.fail(error);
   if (load.failed()) return;
-  if (load.once_ ? stream.next == stream.last : Clock::now() >= load.end_) return;
-  if (stream.next == stream.last) stream.next = stream.first;
+  if (load.once_ ? stream.next >= load.last_ : Clock::now() >= load.end_) return;
+  if (stream.next >= load.last_) stream.next = stream.first;
   load.start(stream);
 }
 

@@ -24,8 +24,8 @@ struct LoadResult {
   [[nodiscard]] double rate() const { return read_rate() + write_rate(); }
 };
 
-/// Streams, each with one transfer outstanding and its own part of an area of the volume, which it walks through from
-/// start to end again and again. The area is written over; to be read it must have been written at the same size of
+/// Streams, each with one transfer outstanding, that go through an area of the volume in order, again and again; no place
+/// is ever of two streams. The area is written over; to be read it must have been written at the same size of
 /// transfer, or at another multiple of 1 MiB.
 class Load {
  public:
@@ -48,7 +48,7 @@ class Load {
     Load* load;
     storage::Direction direction;
     std::byte* memory;
-    Bytes first, last, next;  ///< offsets
+    Bytes first, next;  ///< offsets
   };
 
   LoadResult go(std::size_t readers, std::size_t writers);
@@ -63,6 +63,8 @@ class Load {
   Area area_;
   Bytes transfer_;
   bool once_ = false;
+  Bytes stride_ = 0;  ///< from one transfer of a stream to its next
+  Bytes last_ = 0;    ///< end of what is used of the area
   Clock::time_point end_;
   std::vector<Stream> streams_;
   mutable std::mutex mutex_;
