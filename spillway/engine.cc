@@ -495,14 +495,14 @@ class Engine::Impl {
   std::unique_ptr<execute::ReadBack> read_back_;
   const plan::Visit* open_ = nullptr;
   bool training_ = false;
-  bool pending_ = false;       ///< an update waits for the next step
-  kernels::AdamWStep update_;  ///< what it applies
-  std::int64_t steps_ = 0;     ///< optimizer steps decided so far
-  std::uint64_t step_ = 0;     ///< training steps ended so far, skipped ones included
-  std::uint64_t applied_ = 0;  ///< the last of them that was not skipped
-  bool skipped_ = false;       ///< the last of them was
-  bool committed_ = false;     ///< the last of them, or what was loaded before the first
-  bool begun_ = false;         ///< something was committed
+  bool pending_ = false;        ///< an update waits for the next step
+  kernels::UpdateStep update_;  ///< what it applies
+  std::int64_t steps_ = 0;      ///< optimizer steps decided so far
+  std::uint64_t step_ = 0;      ///< training steps ended so far, skipped ones included
+  std::uint64_t applied_ = 0;   ///< the last of them that was not skipped
+  bool skipped_ = false;        ///< the last of them was
+  bool committed_ = false;      ///< the last of them, or what was loaded before the first
+  bool begun_ = false;          ///< something was committed
   double started_ = 0, stalled_before_ = 0;
 };
 

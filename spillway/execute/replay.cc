@@ -19,7 +19,7 @@ Bytes bytes_of(const storage::StoredObject& object) {
 
 }  // namespace
 
-storage::UpdateFields fields_of(const kernels::AdamWStep& step) {
+storage::UpdateFields fields_of(const kernels::UpdateStep& step) {
   return {.learning_rate = step.learning_rate,
           .beta1 = step.beta1,
           .beta2 = step.beta2,
@@ -29,7 +29,7 @@ storage::UpdateFields fields_of(const kernels::AdamWStep& step) {
           .updates = step.step};
 }
 
-kernels::AdamWStep step_of(const storage::UpdateFields& fields) {
+kernels::UpdateStep step_of(const storage::UpdateFields& fields) {
   return {.learning_rate = fields.learning_rate,
           .beta1 = fields.beta1,
           .beta2 = fields.beta2,

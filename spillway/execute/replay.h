@@ -14,7 +14,7 @@
 #include "spillway/execute/books.h"
 #include "spillway/execute/rows.h"
 #include "spillway/execute/team.h"
-#include "spillway/kernels/adamw.h"
+#include "spillway/kernels/update.h"
 #include "spillway/state/layout.h"
 #include "spillway/storage/manifest.h"
 #include "spillway/storage/pool.h"
@@ -23,8 +23,8 @@
 namespace spillway::execute {
 
 /// What an update applies, as a commit keeps it, and back.
-[[nodiscard]] storage::UpdateFields fields_of(const kernels::AdamWStep& step);
-[[nodiscard]] kernels::AdamWStep step_of(const storage::UpdateFields& fields);
+[[nodiscard]] storage::UpdateFields fields_of(const kernels::UpdateStep& step);
+[[nodiscard]] kernels::UpdateStep step_of(const storage::UpdateFields& fields);
 
 class Replay {
  public:

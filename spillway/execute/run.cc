@@ -234,7 +234,7 @@ void Run::seal(std::uint64_t version) {
   }
 }
 
-void Run::commit(std::uint64_t step, bool skipped, const kernels::AdamWStep& update, std::string_view payload) {
+void Run::commit(std::uint64_t step, bool skipped, const kernels::UpdateStep& update, std::string_view payload) {
   held_ = {step, skipped, fields_of(update), std::string(payload)};
   if (!books->keeps_gradients()) return;  // until a checkpoint needs it
   const auto before = committed_;

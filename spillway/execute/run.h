@@ -84,7 +84,7 @@ class Run {
 
   /// What is on the tiers is the image of step `version` of every chunk.
   void seal(std::uint64_t version);
-  void commit(std::uint64_t step, bool skipped, const kernels::AdamWStep& update, std::string_view payload);
+  void commit(std::uint64_t step, bool skipped, const kernels::UpdateStep& update, std::string_view payload);
   /// Of the last step that was committed, which changed nothing since `version`.
   [[nodiscard]] std::vector<std::byte> checkpoint(std::uint64_t version);
   void release(std::span<const std::byte> manifest);

@@ -7,18 +7,18 @@ namespace spillway::execute {
 namespace {
 
 void apply(state::ComputeType type, const FieldPointers& where, std::uint64_t elements, std::uint64_t first,
-           std::uint64_t count, const kernels::AdamWStep& step) {
-  if (type == state::ComputeType::bf16) {
-    auto* residual = reinterpret_cast<std::uint16_t*>(where.state);
-    auto* exp_avg = reinterpret_cast<float*>(where.state + elements * 2);
-    kernels::adamw_exact(reinterpret_cast<std::uint16_t*>(where.weight) + first, residual + first, exp_avg + first,
-                         exp_avg + elements + first, reinterpret_cast<const std::uint16_t*>(where.grad) + first, count,
-                         step);
-  } else {
-    auto* exp_avg = reinterpret_cast<float*>(where.state);
-    kernels::adamw_fp32(reinterpret_cast<float*>(where.weight) + first, exp_avg + first, exp_avg + elements + first,
-                        reinterpret_cast<const float*>(where.grad) + first, count, step);
-  }
+           std::uint64_t count, const kernels::UpdateStep& step) {
+  const bool split = type == state::ComputeType::bf16;
+  const Bytes item = split ? 2 : 4;
+  std::byte* const moments = where.state + (split ? elements * 2 : 0);
+  const kernels::UpdateSpan span{.weight = where.weight + first * item,
+                                 .rest = split ? where.state + first * 2 : nullptr,
+                                 .moments = {moments + first * 4, moments + (elements + first) * 4},
+                                 .scales = {},
+                                 .grad = where.grad + first * item,
+                                 .n = count,
+                                 .index = 0};
+  kernels::update({.weights = split ? kernels::Weights::split : kernels::Weights::fp32}, span, step);
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ std::size_t update_tiles(const state::Chunk& chunk) noexcept {
 }
 
 void update_tile(const state::Layout& layout, state::ComputeType type, std::size_t chunk, const FieldPointers& fields,
-                 const kernels::AdamWStep& step, std::size_t tile) {
+                 const kernels::UpdateStep& step, std::size_t tile) {
   const auto& it = layout.chunks()[chunk];
   const auto begin = tile * kUpdateTile;
   const auto end = std::min(begin + kUpdateTile, it.used);

@@ -3,7 +3,7 @@
 
 #include "spillway/execute/executor.h"
 #include "spillway/execute/rows.h"
-#include "spillway/kernels/adamw.h"
+#include "spillway/kernels/update.h"
 #include "spillway/plan/schedule.h"
 #include "spillway/state/layout.h"
 
@@ -21,7 +21,7 @@ inline constexpr std::uint64_t kUpdateTile = 64 * 1024;
 [[nodiscard]] std::size_t update_tiles(const state::Chunk& chunk) noexcept;
 /// Applies `step` to one tile; tensors that do not decay ignore its `weight_decay`.
 void update_tile(const state::Layout& layout, state::ComputeType type, std::size_t chunk, const FieldPointers& fields,
-                 const kernels::AdamWStep& step, std::size_t tile);
+                 const kernels::UpdateStep& step, std::size_t tile);
 
 class Updater : public UpdateWork {
  public:
@@ -30,7 +30,7 @@ class Updater : public UpdateWork {
           const EmbeddingRows* rows);
 
   /// What the pending updates apply; set while no update runs.
-  void set(const kernels::AdamWStep& step) noexcept { step_ = step; }
+  void set(const kernels::UpdateStep& step) noexcept { step_ = step; }
 
   [[nodiscard]] std::size_t tiles(plan::Index chunk) const override;
   void prepare(plan::Index chunk) override;
@@ -45,7 +45,7 @@ class Updater : public UpdateWork {
   const state::ComputeType type_;
   std::byte* const arena_;
   const EmbeddingRows* const rows_;
-  kernels::AdamWStep step_;
+  kernels::UpdateStep step_;
 };
 
 }  // namespace spillway::execute

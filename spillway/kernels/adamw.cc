@@ -119,12 +119,12 @@ HWY_EXPORT(split);
 HWY_EXPORT(join);
 
 void adamw_exact(std::uint16_t* weight, std::uint16_t* residual, float* exp_avg, float* exp_avg_sq,
-                 const std::uint16_t* grad, std::size_t n, const AdamWStep& step) {
+                 const std::uint16_t* grad, std::size_t n, const UpdateStep& step) {
   HWY_DYNAMIC_DISPATCH(adamw_exact)(weight, residual, exp_avg, exp_avg_sq, grad, n, AdamWFactors(step));
 }
 
 void adamw_fp32(float* weight, float* exp_avg, float* exp_avg_sq, const float* grad, std::size_t n,
-                const AdamWStep& step) {
+                const UpdateStep& step) {
   HWY_DYNAMIC_DISPATCH(adamw_fp32)(weight, exp_avg, exp_avg_sq, grad, n, AdamWFactors(step));
 }
 

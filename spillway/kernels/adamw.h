@@ -10,25 +10,16 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace spillway::kernels {
+#include "spillway/kernels/update.h"
 
-/// What one optimizer step applies to every element; plain data, part of the step's record.
-struct AdamWStep {
-  double learning_rate = 0;  ///< of this step, >= 0
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 0;   ///< decoupled; pass 0 for tensors that do not decay
-  float gradient_scale = 1;  ///< the gradient is multiplied by this first (clip factor)
-  std::int64_t step = 1;     ///< counted from 1
-};
+namespace spillway::kernels {
 
 /// `exact` state: master = join(weight, residual). All arrays hold `n` elements; any alignment; no overlap. n may be 0.
 void adamw_exact(std::uint16_t* weight, std::uint16_t* residual, float* exp_avg, float* exp_avg_sq,
-                 const std::uint16_t* grad, std::size_t n, const AdamWStep& step);
+                 const std::uint16_t* grad, std::size_t n, const UpdateStep& step);
 /// fp32 weights and gradients, no residual.
 void adamw_fp32(float* weight, float* exp_avg, float* exp_avg_sq, const float* grad, std::size_t n,
-                const AdamWStep& step);
+                const UpdateStep& step);
 
 /// Splits a float into bf16 (round half away from zero) and its low 16 bits; join inverts it bit for bit
 /// (high = bf16 - (low >> 15)). All 2^32 patterns survive.
@@ -37,9 +28,9 @@ void join(const std::uint16_t* weight, const std::uint16_t* residual, float* mas
 
 namespace scalar {  // the slow, obvious reference: same results, bit for bit
 void adamw_exact(std::uint16_t* weight, std::uint16_t* residual, float* exp_avg, float* exp_avg_sq,
-                 const std::uint16_t* grad, std::size_t n, const AdamWStep& step);
+                 const std::uint16_t* grad, std::size_t n, const UpdateStep& step);
 void adamw_fp32(float* weight, float* exp_avg, float* exp_avg_sq, const float* grad, std::size_t n,
-                const AdamWStep& step);
+                const UpdateStep& step);
 void split(const float* master, std::uint16_t* weight, std::uint16_t* residual, std::size_t n);
 void join(const std::uint16_t* weight, const std::uint16_t* residual, float* master, std::size_t n);
 }  // namespace scalar

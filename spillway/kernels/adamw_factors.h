@@ -19,7 +19,7 @@ struct AdamWFactors {
   float epsilon;           ///<
   float minus_step_size;   ///< -learning rate / (1 - beta1^step)
 
-  explicit AdamWFactors(const AdamWStep& s)
+  explicit AdamWFactors(const UpdateStep& s)
       : gradient_scale(s.gradient_scale),
         decay(static_cast<float>(1 - s.learning_rate * s.weight_decay)),
         lerp_weight(static_cast<float>(1 - s.beta1)),

@@ -33,7 +33,7 @@ float update(float weight, float grad, float& exp_avg, float& exp_avg_sq, const 
 }  // namespace
 
 void adamw_exact(std::uint16_t* weight, std::uint16_t* residual, float* exp_avg, float* exp_avg_sq,
-                 const std::uint16_t* grad, std::size_t n, const AdamWStep& step) {
+                 const std::uint16_t* grad, std::size_t n, const UpdateStep& step) {
   const AdamWFactors factors(step);
   for (std::size_t i = 0; i < n; ++i) {
     const float master = std::bit_cast<float>(join_bits(weight[i], residual[i]));
@@ -43,7 +43,7 @@ void adamw_exact(std::uint16_t* weight, std::uint16_t* residual, float* exp_avg,
 }
 
 void adamw_fp32(float* weight, float* exp_avg, float* exp_avg_sq, const float* grad, std::size_t n,
-                const AdamWStep& step) {
+                const UpdateStep& step) {
   const AdamWFactors factors(step);
   for (std::size_t i = 0; i < n; ++i) weight[i] = update(weight[i], grad[i], exp_avg[i], exp_avg_sq[i], factors);
 }

@@ -38,7 +38,7 @@ struct Fields {
   }
 
   void update() const {
-    kernels::AdamWStep step;
+    kernels::UpdateStep step;
     step.learning_rate = 1e-5;
     kernels::adamw_exact(weight, residual, exp_avg, exp_avg_sq, grad, n, step);
   }

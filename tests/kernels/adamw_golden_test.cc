@@ -60,7 +60,7 @@ struct Exact {
   std::vector<float> exp_avg = std::vector<float>(kElements), exp_avg_sq = exp_avg;
 
   Exact() { split(first_master().data(), weight.data(), residual.data(), kElements); }
-  void step(const AdamWStep& s) {
+  void step(const UpdateStep& s) {
     adamw_exact(weight.data(), residual.data(), exp_avg.data(), exp_avg_sq.data(),
                 gradient(static_cast<std::uint32_t>(s.step)).data(), kElements, s);
   }
@@ -75,7 +75,7 @@ struct Fp32 {
   std::vector<float> weight = first_master();
   std::vector<float> exp_avg = std::vector<float>(kElements), exp_avg_sq = exp_avg;
 
-  void step(const AdamWStep& s) {
+  void step(const UpdateStep& s) {
     std::vector<float> grad(kElements);
     widen_all(gradient(static_cast<std::uint32_t>(s.step)), grad);
     adamw_fp32(weight.data(), exp_avg.data(), exp_avg_sq.data(), grad.data(), kElements, s);
@@ -97,11 +97,11 @@ void expect_golden(const std::uint32_t* golden, const std::vector<float>& actual
 template <class State>
 void run_case(const Case& c, const std::uint32_t* golden) {
   State state;
-  AdamWStep s{.beta1 = c.beta1,
-              .beta2 = c.beta2,
-              .epsilon = c.epsilon,
-              .weight_decay = c.weight_decay,
-              .gradient_scale = c.gradient_scale};
+  UpdateStep s{.beta1 = c.beta1,
+               .beta2 = c.beta2,
+               .epsilon = c.epsilon,
+               .weight_decay = c.weight_decay,
+               .gradient_scale = c.gradient_scale};
   std::size_t kept = 0;
   for (s.step = 1; s.step <= kKept.back(); ++s.step) {
     s.learning_rate = static_cast<double>(s.step) * 1e-4;

@@ -38,12 +38,12 @@ struct Fields {
   }
 
   template <class Update>
-  void exact(const Update& update, const AdamWStep& step) {
+  void exact(const Update& update, const UpdateStep& step) {
     update(weight.data() + offset, residual.data() + offset, exp_avg.data() + offset, exp_avg_sq.data() + offset,
            grad16.data() + offset, n, step);
   }
   template <class Update>
-  void fp32(const Update& update, const AdamWStep& step) {
+  void fp32(const Update& update, const UpdateStep& step) {
     update(master.data() + offset, exp_avg.data() + offset, exp_avg_sq.data() + offset, grad32.data() + offset, n,
            step);
   }
@@ -57,7 +57,7 @@ void expect_same_fields(const Fields& expected, const Fields& actual) {
   expect_same(expected.exp_avg_sq, actual.exp_avg_sq);
 }
 
-void expect_like_scalar(std::size_t n, std::size_t offset, std::uint32_t rarity, const AdamWStep& step) {
+void expect_like_scalar(std::size_t n, std::size_t offset, std::uint32_t rarity, const UpdateStep& step) {
   SCOPED_TRACE(::testing::Message() << n << " elements behind " << offset << ", step " << step.step);
   Fields expected(n, offset, rarity), actual = expected;
   expected.exact(scalar::adamw_exact, step);
@@ -68,7 +68,7 @@ void expect_like_scalar(std::size_t n, std::size_t offset, std::uint32_t rarity,
   expect_same_fields(expected, actual);
 }
 
-const AdamWStep kStep{.learning_rate = 1e-3, .weight_decay = 0.1, .gradient_scale = 0.7f, .step = 3};
+const UpdateStep kStep{.learning_rate = 1e-3, .weight_decay = 0.1, .gradient_scale = 0.7f, .step = 3};
 
 TEST(AdamW, EveryLengthAndMisalignmentAsScalar) {
   testing::on_every_target([] {
@@ -84,7 +84,7 @@ TEST(AdamW, DenormalInfiniteAndNaNAsScalar) {
 
 // The settings that bend the constants: bias corrections of 0 and 1, a lerp from the other side, rates of 0.
 TEST(AdamW, SettingsAtTheirEdgesAsScalar) {
-  std::vector<AdamWStep> steps(7, kStep);
+  std::vector<UpdateStep> steps(7, kStep);
   steps[0].step = 1;
   steps[1].step = 1'000'000'000;
   steps[2].beta1 = 0.0;
@@ -93,7 +93,7 @@ TEST(AdamW, SettingsAtTheirEdgesAsScalar) {
   steps[5].learning_rate = 0.0;
   steps[6].epsilon = 0.0;
   testing::on_every_target([&] {
-    for (const AdamWStep& step : steps) expect_like_scalar(1003, 0, 5, step);
+    for (const UpdateStep& step : steps) expect_like_scalar(1003, 0, 5, step);
   });
 }
 
@@ -103,7 +103,7 @@ TEST(AdamW, CorrectedReciprocalDividesExactly) {
   constexpr std::size_t n = 4096;
   testing::on_every_target([] {
     for (std::uint32_t round = 0; round < 400; ++round) {
-      AdamWStep step{.learning_rate = 1, .beta1 = 0, .beta2 = 1 - 1.0 / (2 + testing::mix(round) % 100000), .step = 1};
+      UpdateStep step{.learning_rate = 1, .beta1 = 0, .beta2 = 1 - 1.0 / (2 + testing::mix(round) % 100000), .step = 1};
       step.step = 1 + testing::mix(round + 7) % 2000;
       std::vector<float> weight(n), exp_avg(n), exp_avg_sq(n), grad(n);
       for (std::size_t i = 0; i < n; ++i) {

@@ -1,0 +1,78 @@
+// The update of one span of a chunk: gradient, weight and moments in, weight and moments out, in one pass.
+//
+// What is applied (`UpdateStep`), in what form the state lies (`UpdateForm`) and where (`UpdateSpan`) are told apart,
+// so that any optimizer works on any form. Formulas and their order are PyTorch's; each optimizer's own file names its
+// source. Every instruction set gives the same bits.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace spillway::kernels {
+
+enum class Optimizer : std::uint8_t {
+  adamw,  ///< two moments; decoupled weight decay
+  adam,   ///< two moments; weight decay is added to the gradient
+  lion,   ///< one moment; the sign of an interpolation, decoupled weight decay
+  sgd,    ///< one moment, of factor beta1; weight decay is added to the gradient
+};
+
+[[nodiscard]] constexpr std::size_t moment_count(Optimizer optimizer) noexcept {
+  return optimizer == Optimizer::adamw || optimizer == Optimizer::adam ? 2 : 1;
+}
+
+/// How weights and gradients lie.
+enum class Weights : std::uint8_t {
+  split,  ///< weight bf16, rest: the 16 bits that make it the fp32 master; gradient bf16
+  fp32,   ///< weight and gradient fp32; no rest
+  fp16,   ///< weight fp16, rest: the fp32 master; gradient fp16
+};
+
+/// How moments lie.
+enum class Moments : std::uint8_t {
+  fp32,
+  bf16,  ///< rounded stochastically, by UpdateStep::seed, UpdateStep::step and the element's index
+  int8,  ///< 8-bit codes and an fp32 scale for every kQuantBlock elements
+};
+
+struct UpdateForm {
+  Weights weights = Weights::split;
+  Moments moments = Moments::fp32;
+  friend bool operator==(const UpdateForm&, const UpdateForm&) = default;
+};
+
+/// Elements that share a scale.
+inline constexpr std::size_t kQuantBlock = 256;
+
+/// What one optimizer step applies to every element; plain data, part of the step's record.
+struct UpdateStep {
+  Optimizer optimizer = Optimizer::adamw;
+  double learning_rate = 0;  ///< of this step, >= 0
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;   ///< pass 0 for tensors that do not decay
+  float gradient_scale = 1;  ///< the gradient is multiplied by this first: clip factor, loss scale undone
+  std::int64_t step = 1;     ///< counted from 1
+  std::uint64_t seed = 0;    ///< of the run: for stochastic rounding
+};
+
+/// All arrays hold `n` elements (scales: one per started block), any alignment, no overlap. n may be 0.
+struct UpdateSpan {
+  std::byte* weight = nullptr;
+  std::byte* rest = nullptr;
+  std::array<std::byte*, 2> moments = {};  ///< exp_avg (sgd: the momentum), exp_avg_sq
+  std::array<float*, 2> scales = {};       ///< int8 only
+  const std::byte* grad = nullptr;
+  std::size_t n = 0;
+  std::uint64_t index = 0;  ///< of the first element, unique in the run: what random numbers are drawn for
+};
+
+void update(const UpdateForm& form, const UpdateSpan& span, const UpdateStep& step);
+
+namespace scalar {  // the slow, obvious reference: same results, bit for bit
+void update(const UpdateForm& form, const UpdateSpan& span, const UpdateStep& step);
+}  // namespace scalar
+
+}  // namespace spillway::kernels
