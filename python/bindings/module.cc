@@ -47,4 +47,5 @@ NB_MODULE(_engine, module) {
   nanobind::register_exception_translator(translate, nullptr);
   bind_engine(module);
   bind_machine(module);
+  bind_optimizer(module);
 }

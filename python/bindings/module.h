@@ -5,3 +5,4 @@
 
 void bind_engine(nanobind::module_& module);
 void bind_machine(nanobind::module_& module);
+void bind_optimizer(nanobind::module_& module);

@@ -1,0 +1,120 @@
+// spillway::Optimizer for Python: converts, releases the GIL. No logic.
+#include "spillway/optimizer.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
+
+#include "module.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using Bytes1d = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
+using Release = nb::call_guard<nb::gil_scoped_release>;
+/// Tensor, addresses of weight and gradient, learning rate, betas, epsilon, weight decay, gradient scale, step.
+using PyUpdate = std::tuple<std::size_t, std::uintptr_t, std::uintptr_t, double, double, double, double, double, float,
+                            std::int64_t>;
+
+std::unique_ptr<spillway::Optimizer> make(
+    const std::vector<std::tuple<std::string, std::uint64_t, std::string>>& tensors, const std::string& optimizer,
+    const std::string& format, std::uint64_t seed, unsigned threads,
+    const std::vector<std::pair<std::string, bool>>& storage, std::uint64_t staging, bool overwrite) {
+  std::vector<spillway::OptimizerTensor> specs;
+  for (const auto& [name, elements, type] : tensors) {
+    specs.push_back({name, elements, spillway::state::parse_compute_type(type)});
+  }
+  spillway::OptimizerSettings settings;
+  settings.optimizer = spillway::state::parse_optimizer(optimizer);
+  settings.format = spillway::state::parse_format(format);
+  settings.seed = seed;
+  settings.threads = threads;
+  settings.staging = staging;
+  settings.overwrite = overwrite;
+  for (const auto& [path, device] : storage) settings.storage.push_back({path, device});
+  const nb::gil_scoped_release release;
+  return std::make_unique<spillway::Optimizer>(std::move(specs), std::move(settings));
+}
+
+std::vector<spillway::Optimizer::Update> updates_of(const std::vector<PyUpdate>& updates) {
+  std::vector<spillway::Optimizer::Update> out;
+  for (const auto& [tensor, weight, grad, rate, beta1, beta2, epsilon, decay, scale, step] : updates) {
+    out.push_back({.tensor = tensor,
+                   .weight = reinterpret_cast<std::byte*>(weight),    // NOLINT
+                   .grad = reinterpret_cast<const std::byte*>(grad),  // NOLINT
+                   .step = {.learning_rate = rate,
+                            .beta1 = beta1,
+                            .beta2 = beta2,
+                            .epsilon = epsilon,
+                            .weight_decay = decay,
+                            .gradient_scale = scale,
+                            .step = step}});
+  }
+  return out;
+}
+
+template <class Byte>
+std::vector<std::span<Byte>> spans_of(const std::vector<Bytes1d>& arrays) {
+  std::vector<std::span<Byte>> out;
+  for (const auto& array : arrays) out.emplace_back(reinterpret_cast<Byte*>(array.data()), array.size());
+  return out;
+}
+
+}  // namespace
+
+void bind_optimizer(nb::module_& module) {
+  using spillway::Optimizer;
+  nb::class_<Optimizer>(module, "Optimizer", "The state of tensors that stay where they are.")
+      .def(nb::new_(&make), "tensors"_a, "optimizer"_a, "format"_a, "seed"_a, "threads"_a, "storage"_a, "staging"_a,
+           "overwrite"_a,
+           "`tensors`: (name, elements, bf16 or fp32) each; `storage`: (directory or device, whether it is a device) "
+           "each, none: states in DRAM.")
+      .def(
+          "step",
+          [](Optimizer& self, const std::vector<PyUpdate>& updates) {
+            const nb::gil_scoped_release release;
+            self.step(updates_of(updates));
+          },
+          "updates"_a,
+          "(tensor, address of weight, of gradient, learning rate, beta1, beta2, epsilon, weight decay, gradient "
+          "scale, step) each, by rising tensor.")
+      .def(
+          "set_master",
+          [](Optimizer& self, std::size_t tensor, std::uintptr_t weight) {
+            const nb::gil_scoped_release release;
+            self.set_master(tensor, reinterpret_cast<const std::byte*>(weight));  // NOLINT
+          },
+          "tensor"_a, "weight"_a, "The masters become the weights' values.")
+      .def(
+          "arrays",
+          [](const Optimizer& self, std::size_t tensor) {
+            std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> out;
+            for (const auto& array : self.arrays(tensor)) out.emplace_back(array.name, array.entries, array.item);
+            return out;
+          },
+          "tensor"_a, "(name, entries, bytes of an entry) of each array of the tensor's state.")
+      .def(
+          "fetch",
+          [](Optimizer& self, std::size_t tensor, const std::vector<Bytes1d>& arrays) {
+            const auto spans = spans_of<std::byte>(arrays);
+            const nb::gil_scoped_release release;
+            self.fetch(tensor, spans);
+          },
+          "tensor"_a, "arrays"_a, "Fills one array of bytes for each of arrays().")
+      .def(
+          "store",
+          [](Optimizer& self, std::size_t tensor, const std::vector<Bytes1d>& arrays) {
+            const auto spans = spans_of<const std::byte>(arrays);
+            const nb::gil_scoped_release release;
+            self.store(tensor, spans);
+          },
+          "tensor"_a, "arrays"_a)
+      .def_prop_ro("state_bytes", &Optimizer::state_bytes)
+      .def_prop_ro("notices", &Optimizer::notices);
+}
