@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "spillway/base/error.h"
-#include "spillway/kernels/adamw.h"
+#include "spillway/kernels/update.h"
 
 namespace spillway::machine {
 namespace {
@@ -40,7 +40,13 @@ struct Fields {
   void update() const {
     kernels::UpdateStep step;
     step.learning_rate = 1e-5;
-    kernels::adamw_exact(weight, residual, exp_avg, exp_avg_sq, grad, n, step);
+    kernels::update({},
+                    {.weight = reinterpret_cast<std::byte*>(weight),
+                     .rest = reinterpret_cast<std::byte*>(residual),
+                     .moments = {reinterpret_cast<std::byte*>(exp_avg), reinterpret_cast<std::byte*>(exp_avg_sq)},
+                     .grad = reinterpret_cast<const std::byte*>(grad),
+                     .n = n},
+                    step);
   }
 
   std::size_t n;
