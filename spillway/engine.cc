@@ -83,7 +83,7 @@ class Engine::Impl {
   Impl(plan::Description description, Settings settings)
       : description_(std::move(description)),
         settings_(std::move(settings)),
-        layout_(description_.blocks, description_.chunk_elements),
+        layout_(description_.layout()),
         budget_(checked(description_, layout_, settings_)),
         plan_(plan::make_plan(description_, layout_, budget_, settings_.rates)),
         embedding_(find_block(layout_, BlockRole::embedding)) {}
@@ -306,13 +306,15 @@ class Engine::Impl {
     if (out.skipped) return;
     ++steps_;
     applied_ = step_;
-    update_ = {.learning_rate = update.learning_rate,
+    update_ = {.optimizer = description_.optimizer,
+               .learning_rate = update.learning_rate,
                .beta1 = update.beta1,
                .beta2 = update.beta2,
                .epsilon = update.epsilon,
                .weight_decay = update.weight_decay,
                .gradient_scale = clip,
-               .step = steps_};
+               .step = steps_,
+               .seed = description_.seed};
     pending_ = true;
   }
 
