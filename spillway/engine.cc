@@ -185,11 +185,13 @@ class Engine::Impl {
     running().tensors->save_state(directory);
   }
 
-  void load_state(const std::filesystem::path& directory, const std::filesystem::path& weights, std::int64_t step) {
+  state::StateFormat load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,
+                                std::int64_t step) {
     check_loading();
     settle_updates();
-    running().tensors->load_state(directory, weights);
+    const auto found = running().tensors->load_state(directory, weights);
     steps_ = step;
+    return found;
   }
 
   // ---- steps ----
@@ -552,9 +554,9 @@ void Engine::save_weights(const std::filesystem::path& directory, Bytes max_shar
 void Engine::save_state(const std::filesystem::path& directory) {
   impl_->save_state(directory);
 }
-void Engine::load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,
-                        std::int64_t step) {
-  impl_->load_state(directory, weights, step);
+state::StateFormat Engine::load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,
+                                      std::int64_t step) {
+  return impl_->load_state(directory, weights, step);
 }
 void Engine::begin_step(const StepBegin& begin) {
   impl_->begin_step(begin);

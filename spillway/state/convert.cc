@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "spillway/base/error.h"
-#include "spillway/kernels/adamw.h"
+#include "spillway/kernels/split.h"
 
 namespace spillway::state {
 namespace {

@@ -7,8 +7,8 @@
 #include <system_error>
 
 #include "spillway/base/error.h"
+#include "spillway/kernels/moments.h"
 #include "spillway/state/checkpoint.h"
-#include "spillway/state/moments.h"
 #include "spillway/state/source.h"
 
 namespace spillway::state {
@@ -167,33 +167,51 @@ class MomentIn {
   }
 
   void convert(const Span& span, const Located& to) {
-    fp32_.resize(std::min(kPiece, span.elements));
     for (std::uint64_t at = 0; at < span.elements; at += kPiece) {
-      const auto n = std::min(kPiece, span.elements - at);
-      const std::span values(fp32_.data(), n);
-      read_fp32(span.tensor, span.tensor_first + at, values);
-      auto* scales = to.span.scales[moment_];
-      from_fp32(values, {to.form.moments, moment_, to.span.moments[moment_] + at * moment_bytes(to.form.moments),
-                         scales == nullptr ? nullptr : scales + at / kQuantBlock});
+      const auto values = read_fp32(span.tensor, span.tensor_first + at, std::min(kPiece, span.elements - at));
+      write_fp32(values, to, at);
     }
   }
 
-  void read_fp32(std::size_t tensor, std::uint64_t first, std::span<float> out) {
-    if (saved(tensor) != Moments::int8) return values_.source.read_fp32(tensor, first, out.size(), out.data());
-    codes_.resize(out.size());
-    values_.source.read(tensor, first, out.size(), codes_.data());
-    const auto block = first / kQuantBlock;
-    block_scales_.resize(scales_of(first % kQuantBlock + out.size()));
-    scales_->source.read_fp32(tensor, block, block_scales_.size(), block_scales_.data());
-    to_fp32({Moments::int8, moment_, codes_.data(), block_scales_.data()}, first % kQuantBlock, out);
+  /// Elements of a tensor, wherever in a block of codes they begin.
+  std::span<const float> read_fp32(std::size_t tensor, std::uint64_t first, std::uint64_t count) {
+    const auto before = saved(tensor) == Moments::int8 ? first % kQuantBlock : 0;
+    const auto all = before + count;
+    fp32_.resize(all);
+    if (saved(tensor) != Moments::int8) {
+      values_.source.read_fp32(tensor, first, all, fp32_.data());
+    } else {
+      codes_.resize(all);
+      block_scales_.resize(scales_of(all));
+      values_.source.read(tensor, first - before, all, reinterpret_cast<std::byte*>(codes_.data()));
+      scales_->source.read_fp32(tensor, first / kQuantBlock, block_scales_.size(), block_scales_.data());
+      kernels::decode_int8(kind(), codes_.data(), block_scales_.data(), fp32_.data(), all);
+    }
+    return std::span(fp32_).subspan(before);
   }
+
+  /// To elements `at` and on of a span, which start a block.
+  void write_fp32(std::span<const float> values, const Located& to, std::uint64_t at) const {
+    auto* out = to.span.moments[moment_] + at * moment_bytes(to.form.moments);
+    switch (to.form.moments) {
+      case Moments::fp32:
+        return static_cast<void>(std::memcpy(out, values.data(), values.size_bytes()));
+      case Moments::bf16:
+        return kernels::encode_bf16(values.data(), reinterpret_cast<std::uint16_t*>(out), values.size());
+      case Moments::int8:
+        return kernels::encode_int8(kind(), values.data(), reinterpret_cast<std::uint8_t*>(out),
+                                    to.span.scales[moment_] + at / kQuantBlock, values.size());
+    }
+  }
+
+  [[nodiscard]] kernels::Moment kind() const { return moment_ == 0 ? kernels::Moment::first : kernels::Moment::second; }
 
   const UpdateRule rule_;
   const std::size_t moment_;
   FileIn values_;
   std::optional<FileIn> scales_;
   std::vector<float> fp32_, block_scales_;
-  std::vector<std::byte> codes_;
+  std::vector<std::uint8_t> codes_;
 };
 
 /// A state that has a moment more is one of another optimizer.

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <random>
 
+#include "spillway/kernels/moments.h"
 #include "spillway/state/convert.h"
 #include "tests/state/files.h"
 
@@ -383,6 +385,78 @@ TEST(LoadState, GivesBackEveryBitOfEveryRule) {
       for (std::size_t m = 0; m < rule.moments(); ++m) ASSERT_EQ(loaded.moment(name, m), saved.moment(name, m)) << name;
     }
     expect_padding_is_zero(loaded);
+  }
+}
+
+/// Moments of a tensor as fp32.
+std::vector<float> moments(Model& model, const std::string& name, std::size_t number) {
+  std::vector<float> out;
+  model.for_parts(name, [&](const Located& at) {
+    const auto* from = at.span.moments[number];
+    std::vector<float> part(at.span.n);
+    if (at.form.moments == kernels::Moments::fp32) {
+      std::memcpy(part.data(), from, part.size() * sizeof(float));
+    } else if (at.form.moments == kernels::Moments::bf16) {
+      kernels::decode_bf16(reinterpret_cast<const std::uint16_t*>(from), part.data(), part.size());
+    } else {
+      const auto kind = number == 0 ? kernels::Moment::first : kernels::Moment::second;
+      kernels::decode_int8(kind, reinterpret_cast<const std::uint8_t*>(from), at.span.scales[number], part.data(),
+                           part.size());
+    }
+    out.insert(out.end(), part.begin(), part.end());
+  });
+  return out;
+}
+
+/// Weights as they fall, and moments as training has them.
+void train_a_little(Model& model, std::uint64_t seed) {
+  randomise(model, seed);
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  for (const auto& tensor : model.layout.tensors()) {
+    model.for_parts(tensor.spec.name, [&](const Located& at) {
+      for (std::uint64_t i = 0; i < at.span.n; ++i) {
+        const float first = normal(random) * 1e-3F, second = first * first * std::abs(normal(random));
+        std::memcpy(at.span.moments[0] + 4 * i, &first, 4);
+        std::memcpy(at.span.moments[1] + 4 * i, &second, 4);
+      }
+    });
+  }
+}
+
+/// What a code of a block may be away from its value: half a step.
+float allowed(StateFormat format, std::size_t number, float value, float largest) {
+  if (format == StateFormat::bf16) return std::abs(value) / 256;
+  return std::abs(value) / 32 + largest * (number == 0 ? 0x1p-10F : 0x1p-14F);
+}
+
+TEST(LoadState, ConvertsMomentsToTheNearestOfAnyFormatAndBack) {
+  TempDir dir;
+  Model exact(small_model(), kBf16, 3000);
+  train_a_little(exact, 3);
+  save_weights(exact.stream(), dir.path());
+  save_state(exact.stream(), dir / "exact");
+  for (const auto format : {StateFormat::bf16, StateFormat::int8}) {
+    Model model(small_model(), UpdateRule{.format = format}, 5000);
+    EXPECT_EQ(load_state(model.stream(), dir / "exact", dir.path()), StateFormat::exact);
+    save_state(model.stream(), dir / name_of(format));
+    Model back(small_model(), kBf16, 7000);
+    EXPECT_EQ(load_state(back.stream(), dir / name_of(format), dir.path()), format);
+    for (const auto& tensor : exact.layout.tensors()) {
+      const auto& name = tensor.spec.name;
+      ASSERT_EQ(model.masters(name), exact.masters(name));
+      for (std::size_t m = 0; m < 2; ++m) {
+        const auto before = moments(exact, name, m), after = moments(model, name, m);
+        EXPECT_EQ(raw(moments(back, name, m)), raw(after)) << "back is exact";
+        for (std::size_t i = 0; i < before.size(); ++i) {
+          const auto first = before.begin() + static_cast<std::ptrdiff_t>(i / 256 * 256);
+          const auto last = before.begin() + static_cast<std::ptrdiff_t>(std::min(i / 256 * 256 + 256, before.size()));
+          const auto largest =
+              *std::max_element(first, last, [](float a, float b) { return std::abs(a) < std::abs(b); });
+          ASSERT_NEAR(before[i], after[i], allowed(format, m, before[i], std::abs(largest))) << name << ' ' << i;
+        }
+      }
+    }
   }
 }
 
