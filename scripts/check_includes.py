@@ -20,7 +20,7 @@ ROOMS: dict[str, set[str]] = {
     "device": {"base", "sys"},
     "state": {"base", "kernels", "storage", "memory"},
     "machine": {"base", "sys", "memory", "storage", "kernels", "device"},
-    "plan": {"base", "state/layout.h", "machine/profile.h"},
+    "plan": {"base", "state/layout.h", "state/rule.h", "machine/profile.h"},
     "execute": {"base", "plan", "state", "memory", "storage", "device", "kernels"},
     "subspace": {"base", "kernels"},
 }

@@ -83,7 +83,7 @@ class Engine::Impl {
   Impl(plan::Description description, Settings settings)
       : description_(std::move(description)),
         settings_(std::move(settings)),
-        layout_(description_.blocks, description_.chunk_elements),
+        layout_(description_.layout()),
         budget_(checked(description_, layout_, settings_)),
         plan_(plan::make_plan(description_, layout_, budget_, settings_.rates)),
         embedding_(find_block(layout_, BlockRole::embedding)) {}
@@ -185,11 +185,13 @@ class Engine::Impl {
     running().tensors->save_state(directory);
   }
 
-  void load_state(const std::filesystem::path& directory, const std::filesystem::path& weights, std::int64_t step) {
+  state::StateFormat load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,
+                                std::int64_t step) {
     check_loading();
     settle_updates();
-    running().tensors->load_state(directory, weights);
+    const auto found = running().tensors->load_state(directory, weights);
     steps_ = step;
+    return found;
   }
 
   // ---- steps ----
@@ -306,13 +308,15 @@ class Engine::Impl {
     if (out.skipped) return;
     ++steps_;
     applied_ = step_;
-    update_ = {.learning_rate = update.learning_rate,
+    update_ = {.optimizer = description_.optimizer,
+               .learning_rate = update.learning_rate,
                .beta1 = update.beta1,
                .beta2 = update.beta2,
                .epsilon = update.epsilon,
                .weight_decay = update.weight_decay,
                .gradient_scale = clip,
-               .step = steps_};
+               .step = steps_,
+               .seed = description_.seed};
     pending_ = true;
   }
 
@@ -550,9 +554,9 @@ void Engine::save_weights(const std::filesystem::path& directory, Bytes max_shar
 void Engine::save_state(const std::filesystem::path& directory) {
   impl_->save_state(directory);
 }
-void Engine::load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,
-                        std::int64_t step) {
-  impl_->load_state(directory, weights, step);
+state::StateFormat Engine::load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,
+                                      std::int64_t step) {
+  return impl_->load_state(directory, weights, step);
 }
 void Engine::begin_step(const StepBegin& begin) {
   impl_->begin_step(begin);

@@ -30,6 +30,7 @@
 #include "spillway/plan/description.h"
 #include "spillway/plan/planner.h"
 #include "spillway/state/layout.h"
+#include "spillway/state/rule.h"
 #include "spillway/sys/ring.h"
 
 namespace spillway {
@@ -168,7 +169,9 @@ class Engine {
   void save_weights(const std::filesystem::path& directory, Bytes max_shard);
   void save_state(const std::filesystem::path& directory);
   /// Moments and residuals from save_state()'s directory, weights from the checkpoint; `step` optimizer steps so far.
-  void load_state(const std::filesystem::path& directory, const std::filesystem::path& weights, std::int64_t step);
+  /// Moments of another format are converted; returns the format that was found.
+  state::StateFormat load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,
+                                std::int64_t step);
 
   // ---- one step ----
 

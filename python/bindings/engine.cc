@@ -188,7 +188,7 @@ void bind_engine(nb::module_& module) {
       .def("load_state",
            [](Engine& self, const std::string& directory, const std::string& weights, std::int64_t step) {
              const nb::gil_scoped_release release;
-             self.load_state(directory, weights, step);
+             return std::string(name_of(self.load_state(directory, weights, step)));
            })
       .def("begin_step",
            [](Engine& self, const Ids& ids, std::vector<std::uint64_t> counts, bool training) {

@@ -5,6 +5,7 @@
 #include "module.h"
 #include "spillway/machine/measure.h"
 #include "spillway/machine/profile_json.h"
+#include "spillway/state/rule.h"
 #include "spillway/sys/process.h"
 
 namespace nb = nanobind;
@@ -23,12 +24,17 @@ void bind_machine(nb::module_& module) {
       "Highest resident bytes of this process since its start or the last reset_peak_resident().");
   module.def(
       "measure",
-      [](const std::vector<std::string>& directories, double seconds) {
+      [](const std::vector<std::string>& directories, double seconds, const std::string& compute_dtype,
+         const std::string& optimizer, const std::string& state_format) {
+        const spillway::state::UpdateRule rule{.type = spillway::state::parse_compute_type(compute_dtype),
+                                               .optimizer = spillway::state::parse_optimizer(optimizer),
+                                               .format = spillway::state::parse_format(state_format)};
         const nb::gil_scoped_release release;
         const std::vector<std::filesystem::path> paths(directories.begin(), directories.end());
-        return spillway::machine::to_json(spillway::machine::measure(paths, seconds));
+        return spillway::machine::to_json(spillway::machine::measure(paths, seconds, {form_of(rule), rule.optimizer}));
       },
-      nb::arg("directories"), nb::arg("seconds") = 0.4,
+      nb::arg("directories"), nb::arg("seconds") = 0.4, nb::arg("compute_dtype") = "bf16",
+      nb::arg("optimizer") = "adamw", nb::arg("state_format") = "exact",
       "This machine's profile as JSON; `directories`: where the storage paths' rates are measured.");
   module.def(
       "check_profile",

@@ -19,7 +19,8 @@ class Visit:
 class Engine:
     """One run's state on its tiers and the schedule that moves it.
 
-    `description` (JSON): {"compute_dtype": "bf16"|"fp32", "hidden_size": H, "micro_batches": most per step,
+    `description` (JSON): {"compute_dtype": "bf16"|"fp32", "optimizer": "adamw"|"adam"|"lion"|"sgd" (adamw),
+    "state_format": "exact"|"bf16"|"int8" (exact), "seed": of the run (0), "hidden_size": H, "micro_batches": most per step,
     "tokens": most per step, "tied_head": bool, "blocks": [{"name", "role": "embedding", "layer" or "head",
     "tensors": [{"name", "shape": [..], "decay": bool}]}]}. Blocks in order of execution: at most one embedding first,
     layers (final norm and the like are a last block of role layer), at most one head last; a tied head has no block.
@@ -78,8 +79,9 @@ class Engine:
     def save_weights(self, directory: str, max_shard: int) -> None: ...
     def save_state(self, directory: str, step: int) -> None:
         """A state that stands alone."""
-    def load_state(self, directory: str, weights: str, step: int) -> None:
-        """From the directory of save_state and the checkpoint's weights, after `step` updates."""
+    def load_state(self, directory: str, weights: str, step: int) -> str:
+        """From the directory of save_state and the checkpoint's weights, after `step` updates. Returns the state format
+        found there; moments of another one are converted."""
     def save_manifest(self, directory: str) -> None:
         """The state of the last step as directory/manifest.bin; its places on the paths are pinned."""
     def release_manifest(self, content: bytes) -> None:
@@ -130,9 +132,15 @@ def peak_resident() -> int: ...
 def reset_peak_resident() -> bool:
     """Starts peak_resident() anew from the present; False where the kernel refuses."""
 
-def measure(directories: list[str], seconds: float = 0.4) -> str:
+def measure(
+    directories: list[str],
+    seconds: float = 0.4,
+    compute_dtype: str = "bf16",
+    optimizer: str = "adamw",
+    state_format: str = "exact",
+) -> str:
     """This machine's profile as JSON; `directories` (or block devices, which are only read): where the storage paths'
-    rates are measured."""
+    rates are measured. The rest: what the rate of updates is of."""
 
 def check_profile(text: str, source: str) -> str:
     """A profile checked and completed; ValueError names the key."""

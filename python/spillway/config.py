@@ -16,7 +16,7 @@ import yaml
 
 from spillway.aliases import ALIASES, translate
 from spillway.errors import InputError
-from spillway.keys import ADAMW_NAMES, GROUPS, KEYS, Key
+from spillway.keys import GROUPS, KEYS, Key
 from spillway.values import StoragePath
 
 PATHS = ("output_dir", "model", "tokenizer", "chat_template_path", "dataset", "eval_dataset", "profile")
@@ -161,8 +161,6 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
         values["data_seed"] = values["seed"]
     if values["resume_from_checkpoint"] is False:
         values["resume_from_checkpoint"] = None
-    if values["optim"] in ADAMW_NAMES:
-        values["optim"] = "adamw"
     values["device"] = "cpu"
     return with_strategies(values)
 

@@ -43,6 +43,11 @@ class Start:
     fresh: bool = True  # with neither, the run may begin with the model's weights
     clear: bool = False  # a fresh start removes the run that is there
 
+    @property
+    def stands_alone(self) -> bool:
+        """Whether all that the run goes on from is in the directory `resume`."""
+        return self.resume is not None and not self.durable and not (self.resume / MANIFEST).is_file()
+
 
 def checkpoints(output_dir: Path) -> list[tuple[int, Path]]:
     """Complete checkpoints, oldest first."""

@@ -26,6 +26,7 @@ from spillway.values import (
     Kind,
     choice,
     number,
+    synonym,
     whole,
 )
 
@@ -55,7 +56,28 @@ NOT_NEGATIVE = number("a number, 0 or more", lambda value: value >= 0)
 BETA = number("a number from 0 up to, but not including, 1", lambda value: 0 <= value < 1)
 POSITIVE = number("a number above 0", lambda value: value > 0)
 STRATEGY = choice("no", "steps", "epoch")
-ADAMW_NAMES = ("adamw", "adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_torch_xla")
+OPTIMIZERS = {  # every name that is taken, and what it means; most are transformers'
+    "adamw": "adamw",
+    "adamw_torch": "adamw",
+    "adamw_torch_fused": "adamw",
+    "adamw_hf": "adamw",
+    "adamw_apex_fused": "adamw",
+    "adamw_torch_xla": "adamw",
+    "adam": "adam",
+    "lion": "lion",
+    "lion_32bit": "lion",
+    "sgd": "sgd",
+}
+EIGHT_BITS = "; moments of 8 bits are `state_format: int8` with `optim: {}`"
+WITHOUT = {  # names of transformers that people may well ask for, and why or where else
+    "adafactor": ", whose factored second moment is a sum over whole rows and columns: no range of elements can be "
+    "updated by itself,",
+    "adamw_8bit": EIGHT_BITS.format("adamw") + ":",
+    "adamw_bnb_8bit": EIGHT_BITS.format("adamw") + ":",
+    "paged_adamw_8bit": EIGHT_BITS.format("adamw") + ":",
+    "lion_8bit": EIGHT_BITS.format("lion") + ":",
+    "paged_lion_8bit": EIGHT_BITS.format("lion") + ":",
+}
 SCHEDULES = (
     "linear",
     "cosine",
@@ -156,11 +178,18 @@ GROUPS: dict[str, list[Key]] = {
             "warmup_steps", NOT_NEGATIVE, 0, "steps of warm-up; below 1 a share of all steps (old name: `warmup_ratio`)"
         ),
         Key("weight_decay", NOT_NEGATIVE, 0.0, "decoupled decay of the parameters that transformers' own rule decays"),
-        Key("adam_beta1", BETA, 0.9, "decay of the first moment"),
-        Key("adam_beta2", BETA, 0.999, "decay of the second moment"),
+        Key("adam_beta1", BETA, 0.9, "decay of the first moment; of `lion`, the weight of the momentum in the step"),
+        Key("adam_beta2", BETA, 0.999, "decay of the second moment; of `lion`, of the momentum"),
+        Key("momentum", BETA, 0.0, "of `sgd`: what the momentum keeps of itself from step to step"),
         Key("adam_epsilon", POSITIVE, 1e-8, "added to the root of the second moment"),
         Key("max_grad_norm", NOT_NEGATIVE, 1.0, "clip to this global norm; 0: no clipping"),
-        Key("optim", choice(*ADAMW_NAMES), "adamw", "`adamw`; transformers' names for AdamW mean the same"),
+        Key(
+            "optim",
+            synonym(OPTIMIZERS, WITHOUT),
+            "adamw",
+            "`adamw`, `adam`, `lion` or `sgd`; transformers' other names for them mean the same",
+            absent=lambda value: f"{value}{WITHOUT[value]} it" if value in WITHOUT else "",
+        ),
     ],
     "Precision": [
         Key(
@@ -173,8 +202,9 @@ GROUPS: dict[str, list[Key]] = {
             "state_format",
             choice("exact", "bf16", "int8"),
             "exact",
-            "format of the optimizer state; only `exact` in this release",
-            absent=values_besides("exact"),
+            "what weights and moments take together: `exact` 12 bytes per parameter, moments in fp32; `bf16` 8, rounded "
+            "stochastically; `int8` 6, codes with a scale for 256 elements. The master weight is exact in all of them. "
+            "A checkpoint that stands alone may be resumed from in another format: it is converted",
         ),
     ],
     "Places": [

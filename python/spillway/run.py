@@ -49,6 +49,7 @@ def train_config(config: Config, console: Console) -> dict[str, Any]:
     if start.durable and known.fixed:
         saved = saved or RunState(fixed=known.fixed)
     if saved:
+        state.converted(saved, config, start.stands_alone)
         state.check_keys(saved.fixed, config)
         config = state.same_durability(known.durability, config)
     with Interruption() as interruption:

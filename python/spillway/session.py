@@ -29,7 +29,7 @@ from spillway.hf.source import DTYPES, load_config, resolve_directory, save_conf
 from spillway.hf.stream import Stream
 from spillway.openings import STATE, on_paths, read_counts, tries_of, write_counts
 from spillway.protocol import Keeping, Opening, Recovery, StepResult
-from spillway.settings import engine_settings
+from spillway.settings import engine_settings, update_rule
 
 if TYPE_CHECKING:
     from spillway.config import Config
@@ -63,7 +63,8 @@ class Session:
         engine_type = engine_type or calls.native_engine()
         with loss_kernels(engine_type, config.compute_dtype) as kernels:
             self._rehearsed = rehearse(self._skeleton, config.compute_dtype, shape, packing, self._unneeded, kernels)
-        self.description = describe(self._skeleton, work_size(shape), config.compute_dtype)
+        model = describe(self._skeleton, work_size(shape), config.compute_dtype)
+        self.description = model | update_rule(config) | {"seed": config.seed}
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
         self._settings = engine_settings(config, self._rehearsed, self._keeping)
         with translated():
@@ -239,7 +240,11 @@ class Session:
         state = checkpoint / STATE
         self._set_counts(read_counts(state))
         self._written_before = wear.read(state)
-        self._engine.load_state(str(state), str(checkpoint), self._steps)
+        found = self._engine.load_state(str(state), str(checkpoint), self._steps)
+        if found != self._config.state_format:
+            self._news.append(
+                f"the optimizer state of {checkpoint} was {found} and is converted to {self._config.state_format}"
+            )
         if self._durable:
             self._engine.set_step(self._calls)
 
@@ -262,7 +267,7 @@ class Session:
         config = self._config
         return {
             "learning_rate": learning_rate,
-            "beta1": config.adam_beta1,
+            "beta1": config.momentum if config.optim == "sgd" else config.adam_beta1,
             "beta2": config.adam_beta2,
             "epsilon": config.adam_epsilon,
             "weight_decay": config.weight_decay,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,7 +33,7 @@ def engine_settings(config: Config, rehearsed: Rehearsed, keeping: Keeping) -> d
         "dram_budget": config.dram_budget or default_budget(),
         "process_bytes": rehearsed.process_bytes,
         "work_bytes": rehearsed.work_bytes,
-        "profile": profile(config.profile, [path.place for path in config.paths]),
+        "profile": profile(config.profile, [path.place for path in config.paths], update_rule(config)),
         "seconds": rehearsed.seconds,
         "overwrite": config.overwrite,
         "erase": config.erase,
@@ -144,13 +145,19 @@ def device_bytes(device: str) -> int:
         raise InputError(f"storage_device: {device}: {error.strerror}") from error
 
 
-def profile(path: str | None, places: Sequence[str] = ()) -> dict[str, Any]:
-    """Rates of the machine: from a file, or measured now, with those of the storage paths (see machine/measure.h)."""
+def update_rule(config: Config) -> dict[str, str]:
+    """What an update is of, as the engine names it."""
+    return {"compute_dtype": config.compute_dtype, "optimizer": config.optim, "state_format": config.state_format}
+
+
+def profile(path: str | None, places: Sequence[str] = (), rule: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """Rates of the machine: from a file, or measured now, with those of the storage paths and of such an update (see
+    machine/measure.h)."""
     from spillway import _engine
 
     try:
         if path is None:
-            text = _engine.measure(list(places), MEASURE_SECONDS)
+            text = _engine.measure(list(places), MEASURE_SECONDS, **rule)
         else:
             text = _engine.check_profile(Path(path).read_text(encoding="utf-8"), path)
     except (OSError, UnicodeDecodeError) as error:

@@ -93,6 +93,18 @@ def model_config(config: Config) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
+def converted(saved: RunState, config: Config, alone: bool) -> None:
+    """A state that stands `alone` is read in any format; from then on the run has the new one."""
+    if alone:
+        saved.fixed["state_format"] = config.state_format
+    elif (before := saved.fixed["state_format"]) != config.state_format:
+        raise InputError(
+            f"state_format: the run was started with {before}, and its state lies on the storage paths; a resume cannot "
+            f"change it to {config.state_format}. `spillway export` writes a checkpoint that a new run can go on from "
+            "in any format"
+        )
+
+
 def check_keys(saved: dict[str, Any], config: Config) -> None:
     """Raises InputError naming the first key that is not as it was. A model or file that only moved is the same."""
     now = fixed_keys(config)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,6 +179,20 @@ def choice(*names: str) -> Kind:
         return text
 
     return Kind("one of " + ", ".join(names), parse)
+
+
+def synonym(meanings: Mapping[str, str], others: Collection[str]) -> Kind:
+    """One of several names, as what it means; `others` pass as they are, to be refused with their reason."""
+
+    def parse(value: Any) -> str:
+        text = parse_text(value).strip()
+        if text in others:
+            return text
+        if text not in meanings:
+            raise ValueError
+        return meanings[text]
+
+    return Kind("one of " + ", ".join(meanings), parse)
 
 
 ANY = Kind("a value", lambda value: value)

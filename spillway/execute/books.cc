@@ -40,17 +40,17 @@ GradientIds::GradientIds(const plan::Description& description, const state::Layo
 
 storage::JournalSpec journal_spec(const plan::Description& description, const state::Layout& layout,
                                   plan::Durability durability, const std::string& run, std::size_t paths) {
-  const auto bytes = state::field_bytes(description.type);
+  const auto rule = description.rule();
   storage::JournalSpec out;
   out.run = run;
   out.paths = static_cast<std::uint32_t>(paths);
   out.durability = durability == plan::Durability::step ? storage::Durability::step : storage::Durability::checkpoint;
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
-    const auto elements = layout.chunks()[c].elements;
-    out.chunks.push_back({.pieces = pieces_of(elements * bytes.weight) + pieces_of(elements * bytes.state),
+    const auto& chunk = layout.chunks()[c];
+    out.chunks.push_back({.pieces = pieces_of(weight_bytes(rule, chunk)) + pieces_of(state_bytes(rule, chunk)),
                           .period = plan::kImagePeriod});
     if (!plan::has_dense_grad(description, layout, c)) continue;
-    out.gradients.push_back({.pieces = pieces_of(elements * bytes.grad), .first_chunk = c, .chunks = 1});
+    out.gradients.push_back({.pieces = pieces_of(grad_bytes(rule, chunk)), .first_chunk = c, .chunks = 1});
   }
   const auto* table = table_of(layout);
   if (table == nullptr) return out;

@@ -6,41 +6,6 @@
 #include "spillway/plan/schedule.h"
 
 namespace spillway::execute {
-namespace {
-
-/// An array of a part, and the elements of it that are meant.
-struct Stretch {
-  const char* name = "";
-  std::uint64_t first = 0, last = 0;
-};
-
-std::vector<Stretch> stretches(state::ComputeType type, std::uint64_t elements, std::uint32_t part, Bytes first,
-                               Bytes last) {
-  struct Array {
-    const char* name;
-    Bytes element;
-  };
-  std::vector<Array> arrays;
-  const bool bf16 = type == state::ComputeType::bf16;
-  if (part == kWeightPart) {
-    arrays = {{"weight", Bytes{bf16 ? 2U : 4U}}};
-  } else {
-    if (bf16) arrays.push_back({"residual", 2});
-    arrays.push_back({"exp_avg", 4});
-    arrays.push_back({"exp_avg_sq", 4});
-  }
-  std::vector<Stretch> out;
-  Bytes at = 0;
-  for (const auto& array : arrays) {
-    const auto begin = std::max(first, at), end = std::min(last, at + elements * array.element);
-    if (begin < end) out.push_back({array.name, (begin - at) / array.element, ceil_div(end - at, array.element)});
-    at += elements * array.element;
-  }
-  return out;
-}
-
-}  // namespace
-
 ObjectNames::ObjectNames(const plan::Description& description, const state::Layout& layout)
     : description_(description), layout_(layout) {
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
@@ -69,11 +34,28 @@ std::string ObjectNames::of(storage::ObjectKind kind, std::uint32_t object, std:
 }
 
 std::string ObjectNames::fields(std::size_t chunk, std::uint32_t part, Bytes first, Bytes last) const {
+  const auto& it = layout_.chunks()[chunk];
   std::string out;
-  for (const auto& it : stretches(description_.type, layout_.chunks()[chunk].elements, part, first, last)) {
-    out += text(out.empty() ? "" : ", ", it.name, " of ", tensors(chunk, it.first, it.last));
+  for (const auto& array :
+       part == kWeightPart ? weight_arrays(description_.rule(), it) : state_arrays(description_.rule(), it)) {
+    const auto begin = std::max(first, array.first), end = std::min(last, array.first + array.bytes);
+    if (begin >= end) continue;
+    const auto entry = (begin - array.first) / array.item, beyond = ceil_div(end - array.first, array.item);
+    out += text(out.empty() ? "" : ", ", array.name, " of ",
+                array.covers == 0 ? small_tensors(chunk, entry, beyond)
+                                  : tensors(chunk, entry * array.covers, beyond * array.covers));
   }
-  return out;
+  return out.empty() ? text("padding of ", layout_.blocks()[it.block].name) : out;
+}
+
+std::string ObjectNames::small_tensors(std::size_t chunk, std::uint64_t first, std::uint64_t last) const {
+  std::string begin, end;
+  for (const auto& span : layout_.spans(chunk)) {
+    if (!span.is_small() || span.small >= last || span.small + span.elements <= first) continue;
+    end = layout_.tensors()[span.tensor].spec.name;
+    if (begin.empty()) begin = end;
+  }
+  return begin == end ? begin : text(begin, " to ", end);
 }
 
 std::string ObjectNames::tensors(std::size_t chunk, std::uint64_t first, std::uint64_t last) const {

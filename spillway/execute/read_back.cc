@@ -66,14 +66,12 @@ ReadBack::ReadBack(const RunPlan& plan, VolumeSettings volumes, unsigned threads
   } else {
     replay_.emplace(parts, recovered_);
   }
-  const auto bytes = state::field_bytes(plan_.description.type);
-  const auto chunk = plan_.layout.largest_chunk();
-  const auto scratch = round_up(state::scratch_bytes(plan_.layout, plan_.description.type), 4096);
-  arena_ = memory::Arena(scratch + chunk * (bytes.weight + bytes.state) + round_up(replay_->scratch(), 4096));
+  const auto rule = plan_.description.rule();
+  const auto scratch = round_up(largest_chunk_bytes(rule, plan_.layout), 4096);
+  arena_ = memory::Arena(2 * scratch + round_up(replay_->scratch(), 4096));
   stream_ = arena_.span().first(scratch);
-  weight_ = arena_.span().subspan(scratch, chunk * bytes.weight);
-  state_ = arena_.span().subspan(scratch + weight_.size(), chunk * bytes.state);
-  replay_memory_ = arena_.span().subspan(scratch + weight_.size() + state_.size());
+  chunk_ = arena_.span().subspan(scratch, scratch);
+  replay_memory_ = arena_.span().subspan(2 * scratch);
   describe();
 }
 
@@ -97,13 +95,13 @@ void ReadBack::describe() {
 }
 
 state::ChunkStream ReadBack::stream() {
-  return {plan_.layout, plan_.description.type, *this, stream_};
+  return {plan_.layout, plan_.description.rule(), *this, stream_};
 }
 
 void ReadBack::load(std::size_t chunk, std::byte* weight, std::byte* state) {
   if (replay_->missing(chunk) == 0) return replay_->load(chunk, weight, state, {});
-  replay_->load(chunk, weight != nullptr ? weight : weight_.data(), state != nullptr ? state : state_.data(),
-                replay_memory_);
+  auto* own = chunk_.data() + weight_bytes(plan_.description.rule(), plan_.layout.chunks()[chunk]);
+  replay_->load(chunk, weight != nullptr ? weight : chunk_.data(), state != nullptr ? state : own, replay_memory_);
 }
 
 void ReadBack::store(std::size_t, const std::byte*, const std::byte*) {

@@ -41,7 +41,7 @@ class ReadBack : public state::ChunkStore {
   std::unique_ptr<Team> team_;
   std::optional<Replay> replay_;
   memory::Arena arena_;
-  std::span<std::byte> stream_, weight_, state_, replay_memory_;  ///< in the arena
+  std::span<std::byte> stream_, chunk_, replay_memory_;  ///< in the arena
 };
 
 /// What `verify` tells.

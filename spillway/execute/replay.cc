@@ -29,14 +29,16 @@ storage::UpdateFields fields_of(const kernels::UpdateStep& step) {
           .updates = step.step};
 }
 
-kernels::UpdateStep step_of(const storage::UpdateFields& fields) {
-  return {.learning_rate = fields.learning_rate,
+kernels::UpdateStep step_of(const plan::Description& description, const storage::UpdateFields& fields) {
+  return {.optimizer = description.optimizer,
+          .learning_rate = fields.learning_rate,
           .beta1 = fields.beta1,
           .beta2 = fields.beta2,
           .epsilon = fields.epsilon,
           .weight_decay = fields.weight_decay,
           .gradient_scale = fields.gradient_scale,
-          .step = fields.updates};
+          .step = fields.updates,
+          .seed = description.seed};
 }
 
 Replay::Replay(const Parts& parts, const storage::Recovered& recovered)
@@ -116,9 +118,9 @@ void Replay::update(std::size_t chunk, const storage::Commit& commit, std::byte*
     const auto rows = read_rows(commit, scratch.subspan(bytes));
     patch_rows(*table_, parts_.description.type, it, grad, rows);
   }
-  const auto step = step_of(commit.fields);
+  const auto step = step_of(parts_.description, commit.fields);
   parts_.team.run(update_tiles(it), [&](std::size_t tile) {
-    update_tile(parts_.layout, parts_.description.type, chunk, {weight, state, grad}, step, tile);
+    update_tile(parts_.layout, parts_.description.rule(), chunk, {weight, state, grad}, step, tile);
   });
 }
 

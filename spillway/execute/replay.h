@@ -24,7 +24,7 @@ namespace spillway::execute {
 
 /// What an update applies, as a commit keeps it, and back.
 [[nodiscard]] storage::UpdateFields fields_of(const kernels::UpdateStep& step);
-[[nodiscard]] kernels::UpdateStep step_of(const storage::UpdateFields& fields);
+[[nodiscard]] kernels::UpdateStep step_of(const plan::Description& description, const storage::UpdateFields& fields);
 
 class Replay {
  public:

@@ -162,9 +162,9 @@ void Run::make_lanes(unsigned threads) {
     rows->place(reinterpret_cast<float*>(memory + schedule.buffers[schedule.row_sums].offset),
                 memory + schedule.buffers[schedule.rows].offset);
   }
-  updater = std::make_unique<Updater>(schedule, layout, type, memory, rows.get());
+  updater = std::make_unique<Updater>(schedule, layout, plan_.description.rule(), memory, rows.get());
   gradients = std::make_unique<Gradients>(schedule, layout, type, memory, rows.get(), *team);
-  tiers = std::make_unique<Tiers>(plan_.plan, layout, type, memory, store.get());
+  tiers = std::make_unique<Tiers>(plan_.plan, layout, plan_.description.rule(), memory, store.get());
   tensors = std::make_unique<Tensors>(plan_.description, layout, *tiers, scratch(), found_.found);
   executor = std::make_unique<Executor>(schedule, memory, store.get(), *updater);
 }
@@ -177,9 +177,8 @@ Replay::Parts Run::replay_parts() {
 }
 
 void Run::restore(Replay& replay) {
-  const auto chunk_bytes = state::field_bytes(plan_.description.type);
   const auto needed =
-      plan_.layout.largest_chunk() * (chunk_bytes.weight + chunk_bytes.state) + round_up(replay.scratch(), 4096);
+      largest_chunk_bytes(plan_.description.rule(), plan_.layout) + round_up(replay.scratch(), Bytes{4096});
   // Steps of more tokens than now have larger gradients of rows.
   memory::Arena larger(needed > scratch().size() ? needed : 0);
   const auto memory = larger.size() > 0 ? larger.span() : scratch();
@@ -200,10 +199,10 @@ void Run::restore_chunk(Replay& replay, std::size_t chunk, std::span<std::byte> 
   }
   ++found_.replayed;
   found_.steps = std::max(found_.steps, missing);
-  const auto bytes = state::field_bytes(plan_.description.type);
-  const auto elements = plan_.layout.chunks()[chunk].elements;
-  const auto weights = memory.first(elements * bytes.weight);
-  const auto states = memory.subspan(weights.size(), elements * bytes.state);
+  const auto rule = plan_.description.rule();
+  const auto& it = plan_.layout.chunks()[chunk];
+  const auto weights = memory.first(weight_bytes(rule, it));
+  const auto states = memory.subspan(weights.size(), state_bytes(rule, it));
   replay.load(chunk, weights.data(), states.data(), memory.subspan(weights.size() + states.size()));
   write(Field::weight, chunk, weights.data(), found_.applied);
   write(Field::state, chunk, states.data(), found_.applied);
@@ -213,13 +212,13 @@ void Run::restore_chunk(Replay& replay, std::size_t chunk, std::span<std::byte> 
 }
 
 void Run::write(Field field, std::size_t chunk, const std::byte* memory, std::uint64_t version) {
-  const auto bytes = state::field_bytes(plan_.description.type);
-  const auto elements = plan_.layout.chunks()[chunk].elements;
+  const auto rule = plan_.description.rule();
+  const auto& it = plan_.layout.chunks()[chunk];
   store->run({.direction = storage::Direction::write,
               .field = field,
               .subject = chunk,
               .memory = const_cast<std::byte*>(memory),  // a write only reads it
-              .bytes = elements * (field == Field::weight ? bytes.weight : bytes.state),
+              .bytes = field == Field::weight ? weight_bytes(rule, it) : state_bytes(rule, it),
               .version = version});
 }
 

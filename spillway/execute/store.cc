@@ -29,17 +29,17 @@ std::string name_of(const state::Layout& layout, Field field, std::size_t chunk)
 Store::Store(const plan::Plan& plan, const plan::Description& description, const state::Layout& layout,
              storage::Pool& pool, Books* books)
     : pool_(pool), books_(books), gradients_(description, layout) {
-  const auto bytes = state::field_bytes(description.type);
+  const auto rule = description.rule();
   const bool durable = books != nullptr, redo = durable && books->keeps_gradients();
   for (auto& field : objects_) field.resize(layout.chunks().size());
   images_.resize(layout.chunks().size());
   for (std::size_t c = 0; c < layout.chunks().size(); ++c) {
-    const auto elements = layout.chunks()[c].elements;
+    const auto& chunk = layout.chunks()[c];
     const auto add_field = [&](Field field, Bytes size) { add(field, c, size, name_of(layout, field, c)); };
-    if (durable || !plan.residency.weight[c]) add_field(Field::weight, elements * bytes.weight);
-    if (durable || !plan.residency.state[c]) add_field(Field::state, elements * bytes.state);
+    if (durable || !plan.residency.weight[c]) add_field(Field::weight, weight_bytes(rule, chunk));
+    if (durable || !plan.residency.state[c]) add_field(Field::state, state_bytes(rule, chunk));
     if ((redo || !plan.residency.grad[c]) && plan::has_dense_grad(description, layout, static_cast<plan::Index>(c))) {
-      add_field(Field::grad, elements * bytes.grad);
+      add_field(Field::grad, grad_bytes(rule, chunk));
     }
   }
   for (const auto& task : plan.schedule.tasks) {
@@ -48,7 +48,8 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
   }
   const auto& borders = plan.residency.activation;
   objects_[static_cast<std::size_t>(Field::activation)].resize(borders.size());
-  const auto border = round_up(description.tokens * description.hidden * bytes.grad, storage::kTransferAlignment);
+  const auto border = round_up(description.tokens * description.hidden * state::field_bytes(rule.type).weight,
+                               storage::kTransferAlignment);
   for (std::size_t i = 0; i < borders.size(); ++i) {
     if (!borders[i] && border > 0) add(Field::activation, i, border, text("input of layer ", i));
   }

@@ -44,26 +44,25 @@ Tensors::Tensors(const plan::Description& description, const state::Layout& layo
       edited_(layout.chunks().size()) {}
 
 Tensors::Memory Tensors::memory(std::size_t chunk) const {
-  const auto weights = layout_.chunks()[chunk].elements * state::field_bytes(description_.type).weight;
-  return {scratch_.data(), scratch_.data() + weights};
+  return {scratch_.data(), scratch_.data() + weight_bytes(description_.rule(), layout_.chunks()[chunk])};
 }
 
 /// The chunk in scratch memory; it stays until another one is wanted.
 state::ChunkFields Tensors::edit(std::size_t chunk) {
   const auto at = memory(chunk);
-  const auto elements = layout_.chunks()[chunk].elements;
+  const auto& it = layout_.chunks()[chunk];
   if (edited_ != chunk) {
     put_back();
     if (filled_[chunk]) {
       tiers_.load(chunk, at.weight, at.state);
     } else {
-      const auto bytes = state::field_bytes(description_.type);
-      std::memset(at.weight, 0, elements * (bytes.weight + bytes.state));
+      const auto rule = description_.rule();
+      std::memset(at.weight, 0, weight_bytes(rule, it) + state_bytes(rule, it));
     }
     edited_ = chunk;
     changed_ = !filled_[chunk];
   }
-  return state::chunk_fields(description_.type, elements, at.weight, at.state);
+  return state::chunk_fields(description_.type, it.elements, at.weight, at.state);
 }
 
 void Tensors::put_back() {
@@ -101,7 +100,7 @@ void Tensors::fetch(std::size_t tensor, std::uint64_t first, std::span<float> va
 // ---- whole states; they use the scratch memory themselves
 
 state::ChunkStream Tensors::stream() {
-  return {layout_, description_.type, *this, scratch_};
+  return {layout_, description_.rule(), *this, scratch_};
 }
 
 void Tensors::load(std::size_t chunk, std::byte* weight, std::byte* state) {
@@ -129,10 +128,11 @@ void Tensors::save_state(const std::filesystem::path& directory) {
   state::save_state(stream(), directory);
 }
 
-void Tensors::load_state(const std::filesystem::path& directory, const std::filesystem::path& weights) {
+state::StateFormat Tensors::load_state(const std::filesystem::path& directory, const std::filesystem::path& weights) {
   edited_ = filled_.size();
-  state::load_state(stream(), directory, weights);
+  const auto found = state::load_state(stream(), directory, weights);
   filled_.assign(filled_.size(), true);
+  return found;
 }
 
 }  // namespace spillway::execute

@@ -34,7 +34,7 @@ class Tensors : private state::ChunkStore {
   void load_weights(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& names);
   void save_weights(const std::filesystem::path& directory, Bytes max_shard);
   void save_state(const std::filesystem::path& directory);
-  void load_state(const std::filesystem::path& directory, const std::filesystem::path& weights);
+  state::StateFormat load_state(const std::filesystem::path& directory, const std::filesystem::path& weights);
 
  private:
   struct Memory {

@@ -4,9 +4,9 @@
 
 namespace spillway::execute {
 
-Tiers::Tiers(const plan::Plan& plan, const state::Layout& layout, state::ComputeType type, std::byte* arena,
+Tiers::Tiers(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule, std::byte* arena,
              Store* store)
-    : plan_(plan), layout_(layout), bytes_(state::field_bytes(type)), arena_(arena), store_(store) {}
+    : plan_(plan), layout_(layout), rule_(rule), arena_(arena), store_(store) {}
 
 std::byte* Tiers::resident_weight(std::size_t chunk) const {
   if (!plan_.residency.weight[chunk]) return nullptr;
@@ -21,7 +21,7 @@ std::byte* Tiers::resident_state(std::size_t chunk) const {
 }
 
 void Tiers::load(std::size_t chunk, std::byte* weight, std::byte* state) {
-  const auto elements = layout_.chunks()[chunk].elements;
+  const auto& it = layout_.chunks()[chunk];
   const auto get = [&](Field field, std::byte* to, const std::byte* resident, Bytes bytes) {
     if (to == nullptr) return;
     if (resident != nullptr) {
@@ -31,12 +31,12 @@ void Tiers::load(std::size_t chunk, std::byte* weight, std::byte* state) {
           {.direction = storage::Direction::read, .field = field, .subject = chunk, .memory = to, .bytes = bytes});
     }
   };
-  get(Field::weight, weight, resident_weight(chunk), elements * bytes_.weight);
-  get(Field::state, state, resident_state(chunk), elements * bytes_.state);
+  get(Field::weight, weight, resident_weight(chunk), weight_bytes(rule_, it));
+  get(Field::state, state, resident_state(chunk), state_bytes(rule_, it));
 }
 
 void Tiers::store(std::size_t chunk, const std::byte* weight, const std::byte* state) {
-  const auto elements = layout_.chunks()[chunk].elements;
+  const auto& it = layout_.chunks()[chunk];
   const auto put = [&](Field field, const std::byte* from, std::byte* resident, Bytes bytes) {
     if (from == nullptr) return;
     if (resident != nullptr) {
@@ -47,8 +47,8 @@ void Tiers::store(std::size_t chunk, const std::byte* weight, const std::byte* s
           {.direction = storage::Direction::write, .field = field, .subject = chunk, .memory = memory, .bytes = bytes});
     }
   };
-  put(Field::weight, weight, resident_weight(chunk), elements * bytes_.weight);
-  put(Field::state, state, resident_state(chunk), elements * bytes_.state);
+  put(Field::weight, weight, resident_weight(chunk), weight_bytes(rule_, it));
+  put(Field::state, state, resident_state(chunk), state_bytes(rule_, it));
 }
 
 }  // namespace spillway::execute

@@ -15,7 +15,8 @@ namespace spillway::execute {
 class Tiers {
  public:
   /// `store` may be null when everything is resident.
-  Tiers(const plan::Plan& plan, const state::Layout& layout, state::ComputeType type, std::byte* arena, Store* store);
+  Tiers(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule, std::byte* arena,
+        Store* store);
 
   /// Copies a chunk's weight and state out of or into its tiers; a null pointer leaves that group alone. Pointers are
   /// aligned to 4096 and hold chunk.elements elements.
@@ -29,7 +30,7 @@ class Tiers {
  private:
   const plan::Plan& plan_;
   const state::Layout& layout_;
-  const state::FieldBytes bytes_;
+  const state::UpdateRule rule_;
   std::byte* const arena_;
   Store* const store_;
 };

@@ -1,4 +1,4 @@
-// The update of one chunk: AdamW over its tensors, wherever the schedule put their fields.
+// The update of one chunk: the optimizer over its tensors, wherever the schedule put their fields.
 #pragma once
 
 #include "spillway/execute/executor.h"
@@ -6,27 +6,21 @@
 #include "spillway/kernels/update.h"
 #include "spillway/plan/schedule.h"
 #include "spillway/state/layout.h"
+#include "spillway/state/rule.h"
 
 namespace spillway::execute {
-
-/// The fields of a chunk in memory, from its first element on.
-struct FieldPointers {
-  std::byte* weight = nullptr;
-  std::byte* state = nullptr;
-  std::byte* grad = nullptr;
-};
 
 /// Elements of a tile; a tile is what one thread does at a time.
 inline constexpr std::uint64_t kUpdateTile = 64 * 1024;
 [[nodiscard]] std::size_t update_tiles(const state::Chunk& chunk) noexcept;
 /// Applies `step` to one tile; tensors that do not decay ignore its `weight_decay`.
-void update_tile(const state::Layout& layout, state::ComputeType type, std::size_t chunk, const FieldPointers& fields,
-                 const kernels::UpdateStep& step, std::size_t tile);
+void update_tile(const state::Layout& layout, const state::UpdateRule& rule, std::size_t chunk,
+                 const state::GroupPointers& groups, const kernels::UpdateStep& step, std::size_t tile);
 
 class Updater : public UpdateWork {
  public:
   /// `rows` may be null (no embedding). All references must outlive it.
-  Updater(const plan::Schedule& schedule, const state::Layout& layout, state::ComputeType type, std::byte* arena,
+  Updater(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule, std::byte* arena,
           const EmbeddingRows* rows);
 
   /// What the pending updates apply; set while no update runs.
@@ -37,12 +31,13 @@ class Updater : public UpdateWork {
   void run(plan::Index chunk, std::size_t tile) override;
 
  private:
-  [[nodiscard]] FieldPointers fields(plan::Index chunk) const;
+  [[nodiscard]] state::GroupPointers groups(plan::Index chunk) const;
+  [[nodiscard]] std::byte* grad(plan::Index chunk) const;
   [[nodiscard]] std::byte* at(plan::Index buffer) const;
 
   const plan::Schedule& schedule_;
   const state::Layout& layout_;
-  const state::ComputeType type_;
+  const state::UpdateRule rule_;
   std::byte* const arena_;
   const EmbeddingRows* const rows_;
   kernels::UpdateStep step_;

@@ -60,8 +60,12 @@ std::filesystem::path VolumePlace::file() const {
 }
 
 std::uint64_t fingerprint(const plan::Description& description, const state::Layout& layout) {
-  std::string words = text(description.type == state::ComputeType::bf16 ? "bf16" : "fp32", ' ', description.tied_head,
-                           ' ', description.chunk_elements, '\n');
+  std::string words =
+      text(state::name_of(description.type), ' ', description.tied_head, ' ', description.chunk_elements, '\n');
+  if (description.rule() != state::UpdateRule{.type = description.type}) {  // which older volumes do not name
+    words += text(state::name_of(description.optimizer), ' ', state::name_of(description.format), ' ', description.seed,
+                  '\n');
+  }
   for (const auto& tensor : layout.tensors()) {
     words += text(tensor.block, ' ', tensor.spec.name);
     for (const auto dimension : tensor.spec.shape) words += text(' ', dimension);

@@ -3,17 +3,15 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "spillway/base/error.h"
-#include "spillway/kernels/update.h"
 
 namespace spillway::machine {
 namespace {
 
 constexpr std::size_t kMostStreams = 4;
 constexpr Bytes kTransfer = 8 * MiB;
-/// An `exact` element with its gradient: weight, residual and gradient of 2 bytes, two moments of 4.
-constexpr Bytes kElementBytes = 14;
 
 void require_memory(std::span<std::byte> memory) {
   if (memory.size() >= kCalibrationMemory) return;
@@ -21,41 +19,62 @@ void require_memory(std::span<std::byte> memory) {
               text("a measurement needs ", human(kCalibrationMemory), " of memory, not ", human(memory.size())));
 }
 
-/// The fields of an update, laid out in one span.
-struct Fields {
-  Fields(std::byte* memory, std::size_t count)
-      : n(count),
-        exp_avg(reinterpret_cast<float*>(memory)),
-        exp_avg_sq(exp_avg + n),
-        weight(reinterpret_cast<std::uint16_t*>(exp_avg_sq + n)),
-        residual(weight + n),
-        grad(residual + n) {
-    std::fill_n(exp_avg, n, 1e-3F);
-    std::fill_n(exp_avg_sq, n, 1e-6F);
-    std::fill_n(weight, n, std::uint16_t{0x3F80});  // 1.0
-    std::fill_n(residual, n, std::uint16_t{0});
-    std::fill_n(grad, n, std::uint16_t{0x3A83});  // 0.001
-  }
-
-  void update() const {
-    kernels::UpdateStep step;
-    step.learning_rate = 1e-5;
-    kernels::update({},
-                    {.weight = reinterpret_cast<std::byte*>(weight),
-                     .rest = reinterpret_cast<std::byte*>(residual),
-                     .moments = {reinterpret_cast<std::byte*>(exp_avg), reinterpret_cast<std::byte*>(exp_avg_sq)},
-                     .grad = reinterpret_cast<const std::byte*>(grad),
-                     .n = n},
-                    step);
-  }
-
-  std::size_t n;
-  float* exp_avg;
-  float* exp_avg_sq;
-  std::uint16_t* weight;
-  std::uint16_t* residual;
-  std::uint16_t* grad;
+/// Bytes of an element and its gradient in each field, scales not counted.
+struct ElementBytes {
+  explicit ElementBytes(const UpdateKind& kind)
+      : weight(kind.form.weights == kernels::Weights::fp32 ? 4 : 2),
+        rest(kind.form.weights == kernels::Weights::split  ? 2
+             : kind.form.weights == kernels::Weights::fp16 ? 4
+                                                           : 0),
+        moment(kind.form.moments == kernels::Moments::fp32   ? 4
+               : kind.form.moments == kernels::Moments::bf16 ? 2
+                                                             : 1) {}
+  Bytes weight, rest, moment;
 };
+
+template <class T>
+void fill(std::byte* at, std::size_t n, T value) {
+  for (std::size_t i = 0; i < n; ++i) std::memcpy(at + i * sizeof value, &value, sizeof value);
+}
+
+/// Weights of 1, gradients of 0.001.
+void fill(kernels::Weights weights, const kernels::UpdateSpan& span, std::byte* grad) {
+  switch (weights) {
+    case kernels::Weights::split:
+      fill(span.weight, span.n, std::uint16_t{0x3F80});
+      return fill(grad, span.n, std::uint16_t{0x3A83});
+    case kernels::Weights::fp32:
+      fill(span.weight, span.n, 1.0F);
+      return fill(grad, span.n, 1e-3F);
+    case kernels::Weights::fp16:
+      fill(span.weight, span.n, std::uint16_t{0x3C00});
+      fill(span.rest, span.n, 1.0F);
+      return fill(grad, span.n, std::uint16_t{0x1419});
+  }
+}
+
+/// As many elements as `memory` holds, one field behind the other; moments zero.
+kernels::UpdateSpan lay_out(std::span<std::byte> memory, const UpdateKind& kind) {
+  const ElementBytes bytes(kind);
+  const auto moments = kernels::moment_count(kind.optimizer);
+  const auto block = kernels::kQuantBlock * (2 * bytes.weight + bytes.rest + moments * bytes.moment) + moments * 4;
+  kernels::UpdateSpan out{.n = memory.size() / block * kernels::kQuantBlock};
+  std::ranges::fill(memory, std::byte{0});
+  auto* at = memory.data();
+  const auto take = [&](Bytes size) { return std::exchange(at, at + size); };
+  for (std::size_t m = 0; m < moments; ++m) {
+    if (kind.form.moments == kernels::Moments::int8) {
+      out.scales[m] = reinterpret_cast<float*>(take(out.n / kernels::kQuantBlock * 4));
+    }
+  }
+  out.rest = bytes.rest > 0 ? take(out.n * bytes.rest) : nullptr;
+  for (std::size_t m = 0; m < moments; ++m) out.moments[m] = take(out.n * bytes.moment);
+  out.weight = take(out.n * bytes.weight);
+  auto* grad = take(out.n * bytes.weight);
+  out.grad = grad;
+  fill(kind.form.weights, out, grad);
+  return out;
+}
 
 }  // namespace
 
@@ -79,11 +98,11 @@ PathProfile calibrate_path(storage::Path& path, const std::string& name, std::sp
   return out;
 }
 
-double calibrate_update(std::span<std::byte> memory, double seconds) {
+double calibrate_update(std::span<std::byte> memory, double seconds, const UpdateKind& kind) {
   require_memory(memory);
-  constexpr Bytes kGranule = 64;  // keeps every field aligned as chunks are
-  const Fields fields(memory.data(), memory.size() / kElementBytes / kGranule * kGranule);
-  return calls_per_second([&] { fields.update(); }, seconds) * static_cast<double>(fields.n);
+  const auto span = lay_out(memory, kind);
+  const kernels::UpdateStep step{.optimizer = kind.optimizer, .learning_rate = 1e-5};
+  return calls_per_second([&] { kernels::update(kind.form, span, step); }, seconds) * static_cast<double>(span.n);
 }
 
 double calibrate_copy(std::span<std::byte> memory, double seconds) {

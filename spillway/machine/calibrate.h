@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "spillway/kernels/update.h"
 #include "spillway/machine/load.h"
 #include "spillway/machine/profile.h"
 #include "spillway/storage/path.h"
@@ -23,9 +24,15 @@ inline constexpr Bytes kCalibrationArea = 64 * MiB;
 [[nodiscard]] PathProfile calibrate_path(storage::Path& path, const std::string& name, std::span<std::byte> memory,
                                          Load::Area area, double seconds = 0.5);
 
-/// Elements per second of the fused `exact` AdamW update on the calling thread, over all of `memory`: choose it larger
-/// than the processor's caches.
-[[nodiscard]] double calibrate_update(std::span<std::byte> memory, double seconds = 0.5);
+/// What an update is measured for.
+struct UpdateKind {
+  kernels::UpdateForm form;
+  kernels::Optimizer optimizer = kernels::Optimizer::adamw;
+};
+
+/// Elements per second of the update on the calling thread, over all of `memory`: choose it larger than the processor's
+/// caches.
+[[nodiscard]] double calibrate_update(std::span<std::byte> memory, double seconds = 0.5, const UpdateKind& kind = {});
 
 /// Bytes per second copied from one half of `memory` to the other on the calling thread.
 [[nodiscard]] double calibrate_copy(std::span<std::byte> memory, double seconds = 0.5);

@@ -88,11 +88,11 @@ std::vector<Drive> drives_of(std::span<const std::filesystem::path> places) {
 
 }  // namespace
 
-Profile measure(std::span<const std::filesystem::path> places, double seconds) {
+Profile measure(std::span<const std::filesystem::path> places, double seconds, const UpdateKind& kind) {
   auto out = facts();
   {
     const memory::Arena memory(kUpdateMemory);
-    out.update_elements_per_second = calibrate_update(memory.span(), seconds);
+    out.update_elements_per_second = calibrate_update(memory.span(), seconds, kind);
   }
   out.paths.resize(places.size());
   for (const Drive& drive : drives_of(places)) {

@@ -24,7 +24,7 @@ struct Profile {
   Bytes dram_total = 0;                   ///< of the machine, or of the control group where that is less
   Bytes dram_available = 0;               ///< what could be taken when it was measured
   std::vector<PathProfile> paths;         ///< names differ
-  double update_elements_per_second = 0;  ///< fused `exact` AdamW update on one thread; 0 = unknown
+  double update_elements_per_second = 0;  ///< update on one thread, of the kind that was asked for; 0 = unknown
   double copy_bytes_per_second = 0;       ///< bytes copied from DRAM to DRAM on one thread; 0 = unknown
   double compute_flops_per_second = 0;    ///< of the compute device; 0 = unknown
 

@@ -8,18 +8,25 @@
 
 #include "spillway/base/bytes.h"
 #include "spillway/state/layout.h"
+#include "spillway/state/rule.h"
 
 namespace spillway::plan {
 
 /// The model and the largest step it will be asked for.
 struct Description {
   state::ComputeType type = state::ComputeType::bf16;
+  kernels::Optimizer optimizer = kernels::Optimizer::adamw;
+  state::StateFormat format = state::StateFormat::exact;
+  std::uint64_t seed = 0;                ///< of the run: what random numbers of updates are drawn from
   std::vector<state::BlockSpec> blocks;  ///< in order of execution: [embedding] layers... [head]
   bool tied_head = false;                ///< the embedding's table is the head's matrix, too
   std::uint64_t hidden = 0;              ///< elements of a border activation per token; 0 = no border activations
   std::uint64_t tokens = 0;              ///< most tokens of a step, padding included
   std::uint64_t micro_batches = 1;       ///< most micro-batches of a step
   std::uint64_t chunk_elements = state::kDefaultChunkElements;
+
+  [[nodiscard]] constexpr state::UpdateRule rule() const noexcept { return {type, optimizer, format}; }
+  [[nodiscard]] state::Layout layout() const { return state::Layout(blocks, chunk_elements, rule().alignment()); }
 };
 
 /// Share of each field group that stays in DRAM, 0 to 1; empty = the planner decides.

@@ -73,11 +73,10 @@ double rate(const json& object, const char* key, double fallback) {
 Description parse_description(const std::string& input) {
   const auto object = parse(input, "the model description");
   Description out;
-  const auto type = get<std::string>(object, "compute_dtype");
-  if (type != "bf16" && type != "fp32") {
-    throw Error(ErrorCode::bad_input, text("compute_dtype is ", type, "; known: bf16, fp32"));
-  }
-  out.type = type == "bf16" ? state::ComputeType::bf16 : state::ComputeType::fp32;
+  out.type = state::parse_compute_type(get<std::string>(object, "compute_dtype"));
+  out.optimizer = state::parse_optimizer(get<std::string>(object, "optimizer", "adamw"));
+  out.format = state::parse_format(get<std::string>(object, "state_format", "exact"));
+  out.seed = get<std::uint64_t>(object, "seed", 0);
   for (const auto& block : get<json>(object, "blocks")) out.blocks.push_back(parse_block(block));
   out.tied_head = get<bool>(object, "tied_head", false);
   out.hidden = count(object, "hidden_size");

@@ -38,6 +38,7 @@ class Planner {
         rates_(rates),
         durability_(durability),
         redo_{.gradients = durability == Durability::step, .period = kImagePeriod},
+        rule_(description.rule()),
         bytes_(field_bytes(description.type)) {}
 
   Plan make() {
@@ -98,8 +99,7 @@ class Planner {
   }
 
   void list_borders() {
-    const auto bytes =
-        description_.tokens * description_.hidden * (description_.type == state::ComputeType::bf16 ? 2 : 4);
+    const auto bytes = description_.tokens * description_.hidden * bytes_.weight;
     for (Index i = 0; i < borders(); ++i) units_.push_back({Group::activation, i, 1, bytes});
   }
 
@@ -109,19 +109,25 @@ class Planner {
   }
 
   void list_fields(Group group) {
-    const auto field = group == Group::weight ? bytes_.weight : group == Group::grad ? bytes_.grad : bytes_.state;
     for (const auto& block : layout_.blocks()) {
       const auto first = static_cast<Index>(block.first_chunk);
       const auto chunks = static_cast<Index>(block.chunks);
       if (block.role == BlockRole::layer && group != Group::state) {
+        const auto field = group == Group::weight ? bytes_.weight : bytes_.grad;
         units_.push_back({group, first, chunks, block.elements * field});
         continue;
       }
       for (Index c = first; c < first + chunks; ++c) {
         if (group == Group::grad && !has_dense_grad(description_, layout_, c)) continue;
-        units_.push_back({group, c, 1, layout_.chunks()[c].elements * field});
+        units_.push_back({group, c, 1, bytes_of(group, layout_.chunks()[c])});
       }
     }
+  }
+
+  [[nodiscard]] Bytes bytes_of(Group group, const state::Chunk& chunk) const {
+    return group == Group::weight ? weight_bytes(rule_, chunk)
+           : group == Group::grad ? grad_bytes(rule_, chunk)
+                                  : state_bytes(rule_, chunk);
   }
 
   void keep(Residency& residency, const Unit& unit) const {
@@ -193,7 +199,7 @@ class Planner {
 
   /// Lays the schedule out, with room above what is resident to load and save a chunk, and to update it again.
   Bytes arena_of(Schedule& schedule) const {
-    auto scratch = layout_.largest_chunk() * (bytes_.weight + bytes_.state);
+    auto scratch = largest_chunk_bytes(rule_, layout_);
     if (redo_.gradients) {
       scratch += layout_.largest_chunk() * bytes_.grad;
       if (schedule.rows != kNone) scratch += round_up(schedule.buffers[schedule.rows].bytes, 4096);
@@ -448,6 +454,7 @@ class Planner {
   const Rates& rates_;
   const Durability durability_;
   const Redo redo_;
+  const state::UpdateRule rule_;
   const state::FieldBytes bytes_;
   std::vector<Unit> units_;
   std::vector<std::size_t> free_;  ///< units the planner may keep, most traffic saved per byte first
@@ -499,7 +506,9 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   json out;
   out["fits"] = true;
   out["parameters"] = layout.parameters();
-  out["compute_dtype"] = description.type == state::ComputeType::bf16 ? "bf16" : "fp32";
+  out["compute_dtype"] = state::name_of(description.type);
+  out["optimizer"] = state::name_of(description.optimizer);
+  out["state_format"] = state::name_of(description.format);
   out["tiers"] = json::array({{{"name", "dram"}, {"capacity", budget.dram}, {"planned_peak", plan.dram_peak}}});
   auto& classes = out["bytes"] = json::array();
   const auto add = [&](const std::string& name, const std::string& tier, Bytes bytes) {

@@ -187,7 +187,7 @@ class Builder {
   }
 
   void add_state(Index c) {
-    const auto bytes = chunk(c).elements * bytes_.state;
+    const auto bytes = state::state_bytes(description_.rule(), chunk(c));
     if (residency_.state[c]) {
       out_.resident_state[c] = out_.update_state[c] = add_whole(BufferClass::state, bytes);
       add_image_part(TaskKind::write_state, c, out_.resident_state[c], 0, bytes);
@@ -361,7 +361,7 @@ class Builder {
     need(task_of(back), read);
   }
 
-  [[nodiscard]] Bytes element() const { return description_.type == state::ComputeType::bf16 ? 2 : 4; }
+  [[nodiscard]] Bytes element() const { return bytes_.weight; }
 
   /// Position from which a backward visit's bytes may be read: after the last update of the step.
   [[nodiscard]] std::uint32_t before_visit(Index visit) const {
@@ -500,7 +500,7 @@ class Builder {
     const auto grad = add_buffer(BufferClass::grad, bytes, at, leave);
     buffer(grad).first_tasks.push_back(task_of(visit));
     out_.visits[visit].grad = grad;
-    if (description_.micro_batches > 1 && description_.type == state::ComputeType::bf16) {
+    if (description_.micro_batches > 1 && description_.type != state::ComputeType::fp32) {
       const auto sum = add_buffer(BufferClass::scratch, elements * 4, at, at);
       buffer(sum).first_tasks.push_back(task_of(visit));
       buffer(sum).last_tasks.push_back(task_of(visit));

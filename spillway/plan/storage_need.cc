@@ -17,6 +17,7 @@ class Count {
         residency_(residency),
         durability_(durability),
         piece_(piece),
+        rule_(description.rule()),
         bytes_(state::field_bytes(description.type)) {}
 
   StorageNeed run(std::uint32_t checkpoints) {
@@ -37,8 +38,8 @@ class Count {
   [[nodiscard]] Bytes whole(Bytes bytes) const { return round_up(bytes, piece_); }
 
   void add_chunk(Index c) {
-    const auto elements = layout_.chunks()[c].elements;
-    const auto weight = whole(elements * bytes_.weight), state = whole(elements * bytes_.state);
+    const auto& chunk = layout_.chunks()[c];
+    const auto weight = whole(weight_bytes(rule_, chunk)), state = whole(state_bytes(rule_, chunk));
     const bool keeps_weight = residency_.weight[c], keeps_state = residency_.state[c];
     if (!keeps_weight) add("weight", weight);
     if (!keeps_state) add("state", state);
@@ -48,7 +49,7 @@ class Count {
     images_ += weight + state;
     images_per_step_ += (weight + state) / (keeps_state ? kImagePeriod : 1);
     largest_image_ = std::max(largest_image_, weight + state);
-    add_gradient(c, whole(elements * bytes_.grad));
+    add_gradient(c, whole(grad_bytes(rule_, chunk)));
   }
 
   void add_gradient(Index c, Bytes bytes) {
@@ -61,8 +62,7 @@ class Count {
   }
 
   void add_activations() {
-    const auto element = description_.type == state::ComputeType::bf16 ? 2 : 4;
-    const auto border = description_.tokens * description_.hidden * element;
+    const auto border = description_.tokens * description_.hidden * bytes_.weight;
     for (const auto resident : residency_.activation) {
       if (!resident && border > 0) add("activation", whole(border));
     }
@@ -81,6 +81,7 @@ class Count {
   const Residency& residency_;
   const Durability durability_;
   const Bytes piece_;
+  const state::UpdateRule rule_;
   const state::FieldBytes bytes_;
   StorageNeed out_;
   Bytes durable_ = 0, images_ = 0, images_per_step_ = 0, largest_image_ = 0;

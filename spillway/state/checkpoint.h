@@ -13,6 +13,7 @@
 
 #include "spillway/base/bytes.h"
 #include "spillway/state/layout.h"
+#include "spillway/state/rule.h"
 #include "spillway/state/safetensors.h"
 
 namespace spillway::state {
@@ -32,13 +33,15 @@ class ChunkStore {
 /// of 4096 bytes from its start.
 struct ChunkStream {
   const Layout& layout;
-  ComputeType type = ComputeType::bf16;
+  UpdateRule rule;
   ChunkStore& store;
   std::span<std::byte> scratch;  ///< aligned to 4 bytes at least; to what `store` needs
 };
 
 /// Scratch for the largest chunk: its weight and its state.
-[[nodiscard]] Bytes scratch_bytes(const Layout& layout, ComputeType type) noexcept;
+[[nodiscard]] Bytes scratch_bytes(const Layout& layout, const UpdateRule& rule) noexcept;
+/// Throws Error(internal) when the stream has less.
+void check_scratch(const ChunkStream& stream);
 
 /// Name in the layout to name in the checkpoint; a tensor that is not in it has the same name in both.
 using StoredNames = std::map<std::string, std::string>;
@@ -58,14 +61,15 @@ struct SaveOptions {
 /// directory exists. Errors as SafetensorsWriter; then the directory is as it was.
 void save_weights(const ChunkStream& stream, const std::filesystem::path& directory, const SaveOptions& options = {});
 
-/// Writes residual.safetensors (bf16 only), exp_avg.safetensors and exp_avg_sq.safetensors to `directory`, which is
-/// made when it is missing (its parent exists).
+/// Writes residual.safetensors (bf16 only) and a file for each moment, with int8 one more for its scales, to
+/// `directory`, which is made when it is missing (its parent exists).
 void save_state(const ChunkStream& stream, const std::filesystem::path& directory);
 
-/// Inverts save_weights and save_state bit for bit. `weights` as for SafetensorsReader. Throws Error(bad_input) that
-/// names file and tensor, before anything is stored, when one is missing, one too many (state only), of another shape,
-/// or of another type.
-void load_state(const ChunkStream& stream, const std::filesystem::path& directory, const std::filesystem::path& weights,
-                const StoredNames& names = {});
+/// Inverts save_weights and save_state bit for bit; moments of another format are converted (moments.h). Returns the
+/// format that was found. `weights` as for SafetensorsReader. Throws Error(bad_input) that names file and tensor,
+/// before anything is stored, when one is missing, one too many (state only), of another shape, of another type, or
+/// when the state is of an optimizer with other moments.
+StateFormat load_state(const ChunkStream& stream, const std::filesystem::path& directory,
+                       const std::filesystem::path& weights, const StoredNames& names = {});
 
 }  // namespace spillway::state

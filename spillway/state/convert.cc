@@ -26,13 +26,7 @@ std::uint16_t* bf16_weight(const ChunkFields& chunk) {
 
 ChunkFields chunk_fields(ComputeType type, std::uint64_t elements, std::byte* weight, std::byte* state) {
   ChunkFields fields{.type = type, .elements = elements, .weight = weight};
-  if (state == nullptr) return fields;
-  if (type == ComputeType::bf16) {
-    fields.residual = reinterpret_cast<std::uint16_t*>(state);
-    state += elements * sizeof(std::uint16_t);
-  }
-  fields.exp_avg = reinterpret_cast<float*>(state);
-  fields.exp_avg_sq = fields.exp_avg + elements;
+  if (state != nullptr && type == ComputeType::bf16) fields.residual = reinterpret_cast<std::uint16_t*>(state);
   return fields;
 }
 

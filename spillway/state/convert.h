@@ -9,18 +9,16 @@
 
 namespace spillway::state {
 
-/// Views of the fields in the two groups of one chunk; nothing is owned. A group that was not given has null fields.
+/// Views of the masters in the two groups of one chunk; nothing is owned. A group that was not given has null fields.
 struct ChunkFields {
   ComputeType type = ComputeType::bf16;
   std::uint64_t elements = 0;         ///< Chunk::elements: the length of every array below
   std::byte* weight = nullptr;        ///< bf16 or fp32, by `type`
   std::uint16_t* residual = nullptr;  ///< bf16 only, else null
-  float* exp_avg = nullptr;
-  float* exp_avg_sq = nullptr;
 };
 
-/// The fields of a chunk of `elements` elements in memory: `weight` of elements * field_bytes(type).weight bytes,
-/// `state` of elements * field_bytes(type).state, both aligned to 4 bytes, either null.
+/// The fields of a chunk of `elements` elements in memory: its weight group and its state group, aligned to 4 bytes,
+/// either null.
 [[nodiscard]] ChunkFields chunk_fields(ComputeType type, std::uint64_t elements, std::byte* weight, std::byte* state);
 
 /// Makes `masters` the elements [first, first + size) of the chunk, bit for bit: bf16 weight and residual, or fp32

@@ -1,6 +1,7 @@
 #include "spillway/state/layout.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "spillway/base/error.h"
@@ -23,8 +24,8 @@ std::uint64_t checked_elements(const TensorSpec& spec) {
 
 }  // namespace
 
-Layout::Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements)
-    : chunk_elements_(round_up(std::max<std::uint64_t>(chunk_elements, 1), kChunkGranule)) {
+Layout::Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements, std::uint64_t alignment)
+    : chunk_elements_(round_up(std::max<std::uint64_t>(chunk_elements, 1), kChunkGranule)), alignment_(alignment) {
   std::set<std::string> names;
   for (const auto& spec : blocks) {
     if (spec.tensors.empty()) throw Error(ErrorCode::bad_input, text("block ", spec.name, " has no tensors"));
@@ -61,13 +62,17 @@ void Layout::add_tensors(const BlockSpec& spec, std::uint64_t alignment) {
 
 void Layout::add_chunk(std::uint64_t first, std::uint64_t used) {
   auto& block = blocks_.back();
-  const Chunk chunk{chunks_.size(), blocks_.size() - 1, first, round_up(used, kChunkGranule), used};
+  Chunk chunk{chunks_.size(), blocks_.size() - 1, first, round_up(used, kChunkGranule), used};
   std::vector<Span> spans;
   for (std::size_t i = block.first_tensor; i < block.first_tensor + block.tensors; ++i) {
     const auto& tensor = tensors_[i];
     const auto begin = std::max(tensor.first, first);
     const auto end = std::min(tensor.first + tensor.elements, first + used);
-    if (begin < end) spans.push_back({i, begin - tensor.first, begin - first, end - begin});
+    if (begin >= end) continue;
+    spans.push_back({i, begin - tensor.first, begin - first, end - begin});
+    if (tensor.elements >= kSmallTensor) continue;
+    spans.back().small = chunk.small;
+    chunk.small += round_up(end - begin, kSmallGranule);
   }
   largest_chunk_ = std::max(largest_chunk_, chunk.elements);
   block.chunks += 1;
@@ -76,7 +81,7 @@ void Layout::add_chunk(std::uint64_t first, std::uint64_t used) {
 }
 
 void Layout::add_layer(const BlockSpec& spec) {
-  add_tensors(spec, kTensorAlignment);
+  add_tensors(spec, alignment_);
   const auto total = round_up(blocks_.back().elements, kChunkGranule);
   const auto size = round_up(ceil_div(total, ceil_div(total, chunk_elements_)), kChunkGranule);
   for (std::uint64_t first = 0; first < total; first += size) add_chunk(first, std::min(size, total - first));
@@ -93,7 +98,8 @@ void Layout::add_table(const BlockSpec& spec) {
   const auto columns = static_cast<std::uint64_t>(shape[1]);
   // Slices of equal height, so that the last is not a splinter.
   const auto most = std::max<std::uint64_t>(1, chunk_elements_ / columns);
-  const auto slice_rows = ceil_div(rows, ceil_div(rows, most));
+  const auto whole = alignment_ > kTensorAlignment ? alignment_ / std::gcd(alignment_, columns) : 1;
+  const auto slice_rows = round_up(ceil_div(rows, ceil_div(rows, most)), whole);
   for (std::uint64_t row = 0; row < rows; row += slice_rows) {
     add_chunk(row * columns, std::min(slice_rows, rows - row) * columns);
   }

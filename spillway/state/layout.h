@@ -53,14 +53,23 @@ struct Chunk {
   std::uint64_t first = 0;     ///< first element, counted from the start of the block
   std::uint64_t elements = 0;  ///< elements moved: `used` padded to a multiple of kChunkGranule
   std::uint64_t used = 0;      ///< elements from `first` on that belong to the block (gaps between tensors included)
+  std::uint64_t small = 0;     ///< room for the elements of small tensors, each span padded to kSmallGranule
 };
+
+/// Tensors of fewer elements are small: some formats keep their moments apart.
+inline constexpr std::uint64_t kSmallTensor = 4096;
+inline constexpr std::uint64_t kSmallGranule = 16;
+inline constexpr std::uint64_t kNotSmall = ~std::uint64_t{0};
 
 /// The part of a tensor that lies in a chunk.
 struct Span {
-  std::size_t tensor = 0;          ///< index into Layout::tensors()
-  std::uint64_t tensor_first = 0;  ///< first element, counted from the start of the tensor
-  std::uint64_t chunk_first = 0;   ///< first element, counted from the start of the chunk
-  std::uint64_t elements = 0;      ///< > 0
+  std::size_t tensor = 0;           ///< index into Layout::tensors()
+  std::uint64_t tensor_first = 0;   ///< first element, counted from the start of the tensor
+  std::uint64_t chunk_first = 0;    ///< first element, counted from the start of the chunk
+  std::uint64_t elements = 0;       ///< > 0
+  std::uint64_t small = kNotSmall;  ///< of a small tensor: first element, counted over such spans of the chunk
+
+  [[nodiscard]] constexpr bool is_small() const noexcept { return small != kNotSmall; }
 };
 
 struct Block {
@@ -75,16 +84,19 @@ struct Block {
 
 /// Elements every chunk is a multiple of: 2048 bf16 are 4096 bytes, the alignment of direct I/O.
 inline constexpr std::uint64_t kChunkGranule = 2048;
-/// Tensors in a layer block start at multiples of this many elements (a cache line of bf16 and of fp32).
+/// Tensors in a layer block start at multiples of at least so many elements (a cache line of bf16 and of fp32).
 inline constexpr std::uint64_t kTensorAlignment = 64;
 inline constexpr std::uint64_t kDefaultChunkElements = 4 * 1024 * 1024;
 
 class Layout {
  public:
   /// `chunk_elements`: upper bound of a chunk of a layer, target of a slice; > 0, rounded up to kChunkGranule.
+  /// `alignment`: elements, a multiple of kTensorAlignment that divides kChunkGranule; tensors of a layer start at
+  /// multiples of it, and with more than kTensorAlignment slices of a table, too, counted from the start of the table.
   /// Throws Error(bad_input) naming the tensor for an empty block, an empty or repeated name, a dimension <= 0, or a
   /// table that is not of two dimensions.
-  explicit Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements = kDefaultChunkElements);
+  explicit Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements = kDefaultChunkElements,
+                  std::uint64_t alignment = kTensorAlignment);
 
   [[nodiscard]] const std::vector<Block>& blocks() const noexcept { return blocks_; }
   [[nodiscard]] const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
@@ -101,7 +113,7 @@ class Layout {
   void add_tensors(const BlockSpec& spec, std::uint64_t alignment);
   void add_chunk(std::uint64_t first, std::uint64_t used);
 
-  std::uint64_t chunk_elements_;
+  std::uint64_t chunk_elements_, alignment_;
   std::uint64_t parameters_ = 0;
   std::uint64_t largest_chunk_ = 0;
   std::vector<Block> blocks_;
@@ -110,15 +122,14 @@ class Layout {
   std::vector<std::vector<Span>> spans_;
 };
 
-/// Bytes per element of each field group of a chunk.
+/// Bytes per element of what computing needs; of the state see rule.h.
 struct FieldBytes {
-  Bytes weight;  ///< compute weight
-  Bytes state;   ///< residual (bf16 only), then exp_avg, then exp_avg_sq, each a contiguous array of the chunk
+  Bytes weight;  ///< compute weight; a border activation has as many
   Bytes grad;    ///< gradient
 };
 
 [[nodiscard]] constexpr FieldBytes field_bytes(ComputeType type) noexcept {
-  return type == ComputeType::bf16 ? FieldBytes{2, 2 + 4 + 4, 2} : FieldBytes{4, 4 + 4, 4};
+  return type == ComputeType::fp32 ? FieldBytes{4, 4} : FieldBytes{2, 2};
 }
 
 }  // namespace spillway::state

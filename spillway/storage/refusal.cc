@@ -35,7 +35,8 @@ std::string reason_against_reopening(const SuperblockPair& there, const Superblo
   if (is_nobodys(is)) return "holds nothing: the run that had it gave it back";
   if (!is.ready) return "was being prepared when that was interrupted, and holds nothing";
   if (is.model != wanted.model) {
-    return text("holds the state of another model (fingerprint ", std::hex, is.model, ", not ", wanted.model, ")");
+    return text("holds the state of another model (fingerprint ", std::hex, is.model, ", not ", wanted.model,
+                "), or of another optimizer or state_format");
   }
   if (is.number != wanted.number || is.paths != wanted.paths) {
     return text("is path ", is.number, " of ", is.paths, " of its run, not path ", wanted.number, " of ", wanted.paths);

@@ -43,7 +43,7 @@ class Flip : public ::testing::Test {
 
   /// What lies where, by the journal's own account.
   void find_ranges() {
-    const state::Layout layout(run_.description().blocks, run_.description().chunk_elements);
+    const auto layout = run_.description().layout();
     const auto spec = execute::journal_spec(run_.description(), layout, plan::Durability::step, "a run", 1);
     const storage::MetadataLayout metadata(spec);
     const execute::VolumeSettings volumes{

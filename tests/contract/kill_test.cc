@@ -31,12 +31,17 @@ int kills(int few) {
 
 class Kill : public ::testing::Test {
  protected:
+  explicit Kill(state::StateFormat format = state::StateFormat::exact)
+      : run_({.layers = 2, .tokens = 16, .micro_batches = 1, .format = format}, kSteps) {}
+
+  void at_any_instant(int rounds);
+
   [[nodiscard]] Settings settings(const plan::Placement& placement) const {
     return DurableRun::settings(where_.path(), 2, placement);
   }
 
   [[nodiscard]] std::shared_ptr<Fate> fate(const Death& death) const {
-    const state::Layout layout(run_.description().blocks, run_.description().chunk_elements);
+    const auto layout = run_.description().layout();
     return std::shared_ptr<Fate>(new Fate{test::Points(run_.description(), layout, "a run", 2), death, {}});
   }
 
@@ -95,7 +100,7 @@ class Kill : public ::testing::Test {
     engine.close();
   }
 
-  const DurableRun run_{{.layers = 2, .tokens = 16, .micro_batches = 1}, kSteps};
+  const DurableRun run_;
   const Directory where_{"/dev/shm"};
   bool started_ = false;     ///< a process has made the volumes, perhaps
   std::uint64_t ended_ = 0;  ///< the last step that a process said had ended
@@ -139,11 +144,11 @@ INSTANTIATE_TEST_SUITE_P(Points, KillAt, ::testing::Combine(::testing::ValuesIn(
                                   test::name_of(std::get<0>(test.param));
                          });
 
-TEST_F(Kill, AtAnyInstant) {
+void Kill::at_any_instant(int rounds) {
   std::mt19937 random(2);
   const plan::Placement placements[] = {{0, 0, 0, 0}, {1, 1, 1, 1}, {1, 0, 1, 1}, {0, 1, 0, 1}};
   int deaths = 0;
-  for (int round = 0; round < kills(12); ++round) {
+  for (int round = 0; round < rounds; ++round) {
     started_ = false;
     ended_ = 0;
     // Killed, and killed again while it recovers or goes on.
@@ -164,6 +169,22 @@ TEST_F(Kill, AtAnyInstant) {
   }
   EXPECT_GT(deaths, 0);
 }
+
+TEST_F(Kill, AtAnyInstant) {
+  at_any_instant(kills(12));
+}
+
+class KillOfFormat : public Kill, public ::testing::WithParamInterface<state::StateFormat> {
+ protected:
+  KillOfFormat() : Kill(GetParam()) {}
+};
+
+TEST_P(KillOfFormat, AtAnyInstant) {
+  at_any_instant(kills(4));
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, KillOfFormat, ::testing::Values(state::StateFormat::bf16, state::StateFormat::int8),
+                         [](const auto& test) { return std::string(state::name_of(test.param)); });
 
 }  // namespace
 }  // namespace spillway

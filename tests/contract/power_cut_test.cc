@@ -123,14 +123,17 @@ class PowerCutOf : public PowerCut, public ::testing::WithParamInterface<int> {}
 TEST_P(PowerCutOf, ATrainingStepLosesNothingThatHasEnded) {
   Shape shape{.layers = 2, .tied = GetParam() == 2, .tokens = 16, .micro_batches = 1};
   if (GetParam() == 4) shape = {.layers = 1, .embedding = false, .head = false, .tokens = 16, .micro_batches = 1};
-  const plan::Placement placements[] = {{0, 0, 0, 0}, {1, 1, 1, 1}, {1, 0, 1, 1}, {0.5, 0.5, 0.5, 0.5}, {0, 0, 1, 0}};
+  if (GetParam() == 5) shape.format = state::StateFormat::bf16;
+  if (GetParam() == 6) shape.format = state::StateFormat::int8;
+  const plan::Placement placements[] = {{0, 0, 0, 0}, {1, 1, 1, 1}, {1, 0, 1, 1},        {0.5, 0.5, 0.5, 0.5},
+                                        {0, 0, 1, 0}, {0, 0, 0, 0}, {0.5, 0.5, 0.5, 0.5}};
   model(shape, placements[GetParam()], GetParam() == 3 ? 2 : 1);
   const Directory whole(kMemory);
   const auto power = std::make_shared<sys::PowerCut>();
   const auto events = live(settings(whole), true, power, 0).events;
   ASSERT_GT(events, 300U);
   std::mt19937 random(static_cast<unsigned>(GetParam()));
-  const auto step = stride(events, 12);
+  const auto step = stride(events, GetParam() < 5 ? 12 : 6);
   RecordProperty("events", static_cast<int>(events));
   for (std::uint64_t at = 1 + random() % step; at < events; at += step) {
     cut(at, random);
@@ -138,7 +141,7 @@ TEST_P(PowerCutOf, ATrainingStepLosesNothingThatHasEnded) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Placements, PowerCutOf, ::testing::Range(0, 5));
+INSTANTIATE_TEST_SUITE_P(Placements, PowerCutOf, ::testing::Range(0, 7));
 
 }  // namespace
 }  // namespace spillway

@@ -42,6 +42,9 @@ class Toy {
     return out;
   }
 
+  /// From the next step on some gradients are not finite, or all are again.
+  void poison(bool on) { poisoned_ = on; }
+
   StepResult step(std::uint64_t seed, bool training = true) {
     const auto tokens = description_.tokens;
     std::vector<std::int64_t> ids(tokens);
@@ -144,6 +147,7 @@ class Toy {
       for (std::size_t i = 0; i < gradient.size(); ++i) {
         gradient[i] = to_bf16(to_float(bf16(visit.weights)[it.first + i]) * 0.2F + factor + pull + noise(i + m) * 0.1F);
       }
+      if (poisoned_) gradient.back() = 0x7F80;  // infinity
       engine_.gradient(tensor, reinterpret_cast<std::byte*>(gradient.data()), m);
     }
   }
@@ -152,6 +156,7 @@ class Toy {
   const plan::Description& description_;
   const std::size_t micro_batches_;
   bool first_forward_ = true;
+  bool poisoned_ = false;
   float carry_ = 0;
 };
 

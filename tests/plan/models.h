@@ -12,6 +12,8 @@ struct Shape {
   std::int64_t layers = 3, hidden = 64, ffn = 96, vocabulary = 500;
   bool embedding = true, head = true, tied = true;
   std::uint64_t tokens = 128, micro_batches = 2, chunk_elements = 8192;
+  kernels::Optimizer optimizer = kernels::Optimizer::adamw;
+  state::StateFormat format = state::StateFormat::exact;
 };
 
 inline Description describe(const Shape& shape) {
@@ -36,6 +38,9 @@ inline Description describe(const Shape& shape) {
   out.tokens = shape.tokens;
   out.micro_batches = shape.micro_batches;
   out.chunk_elements = shape.chunk_elements;
+  out.optimizer = shape.optimizer;
+  out.format = shape.format;
+  out.seed = 42;
   return out;
 }
 

@@ -24,8 +24,7 @@ TEST(Planner, AboveWhatIsResidentThereIsRoomForTheLargestChunk) {
       const auto description = test::describe(shape);
       const state::Layout layout(description.blocks, description.chunk_elements);
       const auto plan = plan_in_dram(shape, layout);
-      const auto bytes = state::field_bytes(description.type);
-      EXPECT_GE(plan.arena, plan.resident + layout.largest_chunk() * (bytes.weight + bytes.state))
+      EXPECT_GE(plan.arena, plan.resident + largest_chunk_bytes(description.rule(), layout))
           << chunk_elements << " elements a chunk, " << tokens << " tokens";
     }
   }

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <random>
 
+#include "spillway/kernels/moments.h"
 #include "spillway/state/convert.h"
 #include "tests/state/files.h"
 
@@ -14,14 +16,26 @@ namespace {
 constexpr auto kBf16 = ComputeType::bf16;
 constexpr auto kFp32 = ComputeType::fp32;
 
+/// Every rule there is.
+std::vector<UpdateRule> every_rule() {
+  std::vector<UpdateRule> out;
+  for (const auto type : {kBf16, kFp32}) {
+    for (const auto optimizer : {kernels::Optimizer::adamw, kernels::Optimizer::lion, kernels::Optimizer::sgd}) {
+      for (const auto format : {StateFormat::exact, StateFormat::bf16, StateFormat::int8}) {
+        out.push_back({type, optimizer, format});
+      }
+    }
+  }
+  return out;
+}
+
 /// Chunks in plain memory, every byte 0xEE to begin with.
 class MemoryStore final : public ChunkStore {
  public:
-  MemoryStore(const Layout& layout, ComputeType type) : layout_(layout), type_(type) {
-    const auto bytes = field_bytes(type);
+  MemoryStore(const Layout& layout, const UpdateRule& rule) : layout_(layout), type_(rule.type) {
     for (const auto& chunk : layout.chunks()) {
-      weight.emplace_back(chunk.elements * bytes.weight, std::byte{0xEE});
-      state.emplace_back(chunk.elements * bytes.state, std::byte{0xEE});
+      weight.emplace_back(weight_bytes(rule, chunk), std::byte{0xEE});
+      state.emplace_back(state_bytes(rule, chunk), std::byte{0xEE});
     }
   }
   void load(std::size_t chunk, std::byte* weight_out, std::byte* state_out) override {
@@ -49,9 +63,34 @@ class MemoryStore final : public ChunkStore {
 /// A model's chunks in memory, and the stream that the operations walk.
 struct Model {
   Model(const std::vector<BlockSpec>& blocks, ComputeType compute, std::uint64_t chunk = 4096)
-      : layout(blocks, chunk), type(compute), store(layout, compute), scratch(scratch_bytes(layout, compute)) {}
+      : Model(blocks, UpdateRule{.type = compute}, chunk) {}
+  Model(const std::vector<BlockSpec>& blocks, const UpdateRule& of, std::uint64_t chunk = 4096)
+      : layout(blocks, chunk, of.alignment()), rule(of), store(layout, of), scratch(scratch_bytes(layout, of)) {}
 
-  ChunkStream stream() { return {layout, type, store, scratch}; }
+  ChunkStream stream() { return {layout, rule, store, scratch}; }
+
+  /// Calls body(located) for each part of a tensor, in order.
+  template <class Body>
+  void for_parts(const std::string& name, const Body& body) {
+    for (const auto& chunk : layout.chunks()) {
+      for (const auto& span : layout.spans(chunk.id)) {
+        if (layout.tensors()[span.tensor].spec.name != name) continue;
+        const GroupPointers groups{store.weight[chunk.id].data(), store.state[chunk.id].data()};
+        body(locate(rule, chunk, span, groups, span.chunk_first, span.elements));
+      }
+    }
+  }
+  /// The bits of a moment of a tensor, and of its scales.
+  std::string moment(const std::string& name, std::size_t number) {
+    std::string values, scales;
+    for_parts(name, [&](const Located& at) {
+      const auto* first = reinterpret_cast<const char*>(at.span.moments[number]);
+      values.append(first, at.span.n * moment_bytes(at.form.moments));
+      if (at.form.moments != kernels::Moments::int8) return;
+      scales.append(reinterpret_cast<const char*>(at.span.scales[number]), ceil_div(at.span.n, 256) * 4);
+    });
+    return values + scales;
+  }
 
   /// Bits of one field of every element of a tensor, in order, as text.
   template <class T>
@@ -69,12 +108,8 @@ struct Model {
   std::string residual(const std::string& name) {
     return field<std::uint16_t>(name, [](const ChunkFields& f) { return f.residual; });
   }
-  std::string exp_avg(const std::string& name) {
-    return field<float>(name, [](const ChunkFields& f) { return f.exp_avg; });
-  }
-  std::string exp_avg_sq(const std::string& name) {
-    return field<float>(name, [](const ChunkFields& f) { return f.exp_avg_sq; });
-  }
+  std::string exp_avg(const std::string& name) { return moment(name, 0); }
+  std::string exp_avg_sq(const std::string& name) { return moment(name, 1); }
   std::string masters(const std::string& name) {
     std::string out;
     for (const auto& chunk : layout.chunks()) {
@@ -89,7 +124,7 @@ struct Model {
   }
 
   Layout layout;
-  ComputeType type;
+  UpdateRule rule;
   MemoryStore store;
   std::vector<std::byte> scratch;
 };
@@ -159,8 +194,11 @@ void expect_padding_is_zero(Model& model) {
       float master = 1;
       from_chunk(fields, i, {&master, 1});
       ASSERT_EQ(std::bit_cast<std::uint32_t>(master), 0U);
-      ASSERT_EQ(std::bit_cast<std::uint32_t>(fields.exp_avg[i]), 0U);
-      ASSERT_EQ(std::bit_cast<std::uint32_t>(fields.exp_avg_sq[i]), 0U);
+      for (std::size_t m = 0; m < model.rule.moments(); ++m) {
+        const auto unit = moment_bytes(model.rule.format);
+        const auto first = state_fields(model.rule, chunk).moments[m] + i * unit;
+        for (Bytes b = 0; b < unit; ++b) ASSERT_EQ(model.store.state[chunk.id][first + b], std::byte{0});
+      }
     }
   }
 }
@@ -330,6 +368,115 @@ TEST(LoadState, GivesBackEveryBitWhateverTheChunks) {
   }
 }
 
+TEST(LoadState, GivesBackEveryBitOfEveryRule) {
+  std::mt19937_64 random(7);
+  for (const auto& rule : every_rule()) {
+    TempDir dir;
+    SCOPED_TRACE(text(name_of(rule.type), ' ', name_of(rule.optimizer), ' ', name_of(rule.format)));
+    Model saved(small_model(), rule, 1 + random() % 10'000);
+    randomise(saved, random());
+    save_weights(saved.stream(), dir.path());
+    save_state(saved.stream(), dir / "spillway");
+    Model loaded(small_model(), rule, 1 + random() % 10'000);
+    EXPECT_EQ(load_state(loaded.stream(), dir / "spillway", dir.path()), rule.format);
+    for (const auto& tensor : saved.layout.tensors()) {
+      const auto& name = tensor.spec.name;
+      ASSERT_EQ(loaded.masters(name), saved.masters(name)) << name;
+      for (std::size_t m = 0; m < rule.moments(); ++m) ASSERT_EQ(loaded.moment(name, m), saved.moment(name, m)) << name;
+    }
+    expect_padding_is_zero(loaded);
+  }
+}
+
+/// Moments of a tensor as fp32.
+std::vector<float> moments(Model& model, const std::string& name, std::size_t number) {
+  std::vector<float> out;
+  model.for_parts(name, [&](const Located& at) {
+    const auto* from = at.span.moments[number];
+    std::vector<float> part(at.span.n);
+    if (at.form.moments == kernels::Moments::fp32) {
+      std::memcpy(part.data(), from, part.size() * sizeof(float));
+    } else if (at.form.moments == kernels::Moments::bf16) {
+      kernels::decode_bf16(reinterpret_cast<const std::uint16_t*>(from), part.data(), part.size());
+    } else {
+      const auto kind = number == 0 ? kernels::Moment::first : kernels::Moment::second;
+      kernels::decode_int8(kind, reinterpret_cast<const std::uint8_t*>(from), at.span.scales[number], part.data(),
+                           part.size());
+    }
+    out.insert(out.end(), part.begin(), part.end());
+  });
+  return out;
+}
+
+/// Weights as they fall, and moments as training has them.
+void train_a_little(Model& model, std::uint64_t seed) {
+  randomise(model, seed);
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  for (const auto& tensor : model.layout.tensors()) {
+    model.for_parts(tensor.spec.name, [&](const Located& at) {
+      for (std::uint64_t i = 0; i < at.span.n; ++i) {
+        const float first = normal(random) * 1e-3F, second = first * first * std::abs(normal(random));
+        std::memcpy(at.span.moments[0] + 4 * i, &first, 4);
+        std::memcpy(at.span.moments[1] + 4 * i, &second, 4);
+      }
+    });
+  }
+}
+
+/// What a code of a block may be away from its value: half a step.
+float allowed(StateFormat format, std::size_t number, float value, float largest) {
+  if (format == StateFormat::bf16) return std::abs(value) / 256;
+  return std::abs(value) / 32 + largest * (number == 0 ? 0x1p-10F : 0x1p-14F);
+}
+
+TEST(LoadState, ConvertsMomentsToTheNearestOfAnyFormatAndBack) {
+  TempDir dir;
+  Model exact(small_model(), kBf16, 3000);
+  train_a_little(exact, 3);
+  save_weights(exact.stream(), dir.path());
+  save_state(exact.stream(), dir / "exact");
+  for (const auto format : {StateFormat::bf16, StateFormat::int8}) {
+    Model model(small_model(), UpdateRule{.format = format}, 5000);
+    EXPECT_EQ(load_state(model.stream(), dir / "exact", dir.path()), StateFormat::exact);
+    save_state(model.stream(), dir / name_of(format));
+    Model back(small_model(), kBf16, 7000);
+    EXPECT_EQ(load_state(back.stream(), dir / name_of(format), dir.path()), format);
+    for (const auto& tensor : exact.layout.tensors()) {
+      const auto& name = tensor.spec.name;
+      ASSERT_EQ(model.masters(name), exact.masters(name));
+      for (std::size_t m = 0; m < 2; ++m) {
+        const auto before = moments(exact, name, m), after = moments(model, name, m);
+        EXPECT_EQ(raw(moments(back, name, m)), raw(after)) << "back is exact";
+        for (std::size_t i = 0; i < before.size(); ++i) {
+          const auto first = before.begin() + static_cast<std::ptrdiff_t>(i / 256 * 256);
+          const auto last = before.begin() + static_cast<std::ptrdiff_t>(std::min(i / 256 * 256 + 256, before.size()));
+          const auto largest =
+              *std::max_element(first, last, [](float a, float b) { return std::abs(a) < std::abs(b); });
+          ASSERT_NEAR(before[i], after[i], allowed(format, m, before[i], std::abs(largest))) << name << ' ' << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(SaveState, OfInt8HoldsCodesAndScalesAndSmallTensorsInFp32) {
+  TempDir dir;
+  Model model(small_model(), UpdateRule{.format = StateFormat::int8});
+  randomise(model, 4);
+  save_state(model.stream(), dir / "spillway");
+  EXPECT_EQ(names_in(dir / "spillway"),
+            (std::set<std::string>{"residual.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors",
+                                   "exp_avg_scale.safetensors", "exp_avg_sq_scale.safetensors"}));
+  const SafetensorsReader codes(dir / "spillway/exp_avg.safetensors"),
+      scales(dir / "spillway/exp_avg_scale.safetensors");
+  EXPECT_EQ(codes.find("layer.w")->dtype, "U8");
+  EXPECT_EQ(codes.find("layer.norm")->dtype, "F32");
+  EXPECT_EQ(scales.find("layer.w")->dtype, "F32");
+  EXPECT_EQ(scales.find("layer.w")->shape, std::vector<std::int64_t>{28}) << "7000 elements in blocks of 256";
+  EXPECT_EQ(scales.find("layer.norm"), nullptr);
+}
+
 /// A checkpoint of small_model() in bf16, and a model that it is to be loaded into.
 class LoadStateErrors : public ::testing::Test {
  protected:
@@ -360,6 +507,27 @@ TEST_F(LoadStateErrors, AnotherComputeTypeIsNamed) {
   refused(kFp32, {"tensor embed.weight", "BF16", "F32"});
 }
 
+TEST_F(LoadStateErrors, AnotherOptimizerIsNamed) {
+  save(small_model(), kBf16);
+  const auto file = [&](const char* name) { return (dir_ / "spillway" / name).string(); };
+  const auto refuse = [&](kernels::Optimizer optimizer, const std::vector<std::string>& parts) {
+    Model model(small_model(), UpdateRule{.optimizer = optimizer});
+    expect_error(ErrorCode::bad_input, parts, [&] { load_state(model.stream(), dir_ / "spillway", dir_.path()); });
+    EXPECT_EQ(model.store.stored, 0);
+  };
+  refuse(kernels::Optimizer::lion, {file("exp_avg_sq.safetensors"), "lion keeps no exp_avg_sq"});
+  refuse(kernels::Optimizer::sgd, {file("exp_avg.safetensors"), "sgd keeps no exp_avg"});
+}
+
+TEST_F(LoadStateErrors, ScalesThatAreMissingAreNamed) {
+  Model model(small_model(), UpdateRule{.format = StateFormat::int8});
+  randomise(model, 1);
+  save_weights(model.stream(), dir_.path());
+  save_state(model.stream(), dir_ / "spillway");
+  std::filesystem::remove(dir_ / "spillway/exp_avg_sq_scale.safetensors");
+  refused(kBf16, {(dir_ / "spillway/exp_avg_sq_scale.safetensors").string()});
+}
+
 TEST_F(LoadStateErrors, AnotherModelIsNamed) {
   auto other = small_model();
   other[1].tensors[0].shape = {7, 1000};
@@ -379,8 +547,8 @@ TEST_F(LoadStateErrors, StateOfAnotherShapeOrTypeIsNamed) {
   blocks[0].tensors[0].shape = {100, 50};
   replace("exp_avg", "F32", 4, blocks);
   refused(kBf16, {"tensor embed.weight", "[100, 50]", "[50, 100]", "exp_avg.safetensors"});
-  replace("exp_avg", "BF16", 2, small_model());
-  refused(kBf16, {"tensor embed.weight", "BF16", "F32", "exp_avg.safetensors"});
+  replace("exp_avg", "F16", 2, small_model());
+  refused(kBf16, {"tensor embed.weight", "F16", "F32, BF16 or U8", "exp_avg.safetensors"});
   blocks = small_model();
   blocks[1].tensors.push_back({"layer.more", {3}});
   replace("exp_avg", "F32", 4, blocks);
@@ -408,7 +576,7 @@ TEST(ChunkStream, AnErrorOfTheStorePassesAndLeavesNoFile) {
   TempDir dir;
   Model model(small_model(), kBf16);
   Broken broken;
-  const ChunkStream stream{model.layout, model.type, broken, model.scratch};
+  const ChunkStream stream{model.layout, model.rule, broken, model.scratch};
   expect_error(ErrorCode::corrupt, {"bad chunk"}, [&] { save_weights(stream, dir.path()); });
   expect_error(ErrorCode::corrupt, {"bad chunk"}, [&] { save_state(stream, dir / "spillway"); });
   EXPECT_EQ(names_in(dir.path()), std::set<std::string>{"spillway"});

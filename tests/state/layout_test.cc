@@ -139,6 +139,34 @@ TEST(Layout, ChunksOfALayerAreOfEqualSize) {
   EXPECT_EQ(layout.chunks()[1].elements, 2U * 2048);
 }
 
+TEST(Layout, WithBlocksOfCodesNoneHoldsTwoTensorsOrTwoSlices) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 100; ++round) {
+    const auto blocks = random_model(random);
+    const std::uint64_t chunk = std::uniform_int_distribution<std::uint64_t>(1, 40'000)(random);
+    const Layout layout(blocks, chunk, 256);
+    SCOPED_TRACE(text("round ", round, ", chunks of ", chunk));
+    check_spans(layout);
+    check_blocks(layout);
+    for (const auto& it : layout.chunks()) {
+      for (const auto& span : layout.spans(it.id)) {
+        ASSERT_EQ(span.chunk_first % 256, 0U);
+        ASSERT_EQ(span.tensor_first % 256, 0U);
+      }
+    }
+  }
+}
+
+TEST(Layout, SmallTensorsAreNumberedApartInEachChunk) {
+  const Layout layout({{"layer", BlockRole::layer, {{"norm", {100}}, {"w", {64, 64}}, {"bias", {20}}}}});
+  const auto& spans = layout.spans(0);
+  ASSERT_EQ(spans.size(), 3U);
+  EXPECT_EQ(spans[0].small, 0U);
+  EXPECT_FALSE(spans[1].is_small());
+  EXPECT_EQ(spans[2].small, 112U) << "100 rounded up to 16";
+  EXPECT_EQ(layout.chunks()[0].small, 112U + 32U);
+}
+
 TEST(Layout, AScalarIsOneElement) {
   const Layout layout({{"layer", BlockRole::layer, {{"scale", {}}}}});
   EXPECT_EQ(layout.parameters(), 1U);
@@ -161,8 +189,8 @@ TEST(Layout, ASpecThatCannotBeIsRefusedByName) {
 }
 
 TEST(FieldBytes, AddUpToTheFormat) {
-  EXPECT_EQ(field_bytes(ComputeType::bf16).weight + field_bytes(ComputeType::bf16).state, 12U);
-  EXPECT_EQ(field_bytes(ComputeType::fp32).weight + field_bytes(ComputeType::fp32).state, 12U);
+  EXPECT_EQ(field_bytes(ComputeType::bf16).weight, 2U);
+  EXPECT_EQ(field_bytes(ComputeType::fp32).weight, 4U);
   EXPECT_EQ(field_bytes(ComputeType::bf16).grad, 2U);
   EXPECT_EQ(field_bytes(ComputeType::fp32).grad, 4U);
 }

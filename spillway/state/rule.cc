@@ -1,0 +1,122 @@
+#include "spillway/state/rule.h"
+
+#include <string>
+
+#include "spillway/base/error.h"
+
+namespace spillway::state {
+namespace {
+
+using kernels::Optimizer;
+
+constexpr std::array kTypes{ComputeType::bf16, ComputeType::fp32};
+constexpr std::array kFormats{StateFormat::exact, StateFormat::bf16, StateFormat::int8};
+constexpr std::array kOptimizers{Optimizer::adamw, Optimizer::adam, Optimizer::lion, Optimizer::sgd};
+
+template <class Value, std::size_t n>
+Value parse(const char* key, std::string_view name, const std::array<Value, n>& known) {
+  std::string names;
+  for (const auto value : known) {
+    if (name == name_of(value)) return value;
+    names += text(names.empty() ? "" : ", ", name_of(value));
+  }
+  throw Error(ErrorCode::bad_input, text(key, " is ", name, "; known: ", names));
+}
+
+std::byte* at(std::byte* group, Bytes bytes) {
+  return group == nullptr ? nullptr : group + bytes;
+}
+
+}  // namespace
+
+Located locate(const UpdateRule& rule, const Chunk& chunk, const Span& span, const GroupPointers& groups,
+               std::uint64_t first, std::uint64_t n) {
+  const auto bytes = field_bytes(rule.type);
+  const auto fields = state_fields(rule, chunk);
+  const auto kept = moments_of(rule.format, span.is_small());
+  const bool apart = rule.format == StateFormat::int8 && kept == kernels::Moments::fp32;
+  Located out{.form = {.weights = form_of(rule).weights, .moments = kept},
+              .span = {.weight = at(groups.weight, first * bytes.weight),
+                       .rest = rest_bytes(rule.type) == 0 ? nullptr : at(groups.state, first * rest_bytes(rule.type)),
+                       .grad = groups.grad == nullptr ? nullptr : groups.grad + first * bytes.grad,
+                       .n = n,
+                       .index = (std::uint64_t{chunk.block} << 40) | (chunk.first + first)}};
+  for (std::size_t m = 0; m < rule.moments(); ++m) {
+    const auto small = fields.small[m] + (span.small + first - span.chunk_first) * sizeof(float);
+    out.span.moments[m] = at(groups.state, apart ? small : fields.moments[m] + first * moment_bytes(rule.format));
+    if (out.form.moments != kernels::Moments::int8) continue;
+    const auto scale = fields.scales[m] + first / kernels::kQuantBlock * sizeof(float);
+    out.span.scales[m] = reinterpret_cast<float*>(at(groups.state, scale));
+  }
+  return out;
+}
+
+std::vector<NamedArray> weight_arrays(const UpdateRule& rule, const Chunk& chunk) {
+  return {{"weight", 0, weight_bytes(rule, chunk), field_bytes(rule.type).weight}};
+}
+
+std::vector<NamedArray> state_arrays(const UpdateRule& rule, const Chunk& chunk) {
+  std::vector<NamedArray> out;
+  const auto fields = state_fields(rule, chunk);
+  const auto add = [&](const char* name, Bytes first, std::uint64_t entries, Bytes item, std::uint64_t covers) {
+    if (entries > 0) out.push_back({name, first, entries * item, item, covers});
+  };
+  const auto rest = rest_bytes(rule.type);
+  if (rest > 0) add("residual", 0, chunk.elements, rest, 1);
+  for (std::size_t m = 0; m < rule.moments(); ++m) {
+    add(moment_name(rule.optimizer, m), fields.moments[m], chunk.elements, moment_bytes(rule.format), 1);
+  }
+  if (rule.format != StateFormat::int8) return out;
+  for (std::size_t m = 0; m < rule.moments(); ++m) {
+    add(scale_name(rule.optimizer, m), fields.scales[m], chunk.elements / kernels::kQuantBlock, sizeof(float),
+        kernels::kQuantBlock);
+  }
+  for (std::size_t m = 0; m < rule.moments(); ++m) {
+    add(moment_name(rule.optimizer, m), fields.small[m], chunk.small, sizeof(float), 0);
+  }
+  return out;
+}
+
+const char* moment_name(Optimizer optimizer, std::size_t moment) noexcept {
+  if (optimizer == Optimizer::sgd) return "momentum_buffer";
+  return moment == 0 ? "exp_avg" : "exp_avg_sq";
+}
+
+const char* scale_name(Optimizer optimizer, std::size_t moment) noexcept {
+  if (optimizer == Optimizer::sgd) return "momentum_buffer_scale";
+  return moment == 0 ? "exp_avg_scale" : "exp_avg_sq_scale";
+}
+
+const char* name_of(ComputeType type) noexcept {
+  return type == ComputeType::bf16 ? "bf16" : "fp32";
+}
+
+const char* name_of(StateFormat format) noexcept {
+  return format == StateFormat::exact ? "exact" : format == StateFormat::bf16 ? "bf16" : "int8";
+}
+
+const char* name_of(Optimizer optimizer) noexcept {
+  switch (optimizer) {
+    case Optimizer::adamw:
+      return "adamw";
+    case Optimizer::adam:
+      return "adam";
+    case Optimizer::lion:
+      return "lion";
+    case Optimizer::sgd:
+      return "sgd";
+  }
+  return "?";
+}
+
+ComputeType parse_compute_type(std::string_view name) {
+  return parse("compute_dtype", name, kTypes);
+}
+StateFormat parse_format(std::string_view name) {
+  return parse("state_format", name, kFormats);
+}
+Optimizer parse_optimizer(std::string_view name) {
+  return parse("optimizer", name, kOptimizers);
+}
+
+}  // namespace spillway::state

@@ -1,0 +1,304 @@
+#include "spillway/state/saved_state.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <system_error>
+
+#include "spillway/base/error.h"
+#include "spillway/kernels/moments.h"
+#include "spillway/state/checkpoint.h"
+#include "spillway/state/source.h"
+
+namespace spillway::state {
+namespace {
+
+namespace fs = std::filesystem;
+using kernels::kQuantBlock;
+using kernels::Moments;
+using Shape = std::vector<std::int64_t>;
+
+/// Elements that are converted at a time: whole blocks of codes.
+constexpr std::uint64_t kPiece = 64 * 1024;
+static_assert(kPiece % kQuantBlock == 0);
+
+fs::path path_of(const fs::path& directory, const char* name) {
+  return directory / (std::string(name) + ".safetensors");
+}
+
+Moments kept_by(const UpdateRule& rule, const Tensor& tensor) {
+  return moments_of(rule.format, tensor.elements < kSmallTensor);
+}
+
+Shape scale_shape(const Tensor& tensor) {
+  return {static_cast<std::int64_t>(scales_of(tensor.elements))};
+}
+
+/// The scales of a span: its first element starts a block.
+struct ScaleSpan {
+  explicit ScaleSpan(const Span& span)
+      : first(span.tensor_first / kQuantBlock), count(ceil_div(span.elements, kQuantBlock)) {}
+  std::uint64_t first, count;
+};
+
+// ---- out
+
+/// One file that is being written.
+class FileOut {
+ public:
+  FileOut(const ChunkStream& stream, const StateFile& file, const fs::path& directory) : file_(file) {
+    std::vector<TensorOut> list;
+    for (const auto& tensor : stream.layout.tensors()) {
+      const auto kept = kept_by(stream.rule, tensor);
+      const bool absent = file.holds == StateFile::Holds::scale && kept != Moments::int8;
+      numbers_.push_back(absent ? kAbsent : list.size());
+      if (absent) continue;
+      if (file.holds == StateFile::Holds::scale) {
+        list.push_back({tensor.spec.name, "F32", scale_shape(tensor)});
+      } else {
+        const auto* dtype = file.holds == StateFile::Holds::rest ? "U16" : moment_dtype(kept);
+        list.push_back({tensor.spec.name, dtype, tensor.spec.shape});
+      }
+    }
+    if (!list.empty()) writer_.emplace(directory, file.name, std::move(list), ~Bytes{0});
+  }
+
+  void write(const UpdateRule& rule, const Span& span, const Located& at) {
+    if (numbers_[span.tensor] == kAbsent) return;
+    switch (file_.holds) {
+      case StateFile::Holds::rest:
+        return put(span, at.span.rest, rest_bytes(rule.type));
+      case StateFile::Holds::moment:
+        return put(span, at.span.moments[file_.moment], moment_bytes(at.form.moments));
+      case StateFile::Holds::scale:
+        const ScaleSpan scales(span);
+        const std::span values(at.span.scales[file_.moment], scales.count);
+        writer_->write(numbers_[span.tensor], scales.first, std::as_bytes(values));
+    }
+  }
+
+  void finish() {
+    if (writer_) writer_->finish();
+  }
+
+ private:
+  static constexpr std::size_t kAbsent = ~std::size_t{0};
+
+  void put(const Span& span, const std::byte* data, Bytes unit) {
+    writer_->write(numbers_[span.tensor], span.tensor_first, {data, span.elements * unit});
+  }
+
+  const StateFile file_;
+  std::vector<std::size_t> numbers_;  ///< of tensors of the layout, in the file
+  std::optional<SafetensorsWriter> writer_;
+};
+
+void make_directory(const fs::path& directory) {
+  std::error_code error;
+  fs::create_directory(directory, error);
+  if (error) {
+    throw Error(ErrorCode::io, text("cannot make the directory ", directory.string(), ": ", error.message()),
+                error.value(), directory.string());
+  }
+}
+
+// ---- in
+
+/// One file that is about to be read.
+struct FileIn {
+  FileIn(const Layout& layout, const fs::path& file, const Source::Shape& shape = Source::whole)
+      : reader(std::make_unique<SafetensorsReader>(file)), source(layout, *reader, file.string(), {}, shape) {
+    source.check_no_more();
+  }
+  std::unique_ptr<SafetensorsReader> reader;
+  Source source;
+};
+
+FileIn open_rest(const ChunkStream& stream, const fs::path& directory, const StateFile& file) {
+  FileIn out(stream.layout, path_of(directory, file.name));
+  out.source.check_types([](const std::string& dtype) { return dtype == "U16"; }, "U16");
+  return out;
+}
+
+/// One moment as it was saved, in whatever form.
+class MomentIn {
+ public:
+  MomentIn(const ChunkStream& stream, const fs::path& directory, std::size_t moment)
+      : rule_(stream.rule),
+        moment_(moment),
+        values_(stream.layout, path_of(directory, moment_name(rule_.optimizer, moment))) {
+    values_.source.check_types([](const std::string& dtype) { return moments_of(dtype).has_value(); },
+                               "F32, BF16 or U8");
+    for (const auto& tensor : stream.layout.tensors()) open_scales(stream.layout, directory, tensor.spec.name);
+  }
+
+  /// That of the largest form found.
+  [[nodiscard]] StateFormat format(const Layout& layout) const {
+    auto out = StateFormat::exact;
+    for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
+      if (saved(t) == Moments::bf16) out = StateFormat::bf16;
+      if (saved(t) == Moments::int8) return StateFormat::int8;
+    }
+    return out;
+  }
+
+  void read(const Span& span, const Located& to) {
+    if (saved(span.tensor) != to.form.moments) return convert(span, to);
+    values_.source.read(span.tensor, span.tensor_first, span.elements, to.span.moments[moment_]);
+    if (to.form.moments == Moments::int8) read_scales(span.tensor, ScaleSpan(span), to.span.scales[moment_]);
+  }
+
+ private:
+  [[nodiscard]] Moments saved(std::size_t tensor) const { return *moments_of(values_.source.find(tensor)->dtype); }
+
+  void open_scales(const Layout& layout, const fs::path& directory, const std::string& name) {
+    if (scales_ || values_.reader->find(name)->dtype != "U8") return;
+    const auto shape = [&](const Tensor& tensor) -> std::optional<Shape> {
+      if (values_.reader->find(tensor.spec.name)->dtype != "U8") return std::nullopt;
+      return scale_shape(tensor);
+    };
+    scales_.emplace(layout, path_of(directory, scale_name(rule_.optimizer, moment_)), shape);
+    scales_->source.check_types([](const std::string& dtype) { return dtype == "F32"; }, "F32");
+  }
+
+  void read_scales(std::size_t tensor, const ScaleSpan& scales, float* out) const {
+    scales_->source.read(tensor, scales.first, scales.count, reinterpret_cast<std::byte*>(out));
+  }
+
+  void convert(const Span& span, const Located& to) {
+    for (std::uint64_t at = 0; at < span.elements; at += kPiece) {
+      const auto values = read_fp32(span.tensor, span.tensor_first + at, std::min(kPiece, span.elements - at));
+      write_fp32(values, to, at);
+    }
+  }
+
+  /// Elements of a tensor, wherever in a block of codes they begin.
+  std::span<const float> read_fp32(std::size_t tensor, std::uint64_t first, std::uint64_t count) {
+    const auto before = saved(tensor) == Moments::int8 ? first % kQuantBlock : 0;
+    const auto all = before + count;
+    fp32_.resize(all);
+    if (saved(tensor) != Moments::int8) {
+      values_.source.read_fp32(tensor, first, all, fp32_.data());
+    } else {
+      codes_.resize(all);
+      block_scales_.resize(scales_of(all));
+      values_.source.read(tensor, first - before, all, reinterpret_cast<std::byte*>(codes_.data()));
+      scales_->source.read_fp32(tensor, first / kQuantBlock, block_scales_.size(), block_scales_.data());
+      kernels::decode_int8(kind(), codes_.data(), block_scales_.data(), fp32_.data(), all);
+    }
+    return std::span(fp32_).subspan(before);
+  }
+
+  /// To elements `at` and on of a span, which start a block.
+  void write_fp32(std::span<const float> values, const Located& to, std::uint64_t at) const {
+    auto* out = to.span.moments[moment_] + at * moment_bytes(to.form.moments);
+    switch (to.form.moments) {
+      case Moments::fp32:
+        return static_cast<void>(std::memcpy(out, values.data(), values.size_bytes()));
+      case Moments::bf16:
+        return kernels::encode_bf16(values.data(), reinterpret_cast<std::uint16_t*>(out), values.size());
+      case Moments::int8:
+        return kernels::encode_int8(kind(), values.data(), reinterpret_cast<std::uint8_t*>(out),
+                                    to.span.scales[moment_] + at / kQuantBlock, values.size());
+    }
+  }
+
+  [[nodiscard]] kernels::Moment kind() const { return moment_ == 0 ? kernels::Moment::first : kernels::Moment::second; }
+
+  const UpdateRule rule_;
+  const std::size_t moment_;
+  FileIn values_;
+  std::optional<FileIn> scales_;
+  std::vector<float> fp32_, block_scales_;
+  std::vector<std::uint8_t> codes_;
+};
+
+/// A state that has a moment more is one of another optimizer.
+void check_optimizer(const UpdateRule& rule, const fs::path& directory) {
+  for (const char* name : {"exp_avg", "exp_avg_sq", "momentum_buffer"}) {
+    bool known = false;
+    for (std::size_t m = 0; m < rule.moments(); ++m) known |= std::strcmp(moment_name(rule.optimizer, m), name) == 0;
+    const auto file = path_of(directory, name);
+    if (known || !fs::exists(file)) continue;
+    throw Error(ErrorCode::bad_input,
+                text(file.string(), " is of another optimizer: ", name_of(rule.optimizer), " keeps no ", name), 0,
+                file.string());
+  }
+}
+
+}  // namespace
+
+std::vector<StateFile> state_files(const UpdateRule& rule) {
+  std::vector<StateFile> out;
+  if (rest_bytes(rule.type) > 0) out.push_back({StateFile::Holds::rest, 0, "residual"});
+  for (std::size_t m = 0; m < rule.moments(); ++m) {
+    out.push_back({StateFile::Holds::moment, m, moment_name(rule.optimizer, m)});
+  }
+  for (std::size_t m = 0; m < rule.moments() && rule.format == StateFormat::int8; ++m) {
+    out.push_back({StateFile::Holds::scale, m, scale_name(rule.optimizer, m)});
+  }
+  return out;
+}
+
+const char* moment_dtype(Moments moments) noexcept {
+  return moments == Moments::fp32 ? "F32" : moments == Moments::bf16 ? "BF16" : "U8";
+}
+
+std::optional<Moments> moments_of(const std::string& dtype) noexcept {
+  for (const auto moments : {Moments::fp32, Moments::bf16, Moments::int8}) {
+    if (dtype == moment_dtype(moments)) return moments;
+  }
+  return std::nullopt;
+}
+
+void save_state(const ChunkStream& stream, const fs::path& directory) {
+  check_scratch(stream);
+  make_directory(directory);
+  std::vector<std::unique_ptr<FileOut>> files;
+  for (const auto& file : state_files(stream.rule)) {
+    files.push_back(std::make_unique<FileOut>(stream, file, directory));
+  }
+  for (const auto& chunk : stream.layout.chunks()) {
+    auto* state = stream.scratch.data();
+    stream.store.load(chunk.id, nullptr, state);
+    for (const auto& span : stream.layout.spans(chunk.id)) {
+      const auto at = locate(stream.rule, chunk, span, {.state = state}, span.chunk_first, span.elements);
+      for (auto& file : files) file->write(stream.rule, span, at);
+    }
+  }
+  for (auto& file : files) file->finish();
+}
+
+StateFormat load_state(const ChunkStream& stream, const fs::path& directory, const fs::path& weights,
+                       const StoredNames& names) {
+  check_scratch(stream);
+  const auto& rule = stream.rule;
+  const SafetensorsReader weight_reader(weights);
+  const Source weight_source(stream.layout, weight_reader, weights.string(), names);
+  const std::string dtype = weight_dtype(rule.type);
+  weight_source.check_types([&](const std::string& stored) { return stored == dtype; }, dtype.c_str());
+  check_optimizer(rule, directory);
+  std::optional<FileIn> rest;
+  const auto files = state_files(rule);
+  if (files.front().holds == StateFile::Holds::rest) rest.emplace(open_rest(stream, directory, files.front()));
+  std::vector<MomentIn> moments;
+  moments.reserve(rule.moments());
+  for (std::size_t m = 0; m < rule.moments(); ++m) moments.emplace_back(stream, directory, m);
+
+  for (const auto& chunk : stream.layout.chunks()) {
+    auto* weight = stream.scratch.data();
+    auto* state = weight + weight_bytes(rule, chunk);
+    std::memset(weight, 0, weight_bytes(rule, chunk) + state_bytes(rule, chunk));
+    for (const auto& span : stream.layout.spans(chunk.id)) {
+      const auto at = locate(rule, chunk, span, {weight, state}, span.chunk_first, span.elements);
+      weight_source.read(span.tensor, span.tensor_first, span.elements, at.span.weight);
+      if (rest) rest->source.read(span.tensor, span.tensor_first, span.elements, at.span.rest);
+      for (auto& moment : moments) moment.read(span, at);
+    }
+    stream.store.store(chunk.id, weight, state);
+  }
+  return moments.front().format(stream.layout);
+}
+
+}  // namespace spillway::state

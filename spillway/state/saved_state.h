@@ -1,0 +1,34 @@
+// The files of a saved state: what each of them holds of every tensor.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "spillway/state/rule.h"
+
+namespace spillway::state {
+
+struct StateFile {
+  enum class Holds : std::uint8_t { rest, moment, scale };
+  Holds holds = Holds::rest;
+  std::size_t moment = 0;
+  const char* name = "";  ///< without ".safetensors"
+};
+
+/// Those of a run with this rule, in the order in which they lie in a state group.
+[[nodiscard]] std::vector<StateFile> state_files(const UpdateRule& rule);
+
+/// Type in the file's header of elements of a tensor kept so: F32, BF16, U8.
+[[nodiscard]] const char* moment_dtype(kernels::Moments moments) noexcept;
+/// The reverse; empty for a type that holds no moments.
+[[nodiscard]] std::optional<kernels::Moments> moments_of(const std::string& dtype) noexcept;
+
+/// Entries of a scale file for so many elements.
+[[nodiscard]] constexpr std::uint64_t scales_of(std::uint64_t elements) noexcept {
+  return ceil_div(elements, kernels::kQuantBlock);
+}
+
+}  // namespace spillway::state

@@ -1,0 +1,66 @@
+#include "spillway/state/source.h"
+
+#include <algorithm>
+
+#include "spillway/base/error.h"
+
+namespace spillway::state {
+namespace {
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string out = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) out += text(i == 0 ? "" : ", ", shape[i]);
+  return out + "]";
+}
+
+/// "; it has X" when a stored name differs by a prefix only.
+std::string suggestion(const SafetensorsReader& reader, const std::string& name) {
+  for (const auto& [stored, tensor] : reader.tensors()) {
+    if (stored.ends_with("." + name) || name.ends_with("." + stored)) return text("; it has ", stored);
+  }
+  return {};
+}
+
+[[noreturn]] void refuse(const std::string& path, const std::string& message) {
+  throw Error(ErrorCode::bad_input, message, 0, path);
+}
+
+}  // namespace
+
+const std::string& stored_name(const StoredNames& names, const std::string& name) {
+  const auto found = names.find(name);
+  return found == names.end() ? name : found->second;
+}
+
+Source::Source(const Layout& layout, const SafetensorsReader& reader, const std::string& where,
+               const StoredNames& names, const Shape& shape)
+    : reader_(reader) {
+  for (const auto& tensor : layout.tensors()) {
+    tensors_.push_back(nullptr);
+    const auto needed = shape(tensor);
+    if (!needed) continue;
+    const auto& name = stored_name(names, tensor.spec.name);
+    const auto* stored = tensors_.back() = reader.find(name);
+    if (stored == nullptr) refuse(where, text(where, " has no tensor ", name, suggestion(reader, name)));
+    if (stored->shape == *needed) continue;
+    refuse(file(*stored), text("tensor ", name, " has the shape ", shape_text(stored->shape), " in ", file(*stored),
+                               ", but the model needs ", shape_text(*needed)));
+  }
+}
+
+void Source::check_types(const std::function<bool(const std::string&)>& allowed, const char* needed) const {
+  for (const auto* tensor : tensors_) {
+    if (tensor == nullptr || allowed(tensor->dtype)) continue;
+    refuse(file(*tensor),
+           text("tensor ", tensor->name, " is ", tensor->dtype, " in ", file(*tensor), ", but ", needed, " is needed"));
+  }
+}
+
+void Source::check_no_more() const {
+  for (const auto& [name, tensor] : reader_.tensors()) {
+    if (std::ranges::find(tensors_, &tensor) != tensors_.end()) continue;
+    refuse(file(tensor), text(file(tensor), " has the tensor ", name, ", which the model being trained does not"));
+  }
+}
+
+}  // namespace spillway::state

@@ -1,0 +1,58 @@
+// One file set of a checkpoint that is about to be read: each tensor of the layout found, and found to be what is
+// needed.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "spillway/state/checkpoint.h"
+#include "spillway/state/layout.h"
+#include "spillway/state/safetensors.h"
+
+namespace spillway::state {
+
+/// Type in a file's header of compute weights.
+[[nodiscard]] constexpr const char* weight_dtype(ComputeType type) noexcept {
+  return type == ComputeType::bf16 ? "BF16" : "F32";
+}
+
+[[nodiscard]] const std::string& stored_name(const StoredNames& names, const std::string& name);
+
+class Source {
+ public:
+  /// What a file holds of a tensor of the model: its shape there, or nothing.
+  using Shape = std::function<std::optional<std::vector<std::int64_t>>(const Tensor&)>;
+
+  /// `where`: for messages. Throws Error(bad_input) naming the first tensor that is missing or of another shape.
+  Source(const Layout& layout, const SafetensorsReader& reader, const std::string& where, const StoredNames& names = {},
+         const Shape& shape = whole);
+
+  /// Throws Error(bad_input) for a type that is not `allowed`; `needed` says in words which are.
+  void check_types(const std::function<bool(const std::string&)>& allowed, const char* needed) const;
+  /// Refuses a tensor that the layout does not have.
+  void check_no_more() const;
+
+  /// nullptr: not in this file.
+  [[nodiscard]] const StoredTensor* find(std::size_t tensor) const { return tensors_[tensor]; }
+  /// `count` entries from `first` on.
+  void read(std::size_t tensor, std::uint64_t first, std::uint64_t count, std::byte* out) const {
+    reader_.read(*tensors_[tensor], first, count, out);
+  }
+  void read_fp32(std::size_t tensor, std::uint64_t first, std::uint64_t count, float* out) const {
+    reader_.read_fp32(*tensors_[tensor], first, count, out);
+  }
+
+  [[nodiscard]] static std::optional<std::vector<std::int64_t>> whole(const Tensor& tensor) {
+    return tensor.spec.shape;
+  }
+
+ private:
+  [[nodiscard]] std::string file(const StoredTensor& tensor) const { return reader_.files()[tensor.file].string(); }
+
+  const SafetensorsReader& reader_;
+  std::vector<const StoredTensor*> tensors_;  ///< by number in the layout
+};
+
+}  // namespace spillway::state

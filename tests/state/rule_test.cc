@@ -1,0 +1,163 @@
+#include "spillway/state/rule.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include "tests/state/files.h"
+
+namespace spillway::state {
+namespace {
+
+using kernels::Moments;
+using kernels::Optimizer;
+
+const std::vector<BlockSpec> kModel{
+    {"embed", BlockRole::embedding, {{"embed.weight", {70, 300}}}},
+    {"layer", BlockRole::layer, {{"norm", {100}}, {"w", {90, 100}}, {"bias", {30}}, {"v", {5000}}, {"scale", {}}}},
+};
+
+std::vector<UpdateRule> every_rule() {
+  std::vector<UpdateRule> out;
+  for (const auto type : {ComputeType::bf16, ComputeType::fp32}) {
+    for (const auto optimizer : {Optimizer::adamw, Optimizer::adam, Optimizer::lion, Optimizer::sgd}) {
+      for (const auto format : {StateFormat::exact, StateFormat::bf16, StateFormat::int8}) {
+        out.push_back({type, optimizer, format});
+      }
+    }
+  }
+  return out;
+}
+
+std::string words(const UpdateRule& rule) {
+  return text(name_of(rule.type), ' ', name_of(rule.optimizer), ' ', name_of(rule.format));
+}
+
+/// Bytes of weight and state per parameter of a large model.
+double bytes_per_parameter(const UpdateRule& rule) {
+  const Layout layout({{"layer", BlockRole::layer, {{"w", {4096, 4096}}, {"norm", {4096}}}}}, kDefaultChunkElements,
+                      rule.alignment());
+  Bytes sum = 0;
+  for (const auto& chunk : layout.chunks()) sum += weight_bytes(rule, chunk) + state_bytes(rule, chunk);
+  return static_cast<double>(sum) / static_cast<double>(layout.parameters());
+}
+
+TEST(UpdateRule, TakesTwelveEightAndSixBytesPerParameter) {
+  EXPECT_NEAR(bytes_per_parameter({}), 12, 0.01);
+  EXPECT_NEAR(bytes_per_parameter({.format = StateFormat::bf16}), 8, 0.01);
+  EXPECT_NEAR(bytes_per_parameter({.format = StateFormat::int8}), 6, 0.04);
+  EXPECT_NEAR(bytes_per_parameter({.optimizer = Optimizer::lion, .format = StateFormat::int8}), 5, 0.02);
+  EXPECT_NEAR(bytes_per_parameter({.type = ComputeType::fp32}), 12, 0.01);
+  EXPECT_NEAR(bytes_per_parameter({.type = ComputeType::fp32, .format = StateFormat::int8}), 6, 0.04);
+}
+
+TEST(UpdateRule, ExactLiesAsItAlwaysDid) {
+  const Layout layout(kModel, 8192);
+  const auto& chunk = layout.chunks()[0];
+  const auto bf16 = state_fields({}, chunk);
+  EXPECT_EQ(bf16.moments, (std::array<Bytes, 2>{2 * chunk.elements, 6 * chunk.elements}));
+  EXPECT_EQ(bf16.bytes, 10 * chunk.elements);
+  const auto fp32 = state_fields({.type = ComputeType::fp32}, chunk);
+  EXPECT_EQ(fp32.moments, (std::array<Bytes, 2>{0, 4 * chunk.elements}));
+  EXPECT_EQ(fp32.bytes, 8 * chunk.elements);
+}
+
+/// Marks [first, first + bytes) of a group as used by one field; each byte may be used once.
+void use(std::vector<int>& group, const std::byte* base, const void* first, Bytes bytes) {
+  const auto at = static_cast<const std::byte*>(first) - base;
+  ASSERT_GE(at, 0);
+  ASSERT_LE(static_cast<Bytes>(at) + bytes, group.size());
+  for (Bytes i = 0; i < bytes; ++i) ASSERT_EQ(group[static_cast<Bytes>(at) + i]++, 0) << at + static_cast<long>(i);
+}
+
+TEST(UpdateRule, NoTwoFieldsOfAnyElementsShareAByte) {
+  for (const auto& rule : every_rule()) {
+    SCOPED_TRACE(words(rule));
+    const Layout layout(kModel, 8192, rule.alignment());
+    std::set<std::uint64_t> starts;
+    for (const auto& chunk : layout.chunks()) {
+      const auto bytes = state_bytes(rule, chunk);
+      ASSERT_EQ(bytes % 4096, 0U);
+      std::vector<std::byte> weight(weight_bytes(rule, chunk)), state(bytes);
+      std::vector<int> used(bytes, 0);
+      for (const auto& span : layout.spans(chunk.id)) {
+        const auto n = span.elements;
+        const auto at = locate(rule, chunk, span, {weight.data(), state.data()}, span.chunk_first, n);
+        ASSERT_EQ(at.span.weight, weight.data() + span.chunk_first * field_bytes(rule.type).weight);
+        ASSERT_TRUE(starts.insert(at.span.index).second);
+        if (at.span.rest != nullptr) use(used, state.data(), at.span.rest, n * rest_bytes(rule.type));
+        for (std::size_t m = 0; m < rule.moments(); ++m) {
+          use(used, state.data(), at.span.moments[m], n * moment_bytes(at.form.moments));
+          if (at.form.moments != Moments::int8) continue;
+          use(used, state.data(), at.span.scales[m], ceil_div(n, kernels::kQuantBlock) * 4);
+        }
+        const bool small = layout.tensors()[span.tensor].elements < kSmallTensor;
+        EXPECT_EQ(at.form.moments == Moments::int8, rule.format == StateFormat::int8 && !small);
+      }
+    }
+  }
+}
+
+TEST(UpdateRule, APartOfASpanIsFoundWhereTheWholeSaysItIs) {
+  const UpdateRule rule{.format = StateFormat::int8};
+  const Layout layout(kModel, 8192, rule.alignment());
+  const auto& chunk = layout.chunks()[layout.blocks()[1].first_chunk];
+  std::vector<std::byte> weight(weight_bytes(rule, chunk)), state(state_bytes(rule, chunk)), grad(weight.size());
+  const GroupPointers groups{weight.data(), state.data(), grad.data()};
+  for (const auto& span : layout.spans(chunk.id)) {
+    if (span.elements < 512) continue;
+    const auto whole = locate(rule, chunk, span, groups, span.chunk_first, span.elements).span;
+    const auto part = locate(rule, chunk, span, groups, span.chunk_first + 512, span.elements - 512).span;
+    EXPECT_EQ(part.weight, whole.weight + 1024);
+    EXPECT_EQ(part.rest, whole.rest + 1024);
+    EXPECT_EQ(part.grad, whole.grad + 1024);
+    EXPECT_EQ(part.index, whole.index + 512);
+    EXPECT_EQ(part.moments[1], whole.moments[1] + 512);
+    EXPECT_EQ(part.scales[1], whole.scales[1] + 2);
+  }
+}
+
+TEST(UpdateRule, TheIndexIsOfTheElementInItsBlockWhateverTheChunks) {
+  for (const std::uint64_t chunk_elements : {2048, 8192, 100'000}) {
+    const Layout layout(kModel, chunk_elements);
+    for (const auto& chunk : layout.chunks()) {
+      for (const auto& span : layout.spans(chunk.id)) {
+        const auto& tensor = layout.tensors()[span.tensor];
+        const auto at = locate({}, chunk, span, {}, span.chunk_first, span.elements);
+        EXPECT_EQ(at.span.index, (tensor.block << 40) + tensor.first + span.tensor_first);
+        EXPECT_EQ(at.span.weight, nullptr);
+        EXPECT_EQ(at.span.moments[0], nullptr);
+      }
+    }
+  }
+}
+
+TEST(UpdateRule, ArraysCoverTheGroupUpToItsPadding) {
+  for (const auto& rule : every_rule()) {
+    SCOPED_TRACE(words(rule));
+    const Layout layout(kModel, 8192, rule.alignment());
+    for (const auto& chunk : layout.chunks()) {
+      Bytes end = 0;
+      for (const auto& array : state_arrays(rule, chunk)) {
+        EXPECT_EQ(array.first, end) << array.name;
+        end = array.first + array.bytes;
+      }
+      EXPECT_EQ(round_up(end, 4096), state_bytes(rule, chunk));
+    }
+  }
+}
+
+TEST(UpdateRule, NamesAreReadBackAndOthersRefusedWithThoseThereAre) {
+  for (const auto& rule : every_rule()) {
+    EXPECT_EQ(parse_compute_type(name_of(rule.type)), rule.type);
+    EXPECT_EQ(parse_optimizer(name_of(rule.optimizer)), rule.optimizer);
+    EXPECT_EQ(parse_format(name_of(rule.format)), rule.format);
+  }
+  expect_error(ErrorCode::bad_input, {"state_format is int4", "exact, bf16, int8"}, [] { (void)parse_format("int4"); });
+  expect_error(ErrorCode::bad_input, {"optimizer is adafactor", "adamw, adam, lion, sgd"},
+               [] { (void)parse_optimizer("adafactor"); });
+}
+
+}  // namespace
+}  // namespace spillway::state
