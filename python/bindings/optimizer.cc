@@ -10,6 +10,8 @@
 #include <tuple>
 
 #include "module.h"
+#include "spillway/kernels/moments.h"
+#include "spillway/kernels/update.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -22,10 +24,10 @@ using Release = nb::call_guard<nb::gil_scoped_release>;
 using PyUpdate = std::tuple<std::size_t, std::uintptr_t, std::uintptr_t, double, double, double, double, double, float,
                             std::int64_t>;
 
-std::unique_ptr<spillway::Optimizer> make(
-    const std::vector<std::tuple<std::string, std::uint64_t, std::string>>& tensors, const std::string& optimizer,
-    const std::string& format, std::uint64_t seed, unsigned threads,
-    const std::vector<std::pair<std::string, bool>>& storage, std::uint64_t staging, bool overwrite) {
+spillway::Optimizer* make(const std::vector<std::tuple<std::string, std::uint64_t, std::string>>& tensors,
+                          const std::string& optimizer, const std::string& format, std::uint64_t seed, unsigned threads,
+                          const std::vector<std::pair<std::string, bool>>& storage, std::uint64_t staging,
+                          bool overwrite) {
   std::vector<spillway::OptimizerTensor> specs;
   for (const auto& [name, elements, type] : tensors) {
     specs.push_back({name, elements, spillway::state::parse_compute_type(type)});
@@ -39,7 +41,7 @@ std::unique_ptr<spillway::Optimizer> make(
   settings.overwrite = overwrite;
   for (const auto& [path, device] : storage) settings.storage.push_back({path, device});
   const nb::gil_scoped_release release;
-  return std::make_unique<spillway::Optimizer>(std::move(specs), std::move(settings));
+  return new spillway::Optimizer(std::move(specs), std::move(settings));  // nanobind takes it
 }
 
 std::vector<spillway::Optimizer::Update> updates_of(const std::vector<PyUpdate>& updates) {
@@ -64,6 +66,39 @@ std::vector<std::span<Byte>> spans_of(const std::vector<Bytes1d>& arrays) {
   std::vector<std::span<Byte>> out;
   for (const auto& array : arrays) out.emplace_back(reinterpret_cast<Byte*>(array.data()), array.size());
   return out;
+}
+
+using Values = nb::ndarray<nb::numpy, float, nb::ndim<1>, nb::c_contig>;
+using Codes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>, nb::c_contig>;
+
+/// An array of its own for Python.
+template <class Array, class T>
+Array given(std::vector<T> values) {
+  auto* kept = new std::vector<T>(std::move(values));
+  const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return Array(kept->data(), {kept->size()}, owner);
+}
+
+spillway::kernels::Moment moment_of(bool second) {
+  return second ? spillway::kernels::Moment::second : spillway::kernels::Moment::first;
+}
+
+nb::tuple encode(const Values& values, bool second) {
+  std::vector<std::uint8_t> codes(values.size());
+  std::vector<float> scales(spillway::ceil_div(values.size(), spillway::kernels::kQuantBlock));
+  spillway::kernels::encode_int8(moment_of(second), values.data(), codes.data(), scales.data(), codes.size());
+  return nb::make_tuple(given<Codes>(std::move(codes)), given<Values>(std::move(scales)));
+}
+
+Values decode(const Codes& codes, const Values& scales, bool second) {
+  if (scales.size() != spillway::ceil_div(codes.size(), spillway::kernels::kQuantBlock)) {
+    throw spillway::Error(spillway::ErrorCode::bad_input,
+                          spillway::text(codes.size(), " codes with ", scales.size(), " scales; each block of ",
+                                         spillway::kernels::kQuantBlock, " has one"));
+  }
+  std::vector<float> values(codes.size());
+  spillway::kernels::decode_int8(moment_of(second), codes.data(), scales.data(), values.data(), values.size());
+  return given<Values>(std::move(values));
 }
 
 }  // namespace
@@ -117,4 +152,7 @@ void bind_optimizer(nb::module_& module) {
           "tensor"_a, "arrays"_a)
       .def_prop_ro("state_bytes", &Optimizer::state_bytes)
       .def_prop_ro("notices", &Optimizer::notices);
+  module.def("encode_moment", &encode, "values"_a, "second"_a,
+             "fp32 values of a first or second moment as 8-bit codes and scales, rounded to nearest.");
+  module.def("decode_moment", &decode, "codes"_a, "scales"_a, "second"_a, "The reverse of encode_moment.");
 }

@@ -144,3 +144,40 @@ def measure(
 
 def check_profile(text: str, source: str) -> str:
     """A profile checked and completed; ValueError names the key."""
+
+class Optimizer:
+    """The state of tensors that stay where they are."""
+
+    def __init__(
+        self,
+        tensors: list[tuple[str, int, str]],
+        optimizer: str,
+        format: str,
+        seed: int,
+        threads: int,
+        storage: list[tuple[str, bool]],
+        staging: int,
+        overwrite: bool,
+    ) -> None:
+        """`tensors`: (name, elements, bf16 or fp32) each; `storage`: (directory or device, whether it is a device)
+        each, none: states in DRAM."""
+    def step(self, updates: list[tuple[int, int, int, float, float, float, float, float, float, int]]) -> None:
+        """(tensor, address of weight, of gradient, learning rate, beta1, beta2, epsilon, weight decay, gradient scale,
+        step) each, by rising tensor."""
+    def set_master(self, tensor: int, weight: int) -> None:
+        """The masters become the weights' values."""
+    def arrays(self, tensor: int) -> list[tuple[str, int, int]]:
+        """(name, entries, bytes of an entry) of each array of the tensor's state."""
+    def fetch(self, tensor: int, arrays: list[Any]) -> None:
+        """Fills one array of bytes for each of arrays()."""
+    def store(self, tensor: int, arrays: list[Any]) -> None: ...
+    @property
+    def state_bytes(self) -> int: ...
+    @property
+    def notices(self) -> list[str]: ...
+
+def encode_moment(values: Any, second: bool) -> tuple[Any, Any]:
+    """fp32 values of a first or second moment as 8-bit codes and scales, rounded to nearest."""
+
+def decode_moment(codes: Any, scales: Any, second: bool) -> Any:
+    """The reverse of encode_moment."""

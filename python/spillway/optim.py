@@ -104,7 +104,7 @@ class Offloaded(torch.optim.Optimizer):
                 copies.append((p, weight))
             grad = self._gradient(p)
             kept += [weight, grad]
-            self.state[p]["step"] += 1
+            self.state[p].setdefault("step", torch.tensor(0.0)).add_(1)
             applied = (scale * (-1 if group.get("maximize") else 1), int(self.state[p]["step"].item()))
             update = (number, weight.data_ptr(), grad.data_ptr(), *self._factors(group), *applied)
             updates.setdefault(self._engines.index(engine), []).append(update)
@@ -153,7 +153,6 @@ class Offloaded(torch.optim.Optimizer):
         for number, (_, p) in enumerate(new):
             self._places[p] = engine, number
             self._versions[p] = p._version
-            self.state[p].setdefault("step", torch.tensor(0.0))
 
     def _named(self) -> list[tuple[str, torch.Tensor]]:
         out = []
@@ -187,7 +186,7 @@ class Offloaded(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """As of torch.optim: `step` and the moments as they are kept (`int8`: codes of 8 bits and, `..._scale`, a
         factor for every 256 of them), the `residual` of a bf16 parameter, and in `spillway` the format."""
-        slim = self.state
+        slim = self.state  # type: ignore[has-type]
         self.state = type(slim)(
             dict, {p: {**s, **self._arrays(p)} if p in self._places else s for p, s in slim.items()}
         )
@@ -266,16 +265,16 @@ def of_size(p: torch.Tensor, name: str, array: torch.Tensor) -> torch.Tensor:
 
 def moment(p: torch.Tensor, name: str, kind: torch.dtype, state: dict[str, Any]) -> dict[str, torch.Tensor]:
     """A moment as this optimizer keeps it, with its scale if it has one; converted where it was kept otherwise."""
-    scale = f"{name}_scale"
+    scale, second = f"{name}_scale", name == "exp_avg_sq"
     found = state.get(name)
     array = of_size(p, name, torch.zeros(p.shape) if found is None else found)
     if array.dtype == torch.uint8:
         if kind == torch.uint8:
             return {name: array, scale: state[scale]}
-        array = torch.from_numpy(_engine.decode_moment(array.reshape(-1).numpy(), state[scale].numpy(), name))
+        array = torch.from_numpy(_engine.decode_moment(array.reshape(-1).numpy(), state[scale].numpy(), second))
     if kind != torch.uint8:
         return {name: array.to(kind)}
-    codes, scales = _engine.encode_moment(array.float().reshape(-1).contiguous().numpy(), name)
+    codes, scales = _engine.encode_moment(array.float().reshape(-1).contiguous().numpy(), second)
     return {name: torch.from_numpy(codes), scale: torch.from_numpy(scales)}
 
 

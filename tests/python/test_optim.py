@@ -28,7 +28,7 @@ def network(dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.nn.Modul
 def loss_of(model: torch.nn.Module, step: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(step)
     tokens = torch.randint(50, (16,), generator=generator)
-    return torch.nn.functional.cross_entropy(model(tokens).float(), (tokens * 7 + step) % 50)
+    return torch.nn.functional.cross_entropy(model(tokens).float(), (tokens * 7 + 3) % 50)
 
 
 def groups_of(model: torch.nn.Module) -> list[dict[str, Any]]:
@@ -230,11 +230,15 @@ def test_frozen_tied_and_late_parameters() -> None:
     model[1].weight.requires_grad_(True)
     extra = torch.nn.Parameter(torch.ones(3))
     optimizer.add_param_group({"params": [extra], "lr": 0.5})
-    extra.grad = torch.ones(3)
     train(model, optimizer, range(3, 4))
     assert not torch.equal(model[1].weight, frozen)
+    assert len(optimizer.state_dict()["state"]) == 4, "what never had a gradient has no state"
+    optimizer.zero_grad()
+    extra.grad = torch.ones(3)
+    optimizer.step()
+    assert (extra < 1).all()
     steps = [s["step"].item() for s in optimizer.state_dict()["state"].values()]
-    assert sorted(steps) == [1, 4, 4, 4]
+    assert sorted(steps) == [1, 1, 4, 4, 4]
 
 
 def test_a_closure_and_a_gradient_scaler() -> None:
