@@ -28,11 +28,10 @@ std::vector<Case> cases() {
   std::vector<Case> out;
   for (const auto type : {state::ComputeType::bf16, state::ComputeType::fp32}) {
     for (const auto format : {state::StateFormat::exact, state::StateFormat::bf16, state::StateFormat::int8}) {
-      for (const auto optimizer : {kernels::Optimizer::adamw, kernels::Optimizer::lion}) {
-        out.push_back({type, format, optimizer});
-      }
+      out.push_back({type, format, kernels::Optimizer::adamw});
     }
   }
+  out.push_back({state::ComputeType::bf16, state::StateFormat::int8, kernels::Optimizer::lion});
   return out;
 }
 
@@ -70,9 +69,10 @@ class Tensors {
 
  private:
   void randomize(std::vector<std::byte>& values, std::uint64_t seed) const {
-    std::mt19937 random(static_cast<unsigned>(seed));
+    auto random = static_cast<std::uint32_t>(seed);
     for (std::size_t i = 0; i < values.size() / item_; ++i) {
-      const float value = static_cast<float>(random()) / 4e9F - 0.5F;
+      random = random * 1664525 + 1013904223;
+      const float value = static_cast<float>(random) / 4e9F - 0.5F;
       std::uint32_t bits = 0;
       std::memcpy(&bits, &value, 4);
       if (item_ == 2) bits >>= 16;
@@ -129,7 +129,7 @@ std::vector<std::vector<std::byte>> run_kernels(const Case& it) {
       const auto t = update.tensor;
       const UpdateForm form{
           .weights = it.type == state::ComputeType::bf16 ? kernels::Weights::split : kernels::Weights::fp32,
-          .moments = state::moments_of(it.format, kElements[t])};
+          .moments = state::moments_of(it.format, kElements[t] < state::kSmallTensor)};
       auto applied = update.step;
       applied.optimizer = it.optimizer;
       applied.seed = 5;

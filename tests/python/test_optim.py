@@ -215,7 +215,7 @@ def test_moments_are_converted(source: str, target: str) -> None:
         assert one["step"] == other["step"] == 5
         for name in ("exp_avg", "exp_avg_sq"):
             error = (one[name] - other[name]).abs().max() / other[name].abs().max()
-            assert error <= (0 if target == "exact" else 2**-8 if target == "bf16" else 2**-6), name
+            assert error <= (0 if target == "exact" else 2**-8 if target == "bf16" else 2**-5), name
 
 
 def test_frozen_tied_and_late_parameters() -> None:
