@@ -17,7 +17,7 @@
 
 #include "bench/arguments.h"
 #include "spillway/base/error.h"
-#include "spillway/kernels/adamw.h"
+#include "spillway/kernels/update.h"
 #include "spillway/memory/arena.h"
 #include "spillway/storage/pool.h"
 #include "spillway/sys/thread.h"
@@ -224,11 +224,14 @@ class Update {
 
   void update(const Slot& slot) const {
     const std::uint64_t n = slot.chunk->params;
-    auto* weight = reinterpret_cast<std::uint16_t*>(slot.memory);
-    auto* moments = reinterpret_cast<float*>(weight + 2 * n);
-    kernels::adamw_exact(weight, weight + n, moments, moments + n,
-                         reinterpret_cast<const std::uint16_t*>(grad_of(slot)), n,
-                         {.learning_rate = 1e-5, .weight_decay = 0.01, .step = step_});
+    std::byte* weight = slot.memory;
+    kernels::update({},
+                    {.weight = weight,
+                     .rest = weight + 2 * n,
+                     .moments = {weight + 4 * n, weight + 8 * n},
+                     .grad = grad_of(slot),
+                     .n = n},
+                    {.learning_rate = 1e-5, .weight_decay = 0.01, .step = step_});
   }
 
   void fail(const std::exception_ptr& error) noexcept {

@@ -1,38 +1,23 @@
-// The fused AdamW update over one span of a chunk.
-//
-// One pass reads gradient, weight, residual and moments and writes weight, residual and moments. Formulas and order of
-// operations are those of torch.optim.AdamW(fused=True) on the CPU (PyTorch, aten/native/cpu/FusedAdamKernel.cpp);
-// Loshchilov & Hutter, "Decoupled Weight Decay Regularization", ICLR 2019. Built with contraction off, multiply-adds
-// are fused exactly where PyTorch fuses them, so every instruction set gives the same bits as PyTorch (those without a
-// fused multiply-add ask the C library for it, slowly). A result that is not a number is the one NaN 0x7FC00000.
+// AdamW: Loshchilov & Hutter, "Decoupled Weight Decay Regularization", ICLR 2019 (arXiv 1711.05101). Equal to
+// torch.optim.AdamW(fused=True) on the CPU, bit for bit.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "spillway/kernels/update.h"
+#include "spillway/kernels/adam_factors.h"
 
 namespace spillway::kernels {
 
-/// `exact` state: master = join(weight, residual). All arrays hold `n` elements; any alignment; no overlap. n may be 0.
-void adamw_exact(std::uint16_t* weight, std::uint16_t* residual, float* exp_avg, float* exp_avg_sq,
-                 const std::uint16_t* grad, std::size_t n, const UpdateStep& step);
-/// fp32 weights and gradients, no residual.
-void adamw_fp32(float* weight, float* exp_avg, float* exp_avg_sq, const float* grad, std::size_t n,
-                const UpdateStep& step);
+struct AdamW : AdamFactors {
+  float decay;  ///< 1 - learning rate * weight decay
 
-/// Splits a float into bf16 (round half away from zero) and its low 16 bits; join inverts it bit for bit
-/// (high = bf16 - (low >> 15)). All 2^32 patterns survive.
-void split(const float* master, std::uint16_t* weight, std::uint16_t* residual, std::size_t n);
-void join(const std::uint16_t* weight, const std::uint16_t* residual, float* master, std::size_t n);
+  explicit AdamW(const UpdateStep& s)
+      : AdamFactors(s), decay(static_cast<float>(1 - s.learning_rate * s.weight_decay)) {}
 
-namespace scalar {  // the slow, obvious reference: same results, bit for bit
-void adamw_exact(std::uint16_t* weight, std::uint16_t* residual, float* exp_avg, float* exp_avg_sq,
-                 const std::uint16_t* grad, std::size_t n, const UpdateStep& step);
-void adamw_fp32(float* weight, float* exp_avg, float* exp_avg_sq, const float* grad, std::size_t n,
-                const UpdateStep& step);
-void split(const float* master, std::uint16_t* weight, std::uint16_t* residual, std::size_t n);
-void join(const std::uint16_t* weight, const std::uint16_t* residual, float* master, std::size_t n);
-}  // namespace scalar
+  /// One element: the new moments in place, the new weight as result.
+  [[nodiscard]] float scalar(float weight, float grad, float& exp_avg, float& exp_avg_sq) const {
+    return scalar_step(weight * decay, grad, exp_avg, exp_avg_sq);
+  }
+};
+
+void adamw(const UpdateForm& form, const UpdateSpan& span, const UpdateStep& step);
 
 }  // namespace spillway::kernels

@@ -22,6 +22,16 @@ inline constexpr std::uint32_t kFloatNaN = 0x7FC00000;
   return static_cast<std::uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 
+/// One of the two nearest bf16, the upper one (in magnitude) with probability proportional to how near it is; `chance`
+/// is below 2^16. Unbiased; a value that is a bf16 stays. The largest finite bf16 is never rounded up to infinity; NaN
+/// becomes kBf16NaN.
+[[nodiscard]] inline std::uint16_t round_bf16_randomly(float value, std::uint32_t chance) noexcept {
+  if (value != value) return kBf16NaN;
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const bool largest = (bits & 0x7FFF0000) == 0x7F7F0000;
+  return static_cast<std::uint16_t>((bits + (largest ? 0 : chance)) >> 16);
+}
+
 /// NaN payloads depend on the order of an instruction's operands, which compilers may swap; results hold one NaN only.
 [[nodiscard]] inline float quiet(float value) noexcept {
   return value == value ? value : std::bit_cast<float>(kFloatNaN);

@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "spillway/kernels/bf16.h"
+#include "spillway/kernels/fp16.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace spillway::kernels::HWY_NAMESPACE {
@@ -67,6 +68,43 @@ HWY_INLINE Vec<Half<D>> round_bf16(D d, Vec<D> v) {
   (void)d;
   return hn::TruncateTo(Half<D>(), hn::ShiftRight<16>(hn::IfThenElse(nan, hn::Set(du, kFloatNaN), rounded)));
 }
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_NEON
+#define SPILLWAY_NATIVE_FP16 1
+#else
+#define SPILLWAY_NATIVE_FP16 0
+#endif
+
+template <class D>
+HWY_INLINE Vec<D> widen_fp16(D d, Vec<Half<D>> fp16) {
+#if SPILLWAY_NATIVE_FP16
+  return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), fp16));
+#else
+  constexpr std::size_t lanes = hn::MaxLanes(D());
+  HWY_ALIGN std::uint16_t in[lanes];
+  HWY_ALIGN float out[lanes];
+  hn::Store(fp16, Half<D>(), in);
+  for (std::size_t i = 0; i < lanes; ++i) out[i] = kernels::widen_fp16(in[i]);
+  return hn::Load(d, out);
+#endif
+}
+
+/// Nearest fp16, ties to even; NaN becomes kFp16NaN.
+template <class D>
+HWY_INLINE Vec<Half<D>> round_fp16(D d, Vec<D> v) {
+#if SPILLWAY_NATIVE_FP16
+  return hn::BitCast(Half<D>(), hn::DemoteTo(hn::Rebind<hwy::float16_t, D>(), quiet(d, v)));
+#else
+  constexpr std::size_t lanes = hn::MaxLanes(D());
+  HWY_ALIGN float in[lanes];
+  HWY_ALIGN std::uint16_t out[lanes];
+  hn::Store(v, d, in);
+  for (std::size_t i = 0; i < lanes; ++i) out[i] = kernels::round_fp16(in[i]);
+  return hn::Load(Half<D>(), out);
+#endif
+}
+
+#undef SPILLWAY_NATIVE_FP16
 
 /// Calls body(tag, index) for whole vectors of T and then, for what is left, for vectors of one lane.
 template <class T, class Body>

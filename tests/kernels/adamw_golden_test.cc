@@ -5,8 +5,9 @@
 #include <cstring>
 #include <vector>
 
-#include "spillway/kernels/adamw.h"
 #include "spillway/kernels/bf16.h"
+#include "spillway/kernels/split.h"
+#include "spillway/kernels/update.h"
 #include "tests/kernels/bits.h"
 
 namespace spillway::kernels {
@@ -54,6 +55,15 @@ std::vector<std::uint16_t> gradient(std::uint32_t step) {
   return grad;
 }
 
+template <class T>
+std::byte* bytes(std::vector<T>& all) {
+  return reinterpret_cast<std::byte*>(all.data());
+}
+template <class T>
+const std::byte* bytes(const std::vector<T>& all) {
+  return reinterpret_cast<const std::byte*>(all.data());
+}
+
 /// The fields of one parameter tensor in either format; step() applies one update, master() shows the weights.
 struct Exact {
   std::vector<std::uint16_t> weight = std::vector<std::uint16_t>(kElements), residual = weight;
@@ -61,8 +71,14 @@ struct Exact {
 
   Exact() { split(first_master().data(), weight.data(), residual.data(), kElements); }
   void step(const UpdateStep& s) {
-    adamw_exact(weight.data(), residual.data(), exp_avg.data(), exp_avg_sq.data(),
-                gradient(static_cast<std::uint32_t>(s.step)).data(), kElements, s);
+    const auto grad = gradient(static_cast<std::uint32_t>(s.step));
+    update({},
+           {.weight = bytes(weight),
+            .rest = bytes(residual),
+            .moments = {bytes(exp_avg), bytes(exp_avg_sq)},
+            .grad = bytes(grad),
+            .n = kElements},
+           s);
   }
   [[nodiscard]] std::vector<float> master() const {
     std::vector<float> joined(kElements);
@@ -78,7 +94,10 @@ struct Fp32 {
   void step(const UpdateStep& s) {
     std::vector<float> grad(kElements);
     widen_all(gradient(static_cast<std::uint32_t>(s.step)), grad);
-    adamw_fp32(weight.data(), exp_avg.data(), exp_avg_sq.data(), grad.data(), kElements, s);
+    update(
+        {Weights::fp32, Moments::fp32},
+        {.weight = bytes(weight), .moments = {bytes(exp_avg), bytes(exp_avg_sq)}, .grad = bytes(grad), .n = kElements},
+        s);
   }
   [[nodiscard]] const std::vector<float>& master() const { return weight; }
 

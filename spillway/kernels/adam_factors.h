@@ -1,15 +1,18 @@
-// The constants of one AdamW step, computed in double and rounded once to float, as PyTorch's fused kernel does.
+// What Adam and AdamW share: the constants of one step, computed in double and rounded once to float, as PyTorch's
+// fused kernel does, and the step of one element (PyTorch, aten/native/cpu/FusedAdamKernel.cpp).
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 
-#include "spillway/kernels/adamw.h"
+#include "spillway/kernels/update.h"
 
 namespace spillway::kernels {
 
-struct AdamWFactors {
+struct AdamFactors {
+  static constexpr std::size_t kMoments = 2;
+
   float gradient_scale;    ///< multiplies the gradient first
-  float decay;             ///< 1 - learning rate * weight decay
   float lerp_weight;       ///< of (gradient - exp_avg) in the new exp_avg
   bool lerp_from_grad;     ///< beta1 <= 0.5: PyTorch's lerp starts from the gradient then
   float beta2;             ///<
@@ -19,9 +22,8 @@ struct AdamWFactors {
   float epsilon;           ///<
   float minus_step_size;   ///< -learning rate / (1 - beta1^step)
 
-  explicit AdamWFactors(const UpdateStep& s)
+  explicit AdamFactors(const UpdateStep& s)
       : gradient_scale(s.gradient_scale),
-        decay(static_cast<float>(1 - s.learning_rate * s.weight_decay)),
         lerp_weight(static_cast<float>(1 - s.beta1)),
         lerp_from_grad(!(std::abs(lerp_weight) < 0.5f)),
         beta2(static_cast<float>(s.beta2)),
@@ -31,6 +33,14 @@ struct AdamWFactors {
         epsilon(static_cast<float>(s.epsilon)),
         minus_step_size(static_cast<float>(-(s.learning_rate / (1 - std::pow(s.beta1, static_cast<double>(s.step)))))) {
     if (lerp_from_grad) lerp_weight -= 1.0f;
+  }
+
+  /// Moments and weight of one element, weight decay aside. Fused where it says so and nowhere else.
+  [[nodiscard]] float scalar_step(float weight, float grad, float& exp_avg, float& exp_avg_sq) const {
+    exp_avg = std::fma(lerp_weight, grad - exp_avg, lerp_from_grad ? grad : exp_avg);
+    exp_avg_sq = std::fma(square_weight * grad, grad, beta2 * exp_avg_sq);
+    const float denominator = std::sqrt(exp_avg_sq) / bias2_root + epsilon;
+    return weight + minus_step_size * exp_avg / denominator;
   }
 };
 

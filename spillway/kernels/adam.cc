@@ -1,0 +1,43 @@
+#include "spillway/kernels/adam.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "spillway/kernels/adam.cc"
+#include <hwy/foreach_target.h>
+
+#include "spillway/kernels/adam-inl.h"
+#include "spillway/kernels/update-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace spillway::kernels::HWY_NAMESPACE {
+namespace {
+
+/// Adam::scalar on vectors.
+struct Formula : Adam {
+  using Adam::Adam;
+
+  template <class D>
+  HWY_INLINE Vec<D> operator()(D d, Vec<D> weight, Vec<D> grad, Vec<D>& exp_avg, Vec<D>& exp_avg_sq) const {
+    if (decays) grad = fused(d, weight, hn::Set(d, weight_decay), grad);
+    return adam_step(d, *this, weight, grad, exp_avg, exp_avg_sq);
+  }
+};
+
+void update(const UpdateForm& form, const UpdateSpan& span, const UpdateStep& step) {
+  update_as<Formula>(form, span, step);
+}
+
+}  // namespace
+}  // namespace spillway::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace spillway::kernels {
+
+HWY_EXPORT(update);
+
+void adam(const UpdateForm& form, const UpdateSpan& span, const UpdateStep& step) {
+  HWY_DYNAMIC_DISPATCH(update)(form, span, step);
+}
+
+}  // namespace spillway::kernels
+#endif  // HWY_ONCE

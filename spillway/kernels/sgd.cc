@@ -1,0 +1,43 @@
+#include "spillway/kernels/sgd.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "spillway/kernels/sgd.cc"
+#include <hwy/foreach_target.h>
+
+#include "spillway/kernels/update-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace spillway::kernels::HWY_NAMESPACE {
+namespace {
+
+/// Sgd::scalar on vectors.
+struct Formula : Sgd {
+  using Sgd::Sgd;
+
+  template <class D>
+  HWY_INLINE Vec<D> operator()(D d, Vec<D> weight, Vec<D> grad, Vec<D>& momentum) const {
+    if (decays) grad = fused(d, weight, hn::Set(d, weight_decay), grad);
+    momentum = hn::Add(hn::Mul(momentum, hn::Set(d, factor)), grad);
+    return fused(d, momentum, hn::Set(d, minus_learning_rate), weight);
+  }
+};
+
+void update(const UpdateForm& form, const UpdateSpan& span, const UpdateStep& step) {
+  update_as<Formula>(form, span, step);
+}
+
+}  // namespace
+}  // namespace spillway::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace spillway::kernels {
+
+HWY_EXPORT(update);
+
+void sgd(const UpdateForm& form, const UpdateSpan& span, const UpdateStep& step) {
+  HWY_DYNAMIC_DISPATCH(update)(form, span, step);
+}
+
+}  // namespace spillway::kernels
+#endif  // HWY_ONCE

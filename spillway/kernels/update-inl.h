@@ -1,0 +1,74 @@
+// The one pass of every optimizer over every form. Included after foreach_target.h.
+#if defined(SPILLWAY_KERNELS_UPDATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SPILLWAY_KERNELS_UPDATE_INL_H_
+#undef SPILLWAY_KERNELS_UPDATE_INL_H_
+#else
+#define SPILLWAY_KERNELS_UPDATE_INL_H_
+#endif
+
+#include "spillway/kernels/moments-inl.h"
+#include "spillway/kernels/weights-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace spillway::kernels::HWY_NAMESPACE {
+
+/// Formula: an optimizer's constants, derived from its scalar struct, and
+///   Vec<D> operator()(D d, Vec<D> weight, Vec<D> grad, Vec<D>& first[, Vec<D>& second]) const.
+/// It goes by value, as all that the loop uses: nothing that is stored can change it, so it stays in registers.
+template <class Formula, class WeightsOf, class MomentsOf>
+HWY_NOINLINE void pass(const UpdateSpan& span, const UpdateStep& step) {
+  const Formula formula(step);
+  const WeightsOf weights(span);
+  MomentsOf moments(span, step);
+  for (std::size_t tile = 0; tile < span.n; tile += MomentsOf::kTile) {
+    const std::size_t n = std::min(span.n - tile, MomentsOf::kTile);
+    const auto fields = moments.open(tile, n);
+    for_each_vector<float>(n, [=](auto d, std::size_t i) HWY_ATTR {
+      weights.prefetch_at(tile + i);
+      fields.prefetch_at(i);
+      auto weight = weights.load(d, tile + i);
+      const auto grad = hn::Mul(weights.gradient(d, tile + i), hn::Set(d, formula.gradient_scale));
+      auto first = fields.template load<0>(d, i);
+      if constexpr (Formula::kMoments == 2) {
+        auto second = fields.template load<1>(d, i);
+        weight = formula(d, weight, grad, first, second);
+        fields.template store<1>(d, i, quiet(d, second));
+      } else {
+        weight = formula(d, weight, grad, first);
+      }
+      fields.template store<0>(d, i, quiet(d, first));
+      weights.store(d, tile + i, quiet(d, weight));
+    });
+    moments.close(tile, n);
+  }
+}
+
+template <class Formula, class WeightsOf>
+HWY_INLINE void update_moments(Moments moments, const UpdateSpan& span, const UpdateStep& step) {
+  constexpr std::size_t count = Formula::kMoments;
+  switch (moments) {
+    case Moments::fp32:
+      return pass<Formula, WeightsOf, Fp32Moments<count>>(span, step);
+    case Moments::bf16:
+      return pass<Formula, WeightsOf, Bf16Moments<count>>(span, step);
+    case Moments::int8:
+      return pass<Formula, WeightsOf, Int8Moments<count>>(span, step);
+  }
+}
+
+template <class Formula>
+HWY_INLINE void update_as(const UpdateForm& form, const UpdateSpan& span, const UpdateStep& step) {
+  switch (form.weights) {
+    case Weights::split:
+      return update_moments<Formula, SplitWeights>(form.moments, span, step);
+    case Weights::fp32:
+      return update_moments<Formula, Fp32Weights>(form.moments, span, step);
+    case Weights::fp16:
+      return update_moments<Formula, Fp16Weights>(form.moments, span, step);
+  }
+}
+
+}  // namespace spillway::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
