@@ -30,11 +30,16 @@ HWY_INLINE Vec<D> divide_by_bias2_root(D d, Vec<D> root, const AdamFactors& f) {
 #endif
 }
 
-template <class D>
+/// kExact is f.exact.
+template <bool kExact, class D>
 HWY_INLINE Vec<D> adam_step(D d, const AdamFactors& f, Vec<D> weight, Vec<D> grad, Vec<D>& m, Vec<D>& v) {
-  m = fused(d, hn::Set(d, f.lerp_weight), hn::Sub(grad, m), f.lerp_from_grad ? grad : m);
+  auto base = m;
+  if (f.lerp_from_grad) base = grad;
+  m = fused(d, hn::Set(d, f.lerp_weight), hn::Sub(grad, m), base);
   v = fused(d, hn::Mul(hn::Set(d, f.square_weight), grad), grad, hn::Mul(hn::Set(d, f.beta2), v));
-  const auto denominator = hn::Add(divide_by_bias2_root(d, hn::Sqrt(v), f), hn::Set(d, f.epsilon));
+  const auto root = hn::Sqrt(v);
+  const auto corrected = kExact ? divide_by_bias2_root(d, root, f) : hn::Mul(root, hn::Set(d, f.bias2_reciprocal));
+  const auto denominator = hn::Add(corrected, hn::Set(d, f.epsilon));
   return hn::Add(weight, hn::Div(hn::Mul(hn::Set(d, f.minus_step_size), m), denominator));
 }
 

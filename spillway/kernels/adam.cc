@@ -12,13 +12,14 @@ namespace spillway::kernels::HWY_NAMESPACE {
 namespace {
 
 /// Adam::scalar on vectors.
+template <bool kExact>
 struct Formula : Adam {
   using Adam::Adam;
 
   template <class D>
   HWY_INLINE Vec<D> operator()(D d, Vec<D> weight, Vec<D> grad, Vec<D>& exp_avg, Vec<D>& exp_avg_sq) const {
     if (decays) grad = fused(d, weight, hn::Set(d, weight_decay), grad);
-    return adam_step(d, *this, weight, grad, exp_avg, exp_avg_sq);
+    return adam_step<kExact>(d, *this, weight, grad, exp_avg, exp_avg_sq);
   }
 };
 

@@ -10,8 +10,8 @@ struct Adam : AdamFactors {
   float weight_decay;  ///<
   bool decays;         ///< weight decay is not 0; a product with 0 would turn infinite weights into NaN
 
-  explicit Adam(const UpdateStep& s)
-      : AdamFactors(s), weight_decay(static_cast<float>(s.weight_decay)), decays(s.weight_decay != 0) {}
+  Adam(const UpdateStep& s, Moments form)
+      : AdamFactors(s, form), weight_decay(static_cast<float>(s.weight_decay)), decays(s.weight_decay != 0) {}
 
   /// One element: the new moments in place, the new weight as result.
   [[nodiscard]] float scalar(float weight, float grad, float& exp_avg, float& exp_avg_sq) const {

@@ -21,8 +21,9 @@ struct AdamFactors {
   float bias2_reciprocal;  ///< 1 / bias2_root, correctly rounded; inf when that is 0
   float epsilon;           ///<
   float minus_step_size;   ///< -learning rate / (1 - beta1^step)
+  bool exact;              ///< divide by bias2_root, as PyTorch does; moments with less than 32 bits: multiply
 
-  explicit AdamFactors(const UpdateStep& s)
+  AdamFactors(const UpdateStep& s, Moments moments)
       : gradient_scale(s.gradient_scale),
         lerp_weight(static_cast<float>(1 - s.beta1)),
         lerp_from_grad(!(std::abs(lerp_weight) < 0.5f)),
@@ -31,7 +32,8 @@ struct AdamFactors {
         bias2_root(static_cast<float>(std::sqrt(1 - std::pow(s.beta2, static_cast<double>(s.step))))),
         bias2_reciprocal(1.0f / bias2_root),
         epsilon(static_cast<float>(s.epsilon)),
-        minus_step_size(static_cast<float>(-(s.learning_rate / (1 - std::pow(s.beta1, static_cast<double>(s.step)))))) {
+        minus_step_size(static_cast<float>(-(s.learning_rate / (1 - std::pow(s.beta1, static_cast<double>(s.step)))))),
+        exact(moments == Moments::fp32) {
     if (lerp_from_grad) lerp_weight -= 1.0f;
   }
 
@@ -39,8 +41,9 @@ struct AdamFactors {
   [[nodiscard]] float scalar_step(float weight, float grad, float& exp_avg, float& exp_avg_sq) const {
     exp_avg = std::fma(lerp_weight, grad - exp_avg, lerp_from_grad ? grad : exp_avg);
     exp_avg_sq = std::fma(square_weight * grad, grad, beta2 * exp_avg_sq);
-    const float denominator = std::sqrt(exp_avg_sq) / bias2_root + epsilon;
-    return weight + minus_step_size * exp_avg / denominator;
+    const float root = std::sqrt(exp_avg_sq);
+    const float corrected = exact ? root / bias2_root : root * bias2_reciprocal;
+    return weight + minus_step_size * exp_avg / (corrected + epsilon);
   }
 };
 

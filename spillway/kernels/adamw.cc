@@ -12,12 +12,13 @@ namespace spillway::kernels::HWY_NAMESPACE {
 namespace {
 
 /// AdamW::scalar on vectors.
+template <bool kExact>
 struct Formula : AdamW {
   using AdamW::AdamW;
 
   template <class D>
   HWY_INLINE Vec<D> operator()(D d, Vec<D> weight, Vec<D> grad, Vec<D>& exp_avg, Vec<D>& exp_avg_sq) const {
-    return adam_step(d, *this, hn::Mul(weight, hn::Set(d, decay)), grad, exp_avg, exp_avg_sq);
+    return adam_step<kExact>(d, *this, hn::Mul(weight, hn::Set(d, decay)), grad, exp_avg, exp_avg_sq);
   }
 };
 

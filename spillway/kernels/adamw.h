@@ -9,8 +9,8 @@ namespace spillway::kernels {
 struct AdamW : AdamFactors {
   float decay;  ///< 1 - learning rate * weight decay
 
-  explicit AdamW(const UpdateStep& s)
-      : AdamFactors(s), decay(static_cast<float>(1 - s.learning_rate * s.weight_decay)) {}
+  AdamW(const UpdateStep& s, Moments form)
+      : AdamFactors(s, form), decay(static_cast<float>(1 - s.learning_rate * s.weight_decay)) {}
 
   /// One element: the new moments in place, the new weight as result.
   [[nodiscard]] float scalar(float weight, float grad, float& exp_avg, float& exp_avg_sq) const {

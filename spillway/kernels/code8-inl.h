@@ -13,9 +13,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace spillway::kernels::HWY_NAMESPACE {
 
-template <class D>
-using Byte = hn::Rebind<std::uint8_t, D>;  ///< as many bytes as D has floats
-
 template <Moment kMoment, class D>
 HWY_INLINE Vec<D> decode(D d, Vec<Byte<D>> code, Vec<D> scale) {
   const Bits<D> du;
@@ -25,10 +22,11 @@ HWY_INLINE Vec<D> decode(D d, Vec<Byte<D>> code, Vec<D> scale) {
     return hn::Mul(hn::BitCast(d, bits), scale);
   } else {
     const auto bias = hn::Set(d, kFirstBias);
-    const auto low = hn::And(hn::ShiftLeft<kCodeShift>(wide), hn::Set(du, 0x7Fu << kCodeShift));
-    const auto magnitude = hn::Sub(hn::BitCast(d, hn::Or(low, hn::BitCast(du, bias))), bias);
-    const auto sign = hn::And(hn::ShiftLeft<24>(wide), hn::Set(du, 0x80000000u));
-    return hn::Xor(hn::Mul(magnitude, scale), hn::BitCast(d, sign));
+    const auto low = hn::Set(du, 0x7Fu << kCodeShift);
+    const auto bits = select_bits(d, low, hn::ShiftLeft<kCodeShift>(wide), hn::BitCast(du, bias));
+    const auto magnitude = hn::Mul(hn::Sub(hn::BitCast(d, bits), bias), scale);
+    return hn::BitCast(d,
+                       select_bits(d, hn::Set(du, 0x80000000u), hn::ShiftLeft<24>(wide), hn::BitCast(du, magnitude)));
   }
 }
 
@@ -36,17 +34,15 @@ HWY_INLINE Vec<D> decode(D d, Vec<Byte<D>> code, Vec<D> scale) {
 template <Moment kMoment, class D>
 HWY_INLINE Vec<Byte<D>> encode(D d, Vec<D> scaled, Vec<Bits<D>> random) {
   const Bits<D> du;
-  const Byte<D> db;
   if constexpr (kMoment == Moment::second) {
     const hn::RebindToSigned<D> di;  // as integers: the same for what is not a number
     const auto clamped = hn::Max(hn::BitCast(di, scaled), hn::BitCast(di, hn::Set(d, kSecondLowest)));
-    return hn::TruncateTo(db, hn::ShiftRight<kCodeShift>(hn::Add(hn::BitCast(du, clamped), random)));
+    return low_bytes(d, hn::ShiftRight<kCodeShift>(hn::Add(hn::BitCast(du, clamped), random)));
   } else {
     const auto bits = hn::BitCast(du, scaled);
     const auto magnitude = hn::Add(hn::Abs(scaled), hn::Set(d, kFirstBias));
     const auto code = hn::ShiftRight<kCodeShift>(hn::Add(hn::BitCast(du, magnitude), random));
-    const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(du, 0x80));
-    return hn::TruncateTo(db, hn::Or(hn::And(code, hn::Set(du, 0x7F)), sign));
+    return low_bytes(d, select_bits(d, hn::Set(du, 0x7F), code, hn::ShiftRight<24>(bits)));
   }
 }
 

@@ -66,7 +66,7 @@ inline constexpr float kCodeHighest = 0x1.Fp+0f;  ///< of the highest code
 [[nodiscard]] inline float decode_first(std::uint8_t code, float scale) noexcept {
   const std::uint32_t bits = (code & 0x7Fu) << kCodeShift | std::bit_cast<std::uint32_t>(kFirstBias);
   const float magnitude = (std::bit_cast<float>(bits) - kFirstBias) * scale;
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) ^ (code & 0x80u) << 24);
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(magnitude) & 0x7FFFFFFF) | (code & 0x80u) << 24);
 }
 
 [[nodiscard]] inline float decode_second(std::uint8_t code, float scale) noexcept {

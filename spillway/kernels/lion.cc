@@ -11,6 +11,7 @@ namespace spillway::kernels::HWY_NAMESPACE {
 namespace {
 
 /// Lion::scalar on vectors.
+template <bool kExact>
 struct Formula : Lion {
   using Lion::Lion;
 
@@ -19,7 +20,8 @@ struct Formula : Lion {
     const auto direction = hn::Add(hn::Mul(exp_avg, hn::Set(d, beta1)), hn::Mul(grad, hn::Set(d, grad1)));
     exp_avg = fused(d, grad, hn::Set(d, grad2), hn::Mul(exp_avg, hn::Set(d, beta2)));
     const auto zero = hn::Zero(d), rate = hn::Set(d, learning_rate);
-    const auto up = hn::IfThenElse(hn::Lt(direction, zero), rate, hn::Neg(zero));
+    const auto still = hn::Or(direction, hn::Neg(zero));  // -0, which changes nothing, or NaN
+    const auto up = hn::IfThenElse(hn::Lt(direction, zero), rate, still);
     const auto move = hn::IfThenElse(hn::Gt(direction, zero), hn::Neg(rate), up);
     return hn::Add(hn::Mul(weight, hn::Set(d, decay)), move);
   }

@@ -18,7 +18,7 @@ struct Lion {
   float beta2, grad2;    ///< of the old moment and the gradient in the new moment
   float learning_rate;   ///<
 
-  explicit Lion(const UpdateStep& s)
+  Lion(const UpdateStep& s, Moments /*form*/)
       : gradient_scale(s.gradient_scale),
         decay(static_cast<float>(1 - s.learning_rate * s.weight_decay)),
         beta1(static_cast<float>(s.beta1)),
@@ -27,11 +27,14 @@ struct Lion {
         grad2(static_cast<float>(1 - s.beta2)),
         learning_rate(static_cast<float>(s.learning_rate)) {}
 
-  /// One element: the new moment in place, the new weight as result. A direction of 0 or NaN moves nothing.
+  /// One element: the new moment in place, the new weight as result. A direction of 0 moves nothing.
   [[nodiscard]] float scalar(float weight, float grad, float& exp_avg) const {
     const float direction = exp_avg * beta1 + grad * grad1;
     exp_avg = std::fma(grad, grad2, exp_avg * beta2);
-    const float move = direction > 0 ? -learning_rate : direction < 0 ? learning_rate : -0.0f;
+    const float move = direction > 0    ? -learning_rate
+                       : direction < 0  ? learning_rate
+                       : direction == 0 ? -0.0f
+                                        : direction;
     return weight * decay + move;
   }
 };

@@ -22,6 +22,7 @@ namespace spillway::kernels::HWY_NAMESPACE {
 template <std::size_t kMoments>
 class Fp32Moments {
  public:
+  static constexpr Moments kForm = Moments::fp32;
   static constexpr std::size_t kTile = std::size_t{1} << 62;
 
   struct Fields {
@@ -53,6 +54,7 @@ class Fp32Moments {
 template <std::size_t kMoments>
 class Bf16Moments {
  public:
+  static constexpr Moments kForm = Moments::bf16;
   static constexpr std::size_t kTile = 256;
 
   struct Fields {
@@ -68,13 +70,13 @@ class Bf16Moments {
     }
     /// As kernels::round_bf16_randomly; what is not a number is kFloatNaN already.
     template <std::size_t k, class D>
-    HWY_INLINE void store(D, std::size_t i, Vec<D> value) const {
+    HWY_INLINE void store(D d, std::size_t i, Vec<D> value) const {
       const Bits<D> du;
       const auto bits = hn::BitCast(du, value), word = hn::LoadU(du, random + i);
       const auto chance = k == 0 ? hn::And(word, hn::Set(du, 0xFFFF)) : hn::ShiftRight<16>(word);
       const auto largest = hn::Eq(hn::And(bits, hn::Set(du, 0x7FFF0000)), hn::Set(du, 0x7F7F0000));
       const auto rounded = hn::Add(bits, hn::IfThenZeroElse(largest, chance));
-      hn::StoreU(hn::TruncateTo(Half<D>(), hn::ShiftRight<16>(rounded)), Half<D>(), data[k] + i);
+      hn::StoreU(low_halves(d, hn::ShiftRight<16>(rounded)), Half<D>(), data[k] + i);
     }
   };
 
@@ -99,6 +101,7 @@ class Bf16Moments {
 template <std::size_t kMoments>
 class Int8Moments {
  public:
+  static constexpr Moments kForm = Moments::int8;
   static constexpr std::size_t kTile = kQuantBlock;
   static constexpr Moment moment_of(std::size_t k) { return k == 0 ? Moment::first : Moment::second; }
 

@@ -11,6 +11,7 @@ namespace spillway::kernels::HWY_NAMESPACE {
 namespace {
 
 /// Sgd::scalar on vectors.
+template <bool kExact>
 struct Formula : Sgd {
   using Sgd::Sgd;
 

@@ -19,7 +19,7 @@ struct Sgd {
   float factor;               ///< of the old momentum
   float minus_learning_rate;  ///<
 
-  explicit Sgd(const UpdateStep& s)
+  Sgd(const UpdateStep& s, Moments /*form*/)
       : gradient_scale(s.gradient_scale),
         weight_decay(static_cast<float>(s.weight_decay)),
         decays(s.weight_decay != 0),

@@ -27,7 +27,41 @@ using Half = hn::Rebind<std::uint16_t, D>;  ///< as many 16-bit patterns as D ha
 template <class D>
 using Bits = hn::RebindToUnsigned<D>;
 template <class D>
+using Byte = hn::Rebind<std::uint8_t, D>;  ///< as many bytes as D has floats
+template <class D>
 using Vec = hn::VFromD<D>;
+
+// TruncateTo, but that Highway 1.0.3 takes wrong instructions for AVX3_DL.
+
+template <class D>
+HWY_INLINE Vec<Half<D>> low_halves(D, Vec<Bits<D>> words) {
+#if HWY_TARGET == HWY_AVX3_DL
+  if constexpr (hn::MaxLanes(D()) == 16) return Vec<Half<D>>{_mm512_cvtepi32_epi16(words.raw)};
+  if constexpr (hn::MaxLanes(D()) == 8) return Vec<Half<D>>{_mm256_cvtepi32_epi16(words.raw)};
+  if constexpr (hn::MaxLanes(D()) <= 4) return Vec<Half<D>>{_mm_cvtepi32_epi16(words.raw)};
+#endif
+  return hn::TruncateTo(Half<D>(), words);
+}
+
+template <class D>
+HWY_INLINE Vec<Byte<D>> low_bytes(D, Vec<Bits<D>> words) {
+#if HWY_TARGET == HWY_AVX3_DL
+  if constexpr (hn::MaxLanes(D()) == 16) return Vec<Byte<D>>{_mm512_cvtepi32_epi8(words.raw)};
+  if constexpr (hn::MaxLanes(D()) == 8) return Vec<Byte<D>>{_mm256_cvtepi32_epi8(words.raw)};
+  if constexpr (hn::MaxLanes(D()) <= 4) return Vec<Byte<D>>{_mm_cvtepi32_epi8(words.raw)};
+#endif
+  return hn::TruncateTo(Byte<D>(), words);
+}
+
+/// Bits of `yes` where `mask` has ones, of `no` elsewhere.
+template <class D>
+HWY_INLINE Vec<Bits<D>> select_bits(D, Vec<Bits<D>> mask, Vec<Bits<D>> yes, Vec<Bits<D>> no) {
+#if HWY_TARGET <= HWY_AVX3
+  return hn::IfVecThenElse(mask, yes, no);
+#else
+  return hn::Or(hn::And(mask, yes), hn::AndNot(mask, no));
+#endif
+}
 
 /// a * b + c, rounded once. Targets without the instruction ask the C library lane by lane: slow, the same bits.
 template <class D>
@@ -65,8 +99,7 @@ HWY_INLINE Vec<Half<D>> round_bf16(D d, Vec<D> v) {
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
   const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, 0x7FFF)), odd);
   const auto nan = hn::RebindMask(du, hn::IsNaN(v));
-  (void)d;
-  return hn::TruncateTo(Half<D>(), hn::ShiftRight<16>(hn::IfThenElse(nan, hn::Set(du, kFloatNaN), rounded)));
+  return low_halves(d, hn::ShiftRight<16>(hn::IfThenElse(nan, hn::Set(du, kFloatNaN), rounded)));
 }
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_NEON

@@ -19,11 +19,11 @@ HWY_INLINE Vec<Bits<D>> join_bits(D, Vec<Half<D>> weight, Vec<Half<D>> residual)
 }
 
 template <class D>
-HWY_INLINE void split_bits(D, Vec<Bits<D>> bits, std::uint16_t* weight, std::uint16_t* residual) {
+HWY_INLINE void split_bits(D d, Vec<Bits<D>> bits, std::uint16_t* weight, std::uint16_t* residual) {
   const Half<D> dh;
   const auto rounded = hn::Add(bits, hn::Set(Bits<D>(), 0x8000));
-  hn::StoreU(hn::TruncateTo(dh, hn::ShiftRight<16>(rounded)), dh, weight);
-  hn::StoreU(hn::TruncateTo(dh, bits), dh, residual);
+  hn::StoreU(low_halves(d, hn::ShiftRight<16>(rounded)), dh, weight);
+  hn::StoreU(low_halves(d, bits), dh, residual);
 }
 
 }  // namespace spillway::kernels::HWY_NAMESPACE

@@ -12,12 +12,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace spillway::kernels::HWY_NAMESPACE {
 
-/// Formula: an optimizer's constants, derived from its scalar struct, and
+/// Formula<whether moments are exact>: an optimizer's constants, derived from its scalar struct, and
 ///   Vec<D> operator()(D d, Vec<D> weight, Vec<D> grad, Vec<D>& first[, Vec<D>& second]) const.
+/// With two moments, one that is not a number must make the weight NaN: so one look at the weight is enough.
 /// It goes by value, as all that the loop uses: nothing that is stored can change it, so it stays in registers.
 template <class Formula, class WeightsOf, class MomentsOf>
 HWY_NOINLINE void pass(const UpdateSpan& span, const UpdateStep& step) {
-  const Formula formula(step);
+  const Formula formula(step, MomentsOf::kForm);
   const WeightsOf weights(span);
   MomentsOf moments(span, step);
   for (std::size_t tile = 0; tile < span.n; tile += MomentsOf::kTile) {
@@ -28,35 +29,40 @@ HWY_NOINLINE void pass(const UpdateSpan& span, const UpdateStep& step) {
       fields.prefetch_at(i);
       auto weight = weights.load(d, tile + i);
       const auto grad = hn::Mul(weights.gradient(d, tile + i), hn::Set(d, formula.gradient_scale));
-      auto first = fields.template load<0>(d, i);
+      auto first = fields.template load<0>(d, i), second = first;
       if constexpr (Formula::kMoments == 2) {
-        auto second = fields.template load<1>(d, i);
+        second = fields.template load<1>(d, i);
         weight = formula(d, weight, grad, first, second);
-        fields.template store<1>(d, i, quiet(d, second));
       } else {
         weight = formula(d, weight, grad, first);
       }
-      fields.template store<0>(d, i, quiet(d, first));
-      weights.store(d, tile + i, quiet(d, weight));
+      auto nan = hn::IsNaN(weight);
+      if constexpr (Formula::kMoments == 1) nan = hn::Or(nan, hn::IsNaN(first));
+      if (HWY_UNLIKELY(!hn::AllFalse(d, nan))) {
+        weight = quiet(d, weight), first = quiet(d, first), second = quiet(d, second);
+      }
+      fields.template store<0>(d, i, first);
+      if constexpr (Formula::kMoments == 2) fields.template store<1>(d, i, second);
+      weights.store(d, tile + i, weight);
     });
     moments.close(tile, n);
   }
 }
 
-template <class Formula, class WeightsOf>
+template <template <bool> class Formula, class WeightsOf>
 HWY_INLINE void update_moments(Moments moments, const UpdateSpan& span, const UpdateStep& step) {
-  constexpr std::size_t count = Formula::kMoments;
+  constexpr std::size_t count = Formula<true>::kMoments;
   switch (moments) {
     case Moments::fp32:
-      return pass<Formula, WeightsOf, Fp32Moments<count>>(span, step);
+      return pass<Formula<true>, WeightsOf, Fp32Moments<count>>(span, step);
     case Moments::bf16:
-      return pass<Formula, WeightsOf, Bf16Moments<count>>(span, step);
+      return pass<Formula<false>, WeightsOf, Bf16Moments<count>>(span, step);
     case Moments::int8:
-      return pass<Formula, WeightsOf, Int8Moments<count>>(span, step);
+      return pass<Formula<false>, WeightsOf, Int8Moments<count>>(span, step);
   }
 }
 
-template <class Formula>
+template <template <bool> class Formula>
 HWY_INLINE void update_as(const UpdateForm& form, const UpdateSpan& span, const UpdateStep& step) {
   switch (form.weights) {
     case Weights::split:

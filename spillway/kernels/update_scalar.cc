@@ -99,7 +99,7 @@ void store_moments(Moments moments, const UpdateSpan& s, const RandomKey& key, s
 
 template <class Formula>
 void update_as(const UpdateForm& form, const UpdateSpan& s, const UpdateStep& step) {
-  const Formula formula(step);
+  const Formula formula(step, form.moments);
   const RandomKey key(step.seed, step.step);
   std::array<std::array<float, kQuantBlock>, Formula::kMoments> moments;
   for (std::size_t first = 0; first < s.n; first += kQuantBlock) {
