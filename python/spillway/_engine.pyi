@@ -20,8 +20,8 @@ class Engine:
     """One run's state on its tiers and the schedule that moves it.
 
     `description` (JSON): {"compute_dtype": "bf16"|"fp32", "optimizer": "adamw"|"adam"|"lion"|"sgd" (adamw),
-    "state_format": "exact"|"bf16"|"int8" (exact), "seed": of the run (0), "hidden_size": H, "micro_batches": most per step,
-    "tokens": most per step, "tied_head": bool, "blocks": [{"name", "role": "embedding", "layer" or "head",
+    "state_format": "exact"|"bf16"|"int8" (exact), "seed": of the run (0), "hidden_size": H, "micro_batches": most per
+    step, "tokens": most per step, "tied_head": bool, "blocks": [{"name", "role": "embedding", "layer" or "head",
     "tensors": [{"name", "shape": [..], "decay": bool}]}]}. Blocks in order of execution: at most one embedding first,
     layers (final norm and the like are a last block of role layer), at most one head last; a tied head has no block.
 

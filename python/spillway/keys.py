@@ -202,8 +202,8 @@ GROUPS: dict[str, list[Key]] = {
             "state_format",
             choice("exact", "bf16", "int8"),
             "exact",
-            "what weights and moments take together: `exact` 12 bytes per parameter, moments in fp32; `bf16` 8, rounded "
-            "stochastically; `int8` 6, codes with a scale for 256 elements. The master weight is exact in all of them. "
+            "how the moments are kept, and bytes per parameter with the weight: `exact` fp32, 12; `bf16` rounded "
+            "stochastically, 8; `int8` codes with a scale for 256 elements, 6. Master weights are exact in all of them. "
             "A checkpoint that stands alone may be resumed from in another format: it is converted",
         ),
     ],

@@ -150,9 +150,10 @@ def update_rule(config: Config) -> dict[str, str]:
     return {"compute_dtype": config.compute_dtype, "optimizer": config.optim, "state_format": config.state_format}
 
 
-def profile(
-    path: str | None, places: Sequence[str] = (), rule: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, Any]:
+NO_RULE: Mapping[str, str] = MappingProxyType({})
+
+
+def profile(path: str | None, places: Sequence[str] = (), rule: Mapping[str, str] = NO_RULE) -> dict[str, Any]:
     """Rates of the machine: from a file, or measured now, with those of the storage paths and of such an update (see
     machine/measure.h)."""
     from spillway import _engine

@@ -99,9 +99,9 @@ def converted(saved: RunState, config: Config, alone: bool) -> None:
         saved.fixed["state_format"] = config.state_format
     elif (before := saved.fixed["state_format"]) != config.state_format:
         raise InputError(
-            f"state_format: the run was started with {before}, and its state lies on the storage paths; a resume cannot "
-            f"change it to {config.state_format}. `spillway export` writes a checkpoint that a new run can go on from "
-            "in any format"
+            f"state_format: the run was started with {before}, and its state lies on the storage paths; a resume "
+            f"cannot change it to {config.state_format}. `spillway export` writes a checkpoint that a new run can "
+            "go on from in any format"
         )
 
 

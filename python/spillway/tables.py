@@ -14,6 +14,8 @@ Plan = dict[str, Any]  # the content of plan.json
 
 def show_plan(console: Console, plan: Plan) -> None:
     console.print(plan_table(plan))
+    if words := state(plan):
+        console.print(words, soft_wrap=True)
     console.print(prediction(plan), soft_wrap=True)
     if words := durability(plan):
         console.print(words, soft_wrap=True)
@@ -37,6 +39,16 @@ def plan_table(plan: Plan) -> Table:
     table.add_row("budget", *(size(tier["capacity"]) for tier in plan["tiers"]))
     table.add_row("used", *(share(tier["planned_peak"], tier["capacity"]) for tier in plan["tiers"]))
     return table
+
+
+def state(plan: Plan) -> str:
+    """What is kept of every parameter."""
+    if "bytes_per_parameter" not in plan:
+        return ""
+    return (
+        f"Weights and {plan['optimizer']} state take {plan['bytes_per_parameter']:.1f} bytes per parameter "
+        f"(state_format {plan['state_format']})."
+    )
 
 
 def share(part: float, whole: float) -> str:

@@ -509,6 +509,11 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   out["compute_dtype"] = state::name_of(description.type);
   out["optimizer"] = state::name_of(description.optimizer);
   out["state_format"] = state::name_of(description.format);
+  Bytes kept = 0;
+  for (const auto& chunk : layout.chunks()) {
+    kept += weight_bytes(description.rule(), chunk) + state_bytes(description.rule(), chunk);
+  }
+  out["bytes_per_parameter"] = static_cast<double>(kept) / static_cast<double>(layout.parameters());
   out["tiers"] = json::array({{{"name", "dram"}, {"capacity", budget.dram}, {"planned_peak", plan.dram_peak}}});
   auto& classes = out["bytes"] = json::array();
   const auto add = [&](const std::string& name, const std::string& tier, Bytes bytes) {

@@ -288,10 +288,10 @@ def test_data_that_is_not_text_or_not_there(refused: Refused, tmp_path: Path) ->
         (["--learning_rate", "fast"], ["learning_rate", "'fast'", "number"]),
         (["--max_length", "1.5"], ["max_length", "'1.5'"]),
         (["--dram_budget", "lots"], ["dram_budget", "'lots'"]),
-        (["--optim", "adafactor"], ["optim", "adafactor"]),
+        (["--optim", "adafactor"], ["optim", "adafactor", "rows and columns", "`lion`"]),
         (["--compute_dtype", "fp8"], ["compute_dtype", "fp8"]),
         (["--window", "-1"], ["window"]),
-        (["--state_format", "int8"], ["state_format", "int8"]),
+        (["--state_format", "int4"], ["state_format", "int4", "exact, bf16, int8"]),
     ],
 )
 def test_spoilt_keys(refused: Refused, keys: list[str], parts: list[str]) -> None:

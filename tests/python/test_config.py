@@ -98,9 +98,41 @@ def test_resolved_from_other_keys() -> None:
     assert configured("--eval_strategy", "steps", "--logging_steps", "3").eval_steps == 3
 
 
-@pytest.mark.parametrize("name", ["adamw_torch", "adamw_torch_fused", "adamw"])
-def test_other_names_of_adamw(name: str) -> None:
-    assert configured("--optim", name).optim == "adamw"
+@pytest.mark.parametrize(
+    ("name", "meaning"),
+    [
+        ("adamw_torch", "adamw"),
+        ("adamw_torch_fused", "adamw"),
+        ("adamw", "adamw"),
+        ("adam", "adam"),
+        ("lion", "lion"),
+        ("lion_32bit", "lion"),
+        ("sgd", "sgd"),
+    ],
+)
+def test_names_of_optimizers(name: str, meaning: str) -> None:
+    assert configured("--optim", name).optim == meaning
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("adafactor", "a sum over whole rows and columns"),
+        ("adamw_bnb_8bit", "`state_format: int8` with `optim: adamw`"),
+        ("lion_8bit", "`state_format: int8` with `optim: lion`"),
+    ],
+)
+def test_optimizers_that_are_not_here_say_why_or_where_else(name: str, reason: str) -> None:
+    message = refused("--optim", name)
+    assert message.startswith(f"optim: {name}") and reason in message and "`sgd`" in message
+
+
+def test_state_formats() -> None:
+    assert [configured("--state_format", name).state_format for name in ("exact", "bf16", "int8")] == [
+        "exact",
+        "bf16",
+        "int8",
+    ]
 
 
 def test_old_and_other_names() -> None:
@@ -126,7 +158,7 @@ def test_old_and_other_names() -> None:
         (["--dram_budget", "4G"], ["dram_budget", "'4G'", "4GiB"]),
         (["--packing=maybe"], ["packing", "'maybe'", "true or false"]),
         (["--lr_scheduler_type", "lineer"], ["lr_scheduler_type", "linear, cosine"]),
-        (["--optim", "sgd"], ["optim", "'sgd'"]),
+        (["--optim", "adagrad"], ["optim", "'adagrad'", "adamw, ", "lion", "sgd"]),
         (["--max_length"], ["--max_length", "value is missing"]),
         (["--max_length", "--packing"], ["--max_length", "value is missing"]),
         (["--no-packing=true"], ["no-packing", "no value"]),
@@ -146,8 +178,6 @@ def test_refused_by_name(words: list[str], parts: list[str]) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["--state_format", "bf16"],
-        ["--state_format", "int8"],
         ["--method", "lora"],
         ["--method", "lsp"],
         ["--lora_r", "8"],

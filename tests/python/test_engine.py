@@ -240,6 +240,53 @@ def test_a_resumed_session_changes_no_bit(reference: tuple[Path, str, Result], t
     assert file_bytes(tmp_path / "end") == expected.files
 
 
+RULES = [("adamw", "bf16"), ("adamw", "int8"), ("adam", "exact"), ("lion", "int8"), ("sgd", "bf16")]
+
+
+@pytest.mark.parametrize(("optimizer", "form"), RULES)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_no_placement_or_resume_changes_a_bit_of_any_format(
+    wide: Callable[[bool], Path], tmp_path: Path, dtype: str, optimizer: str, form: str
+) -> None:
+    keys = {"compute_dtype": dtype, "optim": optimizer, "state_format": form, "momentum": 0.9}
+    model, steps = wide(True), accumulated()[:BIT_STEPS]
+    expected = bits(opened(model, SHAPE, **keys), tmp_path / "dram", steps)
+    path = opened(model, SHAPE, storage=tmp_path, **PLACEMENTS["thirds"], **keys)
+    assert (path.plan["optimizer"], path.plan["state_format"]) == (optimizer, form)
+    assert_same_bits(bits(path, tmp_path / "path", steps), expected)
+    first = opened(model, SHAPE, storage=tmp_path, placement="path", **keys)
+    losses = [first.step(step, rate(number)).loss_sum for number, step in enumerate(steps[:2])]
+    save(first, tmp_path / "half")
+    first.close()
+    rest = opened(model, SHAPE, resume=tmp_path / "half", **keys)
+    losses += [rest.step(step, rate(number + 2)).loss_sum for number, step in enumerate(steps[2:])]
+    assert losses == expected.losses and not rest.notices()
+    save(rest, tmp_path / "end")
+    rest.close()
+    assert file_bytes(tmp_path / "end") == expected.files
+
+
+def test_a_state_of_another_format_is_converted_and_that_is_said(wide: Callable[[bool], Path], tmp_path: Path) -> None:
+    model, steps = wide(True), accumulated()[:BIT_STEPS]
+    first = opened(model, SHAPE)
+    for number, step in enumerate(steps[:3]):
+        first.step(step, rate(number))
+    save(first, tmp_path / "exact")
+    losses = [first.step(steps[3], rate(3)).loss_sum]
+    first.close()
+    for form in ("bf16", "int8"):
+        second = opened(model, SHAPE, resume=tmp_path / "exact", state_format=form)
+        (notice,) = second.notices()
+        assert f"was exact and is converted to {form}" in notice
+        losses.append(second.step(steps[3], rate(3)).loss_sum)
+        save(second, tmp_path / form)
+        second.close()
+        back = opened(model, SHAPE, resume=tmp_path / form)
+        assert f"was {form} and is converted to exact" in back.notices()[0]
+        back.close()
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)  # masters are exact; slices of the head are others
+
+
 def smallest_budget(model: Path, dtype: str, storage: Path) -> int:
     """MiB, as the refusal says."""
     with pytest.raises(DoesNotFit, match="does not fit in DRAM") as caught:

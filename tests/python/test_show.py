@@ -44,6 +44,12 @@ def test_plan_table_sums_what_shares_a_class_and_a_tier() -> None:
     assert "75 %" in used and "31 %" in used
 
 
+def test_what_is_kept_of_every_parameter() -> None:
+    assert tables.state(PLAN) == ""
+    rule = {"optimizer": "lion", "state_format": "int8", "bytes_per_parameter": 5.02}
+    assert tables.state(PLAN | rule) == "Weights and lion state take 5.0 bytes per parameter (state_format int8)."
+
+
 def test_a_plan_that_does_not_fit_says_so() -> None:
     assert tables.prediction({**PLAN, "fits": False}).startswith("It does not fit.")
 

@@ -158,8 +158,9 @@ class Twin(BareEngine):
         optimizer = self.optimizer.state_dict() if self.optimizer else None
         return {"masters": self.masters, "optimizer": optimizer, "step": self.steps}
 
-    def load_state(self, directory: str, weights: str, step: int) -> None:
+    def load_state(self, directory: str, weights: str, step: int) -> str:
         self.take(torch.load(Path(directory) / "twin.pt", weights_only=False) | {"step": step})
+        return "exact"
 
     def take(self, found: dict[str, Any]) -> None:
         self.masters, self.steps = copy.deepcopy(found["masters"]), found["step"]
