@@ -203,8 +203,8 @@ GROUPS: dict[str, list[Key]] = {
             choice("exact", "bf16", "int8"),
             "exact",
             "how the moments are kept, and bytes per parameter with the weight: `exact` fp32, 12; `bf16` rounded "
-            "stochastically, 8; `int8` codes with a scale for 256 elements, 6. Master weights are exact in all of them. "
-            "A checkpoint that stands alone may be resumed from in another format: it is converted",
+            "stochastically, 8; `int8` codes with a scale for 256 elements, 6. Master weights are exact in all "
+            "of them. A checkpoint that stands alone may be resumed from in another format: it is converted",
         ),
     ],
     "Places": [

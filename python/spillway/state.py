@@ -38,6 +38,7 @@ class RunState:
     step: int = 0  # steps done
     epoch: float = 0.0
     tokens_seen: int = 0
+    skipped: int = 0  # steps whose gradient was not finite
     losses: Mean = field(default_factory=Mean)  # of the steps since the last logged row
     fixed: dict[str, Any] = field(default_factory=dict)  # values of FIXED, and the model's and the data's identity
 

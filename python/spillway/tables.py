@@ -93,6 +93,9 @@ def show_summary(console: Console, summary: dict[str, Any]) -> None:
     if summary.get("process_peak"):
         table.add_row("peak of the process", "", size(summary["process_peak"]), "")
     console.print(table)
+    if skipped := summary.get("skipped_steps"):
+        steps = "step was" if skipped == 1 else "steps were"
+        console.print(f"{skipped} {steps} skipped: the gradient was not finite, nothing was updated", soft_wrap=True)
     for name, moved in (summary.get("path_bytes") or {}).items():
         console.print(
             f"{name}: {size(moved['read'])} read, {size(moved['written'])} written{wear(name, summary)}"

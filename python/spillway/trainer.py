@@ -105,6 +105,7 @@ class Trainer:
         self.state.step += 1
         self.state.epoch = self.work.order.epoch_after(self.state.step)
         self.state.tokens_seen += tokens
+        self.state.skipped += result.skipped
         self.state.losses.add(result.loss_sum / result.label_tokens)
         self.seconds.append(result.seconds)
         self.saved = None
@@ -129,7 +130,11 @@ class Trainer:
             "step_seconds": result.seconds,
             "path_bytes": result.path_bytes,
         }
-        self.metrics.add(row | ({"skipped": True} if result.skipped else {}))
+        if result.skipped:
+            row["skipped"] = True
+        if self.state.skipped:
+            row["skipped_steps"] = self.state.skipped  # so far
+        self.metrics.add(row)
         if self.every_step:
             self.metrics.sync()  # before the step is durable: a resume after it finds every row
         self.state.losses.clear()
@@ -211,6 +216,7 @@ class Trainer:
         own = {
             "steps": self.state.step,
             "steps_here": len(self.seconds),
+            "skipped_steps": self.state.skipped,
             "tokens_seen": self.state.tokens_seen,
             "step_seconds": {
                 "predicted": plan.get("predicted_step_seconds"),

@@ -8,6 +8,11 @@ namespace spillway::kernels {
 
 inline constexpr std::uint16_t kFp16NaN = 0x7E00;
 
+/// An element of an array of fp16, where its type must tell it from bf16.
+struct Fp16 {
+  std::uint16_t bits;
+};
+
 /// The float of the same value; a NaN becomes quiet and keeps its payload.
 [[nodiscard]] inline float widen_fp16(std::uint16_t fp16) noexcept {
   const std::uint32_t sign = static_cast<std::uint32_t>(fp16 & 0x8000) << 16;

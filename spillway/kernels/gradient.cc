@@ -103,6 +103,41 @@ void add_fp32(const float* in, float* sum, std::size_t n) {
   });
 }
 
+Norm copy_norm_half(const std::uint16_t* in, std::uint16_t* out, std::size_t n) {
+  return norm_of(n, [=](auto d, std::size_t i) HWY_ATTR {
+    const Half<decltype(d)> dh;
+    prefetch<kAhead>(in + i);
+    const auto patterns = hn::LoadU(dh, in + i);
+    hn::StoreU(patterns, dh, out + i);
+    return widen_fp16(d, patterns);
+  });
+}
+
+Norm round_norm_half(const float* in, std::uint16_t* out, std::size_t n) {
+  return norm_of(n, [=](auto d, std::size_t i) HWY_ATTR {
+    prefetch<kAhead>(in + i);
+    const auto rounded = round_fp16(d, hn::LoadU(d, in + i));
+    hn::StoreU(rounded, Half<decltype(d)>(), out + i);
+    return widen_fp16(d, rounded);
+  });
+}
+
+void widen_half(const std::uint16_t* in, float* sum, std::size_t n) {
+  for_each_vector<float>(n, [=](auto d, std::size_t i) HWY_ATTR {
+    prefetch<kAhead>(in + i);
+    hn::StoreU(widen_fp16(d, hn::LoadU(Half<decltype(d)>(), in + i)), d, sum + i);
+  });
+}
+
+void add_half(const std::uint16_t* in, float* sum, std::size_t n) {
+  for_each_vector<float>(n, [=](auto d, std::size_t i) HWY_ATTR {
+    prefetch<kAhead>(in + i);
+    prefetch<kAhead>(sum + i);
+    const auto values = widen_fp16(d, hn::LoadU(Half<decltype(d)>(), in + i));
+    hn::StoreU(quiet(d, hn::Add(hn::LoadU(d, sum + i), values)), d, sum + i);
+  });
+}
+
 }  // namespace
 }  // namespace spillway::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -116,6 +151,10 @@ HWY_EXPORT(round_norm);
 HWY_EXPORT(widen_to);
 HWY_EXPORT(add_bf16);
 HWY_EXPORT(add_fp32);
+HWY_EXPORT(copy_norm_half);
+HWY_EXPORT(round_norm_half);
+HWY_EXPORT(widen_half);
+HWY_EXPORT(add_half);
 
 Norm copy_norm(const std::uint16_t* in, std::uint16_t* out, std::size_t n) {
   return HWY_DYNAMIC_DISPATCH(copy_norm_bf16)(in, out, n);
@@ -139,6 +178,22 @@ void add(const std::uint16_t* in, float* sum, std::size_t n) {
 
 void add(const float* in, float* sum, std::size_t n) {
   HWY_DYNAMIC_DISPATCH(add_fp32)(in, sum, n);
+}
+
+Norm copy_norm_fp16(const std::uint16_t* in, std::uint16_t* out, std::size_t n) {
+  return HWY_DYNAMIC_DISPATCH(copy_norm_half)(in, out, n);
+}
+
+Norm round_norm_fp16(const float* in, std::uint16_t* out, std::size_t n) {
+  return HWY_DYNAMIC_DISPATCH(round_norm_half)(in, out, n);
+}
+
+void widen_fp16(const std::uint16_t* in, float* sum, std::size_t n) {
+  HWY_DYNAMIC_DISPATCH(widen_half)(in, sum, n);
+}
+
+void add_fp16(const std::uint16_t* in, float* sum, std::size_t n) {
+  HWY_DYNAMIC_DISPATCH(add_half)(in, sum, n);
 }
 
 }  // namespace spillway::kernels

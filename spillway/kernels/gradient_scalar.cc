@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "spillway/kernels/bf16.h"
+#include "spillway/kernels/fp16.h"
 #include "spillway/kernels/gradient.h"
 #include "spillway/kernels/lanes.h"
 
@@ -54,6 +55,22 @@ void add(const std::uint16_t* in, float* sum, std::size_t n) {
 
 void add(const float* in, float* sum, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) sum[i] = quiet(sum[i] + in[i]);
+}
+
+Norm copy_norm_fp16(const std::uint16_t* in, std::uint16_t* out, std::size_t n) {
+  return norm_of(n, [=](std::size_t i) { return kernels::widen_fp16(out[i] = in[i]); });
+}
+
+Norm round_norm_fp16(const float* in, std::uint16_t* out, std::size_t n) {
+  return norm_of(n, [=](std::size_t i) { return kernels::widen_fp16(out[i] = round_fp16(in[i])); });
+}
+
+void widen_fp16(const std::uint16_t* in, float* sum, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) sum[i] = kernels::widen_fp16(in[i]);
+}
+
+void add_fp16(const std::uint16_t* in, float* sum, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) sum[i] = quiet(sum[i] + kernels::widen_fp16(in[i]));
 }
 
 }  // namespace spillway::kernels::scalar

@@ -29,12 +29,21 @@ HWY_INLINE Vec<D> load(D d, const float* logits) {
 }
 
 template <class D>
+HWY_INLINE Vec<D> load(D d, const Fp16* logits) {
+  return widen_fp16(d, hn::LoadU(Half<D>(), &logits->bits));
+}
+
+template <class D>
 HWY_INLINE void store(D d, Vec<D> values, std::uint16_t* out) {
   hn::StoreU(round_bf16(d, values), Half<D>(), out);
 }
 template <class D>
 HWY_INLINE void store(D d, Vec<D> values, float* out) {
   hn::StoreU(quiet(d, values), d, out);
+}
+template <class D>
+HWY_INLINE void store(D d, Vec<D> values, Fp16* out) {
+  hn::StoreU(round_fp16(d, values), Half<D>(), &out->bits);
 }
 
 /// scalar::exp, a vector at a time.
@@ -131,11 +140,18 @@ void stats_fp32(const float* logits, std::size_t n, float* maximum, float* sum) 
   stats(logits, n, maximum, sum);
 }
 
+void stats_fp16(const std::uint16_t* logits, std::size_t n, float* maximum, float* sum) {
+  stats(reinterpret_cast<const Fp16*>(logits), n, maximum, sum);
+}
+
 void gradient_bf16(std::uint16_t* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label) {
   gradient(logits, n, norm, scale, label);
 }
 void gradient_fp32(float* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label) {
   gradient(logits, n, norm, scale, label);
+}
+void gradient_fp16(std::uint16_t* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label) {
+  gradient(reinterpret_cast<Fp16*>(logits), n, norm, scale, label);
 }
 
 }  // namespace
@@ -149,6 +165,8 @@ HWY_EXPORT(stats_bf16);
 HWY_EXPORT(stats_fp32);
 HWY_EXPORT(gradient_bf16);
 HWY_EXPORT(gradient_fp32);
+HWY_EXPORT(stats_fp16);
+HWY_EXPORT(gradient_fp16);
 
 void softmax_stats(const std::uint16_t* logits, std::size_t n, float* maximum, float* sum) {
   HWY_DYNAMIC_DISPATCH(stats_bf16)(logits, n, maximum, sum);
@@ -164,6 +182,14 @@ void softmax_gradient(std::uint16_t* logits, std::size_t n, LogSumExp norm, floa
 
 void softmax_gradient(float* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label) {
   HWY_DYNAMIC_DISPATCH(gradient_fp32)(logits, n, norm, scale, label);
+}
+
+void softmax_stats_fp16(const std::uint16_t* logits, std::size_t n, float* maximum, float* sum) {
+  HWY_DYNAMIC_DISPATCH(stats_fp16)(logits, n, maximum, sum);
+}
+
+void softmax_gradient_fp16(std::uint16_t* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label) {
+  HWY_DYNAMIC_DISPATCH(gradient_fp16)(logits, n, norm, scale, label);
 }
 
 }  // namespace spillway::kernels

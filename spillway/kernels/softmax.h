@@ -17,6 +17,7 @@ namespace spillway::kernels {
 /// NaN and +infinity logits make sum NaN, for good; maximum leaves NaN out. n may be 0; any alignment.
 void softmax_stats(const std::uint16_t* logits, std::size_t n, float* maximum, float* sum);  // bf16
 void softmax_stats(const float* logits, std::size_t n, float* maximum, float* sum);
+void softmax_stats_fp16(const std::uint16_t* logits, std::size_t n, float* maximum, float* sum);
 
 /// A row's log-sum-exp in two parts. Their sum, rounded to fp32, would be off by up to 1e-6 for logits around 20, and
 /// so would every probability of the row.
@@ -25,17 +26,20 @@ struct LogSumExp {
   float log_sum = 0;  ///< log of its sum
 };
 
-/// logits[i] = scale * exp((logits[i] - norm.maximum) - norm.log_sum), rounded to nearest even for bf16.
+/// logits[i] = scale * exp((logits[i] - norm.maximum) - norm.log_sum), rounded to nearest even for bf16 and fp16.
 /// At index `label` (n or more when the label is not in this slice) it is (exp(...) - 1) * scale, rounded once.
-/// What is not a number becomes the one NaN 0x7FC0 or 0x7FC00000.
+/// What is not a number becomes the one NaN 0x7FC0, 0x7FC00000 or 0x7E00.
 void softmax_gradient(std::uint16_t* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label);
 void softmax_gradient(float* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label);
+void softmax_gradient_fp16(std::uint16_t* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label);
 
 namespace scalar {
 void softmax_stats(const std::uint16_t* logits, std::size_t n, float* maximum, float* sum);
 void softmax_stats(const float* logits, std::size_t n, float* maximum, float* sum);
 void softmax_gradient(std::uint16_t* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label);
 void softmax_gradient(float* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label);
+void softmax_stats_fp16(const std::uint16_t* logits, std::size_t n, float* maximum, float* sum);
+void softmax_gradient_fp16(std::uint16_t* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label);
 }  // namespace scalar
 
 }  // namespace spillway::kernels

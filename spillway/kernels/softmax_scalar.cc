@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "spillway/kernels/bf16.h"
+#include "spillway/kernels/fp16.h"
 #include "spillway/kernels/lanes.h"
 #include "spillway/kernels/softmax.h"
 #include "spillway/kernels/softmax_exp.h"
@@ -17,11 +18,18 @@ float load(float logit) {
   return logit;
 }
 
+float load(Fp16 logit) {
+  return widen_fp16(logit.bits);
+}
+
 void store(float value, std::uint16_t& out) {
   out = round_bf16(value);
 }
 void store(float value, float& out) {
   out = quiet(value);
+}
+void store(float value, Fp16& out) {
+  out.bits = round_fp16(value);
 }
 
 template <class T>
@@ -57,6 +65,14 @@ void softmax_gradient(std::uint16_t* logits, std::size_t n, LogSumExp norm, floa
 }
 void softmax_gradient(float* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label) {
   gradient(logits, n, norm, scale, label);
+}
+
+void softmax_stats_fp16(const std::uint16_t* logits, std::size_t n, float* maximum, float* sum) {
+  stats(reinterpret_cast<const Fp16*>(logits), n, maximum, sum);
+}
+
+void softmax_gradient_fp16(std::uint16_t* logits, std::size_t n, LogSumExp norm, float scale, std::size_t label) {
+  gradient(reinterpret_cast<Fp16*>(logits), n, norm, scale, label);
 }
 
 }  // namespace spillway::kernels::scalar

@@ -8,14 +8,15 @@
 #include "spillway/kernels/bf16.h"
 #include "spillway/kernels/split.h"
 #include "spillway/kernels/update.h"
-#include "tests/kernels/bits.h"
+#include "tests/kernels/golden.h"
 
 namespace spillway::kernels {
 namespace {
 
-using testing::mix;
+using testing::bytes;
+using testing::expect_golden;
 
-constexpr std::size_t kElements = 64;
+constexpr std::size_t kElements = testing::kGoldenElements;
 constexpr std::array kKept = {1, 2, 10, 100};
 constexpr std::size_t kWordsPerCase = kKept.size() * 3 * kElements;
 
@@ -36,42 +37,14 @@ constexpr Case kCases[] = {
 };
 static_assert(std::size(kGolden) == std::size(kCases) * kWordsPerCase);
 
-std::vector<float> first_master() {
-  std::vector<float> master(kElements);
-  for (std::uint32_t i = 0; i < kElements; ++i) {
-    const std::uint32_t h = mix(i + 1);
-    master[i] = std::bit_cast<float>((h & 0x807FFFFF) | ((116 + (h >> 27)) % 16 + 116) << 23);
-  }
-  return master;
-}
-
-std::vector<std::uint16_t> gradient(std::uint32_t step) {
-  std::vector<std::uint16_t> grad(kElements);
-  for (std::uint32_t i = 0; i < kElements; ++i) {
-    const std::uint32_t h = mix(i + 1000 * step);
-    const bool zero = ((h >> 20) & 7) == 0;
-    grad[i] = zero ? std::uint16_t{0} : static_cast<std::uint16_t>((h & 0x807F) | (104 + (h >> 27)) << 7);
-  }
-  return grad;
-}
-
-template <class T>
-std::byte* bytes(std::vector<T>& all) {
-  return reinterpret_cast<std::byte*>(all.data());
-}
-template <class T>
-const std::byte* bytes(const std::vector<T>& all) {
-  return reinterpret_cast<const std::byte*>(all.data());
-}
-
 /// The fields of one parameter tensor in either format; step() applies one update, master() shows the weights.
 struct Exact {
   std::vector<std::uint16_t> weight = std::vector<std::uint16_t>(kElements), residual = weight;
   std::vector<float> exp_avg = std::vector<float>(kElements), exp_avg_sq = exp_avg;
 
-  Exact() { split(first_master().data(), weight.data(), residual.data(), kElements); }
+  Exact() { split(testing::golden_master().data(), weight.data(), residual.data(), kElements); }
   void step(const UpdateStep& s) {
-    const auto grad = gradient(static_cast<std::uint32_t>(s.step));
+    const auto grad = testing::golden_gradient(static_cast<std::uint32_t>(s.step));
     update({},
            {.weight = bytes(weight),
             .rest = bytes(residual),
@@ -88,12 +61,12 @@ struct Exact {
 };
 
 struct Fp32 {
-  std::vector<float> weight = first_master();
+  std::vector<float> weight = testing::golden_master();
   std::vector<float> exp_avg = std::vector<float>(kElements), exp_avg_sq = exp_avg;
 
   void step(const UpdateStep& s) {
     std::vector<float> grad(kElements);
-    widen_all(gradient(static_cast<std::uint32_t>(s.step)), grad);
+    widen_all(testing::golden_gradient(static_cast<std::uint32_t>(s.step)), grad);
     update(
         {Weights::fp32, Moments::fp32},
         {.weight = bytes(weight), .moments = {bytes(exp_avg), bytes(exp_avg_sq)}, .grad = bytes(grad), .n = kElements},
@@ -106,12 +79,6 @@ struct Fp32 {
     for (std::size_t i = 0; i < in.size(); ++i) out[i] = widen(in[i]);
   }
 };
-
-void expect_golden(const std::uint32_t* golden, const std::vector<float>& actual, const char* field) {
-  for (std::size_t i = 0; i < kElements; ++i) {
-    ASSERT_EQ(golden[i], testing::bits_of(actual[i])) << field << ", element " << i;
-  }
-}
 
 template <class State>
 void run_case(const Case& c, const std::uint32_t* golden) {

@@ -66,9 +66,9 @@ class FakeVolume:
 class FakeSession:
     """Follows spillway.protocol.Session. With storage its steps are durable, as FakeVolume has it.
 
-    FAKE_SIGNAL="step:3:SIGINT" sends itself a signal inside step 3 ("evaluate:3": inside the evaluation after step 3,
-    "commit:3", "save:3": while step 3 is committed or saved, "close:3": afterwards); FAKE_FAIL="save:3" raises OSError
-    there."""
+    FAKE_SKIP="3 4" finds gradients that are not finite in steps 3 and 4; FAKE_SIGNAL="step:3:SIGINT" sends itself a
+    signal inside step 3 ("evaluate:3": inside the evaluation after step 3, "commit:3", "save:3": while step 3 is
+    committed or saved, "close:3": afterwards); FAKE_FAIL="save:3" raises OSError there."""
 
     opened: ClassVar[list[FakeSession]] = []
 
@@ -184,7 +184,8 @@ class FakeSession:
         self.disturb("step")
         moved = {"path:0": {"read": 1000 * self.steps, "written": 500}}
         written = {"path:0": self.written}
-        return StepResult(self.loss() * labels, labels, 1 + self.loss(), 0.25, moved, skipped=False, written=written)
+        skipped = str(self.steps) in os.environ.get("FAKE_SKIP", "").split()
+        return StepResult(self.loss() * labels, labels, 1 + self.loss(), 0.25, moved, skipped=skipped, written=written)
 
     def evaluate(self, batches: list[Batch]) -> tuple[float, int]:
         assert len(batches) <= self.shape.micro_batches

@@ -169,6 +169,21 @@ def test_a_signal_before_the_first_step_leaves_nothing(run: Run, out: Path, caps
     assert not out.exists()
 
 
+def test_steps_that_are_not_finite_are_counted_and_reported(
+    run: Run, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Across a resume, too."""
+    monkeypatch.setenv("FAKE_SKIP", "2 3 7")
+    assert run(fake_signal="step:5:SIGINT") == 130
+    assert run(verb="resume") == 0
+    counted = {row["step"]: (row.get("skipped"), row.get("skipped_steps")) for row in rows(out / "metrics.jsonl")}
+    assert counted[1] == (None, None) and counted[2] == (True, 1) and counted[4] == (None, 2)
+    assert counted[7] == (True, 3) and counted[12] == (None, 3)
+    assert json.loads((out / "summary.json").read_text())["skipped_steps"] == 3
+    text = capsys.readouterr().out
+    assert "step 3: the gradient is not finite" in text and "3 steps were skipped" in text
+
+
 def test_a_finished_run_has_nothing_to_resume(run: Run, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run() == 0
     (out / "model.safetensors").unlink()
