@@ -26,8 +26,11 @@ namespace spillway::execute {
 class UpdateWork {
  public:
   virtual ~UpdateWork() = default;
+  virtual std::size_t slices(plan::Index chunk) const = 0;  ///< of the bytes that an early update changes
+  /// Copies a slice to where the schedule has room for it: all of them before prepare(), when the update is early.
+  virtual void save(plan::Index chunk, std::size_t slice) = 0;
   virtual std::size_t tiles(plan::Index chunk) const = 0;
-  virtual void prepare(plan::Index chunk) = 0;  ///< once, before the tiles
+  virtual void prepare(plan::Index chunk, bool early) = 0;  ///< once, before the tiles
   virtual void run(plan::Index chunk, std::size_t tile) = 0;
 };
 
@@ -36,6 +39,8 @@ struct Mode {
   bool update = false;  ///< updates are pending
   bool visits = true;   ///< forward and head_loss
   bool backward = true;
+  bool early = false;         ///< chunks with room for their old version are updated during backward
+  bool kept = false;          ///< of the pending updates, those that were done early are not done again
   std::uint64_t updated = 0;  ///< the step whose updates are pending: version of weights and states
   std::uint64_t updates = 0;  ///< count of updates, these included
   std::uint64_t step = 0;     ///< this step: version of gradients
@@ -60,6 +65,9 @@ class Executor {
   const plan::Visit* next();
   /// Ends the visit that next() returned.
   void done();
+  /// After the last visit: waits for the early update under way; those that have not begun are left to the next
+  /// instance. Returns the chunks that were updated early, until the next begin(). Throws a lane's error.
+  const std::vector<plan::Index>& end_early();
   /// Waits until every task of every instance has ended. Throws a lane's error.
   void drain();
 
@@ -79,6 +87,7 @@ class Executor {
     std::size_t left = 0;  ///< tasks that have not ended
     std::vector<std::uint32_t> waiting;
     std::vector<std::uint8_t> ended;
+    std::vector<std::uint8_t> kept;  ///< by chunk: its pending update was done early
     std::vector<Times> times;
   };
 
@@ -98,9 +107,13 @@ class Executor {
     Index chunk = plan::kNone;
     std::size_t tiles = 0;
     std::size_t inside = 0;  ///< threads at work in it
+    bool save = false;       ///< the tiles are slices to be saved
   };
 
-  [[nodiscard]] bool runs(const Mode& mode, const plan::Task& task) const;
+  [[nodiscard]] static bool runs(const Mode& mode, const plan::Task& task);
+  [[nodiscard]] bool runs(const Bank& bank, const plan::Task& task) const;
+  void open_bank(Bank& bank, Mode mode);           // locked
+  void drop_early(std::vector<Start>& transfers);  // locked
   Bank& bank(std::uint64_t instance) { return banks_[instance % banks_.size()]; }
   void end_task(Start start, std::vector<Start>& transfers);                                 // locked
   void make_ready(Start start, std::vector<Start>& transfers, std::vector<Start>& skipped);  // locked
@@ -109,7 +122,8 @@ class Executor {
   void throw_failure();                                                                      // locked
   static void transfer_done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
   void update_lane();
-  void take_tiles(Index chunk, std::size_t tiles);
+  void run_tiles(std::unique_lock<std::mutex>& lock, Index chunk, std::size_t tiles, bool save);
+  void take_tiles(Index chunk, std::size_t tiles, bool save);
   bool help(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::string cause_of_wait(const plan::Visit& visit) const;  // locked
 
@@ -129,6 +143,8 @@ class Executor {
   std::vector<std::uint8_t> visit_ready_;
   std::vector<UpdateEntry> updates_;  ///< heap
   ActiveUpdate active_;
+  bool early_active_ = false;  ///< the update under way is an early one
+  std::vector<Index> early_;   ///< chunks updated early in the newest instance
   std::atomic<std::size_t> next_tile_{0};
   std::vector<Start> skipped_;
   std::vector<Start> caller_transfers_, update_transfers_;  ///< one per calling thread

@@ -45,22 +45,24 @@ void update_tile(const state::Layout& layout, state::ComputeType type, std::size
 
 Updater::Updater(const plan::Schedule& schedule, const state::Layout& layout, state::ComputeType type, std::byte* arena,
                  const EmbeddingRows* rows)
-    : schedule_(schedule), layout_(layout), type_(type), arena_(arena), rows_(rows) {}
+    : schedule_(schedule), layout_(layout), type_(type), arena_(arena), rows_(rows), undo_(schedule, arena) {}
 
 std::byte* Updater::at(plan::Index buffer) const {
   return arena_ + schedule_.buffers[buffer].offset;
 }
 
 FieldPointers Updater::fields(plan::Index chunk) const {
+  const auto& early = schedule_.early[chunk];
   return {at(schedule_.update_weight[chunk]) + schedule_.weight_at[chunk], at(schedule_.update_state[chunk]),
-          at(schedule_.update_grad[chunk]) + schedule_.grad_at[chunk]};
+          early_ ? at(early.grad) + early.grad_at : at(schedule_.update_grad[chunk]) + schedule_.grad_at[chunk]};
 }
 
 std::size_t Updater::tiles(plan::Index chunk) const {
   return update_tiles(layout_.chunks()[chunk]);
 }
 
-void Updater::prepare(plan::Index chunk) {
+void Updater::prepare(plan::Index chunk, bool early) {
+  early_ = early;
   const auto& it = layout_.chunks()[chunk];
   if (rows_ == nullptr || it.block != rows_->block()) return;
   const auto grad = fields(chunk).grad;
@@ -69,7 +71,7 @@ void Updater::prepare(plan::Index chunk) {
 }
 
 void Updater::run(plan::Index chunk, std::size_t tile) {
-  update_tile(layout_, type_, chunk, fields(chunk), step_, tile);
+  update_tile(layout_, type_, chunk, fields(chunk), early_ ? early_step_ : step_, tile);
 }
 
 }  // namespace spillway::execute

@@ -17,6 +17,9 @@ using state::BlockRole;
 
 /// A backlog of writes may take some steps to show.
 constexpr unsigned kSimulatedSteps = 8;
+/// Early updates are chosen when a step takes at most this much of the time it takes without: they cost memory, and an
+/// update more where they are put back.
+constexpr double kWorthIt = 0.99;
 
 enum class Group : std::uint8_t { weight, activation, grad, state };
 
@@ -42,6 +45,7 @@ class Planner {
 
   Plan make() {
     check_placement();
+    check_updates();
     list_units();
     const Bytes fixed = budget_.process + budget_.work + kEngineBytes;
     room_ = budget_.dram > fixed ? budget_.dram - fixed : 0;
@@ -76,6 +80,14 @@ class Planner {
                     "placement asks for a storage path, but there is none; add --storage DIR or use --placement dram");
       }
     }
+  }
+
+  void check_updates() const {
+    if (budget_.updates != Updates::early || !budget_.clipping || budget_.speculate) return;
+    throw Error(ErrorCode::bad_input,
+                "update_schedule early updates chunks during backward, but the factor that max_grad_norm clips by is "
+                "known only after it; add --speculative_updates (by a predicted factor, undone when it was wrong), or "
+                "use --max_grad_norm 0 or --update_schedule deferred");
   }
 
   /// Most traffic saved per byte first. A gradient that is logged is written wherever it stays.
@@ -229,9 +241,46 @@ class Planner {
     }
     const auto chunks = layout_.chunks().size();
     try_it(best.residency, scaled(best.level));
+    choose_early(best.residency, scaled(best.level));
     largest(chunks > best.level ? chunks - best.level : 0, [&](std::size_t more) {
       return try_it(best.residency, scaled(best.level + static_cast<std::uint32_t>(more)));
     });
+  }
+
+  /// Of the chunks that can be updated early as many as have room for their old versions, in the order in which their
+  /// gradients are complete: the first have the most time.
+  void choose_early(Residency& residency, const Lookahead& lookahead) {
+    if (budget_.updates == Updates::deferred || (budget_.clipping && !budget_.speculate)) return;
+    const auto order = early_order();
+    const auto with_undo = [&](std::size_t count) {
+      auto out = residency;
+      out.undo.assign(layout_.chunks().size(), false);
+      for (std::size_t i = 0; i < count; ++i) out.undo[order[i]] = true;
+      return out;
+    };
+    const auto deferred = predict().step_seconds;
+    const auto count = largest(order.size(), [&](std::size_t n) { return try_it(with_undo(n), lookahead); });
+    const auto early = predict().step_seconds;
+    if (count == 0 || (budget_.updates == Updates::automatic && early > kWorthIt * deferred)) {
+      try_it(residency, lookahead);
+      return;
+    }
+    residency = plan_.residency;
+    plan_.early_saves = deferred - early;
+  }
+
+  [[nodiscard]] std::vector<Index> early_order() const {
+    std::vector<Index> out;
+    for (const auto& visit : plan_.schedule.visits) {
+      if (visit.grad == kNone) continue;
+      const auto& block = layout_.blocks()[visit.block];
+      const bool layer = visit.kind == VisitKind::backward;
+      const auto first = static_cast<Index>(block.first_chunk + (layer ? 0 : visit.slice));
+      for (Index c = first; c < first + (layer ? block.chunks : 1); ++c) {
+        if (can_be_early(layout_, plan_.residency, c)) out.push_back(c);
+      }
+    }
+    return out;
   }
 
   struct Choice {
@@ -252,6 +301,7 @@ class Planner {
   [[nodiscard]] static Traffic traffic(const Schedule& schedule) {
     Traffic sum;
     for (const auto& task : schedule.tasks) {
+      if (schedule.settled_by_early(task)) continue;
       if (task.lane == Lane::read) sum.read += task.bytes;
       if (task.lane == Lane::write) sum.written += task.bytes / task.every;
     }
@@ -390,6 +440,7 @@ class Planner {
     plan_.written_per_step = moved.written;
     plan_.prediction = simulate(plan_.schedule, description_, layout_, rates_, kSimulatedSteps, storage_name());
     if (redo_.gradients) count_durability();
+    count_early();
     count_classes();
     return std::move(plan_);
   }
@@ -404,8 +455,17 @@ class Planner {
     plan_.durable_seconds = std::max(0.0, plan_.prediction.step_seconds - seconds);
   }
 
+  void count_early() {
+    for (const auto& early : plan_.schedule.early) {
+      if (early.task == kNone) continue;
+      ++plan_.early_chunks;
+      plan_.undo += plan_.schedule.buffers[early.undo].bytes;
+    }
+  }
+
   void count_classes() {
-    static constexpr const char* kNames[] = {"weight", "state", "grad", "activation", "window", "staging", "scratch"};
+    static constexpr const char* kNames[] = {"weight", "state",   "grad",    "activation",
+                                             "window", "staging", "scratch", "undo"};
     const auto& schedule = plan_.schedule;
     std::vector<std::vector<std::int64_t>> change(std::size(kNames),
                                                   std::vector<std::int64_t>(schedule.positions + 2, 0));
@@ -515,6 +575,12 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   if (plan.durability == Durability::step) {
     out["durability_per_step"] = {{"written", plan.durable_per_step}, {"seconds", plan.durable_seconds}};
   }
+  out["updates"] = {{"schedule", name_of(plan.early_chunks > 0 ? Updates::early : Updates::deferred)},
+                    {"early_chunks", plan.early_chunks},
+                    {"chunks", layout.chunks().size()},
+                    {"undo_bytes", plan.undo},
+                    {"seconds_saved", plan.early_saves},
+                    {"speculative", plan.early_chunks > 0 && budget.clipping}};
   out["predicted_step_seconds"] = prediction.step_seconds;
   out["bottleneck"] = prediction.bottleneck;
   out["seconds"] = {{"compute", prediction.compute_seconds},
