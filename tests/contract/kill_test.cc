@@ -4,9 +4,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <random>
+#include <span>
 #include <thread>
 
 #include "tests/contract/directory.h"
@@ -31,6 +33,10 @@ int kills(int few) {
 
 class Kill : public ::testing::Test {
  protected:
+  Kill() = default;
+  /// Steps end with this update.
+  explicit Kill(const StepUpdate& update) : run_({.layers = 2, .tokens = 16, .micro_batches = 1}, kSteps, update) {}
+
   [[nodiscard]] Settings settings(const plan::Placement& placement) const {
     return DurableRun::settings(where_.path(), 2, placement);
   }
@@ -95,6 +101,31 @@ class Kill : public ::testing::Test {
     engine.close();
   }
 
+  /// Kills runs of these settings, and kills them again while they recover or go on.
+  void kill_at_any_instant(std::span<const Settings> all, int rounds) {
+    std::mt19937 random(2);
+    int deaths = 0;
+    for (int round = 0; round < rounds; ++round) {
+      started_ = false;
+      ended_ = 0;
+      for (int life = 0; life < 2; ++life) {
+        auto now = all[random() % all.size()];
+        now.storage.overwrite = life == 0;
+        const std::chrono::microseconds instant(random() % 150'000);
+        const auto status = child(now, {}, [&](pid_t pid) {
+          std::this_thread::sleep_for(instant);
+          ::kill(pid, SIGKILL);
+        });
+        deaths += WIFSIGNALED(status) ? 1 : 0;
+        ASSERT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0)
+            << status << " round " << round << " life " << life << " after " << instant.count() << " us";
+      }
+      expect_recovered();
+      ASSERT_FALSE(HasFailure()) << "round " << round;
+    }
+    EXPECT_GT(deaths, 0);
+  }
+
   const DurableRun run_{{.layers = 2, .tokens = 16, .micro_batches = 1}, kSteps};
   const Directory where_{"/dev/shm"};
   bool started_ = false;     ///< a process has made the volumes, perhaps
@@ -140,29 +171,28 @@ INSTANTIATE_TEST_SUITE_P(Points, KillAt, ::testing::Combine(::testing::ValuesIn(
                          });
 
 TEST_F(Kill, AtAnyInstant) {
-  std::mt19937 random(2);
-  const plan::Placement placements[] = {{0, 0, 0, 0}, {1, 1, 1, 1}, {1, 0, 1, 1}, {0, 1, 0, 1}};
-  int deaths = 0;
-  for (int round = 0; round < kills(12); ++round) {
-    started_ = false;
-    ended_ = 0;
-    // Killed, and killed again while it recovers or goes on.
-    for (int life = 0; life < 2; ++life) {
-      auto now = settings(placements[random() % 4]);
-      now.storage.overwrite = life == 0;
-      const std::chrono::microseconds instant(random() % 150'000);
-      const auto status = child(now, {}, [&](pid_t pid) {
-        std::this_thread::sleep_for(instant);
-        ::kill(pid, SIGKILL);
-      });
-      deaths += WIFSIGNALED(status) ? 1 : 0;
-      ASSERT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0)
-          << status << " round " << round << " life " << life << " after " << instant.count() << " us";
-    }
-    expect_recovered();
-    ASSERT_FALSE(HasFailure()) << "round " << round;
+  const std::array all = {settings({0, 0, 0, 0}), settings({1, 1, 1, 1}), settings({1, 0, 1, 1}),
+                          settings({0, 1, 0, 1})};
+  kill_at_any_instant(all, kills(12));
+}
+
+/// Chunks in memory are updated during backward: what dies with the process is done again from image and gradients.
+class KillEarly : public Kill {
+ protected:
+  KillEarly() : Kill(StepUpdate{.learning_rate = 1e-2, .weight_decay = 0.1}) {}
+
+  [[nodiscard]] Settings early(const plan::Placement& placement) const {
+    auto out = settings(placement);
+    out.budget.updates = plan::Updates::early;
+    out.budget.clipping = false;
+    return out;
   }
-  EXPECT_GT(deaths, 0);
+};
+
+TEST_F(KillEarly, AtAnyInstant) {
+  const std::array all = {early({1, 1, 1, 1}), early({1, 1, 0, 1}), early({0.6, 0.6, 0.5, 0})};
+  for (const auto& it : all) ASSERT_GT(Engine(run_.description(), it).plan().early_chunks, 0U);
+  kill_at_any_instant(all, kills(8));
 }
 
 }  // namespace
