@@ -33,7 +33,8 @@ Field field_of(TaskKind kind) {
 
 }  // namespace
 
-Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work)
+Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work,
+                   unsigned update_threads)
     : schedule_(schedule), arena_(arena), store_(store), work_(work) {
   const auto n = schedule.tasks.size();
   same_.resize(n);
@@ -54,6 +55,7 @@ Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* stor
   for (auto* list : {&skipped_, &caller_transfers_, &update_transfers_}) list->reserve(n);
   visit_ = schedule.visits.size();
   update_thread_ = std::thread([this] { update_lane(); });
+  for (unsigned i = 1; i < update_threads; ++i) helpers_.emplace_back([this] { helper_lane(); });
 }
 
 Executor::~Executor() {
@@ -62,7 +64,9 @@ Executor::~Executor() {
     stop_ = true;
   }
   update_wake_.notify_all();
+  helper_wake_.notify_all();
   update_thread_.join();
+  for (auto& helper : helpers_) helper.join();
   // Completions refer to this object: wait for what the path still has.
   std::unique_lock lock(mutex_);
   idle_.wait(lock, [this] { return in_flight_ == 0; });
@@ -392,6 +396,7 @@ void Executor::run_tiles(std::unique_lock<std::mutex>& lock, Index chunk, std::s
   next_tile_.store(0, std::memory_order_relaxed);
   active_ = {.busy = true, .chunk = chunk, .tiles = tiles, .inside = 1, .save = save};
   compute_wake_.notify_all();
+  helper_wake_.notify_all();
   lock.unlock();
   take_tiles(chunk, tiles, save);
   lock.lock();
@@ -410,8 +415,21 @@ void Executor::take_tiles(Index chunk, std::size_t tiles, bool save) {
   }
 }
 
+void Executor::helper_lane() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    helper_wake_.wait(lock, [this] { return stop_ || has_tiles(); });
+    if (stop_) return;
+    help(lock);
+  }
+}
+
+bool Executor::has_tiles() const noexcept {
+  return active_.busy && next_tile_.load(std::memory_order_relaxed) < active_.tiles;
+}
+
 bool Executor::help(std::unique_lock<std::mutex>& lock) {
-  if (!active_.busy || next_tile_.load(std::memory_order_relaxed) >= active_.tiles) return false;
+  if (!has_tiles()) return false;
   const auto chunk = active_.chunk;
   const auto tiles = active_.tiles;
   const bool save = active_.save;

@@ -1,8 +1,8 @@
 // The schedule on the machine: lanes that run its tasks, and the caller who computes.
 //
 // The caller is the compute lane: begin() starts an instance, next() waits for a visit's bytes, done() lets its
-// followers go. Reads and writes go to the paths' own threads, updates to one update thread, which the caller helps
-// while it waits. No lock is held while anything runs. The first error of any lane is kept and thrown by the next wait.
+// followers go. Reads and writes go to the paths' own threads, updates to update threads, which the caller helps while
+// it waits. No lock is held while anything runs. The first error of any lane is kept and thrown by the next wait.
 #pragma once
 
 #include <array>
@@ -53,8 +53,10 @@ struct Times {
 
 class Executor {
  public:
-  /// `store` may be null when no task is a transfer. All references must outlive the executor.
-  Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work);
+  /// `store` may be null when no task is a transfer. `update_threads`: that share an update, beside the caller while it
+  /// waits; at least 1. All references must outlive the executor.
+  Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work,
+           unsigned update_threads = 1);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -124,6 +126,8 @@ class Executor {
   void update_lane();
   void run_tiles(std::unique_lock<std::mutex>& lock, Index chunk, std::size_t tiles, bool save);
   void take_tiles(Index chunk, std::size_t tiles, bool save);
+  void helper_lane();
+  [[nodiscard]] bool has_tiles() const noexcept;  // locked
   bool help(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::string cause_of_wait(const plan::Visit& visit) const;  // locked
 
@@ -136,7 +140,7 @@ class Executor {
   std::vector<Index> visit_order_;
 
   mutable std::mutex mutex_;
-  std::condition_variable compute_wake_, update_wake_, idle_;
+  std::condition_variable compute_wake_, update_wake_, helper_wake_, idle_;
   std::array<Bank, 2> banks_;
   std::uint64_t instances_ = 0;  ///< begun so far
   std::size_t visit_ = 0;        ///< next index into schedule_.visits of the newest instance
@@ -154,6 +158,7 @@ class Executor {
   std::vector<Times> last_times_;
   std::map<std::string, double> stalls_{{"read", 0}, {"update", 0}, {"write", 0}};
   std::thread update_thread_;
+  std::vector<std::thread> helpers_;
 };
 
 }  // namespace spillway::execute

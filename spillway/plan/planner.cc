@@ -179,13 +179,14 @@ class Planner {
 
   // ---- search ----
 
-  /// Level 0 is the least that works; each level keeps more chunks in flight.
+  /// Level 0 is the least that works: a block's gradient has left before the next is made. Each level keeps more chunks
+  /// in flight.
   [[nodiscard]] Lookahead scaled(std::uint32_t level) const {
-    Lookahead out{.state_read = 1, .write = 1, .weight_read = 1, .backward = 1, .grad_write = 1, .head = 1};
-    if (level > 0) {
-      out = {.state_read = 1 + level,
-             .write = 1 + level,
-             .weight_read = std::min(1 + level, 8U),
+    Lookahead out{.state_read = 1, .write = 1, .weight_read = 1, .backward = 1, .grad_write = level, .head = 1};
+    if (level > 1) {
+      out = {.state_read = level,
+             .write = level,
+             .weight_read = std::min(level, 8U),
              .backward = 2,
              .grad_write = 2,
              .head = 2};
@@ -232,7 +233,7 @@ class Planner {
     const auto base = fixed_residency();
     if (!try_it(base, scaled(0))) refuse(measure(base, scaled(0)).second);
     Choice best;
-    for (const std::uint32_t level : {3U, 2U, 1U, 0U}) {
+    for (const std::uint32_t level : {4U, 3U, 2U, 1U, 0U}) {
       if (!try_it(base, scaled(level))) continue;
       largest(free_.size(), [&](std::size_t n) { return try_it(with_free(base, n), scaled(level)); });
       const auto moved = traffic(plan_.schedule);

@@ -100,8 +100,8 @@ class Machine {
     auto& read = active_[2];
     auto& write = active_[3];
     const double cores = std::max(1U, rates_.cores);
-    const double io = read.busy || write.busy ? rates_.io_cores : 0;
-    const bool own = rates_.update_cores > 0;  // nothing of what compute has
+    const bool own = rates_.update_cores > 0;  // updates and the paths' threads take nothing of what compute has
+    const double io = !own && (read.busy || write.busy) ? rates_.io_cores : 0;
     const double wanted = (compute.busy ? cores : 0) + (update.busy && !own ? 1 : 0) + io;
     const double share = wanted > cores ? cores / wanted : 1;
     compute.rate = share;

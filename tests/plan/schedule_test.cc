@@ -107,7 +107,7 @@ TEST(Schedule, RandomPlacementsNeverShareLiveBytesAndNeverDeadlock) {
                           .write = 1 + static_cast<std::uint32_t>(random() % layout.chunks().size()),
                           .weight_read = 1 + static_cast<std::uint32_t>(random() % 8),
                           .backward = 1 + static_cast<std::uint32_t>(random() % 4),
-                          .grad_write = 1 + static_cast<std::uint32_t>(random() % 4),
+                          .grad_write = static_cast<std::uint32_t>(random() % 5),
                           .head = 1 + static_cast<std::uint32_t>(random() % 4)};
     const Redo redo{.gradients = random() % 2 == 0, .period = 1 + static_cast<std::uint32_t>(random() % 4)};
     auto schedule = make_schedule(description, layout, random_residency(description, layout, random), ahead, redo);
