@@ -260,14 +260,22 @@ class Planner {
       return out;
     };
     const auto deferred = predict().step_seconds;
-    const auto count = largest(order.size(), [&](std::size_t n) { return try_it(with_undo(n), lookahead); });
-    const auto early = predict().step_seconds;
-    if (count == 0 || (budget_.updates == Updates::automatic && early > kWorthIt * deferred)) {
-      try_it(residency, lookahead);
-      return;
+    const auto most = largest(order.size(), [&](std::size_t n) { return try_it(with_undo(n), lookahead); });
+    // Asked for: all that fit. Else the fastest of that many, half of them, and so on: they take time of backward's.
+    std::size_t best = budget_.updates == Updates::early ? most : 0;
+    auto seconds = best > 0 ? predict().step_seconds : kWorthIt * deferred;
+    for (auto count = most; budget_.updates == Updates::automatic && count > 0; count /= 2) {
+      if (!try_it(with_undo(count), lookahead)) continue;
+      const auto found = predict().step_seconds;
+      if (found >= seconds) continue;
+      best = count;
+      seconds = found;
     }
-    residency = plan_.residency;
-    plan_.early_saves = deferred - early;
+    if (best > 0) {
+      residency = with_undo(best);
+      plan_.early_saves = deferred - seconds;
+    }
+    try_it(residency, lookahead);
   }
 
   [[nodiscard]] std::vector<Index> early_order() const {

@@ -46,7 +46,7 @@ class Machine {
       for (Index t = 0; t < tasks_; ++t) {
         auto& count = waiting_[node(step, t)];
         for (const auto& dependency : schedule_.tasks[t].needs) count += !(dependency.previous && step == 0);
-        if (schedule_.tasks[t].kind == TaskKind::visit && schedule_.tasks[t].subject == 0 && step > 0) ++count;
+        count += step > 0 ? 1 : 0;  // no task of a step begins before the caller has ended the step before
       }
     }
     for (unsigned step = 0; step < steps_; ++step) {
@@ -135,8 +135,8 @@ class Machine {
     for (const auto t : same_[task]) release(step * tasks_ + t);
     if (step + 1 == steps_) return;
     for (const auto t : next_[task]) release((step + 1) * tasks_ + t);
-    // The caller starts a step when it has ended the one before.
-    if (task == schedule_.visits.back().task) release((step + 1) * tasks_ + schedule_.visits.front().task);
+    if (task != schedule_.visits.back().task) return;
+    for (Index t = 0; t < tasks_; ++t) release((step + 1) * tasks_ + t);
   }
 
   void release(std::size_t n) {
