@@ -230,7 +230,7 @@ class Builder {
                                 .bytes = chunk(c).elements,
                                 .deadline = at,
                                 .phase = Phase::early});
-    const auto bytes = chunk(c).elements * (bytes_.weight + bytes_.state);
+    const auto bytes = chunk(c).elements * bytes_.weight + buffer(out_.resident_state[c]).bytes;
     const auto undo = add_buffer(BufferClass::undo, bytes, at, out_.positions - 1);
     buffer(undo).first_tasks.push_back(task);
     buffer(undo).last_tasks.push_back(task);
