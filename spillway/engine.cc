@@ -22,6 +22,9 @@ using plan::VisitKind;
 using state::BlockRole;
 using state::ComputeType;
 
+/// Steps in a row without clipping after which the next one is expected to need none.
+constexpr unsigned kCalmSteps = 3;
+
 /// The budget with what each volume takes for itself.
 plan::Budget checked(const plan::Description& description, const state::Layout& layout, const Settings& settings) {
   auto out = settings.budget;
@@ -102,7 +105,8 @@ class Engine::Impl {
         run_plan(), volumes(), settings_.threads,
         execute::Opening{opening.reopen, opening.at_least, opening.checkpoint, opening.pinned});
     const auto& found = running_->found();
-    pending_ = false;
+    pending_ = kept_ = false;
+    calm_ = 0;
     steps_ = found.updates;
     step_ = found.step;
     applied_ = found.applied;
@@ -210,7 +214,30 @@ class Engine::Impl {
     training_ = begin.training;
     if (pending_) run.updater->set(update_);
     run.gradients->begin(begin.counts.size());
-    begin_instance({.visits = true, .backward = begin.training});
+    predict(begin);
+    begin_instance({.visits = true, .backward = begin.training, .early = predicted_.has_value()});
+  }
+
+  /// What early updates of the step apply; nothing when they cannot be right.
+  void predict(const StepBegin& begin) {
+    predicted_.reset();
+    if (!begin.training || !begin.update || plan_.early_chunks == 0) return;
+    const bool clips = begin.update->max_grad_norm > 0;
+    if (clips && (!budget_.speculate || calm_ < kCalmSteps)) return;
+    predicted_ = update_of(*begin.update, 1, steps_ + 1);
+    running().updater->set_early(*predicted_);
+  }
+
+  kernels::UpdateStep update_of(const StepUpdate& update, float clip, std::int64_t step) const {
+    return {.optimizer = description_.optimizer,
+            .learning_rate = update.learning_rate,
+            .beta1 = update.beta1,
+            .beta2 = update.beta2,
+            .epsilon = update.epsilon,
+            .weight_decay = update.weight_decay,
+            .gradient_scale = clip,
+            .step = step,
+            .seed = description_.seed};
   }
 
   void begin_instance(execute::Mode mode) {
@@ -218,7 +245,8 @@ class Engine::Impl {
     mode.updated = applied_;
     mode.updates = static_cast<std::uint64_t>(steps_);
     mode.step = step_ + 1;
-    pending_ = false;
+    mode.kept = kept_;
+    pending_ = kept_ = false;
     running().executor->begin(mode);
   }
 
@@ -305,19 +333,25 @@ class Engine::Impl {
     ++step_;
     committed_ = false;
     skipped_ = out.skipped;
-    if (out.skipped) return;
-    ++steps_;
-    applied_ = step_;
-    update_ = {.optimizer = description_.optimizer,
-               .learning_rate = update.learning_rate,
-               .beta1 = update.beta1,
-               .beta2 = update.beta2,
-               .epsilon = update.epsilon,
-               .weight_decay = update.weight_decay,
-               .gradient_scale = clip,
-               .step = steps_,
-               .seed = description_.seed};
-    pending_ = true;
+    calm_ = out.skipped || clip != 1 ? 0 : calm_ + 1;
+    if (!out.skipped) {
+      ++steps_;
+      applied_ = step_;
+      update_ = update_of(update, clip, steps_);
+      pending_ = true;
+    }
+    settle_early(out);
+  }
+
+  /// Early updates stay where they applied what was decided; else the old versions are put back.
+  void settle_early(StepResult& out) {
+    auto& run = running();
+    const auto& chunks = run.executor->end_early();
+    kept_ = !out.skipped && predicted_ && *predicted_ == update_;
+    out.early = chunks.size();
+    if (kept_) return;
+    run.updater->undo().restore(chunks, *run.team);
+    out.undone = chunks.size();
   }
 
   /// Every pending update and every stored tensor on its tier; the memory above what is resident is free.
@@ -499,14 +533,17 @@ class Engine::Impl {
   std::unique_ptr<execute::ReadBack> read_back_;
   const plan::Visit* open_ = nullptr;
   bool training_ = false;
-  bool pending_ = false;        ///< an update waits for the next step
-  kernels::UpdateStep update_;  ///< what it applies
-  std::int64_t steps_ = 0;      ///< optimizer steps decided so far
-  std::uint64_t step_ = 0;      ///< training steps ended so far, skipped ones included
-  std::uint64_t applied_ = 0;   ///< the last of them that was not skipped
-  bool skipped_ = false;        ///< the last of them was
-  bool committed_ = false;      ///< the last of them, or what was loaded before the first
-  bool begun_ = false;          ///< something was committed
+  bool pending_ = false;                          ///< an update waits for the next step
+  kernels::UpdateStep update_;                    ///< what it applies
+  std::optional<kernels::UpdateStep> predicted_;  ///< what early updates of this step apply
+  bool kept_ = false;                             ///< of the pending update, what was done early
+  unsigned calm_ = 0;                             ///< steps in a row that were neither clipped nor skipped
+  std::int64_t steps_ = 0;                        ///< optimizer steps decided so far
+  std::uint64_t step_ = 0;                        ///< training steps ended so far, skipped ones included
+  std::uint64_t applied_ = 0;                     ///< the last of them that was not skipped
+  bool skipped_ = false;                          ///< the last of them was
+  bool committed_ = false;                        ///< the last of them, or what was loaded before the first
+  bool begun_ = false;                            ///< something was committed
   double started_ = 0, stalled_before_ = 0;
 };
 

@@ -112,17 +112,20 @@ struct Visit {
   float* accumulator = nullptr;           ///< head_gradient and first backward: [tokens, hidden] scratch
 };
 
-struct StepBegin {
-  std::span<const std::int64_t> ids;  ///< token ids of all micro-batches; empty without an embedding
-  std::vector<std::uint64_t> counts;  ///< tokens of each micro-batch
-  bool training = true;               ///< false: forward and head_loss visits only
-};
-
 struct StepUpdate {
   double learning_rate = 0;
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double weight_decay = 0;
   double max_grad_norm = 0;  ///< 0: no clipping
+};
+
+struct StepBegin {
+  std::span<const std::int64_t> ids;  ///< token ids of all micro-batches; empty without an embedding
+  std::vector<std::uint64_t> counts;  ///< tokens of each micro-batch
+  bool training = true;               ///< false: forward and head_loss visits only
+  /// What end_step() will be given, as far as that is known: what chunks that the plan updates early are updated by. Of
+  /// another one than end_step() is given, and where there is none, nothing remains and the result is the same.
+  std::optional<StepUpdate> update = std::nullopt;
 };
 
 struct StepResult {
@@ -132,6 +135,8 @@ struct StepResult {
   std::int64_t step = 0;     ///< optimizer steps so far
   double seconds = 0;        ///< from begin_step() to here
   double stall_seconds = 0;  ///< of these, waiting in next_visit()
+  std::size_t early = 0;     ///< chunks that were updated during backward
+  std::size_t undone = 0;    ///< of these, put back: the step was skipped, or decided otherwise
 };
 
 class Engine {

@@ -71,6 +71,15 @@ spillway::Settings parse_settings(const std::string& text) {
   return out;
 }
 
+spillway::StepUpdate parse_update(const std::map<std::string, double>& update) {
+  const auto value = [&](const char* key, double fallback) {
+    const auto at = update.find(key);
+    return at == update.end() ? fallback : at->second;
+  };
+  return {value("learning_rate", 0), value("beta1", 0.9),      value("beta2", 0.999),
+          value("epsilon", 1e-8),    value("weight_decay", 0), value("max_grad_norm", 0)};
+}
+
 std::vector<std::filesystem::path> paths_of(const nlohmann::json& list) {
   std::vector<std::filesystem::path> out;
   for (const auto& path : list) out.emplace_back(path.get<std::string>());
@@ -190,11 +199,16 @@ void bind_engine(nb::module_& module) {
              const nb::gil_scoped_release release;
              return std::string(name_of(self.load_state(directory, weights, step)));
            })
-      .def("begin_step",
-           [](Engine& self, const Ids& ids, std::vector<std::uint64_t> counts, bool training) {
-             const nb::gil_scoped_release release;
-             self.begin_step({{ids.data(), ids.size()}, std::move(counts), training});
-           })
+      .def(
+          "begin_step",
+          [](Engine& self, const Ids& ids, std::vector<std::uint64_t> counts, bool training,
+             const std::optional<std::map<std::string, double>>& update) {
+            const nb::gil_scoped_release release;
+            spillway::StepBegin begin{{ids.data(), ids.size()}, std::move(counts), training};
+            if (update) begin.update = parse_update(*update);
+            self.begin_step(begin);
+          },
+          "ids"_a, "counts"_a, "training"_a, "update"_a.none() = nb::none())
       .def(
           "embedding_forward",
           [](Engine& self, const std::optional<Array>& output) {
@@ -226,13 +240,7 @@ void bind_engine(nb::module_& module) {
            })
       .def("end_step",
            [](Engine& self, const std::map<std::string, double>& update) {
-             const auto value = [&](const char* key, double fallback) {
-               const auto at = update.find(key);
-               return at == update.end() ? fallback : at->second;
-             };
-             const spillway::StepUpdate step{value("learning_rate", 0), value("beta1", 0.9),
-                                             value("beta2", 0.999),     value("epsilon", 1e-8),
-                                             value("weight_decay", 0),  value("max_grad_norm", 0)};
+             const auto step = parse_update(update);
              spillway::StepResult out;
              {
                const nb::gil_scoped_release release;
@@ -243,7 +251,9 @@ void bind_engine(nb::module_& module) {
                                                   {"skipped", out.skipped ? 1.0 : 0.0},
                                                   {"step", static_cast<double>(out.step)},
                                                   {"seconds", out.seconds},
-                                                  {"stall_seconds", out.stall_seconds}};
+                                                  {"stall_seconds", out.stall_seconds},
+                                                  {"early", static_cast<double>(out.early)},
+                                                  {"undone", static_cast<double>(out.undone)}};
            })
       .def("flush", &Engine::flush, Release())
       .def("commit",

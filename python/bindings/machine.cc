@@ -3,6 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "module.h"
+#include "spillway/machine/facts.h"
 #include "spillway/machine/measure.h"
 #include "spillway/machine/profile_json.h"
 #include "spillway/state/rule.h"
@@ -22,6 +23,9 @@ void bind_machine(nb::module_& module) {
   module.def(
       "peak_resident", [] { return spillway::sys::process_memory().peak_resident; },
       "Highest resident bytes of this process since its start or the last reset_peak_resident().");
+  module.def(
+      "cores", [] { return spillway::machine::facts().cores; },
+      "Processors this process may run on, by affinity and control group.");
   module.def(
       "measure",
       [](const std::vector<std::string>& directories, double seconds, const std::string& compute_dtype,

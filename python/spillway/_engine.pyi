@@ -28,7 +28,9 @@ class Engine:
     `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "placement": {...},
     "storage": [{"directory" or "device", "capacity": bytes}], "profile": {...}, "seconds": {visit kind: seconds, as
     rehearsed}, "durability": "none", "checkpoint" or "step" (absent: step when anything is on storage), "checkpoints":
-    most manifests that are held at once while the run goes on, "run": identity, "overwrite": bool, "erase": bool (what
+    most manifests that are held at once while the run goes on, "update_schedule": "auto", "deferred" or
+    "early", "speculative_updates": bool, "clipping": bool (steps clip), "update_cores": cores that only updates use,
+    "run": identity, "overwrite": bool, "erase": bool (what
     the devices hold), "keep": bool (the volumes stay when the engine closes)}.
 
     Construction plans and allocates nothing; MemoryError with a message when it does not fit.
@@ -88,8 +90,9 @@ class Engine:
         """Its places may be used again. After its directory is durably gone."""
 
     # One step: begin, visits in order, end.
-    def begin_step(self, ids: Any, counts: list[int], training: bool) -> None:
-        """ids: int64, token ids of all micro-batches, one after the other, with padding; counts: tokens of each."""
+    def begin_step(self, ids: Any, counts: list[int], training: bool, update: dict[str, float] | None = None) -> None:
+        """ids: int64, token ids of all micro-batches, one after the other, with padding; counts: tokens of each.
+        update: what end_step will be given, for updates during backward; where it was another, they are put back."""
     def embedding_forward(self, output: Any | None = None) -> None:
         """Gathers the rows of all ids into output [tokens, hidden] (compute type); None: into the first layer's input.
         First call after begin_step, when the description has an embedding."""
@@ -105,7 +108,8 @@ class Engine:
         """In the embedding_backward visit: d loss / d embedding output, [tokens, hidden] (compute type)."""
     def end_step(self, update: dict[str, float]) -> dict[str, float]:
         """training: {"learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "max_grad_norm" (0 = off)} ->
-        {"grad_norm", "clip", "skipped", "step", "seconds", "stall_seconds"}; the update runs behind the next step."""
+        {"grad_norm", "clip", "skipped", "step", "seconds", "stall_seconds", "early": chunks that were
+        updated during backward, "undone": of these put back}; the rest of the update runs behind the next step."""
     def flush(self) -> None:
         """Waits until every pending update is done and on its tier."""
 
@@ -123,6 +127,9 @@ class Engine:
 
 def dram_available() -> int:
     """Bytes of DRAM this process can take now without swapping or being killed (control groups included)."""
+
+def cores() -> int:
+    """Processors this process may run on, by affinity and control group."""
 
 def dram_total() -> int:
     """Bytes of DRAM of the machine, or the control group's limit where that is less."""

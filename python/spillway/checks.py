@@ -23,6 +23,16 @@ def check(config: Config, required: tuple[str, ...] = ("model", "dataset", "outp
     check_evaluation(config)
     check_fields(config)
     check_places(config)
+    check_updates(config)
+
+
+def check_updates(config: Config) -> None:
+    if config.update_schedule == "early" and config.max_grad_norm > 0 and not config.speculative_updates:
+        raise InputError(
+            "update_schedule: early updates parameters during backward, but the factor that max_grad_norm "
+            f"{config.max_grad_norm:g} clips by is known only after it; add --speculative_updates (by a predicted "
+            "factor, undone where it was wrong), or use --max_grad_norm 0 or --update_schedule deferred"
+        )
 
 
 def check_processes() -> None:

@@ -250,6 +250,21 @@ GROUPS: dict[str, list[Key]] = {
             "`step` when anything is on storage, else `none`",
         ),
         Key(
+            "update_schedule",
+            choice("auto", "deferred", "early"),
+            "auto",
+            "when parameters are updated: `deferred`: behind the next forward pass; `early`: during backward, as many "
+            "as the memory that is left holds old versions of, so that a step that is skipped can be undone; `auto`: "
+            "early where the plan says that is faster. The results are the same to the last bit",
+        ),
+        Key(
+            "speculative_updates",
+            FLAG,
+            False,
+            "with clipping, early updates go by a predicted factor (1 while the last norms were below "
+            "`max_grad_norm`), and are undone where it was another; without it only steps that do not clip are early",
+        ),
+        Key(
             "node",
             TEXTS,
             [],

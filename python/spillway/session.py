@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spillway import calls, volumes, wear
+from spillway import calls, threads, volumes, wear
 from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
 from spillway.errors import InputError
@@ -52,6 +52,7 @@ class Session:
     ) -> None:
         """`engine_type`: what is called with description and settings; the C++ engine when None."""
         heap.settle()
+        self._threads = threads.settle()
         self._config = config
         self._source = resolve_directory(config.model)
         self._model_config = load_config(self._source)
@@ -66,10 +67,11 @@ class Session:
         model = describe(self._skeleton, work_size(shape), config.compute_dtype)
         self.description = model | update_rule(config) | {"seed": config.seed}
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
-        self._settings = engine_settings(config, self._rehearsed, self._keeping)
+        self._settings = engine_settings(config, self._rehearsed, self._keeping, self._threads.update_cores)
         with translated():
             self._engine = engine_type(json.dumps(self.description), json.dumps(self._settings))
             self.plan: dict[str, Any] = json.loads(self._engine.plan())
+        self.plan["threads"] = {"compute": self._threads.compute, "words": self._threads.words}
         self._durable = self.plan.get("durability", "none") != "none"
         self._stream: Stream | None = None
         self._calls = 0  # steps begun: the step number of dropout

@@ -27,14 +27,18 @@ MEASURE_SECONDS = 0.3  # for each rate of the machine
 GROUPS = ("weight", "state", "grad", "activation")
 
 
-def engine_settings(config: Config, rehearsed: Rehearsed, keeping: Keeping) -> dict[str, Any]:
-    """What the engine plans with; see _engine.pyi."""
+def engine_settings(config: Config, rehearsed: Rehearsed, keeping: Keeping, update_cores: int = 0) -> dict[str, Any]:
+    """What the engine plans with; see _engine.pyi. `update_cores`: that compute leaves to updates."""
     return path_settings(config, keeping) | {
         "dram_budget": config.dram_budget or default_budget(),
         "process_bytes": rehearsed.process_bytes,
         "work_bytes": rehearsed.work_bytes,
         "profile": profile(config.profile, [path.place for path in config.paths], update_rule(config)),
         "seconds": rehearsed.seconds,
+        "update_schedule": config.update_schedule,
+        "speculative_updates": config.speculative_updates,
+        "clipping": config.max_grad_norm > 0,
+        "update_cores": update_cores,
         "overwrite": config.overwrite,
         "erase": config.erase,
     }

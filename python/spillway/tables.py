@@ -17,8 +17,22 @@ def show_plan(console: Console, plan: Plan) -> None:
     if words := state(plan):
         console.print(words, soft_wrap=True)
     console.print(prediction(plan), soft_wrap=True)
-    if words := durability(plan):
-        console.print(words, soft_wrap=True)
+    for words in (updates(plan), durability(plan), plan.get("threads", {}).get("words")):
+        if words:
+            console.print(words, soft_wrap=True)
+
+
+def updates(plan: Plan) -> str:
+    """What is updated during backward, and what that takes; empty where nothing is."""
+    found = plan.get("updates", {})
+    if not found.get("early_chunks"):
+        return ""
+    words = f"Updates: {found['early_chunks']} of {found['chunks']} chunks during backward"
+    if found["speculative"]:
+        words += ", by a predicted clip factor"
+    words += f", with {size(found['undo_bytes'])} of old versions to undo them; the others behind the next forward pass"
+    saved = found["seconds_saved"]
+    return f"{words}. Predicted to {'save' if saved >= 0 else 'cost'} {duration(abs(saved))} a step."
 
 
 def plan_table(plan: Plan) -> Table:

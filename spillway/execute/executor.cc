@@ -33,7 +33,8 @@ Field field_of(TaskKind kind) {
 
 }  // namespace
 
-Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work)
+Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work,
+                   unsigned update_threads)
     : schedule_(schedule), arena_(arena), store_(store), work_(work) {
   const auto n = schedule.tasks.size();
   same_.resize(n);
@@ -44,14 +45,17 @@ Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* stor
   for (auto& bank : banks_) {
     bank.waiting.assign(n, 0);
     bank.ended.assign(n, 1);
+    bank.kept.assign(schedule.update_task.size(), 0);
     bank.times.assign(n, {});
   }
   last_times_.assign(n, {});
   visit_ready_.assign(schedule.visits.size(), 0);
   updates_.reserve(n);
+  early_.reserve(schedule.update_task.size());
   for (auto* list : {&skipped_, &caller_transfers_, &update_transfers_}) list->reserve(n);
   visit_ = schedule.visits.size();
   update_thread_ = std::thread([this] { update_lane(); });
+  for (unsigned i = 1; i < update_threads; ++i) helpers_.emplace_back([this] { helper_lane(); });
 }
 
 Executor::~Executor() {
@@ -60,7 +64,9 @@ Executor::~Executor() {
     stop_ = true;
   }
   update_wake_.notify_all();
+  helper_wake_.notify_all();
   update_thread_.join();
+  for (auto& helper : helpers_) helper.join();
   // Completions refer to this object: wait for what the path still has.
   std::unique_lock lock(mutex_);
   idle_.wait(lock, [this] { return in_flight_ == 0; });
@@ -70,7 +76,11 @@ double Executor::now() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - epoch_).count();
 }
 
-bool Executor::runs(const Mode& mode, const Task& task) const {
+bool Executor::runs(const Bank& its_bank, const Task& task) const {
+  return runs(its_bank.mode, task) && !(schedule_.settled_by_early(task) && its_bank.kept[task.subject]);
+}
+
+bool Executor::runs(const Mode& mode, const Task& task) {
   switch (task.phase) {
     case Phase::update:
       return mode.update && mode.updates % task.every == task.turn;
@@ -81,6 +91,8 @@ bool Executor::runs(const Mode& mode, const Task& task) const {
     case Phase::backward:
     case Phase::ahead:
       return mode.backward;
+    case Phase::early:
+      return mode.early;
   }
   return true;
 }
@@ -99,9 +111,7 @@ void Executor::begin(Mode mode) {
   auto& before = bank(instance + 1);
   const auto n = schedule_.tasks.size();
   now_bank.instance = instance;
-  now_bank.mode = mode;
-  now_bank.open = true;
-  now_bank.left = n;
+  open_bank(now_bank, mode);
   std::fill(visit_ready_.begin(), visit_ready_.end(), 0);
   for (Index t = 0; t < n; ++t) {
     std::uint32_t count = 1;  // kept back until all are counted
@@ -128,10 +138,19 @@ void Executor::begin(Mode mode) {
   launch(caller_transfers_);
 }
 
+void Executor::open_bank(Bank& its_bank, Mode mode) {
+  its_bank.mode = mode;
+  its_bank.open = true;
+  its_bank.left = schedule_.tasks.size();
+  std::fill(its_bank.kept.begin(), its_bank.kept.end(), std::uint8_t{0});
+  for (const auto chunk : early_) its_bank.kept[chunk] = mode.kept ? 1 : 0;
+  early_.clear();
+}
+
 void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vector<Start>& skipped) {
   const auto& task = schedule_.tasks[start.task];
   auto& its_bank = bank(start.instance);
-  if (!runs(its_bank.mode, task)) {
+  if (!runs(its_bank, task)) {
     skipped.push_back(start);
     return;
   }
@@ -238,6 +257,36 @@ void Executor::done() {
   launch(caller_transfers_);
 }
 
+const std::vector<plan::Index>& Executor::end_early() {
+  std::unique_lock lock(mutex_);
+  if (instances_ == 0) return early_;
+  bank(instances_ - 1).mode.early = false;  // those that are not ready yet are skipped when they are
+  caller_transfers_.clear();
+  drop_early(caller_transfers_);
+  lock.unlock();
+  launch(caller_transfers_);
+  lock.lock();
+  while (!failure_ && early_active_) {
+    if (!help(lock)) compute_wake_.wait(lock);
+  }
+  throw_failure();
+  return early_;
+}
+
+void Executor::drop_early(std::vector<Start>& transfers) {
+  const auto is_early = [&](const UpdateEntry& it) { return schedule_.tasks[it.start.task].phase == Phase::early; };
+  skipped_.clear();
+  while (true) {
+    const auto it = std::find_if(updates_.begin(), updates_.end(), is_early);
+    if (it == updates_.end()) break;
+    const auto start = it->start;
+    *it = updates_.back();
+    updates_.pop_back();
+    end_task(start, transfers);
+  }
+  std::make_heap(updates_.begin(), updates_.end());
+}
+
 void Executor::drain() {
   std::unique_lock lock(mutex_);
   while (!failure_ && (banks_[0].open || banks_[1].open)) {
@@ -320,20 +369,19 @@ void Executor::update_lane() {
     const auto start = updates_.back().start;
     updates_.pop_back();
     const auto chunk = schedule_.tasks[start.task].subject;
+    const bool early = schedule_.tasks[start.task].phase == Phase::early;
     bank(start.instance).times[start.task].start = now();
+    early_active_ = early;
+    if (early) run_tiles(lock, chunk, work_.slices(chunk), true);
     lock.unlock();
-    work_.prepare(chunk);
-    const auto tiles = work_.tiles(chunk);
+    work_.prepare(chunk, early);
     lock.lock();
-    next_tile_.store(0, std::memory_order_relaxed);
-    active_ = {.busy = true, .chunk = chunk, .tiles = tiles, .inside = 1};
-    compute_wake_.notify_all();
-    lock.unlock();
-    take_tiles(chunk, tiles);
-    lock.lock();
-    active_.busy = false;
-    --active_.inside;
-    update_wake_.wait(lock, [this] { return active_.inside == 0; });
+    run_tiles(lock, chunk, work_.tiles(chunk), false);
+    early_active_ = false;
+    if (early) {
+      early_.push_back(chunk);
+      compute_wake_.notify_all();
+    }
     bank(start.instance).times[start.task].end = now();
     update_transfers_.clear();
     skipped_.clear();
@@ -344,17 +392,50 @@ void Executor::update_lane() {
   }
 }
 
-void Executor::take_tiles(Index chunk, std::size_t tiles) {
-  for (auto tile = next_tile_.fetch_add(1); tile < tiles; tile = next_tile_.fetch_add(1)) work_.run(chunk, tile);
+void Executor::run_tiles(std::unique_lock<std::mutex>& lock, Index chunk, std::size_t tiles, bool save) {
+  next_tile_.store(0, std::memory_order_relaxed);
+  active_ = {.busy = true, .chunk = chunk, .tiles = tiles, .inside = 1, .save = save};
+  compute_wake_.notify_all();
+  helper_wake_.notify_all();
+  lock.unlock();
+  take_tiles(chunk, tiles, save);
+  lock.lock();
+  active_.busy = false;
+  --active_.inside;
+  update_wake_.wait(lock, [this] { return active_.inside == 0; });
+}
+
+void Executor::take_tiles(Index chunk, std::size_t tiles, bool save) {
+  for (auto tile = next_tile_.fetch_add(1); tile < tiles; tile = next_tile_.fetch_add(1)) {
+    if (save) {
+      work_.save(chunk, tile);
+    } else {
+      work_.run(chunk, tile);
+    }
+  }
+}
+
+void Executor::helper_lane() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    helper_wake_.wait(lock, [this] { return stop_ || has_tiles(); });
+    if (stop_) return;
+    help(lock);
+  }
+}
+
+bool Executor::has_tiles() const noexcept {
+  return active_.busy && next_tile_.load(std::memory_order_relaxed) < active_.tiles;
 }
 
 bool Executor::help(std::unique_lock<std::mutex>& lock) {
-  if (!active_.busy || next_tile_.load(std::memory_order_relaxed) >= active_.tiles) return false;
+  if (!has_tiles()) return false;
   const auto chunk = active_.chunk;
   const auto tiles = active_.tiles;
+  const bool save = active_.save;
   ++active_.inside;
   lock.unlock();
-  take_tiles(chunk, tiles);
+  take_tiles(chunk, tiles, save);
   lock.lock();
   if (--active_.inside == 0) update_wake_.notify_all();
   return true;

@@ -1,8 +1,8 @@
 // The schedule on the machine: lanes that run its tasks, and the caller who computes.
 //
 // The caller is the compute lane: begin() starts an instance, next() waits for a visit's bytes, done() lets its
-// followers go. Reads and writes go to the paths' own threads, updates to one update thread, which the caller helps
-// while it waits. No lock is held while anything runs. The first error of any lane is kept and thrown by the next wait.
+// followers go. Reads and writes go to the paths' own threads, updates to update threads, which the caller helps while
+// it waits. No lock is held while anything runs. The first error of any lane is kept and thrown by the next wait.
 #pragma once
 
 #include <array>
@@ -26,8 +26,11 @@ namespace spillway::execute {
 class UpdateWork {
  public:
   virtual ~UpdateWork() = default;
+  virtual std::size_t slices(plan::Index chunk) const = 0;  ///< of the bytes that an early update changes
+  /// Copies a slice to where the schedule has room for it: all of them before prepare(), when the update is early.
+  virtual void save(plan::Index chunk, std::size_t slice) = 0;
   virtual std::size_t tiles(plan::Index chunk) const = 0;
-  virtual void prepare(plan::Index chunk) = 0;  ///< once, before the tiles
+  virtual void prepare(plan::Index chunk, bool early) = 0;  ///< once, before the tiles
   virtual void run(plan::Index chunk, std::size_t tile) = 0;
 };
 
@@ -36,6 +39,8 @@ struct Mode {
   bool update = false;  ///< updates are pending
   bool visits = true;   ///< forward and head_loss
   bool backward = true;
+  bool early = false;         ///< chunks with room for their old version are updated during backward
+  bool kept = false;          ///< of the pending updates, those that were done early are not done again
   std::uint64_t updated = 0;  ///< the step whose updates are pending: version of weights and states
   std::uint64_t updates = 0;  ///< count of updates, these included
   std::uint64_t step = 0;     ///< this step: version of gradients
@@ -48,8 +53,10 @@ struct Times {
 
 class Executor {
  public:
-  /// `store` may be null when no task is a transfer. All references must outlive the executor.
-  Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work);
+  /// `store` may be null when no task is a transfer. `update_threads`: that share an update, beside the caller while it
+  /// waits; at least 1. All references must outlive the executor.
+  Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work,
+           unsigned update_threads = 1);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -60,6 +67,9 @@ class Executor {
   const plan::Visit* next();
   /// Ends the visit that next() returned.
   void done();
+  /// After the last visit: waits for the early update under way; those that have not begun are left to the next
+  /// instance. Returns the chunks that were updated early, until the next begin(). Throws a lane's error.
+  const std::vector<plan::Index>& end_early();
   /// Waits until every task of every instance has ended. Throws a lane's error.
   void drain();
 
@@ -79,6 +89,7 @@ class Executor {
     std::size_t left = 0;  ///< tasks that have not ended
     std::vector<std::uint32_t> waiting;
     std::vector<std::uint8_t> ended;
+    std::vector<std::uint8_t> kept;  ///< by chunk: its pending update was done early
     std::vector<Times> times;
   };
 
@@ -98,9 +109,13 @@ class Executor {
     Index chunk = plan::kNone;
     std::size_t tiles = 0;
     std::size_t inside = 0;  ///< threads at work in it
+    bool save = false;       ///< the tiles are slices to be saved
   };
 
-  [[nodiscard]] bool runs(const Mode& mode, const plan::Task& task) const;
+  [[nodiscard]] static bool runs(const Mode& mode, const plan::Task& task);
+  [[nodiscard]] bool runs(const Bank& bank, const plan::Task& task) const;
+  void open_bank(Bank& bank, Mode mode);           // locked
+  void drop_early(std::vector<Start>& transfers);  // locked
   Bank& bank(std::uint64_t instance) { return banks_[instance % banks_.size()]; }
   void end_task(Start start, std::vector<Start>& transfers);                                 // locked
   void make_ready(Start start, std::vector<Start>& transfers, std::vector<Start>& skipped);  // locked
@@ -109,7 +124,10 @@ class Executor {
   void throw_failure();                                                                      // locked
   static void transfer_done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
   void update_lane();
-  void take_tiles(Index chunk, std::size_t tiles);
+  void run_tiles(std::unique_lock<std::mutex>& lock, Index chunk, std::size_t tiles, bool save);
+  void take_tiles(Index chunk, std::size_t tiles, bool save);
+  void helper_lane();
+  [[nodiscard]] bool has_tiles() const noexcept;  // locked
   bool help(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::string cause_of_wait(const plan::Visit& visit) const;  // locked
 
@@ -122,13 +140,15 @@ class Executor {
   std::vector<Index> visit_order_;
 
   mutable std::mutex mutex_;
-  std::condition_variable compute_wake_, update_wake_, idle_;
+  std::condition_variable compute_wake_, update_wake_, helper_wake_, idle_;
   std::array<Bank, 2> banks_;
   std::uint64_t instances_ = 0;  ///< begun so far
   std::size_t visit_ = 0;        ///< next index into schedule_.visits of the newest instance
   std::vector<std::uint8_t> visit_ready_;
   std::vector<UpdateEntry> updates_;  ///< heap
   ActiveUpdate active_;
+  bool early_active_ = false;  ///< the update under way is an early one
+  std::vector<Index> early_;   ///< chunks updated early in the newest instance
   std::atomic<std::size_t> next_tile_{0};
   std::vector<Start> skipped_;
   std::vector<Start> caller_transfers_, update_transfers_;  ///< one per calling thread
@@ -138,6 +158,7 @@ class Executor {
   std::vector<Times> last_times_;
   std::map<std::string, double> stalls_{{"read", 0}, {"update", 0}, {"write", 0}};
   std::thread update_thread_;
+  std::vector<std::thread> helpers_;
 };
 
 }  // namespace spillway::execute

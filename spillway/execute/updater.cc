@@ -27,14 +27,15 @@ void update_tile(const state::Layout& layout, const state::UpdateRule& rule, std
 
 Updater::Updater(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
                  std::byte* arena, const EmbeddingRows* rows)
-    : schedule_(schedule), layout_(layout), rule_(rule), arena_(arena), rows_(rows) {}
+    : schedule_(schedule), layout_(layout), rule_(rule), arena_(arena), rows_(rows), undo_(schedule, arena) {}
 
 std::byte* Updater::at(plan::Index buffer) const {
   return arena_ + schedule_.buffers[buffer].offset;
 }
 
 std::byte* Updater::grad(plan::Index chunk) const {
-  return at(schedule_.update_grad[chunk]) + schedule_.grad_at[chunk];
+  const auto& early = schedule_.early[chunk];
+  return early_ ? at(early.grad) + early.grad_at : at(schedule_.update_grad[chunk]) + schedule_.grad_at[chunk];
 }
 
 state::GroupPointers Updater::groups(plan::Index chunk) const {
@@ -46,7 +47,8 @@ std::size_t Updater::tiles(plan::Index chunk) const {
   return update_tiles(layout_.chunks()[chunk]);
 }
 
-void Updater::prepare(plan::Index chunk) {
+void Updater::prepare(plan::Index chunk, bool early) {
+  early_ = early;
   const auto& it = layout_.chunks()[chunk];
   if (rows_ == nullptr || it.block != rows_->block()) return;
   if (!rows_->dense()) std::memset(grad(chunk), 0, grad_bytes(rule_, it));
@@ -54,7 +56,7 @@ void Updater::prepare(plan::Index chunk) {
 }
 
 void Updater::run(plan::Index chunk, std::size_t tile) {
-  update_tile(layout_, rule_, chunk, groups(chunk), step_, tile);
+  update_tile(layout_, rule_, chunk, groups(chunk), early_ ? early_step_ : step_, tile);
 }
 
 }  // namespace spillway::execute

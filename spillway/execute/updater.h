@@ -3,6 +3,7 @@
 
 #include "spillway/execute/executor.h"
 #include "spillway/execute/rows.h"
+#include "spillway/execute/undo_log.h"
 #include "spillway/kernels/update.h"
 #include "spillway/plan/schedule.h"
 #include "spillway/state/layout.h"
@@ -25,9 +26,14 @@ class Updater : public UpdateWork {
 
   /// What the pending updates apply; set while no update runs.
   void set(const kernels::UpdateStep& step) noexcept { step_ = step; }
+  /// What early updates apply; set before the step's first backward visit.
+  void set_early(const kernels::UpdateStep& step) noexcept { early_step_ = step; }
+  [[nodiscard]] const UndoLog& undo() const noexcept { return undo_; }
 
+  [[nodiscard]] std::size_t slices(plan::Index chunk) const override { return undo_.slices(chunk); }
+  void save(plan::Index chunk, std::size_t slice) override { undo_.save(chunk, slice); }
   [[nodiscard]] std::size_t tiles(plan::Index chunk) const override;
-  void prepare(plan::Index chunk) override;
+  void prepare(plan::Index chunk, bool early) override;
   void run(plan::Index chunk, std::size_t tile) override;
 
  private:
@@ -40,7 +46,9 @@ class Updater : public UpdateWork {
   const state::UpdateRule rule_;
   std::byte* const arena_;
   const EmbeddingRows* const rows_;
-  kernels::UpdateStep step_;
+  const UndoLog undo_;
+  kernels::UpdateStep step_, early_step_;
+  bool early_ = false;  ///< the update under way is
 };
 
 }  // namespace spillway::execute

@@ -56,6 +56,7 @@ struct UpdateStep {
   float gradient_scale = 1;  ///< the gradient is multiplied by this first: clip factor, loss scale undone
   std::int64_t step = 1;     ///< counted from 1
   std::uint64_t seed = 0;    ///< of the run: for stochastic rounding
+  friend bool operator==(const UpdateStep&, const UpdateStep&) = default;
 };
 
 /// All arrays hold `n` elements (scales: one per started block), any alignment, no overlap. n may be 0.

@@ -2,7 +2,10 @@
 
 #include <hwloc.h>
 
+#include <algorithm>
+
 #include "spillway/base/error.h"
+#include "spillway/sys/cpu.h"
 #include "spillway/sys/process.h"
 
 namespace spillway::machine {
@@ -46,6 +49,7 @@ class Topology {
 Profile facts() {
   Profile out;
   out.cores = Topology().processors();
+  if (const auto quota = sys::cpu_quota()) out.cores = std::clamp(static_cast<unsigned>(*quota), 1U, out.cores);
   const sys::DramFacts dram = sys::dram_facts();
   out.dram_total = dram.total;
   out.dram_available = dram.available;

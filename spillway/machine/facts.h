@@ -6,7 +6,8 @@
 namespace spillway::machine {
 
 /// A profile with cores and DRAM, everything else unknown. Cores are those this process may run on (affinity and
-/// control group); throws Error(unsupported) when the topology or /proc cannot be read.
+/// control group; of a quota the whole ones, one at least); throws Error(unsupported) when the topology or /proc cannot
+/// be read.
 [[nodiscard]] Profile facts();
 
 }  // namespace spillway::machine

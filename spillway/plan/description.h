@@ -47,6 +47,17 @@ enum class Durability : std::uint8_t { none, checkpoint, step };
   return durability == Durability::none ? "none" : durability == Durability::checkpoint ? "checkpoint" : "step";
 }
 
+/// When chunks are updated.
+enum class Updates : std::uint8_t {
+  automatic,  ///< early where that is faster by the plan
+  deferred,   ///< behind the next forward pass
+  early,      ///< during backward, as many as their old versions fit in the DRAM that is left; the others deferred
+};
+
+[[nodiscard]] constexpr const char* name_of(Updates updates) noexcept {
+  return updates == Updates::automatic ? "auto" : updates == Updates::early ? "early" : "deferred";
+}
+
 /// Budgets in bytes.
 struct Budget {
   Bytes dram = 0;     ///< for the whole process
@@ -57,8 +68,11 @@ struct Budget {
   std::uint64_t window = 0;              ///< blocks in flight in backward; 0 = the planner decides
   std::optional<Durability> durability;  ///< empty: `step` when anything is on a path, else `none`
   std::uint32_t checkpoints = 0;         ///< checkpoints that stay on the paths at once while the run goes on
-  Bytes superblock = 0;                  ///< bytes of each path that hold no data, and
-  Bytes records = 0;                     ///< bytes of each path for records, unless durability is `none`
+  Updates updates = Updates::automatic;
+  bool clipping = true;    ///< steps clip, so that the factor is known when backward has ended; then updates are early
+  bool speculate = false;  ///< only by a predicted factor, undone when it was wrong
+  Bytes superblock = 0;    ///< bytes of each path that hold no data, and
+  Bytes records = 0;       ///< bytes of each path for records, unless durability is `none`
 
   [[nodiscard]] bool has_path() const noexcept { return !paths.empty(); }
 };
@@ -74,6 +88,7 @@ struct Rates {
   unsigned cores = 1;
   std::vector<PathRates> paths;                ///< as in Budget::paths; fewer: the rest is unknown
   double update = 0;                           ///< elements per second, one thread
+  unsigned update_cores = 0;                   ///< that only updates use, beside `cores`; 0: they share those
   double io_cores = 0.1;                       ///< cores that the paths' threads keep busy at full speed
   double forward = 0, backward = 0;            ///< one layer block of average size, all micro-batches
   double head_loss = 0, head_gradient = 0;     ///< one slice, all micro-batches

@@ -68,6 +68,13 @@ double rate(const json& object, const char* key, double fallback) {
   return value;
 }
 
+Updates parse_updates(const std::string& name) {
+  for (const auto known : {Updates::automatic, Updates::deferred, Updates::early}) {
+    if (name == name_of(known)) return known;
+  }
+  throw Error(ErrorCode::bad_input, text("update_schedule is ", name, "; known: auto, deferred, early"));
+}
+
 }  // namespace
 
 Description parse_description(const std::string& input) {
@@ -103,6 +110,9 @@ Budget parse_budget(const std::string& input) {
   if (!durability.empty() && !out.durability) {
     throw Error(ErrorCode::bad_input, text("durability is ", durability, "; known: none, checkpoint, step"));
   }
+  out.updates = parse_updates(get<std::string>(object, "update_schedule", "auto"));
+  out.clipping = get<bool>(object, "clipping", true);
+  out.speculate = get<bool>(object, "speculative_updates", false);
   out.checkpoints = static_cast<std::uint32_t>(std::min<std::uint64_t>(count(object, "checkpoints", 0), 1U << 20));
   const auto storage = get<json>(object, "storage", json::array());
   for (std::size_t p = 0; p < storage.size(); ++p) {
@@ -115,7 +125,8 @@ Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   const auto object = parse(input, "the settings");
   const auto seconds = get<json>(object, "seconds", json::object());
   Rates out;
-  out.cores = std::max(1U, profile.cores);
+  out.update_cores = static_cast<unsigned>(std::min<std::uint64_t>(count(object, "update_cores", 0), profile.cores));
+  out.cores = std::max(1U, profile.cores - out.update_cores);
   out.update = profile.update_elements_per_second;
   out.io_cores = 0;
   const auto used = std::min(profile.paths.size(), get<json>(object, "storage", json::array()).size());

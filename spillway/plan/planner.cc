@@ -17,6 +17,9 @@ using state::BlockRole;
 
 /// A backlog of writes may take some steps to show.
 constexpr unsigned kSimulatedSteps = 8;
+/// Early updates are chosen when a step takes at most this much of the time it takes without: they cost memory, and an
+/// update more where they are put back.
+constexpr double kWorthIt = 0.99;
 
 enum class Group : std::uint8_t { weight, activation, grad, state };
 
@@ -43,6 +46,7 @@ class Planner {
 
   Plan make() {
     check_placement();
+    check_updates();
     list_units();
     const Bytes fixed = budget_.process + budget_.work + kEngineBytes;
     room_ = budget_.dram > fixed ? budget_.dram - fixed : 0;
@@ -77,6 +81,14 @@ class Planner {
                     "placement asks for a storage path, but there is none; add --storage DIR or use --placement dram");
       }
     }
+  }
+
+  void check_updates() const {
+    if (budget_.updates != Updates::early || !budget_.clipping || budget_.speculate) return;
+    throw Error(ErrorCode::bad_input,
+                "update_schedule early updates chunks during backward, but the factor that max_grad_norm clips by is "
+                "known only after it; add --speculative_updates (by a predicted factor, undone when it was wrong), or "
+                "use --max_grad_norm 0 or --update_schedule deferred");
   }
 
   /// Most traffic saved per byte first. A gradient that is logged is written wherever it stays.
@@ -173,13 +185,14 @@ class Planner {
 
   // ---- search ----
 
-  /// Level 0 is the least that works; each level keeps more chunks in flight.
+  /// Level 0 is the least that works: a block's gradient has left before the next is made. Each level keeps more chunks
+  /// in flight.
   [[nodiscard]] Lookahead scaled(std::uint32_t level) const {
-    Lookahead out{.state_read = 1, .write = 1, .weight_read = 1, .backward = 1, .grad_write = 1, .head = 1};
-    if (level > 0) {
-      out = {.state_read = 1 + level,
-             .write = 1 + level,
-             .weight_read = std::min(1 + level, 8U),
+    Lookahead out{.state_read = 1, .write = 1, .weight_read = 1, .backward = 1, .grad_write = level, .head = 1};
+    if (level > 1) {
+      out = {.state_read = level,
+             .write = level,
+             .weight_read = std::min(level, 8U),
              .backward = 2,
              .grad_write = 2,
              .head = 2};
@@ -226,7 +239,7 @@ class Planner {
     const auto base = fixed_residency();
     if (!try_it(base, scaled(0))) refuse(measure(base, scaled(0)).second);
     Choice best;
-    for (const std::uint32_t level : {3U, 2U, 1U, 0U}) {
+    for (const std::uint32_t level : {4U, 3U, 2U, 1U, 0U}) {
       if (!try_it(base, scaled(level))) continue;
       largest(free_.size(), [&](std::size_t n) { return try_it(with_free(base, n), scaled(level)); });
       const auto moved = traffic(plan_.schedule);
@@ -235,9 +248,54 @@ class Planner {
     }
     const auto chunks = layout_.chunks().size();
     try_it(best.residency, scaled(best.level));
+    choose_early(best.residency, scaled(best.level));
     largest(chunks > best.level ? chunks - best.level : 0, [&](std::size_t more) {
       return try_it(best.residency, scaled(best.level + static_cast<std::uint32_t>(more)));
     });
+  }
+
+  /// Of the chunks that can be updated early as many as have room for their old versions, in the order in which their
+  /// gradients are complete: the first have the most time.
+  void choose_early(Residency& residency, const Lookahead& lookahead) {
+    if (budget_.updates == Updates::deferred || (budget_.clipping && !budget_.speculate)) return;
+    const auto order = early_order();
+    const auto with_undo = [&](std::size_t count) {
+      auto out = residency;
+      out.undo.assign(layout_.chunks().size(), false);
+      for (std::size_t i = 0; i < count; ++i) out.undo[order[i]] = true;
+      return out;
+    };
+    const auto deferred = predict().step_seconds;
+    const auto most = largest(order.size(), [&](std::size_t n) { return try_it(with_undo(n), lookahead); });
+    // Asked for: all that fit. Else the fastest of that many, half of them, and so on: they take time of backward's.
+    std::size_t best = budget_.updates == Updates::early ? most : 0;
+    auto seconds = best > 0 ? predict().step_seconds : kWorthIt * deferred;
+    for (auto count = most; budget_.updates == Updates::automatic && count > 0; count /= 2) {
+      if (!try_it(with_undo(count), lookahead)) continue;
+      const auto found = predict().step_seconds;
+      if (found >= seconds) continue;
+      best = count;
+      seconds = found;
+    }
+    if (best > 0) {
+      residency = with_undo(best);
+      plan_.early_saves = deferred - seconds;
+    }
+    try_it(residency, lookahead);
+  }
+
+  [[nodiscard]] std::vector<Index> early_order() const {
+    std::vector<Index> out;
+    for (const auto& visit : plan_.schedule.visits) {
+      if (visit.grad == kNone) continue;
+      const auto& block = layout_.blocks()[visit.block];
+      const bool layer = visit.kind == VisitKind::backward;
+      const auto first = static_cast<Index>(block.first_chunk + (layer ? 0 : visit.slice));
+      for (Index c = first; c < first + (layer ? block.chunks : 1); ++c) {
+        if (can_be_early(layout_, plan_.residency, c)) out.push_back(c);
+      }
+    }
+    return out;
   }
 
   struct Choice {
@@ -258,6 +316,7 @@ class Planner {
   [[nodiscard]] static Traffic traffic(const Schedule& schedule) {
     Traffic sum;
     for (const auto& task : schedule.tasks) {
+      if (schedule.settled_by_early(task)) continue;
       if (task.lane == Lane::read) sum.read += task.bytes;
       if (task.lane == Lane::write) sum.written += task.bytes / task.every;
     }
@@ -396,6 +455,7 @@ class Planner {
     plan_.written_per_step = moved.written;
     plan_.prediction = simulate(plan_.schedule, description_, layout_, rates_, kSimulatedSteps, storage_name());
     if (redo_.gradients) count_durability();
+    count_early();
     count_classes();
     return std::move(plan_);
   }
@@ -410,8 +470,17 @@ class Planner {
     plan_.durable_seconds = std::max(0.0, plan_.prediction.step_seconds - seconds);
   }
 
+  void count_early() {
+    for (const auto& early : plan_.schedule.early) {
+      if (early.task == kNone) continue;
+      ++plan_.early_chunks;
+      plan_.undo += plan_.schedule.buffers[early.undo].bytes;
+    }
+  }
+
   void count_classes() {
-    static constexpr const char* kNames[] = {"weight", "state", "grad", "activation", "window", "staging", "scratch"};
+    static constexpr const char* kNames[] = {"weight", "state",   "grad",    "activation",
+                                             "window", "staging", "scratch", "undo"};
     const auto& schedule = plan_.schedule;
     std::vector<std::vector<std::int64_t>> change(std::size(kNames),
                                                   std::vector<std::int64_t>(schedule.positions + 2, 0));
@@ -529,6 +598,12 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   if (plan.durability == Durability::step) {
     out["durability_per_step"] = {{"written", plan.durable_per_step}, {"seconds", plan.durable_seconds}};
   }
+  out["updates"] = {{"schedule", name_of(plan.early_chunks > 0 ? Updates::early : Updates::deferred)},
+                    {"early_chunks", plan.early_chunks},
+                    {"chunks", layout.chunks().size()},
+                    {"undo_bytes", plan.undo},
+                    {"seconds_saved", plan.early_saves},
+                    {"speculative", plan.early_chunks > 0 && budget.clipping}};
   out["predicted_step_seconds"] = prediction.step_seconds;
   out["bottleneck"] = prediction.bottleneck;
   out["seconds"] = {{"compute", prediction.compute_seconds},

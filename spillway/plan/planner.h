@@ -27,8 +27,11 @@ struct Plan {
   std::vector<Bytes> volumes;  ///< by path: what its volume reserves for data; together at least `path_bytes`
   Bytes read_per_step = 0, written_per_step = 0;
   Simulation prediction;
-  Bytes durable_per_step = 0;                 ///< bytes of `written_per_step` that durability costs
-  double durable_seconds = 0;                 ///< of the predicted step that durability costs
+  std::size_t early_chunks = 0;  ///< updated during backward (Budget::updates), and
+  Bytes undo = 0;                ///< what their old versions take, which shares memory with what backward has let go
+  double early_saves = 0;        ///< seconds of the predicted step; negative: early updates were asked for and cost
+  Bytes durable_per_step = 0;    ///< bytes of `written_per_step` that durability costs
+  double durable_seconds = 0;    ///< of the predicted step that durability costs
   std::map<std::string, Bytes> dram_classes;  ///< who holds the arena at its fullest, by class; sums to `arena`
   std::map<std::string, Bytes> path_classes;  ///< by class; sums to `path_bytes`
 };

@@ -40,6 +40,8 @@ class Builder {
                        &out_.update_grad, &write_weight_, &write_state_, &write_grad_, &read_state_, &forward_read_}) {
       list->assign(chunks, kNone);
     }
+    out_.early.assign(chunks, {});
+    image_writes_.assign(chunks, {});
     out_.weight_at.assign(chunks, 0);
     out_.grad_at.assign(chunks, 0);
     time_images();
@@ -215,6 +217,31 @@ class Builder {
     out_.tasks[write].turn = out_.image_turn[c];
     need(write, out_.update_task[c]);
     need(out_.update_task[c], write, true);
+    image_writes_[c].push_back(write);
+  }
+
+  /// The update of chunk c as soon as `visit` has made its gradient, and room for what it changes until the step ends.
+  void add_early(Index c, Index visit, Index grad, Bytes offset) {
+    if (residency_.undo.empty() || !residency_.undo[c] || !can_be_early(layout_, residency_, c)) return;
+    const auto at = position(visit);
+    const auto task = add_task({.kind = TaskKind::update,
+                                .lane = Lane::update,
+                                .subject = c,
+                                .bytes = chunk(c).elements,
+                                .deadline = at,
+                                .phase = Phase::early});
+    const auto bytes = chunk(c).elements * bytes_.weight + buffer(out_.resident_state[c]).bytes;
+    const auto undo = add_buffer(BufferClass::undo, bytes, at, out_.positions - 1);
+    buffer(undo).first_tasks.push_back(task);
+    buffer(undo).last_tasks.push_back(task);
+    if (!residency_.grad[c]) buffer(grad).last_tasks.push_back(task);
+    need(task, task_of(visit));
+    need(out_.update_task[c], task, true);
+    for (const auto write : image_writes_[c]) {
+      out_.tasks[write].deadline = at;
+      need(task, write);
+    }
+    out_.early[c] = {.task = task, .undo = undo, .grad = grad, .grad_at = offset};
   }
 
   /// The gradient of chunk c on its way back to the update: from where backward left it.
@@ -518,6 +545,7 @@ class Builder {
         if (block(out_.visits[visit].block).role == BlockRole::embedding) need(out_.update_task[c], write, true);
       }
       add_update_grad(c, resident ? grad : kNone, offset);
+      add_early(c, visit, grad, offset);
       offset += size;
     }
   }
@@ -556,6 +584,7 @@ class Builder {
   std::vector<Index> embed_visits_, forward_visits_, loss_visits_, gradient_visits_, backward_visits_;
   std::vector<Index> border_out_, border_in_;
   std::vector<Index> write_weight_, write_state_, write_grad_, read_state_, forward_read_;
+  std::vector<std::vector<Index>> image_writes_;  ///< by chunk: what is resident of it
 };
 
 }  // namespace
@@ -563,6 +592,11 @@ class Builder {
 bool has_dense_grad(const Description& description, const state::Layout& layout, Index chunk) {
   const auto& block = layout.blocks()[layout.chunks()[chunk].block];
   return block.role != BlockRole::embedding || description.tied_head;
+}
+
+bool can_be_early(const state::Layout& layout, const Residency& residency, Index chunk) {
+  return layout.blocks()[layout.chunks()[chunk].block].role != BlockRole::embedding && residency.weight[chunk] &&
+         residency.state[chunk];
 }
 
 Schedule make_schedule(const Description& description, const state::Layout& layout, const Residency& residency,

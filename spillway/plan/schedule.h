@@ -2,8 +2,10 @@
 //
 // One template describes every step. It starts with the updates left over from the step before (deferred, in the order
 // the forward pass needs the chunks), runs forward, head and backward, and ends with the first reads of the next step's
-// updates. Steps are instances of it: tasks that do not apply (no update pending, evaluation) are skipped in place and
-// keep their dependencies. `simulate` and the executor read the same template.
+// updates. Chunks whose old version has room in DRAM may be updated early, as soon as their gradient is complete; when
+// the end of the step confirms what was applied, their deferred update has nothing left to do, else the old version is
+// put back and it runs. Steps are instances of it: tasks that do not apply (no update pending, evaluation) are skipped
+// in place and keep their dependencies. `simulate` and the executor read the same template.
 //
 // Positions: the template is a sequence of events, one per chunk update ("tick") and one per visit. A buffer lives from
 // one position to another; one that is filled near the end of a step for the start of the next wraps around.
@@ -48,6 +50,7 @@ enum class Phase : std::uint8_t {
   head_loss,  ///< pass 1 over the head
   backward,   ///< pass 2, backward, gradients, border activations
   ahead,      ///< first reads for the next step's updates
+  early,      ///< updates during backward, before the step is decided
 };
 
 using Index = std::uint32_t;
@@ -80,6 +83,7 @@ enum class BufferClass : std::uint8_t {
   window,      ///< weights on their way through memory
   staging,     ///< states and gradients around an update
   scratch,     ///< fp32 sums, hidden gradient
+  undo,        ///< old versions of chunks that are updated early
 };
 
 struct Buffer {
@@ -109,6 +113,7 @@ struct Residency {
   std::vector<bool> state;       ///< by chunk
   std::vector<bool> grad;        ///< by chunk; equal for all chunks of a layer
   std::vector<bool> activation;  ///< by border: input of layer block i
+  std::vector<bool> undo = {};   ///< by chunk: its old version, for an early update (can_be_early()); empty: of none
 };
 
 /// How far ahead transfers run, in chunks (updates) and visits.
@@ -127,6 +132,14 @@ struct Redo {
   std::uint32_t period = 1;  ///< updates between two images of a chunk whose state is resident
 };
 
+/// The update of a chunk during backward.
+struct Early {
+  Index task = kNone;  ///< kNone: there is none
+  Index undo = kNone;  ///< buffer for the bytes it changes: weight, then state
+  Index grad = kNone;  ///< buffer with the gradient, and
+  Bytes grad_at = 0;   ///< where in it
+};
+
 struct Schedule {
   std::vector<Task> tasks;
   std::vector<Visit> visits;  ///< in order of execution
@@ -142,10 +155,17 @@ struct Schedule {
   Index row_sums = kNone,
         rows = kNone;  ///< buffers of an embedding: fp32 gradient of the step's rows; rounded, pending
   std::vector<std::uint32_t> image_every, image_turn;  ///< by chunk: as Task's, of its images; every 0: no image
+  std::vector<Early> early;                            ///< by chunk
 
   /// Whether the update that is number `updates` of the run leaves an image of the chunk on the paths.
   [[nodiscard]] bool makes_image(Index chunk, std::uint64_t updates) const {
     return image_every[chunk] != 0 && updates % image_every[chunk] == image_turn[chunk];
+  }
+
+  /// Whether nothing is left to do for this task when the chunk's early update of the instance before is kept.
+  [[nodiscard]] bool settled_by_early(const Task& task) const {
+    return task.phase == Phase::update && (task.kind == TaskKind::update || task.kind == TaskKind::read_grad) &&
+           early[task.subject].task != kNone;
   }
 };
 
@@ -163,6 +183,11 @@ inline constexpr Bytes kRowsPart = 64 * MiB;
 /// True when the gradient of this chunk is stored as a dense field: everything but an embedding that is not also the
 /// head. (That one's gradient is a few rows; they wait in memory and are put in place during the update.)
 [[nodiscard]] bool has_dense_grad(const Description& description, const state::Layout& layout, Index chunk);
+
+/// True when the chunk may be updated before its step is decided: weight and state stay in DRAM. What lies on a path is
+/// updated where it passes through memory, and its writes belong after the commit; an embedding's gradient is complete
+/// with the last visit only.
+[[nodiscard]] bool can_be_early(const state::Layout& layout, const Residency& residency, Index chunk);
 
 /// Pure. `residency` vectors have one entry per chunk (activation: per layer block).
 [[nodiscard]] Schedule make_schedule(const Description& description, const state::Layout& layout,

@@ -15,13 +15,15 @@ namespace spillway::test {
 
 class DurableRun {
  public:
-  /// Trains it in memory, `steps` steps.
-  DurableRun(const plan::test::Shape& shape, std::uint64_t steps) : description_(plan::test::describe(shape)) {
+  /// Trains it in memory, `steps` steps that end with `update`; without one with the toy's own.
+  DurableRun(const plan::test::Shape& shape, std::uint64_t steps, std::optional<StepUpdate> update = std::nullopt)
+      : description_(plan::test::describe(shape)), update_(update) {
     Settings settings;
     settings.budget.dram = 4 * GiB;
     Engine engine(description_, settings);
     engine.start();
     Toy toy(engine, description_, description_.micro_batches);
+    if (update_) toy.update = *update_;
     toy.fill();
     truth_ = {toy.masters()};
     for (std::uint64_t s = 1; s <= steps; ++s) {
@@ -58,6 +60,8 @@ class DurableRun {
   template <class Ended>
   void train(Engine& engine, std::uint64_t first, std::uint64_t last, const Ended& ended) const {
     Toy toy(engine, description_, description_.micro_batches);
+    if (update_) toy.update = *update_;
+    toy.expected = toy.update;
     for (std::uint64_t s = first; s <= last; ++s) {
       toy.step(s);
       engine.commit(text("step ", s));
@@ -84,6 +88,7 @@ class DurableRun {
 
  private:
   const plan::Description description_;
+  const std::optional<StepUpdate> update_;
   std::vector<std::vector<float>> truth_;  ///< by step
 };
 

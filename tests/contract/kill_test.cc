@@ -4,9 +4,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <random>
+#include <span>
 #include <thread>
 
 #include "tests/contract/directory.h"
@@ -31,10 +33,8 @@ int kills(int few) {
 
 class Kill : public ::testing::Test {
  protected:
-  explicit Kill(state::StateFormat format = state::StateFormat::exact)
-      : run_({.layers = 2, .tokens = 16, .micro_batches = 1, .format = format}, kSteps) {}
-
-  void at_any_instant(int rounds);
+  explicit Kill(state::StateFormat format = state::StateFormat::exact, std::optional<StepUpdate> update = {})
+      : run_({.layers = 2, .tokens = 16, .micro_batches = 1, .format = format}, kSteps, update) {}
 
   [[nodiscard]] Settings settings(const plan::Placement& placement) const {
     return DurableRun::settings(where_.path(), 2, placement);
@@ -100,6 +100,35 @@ class Kill : public ::testing::Test {
     engine.close();
   }
 
+  [[nodiscard]] std::vector<Settings> placements() const {
+    return {settings({0, 0, 0, 0}), settings({1, 1, 1, 1}), settings({1, 0, 1, 1}), settings({0, 1, 0, 1})};
+  }
+
+  /// Kills runs of these settings, and kills them again while they recover or go on.
+  void kill_at_any_instant(std::span<const Settings> all, int rounds) {
+    std::mt19937 random(2);
+    int deaths = 0;
+    for (int round = 0; round < rounds; ++round) {
+      started_ = false;
+      ended_ = 0;
+      for (int life = 0; life < 2; ++life) {
+        auto now = all[random() % all.size()];
+        now.storage.overwrite = life == 0;
+        const std::chrono::microseconds instant(random() % 150'000);
+        const auto status = child(now, {}, [&](pid_t pid) {
+          std::this_thread::sleep_for(instant);
+          ::kill(pid, SIGKILL);
+        });
+        deaths += WIFSIGNALED(status) ? 1 : 0;
+        ASSERT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0)
+            << status << " round " << round << " life " << life << " after " << instant.count() << " us";
+      }
+      expect_recovered();
+      ASSERT_FALSE(HasFailure()) << "round " << round;
+    }
+    EXPECT_GT(deaths, 0);
+  }
+
   const DurableRun run_;
   const Directory where_{"/dev/shm"};
   bool started_ = false;     ///< a process has made the volumes, perhaps
@@ -144,34 +173,27 @@ INSTANTIATE_TEST_SUITE_P(Points, KillAt, ::testing::Combine(::testing::ValuesIn(
                                   test::name_of(std::get<0>(test.param));
                          });
 
-void Kill::at_any_instant(int rounds) {
-  std::mt19937 random(2);
-  const plan::Placement placements[] = {{0, 0, 0, 0}, {1, 1, 1, 1}, {1, 0, 1, 1}, {0, 1, 0, 1}};
-  int deaths = 0;
-  for (int round = 0; round < rounds; ++round) {
-    started_ = false;
-    ended_ = 0;
-    // Killed, and killed again while it recovers or goes on.
-    for (int life = 0; life < 2; ++life) {
-      auto now = settings(placements[random() % 4]);
-      now.storage.overwrite = life == 0;
-      const std::chrono::microseconds instant(random() % 150'000);
-      const auto status = child(now, {}, [&](pid_t pid) {
-        std::this_thread::sleep_for(instant);
-        ::kill(pid, SIGKILL);
-      });
-      deaths += WIFSIGNALED(status) ? 1 : 0;
-      ASSERT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0)
-          << status << " round " << round << " life " << life << " after " << instant.count() << " us";
-    }
-    expect_recovered();
-    ASSERT_FALSE(HasFailure()) << "round " << round;
+/// Chunks in memory are updated during backward: what dies with the process is done again from image and gradients.
+class KillEarly : public Kill {
+ protected:
+  KillEarly() : Kill(state::StateFormat::exact, StepUpdate{.learning_rate = 1e-2, .weight_decay = 0.1}) {}
+
+  [[nodiscard]] Settings early(const plan::Placement& placement) const {
+    auto out = settings(placement);
+    out.budget.updates = plan::Updates::early;
+    out.budget.clipping = false;
+    return out;
   }
-  EXPECT_GT(deaths, 0);
+};
+
+TEST_F(KillEarly, AtAnyInstant) {
+  const std::array all = {early({1, 1, 1, 1}), early({1, 1, 0, 1}), early({0.6, 0.6, 0.5, 0})};
+  for (const auto& it : all) ASSERT_GT(Engine(run_.description(), it).plan().early_chunks, 0U);
+  kill_at_any_instant(all, kills(8));
 }
 
 TEST_F(Kill, AtAnyInstant) {
-  at_any_instant(kills(12));
+  kill_at_any_instant(placements(), kills(12));
 }
 
 class KillOfFormat : public Kill, public ::testing::WithParamInterface<state::StateFormat> {
@@ -180,7 +202,7 @@ class KillOfFormat : public Kill, public ::testing::WithParamInterface<state::St
 };
 
 TEST_P(KillOfFormat, AtAnyInstant) {
-  at_any_instant(kills(4));
+  kill_at_any_instant(placements(), kills(4));
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, KillOfFormat, ::testing::Values(state::StateFormat::bf16, state::StateFormat::int8),

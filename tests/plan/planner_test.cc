@@ -84,6 +84,42 @@ TEST(Planner, PathsTooSmallAreRefusedByName) {
   }
 }
 
+/// Forward passes that are too short for the updates behind them; those have cores of their own, or none.
+Plan plan_of_updates(Updates updates, unsigned update_cores, Bytes dram = 1 * GiB) {
+  const auto description =
+      test::describe({.layers = 8, .hidden = 128, .ffn = 512, .tied = false, .chunk_elements = 1 << 14});
+  const state::Layout layout(description.blocks, description.chunk_elements);
+  Budget budget;
+  budget.dram = dram;
+  budget.updates = updates;
+  budget.clipping = false;
+  Rates rates;
+  rates.cores = 2;
+  rates.update = 1e8;
+  rates.update_cores = update_cores;
+  rates.forward = 0.0005;
+  rates.backward = 0.002;
+  return make_plan(description, layout, budget, rates);
+}
+
+TEST(Planner, UpdatesAreEarlyByThemselvesOnlyWhereThatIsFaster) {
+  const auto shared = plan_of_updates(Updates::automatic, 0);
+  EXPECT_EQ(shared.early_chunks, 0U);
+  EXPECT_EQ(shared.undo, 0U);
+  const auto deferred = plan_of_updates(Updates::deferred, 1), early = plan_of_updates(Updates::early, 1);
+  EXPECT_EQ(deferred.early_chunks, 0U);
+  EXPECT_GT(early.early_chunks, 0U);
+  EXPECT_GT(early.undo, 0U);
+  const auto chosen = plan_of_updates(Updates::automatic, 1);
+  EXPECT_GT(chosen.early_chunks, 0U);
+  EXPECT_LE(chosen.early_chunks, early.early_chunks);
+  EXPECT_LE(chosen.prediction.step_seconds, early.prediction.step_seconds);
+  EXPECT_LT(chosen.prediction.step_seconds, deferred.prediction.step_seconds);
+  EXPECT_NEAR(chosen.early_saves, deferred.prediction.step_seconds - chosen.prediction.step_seconds, 1e-9);
+  // With no byte to spare for old versions nothing is early.
+  EXPECT_EQ(plan_of_updates(Updates::automatic, 1, deferred.dram_peak).dram_peak, deferred.dram_peak);
+}
+
 TEST(Planner, HoldsItsBudgetAndIsNoSlowerWhenItIsLarger) {
   const auto description = test::describe({.layers = 6, .hidden = 128, .ffn = 512, .chunk_elements = 1 << 16});
   const state::Layout layout(description.blocks, description.chunk_elements);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <queue>
 #include <random>
 
@@ -28,6 +29,8 @@ Residency random_residency(const Description& description, const state::Layout& 
     }
     if (block.role == state::BlockRole::layer) out.activation.push_back(coin(random));
   }
+  const auto undo = random() % 2 == 0 ? chunks : 0;
+  for (std::size_t c = 0; c < undo; ++c) out.undo.push_back(coin(random));
   (void)description;
   return out;
 }
@@ -104,14 +107,103 @@ TEST(Schedule, RandomPlacementsNeverShareLiveBytesAndNeverDeadlock) {
                           .write = 1 + static_cast<std::uint32_t>(random() % layout.chunks().size()),
                           .weight_read = 1 + static_cast<std::uint32_t>(random() % 8),
                           .backward = 1 + static_cast<std::uint32_t>(random() % 4),
-                          .grad_write = 1 + static_cast<std::uint32_t>(random() % 4),
+                          .grad_write = static_cast<std::uint32_t>(random() % 5),
                           .head = 1 + static_cast<std::uint32_t>(random() % 4)};
-    auto schedule = make_schedule(description, layout, random_residency(description, layout, random), ahead);
+    const Redo redo{.gradients = random() % 2 == 0, .period = 1 + static_cast<std::uint32_t>(random() % 4)};
+    auto schedule = make_schedule(description, layout, random_residency(description, layout, random), ahead, redo);
     const auto total = lay_out(schedule);
     EXPECT_GE(total, live_peak(schedule));
     expect_disjoint(schedule, total);
     add_reuse_dependencies(schedule);
     ASSERT_TRUE(completes(schedule, 3, random)) << "round " << round;
+  }
+}
+
+TEST(Schedule, OnlyChunksWhoseWeightAndStateStayInMemoryAreEarlyAndTheirOldVersionLastsUntilTheStepEnds) {
+  std::mt19937 random(5);
+  std::size_t early = 0;
+  for (int round = 0; round < 50; ++round) {
+    const auto description = describe({.layers = 3, .tied = round % 2 == 0, .chunk_elements = 4096});
+    const state::Layout layout(description.blocks, description.chunk_elements);
+    const auto residency = random_residency(description, layout, random);
+    const auto schedule = make_schedule(description, layout, residency, {});
+    for (Index c = 0; c < layout.chunks().size(); ++c) {
+      const auto& it = schedule.early[c];
+      const bool asked = !residency.undo.empty() && residency.undo[c];
+      ASSERT_EQ(it.task != kNone, asked && can_be_early(layout, residency, c));
+      if (it.task == kNone) continue;
+      ++early;
+      const auto& undo = schedule.buffers[it.undo];
+      ASSERT_TRUE(residency.weight[c] && residency.state[c]);
+      ASSERT_EQ(undo.bytes, layout.chunks()[c].elements * 12);
+      ASSERT_EQ(undo.last, schedule.positions - 1);
+      const auto made = std::ranges::find_if(schedule.visits, [&](const auto& v) { return v.grad == it.grad; });
+      ASSERT_EQ(undo.first, made->position);
+      const auto& needs = schedule.tasks[it.task].needs;
+      ASSERT_TRUE(std::ranges::any_of(needs, [&](const auto& n) { return n.task == made->task && !n.previous; }));
+    }
+  }
+  EXPECT_GT(early, 0U);
+}
+
+TEST(Schedule, AnEarlyUpdateWaitsForTheImageOfTheVersionItChanges) {
+  const auto description = describe({});
+  const state::Layout layout(description.blocks, description.chunk_elements);
+  const std::vector<bool> all(layout.chunks().size(), true);
+  const auto schedule =
+      make_schedule(description, layout, {all, all, all, std::vector<bool>(4, true), all}, {}, {.gradients = true});
+  std::size_t early = 0, images = 0;
+  for (const auto& it : schedule.early) {
+    if (it.task == kNone) continue;
+    ++early;
+    for (const auto& need : schedule.tasks[it.task].needs) {
+      const auto kind = schedule.tasks[need.task].kind;
+      images += kind == TaskKind::write_weight || kind == TaskKind::write_state ? 1 : 0;
+    }
+  }
+  EXPECT_GT(early, 0U);
+  EXPECT_EQ(images, 2 * early);
+}
+
+/// Most bytes of gradients that are alive at once, and of these what was placed in memory until its update.
+struct GradientBytes {
+  Bytes alive = 0, placed = 0;
+};
+
+GradientBytes gradient_bytes(const Schedule& schedule, const Residency& residency) {
+  std::vector<bool> resident(schedule.buffers.size(), false);
+  for (Index c = 0; c < residency.grad.size(); ++c) {
+    if (residency.grad[c] && schedule.update_grad[c] != kNone) resident[schedule.update_grad[c]] = true;
+  }
+  if (schedule.rows != kNone) resident[schedule.rows] = true;  // the rows of an embedding always wait in memory
+  GradientBytes out;
+  for (std::size_t b = 0; b < resident.size(); ++b) out.placed += resident[b] ? schedule.buffers[b].bytes : 0;
+  for (std::uint32_t p = 0; p < schedule.positions; ++p) {
+    Bytes now = 0;
+    for (const auto& buffer : schedule.buffers) {
+      now += buffer.kind == BufferClass::grad && alive(buffer, p) ? buffer.bytes : 0;
+    }
+    out.alive = std::max(out.alive, now);
+  }
+  return out;
+}
+
+TEST(Schedule, GradientsTakeNoMoreThanOneBlockAndWhatWasPlaced) {
+  std::mt19937 random(9);
+  for (int round = 0; round < 100; ++round) {
+    const auto description = describe({.layers = 1 + static_cast<std::int64_t>(random() % 5),
+                                       .tied = random() % 2 == 0,
+                                       .micro_batches = 1 + random() % 2,
+                                       .chunk_elements = 2048ULL << (random() % 4)});
+    const state::Layout layout(description.blocks, description.chunk_elements);
+    Bytes block = 0;  // a head's gradient is made by slice
+    for (const auto& it : layout.blocks()) {
+      if (it.role == state::BlockRole::layer) block = std::max(block, it.elements * 2);
+    }
+    block = std::max(block, layout.largest_chunk() * 2);
+    const auto residency = random_residency(description, layout, random);
+    const auto bytes = gradient_bytes(make_schedule(description, layout, residency, {.grad_write = 0}), residency);
+    ASSERT_LE(bytes.alive, block + bytes.placed) << "round " << round;
   }
 }
 

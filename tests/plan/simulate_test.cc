@@ -54,6 +54,23 @@ TEST_F(Simulate, InMemoryAStepTakesAsLongAsItsVisits) {
   EXPECT_LE(found.step_seconds, visits + found.update_seconds + 1e-9);
 }
 
+TEST_F(Simulate, UpdatesTakeOfTheCoresThatTheyShare) {
+  rates_.update = 1e7;
+  const auto found = plan(1).prediction;
+  EXPECT_GE(found.step_seconds, found.compute_seconds + found.update_seconds / rates_.cores - 1e-9);
+}
+
+TEST_F(Simulate, OnCoresOfTheirOwnOnlyTheFirstUpdatesAreWaitedFor) {
+  rates_.update = 4e7;  // a layer in less time than its forward visit
+  rates_.update_cores = 2;
+  const auto found = plan(1).prediction;
+  const auto all = found.update_seconds / rates_.update_cores;
+  const auto& blocks = layout_.blocks();
+  const auto first = static_cast<double>(blocks[0].elements + blocks[1].elements) / 8e7;  // embedding, first layer
+  ASSERT_GT(all, 3 * first);
+  EXPECT_LE(found.step_seconds, found.compute_seconds + 1.01 * first);
+}
+
 TEST_F(Simulate, ASlowPathBoundsTheStep) {
   const auto slow = plan(0, 1, 1e7);
   const auto& found = slow.prediction;

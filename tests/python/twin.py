@@ -170,7 +170,9 @@ class Twin(BareEngine):
             assert self.optimizer is not None
             self.optimizer.load_state_dict(found["optimizer"])
 
-    def begin_step(self, ids: torch.Tensor, counts: list[int], training: bool) -> None:
+    def begin_step(
+        self, ids: torch.Tensor, counts: list[int], training: bool, update: dict[str, float] | None = None
+    ) -> None:
         super().begin_step(ids, counts, training)
         self.training = training
 

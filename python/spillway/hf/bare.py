@@ -71,7 +71,9 @@ class BareEngine:
         first = self._block_first[self._block_of[tensor]] + self._offsets[tensor]
         return self._typed[first : first + count(shape)].view(shape)
 
-    def begin_step(self, ids: torch.Tensor, counts: list[int], training: bool) -> None:
+    def begin_step(
+        self, ids: torch.Tensor, counts: list[int], training: bool, update: dict[str, float] | None = None
+    ) -> None:
         if sum(counts) != ids.numel() or ids.numel() > self.description["tokens"]:
             raise ValueError(f"{sum(counts)} tokens, {ids.numel()} ids, room for {self.description['tokens']}")
         self._ids = ids

@@ -71,7 +71,7 @@ class Stream:
 
     def _run(self, work: Work, training: bool, update: dict[str, float], step: int) -> Outcome:
         self._skeleton.train(training)
-        self._engine.begin_step(work.ids, work.counts, training)
+        self._engine.begin_step(work.ids, work.counts, training, update if training else None)
         self._engine.embedding_forward(None)
         calls = self._prologue.record(work.micro_batches)
         head = HeadPass(self._engine, work.micro_batches, work.label_tokens, self._scratch)

@@ -1,0 +1,61 @@
+"""How many threads compute and how many update: from the machine, and said at start.
+
+Compute threads are part of what decides the bits of a run, so they follow from the machine and the environment alone,
+never from a budget or a placement.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+KEY = "OMP_NUM_THREADS"
+# what a launcher leaves in the environment of the processes that it starts
+LAUNCHERS = {"TORCHELASTIC_RUN_ID": "torchrun", "ACCELERATE_MIXED_PRECISION": "accelerate launch"}
+
+
+@dataclass(frozen=True)
+class Threads:
+    compute: int
+    update_cores: int  # that only updates use; 0: updates share the cores of compute
+    words: str  # one line for a person
+
+
+def choose(cores: int, default: int, environment: Mapping[str, str]) -> Threads:
+    """`cores`: that the process may run on; `default`: threads PyTorch would take."""
+    compute, why = compute_threads(cores, default, environment)
+    spare = max(0, cores - compute)
+    words = f"Threads: {plural(compute, 'computes', 'compute')} on {plural(cores, 'core', 'cores')}"
+    words += f", {why}; " if why else "; "
+    words += f"updates have {plural(spare, 'core', 'cores')} of their own." if spare else "updates share these cores."
+    return Threads(compute, spare, words)
+
+
+def compute_threads(cores: int, default: int, environment: Mapping[str, str]) -> tuple[int, str]:
+    """The number, and what is not plain about it."""
+    given = environment.get(KEY, "")
+    launcher = next((name for mark, name in LAUNCHERS.items() if mark in environment), "")
+    if given == "1" and launcher and cores > 1:
+        return cores, f"not 1 as {launcher} asks with {KEY}=1 for several processes a machine: here is one"
+    if default > cores:
+        return cores, f"not {default} as PyTorch would take: affinity or the control group allows no more"
+    if given and default < cores:
+        return default, f"kept as {KEY}={given} asks (unset it to use all)"
+    return default, ""
+
+
+def plural(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def settle() -> Threads:
+    """Chooses, and tells PyTorch."""
+    import torch
+
+    from spillway import _engine
+
+    threads = choose(_engine.cores(), torch.get_num_threads(), os.environ)
+    if threads.compute != torch.get_num_threads():
+        torch.set_num_threads(threads.compute)
+    return threads

@@ -1,0 +1,16 @@
+// How much of the machine's processors this process may use.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace spillway::sys {
+
+/// Processors' worth of time that the tightest of the process's control groups grants (v1 or v2, the group itself and
+/// those around it), such as 1.5; none: no group limits it.
+[[nodiscard]] std::optional<double> cpu_quota();
+
+/// The same, read below `root` ("" is the real machine; tests hand a tree of their own).
+[[nodiscard]] std::optional<double> cpu_quota_below(const std::string& root);
+
+}  // namespace spillway::sys

@@ -1,0 +1,115 @@
+// The finite check and the norm are part of the pass that rounds: they take no byte beside the gradient.
+#include "spillway/execute/gradients.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <new>
+#include <vector>
+
+#include "spillway/plan/arena_layout.h"
+#include "tests/plan/models.h"
+
+namespace {
+
+std::atomic<std::uint64_t> allocations = 0;
+
+}  // namespace
+
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(size > 0 ? size : 1)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t /*size*/) noexcept {
+  std::free(memory);
+}
+
+namespace spillway::execute {
+namespace {
+
+/// Layers alone, their gradients and nothing else of a schedule's buffers in use.
+class GradientPass : public ::testing::TestWithParam<std::uint64_t> {
+ protected:
+  GradientPass()
+      : description_(plan::test::describe(
+            {.layers = 2, .embedding = false, .head = false, .tied = false, .micro_batches = GetParam()})),
+        layout_(description_.blocks, description_.chunk_elements) {
+    const std::vector<bool> all(layout_.chunks().size(), true);
+    schedule_ = plan::make_schedule(description_, layout_, {all, all, all, std::vector<bool>(3, true)}, {});
+    arena_.resize(lay_out(schedule_), std::byte{0xa5});
+    std::uint64_t most = 0;
+    for (const auto& tensor : layout_.tensors()) most = std::max(most, tensor.elements);
+    values_.assign(most, 0x3f80);  // 1.0 in bf16
+  }
+
+  /// All backward visits of a step; returns the norm.
+  kernels::Norm pass(Gradients& gradients) {
+    gradients.begin(GetParam());
+    for (const auto& visit : schedule_.visits) {
+      if (visit.kind != plan::VisitKind::backward) continue;
+      gradients.open(visit);
+      const auto& block = layout_.blocks()[visit.block];
+      for (std::uint64_t m = 0; m < GetParam(); ++m) {
+        for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
+          gradients.take(t, reinterpret_cast<const std::byte*>(values_.data()), m);
+        }
+      }
+      gradients.close();
+    }
+    return gradients.total();
+  }
+
+  /// Whether every byte outside gradients and their fp32 sums is as it was.
+  [[nodiscard]] bool untouched() const {
+    std::vector<bool> theirs(arena_.size(), false);
+    for (const auto& visit : schedule_.visits) {
+      for (const auto buffer : {visit.grad, visit.grad_sum}) {
+        if (buffer == plan::kNone) continue;
+        const auto& it = schedule_.buffers[buffer];
+        std::fill_n(theirs.begin() + static_cast<std::ptrdiff_t>(it.offset), it.bytes, true);
+      }
+    }
+    for (std::size_t i = 0; i < arena_.size(); ++i) {
+      if (!theirs[i] && arena_[i] != std::byte{0xa5}) return false;
+    }
+    return true;
+  }
+
+  const plan::Description description_;
+  const state::Layout layout_;
+  plan::Schedule schedule_;
+  std::vector<std::byte> arena_;
+  std::vector<std::uint16_t> values_;
+};
+
+TEST_P(GradientPass, NormAndFiniteCheckTakeNoBytesBesideTheGradient) {
+  Team team(2);
+  Gradients gradients(schedule_, layout_, description_.type, arena_.data(), nullptr, team);
+  static_cast<void>(pass(gradients));  // the first call of a kernel chooses its instruction set
+  const auto before = allocations.load();
+  const auto norm = pass(gradients);
+  EXPECT_EQ(allocations.load(), before);
+  EXPECT_TRUE(untouched());
+  EXPECT_TRUE(norm.finite());
+  const auto each = static_cast<double>(GetParam() * GetParam());
+  EXPECT_EQ(norm.sum, each * static_cast<double>(layout_.parameters()));
+  values_.back() = 0x7f80;  // infinity, in the largest tensor
+  const auto again = allocations.load();
+  EXPECT_FALSE(pass(gradients).finite());
+  EXPECT_EQ(allocations.load(), again);
+  EXPECT_TRUE(untouched());
+}
+
+INSTANTIATE_TEST_SUITE_P(MicroBatches, GradientPass, ::testing::Values(1, 3));
+
+}  // namespace
+}  // namespace spillway::execute

@@ -1,0 +1,58 @@
+#include "spillway/sys/cpu.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/sys/temporary.h"
+
+namespace spillway::sys {
+namespace {
+
+class CpuQuota : public ::testing::Test {
+ protected:
+  void write(const std::string& name, const std::string& words) {
+    const auto path = directory_.path() / name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << words;
+  }
+  [[nodiscard]] std::optional<double> quota() const { return cpu_quota_below(directory_.path().string()); }
+
+  testing::TemporaryDirectory directory_;
+};
+
+TEST_F(CpuQuota, WithoutGroupsThereIsNone) {
+  EXPECT_FALSE(quota());
+}
+
+TEST_F(CpuQuota, Version2TakesTheTightestLevel) {
+  write("proc/self/cgroup", "0::/jobs/one\n");
+  write("sys/fs/cgroup/jobs/one/cpu.max", "400000 100000\n");
+  write("sys/fs/cgroup/jobs/cpu.max", "150000 100000\n");
+  write("sys/fs/cgroup/cpu.max", "max 100000\n");
+  EXPECT_EQ(quota(), 1.5);
+}
+
+TEST_F(CpuQuota, Version2WithoutALimit) {
+  write("proc/self/cgroup", "0::/jobs\n");
+  write("sys/fs/cgroup/jobs/cpu.max", "max 100000\n");
+  EXPECT_FALSE(quota());
+}
+
+TEST_F(CpuQuota, Version1SeesThroughAContainersMount) {
+  write("proc/self/cgroup", "3:cpu,cpuacct:/outside/name\n0::/\n");
+  write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "200000\n");
+  write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(quota(), 2.0);
+}
+
+TEST_F(CpuQuota, Version1WithoutALimit) {
+  write("proc/self/cgroup", "3:cpu:/\n");
+  write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+  write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+  EXPECT_FALSE(quota());
+}
+
+}  // namespace
+}  // namespace spillway::sys
