@@ -2,7 +2,7 @@
 
     python bench/optimizers.py KERNELS_UPDATE [--params N] [--rounds R] [--threads T] [--json FILE]
 
-KERNELS_UPDATE is the program of bench/kernels_update.cc; it updates bf16 weights from bf16 gradients (form `exact`, with
+KERNELS_UPDATE is the program of bench/kernels_update.cc; it updates bf16 weights from bf16 gradients (`exact`, with
 the same masters and moments as the others, and `bf16`, `int8`). torch.optim.AdamW(fused=True) and DeepSpeedCPUAdam
 (left out, aloud, where it is not installed) work on fp32 masters: alone, with the fp32 gradient ready, and with the
 casts that such a step needs, bf16 gradient in and bf16 weight out. Each is a process of its own; rounds alternate, so
