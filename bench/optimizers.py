@@ -22,7 +22,7 @@ PEERS = ("torch", "torch+casts", "deepspeed", "deepspeed+casts")
 FORMS = ("exact", "bf16", "int8")
 
 
-def timed(work, count: int = 3) -> float:
+def timed(work, count: int = 5) -> float:
     work()
     seconds = []
     for _ in range(count):
