@@ -107,27 +107,34 @@ Options parse(int count, char** words) {
   return options;
 }
 
-/// Bytes on huge pages where the machine grants them.
+/// Bytes on huge pages where the machine grants them. Every array begins some pages later than the one before:
+/// first-level caches of AMD tell lines apart by a hash of 16 bits of the address, and five streams at equal distances
+/// of 256 MiB would push each other out (measured: a fifth of the speed). Fields of a chunk lie much closer together.
 class Array {
  public:
   Array() = default;
   explicit Array(std::size_t bytes) : bytes_(bytes) {
+    static std::size_t arrays = 0;
+    const std::size_t lead = ++arrays * 67 * 4096;
     if (bytes == 0) return;
+    bytes_ += lead;
     void* p = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) throw Error(ErrorCode::io, "mmap refused " + spillway::human(bytes_), errno);
     madvise(p, bytes_, MADV_HUGEPAGE);
-    data_ = static_cast<std::byte*>(p);
+    base_ = static_cast<std::byte*>(p);
+    data_ = base_ + lead;
   }
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
   ~Array() {
-    if (data_ != nullptr) munmap(data_, bytes_);
+    if (base_ != nullptr) munmap(base_, bytes_);
   }
 
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
 
  private:
   std::size_t bytes_ = 0;
+  std::byte* base_ = nullptr;
   std::byte* data_ = nullptr;
 };
 

@@ -89,7 +89,8 @@ class Engine::Impl {
         layout_(description_.layout()),
         budget_(checked(description_, layout_, settings_)),
         plan_(plan::make_plan(description_, layout_, budget_, settings_.rates)),
-        embedding_(find_block(layout_, BlockRole::embedding)) {}
+        embedding_(find_block(layout_, BlockRole::embedding)),
+        scaler_(description_.type == ComputeType::fp16) {}
 
   ~Impl() {
     try {
@@ -107,6 +108,7 @@ class Engine::Impl {
     const auto& found = running_->found();
     pending_ = kept_ = false;
     calm_ = 0;
+    scaler_ = execute::LossScaler(description_.type == ComputeType::fp16);
     steps_ = found.updates;
     step_ = found.step;
     applied_ = found.applied;
@@ -224,18 +226,18 @@ class Engine::Impl {
     if (!begin.training || !begin.update || plan_.early_chunks == 0) return;
     const bool clips = begin.update->max_grad_norm > 0;
     if (clips && (!budget_.speculate || calm_ < kCalmSteps)) return;
-    predicted_ = update_of(*begin.update, 1, steps_ + 1);
+    predicted_ = update_of(*begin.update, 1 / static_cast<float>(scaler_.scale()), steps_ + 1);
     running().updater->set_early(*predicted_);
   }
 
-  kernels::UpdateStep update_of(const StepUpdate& update, float clip, std::int64_t step) const {
+  kernels::UpdateStep update_of(const StepUpdate& update, float scale, std::int64_t step) const {
     return {.optimizer = description_.optimizer,
             .learning_rate = update.learning_rate,
             .beta1 = update.beta1,
             .beta2 = update.beta2,
             .epsilon = update.epsilon,
             .weight_decay = update.weight_decay,
-            .gradient_scale = clip,
+            .gradient_scale = scale,
             .step = step,
             .seed = description_.seed};
   }
@@ -323,8 +325,10 @@ class Engine::Impl {
   /// Norm, finite check and clipping; the update itself waits for the next step or for settle().
   void decide(const StepUpdate& update, StepResult& out) {
     const auto norm = running().gradients->total();
-    out.grad_norm = std::sqrt(norm.sum);
+    out.loss_scale = scaler_.scale();
+    out.grad_norm = std::sqrt(norm.sum) / out.loss_scale;
     out.skipped = !norm.finite();
+    scaler_.ended(norm.finite());
     float clip = 1;
     if (update.max_grad_norm > 0) {  // torch.nn.utils.clip_grad_norm_, in fp32
       clip = std::min(1.0F, static_cast<float>(update.max_grad_norm) / (static_cast<float>(out.grad_norm) + 1e-6F));
@@ -337,7 +341,7 @@ class Engine::Impl {
     if (!out.skipped) {
       ++steps_;
       applied_ = step_;
-      update_ = update_of(update, clip, steps_);
+      update_ = update_of(update, clip / static_cast<float>(out.loss_scale), steps_);
       pending_ = true;
     }
     settle_early(out);
@@ -473,6 +477,9 @@ class Engine::Impl {
     return {description_.type, values, tokens, rows, first_row, labels};
   }
 
+  [[nodiscard]] const execute::LossScaler::State& loss_scale() const { return scaler_.state(); }
+  void set_loss_scale(const execute::LossScaler::State& state) { scaler_.restore(state); }
+
   const plan::Description description_;
   const Settings settings_;
   const state::Layout layout_;
@@ -542,8 +549,9 @@ class Engine::Impl {
   std::uint64_t step_ = 0;                        ///< training steps ended so far, skipped ones included
   std::uint64_t applied_ = 0;                     ///< the last of them that was not skipped
   bool skipped_ = false;                          ///< the last of them was
-  bool committed_ = false;                        ///< the last of them, or what was loaded before the first
-  bool begun_ = false;                            ///< something was committed
+  execute::LossScaler scaler_;
+  bool committed_ = false;  ///< the last of them, or what was loaded before the first
+  bool begun_ = false;      ///< something was committed
   double started_ = 0, stalled_before_ = 0;
 };
 
@@ -643,6 +651,12 @@ void Engine::loss_gradient(std::byte* logits, std::uint64_t tokens, std::uint64_
                            const std::int64_t* labels, const float* maximum, const float* log_sum, float scale) {
   execute::loss_gradient(impl_->logits(logits, tokens, rows, first_row, labels), maximum, log_sum, scale,
                          *impl_->running().team);
+}
+execute::LossScaler::State Engine::loss_scale() const {
+  return impl_->loss_scale();
+}
+void Engine::set_loss_scale(const execute::LossScaler::State& state) {
+  impl_->set_loss_scale(state);
 }
 std::string Engine::counters() const {
   return impl_->counters();

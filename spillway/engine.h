@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "spillway/base/error.h"
+#include "spillway/execute/loss_scaler.h"
 #include "spillway/plan/description.h"
 #include "spillway/plan/planner.h"
 #include "spillway/state/layout.h"
@@ -131,6 +132,7 @@ struct StepBegin {
 struct StepResult {
   double grad_norm = 0;      ///< before clipping
   double clip = 1;           ///< factor applied to the gradient
+  double loss_scale = 1;     ///< of this step; the gradient is given multiplied by it
   bool skipped = false;      ///< a gradient was not finite: no update
   std::int64_t step = 0;     ///< optimizer steps so far
   double seconds = 0;        ///< from begin_step() to here
@@ -211,6 +213,14 @@ class Engine {
   void save_manifest(const std::filesystem::path& directory);
   /// The manifest with these bytes is gone for good.
   void release_manifest(std::span<const std::byte> manifest);
+
+  // ---- loss scale (compute type fp16; else it is 1)
+
+  /// What the next step's loss, and so every gradient of it, is to be multiplied by; grad_norm and the update divide.
+  /// A step whose gradient is not finite halves it; many finite ones double it.
+  [[nodiscard]] execute::LossScaler::State loss_scale() const;
+  /// Of the run that this one goes on from.
+  void set_loss_scale(const execute::LossScaler::State& state);
 
   // ---- kernels of the loss, over the engine's threads ----
 

@@ -4,6 +4,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -248,6 +249,7 @@ void bind_engine(nb::module_& module) {
              }
              return std::map<std::string, double>{{"grad_norm", out.grad_norm},
                                                   {"clip", out.clip},
+                                                  {"loss_scale", out.loss_scale},
                                                   {"skipped", out.skipped ? 1.0 : 0.0},
                                                   {"step", static_cast<double>(out.step)},
                                                   {"seconds", out.seconds},
@@ -286,6 +288,15 @@ void bind_engine(nb::module_& module) {
              const nb::gil_scoped_release release;
              self.loss_gradient(bytes_of(logits), logits.shape(0), logits.shape(1), first_row, labels.data(),
                                 maximum.data(), log_sum.data(), static_cast<float>(scale));
+           })
+      .def("loss_scale",
+           [](const Engine& self) {
+             const auto state = self.loss_scale();
+             return std::make_pair(state.scale, state.good);
+           })
+      .def("set_loss_scale",
+           [](Engine& self, double scale, std::int64_t good) {
+             self.set_loss_scale({scale, good});
            })
       .def("counters", &Engine::counters)
       .def("timeline", &Engine::timeline);

@@ -19,7 +19,7 @@ class Visit:
 class Engine:
     """One run's state on its tiers and the schedule that moves it.
 
-    `description` (JSON): {"compute_dtype": "bf16"|"fp32", "optimizer": "adamw"|"adam"|"lion"|"sgd" (adamw),
+    `description` (JSON): {"compute_dtype": "bf16"|"fp16"|"fp32", "optimizer": "adamw"|"adam"|"lion"|"sgd" (adamw),
     "state_format": "exact"|"bf16"|"int8" (exact), "seed": of the run (0), "hidden_size": H, "micro_batches": most per
     step, "tokens": most per step, "tied_head": bool, "blocks": [{"name", "role": "embedding", "layer" or "head",
     "tensors": [{"name", "shape": [..], "decay": bool}]}]}. Blocks in order of execution: at most one embedding first,
@@ -108,7 +108,7 @@ class Engine:
         """In the embedding_backward visit: d loss / d embedding output, [tokens, hidden] (compute type)."""
     def end_step(self, update: dict[str, float]) -> dict[str, float]:
         """training: {"learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "max_grad_norm" (0 = off)} ->
-        {"grad_norm", "clip", "skipped", "step", "seconds", "stall_seconds", "early": chunks that were
+        {"grad_norm", "clip", "loss_scale", "skipped", "step", "seconds", "stall_seconds", "early": chunks that were
         updated during backward, "undone": of these put back}; the rest of the update runs behind the next step."""
     def flush(self) -> None:
         """Waits until every pending update is done and on its tier."""
@@ -120,6 +120,11 @@ class Engine:
     def loss_gradient(self, logits: Any, first_row: int, labels: Any, maximum: Any, log_sum: Any, scale: float) -> None:
         """In place: d loss / d logits of the slice, times scale."""
 
+    def loss_scale(self) -> tuple[float, int]:
+        """What the loss of the next step is to be multiplied by before backward (1 unless compute_dtype is fp16), and
+        the finite steps since it changed; grad_norm and the update divide by it."""
+    def set_loss_scale(self, scale: float, good: int) -> None:
+        """As loss_scale() told it where this run goes on."""
     def counters(self) -> str:
         """JSON: bytes per path and direction, busy seconds, peaks per tier, stall seconds by cause."""
     def timeline(self) -> str:

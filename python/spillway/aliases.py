@@ -8,13 +8,15 @@ from spillway.errors import InputError
 from spillway.values import parse_flag, parse_number
 
 RECOMPUTES = ("gradient_checkpointing", "activation_checkpointing")
-ALIASES = ("bf16", "warmup_ratio", *RECOMPUTES)
+ALIASES = ("bf16", "fp16", "warmup_ratio", *RECOMPUTES)
 
 
 def translate(raw: dict[str, Any], notices: list[str]) -> dict[str, Any]:
     """`raw` with the keys of this file's names replaced by those of the table."""
     known = {name: value for name, value in raw.items() if name not in ALIASES}
-    if raw.get("bf16") is not None:
+    if raw.get("fp16") is not None and flag("fp16", raw["fp16"]):
+        known["compute_dtype"] = fp16(raw, known.get("compute_dtype"))
+    elif raw.get("bf16") is not None:
         known.setdefault("compute_dtype", bf16(raw["bf16"], known.get("compute_dtype")))
     if raw.get("warmup_ratio") is not None:
         known["warmup_steps"] = warmup_ratio(raw["warmup_ratio"], known.get("warmup_steps"))
@@ -37,6 +39,15 @@ def bf16(value: Any, compute_dtype: Any) -> str:
     if compute_dtype is not None and compute_dtype != meant:
         raise InputError(f"bf16: {value} contradicts compute_dtype: {compute_dtype}; give only one of the two")
     return meant
+
+
+def fp16(raw: dict[str, Any], compute_dtype: Any) -> str:
+    """`fp16: true`; `bf16: false` beside it is what TrainingArguments writes."""
+    if raw.get("bf16") is not None and flag("bf16", raw["bf16"]):
+        raise InputError("fp16: true contradicts bf16: true; give only one of the two")
+    if compute_dtype not in (None, "fp16"):
+        raise InputError(f"fp16: true contradicts compute_dtype: {compute_dtype}; give only one of the two")
+    return "fp16"
 
 
 def warmup_ratio(value: Any, warmup_steps: Any) -> float:

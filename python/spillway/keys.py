@@ -194,9 +194,11 @@ GROUPS: dict[str, list[Key]] = {
     "Precision": [
         Key(
             "compute_dtype",
-            choice("bf16", "fp32"),
+            choice("bf16", "fp16", "fp32"),
             "bf16",
-            "`fp32`: weights kept and computed in fp32, for checks (`bf16: true` means `bf16`)",
+            "`fp16`: for hardware without bf16: fp16 weights with fp32 masters (2 bytes per parameter more) and a loss "
+            "scaled dynamically; `fp32`: weights kept and computed in fp32, for checks (`bf16: true` and `fp16: true` "
+            "mean `bf16` and `fp16`)",
         ),
         Key(
             "state_format",

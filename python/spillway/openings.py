@@ -39,16 +39,16 @@ def tries_of(opening: Opening, durable: bool) -> list[dict[str, Any]]:
     return [again | {"at_least": newer if opening.durable else NEVER}, *by_name]
 
 
-def read_counts(state: Path) -> dict[str, int]:
+def read_counts(state: Path) -> dict[str, Any]:
     """session.json of a checkpoint's state."""
     try:
         counts = dict(json.loads((state / "session.json").read_text(encoding="utf-8")))
-        return {"steps": int(counts["steps"]), "calls": int(counts["calls"])}
+        return counts | {"steps": int(counts["steps"]), "calls": int(counts["calls"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{state}: this checkpoint holds no state to go on from: {error}") from error
 
 
-def write_counts(state: Path, counts: dict[str, int]) -> None:
+def write_counts(state: Path, counts: dict[str, Any]) -> None:
     (state / "session.json").write_text(json.dumps(counts) + "\n", encoding="utf-8")
 
 

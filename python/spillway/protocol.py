@@ -77,6 +77,7 @@ class StepResult:
     seconds: float
     path_bytes: PathBytes = field(default_factory=dict)
     skipped: bool = False  # the gradient was not finite: nothing was updated
+    loss_scale: float = 1.0  # what the loss was multiplied by before backward
     written: dict[str, int] = field(default_factory=dict)  # bytes per path over the run's life, earlier processes too
 
 

@@ -122,6 +122,7 @@ class Session:
             seconds=time.perf_counter() - began,
             path_bytes=self._new_path_bytes(),
             skipped=bool(outcome.update["skipped"]),
+            loss_scale=outcome.update.get("loss_scale", 1.0),
             written=self._written(),
         )
 
@@ -250,11 +251,17 @@ class Session:
         if self._durable:
             self._engine.set_step(self._calls)
 
-    def _counts(self) -> dict[str, int]:
-        return {"steps": self._steps, "calls": self._calls}
+    def _counts(self) -> dict[str, Any]:
+        counts: dict[str, Any] = {"steps": self._steps, "calls": self._calls}
+        if self._config.compute_dtype == "fp16":
+            counts["loss_scale"] = list(self._engine.loss_scale())
+        return counts
 
     def _set_counts(self, counts: dict[str, Any]) -> None:
         self._steps, self._calls = int(counts["steps"]), int(counts["calls"])
+        if "loss_scale" in counts:
+            scale, good = counts["loss_scale"]
+            self._engine.set_loss_scale(float(scale), int(good))
 
     def _written(self) -> wear.Written:
         """By the run, in this process and before it."""

@@ -130,6 +130,8 @@ class Trainer:
             "step_seconds": result.seconds,
             "path_bytes": result.path_bytes,
         }
+        if result.loss_scale != 1:
+            row["loss_scale"] = result.loss_scale
         if result.skipped:
             row["skipped"] = True
         if self.state.skipped:

@@ -4,19 +4,11 @@
 #include <cstring>
 
 #include "spillway/base/error.h"
+#include "spillway/execute/compute.h"
 
 namespace spillway::execute {
 namespace {
 
-const std::uint16_t* as_bf16(const std::byte* at) {
-  return reinterpret_cast<const std::uint16_t*>(at);
-}
-std::uint16_t* as_bf16(std::byte* at) {
-  return reinterpret_cast<std::uint16_t*>(at);
-}
-const float* as_fp32(const std::byte* at) {
-  return reinterpret_cast<const float*>(at);
-}
 float* as_fp32(std::byte* at) {
   return reinterpret_cast<float*>(at);
 }
@@ -69,28 +61,21 @@ bool Gradients::add(const Target& to, const std::byte* values, std::uint64_t mic
   if (micro_batches_ == 1) return false;
   const bool first = micro_batch == 0;
   const auto bytes = state::field_bytes(type_).grad;
+  auto* const sum = type_ == state::ComputeType::fp32 ? as_fp32(to.grad) : to.sum;
   tiled(to.elements, [&](std::uint64_t at, std::uint64_t n) {
-    if (type_ == state::ComputeType::bf16) {
-      (first ? kernels::widen : static_cast<void (*)(const std::uint16_t*, float*, std::size_t)>(kernels::add))(
-          as_bf16(values) + at, to.sum + at, n);
-    } else if (first) {
-      std::memcpy(to.grad + at * bytes, values + at * bytes, n * bytes);
-    } else {
-      kernels::add(as_fp32(values) + at, as_fp32(to.grad) + at, n);
-    }
+    (first ? widen : execute::add)(type_, values + at * bytes, sum + at, n);
     return kernels::Norm{};
   });
   return true;
 }
 
 kernels::Norm Gradients::finish(const Target& to, const std::byte* values) {
+  const auto bytes = state::field_bytes(type_).grad;
+  const bool rounds = values == nullptr && type_ != state::ComputeType::fp32;
+  const auto* const from = values != nullptr ? values : to.grad;
   return tiled(to.elements, [&](std::uint64_t at, std::uint64_t n) {
-    if (type_ == state::ComputeType::fp32) {
-      const auto* from = values != nullptr ? as_fp32(values) : as_fp32(to.grad);
-      return kernels::copy_norm(from + at, as_fp32(to.grad) + at, n);
-    }
-    return values != nullptr ? kernels::copy_norm(as_bf16(values) + at, as_bf16(to.grad) + at, n)
-                             : kernels::round_norm(to.sum + at, as_bf16(to.grad) + at, n);
+    return rounds ? round_norm(type_, to.sum + at, to.grad + at * bytes, n)
+                  : copy_norm(type_, from + at * bytes, to.grad + at * bytes, n);
   });
 }
 
@@ -122,12 +107,10 @@ void Gradients::take_slice(const std::byte* values, std::uint64_t micro_batch) {
   seen_[0] = 2;
   if (rows_ == nullptr || rows_->block() != visit_->block) return;
   // A tied table: the step's own rows wait for the embedding's part and are not rounded yet.
-  if (type_ == state::ComputeType::fp32) {
-    rows_->keep(it, as_fp32(to.grad));
-  } else if (summed) {
+  if (summed && type_ != state::ComputeType::fp32) {
     rows_->keep(it, to.sum);
   } else {
-    rows_->keep(it, as_bf16(to.grad));
+    rows_->keep(it, to.grad);
   }
   norm = rows_->norm_of_others(it, to.grad);
 }

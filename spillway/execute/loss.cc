@@ -1,18 +1,16 @@
 #include "spillway/execute/loss.h"
 
-#include <bit>
+#include <algorithm>
 
-#include "spillway/kernels/softmax.h"
+#include "spillway/execute/compute.h"
 
 namespace spillway::execute {
 namespace {
 
 constexpr std::uint64_t kTokensPerTile = 16;
 
-float logit_at(const LogitSlice& slice, std::uint64_t token, std::uint64_t row) {
-  const auto at = token * slice.rows + row;
-  if (slice.type == state::ComputeType::fp32) return reinterpret_cast<const float*>(slice.logits)[at];
-  return std::bit_cast<float>(std::uint32_t{reinterpret_cast<const std::uint16_t*>(slice.logits)[at]} << 16);
+std::byte* logits_of(const LogitSlice& slice, std::uint64_t token) {
+  return slice.logits + token * slice.rows * state::field_bytes(slice.type).weight;
 }
 
 /// Index of the label in the slice; `rows` or more when it is elsewhere.
@@ -32,29 +30,17 @@ void by_token(const LogitSlice& slice, Team& team, const Body& body) {
 
 void loss_stats(const LogitSlice& slice, float* maximum, float* sum, float* gold, Team& team) {
   by_token(slice, team, [&](std::uint64_t token) {
-    const auto at = token * slice.rows;
-    if (slice.type == state::ComputeType::fp32) {
-      kernels::softmax_stats(reinterpret_cast<const float*>(slice.logits) + at, slice.rows, maximum + token,
-                             sum + token);
-    } else {
-      kernels::softmax_stats(reinterpret_cast<const std::uint16_t*>(slice.logits) + at, slice.rows, maximum + token,
-                             sum + token);
-    }
+    softmax_stats(slice.type, logits_of(slice, token), slice.rows, maximum + token, sum + token);
     const auto label = label_in(slice, token);
-    if (label < slice.rows) gold[token] = logit_at(slice, token, label);
+    if (label < slice.rows) gold[token] = value_at(slice.type, logits_of(slice, token), label);
   });
 }
 
 void loss_gradient(const LogitSlice& slice, const float* maximum, const float* log_sum, float scale, Team& team) {
   by_token(slice, team, [&](std::uint64_t token) {
-    const auto at = token * slice.rows;
     const kernels::LogSumExp norm{maximum[token], log_sum[token]};
     const auto label = label_in(slice, token);
-    if (slice.type == state::ComputeType::fp32) {
-      kernels::softmax_gradient(reinterpret_cast<float*>(slice.logits) + at, slice.rows, norm, scale, label);
-    } else {
-      kernels::softmax_gradient(reinterpret_cast<std::uint16_t*>(slice.logits) + at, slice.rows, norm, scale, label);
-    }
+    softmax_gradient(slice.type, logits_of(slice, token), slice.rows, norm, scale, label);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "spillway/base/error.h"
+#include "spillway/execute/compute.h"
 
 namespace spillway::execute {
 namespace {
@@ -83,25 +84,20 @@ void EmbeddingRows::gather(const state::Chunk& chunk, const std::byte* weights, 
   });
 }
 
-template <class T>
-void EmbeddingRows::keep_as(const state::Chunk& chunk, const T* gradient) {
+void EmbeddingRows::keep_as(state::ComputeType type, const state::Chunk& chunk, const std::byte* gradient) {
   const auto range = in_chunk(rows_, chunk);
   const auto base = static_cast<std::int64_t>(chunk.first / columns_);
+  const auto bytes = columns_ * state::field_bytes(type).grad;
   for (auto row = range.begin; row < range.end; ++row) {
-    const auto* source = gradient + static_cast<std::uint64_t>(rows_[row] - base) * columns_;
-    if constexpr (std::is_same_v<T, float>) {
-      std::memcpy(sums_ + row * columns_, source, columns_ * sizeof(float));
-    } else {
-      kernels::widen(source, sums_ + row * columns_, columns_);
-    }
+    widen(type, gradient + static_cast<std::uint64_t>(rows_[row] - base) * bytes, sums_ + row * columns_, columns_);
   }
 }
 
-void EmbeddingRows::keep(const state::Chunk& chunk, const float* gradient) {
-  keep_as(chunk, gradient);
+void EmbeddingRows::keep(const state::Chunk& chunk, const float* sums) {
+  keep_as(state::ComputeType::fp32, chunk, reinterpret_cast<const std::byte*>(sums));
 }
-void EmbeddingRows::keep(const state::Chunk& chunk, const std::uint16_t* gradient) {
-  keep_as(chunk, gradient);
+void EmbeddingRows::keep(const state::Chunk& chunk, const std::byte* gradient) {
+  keep_as(type_, chunk, gradient);
 }
 
 kernels::Norm EmbeddingRows::norm_of_others(const state::Chunk& chunk, const std::byte* gradient) const {
@@ -111,21 +107,17 @@ kernels::Norm EmbeddingRows::norm_of_others(const state::Chunk& chunk, const std
   const auto bytes = state::field_bytes(type_).grad;
   kernels::Norm total;
   std::int64_t at = 0;
-  const auto add = [&](std::int64_t to) {
+  const auto add_up_to = [&](std::int64_t to) {
     const auto first = static_cast<std::uint64_t>(at) * columns_;
     const auto count = static_cast<std::uint64_t>(to - at) * columns_;
     auto* from = const_cast<std::byte*>(gradient) + first * bytes;  // copied onto itself: only the norm is wanted
-    total.sum +=
-        type_ == state::ComputeType::bf16
-            ? kernels::copy_norm(reinterpret_cast<std::uint16_t*>(from), reinterpret_cast<std::uint16_t*>(from), count)
-                  .sum
-            : kernels::copy_norm(reinterpret_cast<float*>(from), reinterpret_cast<float*>(from), count).sum;
+    total.sum += copy_norm(type_, from, from, count).sum;
   };
   for (auto row = range.begin; row < range.end; ++row) {
-    add(rows_[row] - base);
+    add_up_to(rows_[row] - base);
     at = rows_[row] - base + 1;
   }
-  add(end);
+  add_up_to(end);
   return total;
 }
 
@@ -138,16 +130,10 @@ kernels::Norm EmbeddingRows::round(const std::byte* gradient, Team& team) {
       if (!dense_) std::memset(sum, 0, columns_ * sizeof(float));
       for (auto i = first_[row]; i < first_[row + 1]; ++i) {
         const auto* source = gradient + order_[i] * columns_ * bytes;
-        if (type_ == state::ComputeType::bf16) {
-          kernels::add(reinterpret_cast<const std::uint16_t*>(source), sum, columns_);
-        } else {
-          kernels::add(reinterpret_cast<const float*>(source), sum, columns_);
-        }
+        add(type_, source, sum, columns_);
       }
       auto* out = rounded_ + plan::rows_header(rows_.size()) + row * columns_ * bytes;
-      norms_[row] = type_ == state::ComputeType::bf16
-                        ? kernels::round_norm(sum, reinterpret_cast<std::uint16_t*>(out), columns_)
-                        : kernels::copy_norm(sum, reinterpret_cast<float*>(out), columns_);
+      norms_[row] = round_norm(type_, sum, out, columns_);
     }
   });
   const auto count = static_cast<std::int64_t>(rows_.size());

@@ -39,8 +39,8 @@ class EmbeddingRows {
   void gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output, Team& team) const;
 
   /// Tied head: takes the fp32 or compute-type gradient of the step's rows in `chunk`; [chunk rows, columns].
-  void keep(const state::Chunk& chunk, const float* gradient);
-  void keep(const state::Chunk& chunk, const std::uint16_t* gradient);
+  void keep(const state::Chunk& chunk, const float* sums);
+  void keep(const state::Chunk& chunk, const std::byte* gradient);  ///< of the compute type
   /// Norm of the slice's gradient without the rows kept.
   [[nodiscard]] kernels::Norm norm_of_others(const state::Chunk& chunk, const std::byte* gradient) const;
 
@@ -59,8 +59,7 @@ class EmbeddingRows {
   };
   /// Indices into `rows` (rising) that lie in the chunk.
   [[nodiscard]] Range in_chunk(const std::vector<std::int64_t>& rows, const state::Chunk& chunk) const;
-  template <class T>
-  void keep_as(const state::Chunk& chunk, const T* gradient);
+  void keep_as(state::ComputeType type, const state::Chunk& chunk, const std::byte* gradient);
 
   const std::size_t block_;
   const state::Block& table_;

@@ -33,7 +33,7 @@ enum class Weights : std::uint8_t {
 enum class Moments : std::uint8_t {
   fp32,
   bf16,  ///< rounded stochastically, by UpdateStep::seed, UpdateStep::step and the element's index
-  int8,  ///< 8-bit codes and an fp32 scale for every kQuantBlock elements
+  int8,  ///< 8-bit codes and an fp32 scale for every kQuantBlock elements (code8.h); rounded as bf16 is
 };
 
 struct UpdateForm {
@@ -42,7 +42,7 @@ struct UpdateForm {
   friend bool operator==(const UpdateForm&, const UpdateForm&) = default;
 };
 
-/// Elements that share a scale.
+/// Elements that share a scale: blocks are counted from the span's first element, so a span starts where a block does.
 inline constexpr std::size_t kQuantBlock = 256;
 
 /// What one optimizer step applies to every element; plain data, part of the step's record.

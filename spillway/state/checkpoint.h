@@ -57,12 +57,12 @@ struct SaveOptions {
   StoredNames names = {};
 };
 
-/// Writes `directory`/model*.safetensors (and index): the compute weights, BF16 or F32, tensors in layout order. The
-/// directory exists. Errors as SafetensorsWriter; then the directory is as it was.
+/// Writes `directory`/model*.safetensors (and index): the compute weights, BF16, F16 or F32, tensors in layout order.
+/// The directory exists. Errors as SafetensorsWriter; then the directory is as it was.
 void save_weights(const ChunkStream& stream, const std::filesystem::path& directory, const SaveOptions& options = {});
 
-/// Writes residual.safetensors (bf16 only) and a file for each moment, with int8 one more for its scales, to
-/// `directory`, which is made when it is missing (its parent exists).
+/// Writes residual.safetensors (bf16) or master.safetensors (fp16) and a file for each moment, with int8 one more for
+/// its scales, to `directory`, which is made when it is missing (its parent exists).
 void save_state(const ChunkStream& stream, const std::filesystem::path& directory);
 
 /// Inverts save_weights and save_state bit for bit; moments of another format are converted (moments.h). Returns the

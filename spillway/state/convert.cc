@@ -1,8 +1,10 @@
 #include "spillway/state/convert.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "spillway/base/error.h"
+#include "spillway/kernels/fp16.h"
 #include "spillway/kernels/split.h"
 
 namespace spillway::state {
@@ -13,12 +15,13 @@ void check_range(const ChunkFields& chunk, std::uint64_t first, std::uint64_t co
     throw Error(ErrorCode::internal,
                 text(count, " elements at ", first, " of a chunk that has ", chunk.elements, " of them"));
   }
-  if (chunk.weight == nullptr || (chunk.type == ComputeType::bf16 && chunk.residual == nullptr)) {
+  const bool rest = chunk.residual != nullptr || chunk.master != nullptr || chunk.type == ComputeType::fp32;
+  if (chunk.weight == nullptr || !rest) {
     throw Error(ErrorCode::internal, "masters of a chunk without its weight or residual");
   }
 }
 
-std::uint16_t* bf16_weight(const ChunkFields& chunk) {
+std::uint16_t* bits16(const ChunkFields& chunk) {
   return reinterpret_cast<std::uint16_t*>(chunk.weight);
 }
 
@@ -27,6 +30,7 @@ std::uint16_t* bf16_weight(const ChunkFields& chunk) {
 ChunkFields chunk_fields(ComputeType type, std::uint64_t elements, std::byte* weight, std::byte* state) {
   ChunkFields fields{.type = type, .elements = elements, .weight = weight};
   if (state != nullptr && type == ComputeType::bf16) fields.residual = reinterpret_cast<std::uint16_t*>(state);
+  if (state != nullptr && type == ComputeType::fp16) fields.master = reinterpret_cast<float*>(state);
   return fields;
 }
 
@@ -34,7 +38,10 @@ void to_chunk(std::span<const float> masters, const ChunkFields& chunk, std::uin
   check_range(chunk, first, masters.size());
   if (masters.empty()) return;
   if (chunk.type == ComputeType::bf16) {
-    kernels::split(masters.data(), bf16_weight(chunk) + first, chunk.residual + first, masters.size());
+    kernels::split(masters.data(), bits16(chunk) + first, chunk.residual + first, masters.size());
+  } else if (chunk.type == ComputeType::fp16) {
+    std::memcpy(chunk.master + first, masters.data(), masters.size_bytes());
+    std::ranges::transform(masters, bits16(chunk) + first, kernels::round_fp16);
   } else {
     std::memcpy(chunk.weight + first * sizeof(float), masters.data(), masters.size_bytes());
   }
@@ -44,7 +51,9 @@ void from_chunk(const ChunkFields& chunk, std::uint64_t first, std::span<float> 
   check_range(chunk, first, masters.size());
   if (masters.empty()) return;
   if (chunk.type == ComputeType::bf16) {
-    kernels::join(bf16_weight(chunk) + first, chunk.residual + first, masters.data(), masters.size());
+    kernels::join(bits16(chunk) + first, chunk.residual + first, masters.data(), masters.size());
+  } else if (chunk.type == ComputeType::fp16) {
+    std::memcpy(masters.data(), chunk.master + first, masters.size_bytes());
   } else {
     std::memcpy(masters.data(), chunk.weight + first * sizeof(float), masters.size_bytes());
   }

@@ -13,16 +13,18 @@ namespace spillway::state {
 struct ChunkFields {
   ComputeType type = ComputeType::bf16;
   std::uint64_t elements = 0;         ///< Chunk::elements: the length of every array below
-  std::byte* weight = nullptr;        ///< bf16 or fp32, by `type`
+  std::byte* weight = nullptr;        ///< bf16, fp16 or fp32, by `type`
   std::uint16_t* residual = nullptr;  ///< bf16 only, else null
+  float* master = nullptr;            ///< fp16 only, else null
 };
 
 /// The fields of a chunk of `elements` elements in memory: its weight group and its state group, aligned to 4 bytes,
 /// either null.
 [[nodiscard]] ChunkFields chunk_fields(ComputeType type, std::uint64_t elements, std::byte* weight, std::byte* state);
 
-/// Makes `masters` the elements [first, first + size) of the chunk, bit for bit: bf16 weight and residual, or fp32
-/// weight. Moments stay as they are. With bf16 both groups are needed. Throws Error(internal) beyond the chunk.
+/// Makes `masters` the elements [first, first + size) of the chunk, bit for bit: bf16 weight and residual, fp16 weight
+/// and master, or fp32 weight. Moments stay as they are. With bf16 and fp16 both groups are needed. Throws
+/// Error(internal) beyond the chunk.
 void to_chunk(std::span<const float> masters, const ChunkFields& chunk, std::uint64_t first);
 
 /// The masters of elements [first, first + size): inverts to_chunk.

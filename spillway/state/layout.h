@@ -17,6 +17,7 @@ namespace spillway::state {
 enum class ComputeType : std::uint8_t {
   bf16,  ///< weight bf16 + 16-bit residual, gradient bf16
   fp32,  ///< weight fp32, no residual, gradient fp32
+  fp16,  ///< weight fp16 + fp32 master, gradient fp16
 };
 
 struct TensorSpec {

@@ -9,7 +9,7 @@ namespace {
 
 using kernels::Optimizer;
 
-constexpr std::array kTypes{ComputeType::bf16, ComputeType::fp32};
+constexpr std::array kTypes{ComputeType::bf16, ComputeType::fp16, ComputeType::fp32};
 constexpr std::array kFormats{StateFormat::exact, StateFormat::bf16, StateFormat::int8};
 constexpr std::array kOptimizers{Optimizer::adamw, Optimizer::adam, Optimizer::lion, Optimizer::sgd};
 
@@ -62,7 +62,7 @@ std::vector<NamedArray> state_arrays(const UpdateRule& rule, const Chunk& chunk)
     if (entries > 0) out.push_back({name, first, entries * item, item, covers});
   };
   const auto rest = rest_bytes(rule.type);
-  if (rest > 0) add("residual", 0, chunk.elements, rest, 1);
+  if (rest > 0) add(rest_name(rule.type), 0, chunk.elements, rest, 1);
   for (std::size_t m = 0; m < rule.moments(); ++m) {
     add(moment_name(rule.optimizer, m), fields.moments[m], chunk.elements, moment_bytes(rule.format), 1);
   }
@@ -87,8 +87,12 @@ const char* scale_name(Optimizer optimizer, std::size_t moment) noexcept {
   return moment == 0 ? "exp_avg_scale" : "exp_avg_sq_scale";
 }
 
+const char* rest_name(ComputeType type) noexcept {
+  return type == ComputeType::bf16 ? "residual" : type == ComputeType::fp16 ? "master" : "";
+}
+
 const char* name_of(ComputeType type) noexcept {
-  return type == ComputeType::bf16 ? "bf16" : "fp32";
+  return type == ComputeType::bf16 ? "bf16" : type == ComputeType::fp16 ? "fp16" : "fp32";
 }
 
 const char* name_of(StateFormat format) noexcept {

@@ -36,9 +36,9 @@ struct UpdateRule {
   }
 };
 
-/// Bytes per element beside the moments: the residual of a bf16 weight.
+/// Bytes per element beside the moments: the residual of a bf16 weight, the master of an fp16 weight.
 [[nodiscard]] constexpr Bytes rest_bytes(ComputeType type) noexcept {
-  return type == ComputeType::bf16 ? 2 : 0;
+  return type == ComputeType::bf16 ? 2 : type == ComputeType::fp16 ? 4 : 0;
 }
 
 /// How the moments of a tensor are kept; small ones have fewer than kSmallTensor elements.
@@ -109,8 +109,10 @@ struct GroupPointers {
 
 /// The form of the update, of tensors that are not small.
 [[nodiscard]] constexpr kernels::UpdateForm form_of(const UpdateRule& rule) noexcept {
-  return {rule.type == ComputeType::bf16 ? kernels::Weights::split : kernels::Weights::fp32,
-          moments_of(rule.format, false)};
+  const auto weights = rule.type == ComputeType::bf16   ? kernels::Weights::split
+                       : rule.type == ComputeType::fp16 ? kernels::Weights::fp16
+                                                        : kernels::Weights::fp32;
+  return {weights, moments_of(rule.format, false)};
 }
 
 /// What the kernels need for elements [first, first + n) of the chunk, which lie in `span`. With int8 `first` is a
@@ -136,6 +138,9 @@ struct NamedArray {
 [[nodiscard]] const char* moment_name(kernels::Optimizer optimizer, std::size_t moment) noexcept;
 /// The same with "_scale" behind it.
 [[nodiscard]] const char* scale_name(kernels::Optimizer optimizer, std::size_t moment) noexcept;
+
+/// "residual", "master"; of fp32 "".
+[[nodiscard]] const char* rest_name(ComputeType type) noexcept;
 
 [[nodiscard]] const char* name_of(ComputeType type) noexcept;
 [[nodiscard]] const char* name_of(StateFormat format) noexcept;

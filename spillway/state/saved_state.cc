@@ -31,6 +31,11 @@ Moments kept_by(const UpdateRule& rule, const Tensor& tensor) {
   return moments_of(rule.format, tensor.elements < kSmallTensor);
 }
 
+/// A residual's bits, or a master.
+const char* rest_dtype(ComputeType type) {
+  return type == ComputeType::bf16 ? "U16" : "F32";
+}
+
 Shape scale_shape(const Tensor& tensor) {
   return {static_cast<std::int64_t>(scales_of(tensor.elements))};
 }
@@ -57,7 +62,7 @@ class FileOut {
       if (file.holds == StateFile::Holds::scale) {
         list.push_back({tensor.spec.name, "F32", scale_shape(tensor)});
       } else {
-        const auto* dtype = file.holds == StateFile::Holds::rest ? "U16" : moment_dtype(kept);
+        const auto* dtype = file.holds == StateFile::Holds::rest ? rest_dtype(stream.rule.type) : moment_dtype(kept);
         list.push_back({tensor.spec.name, dtype, tensor.spec.shape});
       }
     }
@@ -117,7 +122,8 @@ struct FileIn {
 
 FileIn open_rest(const ChunkStream& stream, const fs::path& directory, const StateFile& file) {
   FileIn out(stream.layout, path_of(directory, file.name));
-  out.source.check_types([](const std::string& dtype) { return dtype == "U16"; }, "U16");
+  const std::string needed = rest_dtype(stream.rule.type);
+  out.source.check_types([&](const std::string& dtype) { return dtype == needed; }, needed.c_str());
   return out;
 }
 
@@ -231,7 +237,7 @@ void check_optimizer(const UpdateRule& rule, const fs::path& directory) {
 
 std::vector<StateFile> state_files(const UpdateRule& rule) {
   std::vector<StateFile> out;
-  if (rest_bytes(rule.type) > 0) out.push_back({StateFile::Holds::rest, 0, "residual"});
+  if (rest_bytes(rule.type) > 0) out.push_back({StateFile::Holds::rest, 0, rest_name(rule.type)});
   for (std::size_t m = 0; m < rule.moments(); ++m) {
     out.push_back({StateFile::Holds::moment, m, moment_name(rule.optimizer, m)});
   }

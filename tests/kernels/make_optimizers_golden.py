@@ -65,7 +65,9 @@ def run(case: tuple) -> list[np.ndarray]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    lines = [f"// Written by make_optimizers_golden.py with PyTorch {torch.__version__}: by case, after step 1, 2 and 100,"]
+    lines = [
+        f"// Written by make_optimizers_golden.py with PyTorch {torch.__version__}: by case, after step 1, 2 and 100,"
+    ]
     lines.append("// the weights and the first moments.")
     for case in CASES:
         for words in run(case):

@@ -139,6 +139,8 @@ def test_old_and_other_names() -> None:
     assert configured("--warmup_ratio", "0.1").warmup_steps == 0.1
     assert configured("--bf16").compute_dtype == "bf16"
     assert configured("--no-bf16").compute_dtype == "fp32"
+    assert configured("--fp16").compute_dtype == configured("--fp16", "--no-bf16").compute_dtype == "fp16"
+    assert configured("--no-fp16").compute_dtype == configured("--bf16", "--no-fp16").compute_dtype == "bf16"
     config = configured("--gradient_checkpointing", "true")
     assert "always recomputes" in config.notices[0]
 
@@ -168,6 +170,8 @@ def test_old_and_other_names() -> None:
         (["--warmup_ratio", "1"], ["warmup_ratio", "below 1"]),
         (["--warmup_ratio", "0.1", "--warmup_steps", "5"], ["warmup_ratio", "warmup_steps"]),
         (["--bf16", "--compute_dtype", "fp32"], ["bf16", "compute_dtype"]),
+        (["--fp16", "--bf16"], ["fp16", "bf16"]),
+        (["--fp16", "--compute_dtype", "bf16"], ["fp16", "compute_dtype"]),
     ],
 )
 def test_refused_by_name(words: list[str], parts: list[str]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
@@ -240,11 +241,20 @@ def test_a_resumed_session_changes_no_bit(reference: tuple[Path, str, Result], t
     assert file_bytes(tmp_path / "end") == expected.files
 
 
-RULES = [("adamw", "bf16"), ("adamw", "int8"), ("adam", "exact"), ("lion", "int8"), ("sgd", "bf16")]
+RULES = [
+    ("bf16", "adamw", "bf16"),
+    ("bf16", "adamw", "int8"),
+    ("bf16", "adam", "exact"),
+    ("bf16", "lion", "int8"),
+    ("bf16", "sgd", "bf16"),
+    ("fp32", "adamw", "int8"),
+    ("fp32", "lion", "bf16"),
+    ("fp16", "adamw", "exact"),
+    ("fp16", "adamw", "int8"),
+]
 
 
-@pytest.mark.parametrize(("optimizer", "form"), RULES)
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize(("dtype", "optimizer", "form"), RULES)
 def test_no_placement_or_resume_changes_a_bit_of_any_format(
     wide: Callable[[bool], Path], tmp_path: Path, dtype: str, optimizer: str, form: str
 ) -> None:
@@ -285,6 +295,42 @@ def test_a_state_of_another_format_is_converted_and_that_is_said(wide: Callable[
         assert f"was {form} and is converted to exact" in back.notices()[0]
         back.close()
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)  # masters are exact; slices of the head are others
+
+
+def test_fp16_follows_fp32_with_a_scaled_loss(wide: Callable[[bool], Path]) -> None:
+    steps = accumulated()[:BIT_STEPS]
+    curves, norms = [], []
+    for dtype in ("fp32", "fp16"):
+        session = opened(wide(True), SHAPE, compute_dtype=dtype)
+        results = [session.step(step, rate(number)) for number, step in enumerate(steps)]
+        assert not any(result.skipped for result in results)
+        assert {result.loss_scale for result in results} == ({65536.0} if dtype == "fp16" else {1.0})
+        curves.append([result.loss_sum for result in results])
+        norms.append([result.grad_norm for result in results])
+        session.close()
+    assert curves[1] == pytest.approx(curves[0], rel=2e-3) and norms[1] == pytest.approx(norms[0], rel=2e-2)
+
+
+def test_an_fp16_step_that_overflows_is_skipped_and_the_next_scale_is_half(
+    wide: Callable[[bool], Path], tmp_path: Path
+) -> None:
+    """The scale goes through a checkpoint, too."""
+    steps = accumulated()[:BIT_STEPS]
+    session = opened(wide(True), SHAPE, compute_dtype="fp16")
+    engine = session._engine
+    engine.set_loss_scale(2.0**24, 7)
+    before = np.empty(97 * 64, dtype=np.float32)
+    after = before.copy()
+    engine.fetch_tensor(0, 0, before)
+    skipped = session.step(steps[0], 1e-3)
+    engine.fetch_tensor(0, 0, after)
+    assert skipped.skipped and skipped.loss_scale == 2.0**24 and (before == after).all()
+    assert tuple(engine.loss_scale()) == (2.0**23, 0)
+    save(session, tmp_path / "half")
+    session.close()
+    rest = opened(wide(True), SHAPE, resume=tmp_path / "half", compute_dtype="fp16")
+    assert tuple(rest._engine.loss_scale()) == (2.0**23, 0)
+    rest.close()
 
 
 def smallest_budget(model: Path, dtype: str, storage: Path) -> int:

@@ -19,7 +19,7 @@ constexpr auto kFp32 = ComputeType::fp32;
 /// Every rule there is.
 std::vector<UpdateRule> every_rule() {
   std::vector<UpdateRule> out;
-  for (const auto type : {kBf16, kFp32}) {
+  for (const auto type : {kBf16, kFp32, ComputeType::fp16}) {
     for (const auto optimizer : {kernels::Optimizer::adamw, kernels::Optimizer::lion, kernels::Optimizer::sgd}) {
       for (const auto format : {StateFormat::exact, StateFormat::bf16, StateFormat::int8}) {
         out.push_back({type, optimizer, format});

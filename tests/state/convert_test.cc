@@ -4,6 +4,7 @@
 #include <limits>
 #include <random>
 
+#include "spillway/state/rule.h"
 #include "tests/state/files.h"
 
 namespace spillway::state {
@@ -46,7 +47,7 @@ TEST(Convert, TheResidualIsFirstInTheState) {
 
 TEST(Convert, MastersSurviveBitForBitAndNothingElseChanges) {
   const auto masters = awkward_masters();
-  for (const auto type : {ComputeType::bf16, ComputeType::fp32}) {
+  for (const auto type : {ComputeType::bf16, ComputeType::fp16, ComputeType::fp32}) {
     Memory memory(type);
     const Memory before(type);
     constexpr std::uint64_t kFirst = 37;
@@ -61,7 +62,7 @@ TEST(Convert, MastersSurviveBitForBitAndNothingElseChanges) {
         ASSERT_EQ(memory.weight[i], before.weight[i]) << i;
       }
     }
-    const std::size_t moments = type == ComputeType::bf16 ? 2 * kElements : 0;
+    const std::size_t moments = rest_bytes(type) * kElements;
     for (std::size_t i = moments; i < memory.state.size(); ++i) ASSERT_EQ(memory.state[i], std::byte{0xEE});
   }
 }
@@ -75,6 +76,16 @@ TEST(Convert, ABf16MasterHasNoResidual) {
     EXPECT_EQ(reinterpret_cast<const std::uint16_t*>(memory.weight.data())[i],
               std::bit_cast<std::uint32_t>(masters[i]) >> 16U);
   }
+}
+
+TEST(Convert, AnFp16WeightIsTheMasterRoundedToNearestEven) {
+  Memory memory(ComputeType::fp16);
+  const std::vector<float> masters{1.0F, -2.0F, 1.00048828125F, 1.00146484375F, 1e6F};
+  to_chunk(masters, memory.fields, 0);
+  const auto* weights = reinterpret_cast<const std::uint16_t*>(memory.weight.data());
+  EXPECT_EQ(std::vector<std::uint16_t>(weights, weights + 5),
+            (std::vector<std::uint16_t>{0x3C00, 0xC000, 0x3C00, 0x3C02, 0x7C00}));
+  EXPECT_EQ(raw(std::vector<float>(memory.fields.master, memory.fields.master + 5)), raw(masters));
 }
 
 TEST(Convert, OutOfRangeIsAFaultOfTheCaller) {

@@ -20,7 +20,7 @@ const std::vector<BlockSpec> kModel{
 
 std::vector<UpdateRule> every_rule() {
   std::vector<UpdateRule> out;
-  for (const auto type : {ComputeType::bf16, ComputeType::fp32}) {
+  for (const auto type : {ComputeType::bf16, ComputeType::fp16, ComputeType::fp32}) {
     for (const auto optimizer : {Optimizer::adamw, Optimizer::adam, Optimizer::lion, Optimizer::sgd}) {
       for (const auto format : {StateFormat::exact, StateFormat::bf16, StateFormat::int8}) {
         out.push_back({type, optimizer, format});
@@ -49,6 +49,7 @@ TEST(UpdateRule, TakesTwelveEightAndSixBytesPerParameter) {
   EXPECT_NEAR(bytes_per_parameter({.format = StateFormat::int8}), 6, 0.04);
   EXPECT_NEAR(bytes_per_parameter({.optimizer = Optimizer::lion, .format = StateFormat::int8}), 5, 0.02);
   EXPECT_NEAR(bytes_per_parameter({.type = ComputeType::fp32}), 12, 0.01);
+  EXPECT_NEAR(bytes_per_parameter({.type = ComputeType::fp16}), 14, 0.01);
   EXPECT_NEAR(bytes_per_parameter({.type = ComputeType::fp32, .format = StateFormat::int8}), 6, 0.04);
 }
 

@@ -17,7 +17,7 @@ from spillway.hf.describe import CHUNK_ELEMENTS, slice_rows
 from spillway.hf.logits import labels_inside, token_parts
 
 TENSOR_ALIGNMENT = 64  # elements, state::kTensorAlignment
-TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 @dataclass
@@ -107,6 +107,9 @@ class BareEngine:
 
     def end_step(self, update: dict[str, float]) -> dict[str, float]:
         return {}
+
+    def loss_scale(self) -> tuple[float, int]:
+        return 1.0, 0
 
     def loss_stats(
         self,

@@ -47,7 +47,7 @@ class HeadPass:
         self._engine = engine
         self._batches = batches
         self._labelled = [batch for batch in batches if batch.labelled.numel()]
-        self._scale = 1.0 / max(1, label_tokens)
+        self._scale = engine.loss_scale()[0] / max(1, label_tokens)
         self._scratch = scratch
         self._stats = {batch.index: Stats(batch.labelled.numel()) for batch in self._labelled}
         self._summed = False  # the accumulator holds a slice already
