@@ -584,7 +584,8 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   if (plan.durability == Durability::step) {
     out["durability_per_step"] = {{"written", plan.durable_per_step}, {"seconds", plan.durable_seconds}};
   }
-  out["updates"] = {{"schedule", name_of(plan.early_chunks > 0 ? Updates::early : Updates::deferred)},
+  out["updates"] = {{"asked", name_of(budget.updates)},
+                    {"schedule", name_of(plan.early_chunks > 0 ? Updates::early : Updates::deferred)},
                     {"early_chunks", plan.early_chunks},
                     {"chunks", layout.chunks().size()},
                     {"undo_bytes", plan.undo},
