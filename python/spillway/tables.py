@@ -23,10 +23,15 @@ def show_plan(console: Console, plan: Plan) -> None:
 
 
 def updates(plan: Plan) -> str:
-    """What is updated during backward, and what that takes; empty where nothing is."""
+    """What is updated during backward, and what that takes; empty where nothing is and nobody asked."""
     found = plan.get("updates", {})
     if not found.get("early_chunks"):
-        return ""
+        if found.get("asked") != "early":
+            return ""
+        return (
+            "Updates: none during backward, for no memory is left for old versions of chunks whose weights and states "
+            "both stay in DRAM; all behind the next forward pass."
+        )
     words = f"Updates: {found['early_chunks']} of {found['chunks']} chunks during backward"
     if found["speculative"]:
         words += ", by a predicted clip factor"

@@ -9,6 +9,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/plan/arena_layout.h"
+#include "spillway/plan/classes.h"
 
 namespace spillway::plan {
 namespace {
@@ -456,7 +457,7 @@ class Planner {
     plan_.prediction = simulate(plan_.schedule, description_, layout_, rates_, kSimulatedSteps, storage_name());
     if (redo_.gradients) count_durability();
     count_early();
-    count_classes();
+    plan_.dram_classes = classes_of(plan_.schedule, plan_.arena);
     return std::move(plan_);
   }
 
@@ -476,45 +477,6 @@ class Planner {
       ++plan_.early_chunks;
       plan_.undo += plan_.schedule.buffers[early.undo].bytes;
     }
-  }
-
-  void count_classes() {
-    static constexpr const char* kNames[] = {"weight", "state",   "grad",    "activation",
-                                             "window", "staging", "scratch", "undo"};
-    const auto& schedule = plan_.schedule;
-    std::vector<std::vector<std::int64_t>> change(std::size(kNames),
-                                                  std::vector<std::int64_t>(schedule.positions + 2, 0));
-    for (const auto& buffer : schedule.buffers) {
-      auto& row = change[static_cast<std::size_t>(buffer.kind)];
-      const auto bytes = static_cast<std::int64_t>(buffer.bytes);
-      const auto add = [&](std::uint32_t first, std::uint32_t last) {
-        row[first] += bytes;
-        row[last + 1] -= bytes;
-      };
-      if (buffer.whole) {
-        add(0, schedule.positions - 1);
-      } else if (buffer.first <= buffer.last) {
-        add(buffer.first, buffer.last);
-      } else {
-        add(buffer.first, schedule.positions - 1);
-        add(0, buffer.last);
-      }
-    }
-    std::vector<std::int64_t> now(std::size(kNames), 0), best(std::size(kNames), 0);
-    std::int64_t peak = -1;
-    for (std::uint32_t p = 0; p < schedule.positions; ++p) {
-      std::int64_t sum = 0;
-      for (std::size_t k = 0; k < now.size(); ++k) sum += now[k] += change[k][p];
-      if (sum > peak) {
-        peak = sum;
-        best = now;
-      }
-    }
-    for (std::size_t k = 0; k < best.size(); ++k) {
-      if (best[k] > 0) plan_.dram_classes[kNames[k]] = static_cast<Bytes>(best[k]);
-    }
-    const auto gaps = static_cast<std::int64_t>(plan_.arena) - peak;
-    if (gaps > 0) plan_.dram_classes["gaps"] = static_cast<Bytes>(gaps);
   }
 
   const Description& description_;
@@ -598,7 +560,8 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   if (plan.durability == Durability::step) {
     out["durability_per_step"] = {{"written", plan.durable_per_step}, {"seconds", plan.durable_seconds}};
   }
-  out["updates"] = {{"schedule", name_of(plan.early_chunks > 0 ? Updates::early : Updates::deferred)},
+  out["updates"] = {{"asked", name_of(budget.updates)},
+                    {"schedule", name_of(plan.early_chunks > 0 ? Updates::early : Updates::deferred)},
                     {"early_chunks", plan.early_chunks},
                     {"chunks", layout.chunks().size()},
                     {"undo_bytes", plan.undo},

@@ -589,16 +589,6 @@ class Builder {
 
 }  // namespace
 
-bool has_dense_grad(const Description& description, const state::Layout& layout, Index chunk) {
-  const auto& block = layout.blocks()[layout.chunks()[chunk].block];
-  return block.role != BlockRole::embedding || description.tied_head;
-}
-
-bool can_be_early(const state::Layout& layout, const Residency& residency, Index chunk) {
-  return layout.blocks()[layout.chunks()[chunk].block].role != BlockRole::embedding && residency.weight[chunk] &&
-         residency.state[chunk];
-}
-
 Schedule make_schedule(const Description& description, const state::Layout& layout, const Residency& residency,
                        const Lookahead& lookahead, const Redo& redo) {
   return Builder(description, layout, residency, lookahead, redo).build();

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "spillway/plan/description.h"
+#include "spillway/plan/residency.h"
 
 namespace spillway::plan {
 
@@ -52,9 +53,6 @@ enum class Phase : std::uint8_t {
   ahead,      ///< first reads for the next step's updates
   early,      ///< updates during backward, before the step is decided
 };
-
-using Index = std::uint32_t;
-inline constexpr Index kNone = ~Index{0};
 
 struct Dependency {
   Index task = kNone;
@@ -105,15 +103,6 @@ struct Visit {
   std::uint32_t position = 0;
   // Buffers, kNone where there is none.
   Index weights = kNone, input = kNone, output = kNone, grad = kNone, grad_sum = kNone;
-};
-
-/// Which bytes stay in DRAM. Layers by block, tables by slice (chunk), states by chunk, activations by border.
-struct Residency {
-  std::vector<bool> weight;      ///< by chunk; equal for all chunks of a layer
-  std::vector<bool> state;       ///< by chunk
-  std::vector<bool> grad;        ///< by chunk; equal for all chunks of a layer
-  std::vector<bool> activation;  ///< by border: input of layer block i
-  std::vector<bool> undo = {};   ///< by chunk: its old version, for an early update (can_be_early()); empty: of none
 };
 
 /// How far ahead transfers run, in chunks (updates) and visits.
@@ -179,15 +168,6 @@ struct Schedule {
 }
 /// It is written in parts of at most this, each a gradient of its own.
 inline constexpr Bytes kRowsPart = 64 * MiB;
-
-/// True when the gradient of this chunk is stored as a dense field: everything but an embedding that is not also the
-/// head. (That one's gradient is a few rows; they wait in memory and are put in place during the update.)
-[[nodiscard]] bool has_dense_grad(const Description& description, const state::Layout& layout, Index chunk);
-
-/// True when the chunk may be updated before its step is decided: weight and state stay in DRAM. What lies on a path is
-/// updated where it passes through memory, and its writes belong after the commit; an embedding's gradient is complete
-/// with the last visit only.
-[[nodiscard]] bool can_be_early(const state::Layout& layout, const Residency& residency, Index chunk);
 
 /// Pure. `residency` vectors have one entry per chunk (activation: per layer block).
 [[nodiscard]] Schedule make_schedule(const Description& description, const state::Layout& layout,

@@ -40,10 +40,11 @@ Outcome train(const plan::Description& description, Settings settings, bool clip
     toy.expected = toy.update;
     if (s % 7 == 3) toy.expected->learning_rate *= 2;
     if (s % 7 == 0) toy.expected.reset();
-    toy.poisoned = s == 9 || s == 15;
+    const bool poisoned = s == 9 || s == 15;
+    toy.poison(poisoned);
     const auto result = toy.step(static_cast<std::uint64_t>(s));
-    out.norms.push_back(toy.poisoned ? 0 : result.grad_norm);
-    out.clips.push_back(toy.poisoned ? 0 : result.clip);
+    out.norms.push_back(poisoned ? 0 : result.grad_norm);
+    out.clips.push_back(poisoned ? 0 : result.clip);
     out.skipped.push_back(result.skipped);
     out.early += result.early;
     out.undone += result.undone;

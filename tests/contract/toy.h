@@ -42,6 +42,9 @@ class Toy {
     return out;
   }
 
+  /// From the next step on some gradients are not finite, or all are again.
+  void poison(bool on) { poisoned_ = on; }
+
   StepResult step(std::uint64_t seed, bool training = true) {
     const auto tokens = description_.tokens;
     std::vector<std::int64_t> ids(tokens);
@@ -63,7 +66,6 @@ class Toy {
 
   StepUpdate update{.learning_rate = 1e-2, .weight_decay = 0.1, .max_grad_norm = 1.0};  ///< that steps end with
   std::optional<StepUpdate> expected = std::nullopt;                                    ///< that they begin with
-  bool poisoned = false;  ///< one element of the gradient that is made last, but for an embedding's, is not a number
 
  private:
   static std::uint64_t mix(std::uint64_t x) {
@@ -135,10 +137,6 @@ class Toy {
     }
   }
 
-  bool block_is_first_layer(std::size_t block) const {
-    return block == 0 || (block == 1 && description_.blocks.front().role == state::BlockRole::embedding);
-  }
-
   std::uint64_t used(const state::Block& block) const {
     const auto& last = engine_.layout().tensors()[block.first_tensor + block.tensors - 1];
     return last.first + last.elements;
@@ -152,7 +150,7 @@ class Toy {
       for (std::size_t i = 0; i < gradient.size(); ++i) {
         gradient[i] = to_bf16(to_float(bf16(visit.weights)[it.first + i]) * 0.2F + factor + pull + noise(i + m) * 0.1F);
       }
-      if (poisoned && block_is_first_layer(visit.block)) gradient.back() = 0x7fc0;
+      if (poisoned_) gradient.back() = 0x7F80;  // infinity
       engine_.gradient(tensor, reinterpret_cast<std::byte*>(gradient.data()), m);
     }
   }
@@ -161,6 +159,7 @@ class Toy {
   const plan::Description& description_;
   const std::size_t micro_batches_;
   bool first_forward_ = true;
+  bool poisoned_ = false;
   float carry_ = 0;
 };
 

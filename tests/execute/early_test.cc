@@ -102,7 +102,7 @@ TEST_F(EarlyExecutor, WhatIsKeptIsNotDoneAgainAndWhatIsPutBackIs) {
   ASSERT_FALSE(late_.empty()) << "an embedding is never early";
   for (const bool kept : {true, false}) {
     Notes notes;
-    Executor executor(schedule_, nullptr, nullptr, notes);
+    Executor executor(schedule_, nullptr, nullptr, notes, kept ? 1 : 3);
     executor.begin({.early = true});
     step(executor);
     notes.wait_until_early(early_.size());

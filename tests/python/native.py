@@ -43,8 +43,8 @@ def config(model: Path, **more: Any) -> Any:
         "window": None, "storage": [], "profile": None, "output_dir": str(model.parent / "out"), "overwrite": False,
         "storage_device": [], "erase": False, "durability": "none",
         "optim": "adamw", "state_format": "exact", "momentum": 0.0,
-        "update_schedule": "auto", "speculative_updates": False,
         "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0,
+        "update_schedule": "auto", "speculative_updates": False,
     }  # fmt: skip
     values |= more
     return SimpleNamespace(**values, paths=[*values["storage"], *values["storage_device"]])

@@ -102,4 +102,5 @@ def test_what_a_person_is_told() -> None:
         assert part in updates(plan)
     plan["updates"] |= {"speculative": False, "seconds_saved": -0.5}
     assert "cost 500 ms" in updates(plan) and "predicted clip" not in updates(plan)
-    assert updates({"updates": {"early_chunks": 0}}) == updates({}) == ""
+    assert "none during backward" in updates({"updates": {"early_chunks": 0, "asked": "early"}})
+    assert updates({"updates": {"early_chunks": 0, "asked": "auto"}}) == updates({}) == ""

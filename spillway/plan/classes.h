@@ -1,0 +1,14 @@
+// Who holds the arena.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "spillway/plan/schedule.h"
+
+namespace spillway::plan {
+
+/// Bytes by class of buffer at the position where most are in use, and "gaps" between them; sums to `arena`.
+[[nodiscard]] std::map<std::string, Bytes> classes_of(const Schedule& schedule, Bytes arena);
+
+}  // namespace spillway::plan

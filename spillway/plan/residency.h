@@ -1,0 +1,33 @@
+// Which bytes stay in DRAM, and what that means for a chunk.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "spillway/plan/description.h"
+#include "spillway/state/layout.h"
+
+namespace spillway::plan {
+
+using Index = std::uint32_t;
+inline constexpr Index kNone = ~Index{0};
+
+/// Which bytes stay in DRAM. Layers by block, tables by slice (chunk), states by chunk, activations by border.
+struct Residency {
+  std::vector<bool> weight;      ///< by chunk; equal for all chunks of a layer
+  std::vector<bool> state;       ///< by chunk
+  std::vector<bool> grad;        ///< by chunk; equal for all chunks of a layer
+  std::vector<bool> activation;  ///< by border: input of layer block i
+  std::vector<bool> undo = {};   ///< by chunk: its old version, for an early update (can_be_early()); empty: of none
+};
+
+/// True when the gradient of this chunk is stored as a dense field: everything but an embedding that is not also the
+/// head. (That one's gradient is a few rows; they wait in memory and are put in place during the update.)
+[[nodiscard]] bool has_dense_grad(const Description& description, const state::Layout& layout, Index chunk);
+
+/// True when the chunk may be updated before its step is decided: weight and state stay in DRAM. What lies on a path is
+/// updated where it passes through memory, and its writes belong after the commit; an embedding's gradient is complete
+/// with the last visit only.
+[[nodiscard]] bool can_be_early(const state::Layout& layout, const Residency& residency, Index chunk);
+
+}  // namespace spillway::plan
