@@ -127,11 +127,11 @@ TEST_P(Formats, AStepThatIsNotFiniteChangesNothing) {
     toy.fill();
     toy.step(1);
     if (poisoned) {
-      toy.poisoned = true;
+      toy.poison(true);
       const auto result = toy.step(2);
       EXPECT_TRUE(result.skipped);
       EXPECT_EQ(result.step, 1);
-      toy.poisoned = false;
+      toy.poison(false);
     }
     const auto result = toy.step(3);
     EXPECT_FALSE(result.skipped);
