@@ -68,7 +68,8 @@ Names and meanings are those of transformers' `TrainingArguments` and TRL's `SFT
 Defaults that differ from theirs: every step is logged; without `save_steps` only the last step is saved; giving
 `eval_dataset` alone evaluates after every epoch; of messages only the assistant's turns carry loss; bf16 is on.
 
-Old and other names: `warmup_ratio` (a share) is `warmup_steps` below 1; `bf16: true` is `compute_dtype: bf16`;
-`gradient_checkpointing` and `activation_checkpointing` are accepted with a notice, since every layer is always
-recomputed. A key or a value whose feature is not in this release is refused by name.
+Old and other names: `warmup_ratio` (a share) is `warmup_steps` below 1; `bf16: true` is `compute_dtype: bf16`,
+`fp16: true` is `compute_dtype: fp16`; `gradient_checkpointing` and `activation_checkpointing` are accepted with a
+notice, since every layer is always recomputed. A key or a value whose feature is not in this release is refused by
+name.
 """

@@ -94,6 +94,17 @@ TEST_F(CalibrateTest, UpdateAndCopyHaveARate) {
   EXPECT_ERROR(std::ignore = calibrate_copy({}, 0), ErrorCode::internal, "16.0 MiB");
 }
 
+TEST_F(CalibrateTest, EveryKindOfUpdateHasARate) {
+  using namespace kernels;
+  for (const auto weights : {Weights::split, Weights::fp32, Weights::fp16}) {
+    for (const auto moments : {Moments::fp32, Moments::bf16, Moments::int8}) {
+      for (const auto optimizer : {Optimizer::adamw, Optimizer::lion, Optimizer::sgd}) {
+        EXPECT_GT(calibrate_update(arena_.span(), 0, {{weights, moments}, optimizer}), 0);
+      }
+    }
+  }
+}
+
 TEST(CallsPerSecondTest, WarmsUpOnceAndRunsAtLeastOnce) {
   int calls = 0;
   EXPECT_GT(calls_per_second([&] { ++calls; }, 0), 0);

@@ -46,6 +46,32 @@ Plan plan_on_paths(const std::vector<Bytes>& capacities, const std::vector<doubl
   return make_plan(description, layout, budget, machine);
 }
 
+/// Bytes of a step, per parameter, over a path that holds everything.
+double moved_per_parameter(state::StateFormat format) {
+  const auto description = test::describe({.layers = 4,
+                                           .hidden = 1024,
+                                           .ffn = 4096,
+                                           .vocabulary = 4096,
+                                           .tokens = 16,
+                                           .micro_batches = 1,
+                                           .chunk_elements = 1 << 20,
+                                           .format = format});
+  const auto layout = description.layout();
+  Budget budget;
+  budget.dram = 1 << 30;
+  budget.placement = {.weight = 0, .state = 0, .grad = 0, .activation = 1};
+  budget.durability = Durability::none;
+  budget.paths.push_back({.capacity = 4 * GiB});
+  const auto plan = make_plan(description, layout, budget, {});
+  return static_cast<double>(plan.read_per_step + plan.written_per_step) / static_cast<double>(layout.parameters());
+}
+
+TEST(Planner, AFormatMovesFewerBytes) {
+  const auto exact = moved_per_parameter(state::StateFormat::exact);
+  EXPECT_NEAR(exact - moved_per_parameter(state::StateFormat::bf16), 8, 0.1) << "4 bytes less, read and written";
+  EXPECT_NEAR(exact - moved_per_parameter(state::StateFormat::int8), 12, 0.2);
+}
+
 Bytes sum(const std::vector<Bytes>& values) {
   return std::accumulate(values.begin(), values.end(), Bytes{0});
 }

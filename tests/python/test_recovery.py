@@ -102,6 +102,24 @@ def test_what_is_exported_goes_on_elsewhere(finished: Path, inputs: Path, tmp_pa
         assert rows == expected[0][1:] and files == expected[1]
 
 
+def test_another_state_format_is_for_checkpoints_that_stand_alone(
+    finished: Path, copied: Path, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["resume", str(copied / "out"), "--state_format", "int8", "--max_steps", "8", *paths(copied)]) == 2
+    error = capfd.readouterr().err
+    assert "state_format: the run was started with exact" in error and "spillway export" in error
+    alone, out = tmp_path / "alone", tmp_path / "int8"
+    words = ["--to", str(alone), "--checkpoint", str(finished / "out" / "checkpoint-4")]
+    assert main(["export", str(finished / "out"), *words]) == 0
+    keys = [*KEYS, "--state_format", "int8", *on_path(tmp_path / "other")]
+    assert here(inputs, out, *keys, "--resume_from_checkpoint", str(alone)) == 0
+    said = " ".join(capfd.readouterr().out.split())
+    assert "was exact and is converted to int8" in said and "(state_format int8)" in said
+    assert main(["resume", str(out), "--max_steps", "8", "--storage", str(tmp_path / "other")]) == 0
+    assert [row["step"] for row in metrics(out)] == [6, 8]
+    assert main(["verify", str(out)]) == 0
+
+
 def test_damage_has_a_name_and_is_never_used(copied: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(copied / "out"), *paths(copied)]) == 0
     shown = capfd.readouterr().out
