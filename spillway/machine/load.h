@@ -24,8 +24,8 @@ struct LoadResult {
   [[nodiscard]] double rate() const { return read_rate() + write_rate(); }
 };
 
-/// Streams, each with one transfer outstanding, that go through an area of the volume in order, again and again; no place
-/// is ever of two streams. The area is written over; to be read it must have been written at the same size of
+/// Streams, each with one transfer outstanding, that go through an area of the volume in order, again and again; no
+/// place is ever of two streams. The area is written over; to be read it must have been written at the same size of
 /// transfer, or at another multiple of 1 MiB.
 class Load {
  public:
