@@ -26,4 +26,8 @@ def __getattr__(name: str) -> Any:
         from spillway.session import Session
 
         return Session
+    if name == "optim":
+        import importlib
+
+        return importlib.import_module("spillway.optim")
     raise AttributeError(f"module 'spillway' has no attribute {name!r}")
