@@ -49,7 +49,10 @@ def peer(name: str, params: int, threads: int) -> float:
         optimizer = DeepSpeedCPUAdam([master], lr=1e-5, weight_decay=0.01, adamw_mode=True)
 
     def with_casts() -> None:
-        master.grad.copy_(grad16)
+        if name.startswith("torch"):
+            master.grad = grad16.float()  # a new one each step, as zero_grad() leaves none
+        else:
+            master.grad.copy_(grad16)  # DeepSpeed keeps its own
         optimizer.step()
         weight16.copy_(master.detach())
 
