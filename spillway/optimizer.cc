@@ -9,7 +9,9 @@
 #include "spillway/execute/group_bank.h"
 #include "spillway/execute/team.h"
 #include "spillway/execute/updater.h"
+#include "spillway/kernels/gradient.h"
 #include "spillway/state/layout.h"
+#include "spillway/state/saved_state.h"
 #include "spillway/storage/path.h"
 
 namespace spillway {
@@ -74,24 +76,30 @@ class Optimizer::Impl {
     }
   }
 
-  void set_master(std::size_t tensor, const std::byte* /*weight*/) {
-    const Bytes rest = state::rest_bytes(rule_of(tensor).type);
-    if (rest == 0) return;
-    visit(tensor, true, [&](const state::Located& at) { std::memset(at.span.rest, 0, at.span.n * rest); });
+  void set_master(std::size_t tensor, const std::byte* weight) {
+    const auto type = rule_of(tensor).type;
+    if (type == state::ComputeType::fp32) return;
+    visit(tensor, true, [&](const state::Located& at) {
+      if (type == state::ComputeType::bf16) return static_cast<void>(std::memset(at.span.rest, 0, at.span.n * 2));
+      kernels::widen_fp16(reinterpret_cast<const std::uint16_t*>(weight), reinterpret_cast<float*>(at.span.rest),
+                          at.span.n);
+      weight += at.span.n * 2;
+    });
   }
 
   std::vector<StateArray> arrays(std::size_t tensor) const {
     const auto& rule = rule_of(tensor);
     const std::uint64_t elements = tensors_[tensor].elements;
     std::vector<StateArray> out;
-    if (const Bytes rest = state::rest_bytes(rule.type); rest > 0) out.push_back({"residual", elements, rest});
+    if (const Bytes rest = state::rest_bytes(rule.type); rest > 0)
+      out.push_back({state::rest_name(rule.type), elements, rest});
     const auto kept = state::moments_of(rule.format, elements < state::kSmallTensor);
     for (std::size_t m = 0; m < rule.moments(); ++m) {
-      out.push_back({state::moment_name(rule.optimizer, m), elements, bytes_of(kept)});
+      out.push_back({state::moment_name(rule.optimizer, m), elements, state::moment_bytes(kept)});
     }
     if (kept != kernels::Moments::int8) return out;
     for (std::size_t m = 0; m < rule.moments(); ++m) {
-      out.push_back({state::scale_name(rule.optimizer, m), ceil_div(elements, kernels::kQuantBlock), sizeof(float)});
+      out.push_back({state::scale_name(rule.optimizer, m), state::scales_of(elements), sizeof(float)});
     }
     return out;
   }
@@ -108,9 +116,10 @@ class Optimizer::Impl {
         done[array++] += bytes;
       };
       if (at.span.rest != nullptr) one(at.span.rest, at.span.n * state::rest_bytes(rule.type));
-      for (std::size_t m = 0; m < rule.moments(); ++m) one(at.span.moments[m], at.span.n * bytes_of(at.form.moments));
+      for (std::size_t m = 0; m < rule.moments(); ++m)
+        one(at.span.moments[m], at.span.n * state::moment_bytes(at.form.moments));
       if (at.form.moments != kernels::Moments::int8) return;
-      const Bytes scales = ceil_div(at.span.n, kernels::kQuantBlock) * sizeof(float);
+      const Bytes scales = state::scales_of(at.span.n) * sizeof(float);
       for (std::size_t m = 0; m < rule.moments(); ++m) one(reinterpret_cast<std::byte*>(at.span.scales[m]), scales);
     });
   }
@@ -119,10 +128,6 @@ class Optimizer::Impl {
   const std::vector<std::string>& notices() const noexcept { return notices_; }
 
  private:
-  static Bytes bytes_of(kernels::Moments moments) {
-    return moments == kernels::Moments::fp32 ? 4 : moments == kernels::Moments::bf16 ? 2 : 1;
-  }
-
   void lay_out() {
     std::vector<std::pair<std::size_t, std::size_t>> block_of;  // of each tensor: part, block
     for (const OptimizerTensor& tensor : tensors_) {

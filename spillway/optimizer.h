@@ -63,7 +63,7 @@ class Optimizer {
   /// All of them; when it returns weights and states are new. After an error some tensors are updated, others not.
   void step(std::span<const Update> updates);
 
-  /// The masters become the weights' values.
+  /// The masters become the values of the weights, which are `weight` and on.
   void set_master(std::size_t tensor, const std::byte* weight);
   [[nodiscard]] std::vector<StateArray> arrays(std::size_t tensor) const;
   /// All arrays of a tensor, in the order of arrays(), each of entries * item bytes.

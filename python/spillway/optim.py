@@ -36,6 +36,7 @@ ITEMS = {4: torch.float32, 2: torch.bfloat16, 1: torch.uint8}
 class Where(TypedDict, total=False):
     """Keywords of every optimizer here."""
 
+    maximize: bool
     tier: str | Sequence[str]
     format: str
     seed: int  # of the stochastic rounding of bf16 moments
@@ -55,6 +56,7 @@ class Offloaded(torch.optim.Optimizer):
         params: Any,
         defaults: dict[str, Any],
         *,
+        maximize: bool = False,
         tier: str | Sequence[str] = "dram",
         format: str = "exact",
         seed: int = 0,
@@ -62,16 +64,16 @@ class Offloaded(torch.optim.Optimizer):
         staging: int | str = "256MiB",
         overwrite: bool = False,
     ) -> None:
+        check_defaults(defaults)
         if format not in FORMATS:
             raise InputError(f"format is {format!r}; known: {', '.join(FORMATS)}")
         self.format, self.seed = format, seed
         self.storage = storage_of(tier)
         self.threads = threads or torch.get_num_threads()
         self.staging, self.overwrite = parse_size(staging), overwrite
-        self._engines: list[Any] = []
         self._places: dict[torch.Tensor, tuple[Any, int]] = {}
         self._versions: dict[torch.Tensor, int] = {}
-        super().__init__(params, defaults)
+        super().__init__(params, defaults | {"maximize": maximize})
 
     # ---- one step
 
@@ -93,7 +95,7 @@ class Offloaded(torch.optim.Optimizer):
         return loss
 
     def _update(self, with_grad: list[tuple[dict[str, Any], torch.Tensor]], scale: float) -> None:
-        updates: dict[int, list[tuple[Any, ...]]] = {}
+        updates: dict[Any, list[tuple[Any, ...]]] = {}  # by engine
         kept: list[torch.Tensor] = []  # what the addresses are of
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         for group, p in with_grad:
@@ -107,10 +109,10 @@ class Offloaded(torch.optim.Optimizer):
             self.state[p].setdefault("step", torch.tensor(0.0)).add_(1)
             applied = (scale * (-1 if group.get("maximize") else 1), int(self.state[p]["step"].item()))
             update = (number, weight.data_ptr(), grad.data_ptr(), *self._factors(group), *applied)
-            updates.setdefault(self._engines.index(engine), []).append(update)
+            updates.setdefault(engine, []).append(update)
         with translated():
-            for index, of_engine in updates.items():
-                self._engines[index].step(sorted(of_engine))
+            for engine, of_engine in updates.items():
+                engine.step(sorted(of_engine))
         for p, weight in copies:
             p.copy_(weight)
         torch.autograd.graph.increment_version([p for _, p in with_grad])
@@ -136,7 +138,7 @@ class Offloaded(torch.optim.Optimizer):
             return
         named = self._named()
         new = [(name, p) for name, p in named if p.requires_grad and p not in self._places]
-        if self._engines and self.storage:
+        if self._places and self.storage:
             names = ", ".join(name for name, _ in new)
             raise InputError(
                 f"{names}: parameters that come after the first step have no room on the storage path; "
@@ -149,7 +151,6 @@ class Offloaded(torch.optim.Optimizer):
             engine = _engine.Optimizer(
                 tensors, self.rule, self.format, self.seed, self.threads, self.storage, self.staging, self.overwrite
             )
-        self._engines.append(engine)
         for number, (_, p) in enumerate(new):
             self._places[p] = engine, number
             self._versions[p] = p._version
@@ -248,11 +249,11 @@ def check(name: str, p: torch.Tensor) -> None:
         raise InputError(f"{name} has no elements")
 
 
-def checked(*, betas: Sequence[float], **numbers: float) -> None:
-    for name, value in numbers.items():
-        if not float(value) >= 0:
+def check_defaults(defaults: dict[str, Any]) -> None:
+    for name in ("lr", "eps", "weight_decay"):
+        if not float(value := defaults.get(name, 0.0)) >= 0:
             raise InputError(f"{name} is {value}; it must be at least 0")
-    for value in betas:
+    for value in defaults.get("betas", (defaults.get("momentum"),)):
         if not 0 <= value < 1:
             raise InputError(f"a beta or momentum is {value}; it must be at least 0 and below 1")
 
@@ -294,13 +295,9 @@ class AdamW(Offloaded):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
-        *,
-        maximize: bool = False,
         **where: Unpack[Where],
     ) -> None:
-        checked(lr=lr, eps=eps, weight_decay=weight_decay, betas=betas)
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, **where)
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, **where)
 
 
 class Adam(AdamW):
@@ -315,9 +312,9 @@ class Adam(AdamW):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        **more: Any,
+        **where: Unpack[Where],
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, **more)
+        super().__init__(params, lr, betas, eps, weight_decay, **where)
 
 
 class Lion(Offloaded):
@@ -331,13 +328,9 @@ class Lion(Offloaded):
         lr: float = 1e-4,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
-        *,
-        maximize: bool = False,
         **where: Unpack[Where],
     ) -> None:
-        checked(lr=lr, weight_decay=weight_decay, betas=betas)
-        defaults = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, **where)
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay}, **where)
 
 
 class SGD(Offloaded):
@@ -351,13 +344,9 @@ class SGD(Offloaded):
         lr: float = 1e-3,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
-        *,
-        maximize: bool = False,
         **where: Unpack[Where],
     ) -> None:
-        checked(lr=lr, weight_decay=weight_decay, betas=(momentum,))
-        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, **where)
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}, **where)
 
     def _factors(self, group: dict[str, Any]) -> tuple[float, float, float, float, float]:
         return float(group["lr"]), group["momentum"], 0.0, 0.0, group["weight_decay"]

@@ -82,7 +82,7 @@ class Session:
         self._in_use = 0  # bytes of the process that stayed when the heap was given back last
         self._told: set[str] = set()
         self._news: list[str] = []  # to be told with the next notices
-        self._started = False  # the volumes are this session's
+        self._started = False  # the volumes are open, and ours
         self._precious = False  # they hold something that a later one may go on from
 
     def start(self, opening: Opening) -> Recovery | None:

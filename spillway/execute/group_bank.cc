@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "spillway/execute/volumes.h"
 #include "spillway/memory/arena.h"
 
 namespace spillway::execute {
@@ -50,7 +51,7 @@ class PathBank final : public GroupBank {
       : sizes_(sizes),
         arena_(slot_count(largest_of(sizes), staging) * largest_of(sizes)),
         paths_(std::move(paths)),
-        pool_(members()),
+        pool_(pool_paths(paths_, {})),
         groups_(sizes.size()),
         slots_(slot_count(largest_of(sizes), staging)) {
     const Bytes largest = largest_of(sizes);
@@ -91,14 +92,6 @@ class PathBank final : public GroupBank {
     std::size_t group = 0;
     Stage stage = Stage::idle;  ///< guarded by mutex_
   };
-
-  std::vector<storage::PoolPath> members() const {
-    std::vector<storage::PoolPath> out;
-    for (const auto& path : paths_) {
-      out.push_back({path.get(), path->capacity(), {}, std::to_string(out.size())});
-    }
-    return out;
-  }
 
   /// Starts reads of the groups whose turn comes next, as far as there are slots for them.
   void read_ahead() {

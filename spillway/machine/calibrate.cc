@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "spillway/base/error.h"
+#include "spillway/kernels/form_bytes.h"
 
 namespace spillway::machine {
 namespace {
@@ -18,19 +19,6 @@ void require_memory(std::span<std::byte> memory) {
   throw Error(ErrorCode::internal,
               text("a measurement needs ", human(kCalibrationMemory), " of memory, not ", human(memory.size())));
 }
-
-/// Bytes of an element and its gradient in each field, scales not counted.
-struct ElementBytes {
-  explicit ElementBytes(const UpdateKind& kind)
-      : weight(kind.form.weights == kernels::Weights::fp32 ? 4 : 2),
-        rest(kind.form.weights == kernels::Weights::split  ? 2
-             : kind.form.weights == kernels::Weights::fp16 ? 4
-                                                           : 0),
-        moment(kind.form.moments == kernels::Moments::fp32   ? 4
-               : kind.form.moments == kernels::Moments::bf16 ? 2
-                                                             : 1) {}
-  Bytes weight, rest, moment;
-};
 
 template <class T>
 void fill(std::byte* at, std::size_t n, T value) {
@@ -55,9 +43,10 @@ void fill(kernels::Weights weights, const kernels::UpdateSpan& span, std::byte* 
 
 /// As many elements as `memory` holds, one field behind the other; moments zero.
 kernels::UpdateSpan lay_out(std::span<std::byte> memory, const UpdateKind& kind) {
-  const ElementBytes bytes(kind);
+  const auto weight = kernels::weight_bytes(kind.form.weights), rest = kernels::rest_bytes(kind.form.weights);
+  const auto moment = kernels::moment_bytes(kind.form.moments);
   const auto moments = kernels::moment_count(kind.optimizer);
-  const auto block = kernels::kQuantBlock * (2 * bytes.weight + bytes.rest + moments * bytes.moment) + moments * 4;
+  const auto block = kernels::kQuantBlock * (2 * weight + rest + moments * moment) + moments * 4;
   kernels::UpdateSpan out{.n = memory.size() / block * kernels::kQuantBlock};
   std::ranges::fill(memory, std::byte{0});
   auto* at = memory.data();
@@ -67,10 +56,10 @@ kernels::UpdateSpan lay_out(std::span<std::byte> memory, const UpdateKind& kind)
       out.scales[m] = reinterpret_cast<float*>(take(out.n / kernels::kQuantBlock * 4));
     }
   }
-  out.rest = bytes.rest > 0 ? take(out.n * bytes.rest) : nullptr;
-  for (std::size_t m = 0; m < moments; ++m) out.moments[m] = take(out.n * bytes.moment);
-  out.weight = take(out.n * bytes.weight);
-  auto* grad = take(out.n * bytes.weight);
+  out.rest = rest > 0 ? take(out.n * rest) : nullptr;
+  for (std::size_t m = 0; m < moments; ++m) out.moments[m] = take(out.n * moment);
+  out.weight = take(out.n * weight);
+  auto* grad = take(out.n * weight);
   out.grad = grad;
   fill(kind.form.weights, out, grad);
   return out;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "spillway/base/bytes.h"
+#include "spillway/kernels/form_bytes.h"
 #include "spillway/kernels/update.h"
 #include "spillway/state/layout.h"
 
@@ -48,9 +49,7 @@ struct UpdateRule {
 }
 
 /// Bytes per element of one moment, scales not counted.
-[[nodiscard]] constexpr Bytes moment_bytes(kernels::Moments moments) noexcept {
-  return moments == kernels::Moments::fp32 ? 4 : moments == kernels::Moments::bf16 ? 2 : 1;
-}
+using kernels::moment_bytes;
 [[nodiscard]] constexpr Bytes moment_bytes(StateFormat format) noexcept {
   return moment_bytes(moments_of(format, false));
 }

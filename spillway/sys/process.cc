@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "spillway/base/error.h"
+#include "spillway/sys/control_groups.h"
 
 namespace spillway::sys {
 namespace {
@@ -64,31 +65,10 @@ void tighten(std::optional<GroupMemory>& tightest, const std::optional<GroupMemo
   tightest->headroom = std::min(tightest->headroom, other->headroom);
 }
 
-/// Goes from the process's group up to the root of the hierarchy. A path that names a group outside this mount (as in
-/// a container) simply finds no files until it reaches the mount's own root.
-void tighten_upwards(std::optional<GroupMemory>& tightest, const std::filesystem::path& mount,
-                     std::filesystem::path group, const GroupFiles& files) {
-  for (; group.has_relative_path(); group = group.parent_path()) {
-    tighten(tightest, limit_of(mount / group.relative_path(), files));
-  }
-  tighten(tightest, limit_of(mount, files));
-}
-
 std::optional<GroupMemory> group_memory(const std::string& root) {
   std::optional<GroupMemory> tightest;
-  std::ifstream file(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    const auto first = line.find(':');
-    const auto second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = text(",", line.substr(first + 1, second - first - 1), ",");
-    const std::filesystem::path group = line.substr(second + 1);
-    if (controllers == ",,") {
-      tighten_upwards(tightest, root + "/sys/fs/cgroup", group, kVersion2);
-      tighten_upwards(tightest, root + "/sys/fs/cgroup/unified", group, kVersion2);
-    } else if (controllers.find(",memory,") != std::string::npos) {
-      tighten_upwards(tightest, root + "/sys/fs/cgroup/memory", group, kVersion1);
-    }
+  for (const auto& group : control_groups(root, "memory", {"memory"})) {
+    tighten(tightest, limit_of(group.directory, group.unified ? kVersion2 : kVersion1));
   }
   return tightest;
 }

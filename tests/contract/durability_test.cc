@@ -18,17 +18,6 @@ using test::DurableRun;
 
 constexpr std::uint64_t kSteps = 24;
 
-Shape random_shape(std::mt19937& random, int round) {
-  Shape shape;
-  shape.layers = 1 + static_cast<std::int64_t>(random() % 4);
-  shape.head = round % 5 != 4;
-  shape.tied = random() % 2 == 0;
-  shape.embedding = round % 4 != 3;
-  shape.micro_batches = 1 + random() % 2;
-  shape.tokens = 32;
-  return shape;
-}
-
 plan::Placement random_placement(std::mt19937& random) {
   std::uniform_real_distribution<> share(0, 1);
   const auto kind = random() % 3;
@@ -39,7 +28,7 @@ plan::Placement random_placement(std::mt19937& random) {
 TEST(Durability, ARunThatEndedGoesOnWhereItWasWithAnyOtherPlacement) {
   std::mt19937 random(5);
   for (int round = 0; round < 12; ++round) {
-    const DurableRun run(random_shape(random, round), kSteps);
+    const DurableRun run(plan::test::random_shape(random, round), kSteps);
     const Directory where;
     const auto paths = 1 + random() % 3;
     std::uint64_t done = 0;

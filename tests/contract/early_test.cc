@@ -74,17 +74,6 @@ void expect_same(const Outcome& expected, const Outcome& found, const std::strin
   }
 }
 
-Shape random_shape(std::mt19937& random, int round) {
-  Shape shape;
-  shape.layers = 1 + static_cast<std::int64_t>(random() % 4);
-  shape.head = round % 5 != 4;
-  shape.tied = random() % 2 == 0;
-  shape.embedding = round % 4 != 3;
-  shape.micro_batches = 1 + random() % 2;
-  shape.tokens = 32;
-  return shape;
-}
-
 /// By clipping or not.
 class EarlyUpdates : public ::testing::TestWithParam<bool> {};
 
@@ -93,7 +82,7 @@ TEST_P(EarlyUpdates, ChangeNoBit) {
   std::uniform_real_distribution<> share(0, 1);
   std::size_t early = 0, undone = 0;
   for (int round = 0; round < 10; ++round) {
-    const auto description = describe(random_shape(random, round));
+    const auto description = describe(plan::test::random_shape(random, round));
     const auto expected = train(description, settings_of(Updates::deferred), GetParam(), false);
     ASSERT_EQ(expected.early, 0U);
     ASSERT_EQ(std::count(expected.skipped.begin(), expected.skipped.end(), true), 2);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <random>
@@ -182,6 +183,21 @@ TEST(Optimizer, WhatWasStoredIsFetchedAndMastersFollowWeights) {
     std::ranges::fill(expected[0], std::byte{0});  // the residual
     EXPECT_TRUE(state_of(optimizer) == expected);
   }
+}
+
+TEST(Optimizer, AMasterOfFp16IsItsWeightWidened) {
+  Optimizer optimizer({{"t", kElements[0], state::ComputeType::fp16}}, {});
+  std::vector<std::uint16_t> weights(kElements[0], 0x3C00);
+  weights.back() = 0xC000;
+  std::vector<float> expected(kElements[0], 1.0F), master(kElements[0]), first(kElements[0]), second(kElements[0]);
+  expected.back() = -2.0F;
+  optimizer.set_master(0, reinterpret_cast<const std::byte*>(weights.data()));
+  ASSERT_EQ(optimizer.arrays(0).front().name, "master");
+  const std::array arrays = {std::as_writable_bytes(std::span(master)), std::as_writable_bytes(std::span(first)),
+                             std::as_writable_bytes(std::span(second))};
+  const std::vector<std::span<std::byte>> spans(arrays.begin(), arrays.end());
+  optimizer.fetch(0, spans);
+  EXPECT_EQ(master, expected);
 }
 
 TEST(Optimizer, RefusesATensorWithoutElements) {

@@ -64,14 +64,7 @@ TEST(Placement, ChangesNoBit) {
   std::mt19937 random(11);
   std::uniform_real_distribution<> share(0, 1);
   for (int round = 0; round < 24; ++round) {
-    Shape shape;
-    shape.layers = 1 + static_cast<std::int64_t>(random() % 4);
-    shape.head = round % 5 != 4;
-    shape.tied = random() % 2 == 0;
-    shape.embedding = round % 4 != 3;
-    shape.micro_batches = 1 + random() % 2;
-    shape.tokens = 32;
-    const auto description = describe(shape);
+    const auto description = describe(plan::test::random_shape(random, round));
     const auto expected = train(description, everything_in_dram(), 6, false);
     for (int placement = 0; placement < 3; ++placement) {
       const std::array<Directory, 3> directories;

@@ -1,6 +1,7 @@
 // Small models for the planner's tests.
 #pragma once
 
+#include <random>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,18 @@ struct Shape {
   kernels::Optimizer optimizer = kernels::Optimizer::adamw;
   state::StateFormat format = state::StateFormat::exact;
 };
+
+/// Every fifth without a head, every fourth without an embedding.
+inline Shape random_shape(std::mt19937& random, int round) {
+  Shape shape;
+  shape.layers = 1 + static_cast<std::int64_t>(random() % 4);
+  shape.head = round % 5 != 4;
+  shape.tied = random() % 2 == 0;
+  shape.embedding = round % 4 != 3;
+  shape.micro_batches = 1 + random() % 2;
+  shape.tokens = 32;
+  return shape;
+}
 
 inline Description describe(const Shape& shape) {
   Description out;
