@@ -157,6 +157,16 @@ def measure(
 def check_profile(text: str, source: str) -> str:
     """A profile checked and completed; ValueError names the key."""
 
+class SafetensorsWriter:
+    """Writes a checkpoint's files as save_pretrained does, tensors in any order; nothing stays when finish() is not
+    reached."""
+
+    def __init__(self, directory: str, base: str, tensors: list[tuple[str, str, list[int]]], max_shard: int) -> None:
+        """`tensors`: (name, type as in the header, shape) each, in the order in which they go to shards."""
+    def write(self, tensor: int, first: int, values: Any) -> None:
+        """Bytes (uint8) of whole elements from element `first` of a tensor on."""
+    def finish(self) -> None: ...
+
 class Optimizer:
     """The state of tensors that stay where they are."""
 
