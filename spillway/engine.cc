@@ -142,7 +142,9 @@ class Engine::Impl {
     return *running_;
   }
 
-  [[nodiscard]] execute::RunPlan run_plan() const { return {description_, layout_, budget_, settings_.rates, plan_}; }
+  [[nodiscard]] execute::RunPlan run_plan() const {
+    return {description_, layout_, budget_, settings_.rates, plan_, settings_.nodes};
+  }
   [[nodiscard]] execute::VolumeSettings volumes() const {
     const auto& storage = settings_.storage;
     execute::VolumeSettings out{.overwrite = storage.overwrite,
@@ -447,6 +449,10 @@ class Engine::Impl {
                                              {"direct", path.direct()},
                                              {"notice", path.notice()},
                                              {"volume", path.volume().string()}};
+    }
+    const auto node_bytes = plan::bytes_by_node(plan_.regions, plan_.node_peaks.size());
+    for (std::size_t n = 0; n < plan_.node_peaks.size(); ++n) {
+      out["nodes"][budget_.nodes[n].name()] = {{"arena", node_bytes[n]}};
     }
     if (run.books) out["stall_seconds"]["commit"] = run.waited();
     add_pool(out);
