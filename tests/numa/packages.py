@@ -46,7 +46,7 @@ class Archive:
         (directory / "lists" / "partial").mkdir(parents=True, exist_ok=True)
         (directory / "archives" / "partial").mkdir(parents=True, exist_ok=True)
         targets = output_of("apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)").splitlines()
-        of_release = [uri for name, uri in map(str.split, targets) if name == self.release]
+        of_release = [uri for name, _, uri in (line.partition(" ") for line in targets) if name == self.release]
         mirrors = [uri for uri in of_release if "debian" in uri]
         if not mirrors:
             raise CannotStart(f"apt has no Debian archive for {self.release} (apt-get update)")
