@@ -450,10 +450,6 @@ class Engine::Impl {
                                              {"notice", path.notice()},
                                              {"volume", path.volume().string()}};
     }
-    const auto node_bytes = plan::bytes_by_node(plan_.regions, plan_.node_peaks.size());
-    for (std::size_t n = 0; n < plan_.node_peaks.size(); ++n) {
-      out["nodes"][budget_.nodes[n].name()] = {{"arena", node_bytes[n]}};
-    }
     if (run.books) out["stall_seconds"]["commit"] = run.waited();
     add_pool(out);
     return out.dump();
@@ -474,6 +470,20 @@ class Engine::Impl {
     for (const auto& outage : pool->outages()) {
       out["outages"].push_back({{"path", budget_.paths[outage.path].name}, {"reason", outage.reason}});
     }
+  }
+
+  std::string where() const {
+    auto out = nlohmann::json::object();
+    if (plan_.regions.empty()) return out.dump();
+    const auto planned = plan::bytes_by_node(plan_.regions, budget_.nodes.size());
+    const auto there =
+        execute::on_nodes(plan_, layout_, description_.rule(), budget_, settings_.nodes, running().arena.span());
+    for (std::size_t n = 0; n < planned.size(); ++n) {
+      out["nodes"][budget_.nodes[n].name()] = {{"planned", planned[n]}, {"there", there.bytes[n]}};
+    }
+    out["chunks"] = layout_.chunks().size();
+    out["elsewhere"] = there.elsewhere;
+    return out.dump();
   }
 
   std::string timeline() const { return execute::trace(plan_, layout_, running().executor->last_times()); }
@@ -666,6 +676,9 @@ void Engine::set_loss_scale(const execute::LossScaler::State& state) {
 }
 std::string Engine::counters() const {
   return impl_->counters();
+}
+std::string Engine::where() const {
+  return impl_->where();
 }
 std::string Engine::timeline() const {
   return impl_->timeline();

@@ -233,6 +233,9 @@ class Engine {
 
   /// JSON: bytes per path and direction, busy and stall seconds, notices.
   [[nodiscard]] std::string counters() const;
+  /// JSON: of each memory node the bytes of the arena that are planned for it and those that lie there, as the kernel
+  /// says page by page now, and the chunks that lie elsewhere; "{}" when DRAM is one tier.
+  [[nodiscard]] std::string where() const;
   /// JSON in Chrome's trace event format: predicted and measured tasks of the last step that has wholly ended.
   [[nodiscard]] std::string timeline() const;
 

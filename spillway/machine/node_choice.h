@@ -17,8 +17,8 @@ struct NodeShare {
 };
 
 struct NodeChoice {
-  /// The first is that of most processors that this thread may run on. Empty: the machine has one node, or memory may not
-  /// be placed here; then there is one tier, of DRAM.
+  /// The first is that of most processors that this thread may run on. Empty: the machine has one node, or memory may
+  /// not be placed here; then there is one tier, of DRAM.
   std::vector<NodeShare> nodes;
   std::optional<Bytes> dram;  ///< with that one tier: what was asked of it
   std::string notice;         ///< why the nodes are not told apart, for a person; empty: they are, or there is one

@@ -18,6 +18,7 @@ struct NodeRate {
 
 /// About three times `seconds` for each node, one after the other. Takes up to 256 MiB on each, or as much as a quarter
 /// of what it has free. Throws what memory::Placed throws.
-[[nodiscard]] std::vector<NodeRate> measure_nodes(const std::vector<int>& nodes, double seconds, const UpdateKind& kind);
+[[nodiscard]] std::vector<NodeRate> measure_nodes(const std::vector<int>& nodes, double seconds,
+                                                  const UpdateKind& kind);
 
 }  // namespace spillway::machine

@@ -30,6 +30,12 @@ std::vector<NodeBytes> bytes_by_node(const std::vector<ArenaPart>& parts) {
   return out;
 }
 
+/// The size, when every node has room for its parts.
+Bytes checked(Bytes size, const std::vector<ArenaPart>& parts) {
+  if (!parts.empty()) require_room(bytes_by_node(parts), sys::nodes(), "the arena");
+  return size;
+}
+
 }  // namespace
 
 void Arena::map(Bytes size, const ArenaOptions& options) {
@@ -52,10 +58,10 @@ Arena::Arena(Bytes size, ArenaOptions options) {
 }
 
 Arena::Arena(Bytes size, const std::vector<ArenaPart>& parts, ArenaOptions options)
-    : Arena(size, {.huge_pages = options.huge_pages, .touch = options.touch && parts.empty()}) {
+    // Huge pages are asked for part by part, so that none lies on two nodes.
+    : Arena(checked(size, parts),
+            {.huge_pages = options.huge_pages && parts.empty(), .touch = options.touch && parts.empty()}) {
   if (parts.empty() || size == 0) return;
-  const auto machine = sys::nodes();
-  require_room(bytes_by_node(parts), machine, "the arena");
   for (const auto& part : parts) {
     place(span().subspan(part.begin, part.end - part.begin), {.nodes = {part.node}}, options.huge_pages, "the arena");
   }

@@ -119,6 +119,7 @@ TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
   engine.start();
   EXPECT_EQ(nodes_used(engine), machine.size());
   EXPECT_EQ(train(engine, description), expected);
+  EXPECT_NE(engine.where().find("\"elsewhere\":[]"), std::string::npos) << engine.where();
   const auto& plan = engine.plan();
   const auto& schedule = plan.schedule;
   const auto* arena = engine.memory().data();

@@ -25,7 +25,7 @@ inline void pretend_nodes(Settings& settings, std::mt19937& random) {
   for (auto& rate : rates) rate = 1e8 * static_cast<double>(1 + random() % 4);
   pretend_nodes(settings, rates);
   for (std::size_t n = 0; n < rates.size(); ++n) {
-    if (n > 0 && random() % 2 == 0) settings.budget.nodes[n].capacity = (1 + random() % 8) * 256 * KiB;
+    if (n > 0 && random() % 2 == 0) settings.budget.nodes[n].capacity = (9 + random() % 8) * MiB;
     settings.rates.nodes[n].threads = 1 + random() % 2;
   }
 }
