@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def node_settings(
     asked: Sequence[NodeShare], held: int, dram_budget: int, rule: Mapping[str, str], measured: bool
-) -> dict[str, Any]:
-    """What the engine plans with, beside its other settings. `held`: bytes of this process; `rule`: what an update is
-    of; `measured`: the rates are this machine's."""
+) -> tuple[dict[str, Any], list[str]]:
+    """What the engine plans with, beside its other settings, and what a person should know about it. `held`: bytes of
+    this process; `rule`: what an update is of; `measured`: the rates are this machine's."""
     from spillway import _engine
 
     with translated():
@@ -26,7 +26,8 @@ def node_settings(
         several = measured and len(ids) > 1
         rates = json.loads(_engine.measure_nodes(ids, MEASURE_SECONDS, **rule)) if several else [{} for _ in ids]
     found = [node | rate for node, rate in zip(choice["nodes"], rates, strict=True)]
-    return {"nodes": found, "dram_budget": min(dram_budget, choice["dram"] or dram_budget)}
+    news = [f"memory nodes are not told apart: {choice['notice']}"] if choice["notice"] else []
+    return {"nodes": found, "dram_budget": min(dram_budget, choice["dram"] or dram_budget)}, news
 
 
 def where(plan: Mapping[str, Any], engine: Any) -> dict[str, Any]:

@@ -68,13 +68,14 @@ class Session:
         self.description = model | update_rule(config) | {"seed": config.seed}
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
         self._settings = engine_settings(config, self._rehearsed, self._keeping, self._threads.update_cores)
-        self._settings |= nodes.node_settings(
+        memory, self._news = nodes.node_settings(
             config.node,
             self._rehearsed.process_bytes,
             self._settings["dram_budget"],
             update_rule(config),
             config.profile is None,
         )
+        self._settings |= memory
         with translated():
             self._engine = engine_type(json.dumps(self.description), json.dumps(self._settings))
             self.plan: dict[str, Any] = json.loads(self._engine.plan())
@@ -88,7 +89,6 @@ class Session:
         self._peak = 0
         self._in_use = 0  # bytes of the process that stayed when the heap was given back last
         self._told: set[str] = set()
-        self._news: list[str] = []  # to be told with the next notices
         self._started = False  # the volumes are open, and ours
         self._precious = False  # they hold something that a later one may go on from
 
@@ -236,7 +236,7 @@ class Session:
             recovery = Recovery(int(found["step"]), dict(payload["run"]), found["words"])
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"storage: the durable step on the paths cannot be read: {error!r}") from None
-        self._news = [str(damage) for damage in found.get("damage", [])]
+        self._news += [str(damage) for damage in found.get("damage", [])]
         return recovery
 
     def _load(self, opening: Opening) -> None:

@@ -48,7 +48,7 @@ def test_a_node_that_is_not_there_is_refused_by_name() -> None:
 
 
 def test_a_node_is_never_more_than_the_budget() -> None:
-    found = nodes.node_settings([NodeShare(0, 1 << 20)], 0, GIB, {}, False)
+    found, _ = nodes.node_settings([NodeShare(0, 1 << 20)], 0, GIB, {}, False)
     assert found["nodes"] or found["dram_budget"] == 1 << 20
 
 
