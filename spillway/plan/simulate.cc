@@ -9,6 +9,7 @@ namespace spillway::plan {
 namespace {
 
 constexpr std::size_t kLanes = 4;
+constexpr auto kCompute = static_cast<std::size_t>(Lane::compute), kUpdate = static_cast<std::size_t>(Lane::update);
 /// An early update copies what it changes first: 24 bytes of traffic beside the 26 of an `exact` one.
 constexpr double kEarlyWork = 2;
 constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -37,6 +38,7 @@ class Machine {
                      ? 0
                      : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
     }
+    if (rates.update_cores == 0) patient_ = patient_updates(schedule);
     waiting_.assign(tasks_ * steps, 0);
     times_.resize(tasks_ * steps);
   }
@@ -71,7 +73,8 @@ class Machine {
   void make_ready(std::size_t n) {
     const auto& task = schedule_.tasks[n % tasks_];
     const auto deadline = (n / tasks_) * schedule_.positions + task.deadline;
-    ready_[static_cast<std::size_t>(task.lane)].push({deadline, n});
+    const bool patient = !patient_.empty() && patient_[n % tasks_];
+    (patient ? patient_ready_ : ready_[static_cast<std::size_t>(task.lane)]).push({deadline, n});
   }
 
   /// Of a node: nothing when it is not its turn.
@@ -84,14 +87,24 @@ class Machine {
     bool any = false;
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
       auto& active = active_[lane];
-      if (!active.busy && !ready_[lane].empty()) {
-        active = {true, ready_[lane].top().node, work(ready_[lane].top().node), 0};
-        ready_[lane].pop();
+      if (auto* ready = active.busy ? nullptr : next_of(lane)) {
+        active = {true, ready->top().node, work(ready->top().node), 0};
+        ready->pop();
         times_[active.node].start = now_;
       }
       any = any || active.busy;
     }
     return any;
+  }
+
+  /// What the lane does next: null when there is nothing. Updates that can wait run while compute waits.
+  [[nodiscard]] std::priority_queue<Ready>* next_of(std::size_t lane) {
+    auto& mine = ready_[lane];
+    if (lane == kUpdate && !active_[kCompute].busy && !patient_ready_.empty() &&
+        (mine.empty() || mine.top() < patient_ready_.top())) {
+      return &patient_ready_;
+    }
+    return mine.empty() ? nullptr : &mine;
   }
 
   void set_rates() {
@@ -105,8 +118,8 @@ class Machine {
     const double wanted = (compute.busy ? cores : 0) + (update.busy && !own ? 1 : 0) + io;
     const double share = wanted > cores ? cores / wanted : 1;
     compute.rate = share;
-    // While compute waits, its thread helps with the update.
-    const double hands = compute.busy ? 1 : std::min(2.0, std::max(1.0, cores - io));
+    // While compute waits, its cores update, too.
+    const double hands = compute.busy ? 1 : std::max(1.0, cores - io);
     update.rate = (rates_.update > 0 ? rates_.update : 1e9) * (own ? rates_.update_cores : share * hands);
     const bool both = read.busy && write.busy;
     read.rate = both ? storage_.mixed / 2 : storage_.read;
@@ -150,9 +163,11 @@ class Machine {
   std::size_t tasks_;
   std::vector<std::vector<Index>> same_, next_;
   std::vector<double> work_;
+  std::vector<bool> patient_;  ///< by task; empty: updates have cores of their own
   std::vector<std::uint32_t> waiting_;
   std::vector<TaskTimes> times_;
   std::array<std::priority_queue<Ready>, kLanes> ready_;
+  std::priority_queue<Ready> patient_ready_;
   std::array<Active, kLanes> active_{};
   double now_ = 0;
 };
