@@ -34,9 +34,9 @@ Field field_of(TaskKind kind) {
 
 }  // namespace
 
-Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work,
-                   std::vector<UpdateLane> lanes)
+Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores)
     : schedule_(schedule), arena_(arena), store_(store), work_(work) {
+  if (cores.own == 0) patient_ = plan::patient_updates(schedule);
   const auto n = schedule.tasks.size();
   same_.resize(n);
   next_.resize(n);
@@ -54,11 +54,14 @@ Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* stor
   early_.reserve(schedule.update_task.size());
   for (auto* list : {&skipped_, &caller_transfers_}) list->reserve(n);
   visit_ = schedule.visits.size();
-  make_lanes(std::move(lanes));
+  // The caller is one of the cores that it shares.
+  const auto threads = cores.own > 0 ? cores.own : std::max(2U, cores.shared) - 1;
+  if (cores.nodes.empty()) cores.nodes.push_back({.threads = threads});
+  make_lanes(std::move(cores.nodes));
 }
 
 void Executor::make_lanes(std::vector<UpdateLane> lanes) {
-  std::size_t count = std::max<std::size_t>(1, lanes.size());
+  auto count = lanes.size();
   for (const auto& task : schedule_.tasks) {
     if (task.lane == Lane::update) count = std::max<std::size_t>(count, task.unit + 1U);
   }
@@ -67,7 +70,7 @@ void Executor::make_lanes(std::vector<UpdateLane> lanes) {
     auto& lane = *updates_.emplace_back(std::make_unique<Updates>());
     lane.pace = Pace(options.limit);
     lane.options = std::move(options);
-    lane.ready.reserve(schedule_.tasks.size());
+    for (auto* heap : {&lane.ready, &lane.patient}) heap->reserve(schedule_.tasks.size());
     lane.transfers.reserve(schedule_.tasks.size());
   }
   for (auto& lane : updates_) {  // when all are there
@@ -127,9 +130,7 @@ void Executor::begin(Mode mode) {
   std::unique_lock lock(mutex_);
   const auto instance = instances_;
   auto& now_bank = bank(instance);
-  while (!failure_ && now_bank.open) {
-    if (!help(lock)) idle_.wait(lock);
-  }
+  help_until(lock, idle_, [&] { return !now_bank.open; });
   throw_failure();
   const bool first = instance == 0;
   auto& before = bank(instance + 1);
@@ -187,8 +188,8 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
       break;
     case Lane::update: {
       auto& lane = *updates_[task.unit];
-      lane.ready.push_back({start.instance * schedule_.positions + task.deadline, start});
-      std::push_heap(lane.ready.begin(), lane.ready.end());
+      push(!patient_.empty() && patient_[start.task] ? lane.patient : lane.ready,
+           {start.instance * schedule_.positions + task.deadline, start});
       lane.wake.notify_one();
       break;
     }
@@ -197,6 +198,11 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
       compute_wake_.notify_all();
       break;
   }
+}
+
+void Executor::push(std::vector<UpdateEntry>& heap, UpdateEntry entry) {
+  heap.push_back(entry);
+  std::push_heap(heap.begin(), heap.end());
 }
 
 void Executor::end_task(Start start, std::vector<Start>& transfers) {
@@ -238,9 +244,7 @@ const plan::Visit* Executor::next() {
   if (!visit_ready_[visit_] && !failure_) {
     const auto begin = now();
     auto& seconds = stalls_[cause_of_wait(visit)];
-    while (!visit_ready_[visit_] && !failure_) {
-      if (!help(lock)) compute_wake_.wait(lock);
-    }
+    help_until(lock, compute_wake_, [&] { return visit_ready_[visit_] != 0; });
     seconds += now() - begin;
   }
   throw_failure();
@@ -292,9 +296,7 @@ const std::vector<plan::Index>& Executor::end_early() {
   lock.unlock();
   launch(caller_transfers_);
   lock.lock();
-  while (!failure_ && early_active()) {
-    if (!help(lock)) compute_wake_.wait(lock);
-  }
+  help_until(lock, compute_wake_, [&] { return !early_active(); });
   throw_failure();
   return early_;
 }
@@ -322,9 +324,7 @@ bool Executor::early_active() const noexcept {
 
 void Executor::drain() {
   std::unique_lock lock(mutex_);
-  while (!failure_ && (banks_[0].open || banks_[1].open)) {
-    if (!help(lock)) idle_.wait(lock);
-  }
+  help_until(lock, idle_, [&] { return !banks_[0].open && !banks_[1].open; });
   throw_failure();
 }
 
@@ -397,11 +397,9 @@ void Executor::update_lane(Updates& lane) {
   if (lane.options.near) memory::stay_near(*lane.options.near);
   std::unique_lock lock(mutex_);
   while (true) {
-    lane.wake.wait(lock, [&] { return stop_ || (!failure_ && !lane.ready.empty()); });
+    lane.wake.wait(lock, [&] { return stop_ || (!failure_ && may_update(lane)); });
     if (stop_) return;
-    std::pop_heap(lane.ready.begin(), lane.ready.end());
-    const auto start = lane.ready.back().start;
-    lane.ready.pop_back();
+    const auto start = pop_update(lane);
     const auto chunk = schedule_.tasks[start.task].subject;
     const bool early = schedule_.tasks[start.task].phase == Phase::early;
     bank(start.instance).times[start.task].start = now();
@@ -428,12 +426,39 @@ void Executor::update_lane(Updates& lane) {
   }
 }
 
+bool Executor::may_update(const Updates& lane) const noexcept {
+  return !lane.ready.empty() || (caller_waits_ && !lane.patient.empty());
+}
+
+Executor::Start Executor::pop_update(Updates& lane) {
+  const bool patient =
+      caller_waits_ && !lane.patient.empty() && (lane.ready.empty() || lane.ready.front() < lane.patient.front());
+  auto& heap = patient ? lane.patient : lane.ready;
+  std::pop_heap(heap.begin(), heap.end());
+  const auto start = heap.back().start;
+  heap.pop_back();
+  return start;
+}
+
+template <class Done>
+void Executor::help_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, const Done& is_done) {
+  caller_waits_ = true;
+  for (auto& lane : updates_) {
+    if (!lane->patient.empty()) lane->wake.notify_one();
+  }
+  while (!failure_ && !is_done()) {
+    if (!help(lock)) wake.wait(lock);
+  }
+  caller_waits_ = false;
+}
+
 void Executor::run_tiles(std::unique_lock<std::mutex>& lock, Updates& lane, Tiles tiles) {
   lane.next_tile.store(0, std::memory_order_relaxed);
   tiles.busy = true;
   tiles.inside = 1;
   lane.active = tiles;
   compute_wake_.notify_all();
+  idle_.notify_all();
   lane.helper_wake.notify_all();
   lock.unlock();
   take_tiles(lane, tiles);
@@ -471,10 +496,14 @@ void Executor::helper_lane(Updates& lane) {
   if (lane.options.near) memory::stay_near(*lane.options.near);
   std::unique_lock lock(mutex_);
   while (true) {
-    lane.helper_wake.wait(lock, [&] { return stop_ || has_tiles(lane); });
+    lane.helper_wake.wait(lock, [&] { return stop_ || helpers_may(lane); });
     if (stop_) return;
     help_lane(lane, lock);
   }
+}
+
+bool Executor::helpers_may(const Updates& lane) const noexcept {
+  return has_tiles(lane) && (caller_waits_ || patient_.empty());
 }
 
 bool Executor::has_tiles(const Updates& lane) noexcept {

@@ -62,12 +62,19 @@ struct Times {
   double start = 0, end = 0;
 };
 
+/// Who updates. With cores of their own, each has a thread and updates run as soon as they can. Without, they share the
+/// caller's: one thread runs beside it what reads wait for, and what can wait (plan::patient_updates) runs while the
+/// caller waits, with its help and that of a thread on each further core.
+struct UpdateCores {
+  unsigned own = 0;
+  unsigned shared = 1;                 ///< the caller's; matters when `own` is 0
+  std::vector<UpdateLane> nodes = {};  ///< by unit of the schedule's update tasks; empty: one lane has all threads
+};
+
 class Executor {
  public:
-  /// `store` may be null when no task is a transfer. `lanes`: by unit of the schedule's update tasks; those that there
-  /// are none for have one thread. All references must outlive the executor.
-  Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work,
-           std::vector<UpdateLane> lanes = {});
+  /// `store` may be null when no task is a transfer. All references must outlive the executor.
+  Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores = {});
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -128,7 +135,7 @@ class Executor {
   /// An update lane.
   struct Updates {
     UpdateLane options;
-    std::vector<UpdateEntry> ready;  ///< heap
+    std::vector<UpdateEntry> ready, patient;  ///< heaps; patient ones run only while the caller waits
     Tiles active;
     std::atomic<std::size_t> next_tile{0};
     bool early = false;  ///< the update under way is an early one
@@ -152,6 +159,12 @@ class Executor {
   void throw_failure();                                                                      // locked
   static void transfer_done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
   void make_lanes(std::vector<UpdateLane> lanes);
+  static void push(std::vector<UpdateEntry>& heap, UpdateEntry entry);  // locked
+  [[nodiscard]] bool may_update(const Updates& lane) const noexcept;    // locked
+  Start pop_update(Updates& lane);                                      // locked
+  [[nodiscard]] bool helpers_may(const Updates& lane) const noexcept;   // locked
+  template <class Done>
+  void help_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, const Done& is_done);
   void update_lane(Updates& lane);
   void run_tiles(std::unique_lock<std::mutex>& lock, Updates& lane, Tiles tiles);
   void take_tiles(Updates& lane, const Tiles& tiles);
@@ -177,6 +190,8 @@ class Executor {
   std::uint64_t instances_ = 0;  ///< begun so far
   std::size_t visit_ = 0;        ///< next index into schedule_.visits of the newest instance
   std::vector<std::uint8_t> visit_ready_;
+  std::vector<bool> patient_;  ///< by task: runs only while the caller waits; empty: none
+  bool caller_waits_ = false;
   std::vector<std::unique_ptr<Updates>> updates_;  ///< by unit
   std::vector<Index> early_;                       ///< chunks updated early in the newest instance
   std::vector<Start> skipped_;

@@ -32,7 +32,6 @@ std::vector<memory::ArenaPart> arena_parts(const plan::Plan& plan, const plan::B
 
 std::vector<UpdateLane> update_lanes(const plan::Budget& budget, const plan::Rates& rates,
                                      const std::vector<NodeOptions>& options) {
-  if (budget.nodes.empty()) return {{.threads = std::max(1U, rates.update_cores)}};
   std::vector<UpdateLane> out;
   for (std::size_t n = 0; n < budget.nodes.size(); ++n) {
     const auto with = option(options, n);

@@ -17,7 +17,7 @@ namespace spillway::execute {
 [[nodiscard]] std::vector<memory::ArenaPart> arena_parts(const plan::Plan& plan, const plan::Budget& budget,
                                                          const std::vector<NodeOptions>& options);
 
-/// By node, each on the processors nearest to it; without nodes the one that updates everything.
+/// By node, each on the processors nearest to it.
 [[nodiscard]] std::vector<UpdateLane> update_lanes(const plan::Budget& budget, const plan::Rates& rates,
                                                    const std::vector<NodeOptions>& options);
 

@@ -26,10 +26,13 @@ TEST(Json, NodesAreBudgetsAndRates) {
   EXPECT_EQ(rates.nodes[0].with(12), 8e9);
 }
 
-TEST(Json, WithoutCoresOfItsOwnEachNodeHasAThread) {
-  std::string text = kNodes;
-  text.replace(text.find("10"), 2, "0 ");
-  for (const auto& node : parse_rates(text, {.cores = 16}).nodes) EXPECT_EQ(node.threads, 1U);
+TEST(Json, WithoutCoresOfTheirOwnUpdatesHaveThoseOfCompute) {
+  std::string shared = kNodes;
+  shared.replace(shared.find("10"), 2, "0 ");
+  const auto rates = parse_rates(shared, {.cores = 16});
+  EXPECT_EQ(rates.nodes[0].threads, 12U) << "15, since the caller takes part";
+  EXPECT_EQ(rates.nodes[1].threads, 3U);
+  for (const auto& node : parse_rates(shared, {.cores = 2}).nodes) EXPECT_EQ(node.threads, 1U);
   EXPECT_TRUE(parse_budget(R"({"dram_budget": 1})").nodes.empty());
 }
 
