@@ -112,7 +112,7 @@ double median(std::vector<double> values) {
 double rate_of_first(const plan::Description& description, double limit) {
   Updates alone(description, {{1e9, limit}});
   std::vector<double> seconds;
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 12; ++i) {
     const auto it = alone.step();
     if (i > 0) seconds.push_back(it);
   }
