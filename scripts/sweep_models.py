@@ -93,8 +93,8 @@ def table(rows: list[Row], version: str) -> str:
     lines = [
         "# Model types",
         "",
-        f"Made by `python scripts/sweep_models.py` with transformers {version}: every causal language model type",
-        "of the library, small and with random weights, ten steps of AdamW (epsilon 1e-4) in fp32 through the engine",
+        f"Made by `python scripts/sweep_models.py` with transformers {version}: every causal language model",
+        "type of the library, small and with random weights, ten steps of AdamW (epsilon 1e-4) in fp32 through the engine",
         "and in plain PyTorch, and load and save against the library's own. Differences are the largest ones, relative:",
         "of a step's loss, and of a weight tensor (to its largest element); 1e-5 is the limit.",
         "",

@@ -48,5 +48,6 @@ NB_MODULE(_engine, module) {
   bind_checkpoint(module);
   bind_engine(module);
   bind_machine(module);
+  bind_memory(module);
   bind_optimizer(module);
 }

@@ -27,6 +27,7 @@ class Builder {
     add_head();
     add_backward();
     chain_visits();
+    set_nodes(out_, residency_);
     return std::move(out_);
   }
 
@@ -589,9 +590,31 @@ class Builder {
 
 }  // namespace
 
+void set_nodes(Schedule& schedule, const Residency& residency) {
+  schedule.node = residency.node;
+  for (Index c = 0; c < schedule.update_task.size(); ++c) {
+    const auto unit = update_unit(residency, c);
+    schedule.tasks[schedule.update_task[c]].unit = unit;
+    if (schedule.early[c].task != kNone) schedule.tasks[schedule.early[c].task].unit = unit;
+  }
+}
+
 Schedule make_schedule(const Description& description, const state::Layout& layout, const Residency& residency,
                        const Lookahead& lookahead, const Redo& redo) {
   return Builder(description, layout, residency, lookahead, redo).build();
+}
+
+std::vector<bool> patient_updates(const Schedule& schedule) {
+  std::vector<bool> out;
+  for (const auto& task : schedule.tasks) out.push_back(task.kind == TaskKind::update && task.phase == Phase::update);
+  for (Index t = 0; t < schedule.tasks.size(); ++t) {
+    const auto& task = schedule.tasks[t];
+    for (const auto& need : task.needs) {
+      if (task.lane == Lane::read) out[need.task] = false;
+      if (schedule.tasks[need.task].lane == Lane::read) out[t] = false;
+    }
+  }
+  return out;
 }
 
 }  // namespace spillway::plan

@@ -1,4 +1,4 @@
-"""Model types that differ in kind, each through the engine and in plain PyTorch; all of them: scripts/sweep_models.py."""
+"""Model types that differ in kind, through the engine and in plain PyTorch; for all see scripts/sweep_models.py."""
 
 from __future__ import annotations
 
