@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from spillway.errors import DoesNotFit, InputError, Interrupted, SpillwayError
 
 if TYPE_CHECKING:
+    from spillway.loop import Session
     from spillway.run import train
-    from spillway.session import Session
 
 __version__ = "0.1.0"
 __all__ = ["DoesNotFit", "InputError", "Interrupted", "Session", "SpillwayError", "__version__", "train"]
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
 
         return train
     if name == "Session":
-        from spillway.session import Session
+        from spillway.loop import Session
 
         return Session
     if name == "optim":

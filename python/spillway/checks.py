@@ -71,7 +71,7 @@ def is_data_file(value: str) -> bool:
 
 def check_dataset(name: str, config: Config) -> None:
     value = getattr(config, name)
-    if not is_data_file(value):
+    if value is None or not is_data_file(value):
         return
     path = Path(value)
     if not path.exists():

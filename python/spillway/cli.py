@@ -98,6 +98,37 @@ def export(arguments: Arguments) -> int:
     return 0
 
 
+def check(arguments: Arguments) -> int:
+    from rich.console import Console
+
+    config = arguments.config()
+    quiet_libraries()
+    from spillway.comparison import compare
+    from spillway.tables import show_comparison
+
+    given = arguments.named.get("layers")
+    if given is not None and not given.isdigit():
+        raise InputError(f"layers: got {given!r}, expects a whole number, 1 or more")
+    notes = Console(highlight=False, stderr=True)
+    found = compare(
+        config,
+        None if given is None else int(given),
+        lambda text: notes.print(f"note: {text}", markup=False, soft_wrap=True),
+    )
+    show_comparison(Console(highlight=False), found)
+    return 0 if found.equal else 1
+
+
+def report(arguments: Arguments) -> int:
+    run = arguments.stored_run("report")
+    quiet_libraries()
+    from spillway import report as reports
+
+    to = run.named.get("to")
+    print(reports.write(Path(run.values["output_dir"]), Path(to) if to else None))
+    return 0
+
+
 VERBS = {
     "train": Verb("train [CONFIG.yaml] [--key value ...]", "plan, show the plan, train", train),
     "plan": Verb(
@@ -118,8 +149,20 @@ VERBS = {
         export,
         named=("to", "checkpoint"),
     ),
+    "check": Verb(
+        "check [CONFIG.yaml] [--key value ...] [--layers N]",
+        "train a few steps both ways, through the engine and by plain PyTorch; exit code 1 when they differ",
+        check,
+        named=("layers",),
+    ),
+    "report": Verb(
+        "report OUTPUT_DIR [--to FILE.html]",
+        "one HTML page about a finished or running run",
+        report,
+        named=("to",),
+    ),
 }
-LATER = ("check", "probe", "doctor", "report")
+LATER = ("probe", "doctor")
 
 
 def main(words: list[str] | None = None) -> int:

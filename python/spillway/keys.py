@@ -17,6 +17,7 @@ from spillway.values import (
     INTERVAL,
     MAPPING,
     PLACEMENT,
+    REPORTERS,
     RESUME,
     SIZE,
     STEPS,
@@ -154,7 +155,14 @@ GROUPS: dict[str, list[Key]] = {
             "`no`, `steps` or `epoch`; the last step is always saved",
             "`steps` with `save_steps`, else `no`",
         ),
-        Key("report_to", TEXT, "none", "only `none` in this release", absent=values_besides("none")),
+        Key(
+            "report_to",
+            REPORTERS,
+            [],
+            "trackers that see every logged row, through transformers' own callbacks (they need the package accelerate "
+            "and the tracker's own); `all`: those that are installed",
+            "none",
+        ),
     ],
     "Steps": [
         Key("per_device_train_batch_size", whole(1), 8, "rows in a micro-batch"),

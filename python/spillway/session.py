@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from spillway import calls, threads, volumes, wear
 from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
@@ -32,6 +34,8 @@ from spillway.protocol import Keeping, Opening, Recovery, StepResult
 from spillway.settings import engine_settings, update_rule
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
     from spillway.config import Config
     from spillway.protocol import Batch, PathBytes, WorkShape
 
@@ -49,13 +53,15 @@ class Session:
         shape: WorkShape,
         engine_type: EngineType | None = None,
         keeping: Keeping | None = None,
+        model_config: PreTrainedConfig | None = None,
     ) -> None:
-        """`engine_type`: what is called with description and settings; the C++ engine when None."""
+        """`engine_type`: what is called with description and settings; the C++ engine when None. `model_config`: the
+        model's own, changed by whoever opens the session; as it lies in the directory when None."""
         heap.settle()
         self._threads = threads.settle()
         self._config = config
         self._source = resolve_directory(config.model)
-        self._model_config = load_config(self._source)
+        self._model_config = model_config or load_config(self._source)
         if config.init == "pretrained" and not config.resume_from_checkpoint:
             require_weights(self._source)
         packing = config.packing or bool(config.eval_packing)
@@ -67,15 +73,17 @@ class Session:
         model = describe(self._skeleton, work_size(shape), config.compute_dtype)
         self.description = model | update_rule(config) | {"seed": config.seed}
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
-        self._settings = engine_settings(config, self._rehearsed, self._keeping, self._threads.update_cores)
+        self.settings = engine_settings(config, self._rehearsed, self._keeping, self._threads.update_cores)
         with translated():
-            self._engine = engine_type(json.dumps(self.description), json.dumps(self._settings))
+            self._engine = engine_type(json.dumps(self.description), json.dumps(self.settings))
             self.plan: dict[str, Any] = json.loads(self._engine.plan())
         self.plan["threads"] = {"compute": self._threads.compute, "words": self._threads.words}
         self._durable = self.plan.get("durability", "none") != "none"
         self._stream: Stream | None = None
         self._calls = 0  # steps begun: the step number of dropout
         self._steps = 0  # updates made
+        self._began = 0.0  # when the step's gradients were asked for
+        self._half = (0.0, 0)  # its loss and label tokens
         self._path_bytes: PathBytes = {}
         self._written_before: wear.Written = {}  # by the run's earlier processes
         self._peak = 0
@@ -109,20 +117,34 @@ class Session:
             self._engine.flush()
 
     def step(self, batches: Sequence[Batch], learning_rate: float) -> StepResult:
-        began = time.perf_counter()
+        self.gradients(batches, learning_rate)
+        return self.update(self.rates(learning_rate))
+
+    def gradients(self, batches: Sequence[Batch], learning_rate: float) -> tuple[float, int]:
+        """The first part of a step: (loss summed over label tokens, label tokens). `learning_rate` is a guess, for
+        updates during backward; `update` takes the true one."""
+        self._began = time.perf_counter()
+        work = arrange(batches)
         with translated():
-            outcome = self._running().step(arrange(batches), self._update(learning_rate), self._calls)
+            loss_sum = self._running().gradients(work, self.rates(learning_rate), self._calls)
+        self._half = (loss_sum, work.label_tokens)
+        return self._half
+
+    def update(self, rates: dict[str, float]) -> StepResult:
+        """The last part of a step, with rates as `rates` makes them."""
+        with translated():
+            update = self._running().update(rates)
         self._calls += 1
         self._precious = True
-        self._steps = int(outcome.update["step"])
+        self._steps = int(update["step"])
         return StepResult(
-            loss_sum=outcome.loss_sum,
-            label_tokens=outcome.label_tokens,
-            grad_norm=outcome.update["grad_norm"],
-            seconds=time.perf_counter() - began,
+            loss_sum=self._half[0],
+            label_tokens=self._half[1],
+            grad_norm=update["grad_norm"],
+            seconds=time.perf_counter() - self._began,
             path_bytes=self._new_path_bytes(),
-            skipped=bool(outcome.update["skipped"]),
-            loss_scale=outcome.update.get("loss_scale", 1.0),
+            skipped=bool(update["skipped"]),
+            loss_scale=update.get("loss_scale", 1.0),
             written=self._written(),
         )
 
@@ -138,6 +160,19 @@ class Session:
         with translated():
             self._engine.save_weights(str(directory), MAX_SHARD)
         save_config(self._source, self._model_config, self._config.compute_dtype, directory)
+
+    def masters(self) -> dict[str, torch.Tensor]:
+        """All weights as fp32, by name: for a model that fits in memory."""
+        self._running()
+        found, number = {}, 0
+        with translated():
+            for block in self.description["blocks"]:
+                for tensor in block["tensors"]:
+                    values = torch.empty(tensor["shape"])
+                    self._engine.fetch_tensor(number, 0, values.view(-1))
+                    found[tensor["name"]] = values
+                    number += 1
+        return found
 
     def save_state(self, directory: Path) -> None:
         """What the model files lack to go on bit by bit, under directory/spillway/."""
@@ -272,7 +307,8 @@ class Session:
             raise RuntimeError("the session is not started")
         return self._stream
 
-    def _update(self, learning_rate: float) -> dict[str, float]:
+    def rates(self, learning_rate: float) -> dict[str, float]:
+        """What an update goes by, the configuration's but for the learning rate."""
         config = self._config
         return {
             "learning_rate": learning_rate,

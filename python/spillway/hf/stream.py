@@ -57,11 +57,19 @@ class Stream:
 
     def step(self, work: Work, update: dict[str, float], step: int) -> Outcome:
         """One optimizer step, number `step` (for dropout alone); `update` goes to Engine.end_step."""
+        return Outcome(self.gradients(work, update, step), work.label_tokens, self.update(update))
+
+    def gradients(self, work: Work, update: dict[str, float], step: int) -> float:
+        """The first part of a step, up to its gradients: the summed loss. `update`: a guess at what `update` gets."""
         return self._run(work, True, update, step)
+
+    def update(self, update: dict[str, float]) -> dict[str, float]:
+        """The last part of a step: what Engine.end_step returns."""
+        return self._engine.end_step(update)
 
     def evaluate(self, work: Work) -> Outcome:
         """The loss alone; nothing changes."""
-        return self._run(work, False, {}, 0)
+        return Outcome(self._run(work, False, {}, 0), work.label_tokens, self._engine.end_step({}))
 
     def close(self) -> None:
         """Lets go of the engine's memory, which may be unmapped from here on."""
@@ -69,7 +77,7 @@ class Stream:
             layer.release()
         del self._arena, self._typed
 
-    def _run(self, work: Work, training: bool, update: dict[str, float], step: int) -> Outcome:
+    def _run(self, work: Work, training: bool, update: dict[str, float], step: int) -> float:
         self._skeleton.train(training)
         self._engine.begin_step(work.ids, work.counts, training, update if training else None)
         self._engine.embedding_forward(None)
@@ -81,7 +89,7 @@ class Stream:
                 self._visit(visit, turn)
                 self._engine.end_visit()
                 self._after_visit()
-        return Outcome(head.loss(), work.label_tokens, self._engine.end_step(update))
+        return head.loss()
 
     def _visit(self, visit: Visit | BareVisit, turn: Turn) -> None:
         if visit.kind == "forward":
