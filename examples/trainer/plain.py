@@ -3,13 +3,8 @@
 import json
 import sys
 
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    DataCollatorForLanguageModeling,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import AutoTokenizer, DataCollatorForLanguageModeling, TrainingArguments
+from transformers import AutoModelForCausalLM, Trainer
 
 path, rows, output_dir = sys.argv[1:4]
 

@@ -4,7 +4,6 @@ import json
 import sys
 
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling, TrainingArguments
-
 from spillway.hf import Trainer, load
 
 path, rows, output_dir = sys.argv[1:4]
