@@ -203,7 +203,8 @@ def test_the_plan_of_an_option_is_the_planners(finished: Path) -> None:
 
 def test_ticks_are_round_and_inside() -> None:
     assert charts.ticks(0, 10, 5) == [0, 2, 4, 6, 8, 10]
-    assert charts.ticks(3.17, 3.29, 5) == pytest.approx([3.18, 3.2, 3.22, 3.24, 3.26, 3.28])
+    assert charts.ticks(3.17, 3.29, 5) == pytest.approx([3.2, 3.25])
+    assert charts.ticks(3.17, 3.29, 8) == pytest.approx([3.18, 3.2, 3.22, 3.24, 3.26, 3.28])
     assert charts.ticks(5, 5, 3) == [5]
 
 

@@ -88,7 +88,7 @@ def another_path(_: dict[str, Any], settings: dict[str, Any]) -> float:
     settings["storage"].append(dict(settings["storage"][0]))
     paths = settings["profile"].get("paths", [])
     if paths:
-        paths.append(dict(paths[0]))
+        paths.append({**paths[0], "name": str(len(paths))})
     return 1
 
 
