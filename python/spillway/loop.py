@@ -70,6 +70,12 @@ class Session:
         """Done so far, those before a resume too: how far a loop has to skip in its data."""
         return self._state.step
 
+    @property
+    def model(self) -> Any:
+        """The model as it is now, to be called (`model(input_ids).logits`) and for `model.generate(input_ids)`. Every
+        pass streams its layers, so text comes slowly. Good until the session closes."""
+        return self.open()._engine.model
+
     def open(self) -> Session:
         """Maps the memory, opens the storage paths, loads weights or what the run goes on from. Once."""
         if self._opened:

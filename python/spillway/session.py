@@ -22,8 +22,9 @@ from spillway.directory import nothing_to_resume
 from spillway.errors import InputError
 from spillway.hf import heap
 from spillway.hf.describe import WorkSize, describe, stored_names
+from spillway.hf.generation import callable_model
 from spillway.hf.initialise import draw
-from spillway.hf.microbatch import arrange
+from spillway.hf.microbatch import MicroBatch, Work, arrange
 from spillway.hf.probe import prove
 from spillway.hf.rehearse import rehearse
 from spillway.hf.skeleton import build
@@ -34,7 +35,7 @@ from spillway.protocol import Keeping, Opening, Recovery, StepResult
 from spillway.settings import engine_settings, update_rule
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+    from transformers import PreTrainedConfig, PreTrainedModel
 
     from spillway.config import Config
     from spillway.protocol import Batch, PathBytes, WorkShape
@@ -70,6 +71,7 @@ class Session:
         engine_type = engine_type or calls.native_engine()
         with loss_kernels(engine_type, config.compute_dtype) as kernels:
             self._rehearsed = rehearse(self._skeleton, config.compute_dtype, shape, packing, self._unneeded, kernels)
+        self._tokens = work_size(shape).tokens
         model = describe(self._skeleton, work_size(shape), config.compute_dtype)
         self.description = model | update_rule(config) | {"seed": config.seed}
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
@@ -153,6 +155,30 @@ class Session:
         with translated():
             outcome = self._running().evaluate(arrange(batches))
         return outcome.loss_sum, outcome.label_tokens
+
+    def logits(self, ids: torch.Tensor, last: int = 0) -> torch.Tensor:
+        """Of the `last` positions of every row (0: of all): [rows, positions, vocabulary]. ids: [rows, length]."""
+        rows, length = ids.shape
+        if rows * length > self._tokens:
+            raise InputError(
+                f"max_length: {rows} rows of {length} tokens are more than was planned for, {self._tokens} tokens"
+            )
+        kept = min(last or length, length)
+        tokens = torch.arange(rows * length).view(rows, length)[:, length - kept :].reshape(-1)
+        work = Work(ids.reshape(-1), [MicroBatch(0, 0, rows, length, None, tokens, torch.zeros_like(tokens))])
+        found = torch.empty(tokens.numel(), self._skeleton.vocabulary, dtype=self._skeleton.dtype)
+
+        def watch(_: MicroBatch, logits: torch.Tensor, first: int) -> None:
+            found[:, first : first + logits.shape[1]] = logits
+
+        with translated():
+            self._running().evaluate(work, watch)
+        return found.view(rows, kept, -1)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model, to be called or to generate with; every pass streams its layers. For looking, not for training."""
+        return callable_model(self._skeleton.model, self.logits)
 
     def save_model(self, directory: Path) -> None:
         """Safetensors (and index), config.json, generation_config.json: what `from_pretrained` reads."""

@@ -116,6 +116,32 @@ def test_a_durable_loop_goes_on_after_its_last_step(given: Path, tmp_path: Path)
     AutoModelForCausalLM.from_pretrained(tmp_path / "out")
 
 
+@pytest.mark.parametrize("where", ["dram", "path"])
+def test_the_model_of_a_session_generates(given: Path, tmp_path: Path, where: str) -> None:
+    (tmp_path / "storage").mkdir()
+    places = {"storage": f"{tmp_path / 'storage'},capacity=256MiB", "placement": "path"} if where == "path" else {}
+    ids = batches(1)[0][0]["input_ids"][:, :9]
+    with spillway.Session(keys(given, **places, learning_rate=0.03)) as session:
+        for step in batches(3):
+            session.step(step)
+        session.save(tmp_path / "saved")
+        logits = session.model(ids).logits
+        last = session.model(input_ids=ids, attention_mask=torch.ones_like(ids), logits_to_keep=1).logits
+        text = session.model.generate(ids, max_new_tokens=6, do_sample=False)
+        with pytest.raises(InputError, match="max_length"):
+            session.model(torch.ones(9, 60, dtype=torch.int64))
+        with pytest.raises(InputError, match="one length"):
+            session.model(ids, attention_mask=torch.zeros_like(ids))
+        session.step(batches(1)[0])  # and training goes on
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype=torch.float32)
+    with torch.no_grad():
+        expected = plain(ids).logits
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(last, expected[:, -1:], rtol=1e-4, atol=1e-5)
+    assert text.tolist() == plain.generate(ids, max_new_tokens=6, do_sample=False).tolist()
+    assert text.shape[1] > ids.shape[1]
+
+
 def test_rates_come_from_the_schedule_or_the_caller(given: Path) -> None:
     linear = keys(given, lr_scheduler_type="linear")
     with spillway.Session(linear, max_steps=4) as session:

@@ -98,7 +98,7 @@ def test_rows_of_metrics(finished: Path) -> None:
     trained = [row for row in all_rows if "loss" in row]
     evaluated = [row for row in all_rows if "eval_loss" in row]
     assert all(list(row) == FIELDS for row in trained)
-    assert all(list(row) == ["step", "epoch", "eval_loss"] for row in evaluated)
+    assert all(list(row) == ["step", "epoch", "eval_loss", "eval_perplexity"] for row in evaluated)
     plan = json.loads((finished / "out" / "plan.json").read_text())
     planned = plan["path_bytes_per_step"]["path:0"]
     for row in trained[2:5:2]:  # the updates of these steps' predecessors are not settled by an evaluation

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway.hf.head import HeadPass, Scratch
+from spillway.hf.head import HeadPass, Scratch, Watch
 from spillway.hf.layer import StreamedLayer, slots_of
 from spillway.hf.microbatch import MicroBatch, Work
 from spillway.hf.prologue import Arguments, Prologue
@@ -67,9 +67,9 @@ class Stream:
         """The last part of a step: what Engine.end_step returns."""
         return self._engine.end_step(update)
 
-    def evaluate(self, work: Work) -> Outcome:
-        """The loss alone; nothing changes."""
-        return Outcome(self._run(work, False, {}, 0), work.label_tokens, self._engine.end_step({}))
+    def evaluate(self, work: Work, watch: Watch | None = None) -> Outcome:
+        """The loss alone; nothing changes. `watch` sees the logits of labelled tokens, slice by slice."""
+        return Outcome(self._run(work, False, {}, 0, watch), work.label_tokens, self._engine.end_step({}))
 
     def close(self) -> None:
         """Lets go of the engine's memory, which may be unmapped from here on."""
@@ -77,12 +77,14 @@ class Stream:
             layer.release()
         del self._arena, self._typed
 
-    def _run(self, work: Work, training: bool, update: dict[str, float], step: int) -> float:
+    def _run(
+        self, work: Work, training: bool, update: dict[str, float], step: int, watch: Watch | None = None
+    ) -> float:
         self._skeleton.train(training)
         self._engine.begin_step(work.ids, work.counts, training, update if training else None)
         self._engine.embedding_forward(None)
         calls = self._prologue.record(work.micro_batches)
-        head = HeadPass(self._engine, work.micro_batches, work.label_tokens, self._scratch)
+        head = HeadPass(self._engine, work.micro_batches, work.label_tokens, self._scratch, watch)
         turn = Turn(work, calls, head)
         with self._dropout.step(step, training):
             while (visit := self._engine.next_visit()).kind != "end":

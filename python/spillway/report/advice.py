@@ -123,7 +123,7 @@ def bound(facts: Facts) -> str:
         return f"Nothing is measured yet{when}, bound by {facts.plan.get('bottleneck', COMPUTE)}."
     whole = sum(cause.seconds for cause in where)
     first = max(where, key=lambda cause: cause.seconds)
-    share = f"{100 * first.seconds / whole:.0f} % of a step of {duration(whole)}"
+    share = f"{100 * first.seconds / whole:.0f} % of a step of {duration(whole)} on average"
     if first.name == COMPUTE:
         return f"This run is bound by compute: {share} is PyTorch computing."
     return f"This run is bound by {first.words}: {share}."

@@ -14,7 +14,6 @@ from spillway.report.timeline import Step, steps
 from spillway.sizes import duration, size, used_up
 
 CAUSES = {"compute": "c1", "read": "c5", "write": "c6", "update": "c4", "commit": "c7"}
-ANYWAY = ("interpreter and libraries", "working set of PyTorch", "engine")
 
 
 def text(facts: Facts, words: str) -> str:
@@ -135,13 +134,14 @@ def timeline(two: dict[str, Step]) -> str:
 
 def memory(facts: Facts, two: dict[str, Step]) -> str:
     step = two.get("measured") or two.get("predicted")
-    dram = next((tier for tier in facts.plan["tiers"] if tier["name"] == "dram"), None)
-    if step is None or dram is None or not step.memory:
+    nodes = [tier for tier in facts.plan["tiers"] if not tier["name"].startswith("path")]
+    if step is None or not nodes or not step.memory:
         return ""
+    planned, budget = (sum(tier[key] for tier in nodes) for key in ("planned_peak", "capacity"))
     most = max(sum(held.values()) for _, held in step.memory)
-    base = [("process", max(0, dram["planned_peak"] - most))]
+    base = [("process", max(0, planned - most))]
     names = [(color, name) for name, color in charts.CLASSES.items() if any(h.get(name) for _, h in step.memory)]
-    drawing = charts.memory(step, base, dram["capacity"], whole_size)
+    drawing = charts.memory(step, base, budget, whole_size)
     return drawing + keys([("c0", "interpreter, libraries, PyTorch's working set"), *names])
 
 
@@ -227,6 +227,7 @@ margin-top:22px}.grid{stroke:var(--rule)}.tick{fill:var(--soft);font-size:12px}.
 .train{stroke:var(--c1)}.held{stroke:var(--c3)}circle.train{fill:var(--c1)}circle.held{fill:var(--c3)}
 .lane{fill:var(--lane)}.budget{stroke:var(--c3);stroke-width:1.5;stroke-dasharray:6 4}.wide{overflow-x:auto}
 table{border-collapse:collapse;width:100%;margin-top:8px;font-variant-numeric:tabular-nums}
+td:not(:last-child),th{white-space:nowrap}
 th,td{text-align:left;padding:5px 14px 5px 0;border-bottom:1px solid var(--rule);vertical-align:top}
 th{color:var(--soft);font-weight:500;font-size:13px}.keys{color:var(--soft);font-size:13px;display:flex;flex-wrap:wrap;
 gap:2px 16px}i{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:6px}
