@@ -29,7 +29,8 @@ class Trace : public ::testing::Test {
 
   [[nodiscard]] std::vector<json> events(const std::vector<Times>& times, int process, const char* kind) const {
     std::vector<json> out;
-    for (const auto& event : json::parse(trace(plan_, layout_, times))["traceEvents"]) {
+    const auto whole = json::parse(trace(plan_, layout_, times));
+    for (const auto& event : whole["traceEvents"]) {
       if (event["pid"] == process && event["ph"] == kind) out.push_back(event);
     }
     return out;

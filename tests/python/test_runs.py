@@ -59,8 +59,8 @@ def test_what_a_person_sees(finished: Path) -> None:
 
 def test_files_of_a_run(finished: Path) -> None:
     out = finished / "out"
-    results = ["config.yaml", "plan.json", "metrics.jsonl", "summary.json", "timeline.json.gz", "loss.png", "spillway"]
-    assert names(out) == sorted([*MODEL, *results, "checkpoint-4", "checkpoint-6"])
+    results = ["config.yaml", "plan.json", "metrics.jsonl", "summary.json", "timeline.json.gz", "loss.png"]
+    assert names(out) == sorted([*MODEL, *results, "report.html", "spillway", "checkpoint-4", "checkpoint-6"])
     for number in (4, 6):
         assert names(out / f"checkpoint-{number}") == sorted([*MODEL, "spillway", "trainer_state.json"])
     assert (out / "model.safetensors").samefile(out / "checkpoint-6" / "model.safetensors")
