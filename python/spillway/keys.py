@@ -115,6 +115,7 @@ GROUPS: dict[str, list[Key]] = {
         Key("dataset_config", TEXT, None, "configuration of a named data set"),
         Key("dataset_split", TEXT, "train", "split of a named data set"),
         Key("eval_dataset", TEXT, None, "held-out file or data set name"),
+        Key("eval_dataset_split", TEXT, "test", "split of a named `eval_dataset`"),
         Key("dataset_text_field", TEXT, None, "column with the text", "found by name"),
         Key("prompt_field", TEXT, None, "column with the prompt", "found by name"),
         Key("completion_field", TEXT, None, "column with the completion", "found by name"),

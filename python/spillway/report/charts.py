@@ -34,9 +34,12 @@ class Frame:
         down = TOP + (self.y1 - y) / (self.y1 - self.y0) * (self.height - TOP - BOTTOM)
         return round(across, 2), round(down, 2)
 
-    def axes(self, x_words: Callable[[float], str], y_words: Callable[[float], str], x_label: str) -> str:
+    def axes(
+        self, x_words: Callable[[float], str], y_words: Callable[[float], str], x_label: str, y_unit: float = 1
+    ) -> str:
+        """Ticks of the y axis are round numbers of `y_unit`."""
         parts = []
-        for value in ticks(self.y0, self.y1, 5):
+        for value in (tick * y_unit for tick in ticks(self.y0 / y_unit, self.y1 / y_unit, 5)):
             _, y = self.at(self.x0, value)
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
             parts.append(f'<text class="tick" x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{y_words(value)}</text>')
@@ -137,7 +140,8 @@ def memory(step: Step, base: Sequence[tuple[str, int]], budget: int, words: Call
     under = sum(count for _, count in base)
     highest = max(under + sum(held.values()) for _, held in step.memory)
     frame = Frame(300, (0, last - first), (0, max(highest, min(budget, 2 * highest)) * 1.06))
-    body = frame.axes(lambda value: f"{value:g} s", words, "")
+    unit = next(unit for unit in (1 << 30, 1 << 20, 1 << 10, 1) if unit <= max(1, frame.y1))
+    body = frame.axes(lambda value: f"{value:g} s", words, "", unit)
     levels = [under] * len(step.memory)
     body += area(
         frame, [(0.0, 0), (last - first, 0)], [under, under], "c0", "interpreter, libraries, PyTorch's working set"
