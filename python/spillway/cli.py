@@ -124,8 +124,8 @@ def report(arguments: Arguments) -> int:
     quiet_libraries()
     from spillway import report as reports
 
-    to = run.named.get("to")
-    print(reports.write(Path(run.values["output_dir"]), Path(to) if to else None))
+    to, profile = run.named.get("to"), run.values.get("profile")
+    print(reports.write(Path(run.values["output_dir"]), Path(to) if to else None, profile=profile))
     return 0
 
 
@@ -156,7 +156,7 @@ VERBS = {
         named=("layers",),
     ),
     "report": Verb(
-        "report OUTPUT_DIR [--to FILE.html]",
+        "report OUTPUT_DIR [--to FILE.html] [--profile FILE]",
         "one HTML page about a finished or running run",
         report,
         named=("to",),

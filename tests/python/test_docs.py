@@ -62,6 +62,7 @@ class Sandbox:
         real_runs.inputs(place)
         (place / "model").rename(place / "Qwen2.5-1.5B")
         (place / "train.jsonl").rename(place / "rows.jsonl")
+        shutil.copy(place / "profile.json", place / "other-machine.json")
         (place / "config.yaml").write_text(self.moved(self.readme_configuration()))
 
     def readme_configuration(self) -> str:

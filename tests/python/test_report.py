@@ -201,6 +201,22 @@ def test_the_plan_of_an_option_is_the_planners(finished: Path) -> None:
     assert advice.predicted(advice.native_engine(), facts.description, refused) is None
 
 
+def test_predictions_for_another_machine(finished: Path, tmp_path: Path) -> None:
+    """With a path a thousand times slower the path bounds the step."""
+    slow = json.loads((finished.parent / "profile.json").read_text())
+    for name in ("read", "write", "mixed"):
+        slow["paths"][0][f"{name}_bytes_per_second"] = 1e6
+    (tmp_path / "slow.json").write_text(json.dumps(slow))
+    words = ["report", str(finished), "--to", str(tmp_path / "page.html"), "--profile", str(tmp_path / "slow.json")]
+    assert real_runs.main(words) == 0
+    page = (tmp_path / "page.html").read_text()
+    found = Figures(page).found
+    told = summary(finished)["step_seconds"]
+    assert "predicted for the machine of" in page and found["step-measured"] == duration(told["measured"])
+    assert found["step-predicted"] != duration(told["predicted"])
+    assert advice.elsewhere(read(finished), str(tmp_path / "slow.json")).plan["bottleneck"] == "path:0"
+
+
 def test_ticks_are_round_and_inside() -> None:
     assert charts.ticks(0, 10, 5) == [0, 2, 4, 6, 8, 10]
     assert charts.ticks(3.17, 3.29, 5) == pytest.approx([3.2, 3.25])

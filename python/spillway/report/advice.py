@@ -9,10 +9,11 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from spillway.calls import EngineType, native_engine
+from spillway.calls import EngineType, native_engine, translated
+from spillway.errors import InputError
 from spillway.report.causes import COMPUTE, causes
 from spillway.report.facts import Facts
 from spillway.sizes import duration, size
@@ -43,6 +44,20 @@ def options(facts: Facts, engine_type: EngineType | None = None) -> list[Option]
         if seconds is not None:
             found.append(Option(setting, words, seconds / work))
     return sorted(found, key=lambda option: option.seconds)
+
+
+def elsewhere(facts: Facts, profile: str, engine_type: EngineType | None = None) -> Facts:
+    """The same run planned for the machine of a profile file: its rates and memory, this one's compute."""
+    from spillway.settings import profile as profile_of
+
+    if facts.description is None or facts.settings is None:
+        raise InputError(f"profile: {facts.output_dir} kept nothing to plan anew with; its run began before reports")
+    settings = {**facts.settings, "profile": profile_of(profile)}
+    with translated():
+        engine = (engine_type or native_engine())(json.dumps(facts.description), json.dumps(settings))
+    plan = json.loads(engine.plan())
+    engine.close()
+    return replace(facts, plan=plan, settings=settings, machine=profile)
 
 
 def predicted(engine_type: EngineType, description: dict[str, Any], settings: dict[str, Any]) -> float | None:

@@ -28,6 +28,7 @@ class Facts:
     trace: list[dict[str, Any]]  # events of timeline.json.gz; empty while the run goes on
     description: dict[str, Any] | None  # as given to the engine, and
     settings: dict[str, Any] | None  # what it planned with
+    machine: str = ""  # the profile's file, where the plan is for another machine
 
     @property
     def finished(self) -> bool:

@@ -62,6 +62,8 @@ def head(facts: Facts) -> str:
         ),
     ]
     state = "" if facts.finished else " · still running, or interrupted"
+    if facts.machine:
+        state += f" · predicted for the machine of {escape(facts.machine)}, computing as fast as here"
     return (
         f"<header><h1>{escape(facts.output_dir.name)}</h1><p>{escape(str(config.get('model')))} on "
         f"{escape(str(config.get('dataset') or 'data of its own loop'))}{state}</p>"
