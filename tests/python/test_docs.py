@@ -14,6 +14,7 @@ import torch
 
 import real_runs
 from spillway.cli import VERBS, main
+from spillway.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -121,7 +122,12 @@ def test_a_snippet_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ids = torch.randint(3, 300, (1, 12), generator=torch.Generator().manual_seed(1))
     batch = {"input_ids": ids, "labels": ids}
     names: dict[str, Any] = {"model": torch.nn.Linear(8, 8), "batches": [[batch]], "held_out": [batch]}
-    exec("import spillway\n" + sandbox.moved(block), names)
+    try:
+        exec("import spillway\n" + sandbox.moved(block), names)
+    except InputError as error:
+        if "does not exist or is offline" not in str(error):
+            raise
+        pytest.skip(f"the snippet is for a machine with more memory nodes: {error}")
 
 
 def test_other_commands_are_known() -> None:

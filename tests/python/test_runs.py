@@ -197,13 +197,13 @@ class Signals:
             if inside and self.steps == step:
                 stream = session._stream
                 assert stream is not None
-                run = stream.step
+                run = stream.gradients
 
                 def run_and_signal(*arguments: Any) -> Any:
                     os.kill(os.getpid(), number)
                     return run(*arguments)
 
-                monkeypatch.setattr(stream, "step", run_and_signal)
+                monkeypatch.setattr(stream, "gradients", run_and_signal)
             found = original(session, *given)
             if not inside and self.steps == step:
                 os.kill(os.getpid(), number)
