@@ -154,6 +154,14 @@ def measure(
     """This machine's profile as JSON; `directories` (or block devices, which are only read): where the storage paths'
     rates are measured. The rest: what the rate of updates is of."""
 
+def checkup(places: list[str]) -> list[tuple[str, str, str]]:
+    """(what, "good", "lesser" or "missing", words) of each thing that the engine can use here; `places`: directories or
+    block devices that may become storage paths."""
+
+def probe(directories: list[str], seconds: float = 0.4) -> str:
+    """As measure(), with the memory nodes and the matrix of processors by memory."""
+
+def save_profile(text: str, path: str) -> None: ...
 def check_profile(text: str, source: str) -> str:
     """A profile checked and completed; ValueError names the key."""
 
