@@ -81,7 +81,7 @@ class Session:
             self._rehearsed.process_bytes,
             self.settings["dram_budget"],
             update_rule(config),
-            None if config.profile is None else self._settings["profile"],
+            None if config.profile is None else self.settings["profile"],
         )
         self.settings |= memory
         with translated():
