@@ -189,7 +189,8 @@ def load(skeleton: Skeleton, description: dict[str, Any], engine: Engine, source
                     raise InputError(f"{source}: tensor {name} has shape {list(tensor.shape)}, the model has {shape}")
                 store(engine, number, tensor)
     if missing:
-        raise InputError(f"{source}: the checkpoint has no tensor {min(missing)}")
+        first = next(name for name in [*numbers, *sorted(names.buffers)] if name in missing)
+        raise InputError(f"{source}: tensor {first} is missing")
 
 
 def converted(names: Names, group: Group, stored: Stored, source: Path) -> Tensors:

@@ -37,6 +37,10 @@ class HeadCode:
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None  # [1, tokens, rows] of logits to final ones
 
 
+# micro-batch; logits of its labelled tokens, [tokens, rows of the slice]; the slice's first row
+Watch = Callable[[MicroBatch, torch.Tensor, int], None]
+
+
 class Scratch:
     """Flat buffers that grow to the largest request and stay."""
 
@@ -62,7 +66,10 @@ class HeadPass:
         label_tokens: int,
         scratch: Scratch,
         code: HeadCode | None = None,
+        watch: Watch | None = None,
     ) -> None:
+        """`watch` sees the logits of pass 1, and must not keep them."""
+        self._watch = watch
         self._engine = engine
         self._code = code or HeadCode()
         self._batches = batches
@@ -77,6 +84,8 @@ class HeadPass:
         for batch in self._labelled:
             stats = self._stats[batch.index]
             logits = self._transformed(self._logits(self._select(batch, hidden), table, first_row))
+            if self._watch is not None:
+                self._watch(batch, logits, first_row)
             if logits.dtype == torch.float32:
                 stats.fold(logits, first_row, batch.labels)
             else:

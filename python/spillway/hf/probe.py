@@ -53,6 +53,7 @@ def prove(config: PreTrainedConfig, packing: bool = False) -> Proof:
     except Exception as error:  # a constructor that cannot cope with the small sizes
         raise refusal(kind, f"no small copy of it can be built to prove the stream: {first_line(error)}") from error
     with one_thread():
+        refuse_sight_of_later_tokens(model, kind)
         plain, packed = (sample(several, skeleton.vocabulary) for several in (False, True))
         unneeded = unneeded_in(skeleton, model, plain)
         compare(skeleton, model, plain, kind, unneeded)
@@ -137,6 +138,17 @@ def compare(skeleton: Skeleton, model: PreTrainedModel, work: Work, kind: str, u
         plain = parameters[tensor["name"]].grad
         if not close(engine.gradients.get(number, torch.zeros(tensor["shape"])), plain, largest * NOISE):
             raise refusal(kind, f"the gradient of {tensor['name']} in a small copy differs from transformers' own")
+
+
+def refuse_sight_of_later_tokens(model: PreTrainedModel, kind: str) -> None:
+    """Padding on the right, and the loss itself, ask that no token sees a later one: an encoder does."""
+    ids = torch.arange(3, 3 + LENGTH)[None] % model.get_input_embeddings().num_embeddings
+    other = ids.clone()
+    other[0, -1] = 1
+    with torch.no_grad():
+        one, two = (model(input_ids=each, use_cache=False).logits[0, :-1] for each in (ids, other))
+    if not close(one, two):
+        raise refusal(kind, "as configured, its tokens see later ones (is_decoder, for the types that have it)")
 
 
 def copy_buffers(source: PreTrainedModel, target: PreTrainedModel) -> None:

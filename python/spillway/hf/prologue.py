@@ -90,7 +90,7 @@ def record(skeleton: Skeleton, batch: MicroBatch, ids: torch.Tensor, rows: torch
         return forward
 
     forwards = {layer: recorder(place) for place, layer in enumerate(skeleton.layers)}
-    with embedded_rows(skeleton.embedding, rows, batch) as embedded, replaced_forwards(forwards):
+    with embedded_rows(skeleton, rows, batch) as embedded, replaced_forwards(forwards):
         try:
             call_model(skeleton.model, ids.view(batch.rows, batch.length), batch.position_ids)
         except Left:
@@ -113,17 +113,18 @@ def call_model(model: nn.Module, ids: torch.Tensor, position_ids: torch.Tensor |
 
 
 @contextmanager
-def embedded_rows(embedding: nn.Embedding, rows: torch.Tensor, batch: MicroBatch) -> Iterator[list[torch.Tensor]]:
+def embedded_rows(skeleton: Skeleton, rows: torch.Tensor, batch: MicroBatch) -> Iterator[list[torch.Tensor]]:
     """Inside, the embedding has these rows as its table, and every call looks up one after the other.
 
     So scales and whatever else an embedding does to its rows are its own. Yields what it has given.
     """
     given: list[torch.Tensor] = []
+    embedding = skeleton.embedding
     meta, padding = embedding._parameters["weight"], embedding.padding_idx
 
     def forward(ids: torch.Tensor, *more: Any, **keywords: Any) -> torch.Tensor:
         if tuple(ids.shape) != (batch.rows, batch.length):
-            raise refusal(type(embedding).__name__, "its embedding is asked for other tokens than the batch has")
+            raise refusal(skeleton.config.model_type, "its embedding is asked for other tokens than the batch has")
         numbers = torch.arange(batch.tokens).view(batch.rows, batch.length)
         embedding._parameters["weight"], embedding.padding_idx = rows, None  # type: ignore[assignment]
         try:

@@ -61,7 +61,7 @@ def run_without_layers(skeleton: Skeleton, batch: MicroBatch, last: torch.Tensor
     rows = torch.zeros((), dtype=skeleton.dtype).expand(batch.tokens, skeleton.columns)
     ids = torch.zeros(1, dtype=torch.int64).expand(batch.rows, batch.length)
     forwards: dict[Any, Callable[..., Any]] = {layer: handed_on(place) for place, layer in enumerate(skeleton.layers)}
-    with embedded_rows(skeleton.embedding, rows, batch), replaced_forwards(forwards), skeleton.stand_ins():
+    with embedded_rows(skeleton, rows, batch), replaced_forwards(forwards), skeleton.stand_ins():
         try:
             return call_model(skeleton.model, ids, batch.position_ids)
         except Left:
