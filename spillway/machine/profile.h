@@ -15,14 +15,45 @@ struct PathProfile {
   double write_bytes_per_second = 0;  ///< writes alone
   double mixed_bytes_per_second = 0;  ///< half reads, half writes at once: the sum of both directions
   double cores_at_full_speed = 0;     ///< processors that the path keeps busy while both directions run
+  Bytes capacity = 0;                 ///< for what a run keeps there; 0 = unknown
 
   bool operator==(const PathProfile&) const = default;
 };
 
+/// A memory node. 0 = unknown, and of the transfers: bounded by the links alone.
+struct NodeProfile {
+  unsigned id = 0;                        ///< shown as numa:ID
+  bool cxl = false;                       ///< a card without processors; else DRAM
+  Bytes capacity = 0;                     ///< bytes
+  double update_elements_per_second = 0;  ///< AdamW of exact states that lie there, as many threads as saturate it
+  double to_gpus_bytes_per_second = 0;    ///< all transfers from it to GPUs together
+  double from_gpus_bytes_per_second = 0;  ///< and the other way
+
+  bool operator==(const NodeProfile&) const = default;
+};
+
+/// A GPU and its link. 0 = unknown; update and peer: there is none.
+struct GpuProfile {
+  std::string name = "0";                 ///< shown as gpu:NAME
+  Bytes memory = 0;                       ///< bytes, of which
+  Bytes reserved = 0;                     ///< for context, libraries and the allocator
+  double flops_per_second = 0;            ///< of bf16 products, as training reaches them
+  double update_elements_per_second = 0;  ///< AdamW of exact states in its own memory
+  double to_gpu_bytes_per_second = 0;     ///< of its link
+  double from_gpu_bytes_per_second = 0;   ///< and the other way; both at once
+  double peer_bytes_per_second = 0;       ///< from and to the other GPUs, each way
+
+  bool operator==(const GpuProfile&) const = default;
+};
+
 struct Profile {
+  std::string machine;                    ///< its name when it is another machine, described and not measured here
+  std::vector<std::string> comment;       ///< where the numbers come from
   unsigned cores = 0;                     ///< processors this process may run on; 0 = unknown
   Bytes dram_total = 0;                   ///< of the machine, or of the control group where that is less
   Bytes dram_available = 0;               ///< what could be taken when it was measured
+  std::vector<NodeProfile> nodes;         ///< ids differ; empty: one DRAM node
+  std::vector<GpuProfile> gpus;           ///< names differ
   std::vector<PathProfile> paths;         ///< names differ
   double update_elements_per_second = 0;  ///< update on one thread, of the kind that was asked for; 0 = unknown
   double copy_bytes_per_second = 0;       ///< bytes copied from DRAM to DRAM on one thread; 0 = unknown
