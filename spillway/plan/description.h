@@ -1,12 +1,14 @@
 // What the planner is told: the model, the work of a step, the budgets, and what was measured of the machine.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "spillway/base/bytes.h"
+#include "spillway/base/error.h"
 #include "spillway/state/layout.h"
 #include "spillway/state/rule.h"
 
@@ -40,6 +42,14 @@ struct PathBudget {
   Bytes capacity = 0;  ///< for everything that is kept there, superblock and records included
 };
 
+/// A memory node as the planner sees it.
+struct NodeBudget {
+  unsigned id = 0;     ///< the kernel's number
+  Bytes capacity = 0;  ///< for all that this process holds there
+
+  [[nodiscard]] std::string name() const { return text("numa:", id); }
+};
+
 /// What of the state on storage paths survives a kill (docs/decisions/0001-durable-storage.md).
 enum class Durability : std::uint8_t { none, checkpoint, step };
 
@@ -64,6 +74,10 @@ struct Budget {
   Bytes process = 0;  ///< interpreter, libraries and the rest that is there before the arena
   Bytes work = 0;     ///< PyTorch's working set, rehearsed
   std::vector<PathBudget> paths;
+  /// The memory nodes that DRAM is made of. The first is the compute device's: the process and all that comes and goes
+  /// in a step lie there. None: a single tier, `dram`.
+  std::vector<NodeBudget> nodes;
+  bool streams_weights = false;  ///< the device reads a weight once a visit, over a link; else it reads it in place
   Placement placement;
   std::uint64_t window = 0;              ///< blocks in flight in backward; 0 = the planner decides
   std::optional<Durability> durability;  ///< empty: `step` when anything is on a path, else `none`
@@ -75,6 +89,7 @@ struct Budget {
   Bytes records = 0;       ///< bytes of each path for records, unless durability is `none`
 
   [[nodiscard]] bool has_path() const noexcept { return !paths.empty(); }
+  [[nodiscard]] bool has_nodes() const noexcept { return !nodes.empty(); }
 };
 
 /// Bytes per second of one path. 0 = unknown.
@@ -83,10 +98,26 @@ struct PathRates {
   double mixed = 0;            ///< both directions at once, summed
 };
 
+/// Of one memory node: measured with the update itself, by the processors nearest to it. 0 = unknown.
+struct NodeRates {
+  double update = 0;         ///< elements per second that no number of threads exceeds
+  double update_thread = 0;  ///< elements per second of one thread
+  double read = 0;           ///< bytes per second that the compute device's processors read at most
+  unsigned threads = 1;      ///< of the node's update lane
+
+  /// Elements per second of this many threads.
+  [[nodiscard]] double with(double hands) const noexcept {
+    const double all = update_thread * hands;
+    if (update <= 0) return all > 0 ? all : 1e9;
+    return all > 0 ? std::min(update, all) : update;
+  }
+};
+
 /// Rates of the machine: bytes and elements per second, seconds per visit at the largest step. 0 = unknown.
 struct Rates {
   unsigned cores = 1;
   std::vector<PathRates> paths;                ///< as in Budget::paths; fewer: the rest is unknown
+  std::vector<NodeRates> nodes;                ///< as in Budget::nodes; none: one node
   double update = 0;                           ///< elements per second, one thread
   unsigned update_cores = 0;                   ///< that only updates use, beside `cores`; 0: they share those
   double io_cores = 0.1;                       ///< cores that the paths' threads keep busy at full speed

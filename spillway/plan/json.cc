@@ -120,8 +120,39 @@ Budget parse_budget(const std::string& input) {
   for (std::size_t p = 0; p < storage.size(); ++p) {
     out.paths.push_back({.name = text("path:", p), .capacity = count(storage[p], "capacity")});
   }
+  for (const auto& node : get<json>(object, "nodes", json::array())) {
+    out.nodes.push_back({.id = static_cast<unsigned>(count(node, "id")), .capacity = count(node, "capacity")});
+  }
   return out;
 }
+
+namespace {
+
+/// Threads of the update lanes: one each, or the cores that only updates use, so that a node has as many as its part of
+/// all updates needs.
+void share_threads(Rates& rates) {
+  double needed = 0;
+  const auto saturating = [](const NodeRates& node) {
+    return node.update > 0 && node.update_thread > 0 ? node.update / node.update_thread : 1.0;
+  };
+  for (const auto& node : rates.nodes) needed += saturating(node);
+  for (auto& node : rates.nodes) {
+    node.threads = std::max(1U, static_cast<unsigned>(rates.update_cores * saturating(node) / needed));
+  }
+}
+
+/// Of the nodes that the settings name.
+std::vector<NodeRates> parse_nodes(const json& object) {
+  std::vector<NodeRates> out;
+  for (const auto& node : get<json>(object, "nodes", json::array())) {
+    out.push_back({.update = rate(node, "update", 0),
+                   .update_thread = rate(node, "update_thread", 0),
+                   .read = rate(node, "read", 0)});
+  }
+  return out;
+}
+
+}  // namespace
 
 Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   const auto object = parse(input, "the settings");
@@ -131,6 +162,8 @@ Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   out.cores = std::max(1U, profile.cores - out.update_cores);
   out.update = profile.update_elements_per_second;
   out.io_cores = 0;
+  out.nodes = parse_nodes(object);
+  share_threads(out);
   const auto used = std::min(profile.paths.size(), get<json>(object, "storage", json::array()).size());
   for (const auto& path : std::span(profile.paths).first(used)) {
     out.paths.push_back({.read = path.read_bytes_per_second,

@@ -15,11 +15,12 @@ namespace spillway::plan {
 [[nodiscard]] Description parse_description(const std::string& text);
 
 /// {"dram_budget", "process_bytes", "work_bytes", "window", "placement": {"weight", "state", "grad", "activation"},
-/// "storage": [{"directory", "capacity"}]}; missing = 0 or the planner's choice.
+/// "storage": [{"directory", "capacity"}], "nodes": [{"id", "capacity"}]}; missing = 0 or the planner's choice.
 [[nodiscard]] Budget parse_budget(const std::string& text);
 
 /// {"seconds": {"forward", "backward", "head_loss", "head_gradient", "tail_forward", "tail_backward", "between"}} as
-/// rehearsed, beside the machine's own rates; missing = unknown.
+/// rehearsed, and {"nodes": [{"update", "update_thread", "read"}]} (NodeRates), beside the machine's own rates; missing
+/// = unknown.
 [[nodiscard]] Rates parse_rates(const std::string& text, const machine::Profile& profile);
 
 /// What is asked of a machine that a profile describes. `settings`: {"work": {"sequence", "batch", "micro_batches",

@@ -10,6 +10,7 @@
 #include "spillway/base/error.h"
 #include "spillway/plan/arena_layout.h"
 #include "spillway/plan/classes.h"
+#include "spillway/plan/nodes.h"
 
 namespace spillway::plan {
 namespace {
@@ -49,12 +50,14 @@ class Planner {
     check_placement();
     check_updates();
     list_units();
-    const Bytes fixed = budget_.process + budget_.work + kEngineBytes;
-    room_ = budget_.dram > fixed ? budget_.dram - fixed : 0;
+    room_ = budget_.dram > fixed() ? budget_.dram - fixed() : 0;
+    for (const auto& node : budget_.nodes) capacity_.push_back(node.capacity);
     choose();
     check_path();
-    return finish(fixed);
+    return finish();
   }
+
+  [[nodiscard]] Bytes fixed() const noexcept { return budget_.process + budget_.work + kEngineBytes; }
 
   /// Smallest arena this placement allows.
   Bytes smallest() {
@@ -186,6 +189,19 @@ class Planner {
 
   // ---- search ----
 
+  struct Choice {
+    Residency residency;
+    std::uint32_t level = 0;
+    double seconds = 0;
+    Bytes moved = 0;
+    const Dealing* dealing = nullptr;
+
+    [[nodiscard]] bool any() const noexcept { return !residency.weight.empty(); }
+    [[nodiscard]] bool better_than(const Choice& other) const noexcept {
+      return seconds != other.seconds ? seconds < other.seconds : moved < other.moved;
+    }
+  };
+
   /// Level 0 is the least that works: a block's gradient has left before the next is made. Each level keeps more chunks
   /// in flight.
   [[nodiscard]] Lookahead scaled(std::uint32_t level) const {
@@ -227,32 +243,71 @@ class Planner {
     if (live_peak(schedule) > room_) return false;
     const auto bytes = arena_of(schedule);
     if (bytes > room_) return false;
+    auto placed = residency;
+    std::vector<Region> regions;
+    if (dealing_ != nullptr && !place(schedule, bytes, placed, regions)) return false;
     plan_.schedule = std::move(schedule);
-    plan_.arena = bytes;
-    plan_.residency = residency;
+    plan_.arena = regions.empty() ? bytes : regions.back().end;
+    plan_.regions = std::move(regions);
+    plan_.residency = std::move(placed);
     plan_.lookahead = lookahead;
     return true;
   }
 
-  /// For each lookahead the most that can stay in memory; of these plans the fastest, and of equals the one that moves
-  /// least. What is then left lengthens the lookahead.
+  /// Deals what stays to the nodes and lays it out so; false when a node or the budget is too small.
+  bool place(Schedule& schedule, Bytes bytes, Residency& residency, std::vector<Region>& regions) const {
+    const auto padding = node_padding(capacity_.size(), layout_, bytes_.weight);
+    auto room = capacity_;
+    const auto moving = fixed() + bytes - resident_bytes(schedule);
+    const auto take = [](Bytes& from, Bytes what) { from -= std::min(from, what); };
+    if (room[0] < moving) return false;
+    take(room[0], moving);
+    for (auto& it : room) take(it, padding);
+    auto node = deal(description_, layout_, residency, rates_, *dealing_, std::move(room), budget_.streams_weights);
+    if (!node) return false;
+    residency.node = std::move(*node);
+    set_nodes(schedule, residency);
+    regions = place_on_nodes(schedule, layout_, bytes);
+    return regions.back().end <= room_;
+  }
+
+  /// With several memory nodes the fastest way to deal what stays to them; a later way is worth it from a percent on.
+  /// What is then left lengthens the lookahead.
   void choose() {
     const auto base = fixed_residency();
-    if (!try_it(base, scaled(0))) refuse(measure(base, scaled(0)).second);
+    if (budget_.has_nodes()) dealings_ = dealings(rates_, capacity_.size(), budget_.has_path());
+    std::vector<const Dealing*> ways;
+    for (const auto& dealing : dealings_) ways.push_back(&dealing);
+    if (ways.empty()) ways.push_back(nullptr);
     Choice best;
-    for (const std::uint32_t level : {4U, 3U, 2U, 1U, 0U}) {
-      if (!try_it(base, scaled(level))) continue;
-      largest(free_.size(), [&](std::size_t n) { return try_it(with_free(base, n), scaled(level)); });
-      const auto moved = traffic(plan_.schedule);
-      const Choice now{plan_.residency, level, predict().step_seconds, moved.read + moved.written};
-      if (best.residency.weight.empty() || now.better_than(best)) best = now;
+    for (const auto* way : ways) {
+      dealing_ = way;
+      const auto now = fastest(base);
+      if (!now.any()) continue;
+      if (!best.any() || now.seconds < kWorthIt * best.seconds) best = now;
     }
+    if (!best.any()) refuse(base);
+    dealing_ = best.dealing;
     const auto chunks = layout_.chunks().size();
     try_it(best.residency, scaled(best.level));
     choose_early(best.residency, scaled(best.level));
     largest(chunks > best.level ? chunks - best.level : 0, [&](std::size_t more) {
       return try_it(best.residency, scaled(best.level + static_cast<std::uint32_t>(more)));
     });
+  }
+
+  /// For each lookahead the most that can stay in memory; of these plans the fastest, and of equals the one that moves
+  /// least. None when nothing fits.
+  Choice fastest(const Residency& base) {
+    Choice best;
+    for (const std::uint32_t level : {4U, 3U, 2U, 1U, 0U}) {
+      if (!try_it(base, scaled(level))) continue;
+      largest(free_.size(), [&](std::size_t n) { return try_it(with_free(base, n), scaled(level)); });
+      const auto moved = traffic(plan_.schedule);
+      const Choice now{plan_.residency, level, predict().step_seconds, moved.read + moved.written, dealing_};
+      if (!best.any() || now.better_than(best)) best = now;
+    }
+    return best;
   }
 
   /// Of the chunks that can be updated early as many as have room for their old versions, in the order in which their
@@ -299,17 +354,6 @@ class Planner {
     return out;
   }
 
-  struct Choice {
-    Residency residency;
-    std::uint32_t level = 0;
-    double seconds = 0;
-    Bytes moved = 0;
-
-    [[nodiscard]] bool better_than(const Choice& other) const noexcept {
-      return seconds != other.seconds ? seconds < other.seconds : moved < other.moved;
-    }
-  };
-
   /// Bytes of a step over the paths.
   struct Traffic {
     Bytes read = 0, written = 0;
@@ -350,13 +394,48 @@ class Planner {
 
   // ---- refusals ----
 
-  [[noreturn]] void refuse(Bytes arena) const {
-    const Bytes fixed = budget_.process + budget_.work + kEngineBytes;
+  [[noreturn]] void refuse(const Residency& base) {
+    const auto arena = measure(base, scaled(0)).second + node_padding(capacity_.size(), layout_, bytes_.weight);
+    if (arena <= room_ && budget_.has_nodes()) refuse_nodes(base);
+    refuse_dram(arena);
+  }
+
+  /// The first node is what settings can enlarge for sure: what comes and goes lies there.
+  [[noreturn]] void refuse_nodes(const Residency& base) {
+    std::string there;
+    for (std::size_t n = 0; n < capacity_.size(); ++n) {
+      there += text(there.empty() ? "" : ", ", budget_.nodes[n].name(), " with ", human(capacity_[n]));
+    }
+    const auto schedule = measure(base, scaled(0));
+    const auto moving = schedule.second - resident_bytes(schedule.first);
+    const auto own = capacity_[0];
+    const auto enough =
+        ceil_div(fixed() + schedule.second + node_padding(capacity_.size(), layout_, bytes_.weight), MiB);
+    const auto least = enough - largest(enough - std::min(enough, own / MiB), [&](std::size_t less) {
+                         capacity_[0] = (enough - less) * MiB;
+                         return std::ranges::any_of(dealings_, [&](const Dealing& way) {
+                           dealing_ = &way;
+                           return try_it(base, scaled(0));
+                         });
+                       });
+    throw Error(
+        ErrorCode::does_not_fit,
+        text("does not fit on the memory nodes: the smallest plan for this placement needs ", human(fixed() + moving),
+             " on ", budget_.nodes[0].name(), " for the process and what comes and goes, and ",
+             human(schedule.second - moving), " there and on the others for what stays, and there is ", there,
+             ". It would fit with --node ", budget_.nodes[0].id, "=", least, "MiB",
+             budget_.has_path() ? ", with --placement auto" : ", with --storage DIR",
+             " or with a smaller max_length or per_device_train_batch_size"));
+  }
+
+  [[noreturn]] void refuse_dram(Bytes arena) const {
+    const auto fixed = this->fixed();
     auto message =
         text("does not fit in DRAM: the smallest plan for this placement needs ", human(fixed + arena),
              " (interpreter and libraries ", human(budget_.process), ", PyTorch's working set ", human(budget_.work),
              ", arena ", human(arena), ", engine ", human(kEngineBytes), "), and dram_budget is ", human(budget_.dram),
              ". It would fit with --dram_budget ", ceil_div(fixed + arena, MiB), "MiB");
+
     auto other = budget_;
     if (!other.has_path()) other.paths.emplace_back();
     other.placement = {};
@@ -446,10 +525,14 @@ class Planner {
 
   // ---- the result ----
 
-  Plan finish(Bytes fixed) {
+  Plan finish() {
     add_reuse_dependencies(plan_.schedule);
     plan_.durability = durability_;
-    plan_.dram_peak = fixed + plan_.arena;
+    plan_.dram_peak = fixed() + plan_.arena;
+    if (!plan_.regions.empty()) {
+      plan_.node_peaks = bytes_by_node(plan_.regions, capacity_.size());
+      plan_.node_peaks[0] += fixed();
+    }
     plan_.resident = resident_bytes(plan_.schedule);
     const auto moved = traffic(plan_.schedule);
     plan_.read_per_step = moved.read;
@@ -490,8 +573,55 @@ class Planner {
   std::vector<Unit> units_;
   std::vector<std::size_t> free_;  ///< units the planner may keep, most traffic saved per byte first
   Bytes room_ = 0;
+  std::vector<Bytes> capacity_;       ///< by memory node
+  std::vector<Dealing> dealings_;     ///< to several nodes, and
+  const Dealing* dealing_ = nullptr;  ///< of these the one at work
   Plan plan_;
 };
+
+/// Bytes on the later nodes, by class; they stay, so that they are there whenever the arena is at its fullest.
+std::map<std::string, Bytes> classes_on(const Plan& plan, const state::UpdateRule& rule, const state::Layout& layout,
+                                        std::size_t node) {
+  std::map<std::string, Bytes> out;
+  for (Index c = 0; c < layout.chunks().size(); ++c) {
+    if (plan.residency.node[c] != node) continue;
+    const auto& chunk = layout.chunks()[c];
+    if (plan.residency.weight[c]) out["weight"] += weight_bytes(rule, chunk);
+    if (plan.residency.state[c]) out["state"] += state_bytes(rule, chunk);
+  }
+  return out;
+}
+
+/// DRAM, or each of its nodes.
+void add_memory(nlohmann::json& out, const Plan& plan, const state::UpdateRule& rule, const state::Layout& layout,
+                const Budget& budget) {
+  const auto first = plan.node_peaks.empty() ? "dram" : budget.nodes[0].name();
+  const auto add = [&](const std::string& name, const std::string& tier, Bytes bytes) {
+    if (bytes > 0) out["bytes"].push_back({{"class", name}, {"tier", tier}, {"bytes", bytes}});
+  };
+  out["bytes"].push_back({{"class", "interpreter and libraries"}, {"tier", first}, {"bytes", budget.process}});
+  out["bytes"].push_back({{"class", "working set"}, {"tier", first}, {"bytes", budget.work}});
+  add("engine", first, kEngineBytes);
+  auto here = plan.dram_classes;
+  for (std::size_t n = 1; n < plan.node_peaks.size(); ++n) {
+    auto gaps = plan.node_peaks[n];
+    for (const auto& [name, bytes] : classes_on(plan, rule, layout, n)) {
+      add(name, budget.nodes[n].name(), bytes);
+      here[name] -= bytes;
+      gaps -= bytes;
+    }
+    add("gaps", budget.nodes[n].name(), gaps);
+    here["gaps"] -= std::min(here["gaps"], gaps);
+  }
+  for (const auto& [name, bytes] : here) add(name, first, bytes);
+  if (plan.node_peaks.empty()) {
+    out["tiers"].push_back({{"name", first}, {"capacity", budget.dram}, {"planned_peak", plan.dram_peak}});
+  }
+  for (std::size_t n = 0; n < plan.node_peaks.size(); ++n) {
+    const auto& node = budget.nodes[n];
+    out["tiers"].push_back({{"name", node.name()}, {"capacity", node.capacity}, {"planned_peak", plan.node_peaks[n]}});
+  }
+}
 
 /// What lies on which path is decided as it is written; the shares are those of the reserved volumes.
 void add_paths(nlohmann::json& out, const Plan& plan, const Budget& budget) {
@@ -545,15 +675,9 @@ std::string to_json(const Plan& plan, const Description& description, const stat
     kept += weight_bytes(description.rule(), chunk) + state_bytes(description.rule(), chunk);
   }
   out["bytes_per_parameter"] = static_cast<double>(kept) / static_cast<double>(layout.parameters());
-  out["tiers"] = json::array({{{"name", "dram"}, {"capacity", budget.dram}, {"planned_peak", plan.dram_peak}}});
-  auto& classes = out["bytes"] = json::array();
-  const auto add = [&](const std::string& name, const std::string& tier, Bytes bytes) {
-    classes.push_back({{"class", name}, {"tier", tier}, {"bytes", bytes}});
-  };
-  add("interpreter and libraries", "dram", budget.process);
-  add("working set", "dram", budget.work);
-  add("engine", "dram", kEngineBytes);
-  for (const auto& [name, bytes] : plan.dram_classes) add(name, "dram", bytes);
+  out["tiers"] = json::array();
+  out["bytes"] = json::array();
+  add_memory(out, plan, description.rule(), layout, budget);
   add_paths(out, plan, budget);
   const auto& prediction = plan.prediction;
   out["durability"] = name_of(plan.durability);

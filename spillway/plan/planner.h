@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "spillway/plan/regions.h"
 #include "spillway/plan/schedule.h"
 #include "spillway/plan/simulate.h"
 #include "spillway/plan/storage_need.h"
@@ -21,10 +22,12 @@ struct Plan {
   Bytes arena = 0;      ///< bytes of the DRAM arena
   Bytes resident = 0;   ///< bytes at its bottom that stay; above them, between steps, is scratch for one chunk at least
   Bytes dram_peak = 0;  ///< process + work + arena + kEngineBytes
-  Bytes path_bytes = 0;        ///< on all paths, without what follows
-  Bytes path_overhead = 0;     ///< of each path: superblock and records
-  Bytes path_spare = 0;        ///< of `path_bytes`, for images that wait for a flush
-  std::vector<Bytes> volumes;  ///< by path: what its volume reserves for data; together at least `path_bytes`
+  std::vector<Region> regions;    ///< of the arena on memory nodes; empty: there is one
+  std::vector<Bytes> node_peaks;  ///< by node, as Budget::nodes: sums to `dram_peak`; empty: there is one
+  Bytes path_bytes = 0;           ///< on all paths, without what follows
+  Bytes path_overhead = 0;        ///< of each path: superblock and records
+  Bytes path_spare = 0;           ///< of `path_bytes`, for images that wait for a flush
+  std::vector<Bytes> volumes;     ///< by path: what its volume reserves for data; together at least `path_bytes`
   Bytes read_per_step = 0, written_per_step = 0;
   Simulation prediction;
   std::size_t early_chunks = 0;  ///< updated during backward (Budget::updates), and
@@ -38,10 +41,11 @@ struct Plan {
 
 /// The plan for these budgets. What the caller fixed in `budget.placement` is obeyed; the rest of the DRAM first holds
 /// what saves most traffic per byte (weights, then activations, gradients and states), then lengthens the lookahead.
-/// Without `budget.durability`, steps are durable when anything is on a path. `checkpoint` where weights and states are
-/// all in DRAM becomes `none`: such a checkpoint stands alone anyway. Throws Error(bad_input) for a path placement or
-/// durable steps without a path, and Error(does_not_fit) that names the tier, the bytes asked, the bytes there, and
-/// settings that would fit.
+/// With several memory nodes what stays is dealt to them (nodes.h) as is fastest by simulation, within the budget of
+/// each. Without `budget.durability`, steps are durable when anything is on a path. `checkpoint` where weights and
+/// states are all in DRAM becomes `none`: such a checkpoint stands alone anyway. Throws Error(bad_input) for a path
+/// placement or durable steps without a path, and Error(does_not_fit) that names the tier, the bytes asked, the bytes
+/// there, and settings that would fit.
 [[nodiscard]] Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget,
                              const Rates& rates);
 

@@ -14,4 +14,8 @@ bool can_be_early(const state::Layout& layout, const Residency& residency, Index
          residency.state[chunk];
 }
 
+std::uint16_t update_unit(const Residency& residency, Index chunk) {
+  return residency.node.empty() || !residency.state[chunk] ? std::uint16_t{0} : residency.node[chunk];
+}
+
 }  // namespace spillway::plan

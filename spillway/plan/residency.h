@@ -19,6 +19,7 @@ struct Residency {
   std::vector<bool> grad;        ///< by chunk; equal for all chunks of a layer
   std::vector<bool> activation;  ///< by border: input of layer block i
   std::vector<bool> undo = {};   ///< by chunk: its old version, for an early update (can_be_early()); empty: of none
+  std::vector<std::uint16_t> node = {};  ///< by chunk: index into Budget::nodes of what stays in DRAM; empty: the first
 };
 
 /// True when the gradient of this chunk is stored as a dense field: everything but an embedding that is not also the
@@ -29,5 +30,8 @@ struct Residency {
 /// updated where it passes through memory, and its writes belong after the commit; an embedding's gradient is complete
 /// with the last visit only.
 [[nodiscard]] bool can_be_early(const state::Layout& layout, const Residency& residency, Index chunk);
+
+/// The unit of the chunk's update lane: the node of its state, or the first node when that passes through staging.
+[[nodiscard]] std::uint16_t update_unit(const Residency& residency, Index chunk);
 
 }  // namespace spillway::plan

@@ -27,6 +27,7 @@ class Builder {
     add_head();
     add_backward();
     chain_visits();
+    set_nodes(out_, residency_);
     return std::move(out_);
   }
 
@@ -588,6 +589,15 @@ class Builder {
 };
 
 }  // namespace
+
+void set_nodes(Schedule& schedule, const Residency& residency) {
+  schedule.node = residency.node;
+  for (Index c = 0; c < schedule.update_task.size(); ++c) {
+    const auto unit = update_unit(residency, c);
+    schedule.tasks[schedule.update_task[c]].unit = unit;
+    if (schedule.early[c].task != kNone) schedule.tasks[schedule.early[c].task].unit = unit;
+  }
+}
 
 Schedule make_schedule(const Description& description, const state::Layout& layout, const Residency& residency,
                        const Lookahead& lookahead, const Redo& redo) {

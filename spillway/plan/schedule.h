@@ -62,6 +62,7 @@ struct Dependency {
 struct Task {
   TaskKind kind = TaskKind::visit;
   Lane lane = Lane::compute;
+  std::uint16_t unit = 0;   ///< which of the lanes of that kind; update: the node, an index into Budget::nodes
   Index subject = kNone;    ///< chunk; border for activations; index into Schedule::visits for visits; part of the rows
   Index buffer = kNone;     ///< transfers: where the bytes are
   Bytes buffer_offset = 0;  ///< transfers: from the start of the buffer
@@ -145,6 +146,7 @@ struct Schedule {
         rows = kNone;  ///< buffers of an embedding: fp32 gradient of the step's rows; rounded, pending
   std::vector<std::uint32_t> image_every, image_turn;  ///< by chunk: as Task's, of its images; every 0: no image
   std::vector<Early> early;                            ///< by chunk
+  std::vector<std::uint16_t> node;                     ///< by chunk: as Residency::node; empty: the first
 
   /// Whether the update that is number `updates` of the run leaves an image of the chunk on the paths.
   [[nodiscard]] bool makes_image(Index chunk, std::uint64_t updates) const {
@@ -168,6 +170,10 @@ struct Schedule {
 }
 /// It is written in parts of at most this, each a gradient of its own.
 inline constexpr Bytes kRowsPart = 64 * MiB;
+
+/// Says on which node what stays of each chunk lies (Residency::node), and so which lane updates it. make_schedule()
+/// has done so already.
+void set_nodes(Schedule& schedule, const Residency& residency);
 
 /// Pure. `residency` vectors have one entry per chunk (activation: per layer block).
 [[nodiscard]] Schedule make_schedule(const Description& description, const state::Layout& layout,

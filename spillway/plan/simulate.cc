@@ -1,14 +1,12 @@
 #include "spillway/plan/simulate.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <queue>
 
 namespace spillway::plan {
 namespace {
 
-constexpr std::size_t kLanes = 4;
 /// An early update copies what it changes first: 24 bytes of traffic beside the 26 of an `exact` one.
 constexpr double kEarlyWork = 2;
 constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -21,18 +19,63 @@ struct Ready {
   }
 };
 
+/// One per memory node.
+std::size_t update_lanes(const Schedule& schedule, const Rates& rates) {
+  auto out = std::max<std::size_t>(1, rates.nodes.size());
+  for (const auto& task : schedule.tasks) {
+    if (task.lane == Lane::update) out = std::max<std::size_t>(out, task.unit + 1U);
+  }
+  return out;
+}
+
+/// Times that a visit reads its block's weights for each micro-batch.
+double passes(VisitKind kind) {
+  return kind == VisitKind::backward                                             ? 3
+         : kind == VisitKind::embedding || kind == VisitKind::embedding_backward ? 0
+                                                                                 : 1;
+}
+
+/// Seconds that a visit takes at least because weights that it reads in place lie on other nodes than the first.
+double weight_seconds(const Schedule& schedule, const Description& description, const state::Layout& layout,
+                      const Rates& rates, Index visit) {
+  const auto& it = schedule.visits[visit];
+  const auto& block = layout.blocks()[it.block];
+  const bool layer = it.kind == VisitKind::forward || it.kind == VisitKind::backward;
+  const auto first = static_cast<Index>(block.first_chunk + (layer ? 0 : it.slice));
+  const auto element = state::field_bytes(description.type).weight;
+  std::vector<double> seconds(rates.nodes.size(), 0);
+  for (Index c = first; c < first + (layer ? block.chunks : 1); ++c) {
+    const auto node = schedule.node.empty() ? 0U : schedule.node[c];
+    const bool stays = layer ? schedule.resident_weight[it.block] != kNone : schedule.resident_slice[c] != kNone;
+    if (!stays || node == 0 || node >= rates.nodes.size() || rates.nodes[node].read <= 0) continue;
+    seconds[node] += static_cast<double>(layout.chunks()[c].elements * element) / rates.nodes[node].read;
+  }
+  const auto most = std::ranges::max_element(seconds);
+  const auto times = passes(it.kind) * static_cast<double>(description.micro_batches);
+  return most == seconds.end() ? 0 : *most * times;
+}
+
 /// One node per task and step; successors by template.
 class Machine {
  public:
-  Machine(const Schedule& schedule, const state::Layout& layout, const Rates& rates, unsigned steps)
-      : schedule_(schedule), rates_(rates), storage_(rates.storage()), steps_(steps), tasks_(schedule.tasks.size()) {
+  Machine(const Schedule& schedule, const Description& description, const state::Layout& layout, const Rates& rates,
+          unsigned steps)
+      : schedule_(schedule),
+        rates_(rates),
+        storage_(rates.storage()),
+        steps_(steps),
+        tasks_(schedule.tasks.size()),
+        updates_(update_lanes(schedule, rates)) {
+    lanes_.resize(kUpdates + updates_ + 2);
     same_.resize(tasks_);
     next_.resize(tasks_);
     work_.resize(tasks_);
     for (Index t = 0; t < tasks_; ++t) {
       const auto& task = schedule.tasks[t];
       for (const auto& dependency : task.needs) (dependency.previous ? next_ : same_)[dependency.task].push_back(t);
-      work_[t] = task.kind == TaskKind::visit ? visit_seconds(schedule, layout, rates, task.subject)
+      work_[t] = task.kind == TaskKind::visit
+                     ? std::max(visit_seconds(schedule, layout, rates, task.subject),
+                                weight_seconds(schedule, description, layout, rates, task.subject))
                  : schedule.settled_by_early(task)
                      ? 0
                      : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
@@ -61,17 +104,33 @@ class Machine {
   [[nodiscard]] std::size_t node(unsigned step, Index task) const { return step * tasks_ + task; }
 
  private:
-  struct Active {
+  struct LaneState {
+    std::priority_queue<Ready> ready;
     bool busy = false;
     std::size_t node = 0;
     double left = 0;
     double rate = 0;
   };
+  static constexpr std::size_t kCompute = 0, kUpdates = 1;  ///< the first of them; reads and writes come after them
+
+  LaneState& lane_of(const Task& task) {
+    switch (task.lane) {
+      case Lane::compute:
+        return lanes_[kCompute];
+      case Lane::update:
+        return lanes_[kUpdates + task.unit];
+      case Lane::read:
+        return lanes_[kUpdates + updates_];
+      case Lane::write:
+        break;
+    }
+    return lanes_[kUpdates + updates_ + 1];
+  }
 
   void make_ready(std::size_t n) {
     const auto& task = schedule_.tasks[n % tasks_];
     const auto deadline = (n / tasks_) * schedule_.positions + task.deadline;
-    ready_[static_cast<std::size_t>(task.lane)].push({deadline, n});
+    lane_of(task).ready.push({deadline, n});
   }
 
   /// Of a node: nothing when it is not its turn.
@@ -82,52 +141,85 @@ class Machine {
 
   bool start_lanes() {
     bool any = false;
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      auto& active = active_[lane];
-      if (!active.busy && !ready_[lane].empty()) {
-        active = {true, ready_[lane].top().node, work(ready_[lane].top().node), 0};
-        ready_[lane].pop();
-        times_[active.node].start = now_;
+    for (auto& lane : lanes_) {
+      if (!lane.busy && !lane.ready.empty()) {
+        lane.busy = true;
+        lane.node = lane.ready.top().node;
+        lane.left = work(lane.node);
+        lane.ready.pop();
+        times_[lane.node].start = now_;
       }
-      any = any || active.busy;
+      any = any || lane.busy;
     }
     return any;
   }
 
   void set_rates() {
-    auto& compute = active_[0];
-    auto& update = active_[1];
-    auto& read = active_[2];
-    auto& write = active_[3];
+    const bool computes = lanes_[kCompute].busy;
+    auto& read = lanes_[kUpdates + updates_];
+    auto& write = lanes_[kUpdates + updates_ + 1];
     const double cores = std::max(1U, rates_.cores);
     const bool own = rates_.update_cores > 0;  // updates and the paths' threads take nothing of what compute has
     const double io = !own && (read.busy || write.busy) ? rates_.io_cores : 0;
-    const double wanted = (compute.busy ? cores : 0) + (update.busy && !own ? 1 : 0) + io;
+    const double wanted = (computes ? cores : 0) + (own ? 0 : update_threads()) + io;
     const double share = wanted > cores ? cores / wanted : 1;
-    compute.rate = share;
-    // While compute waits, its thread helps with the update.
-    const double hands = compute.busy ? 1 : std::min(2.0, std::max(1.0, cores - io));
-    update.rate = (rates_.update > 0 ? rates_.update : 1e9) * (own ? rates_.update_cores : share * hands);
+    lanes_[kCompute].rate = share;
+    if (updates_ > 1 || !rates_.nodes.empty()) {
+      set_node_rates(own ? own_share() : share, !own && !computes && cores - io >= update_threads() + 1);
+    } else {
+      // While compute waits, its thread helps with the update.
+      const double hands = computes ? 1 : std::min(2.0, std::max(1.0, cores - io));
+      lanes_[kUpdates].rate = (rates_.update > 0 ? rates_.update : 1e9) * (own ? rates_.update_cores : share * hands);
+    }
     const bool both = read.busy && write.busy;
     read.rate = both ? storage_.mixed / 2 : storage_.read;
     write.rate = both ? storage_.mixed / 2 : storage_.write;
   }
 
+  [[nodiscard]] const NodeRates& rates_of(std::size_t unit) const {
+    static const NodeRates kUnknown;
+    return unit < rates_.nodes.size() ? rates_.nodes[unit] : kUnknown;
+  }
+
+  /// Of the lanes that are updating.
+  [[nodiscard]] double update_threads() const {
+    double out = 0;
+    for (std::size_t unit = 0; unit < updates_; ++unit) {
+      if (lanes_[kUpdates + unit].busy) out += rates_.nodes.empty() ? 1 : rates_of(unit).threads;
+    }
+    return out;
+  }
+
+  /// What lanes with cores of their own get of them.
+  [[nodiscard]] double own_share() const {
+    return std::min(1.0, rates_.update_cores / std::max(1.0, update_threads()));
+  }
+
+  /// While compute waits, its thread helps the first lane that is updating.
+  void set_node_rates(double share, bool helps) {
+    for (std::size_t unit = 0; unit < updates_; ++unit) {
+      auto& lane = lanes_[kUpdates + unit];
+      const auto& rates = rates_of(unit);
+      lane.rate = rates.with(rates.threads * share + (lane.busy && helps ? 1 : 0));
+      if (lane.busy) helps = false;
+    }
+  }
+
   void advance() {
     set_rates();
     double wait = kNever;
-    for (auto& active : active_) {
+    for (auto& active : lanes_) {
       if (active.busy) wait = std::min(wait, active.rate > 0 ? active.left / active.rate : 0);
     }
     now_ += wait;
-    for (auto& active : active_) {
+    for (auto& active : lanes_) {
       if (!active.busy) continue;
       active.left -= wait * active.rate;
       if (active.rate <= 0 || active.left <= 1e-9 * std::max(1.0, work_[active.node % tasks_])) finish(active);
     }
   }
 
-  void finish(Active& active) {
+  void finish(LaneState& active) {
     active.busy = false;
     times_[active.node].end = now_;
     const auto step = active.node / tasks_;
@@ -152,8 +244,8 @@ class Machine {
   std::vector<double> work_;
   std::vector<std::uint32_t> waiting_;
   std::vector<TaskTimes> times_;
-  std::array<std::priority_queue<Ready>, kLanes> ready_;
-  std::array<Active, kLanes> active_{};
+  std::size_t updates_;
+  std::vector<LaneState> lanes_;
   double now_ = 0;
 };
 
@@ -192,10 +284,31 @@ double visit_seconds(const Schedule& schedule, const state::Layout& layout, cons
   return it.kind == VisitKind::embedding_backward ? rates.between : 0;
 }
 
-Simulation simulate(const Schedule& schedule, const Description&, const state::Layout& layout, const Rates& rates,
-                    unsigned steps, const std::string& storage_name) {
+namespace {
+
+/// Seconds of all updates: on one core, or by the nodes together, of which the last ends.
+double update_seconds(const Schedule& schedule, const Rates& rates) {
+  std::vector<double> elements(update_lanes(schedule, rates), 0);
+  for (const auto& task : schedule.tasks) {
+    if (task.lane == Lane::update && !schedule.settled_by_early(task)) {
+      elements[task.unit] += static_cast<double>(task.bytes);
+    }
+  }
+  if (elements.size() == 1 && rates.nodes.empty()) return elements[0] / (rates.update > 0 ? rates.update : 1e9);
+  double longest = 0;
+  for (std::size_t unit = 0; unit < elements.size(); ++unit) {
+    const auto node = unit < rates.nodes.size() ? rates.nodes[unit] : NodeRates{};
+    longest = std::max(longest, elements[unit] / node.with(node.threads));
+  }
+  return longest;
+}
+
+}  // namespace
+
+Simulation simulate(const Schedule& schedule, const Description& description, const state::Layout& layout,
+                    const Rates& rates, unsigned steps, const std::string& storage_name) {
   steps = std::max(2U, steps);
-  Machine machine(schedule, layout, rates, steps);
+  Machine machine(schedule, description, layout, rates, steps);
   machine.run();
   Simulation out;
   const auto last = schedule.visits.back().task;
@@ -206,13 +319,12 @@ Simulation simulate(const Schedule& schedule, const Description&, const state::L
     out.tasks.push_back({times.start - begin, times.end - begin});
     const auto& task = schedule.tasks[t];
     if (schedule.settled_by_early(task)) continue;
-    if (task.lane == Lane::update) out.update_seconds += static_cast<double>(task.bytes);
     if (task.lane == Lane::read || task.lane == Lane::write) {
       out.transfer_seconds += static_cast<double>(task.bytes) / task.every;
     }
   }
   for (Index v = 0; v < schedule.visits.size(); ++v) out.compute_seconds += visit_seconds(schedule, layout, rates, v);
-  out.update_seconds /= rates.update > 0 ? rates.update : 1e9;
+  out.update_seconds = update_seconds(schedule, rates);
   const auto mixed = rates.storage().mixed;
   out.transfer_seconds = mixed > 0 ? out.transfer_seconds / mixed : 0;
   double busy = 0;

@@ -11,11 +11,12 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
+#ifndef MADV_COLD
+#define MADV_COLD 20
+#endif
 
 namespace spillway::sys {
 namespace {
-
-constexpr Bytes kPage = 4 * KiB;
 
 void trim(std::byte* begin, const std::byte* end) noexcept {
   if (begin < end) ::munmap(begin, static_cast<std::size_t>(end - begin));
@@ -54,6 +55,32 @@ void unmap_memory(std::byte* data, Bytes bytes) noexcept {
 
 bool advise_huge_pages(std::span<std::byte> range) noexcept {
   return ::madvise(range.data(), range.size(), MADV_HUGEPAGE) == 0;
+}
+
+bool advise_small_pages(std::span<std::byte> range) noexcept {
+  return ::madvise(range.data(), range.size(), MADV_NOHUGEPAGE) == 0;
+}
+
+void split_huge_pages(std::span<std::byte> range) noexcept {
+  const auto address = reinterpret_cast<std::uintptr_t>(range.data());
+  std::byte* at = range.data() - address % kPage;
+  const std::byte* end = range.data() + range.size();
+  ::madvise(at, static_cast<std::size_t>(end - at), MADV_NOHUGEPAGE);
+  while (at < end) {
+    ::madvise(at, kPage, MADV_COLD);
+    at += kHugePage - reinterpret_cast<std::uintptr_t>(at) % kHugePage;
+  }
+}
+
+std::vector<bool> resident_pages(std::span<const std::byte> range) {
+  const auto address = reinterpret_cast<std::uintptr_t>(range.data());
+  auto* first = const_cast<std::byte*>(range.data()) - address % kPage;  // mincore writes nothing there
+  const auto bytes = static_cast<std::size_t>(range.data() + range.size() - first);
+  std::vector<unsigned char> found(ceil_div(bytes, kPage), 1);
+  if (::mincore(first, bytes, found.data()) != 0) found.assign(found.size(), 1);
+  std::vector<bool> out;
+  for (const unsigned char page : found) out.push_back((page & 1U) != 0);
+  return out;
 }
 
 bool populate(std::span<std::byte> range) noexcept {

@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "spillway/base/bytes.h"
 
 namespace spillway::sys {
 
+inline constexpr Bytes kPage = 4 * KiB;
 /// Size of a huge page on the machines we know; only advice depends on it.
 inline constexpr Bytes kHugePage = 2 * MiB;
 
@@ -18,6 +20,14 @@ inline constexpr Bytes kHugePage = 2 * MiB;
 void unmap_memory(std::byte* data, Bytes bytes) noexcept;
 /// Asks for huge pages behind the range; false when the kernel has none to give.
 bool advise_huge_pages(std::span<std::byte> range) noexcept;
+/// Asks for none from now on; huge pages that are there stay.
+bool advise_small_pages(std::span<std::byte> range) noexcept;
+/// Splits huge pages behind the range, contents intact, and asks for none from now on. The kernel offers no call for
+/// it: this leans on MADV_COLD, which splits a huge page that it is to treat in part. One that is pinned for a device
+/// stays.
+void split_huge_pages(std::span<std::byte> range) noexcept;
+/// Whether each page of the range, from its first to its last byte, is in memory; all true where it cannot be asked.
+[[nodiscard]] std::vector<bool> resident_pages(std::span<const std::byte> range);
 /// Faults every page of the range in, for writing; contents stay. False with errno set when the kernel cannot back it.
 bool populate(std::span<std::byte> range) noexcept;
 

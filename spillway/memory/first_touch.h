@@ -1,0 +1,18 @@
+// Faults pages in, each from the right place.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "spillway/memory/placement.h"
+#include "spillway/sys/nodes.h"
+
+namespace spillway::memory {
+
+/// Touches every page of the range: those of a node by threads that run on its nearest processors and prefer memory of
+/// that node. Pages that are there stay. Up to `threads` at once (0: as many as processors are near).
+void first_touch(std::span<std::byte> range, const Deal& deal, const std::vector<sys::Node>& machine,
+                 unsigned threads = 0);
+
+}  // namespace spillway::memory

@@ -1,0 +1,123 @@
+#include "spillway/plan/nodes.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace spillway::plan {
+namespace {
+
+constexpr Bytes kPage = 4096;
+
+double rate_of(const Rates& rates, std::uint16_t node) {
+  const auto& it = node < rates.nodes.size() ? rates.nodes[node] : NodeRates{};
+  return it.with(it.threads);
+}
+
+/// The first node, then the others, the fastest first.
+std::vector<std::uint16_t> by_rate(const Rates& rates, std::size_t nodes) {
+  std::vector<std::uint16_t> out(nodes);
+  std::iota(out.begin(), out.end(), std::uint16_t{0});
+  std::stable_sort(out.begin() + 1, out.end(), [&](auto a, auto b) { return rate_of(rates, a) > rate_of(rates, b); });
+  return out;
+}
+
+class Dealer {
+ public:
+  Dealer(const Rates& rates, const Dealing& dealing, std::vector<Bytes> room)
+      : rates_(rates), dealing_(dealing), room_(std::move(room)), busy_(room_.size(), 0) {}
+
+  /// The node at which the update ends first, or the first in order that has room; false: there is none.
+  bool give(Bytes bytes, double elements, std::uint16_t& node) {
+    double best = std::numeric_limits<double>::infinity();
+    bool found = false;
+    for (const auto candidate : dealing_.nodes) {
+      if (room_[candidate] < bytes) continue;
+      const auto end = dealing_.fill ? 0 : (busy_[candidate] + elements) / rate_of(rates_, candidate);
+      if (found && end >= best) continue;
+      best = end;
+      node = candidate;
+      found = true;
+    }
+    if (!found) return false;
+    room_[node] -= bytes;
+    busy_[node] += elements;
+    return true;
+  }
+
+  /// The first node's lane updates this, too.
+  void charge(double elements) { busy_[0] += elements; }
+
+  /// The first node, or the last, that has room.
+  bool put(Bytes bytes, bool last, std::uint16_t& node) {
+    const auto fits = [&](auto candidate) { return room_[candidate] >= bytes; };
+    const auto& nodes = dealing_.nodes;
+    if (last) {
+      const auto at = std::find_if(nodes.rbegin(), nodes.rend(), fits);
+      if (at == nodes.rend()) return false;
+      node = *at;
+    } else {
+      const auto at = std::ranges::find_if(nodes, fits);
+      if (at == nodes.end()) return false;
+      node = *at;
+    }
+    room_[node] -= bytes;
+    return true;
+  }
+
+ private:
+  const Rates& rates_;
+  const Dealing& dealing_;
+  std::vector<Bytes> room_;
+  std::vector<double> busy_;  ///< elements given
+};
+
+}  // namespace
+
+std::vector<Dealing> dealings(const Rates& rates, std::size_t nodes, bool spill) {
+  std::vector<Dealing> out;
+  if (nodes == 0) return out;
+  const auto order = by_rate(rates, nodes);
+  for (auto count = nodes; count > 1; --count) {
+    out.push_back({{order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count)}, false});
+  }
+  out.push_back({order, true});
+  if (nodes == 1) return out;
+  if (spill) out.push_back({{0}, true});
+  return out;
+}
+
+Bytes kept_bytes(const Description& description, const state::Layout& layout, const Residency& residency, Index chunk) {
+  const auto& it = layout.chunks()[chunk];
+  const auto rule = description.rule();
+  return (residency.weight[chunk] ? round_up(weight_bytes(rule, it), kPage) : 0) +
+         (residency.state[chunk] ? round_up(state_bytes(rule, it), kPage) : 0);
+}
+
+std::optional<std::vector<std::uint16_t>> deal(const Description& description, const state::Layout& layout,
+                                               const Residency& residency, const Rates& rates, const Dealing& dealing,
+                                               std::vector<Bytes> room, bool streams_weights) {
+  const auto chunks = static_cast<Index>(layout.chunks().size());
+  std::vector<std::uint16_t> out(chunks, 0);
+  Dealer dealer(rates, dealing, std::move(room));
+  const auto bytes = [&](Index c) { return kept_bytes(description, layout, residency, c); };
+  const auto weights_alone = [&] {
+    for (Index c = 0; c < chunks; ++c) {
+      if (!residency.state[c] && residency.weight[c] && !dealer.put(bytes(c), streams_weights, out[c])) return false;
+    }
+    return true;
+  };
+  if (!streams_weights && !weights_alone()) return std::nullopt;
+  for (Index c = 0; c < chunks; ++c) {
+    const auto elements = static_cast<double>(layout.chunks()[c].elements);
+    if (!residency.state[c]) {
+      dealer.charge(elements);
+    } else if (!dealer.give(bytes(c), elements, out[c])) {
+      return std::nullopt;
+    }
+  }
+  if (streams_weights && !weights_alone()) return std::nullopt;
+  return out;
+}
+
+}  // namespace spillway::plan

@@ -1,0 +1,122 @@
+#include "spillway/plan/regions.h"
+
+#include <algorithm>
+
+#include "spillway/plan/arena_layout.h"
+
+namespace spillway::plan {
+namespace {
+
+constexpr Bytes kPage = 4096, kHugePage = 2 * MiB;
+/// Weights of this size on several nodes begin at a huge page, so that their parts are made of such.
+constexpr Bytes kLarge = 16 * MiB;
+
+class Placer {
+ public:
+  Placer(Schedule& schedule, const state::Layout& layout)
+      : schedule_(schedule), layout_(layout), node_(schedule.buffers.size(), 0) {}
+
+  std::vector<Region> run(Bytes bytes) {
+    const auto floor = resident_bytes(schedule_);
+    find_nodes();
+    const auto nodes = schedule_.node.empty() ? 0 : *std::ranges::max_element(schedule_.node);
+    for (std::uint16_t node = 1; node <= nodes; ++node) {
+      stack(node);
+      if (at_ > 0) at_ = round_up(at_, kHugePage);
+      add({at_, at_, node});
+    }
+    for (Index b = 0; b < layout_.blocks().size(); ++b) place_mixed(b);
+    if (at_ > 0) at_ = round_up(at_, kHugePage);
+    stack(0);
+    for (auto& buffer : schedule_.buffers) {
+      if (!buffer.whole) buffer.offset = buffer.offset - floor + at_;
+    }
+    add({at_, bytes - floor + at_, 0});
+    return std::move(regions_);
+  }
+
+ private:
+  static constexpr std::uint16_t kMixed = 0xffff;
+
+  void find_nodes() {
+    for (Index c = 0; c < layout_.chunks().size(); ++c) {
+      for (const auto buffer : {schedule_.resident_state[c], schedule_.resident_slice[c]}) {
+        if (buffer != kNone) node_[buffer] = schedule_.node[c];
+      }
+    }
+    for (Index b = 0; b < layout_.blocks().size(); ++b) {
+      if (schedule_.resident_weight[b] == kNone) continue;
+      const auto& block = layout_.blocks()[b];
+      const auto first = schedule_.node.begin() + static_cast<std::ptrdiff_t>(block.first_chunk);
+      const auto last = first + static_cast<std::ptrdiff_t>(block.chunks);
+      const bool one = std::all_of(first, last, [&](auto node) { return node == *first; });
+      node_[schedule_.resident_weight[b]] = one ? *first : kMixed;
+    }
+  }
+
+  /// What stays and lies on this node alone.
+  void stack(std::uint16_t node) {
+    for (Index b = 0; b < schedule_.buffers.size(); ++b) {
+      auto& buffer = schedule_.buffers[b];
+      if (!buffer.whole || node_[b] != node) continue;
+      buffer.offset = at_;
+      at_ += round_up(buffer.bytes, kPage);
+      add({buffer.offset, at_, node});
+    }
+  }
+
+  /// A layer's weights, chunk by chunk.
+  void place_mixed(Index b) {
+    const auto index = schedule_.resident_weight[b];
+    if (index == kNone || node_[index] != kMixed) return;
+    auto& buffer = schedule_.buffers[index];
+    if (buffer.bytes >= kLarge) at_ = round_up(at_, kHugePage);
+    buffer.offset = at_;
+    const auto& block = layout_.blocks()[b];
+    const auto element = buffer.bytes / block.elements;
+    Bytes end = at_;
+    for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
+      end += layout_.chunks()[c].elements * element;
+      add({at_, round_up(end, kPage), schedule_.node[c]});
+      at_ = round_up(end, kPage);
+    }
+  }
+
+  /// A gap before a region belongs to the one below.
+  void add(Region region) {
+    if (!regions_.empty()) regions_.back().end = region.begin;
+    if (region.end == region.begin) return;
+    if (!regions_.empty() && regions_.back().node == region.node) {
+      regions_.back().end = region.end;
+    } else {
+      regions_.push_back(region);
+    }
+  }
+
+  Schedule& schedule_;
+  const state::Layout& layout_;
+  std::vector<std::uint16_t> node_;  ///< by buffer
+  std::vector<Region> regions_;
+  Bytes at_ = 0;
+};
+
+}  // namespace
+
+std::vector<Region> place_on_nodes(Schedule& schedule, const state::Layout& layout, Bytes bytes) {
+  return Placer(schedule, layout).run(bytes);
+}
+
+Bytes node_padding(std::size_t nodes, const state::Layout& layout, Bytes weight_element) noexcept {
+  if (nodes < 2) return 0;
+  const auto large = std::ranges::count_if(
+      layout.blocks(), [&](const state::Block& block) { return block.elements * weight_element >= kLarge; });
+  return (nodes + 1 + static_cast<Bytes>(large)) * kHugePage;
+}
+
+std::vector<Bytes> bytes_by_node(const std::vector<Region>& regions, std::size_t nodes) {
+  std::vector<Bytes> out(std::max<std::size_t>(1, nodes), 0);
+  for (const auto& region : regions) out[region.node] += region.bytes();
+  return out;
+}
+
+}  // namespace spillway::plan

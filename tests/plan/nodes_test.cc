@@ -1,0 +1,244 @@
+// Chunks are dealt to memory nodes so that their updates end together, within what each node can hold.
+#include "spillway/plan/nodes.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "spillway/base/error.h"
+#include "spillway/plan/arena_layout.h"
+#include "spillway/plan/planner.h"
+#include "spillway/plan/regions.h"
+#include "tests/plan/models.h"
+
+namespace spillway::plan {
+namespace {
+
+constexpr Bytes kPlenty = 1 * GiB;
+
+class Nodes : public ::testing::Test {
+ protected:
+  Nodes()
+      : description_(test::describe({.layers = 16, .hidden = 256, .ffn = 512, .chunk_elements = 1 << 15})),
+        layout_(description_.layout()) {
+    rates_.cores = 4;
+    rates_.update = 1e9;
+    rates_.io_cores = 0;
+    rates_.forward = rates_.backward = 1e-5;
+  }
+
+  void set_rates(const std::vector<double>& updates) {
+    rates_.nodes.clear();
+    for (const auto update : updates) rates_.nodes.push_back({.update = update, .update_thread = update});
+  }
+
+  [[nodiscard]] Residency everything() const {
+    const auto chunks = layout_.chunks().size();
+    return {std::vector<bool>(chunks, true), std::vector<bool>(chunks, true), std::vector<bool>(chunks, true),
+            std::vector<bool>(layout_.blocks().size(), true)};
+  }
+
+  [[nodiscard]] std::vector<double> elements(const std::vector<std::uint16_t>& node, std::size_t first,
+                                             std::size_t last) const {
+    std::vector<double> out(3, 0);
+    for (auto c = first; c < last; ++c) out[node[c]] += static_cast<double>(layout_.chunks()[c].elements);
+    return out;
+  }
+
+  Budget budget(const std::vector<Bytes>& capacities) const {
+    Budget out;
+    out.dram = 8 * GiB;
+    for (std::size_t n = 0; n < capacities.size(); ++n) {
+      out.nodes.push_back({.id = static_cast<unsigned>(n), .capacity = capacities[n]});
+    }
+    return out;
+  }
+
+  Plan plan(const Budget& budget) const { return make_plan(description_, layout_, budget, rates_); }
+
+  Description description_;
+  state::Layout layout_;
+  Rates rates_;
+};
+
+TEST_F(Nodes, AreDealtToInProportionToTheirRatesFromTheFirstChunkOn) {
+  set_rates({4e8, 1e8, 2e8});
+  const auto node = deal(description_, layout_, everything(), rates_, {{0, 2, 1}, false}, {kPlenty, kPlenty, kPlenty});
+  ASSERT_TRUE(node);
+  const auto chunks = layout_.chunks().size();
+  ASSERT_GT(chunks, 60U);
+  const auto largest = static_cast<double>(layout_.largest_chunk());
+  for (const auto last : {chunks / 3, chunks / 2, chunks}) {
+    const auto dealt = elements(*node, 0, last);
+    const auto all = dealt[0] + dealt[1] + dealt[2];
+    EXPECT_NEAR(dealt[0], all * 4 / 7, 1.5 * largest) << last;
+    EXPECT_NEAR(dealt[1], all * 1 / 7, 1.5 * largest) << last;
+    EXPECT_NEAR(dealt[2], all * 2 / 7, 1.5 * largest) << last;
+  }
+}
+
+TEST_F(Nodes, ThatAreFullAreLeftOut) {
+  set_rates({4e8, 1e8});
+  Bytes all = 0, most = 0;
+  for (Index c = 0; c < layout_.chunks().size(); ++c) {
+    all += kept_bytes(description_, layout_, everything(), c);
+    most = std::max(most, kept_bytes(description_, layout_, everything(), c));
+  }
+  const auto node = deal(description_, layout_, everything(), rates_, {{0, 1}, false}, {all / 4, all});
+  ASSERT_TRUE(node);
+  Bytes here = 0;
+  for (Index c = 0; c < node->size(); ++c) {
+    if ((*node)[c] == 0) here += kept_bytes(description_, layout_, everything(), c);
+  }
+  EXPECT_LE(here, all / 4);
+  EXPECT_GT(here + most, all / 4);
+  EXPECT_FALSE(deal(description_, layout_, everything(), rates_, {{0, 1}, false}, {all / 4, all / 2}));
+}
+
+TEST_F(Nodes, WeightsAloneLieWhereComputeReadsThem) {
+  set_rates({4e8, 1e8});
+  auto residency = everything();
+  residency.state.assign(residency.state.size(), false);
+  const Dealing both{{0, 1}, false};
+  const auto in_place = deal(description_, layout_, residency, rates_, both, {kPlenty, kPlenty});
+  const auto streamed = deal(description_, layout_, residency, rates_, both, {kPlenty, kPlenty}, true);
+  ASSERT_TRUE(in_place && streamed);
+  EXPECT_TRUE(std::ranges::all_of(*in_place, [](auto node) { return node == 0; }));
+  EXPECT_TRUE(std::ranges::all_of(*streamed, [](auto node) { return node == 1; }));
+}
+
+TEST_F(Nodes, OfAPlanHoldWhatTheirBudgetsAllow) {
+  set_rates({4e8, 1e8, 2e8});
+  const auto found = plan(budget({kPlenty, kPlenty, kPlenty}));
+  ASSERT_EQ(found.node_peaks.size(), 3U);
+  EXPECT_EQ(found.node_peaks[0] + found.node_peaks[1] + found.node_peaks[2], found.dram_peak);
+  for (const auto peak : found.node_peaks) EXPECT_GT(peak, 1 * MiB);
+  const auto tight = budget({kPlenty, found.node_peaks[1] / 2, found.node_peaks[2] / 3});
+  const auto less = plan(tight);
+  for (std::size_t n = 0; n < 3; ++n) EXPECT_LE(less.node_peaks[n], tight.nodes[n].capacity) << n;
+  EXPECT_GT(less.node_peaks[0], found.node_peaks[0]);
+}
+
+TEST_F(Nodes, RegionsCoverTheArenaAndHoldTheirChunks) {
+  set_rates({4e8, 1e8, 2e8});
+  const auto found = plan(budget({kPlenty, kPlenty, kPlenty}));
+  Bytes at = 0;
+  for (const auto& region : found.regions) {
+    EXPECT_EQ(region.begin, at);
+    EXPECT_EQ(region.begin % 4096, 0U);
+    EXPECT_LT(region.begin, region.end);
+    at = region.end;
+  }
+  EXPECT_EQ(at, found.arena);
+  const auto node_at = [&](Bytes offset) {
+    const auto it = std::ranges::upper_bound(found.regions, offset, {}, &Region::end);
+    return it->node;
+  };
+  const auto& schedule = found.schedule;
+  const auto rule = description_.rule();
+  for (Index c = 0; c < layout_.chunks().size(); ++c) {
+    const auto& chunk = layout_.chunks()[c];
+    const auto node = found.residency.node[c];
+    const auto state = schedule.buffers[schedule.resident_state[c]].offset;
+    const auto weight = schedule.buffers[schedule.update_weight[c]].offset + schedule.weight_at[c];
+    for (const auto offset :
+         {state, state + state_bytes(rule, chunk) - 1, weight, weight + weight_bytes(rule, chunk) - 1}) {
+      EXPECT_EQ(node_at(offset), node) << "chunk " << c;
+    }
+    EXPECT_EQ(schedule.tasks[schedule.update_task[c]].unit, node);
+  }
+  for (const auto& buffer : schedule.buffers) {
+    EXPECT_LE(buffer.offset + buffer.bytes, found.arena);
+    if (buffer.whole) continue;
+    EXPECT_EQ(node_at(buffer.offset), 0);
+    EXPECT_GE(buffer.offset, found.resident);
+  }
+}
+
+TEST_F(Nodes, BuffersInUseTogetherDoNotOverlap) {
+  set_rates({1e8, 1e8});
+  const auto found = plan(budget({kPlenty, kPlenty}));
+  std::map<Bytes, Bytes> whole;
+  for (const auto& buffer : found.schedule.buffers) {
+    if (buffer.whole) whole[buffer.offset] = buffer.offset + buffer.bytes;
+  }
+  Bytes end = 0;
+  for (const auto& [begin, last] : whole) {
+    EXPECT_GE(begin, end);
+    end = last;
+  }
+  EXPECT_LE(end, found.resident);
+}
+
+TEST_F(Nodes, UpdateTogetherAtTheSumOfTheirRates) {
+  set_rates({4e7, 1e7});
+  const auto both = plan(budget({kPlenty, kPlenty})).prediction;
+  set_rates({4e7});
+  const auto one = plan(budget({kPlenty})).prediction;
+  EXPECT_EQ(both.bottleneck, "update");
+  const auto sum = one.update_seconds * 4 / 5;
+  EXPECT_NEAR(both.update_seconds, sum, 0.02 * sum);
+  EXPECT_NEAR(both.step_seconds, one.step_seconds * 4 / 5, 0.03 * one.step_seconds);
+}
+
+TEST_F(Nodes, OfWhichOneIsTooSlowIsLeftOut) {
+  set_rates({4e7, 4e7, 1e2});
+  const auto found = plan(budget({kPlenty, kPlenty, kPlenty}));
+  EXPECT_LE(found.node_peaks[2], 0U);
+  EXPECT_GT(found.node_peaks[1], 1 * MiB);
+}
+
+TEST_F(Nodes, ThatAreSlowToReadKeepNoWeightsThatComputeWaitsFor) {
+  set_rates({4e9, 4e9});
+  rates_.nodes[1].read = 1e6;
+  const auto found = plan(budget({kPlenty, kPlenty}));
+  EXPECT_EQ(found.node_peaks[1], 0U);
+  rates_.nodes[1].read = 1e12;
+  EXPECT_GT(plan(budget({kPlenty, kPlenty})).node_peaks[1], 1 * MiB);
+}
+
+TEST_F(Nodes, ARefusalNamesThemAndWhatWouldFitFits) {
+  set_rates({4e8, 1e8});
+  auto asked = budget({kEngineBytes + 2 * MiB, 4 * MiB});
+  try {
+    static_cast<void>(plan(asked));
+    FAIL() << "fits";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::does_not_fit);
+    const std::string message = error.what();
+    for (const auto* word : {"numa:0", "numa:1", "--storage"}) {
+      EXPECT_NE(message.find(word), std::string::npos) << word << " in: " << message;
+    }
+    const auto at = message.find("--node 0=");
+    ASSERT_NE(at, std::string::npos) << message;
+    asked.nodes[0].capacity = std::stoull(message.substr(at + 9)) * MiB;
+  }
+  const auto found = plan(asked);
+  for (std::size_t n = 0; n < 2; ++n) EXPECT_LE(found.node_peaks[n], asked.nodes[n].capacity);
+}
+
+TEST_F(Nodes, ThatAreFullSpillToPaths) {
+  set_rates({4e8, 1e8});
+  auto asked = budget({kEngineBytes + 16 * MiB, 16 * MiB});
+  asked.paths = {{.name = "path:0", .capacity = 1 * GiB}};
+  asked.durability = Durability::none;
+  rates_.paths = {{.read = 1e9, .write = 1e9, .mixed = 1e9}};
+  const auto found = plan(asked);
+  EXPECT_GT(found.path_bytes, 0U);
+  EXPECT_GT(found.node_peaks[1], 4 * MiB);
+  for (std::size_t n = 0; n < 2; ++n) EXPECT_LE(found.node_peaks[n], asked.nodes[n].capacity);
+}
+
+TEST_F(Nodes, AreTiersInThePlansFile) {
+  set_rates({4e8, 1e8});
+  const auto asked = budget({kPlenty, kPlenty});
+  const auto found = plan(asked);
+  const auto json = to_json(found, description_, layout_, asked);
+  EXPECT_NE(json.find("\"numa:0\""), std::string::npos);
+  EXPECT_NE(json.find("\"numa:1\""), std::string::npos);
+  EXPECT_EQ(json.find("\"dram\""), std::string::npos);
+}
+
+}  // namespace
+}  // namespace spillway::plan
