@@ -157,6 +157,10 @@ def measure(
 def check_profile(text: str, source: str) -> str:
     """A profile checked and completed; ValueError names the key."""
 
+def plan_machine(description: str, settings: str, profile: str, source: str = ...) -> str:
+    """The plan for the machine of a profile, as JSON. `settings`: work {sequence, batch, micro_batches, query, key,
+    feed_forward}, dram_budget, gpu_memory (0: what the profile has), durability. MemoryError: it does not fit."""
+
 class Optimizer:
     """The state of tensors that stay where they are."""
 

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from spillway.machine_tables import show_answers
 from spillway.sizes import duration, size, used_up
 
 Plan = dict[str, Any]  # the content of plan.json
@@ -20,6 +21,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     for words in (updates(plan), durability(plan), plan.get("threads", {}).get("words")):
         if words:
             console.print(words, soft_wrap=True)
+    show_answers(console, plan)
 
 
 def updates(plan: Plan) -> str:

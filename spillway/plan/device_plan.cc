@@ -35,9 +35,23 @@ DevicePlan with(const DeviceRequest& request, Preference preference, double on_d
   return out;
 }
 
-void name_bottlenecks(DevicePlan& plan) {
+/// Drives that are dealt to, and nodes, are full at the same time: one bottleneck.
+std::string group_of(const std::string& resource, const Hardware& hardware) {
+  const bool drive = std::ranges::find(hardware.drives, resource, &Drive::name) != hardware.drives.end();
+  if (drive && hardware.drives.size() > 1) return "paths";
+  const bool node =
+      std::ranges::any_of(hardware.nodes, [&](const auto& it) { return resource == "update on " + it.name; });
+  return node && hardware.nodes.size() > 1 ? "update on memory nodes" : resource;
+}
+
+void name_bottlenecks(DevicePlan& plan, const Hardware& hardware) {
+  std::map<std::string, double> groups;
+  for (const auto& [name, seconds] : plan.step.alone) {
+    auto& most = groups[group_of(name, hardware)];
+    most = std::max(most, seconds);
+  }
   std::vector<std::pair<double, std::string>> order;
-  for (const auto& [name, seconds] : plan.step.alone) order.emplace_back(-seconds, name);
+  for (const auto& [name, seconds] : groups) order.emplace_back(-seconds, name);
   std::ranges::sort(order);
   if (!order.empty()) plan.bottleneck = order[0].second;
   if (order.size() > 1) plan.next_bottleneck = order[1].second;
@@ -58,7 +72,7 @@ DevicePlan plan_for(const DeviceRequest& request) {
   }
   const auto tokens = request.work.all_tokens() * std::max(1.0, best.placement.devices);
   best.tokens_per_second = tokens / best.step.seconds;
-  name_bottlenecks(best);
+  name_bottlenecks(best, request.hardware);
   return best;
 }
 

@@ -42,15 +42,18 @@ class Writer {
   void add_tier(const std::string& name, double capacity, const ByClass& classes) {
     out_["tiers"].push_back({{"name", name}, {"capacity", whole(capacity)}, {"planned_peak", whole(sum_of(classes))}});
     for (const auto& [kind, bytes] : classes) {
+      if (bytes < 1) continue;
       out_["bytes"].push_back({{"class", kind}, {"tier", name}, {"bytes", whole(bytes)}});
     }
   }
 
   void add_tiers() {
     const auto& hardware = request_.hardware;
-    for (const auto& device : hardware.devices) {
+    if (!hardware.devices.empty()) {  // each of equal ones
+      const auto& device = hardware.devices.front();
       const auto there = request_.budget.device > 0 ? std::min(request_.budget.device, device.memory) : device.memory;
       add_tier(device.name, static_cast<double>(there), plan_.placement.device_bytes);
+      out_["tiers"].back()["count"] = hardware.devices.size();
     }
     const auto bound = request_.budget.dram > 0 ? request_.budget.dram : hardware.dram_available;
     const auto cut = std::min(1.0, static_cast<double>(bound) / static_cast<double>(hardware.memory(false)));
