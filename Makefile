@@ -17,7 +17,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake spillway python -nam
 CXX_FILES := find spillway python tests bench examples -name '*.cc' -o -name '*.h'
 
 .PHONY: help quickstart test install packages \
-	test-cpp test-python kills power-cuts check-includes check-format check-lint check-types asan tsan format clean
+	test-cpp test-python kills power-cuts numa check-includes check-format check-lint check-types asan tsan format clean
 .NOTPARALLEL:
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make test         every test and check"
 	@echo "make install      the spillway command in .venv"
 	@echo "make kills        a few hundred runs killed, resumed and compared; make power-cuts: after every event of the drives"
+	@echo "make numa         placed memory and tensors in a virtual machine with three nodes, and one with CXL cards"
 	@echo "make asan, tsan   the C++ tests under sanitizers"
 	@echo "make format       clang-format and ruff, in place"
 	@echo "make clean        removes .venv and build"
@@ -71,6 +72,10 @@ kills: test-cpp
 
 power-cuts: test-cpp
 	SPILLWAY_EVERY_CUT=1 $(TREE)/tests/contract_test --gtest_filter='*PowerCut*'
+
+# Placed memory and tensors in virtual machines: three memory nodes, and two emulated CXL cards.
+numa: test-cpp
+	$(BIN)/python tests/numa/check.py --build $(TREE)
 
 test-python: install
 	$(BIN)/python -m pytest

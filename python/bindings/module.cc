@@ -47,5 +47,6 @@ NB_MODULE(_engine, module) {
   nanobind::register_exception_translator(translate, nullptr);
   bind_engine(module);
   bind_machine(module);
+  bind_memory(module);
   bind_optimizer(module);
 }

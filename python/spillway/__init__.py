@@ -10,11 +10,23 @@ from typing import TYPE_CHECKING, Any
 from spillway.errors import DoesNotFit, InputError, Interrupted, SpillwayError
 
 if TYPE_CHECKING:
+    from spillway.placed import empty, move, where
     from spillway.run import train
     from spillway.session import Session
 
 __version__ = "0.1.0"
-__all__ = ["DoesNotFit", "InputError", "Interrupted", "Session", "SpillwayError", "__version__", "train"]
+__all__ = [
+    "DoesNotFit",
+    "InputError",
+    "Interrupted",
+    "Session",
+    "SpillwayError",
+    "__version__",
+    "empty",
+    "move",
+    "train",
+    "where",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -26,6 +38,10 @@ def __getattr__(name: str) -> Any:
         from spillway.session import Session
 
         return Session
+    if name in ("empty", "move", "where"):
+        from spillway import placed
+
+        return getattr(placed, name)
     if name == "optim":
         import importlib
 

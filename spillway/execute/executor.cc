@@ -33,9 +33,9 @@ Field field_of(TaskKind kind) {
 
 }  // namespace
 
-Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work,
-                   unsigned update_threads)
+Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores)
     : schedule_(schedule), arena_(arena), store_(store), work_(work) {
+  if (cores.own == 0) patient_ = plan::patient_updates(schedule);
   const auto n = schedule.tasks.size();
   same_.resize(n);
   next_.resize(n);
@@ -50,12 +50,13 @@ Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* stor
   }
   last_times_.assign(n, {});
   visit_ready_.assign(schedule.visits.size(), 0);
-  updates_.reserve(n);
+  for (auto* heap : {&updates_, &patient_updates_}) heap->reserve(n);
   early_.reserve(schedule.update_task.size());
   for (auto* list : {&skipped_, &caller_transfers_, &update_transfers_}) list->reserve(n);
   visit_ = schedule.visits.size();
   update_thread_ = std::thread([this] { update_lane(); });
-  for (unsigned i = 1; i < update_threads; ++i) helpers_.emplace_back([this] { helper_lane(); });
+  const auto busy = cores.own > 0 ? 1U : 2U;  // the update thread; the caller
+  for (unsigned i = busy; i < std::max(cores.own, cores.shared); ++i) helpers_.emplace_back([this] { helper_lane(); });
 }
 
 Executor::~Executor() {
@@ -103,9 +104,7 @@ void Executor::begin(Mode mode) {
   std::unique_lock lock(mutex_);
   const auto instance = instances_;
   auto& now_bank = bank(instance);
-  while (!failure_ && now_bank.open) {
-    if (!help(lock)) idle_.wait(lock);
-  }
+  help_until(lock, idle_, [&] { return !now_bank.open; });
   throw_failure();
   const bool first = instance == 0;
   auto& before = bank(instance + 1);
@@ -162,8 +161,8 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
       ++in_flight_;
       break;
     case Lane::update:
-      updates_.push_back({start.instance * schedule_.positions + task.deadline, start});
-      std::push_heap(updates_.begin(), updates_.end());
+      push(!patient_.empty() && patient_[start.task] ? patient_updates_ : updates_,
+           {start.instance * schedule_.positions + task.deadline, start});
       update_wake_.notify_one();
       break;
     case Lane::compute:
@@ -171,6 +170,11 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
       compute_wake_.notify_all();
       break;
   }
+}
+
+void Executor::push(std::vector<UpdateEntry>& heap, UpdateEntry entry) {
+  heap.push_back(entry);
+  std::push_heap(heap.begin(), heap.end());
 }
 
 void Executor::end_task(Start start, std::vector<Start>& transfers) {
@@ -212,9 +216,7 @@ const plan::Visit* Executor::next() {
   if (!visit_ready_[visit_] && !failure_) {
     const auto begin = now();
     auto& seconds = stalls_[cause_of_wait(visit)];
-    while (!visit_ready_[visit_] && !failure_) {
-      if (!help(lock)) compute_wake_.wait(lock);
-    }
+    help_until(lock, compute_wake_, [&] { return visit_ready_[visit_] != 0; });
     seconds += now() - begin;
   }
   throw_failure();
@@ -266,9 +268,7 @@ const std::vector<plan::Index>& Executor::end_early() {
   lock.unlock();
   launch(caller_transfers_);
   lock.lock();
-  while (!failure_ && early_active_) {
-    if (!help(lock)) compute_wake_.wait(lock);
-  }
+  help_until(lock, compute_wake_, [&] { return !early_active_; });
   throw_failure();
   return early_;
 }
@@ -289,9 +289,7 @@ void Executor::drop_early(std::vector<Start>& transfers) {
 
 void Executor::drain() {
   std::unique_lock lock(mutex_);
-  while (!failure_ && (banks_[0].open || banks_[1].open)) {
-    if (!help(lock)) idle_.wait(lock);
-  }
+  help_until(lock, idle_, [&] { return !banks_[0].open && !banks_[1].open; });
   throw_failure();
 }
 
@@ -363,11 +361,9 @@ void Executor::transfer_done(void* context, std::uint64_t token, const std::exce
 void Executor::update_lane() {
   std::unique_lock lock(mutex_);
   while (true) {
-    update_wake_.wait(lock, [this] { return stop_ || (!failure_ && !updates_.empty()); });
+    update_wake_.wait(lock, [this] { return stop_ || (!failure_ && may_update()); });
     if (stop_) return;
-    std::pop_heap(updates_.begin(), updates_.end());
-    const auto start = updates_.back().start;
-    updates_.pop_back();
+    const auto start = pop_update();
     const auto chunk = schedule_.tasks[start.task].subject;
     const bool early = schedule_.tasks[start.task].phase == Phase::early;
     bank(start.instance).times[start.task].start = now();
@@ -392,10 +388,35 @@ void Executor::update_lane() {
   }
 }
 
+bool Executor::may_update() const {
+  return !updates_.empty() || (caller_waits_ && !patient_updates_.empty());
+}
+
+Executor::Start Executor::pop_update() {
+  const bool patient =
+      caller_waits_ && !patient_updates_.empty() && (updates_.empty() || updates_.front() < patient_updates_.front());
+  auto& heap = patient ? patient_updates_ : updates_;
+  std::pop_heap(heap.begin(), heap.end());
+  const auto start = heap.back().start;
+  heap.pop_back();
+  return start;
+}
+
+template <class Done>
+void Executor::help_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, const Done& is_done) {
+  caller_waits_ = true;
+  if (!patient_updates_.empty()) update_wake_.notify_one();
+  while (!failure_ && !is_done()) {
+    if (!help(lock)) wake.wait(lock);
+  }
+  caller_waits_ = false;
+}
+
 void Executor::run_tiles(std::unique_lock<std::mutex>& lock, Index chunk, std::size_t tiles, bool save) {
   next_tile_.store(0, std::memory_order_relaxed);
   active_ = {.busy = true, .chunk = chunk, .tiles = tiles, .inside = 1, .save = save};
   compute_wake_.notify_all();
+  idle_.notify_all();
   helper_wake_.notify_all();
   lock.unlock();
   take_tiles(chunk, tiles, save);
@@ -418,10 +439,14 @@ void Executor::take_tiles(Index chunk, std::size_t tiles, bool save) {
 void Executor::helper_lane() {
   std::unique_lock lock(mutex_);
   while (true) {
-    helper_wake_.wait(lock, [this] { return stop_ || has_tiles(); });
+    helper_wake_.wait(lock, [this] { return stop_ || helpers_may(); });
     if (stop_) return;
     help(lock);
   }
+}
+
+bool Executor::helpers_may() const noexcept {
+  return has_tiles() && (caller_waits_ || patient_.empty());
 }
 
 bool Executor::has_tiles() const noexcept {

@@ -51,12 +51,18 @@ struct Times {
   double start = 0, end = 0;
 };
 
+/// Who updates. With cores of their own, each has a thread and updates run as soon as they can. Without, they share the
+/// caller's: one thread runs beside it what reads wait for, and what can wait (plan::patient_updates) runs while the
+/// caller waits, with its help and that of a thread on each further core.
+struct UpdateCores {
+  unsigned own = 0;
+  unsigned shared = 1;  ///< the caller's; matters when `own` is 0
+};
+
 class Executor {
  public:
-  /// `store` may be null when no task is a transfer. `update_threads`: that share an update, beside the caller while it
-  /// waits; at least 1. All references must outlive the executor.
-  Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work,
-           unsigned update_threads = 1);
+  /// `store` may be null when no task is a transfer. All references must outlive the executor.
+  Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores = {});
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -127,7 +133,13 @@ class Executor {
   void run_tiles(std::unique_lock<std::mutex>& lock, Index chunk, std::size_t tiles, bool save);
   void take_tiles(Index chunk, std::size_t tiles, bool save);
   void helper_lane();
-  [[nodiscard]] bool has_tiles() const noexcept;  // locked
+  [[nodiscard]] bool helpers_may() const noexcept;                      // locked
+  [[nodiscard]] bool has_tiles() const noexcept;                        // locked
+  static void push(std::vector<UpdateEntry>& heap, UpdateEntry entry);  // locked
+  [[nodiscard]] bool may_update() const;                                // locked
+  Start pop_update();                                                   // locked
+  template <class Done>
+  void help_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, const Done& is_done);
   bool help(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::string cause_of_wait(const plan::Visit& visit) const;  // locked
 
@@ -145,7 +157,9 @@ class Executor {
   std::uint64_t instances_ = 0;  ///< begun so far
   std::size_t visit_ = 0;        ///< next index into schedule_.visits of the newest instance
   std::vector<std::uint8_t> visit_ready_;
-  std::vector<UpdateEntry> updates_;  ///< heap
+  std::vector<bool> patient_;                           ///< by task: runs only while the caller waits; empty: none
+  std::vector<UpdateEntry> updates_, patient_updates_;  ///< heaps
+  bool caller_waits_ = false;
   ActiveUpdate active_;
   bool early_active_ = false;  ///< the update under way is an early one
   std::vector<Index> early_;   ///< chunks updated early in the newest instance

@@ -166,8 +166,8 @@ void Run::make_lanes(unsigned threads) {
   gradients = std::make_unique<Gradients>(schedule, layout, type, memory, rows.get(), *team);
   tiers = std::make_unique<Tiers>(plan_.plan, layout, plan_.description.rule(), memory, store.get());
   tensors = std::make_unique<Tensors>(plan_.description, layout, *tiers, scratch(), found_.found);
-  executor =
-      std::make_unique<Executor>(schedule, memory, store.get(), *updater, std::max(1U, plan_.rates.update_cores));
+  executor = std::make_unique<Executor>(schedule, memory, store.get(), *updater,
+                                        UpdateCores{plan_.rates.update_cores, plan_.rates.cores});
 }
 
 // ---- what was left

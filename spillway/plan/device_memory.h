@@ -25,7 +25,7 @@ using ByClass = std::map<std::string, double>;
 
 /// Bytes per token of a layer's recomputed forward pass and its backward, attention in tiles: inputs of the norms,
 /// queries, keys, values and their gradients, five arrays of the feed-forward's width. An estimate from the Llama
-/// family's layer; see docs/concepts/plan-for-a-device.md.
+/// family's layer; docs/how-to/plan-elsewhere.md says more.
 [[nodiscard]] double work_bytes_per_token(const ModelSizes& model, const DeviceWork& work);
 
 /// On one device: "weights in flight", "gradients in flight", "working set", "activations in flight", "head".

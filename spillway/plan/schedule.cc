@@ -604,4 +604,17 @@ Schedule make_schedule(const Description& description, const state::Layout& layo
   return Builder(description, layout, residency, lookahead, redo).build();
 }
 
+std::vector<bool> patient_updates(const Schedule& schedule) {
+  std::vector<bool> out;
+  for (const auto& task : schedule.tasks) out.push_back(task.kind == TaskKind::update && task.phase == Phase::update);
+  for (Index t = 0; t < schedule.tasks.size(); ++t) {
+    const auto& task = schedule.tasks[t];
+    for (const auto& need : task.needs) {
+      if (task.lane == Lane::read) out[need.task] = false;
+      if (schedule.tasks[need.task].lane == Lane::read) out[t] = false;
+    }
+  }
+  return out;
+}
+
 }  // namespace spillway::plan

@@ -80,6 +80,7 @@ class Machine {
                      ? 0
                      : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
     }
+    if (rates.update_cores == 0) patient_ = patient_updates(schedule);
     waiting_.assign(tasks_ * steps, 0);
     times_.resize(tasks_ * steps);
   }
@@ -106,6 +107,7 @@ class Machine {
  private:
   struct LaneState {
     std::priority_queue<Ready> ready;
+    std::priority_queue<Ready> patient;  ///< that run only while compute waits
     bool busy = false;
     std::size_t node = 0;
     double left = 0;
@@ -130,7 +132,8 @@ class Machine {
   void make_ready(std::size_t n) {
     const auto& task = schedule_.tasks[n % tasks_];
     const auto deadline = (n / tasks_) * schedule_.positions + task.deadline;
-    lane_of(task).ready.push({deadline, n});
+    auto& lane = lane_of(task);
+    (!patient_.empty() && patient_[n % tasks_] ? lane.patient : lane.ready).push({deadline, n});
   }
 
   /// Of a node: nothing when it is not its turn.
@@ -142,16 +145,23 @@ class Machine {
   bool start_lanes() {
     bool any = false;
     for (auto& lane : lanes_) {
-      if (!lane.busy && !lane.ready.empty()) {
+      if (auto* ready = lane.busy ? nullptr : next_of(lane)) {
         lane.busy = true;
-        lane.node = lane.ready.top().node;
+        lane.node = ready->top().node;
         lane.left = work(lane.node);
-        lane.ready.pop();
+        ready->pop();
         times_[lane.node].start = now_;
       }
       any = any || lane.busy;
     }
     return any;
+  }
+
+  /// What the lane does next: null when there is nothing. (Compute is the first lane, and has begun what it can.)
+  [[nodiscard]] std::priority_queue<Ready>* next_of(LaneState& lane) const {
+    const bool patient = !lane.patient.empty() && !lanes_[kCompute].busy;
+    if (patient && (lane.ready.empty() || lane.ready.top() < lane.patient.top())) return &lane.patient;
+    return lane.ready.empty() ? nullptr : &lane.ready;
   }
 
   void set_rates() {
@@ -167,8 +177,8 @@ class Machine {
     if (updates_ > 1 || !rates_.nodes.empty()) {
       set_node_rates(own ? own_share() : share, !own && !computes && cores - io >= update_threads() + 1);
     } else {
-      // While compute waits, its thread helps with the update.
-      const double hands = computes ? 1 : std::min(2.0, std::max(1.0, cores - io));
+      // While compute waits, its cores update, too.
+      const double hands = computes ? 1 : std::max(1.0, cores - io);
       lanes_[kUpdates].rate = (rates_.update > 0 ? rates_.update : 1e9) * (own ? rates_.update_cores : share * hands);
     }
     const bool both = read.busy && write.busy;
@@ -242,6 +252,7 @@ class Machine {
   std::size_t tasks_;
   std::vector<std::vector<Index>> same_, next_;
   std::vector<double> work_;
+  std::vector<bool> patient_;  ///< by task; empty: updates have cores of their own
   std::vector<std::uint32_t> waiting_;
   std::vector<TaskTimes> times_;
   std::size_t updates_;

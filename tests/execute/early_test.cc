@@ -53,6 +53,10 @@ class Notes : public UpdateWork {
     let_go_ = true;
     changed_.notify_all();
   }
+  [[nodiscard]] std::set<plan::Index> deferred() {
+    const std::lock_guard lock(mutex_);
+    return deferred_;
+  }
   [[nodiscard]] std::set<plan::Index> take(bool early) {
     const std::lock_guard lock(mutex_);
     return std::exchange(early ? early_chunks_ : deferred_, {});
@@ -102,7 +106,7 @@ TEST_F(EarlyExecutor, WhatIsKeptIsNotDoneAgainAndWhatIsPutBackIs) {
   ASSERT_FALSE(late_.empty()) << "an embedding is never early";
   for (const bool kept : {true, false}) {
     Notes notes;
-    Executor executor(schedule_, nullptr, nullptr, notes, kept ? 1 : 3);
+    Executor executor(schedule_, nullptr, nullptr, notes, {.own = kept ? 1U : 3U});
     executor.begin({.early = true});
     step(executor);
     notes.wait_until_early(early_.size());
@@ -140,6 +144,27 @@ TEST_F(EarlyExecutor, WhatHasNotBegunByTheEndIsLeftToTheNextInstance) {
   auto expected = all();
   for (const auto c : done) expected.erase(c);
   EXPECT_EQ(notes.take(false), expected);
+}
+
+TEST_F(EarlyExecutor, OnSharedCoresUpdatesRunOnlyWhileTheCallerWaits) {
+  for (const unsigned cores : {1U, 2U, 5U}) {
+    Notes notes;
+    Executor executor(schedule_, nullptr, nullptr, notes, {.shared = cores});
+    executor.begin({.update = true});
+    std::set<plan::Index> due;  // what the visits so far have waited for
+    while (const auto* visit = executor.next()) {
+      for (const auto c : all()) {
+        if (schedule_.tasks[schedule_.update_task[c]].deadline <= visit->position) due.insert(c);
+      }
+      const auto before = notes.deferred();
+      EXPECT_TRUE(std::ranges::includes(before, due)) << "a visit waits for its chunks";
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // compute
+      EXPECT_LE(notes.deferred().size(), before.size() + 1) << "one may be under way when the wait ends, no more";
+      executor.done();
+    }
+    executor.drain();
+    EXPECT_EQ(notes.deferred(), all());
+  }
 }
 
 TEST_F(EarlyExecutor, AStepWithoutAPredictionHasNoEarlyUpdates) {

@@ -227,6 +227,30 @@ TEST(Schedule, EverythingInDramMovesNothing) {
   for (const auto& task : schedule.tasks) EXPECT_TRUE(task.lane == Lane::compute || task.lane == Lane::update);
 }
 
+TEST(Schedule, UpdatesCanWaitWhereNoReadWaitsForThem) {
+  const auto description = test::describe({.layers = 4});
+  const state::Layout layout(description.blocks, description.chunk_elements);
+  const auto n = layout.chunks().size();
+  auto residency = Residency{.weight = std::vector<bool>(n, true),
+                             .state = std::vector<bool>(n, true),
+                             .grad = std::vector<bool>(n, true),
+                             .activation = std::vector<bool>(4, true)};
+  const auto patient = [&] {
+    auto schedule = make_schedule(description, layout, residency, {});
+    static_cast<void>(lay_out(schedule));
+    add_reuse_dependencies(schedule);
+    const auto flags = patient_updates(schedule);
+    std::vector<bool> out;
+    for (const auto task : schedule.update_task) out.push_back(flags[task]);
+    return out;
+  };
+  EXPECT_EQ(patient(), std::vector<bool>(n, true));
+  residency.state[n / 2] = false;
+  const auto found = patient();
+  EXPECT_FALSE(found[n / 2]);
+  EXPECT_TRUE(found.back()) << "what the others let go of is not what its reads wait for";
+}
+
 TEST(Schedule, AnUntiedEmbeddingHasNoGradientOnThePath) {
   const auto description = describe({.tied = false});
   const state::Layout layout(description.blocks, description.chunk_elements);

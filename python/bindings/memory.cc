@@ -1,0 +1,69 @@
+// Memory on nodes, for tensors.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <utility>
+
+#include "module.h"
+#include "spillway/memory/pages.h"
+#include "spillway/memory/placed.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using spillway::memory::Placed;
+using spillway::memory::Placement;
+using Array = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
+
+Placement placement_of(std::vector<int> nodes, std::vector<double> weights, std::uint64_t granularity, bool strict) {
+  return {.nodes = std::move(nodes), .weights = std::move(weights), .granularity = granularity, .strict = strict};
+}
+
+Array place(std::uint64_t bytes, std::vector<int> nodes, std::vector<double> weights, std::uint64_t granularity,
+            bool strict, bool huge_pages) {
+  const auto placement = placement_of(std::move(nodes), std::move(weights), granularity, strict);
+  std::unique_ptr<Placed> placed;
+  {
+    const nb::gil_scoped_release release;
+    placed = std::make_unique<Placed>(bytes, placement, spillway::memory::PlacedOptions{.huge_pages = huge_pages});
+  }
+  auto* kept = placed.release();
+  const nb::capsule owner(kept, [](void* at) noexcept { delete static_cast<Placed*>(at); });
+  return Array(kept->span().data(), {kept->span().size()}, owner);
+}
+
+std::span<std::byte> range_of(std::uintptr_t address, std::uint64_t bytes) {
+  return {reinterpret_cast<std::byte*>(address), bytes};  // NOLINT
+}
+
+}  // namespace
+
+void bind_memory(nb::module_& module) {
+  module.def("place", &place, "bytes"_a, "nodes"_a, "weights"_a, "granularity"_a, "strict"_a, "huge_pages"_a,
+             "Zeroed memory on nodes, as an array that owns it.");
+  module.def(
+      "where",
+      [](std::uintptr_t address, std::uint64_t bytes) {
+        const nb::gil_scoped_release release;
+        std::vector<std::pair<int, std::uint64_t>> out;
+        for (const auto& part : spillway::memory::where(range_of(address, bytes))) {
+          out.emplace_back(part.node, part.bytes);
+        }
+        return out;
+      },
+      "address"_a, "bytes"_a, "(node, bytes) each; node -1: not in memory.");
+  module.def(
+      "move",
+      [](std::uintptr_t address, std::uint64_t bytes, std::vector<int> nodes, std::vector<double> weights,
+         std::uint64_t granularity, bool strict) {
+        const nb::gil_scoped_release release;
+        spillway::memory::move(range_of(address, bytes),
+                               placement_of(std::move(nodes), std::move(weights), granularity, strict));
+      },
+      "address"_a, "bytes"_a, "nodes"_a, "weights"_a, "granularity"_a, "strict"_a);
+}

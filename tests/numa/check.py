@@ -1,0 +1,92 @@
+"""Placed memory and tensors in virtual machines with several memory nodes, every page asked of their kernel.
+
+    python tests/numa/check.py --build BUILD [--machine numa] [--machine cxl] [--part engine] [--part python]
+
+BUILD holds the C++ tests. A test that is skipped in there is a failure, but for those that would fill an emulated card.
+Status 77: this system cannot start the machines, and why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import machine
+from machine_errors import CannotStart
+
+TIMEOUT = {"engine": 300, "python": 600}  # seconds; on an idle processor a tenth
+ABOUT_NODES = "not ordinary and not no_sense and not module and not safetensors"  # the others ask no node anything
+MAY_SKIP = "filling an emulated card takes minutes"
+GTEST = "--gtest_color=no --gtest_print_time=1"
+
+
+def engine_command(build: Path, kind: str) -> str:
+    """A card of 6 MB/s is spared what takes much memory."""
+    spared = "-*MemoryIsGivenBack*" if kind == "cxl" else ""
+    system = "*Numa*:Node*:Affinity*:WeightedInterleave*"
+    runs = (f"{build}/tests/sys_test {GTEST} --gtest_filter='{system}'",
+            f"{build}/tests/memory_test {GTEST} --gtest_filter='Placed*{spared}'")  # fmt: skip
+    return " && ".join(runs)
+
+
+def python_command(_build: Path, _kind: str) -> str:
+    environment = "PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1"
+    if given := os.environ.get("PYTHONPATH"):
+        environment += f" PYTHONPATH={shlex.quote(str(Path(given).resolve()))}"
+    pytest = f"{shlex.quote(sys.executable)} -m pytest -q -p no:cacheprovider"
+    return f"{environment} {pytest} tests/python/test_placed.py -k {shlex.quote(ABOUT_NODES)}"
+
+
+PARTS = {"engine": engine_command, "python": python_command}
+
+
+def faults(result: machine.Result) -> list[str]:
+    """What is wrong with a run; empty when nothing is."""
+    found = []
+    if result.status != 0:
+        found.append(f"status {result.status}")
+    if not re.search(r"\[  PASSED  \] \d+ test|\d+ passed", result.output):
+        found.append("no tests ran")
+    skips = re.findall(r"Skipped\n(.*)", result.output) + re.findall(
+        r"^SKIPPED \[\d+\] (.*)", result.output, re.MULTILINE
+    )
+    found += [f"skipped: {reason}" for reason in skips if MAY_SKIP not in reason]
+    return found
+
+
+def check(kind: str, part: str, build: Path) -> bool:
+    print(f"== {part} in the {kind} machine", flush=True)
+    command = PARTS[part](build, kind)
+    result = machine.boot(["sh", "-c", command], kind, TIMEOUT[part], show=True)
+    wrong = faults(result)
+    print(f"== {part} in the {kind} machine: {', '.join(wrong) or 'passed'} after {result.seconds:.0f} s", flush=True)
+    return not wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, required=True)
+    parser.add_argument("--machine", action="append", choices=sorted(machine.OPTIONS))
+    parser.add_argument("--part", action="append", choices=sorted(PARTS))
+    arguments = parser.parse_args()
+    # Importing PyTorch from an emulated card's machine adds nothing to what the engine's tests see there.
+    every = [("numa", "engine"), ("numa", "python"), ("cxl", "engine")]
+    chosen = [
+        (kind, part)
+        for kind, part in every
+        if kind in (arguments.machine or machine.OPTIONS) and part in (arguments.part or PARTS)
+    ]
+    try:
+        passed = [check(kind, part, arguments.build.resolve()) for kind, part in chosen]
+    except CannotStart as error:
+        print(f"SKIPPED: a virtual machine with several memory nodes cannot be started here: {error}")
+        return machine.CANNOT_START
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
