@@ -99,8 +99,10 @@ class Placer {
                    ? text("It would fit with ", static_cast<Bytes>(most),
                           " tokens in a micro-batch (a smaller max_length or per_device_train_batch_size), or with ")
                    : text("No sequence would fit; it would with ");
-    throw Error(ErrorCode::does_not_fit,
-                message + text("--gpu_memory ", ceil_div(static_cast<Bytes>(asked), MiB), "MiB"));
+    const auto bytes = static_cast<Bytes>(asked);
+    const bool budget = bytes <= hardware_.devices.front().memory;
+    throw Error(ErrorCode::does_not_fit, message + (budget ? text("--gpu_memory ", ceil_div(bytes, MiB), "MiB")
+                                                           : text("GPUs of ", human(bytes))));
   }
 
   [[nodiscard]] double border() const { return work_.tokens() * model_.hidden * model_.weight; }
@@ -108,11 +110,11 @@ class Placer {
   // ---- host ----
 
   void place_on_host(Preference preference, bool paths) {
-    fixed_ = hardware_.devices.empty() ? host_only_memory(model_, work_, paths)
-                                       : host_memory(model_, work_, out_.devices, paths);
+    fixed_ = fixed(paths);
     for (const auto& [name, bytes] : fixed_) {
       const auto shares = fill(bytes, name.c_str(), true);
-      if (std::accumulate(shares.begin(), shares.end(), 0.0) < bytes - kTiny) refuse_host(sum_of(fixed_));
+      if (std::accumulate(shares.begin(), shares.end(), 0.0) < bytes - kTiny)
+        refuse_host(sum_of(fixed(!hardware_.drives.empty())));
     }
     const auto off = (1 - out_.device_state) * model_.elements();
     const auto borders = (1 - out_.device_border) * model_.layers * border() *
@@ -138,6 +140,11 @@ class Placer {
   /// Where nothing stays, what there is passes through.
   [[nodiscard]] Shares or_staging(const Shares& taken) const {
     return std::accumulate(taken.begin(), taken.end(), 0.0) > 0 ? in_proportion(taken) : out_.staging_nodes;
+  }
+
+  [[nodiscard]] ByClass fixed(bool paths) const {
+    return hardware_.devices.empty() ? host_only_memory(model_, work_, paths)
+                                     : host_memory(model_, work_, out_.devices, paths);
   }
 
   [[nodiscard]] static double rest(const Shares& taken, double bytes) {
@@ -193,12 +200,15 @@ class Placer {
         text("does not fit in host memory: this step needs ", human(static_cast<Bytes>(asked)), ", and there are ",
              human(static_cast<Bytes>(there)), " on ", hardware_.nodes.size(), " memory nodes");
     if (hardware_.drives.empty()) {
-      message += text(" and no storage path. It would fit with a path in the profile");
+      message += text(" and no storage path. It would fit with a path in the profile, or");
     } else {
       message += text(" for what has to be there while the rest lies on paths. It would fit");
     }
-    message += text(" with --dram_budget ", ceil_div(static_cast<Bytes>(asked), MiB),
-                    "MiB, or with a smaller max_length or ", "per_device_train_batch_size");
+    const auto cards = hardware_.memory(true);
+    const auto dram = static_cast<Bytes>(asked) - std::min(static_cast<Bytes>(asked), cards);
+    message += dram <= hardware_.memory(false) ? text(" with --dram_budget ", ceil_div(dram, MiB), "MiB")
+                                               : text(" with ", human(dram), " of DRAM");
+    message += ", or with a smaller max_length or per_device_train_batch_size";
     throw Error(ErrorCode::does_not_fit, message);
   }
 
@@ -232,11 +242,13 @@ class Placer {
       rates.push_back(mixed_rate(drive));
     }
     if (const auto sum = std::accumulate(room.begin(), room.end(), 0.0); sum < bytes) {
+      const auto without = out_.durable ? bytes - all.at("durability") : bytes;
       throw Error(ErrorCode::does_not_fit,
                   text("does not fit on the storage paths: this step needs ", human(static_cast<Bytes>(bytes)),
                        ", and they hold ", human(static_cast<Bytes>(sum)), ". It would fit with ",
                        human(static_cast<Bytes>(bytes - sum)), " more on paths",
-                       out_.durable ? ", with --durability none" : "", ", or with state_format bf16 or int8"));
+                       without <= sum ? ", or with --durability none" : "",
+                       "; state_format bf16 or int8 and more memory make it less"));
     }
     out_.drives.assign(room.size(), 0);
     for (double left = 1; left > 1e-9;) {

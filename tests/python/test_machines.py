@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -103,10 +104,11 @@ def test_budgets_bound_the_plan(plan: Plan) -> None:
     assert code == 0
     peaks = {tier["name"]: tier["planned_peak"] for tier in json.loads(words)["tiers"]}
     assert peaks["gpu:0"] <= 12 * 2**30 + 1024 and peaks["numa:0"] <= 20 * 2**30 + 1024
-    code, _, message = plan("Qwen2.5-7B", profile("two-drives"), *batch, "--gpu_memory", "2GiB")
-    assert code == 3 and "does not fit on gpu:0" in message
-    code, _, message = plan("Qwen2.5-7B", profile("two-drives"), *batch, "--dram_budget", "2GiB")
-    assert code == 3 and "host memory" in message and "--dram_budget" in message
+    for key, part in (("gpu_memory", "does not fit on gpu:0"), ("dram_budget", "host memory")):
+        code, _, message = plan("Qwen2.5-7B", profile("two-drives"), *batch, f"--{key}", "2GiB")
+        assert code == 3 and part in message
+        (would,) = re.findall(rf"--{key} (\w+)", message)
+        assert plan("Qwen2.5-7B", profile("two-drives"), *batch, f"--{key}", would)[0] == 0
 
 
 @pytest.mark.parametrize(
