@@ -142,7 +142,9 @@ class Engine::Impl {
     return *running_;
   }
 
-  [[nodiscard]] execute::RunPlan run_plan() const { return {description_, layout_, budget_, settings_.rates, plan_}; }
+  [[nodiscard]] execute::RunPlan run_plan() const {
+    return {description_, layout_, budget_, settings_.rates, plan_, settings_.nodes};
+  }
   [[nodiscard]] execute::VolumeSettings volumes() const {
     const auto& storage = settings_.storage;
     execute::VolumeSettings out{.overwrite = storage.overwrite,
@@ -470,6 +472,20 @@ class Engine::Impl {
     }
   }
 
+  std::string where() const {
+    auto out = nlohmann::json::object();
+    if (plan_.regions.empty()) return out.dump();
+    const auto planned = plan::bytes_by_node(plan_.regions, budget_.nodes.size());
+    const auto there =
+        execute::on_nodes(plan_, layout_, description_.rule(), budget_, settings_.nodes, running().arena.span());
+    for (std::size_t n = 0; n < planned.size(); ++n) {
+      out["nodes"][budget_.nodes[n].name()] = {{"planned", planned[n]}, {"there", there.bytes[n]}};
+    }
+    out["chunks"] = layout_.chunks().size();
+    out["elsewhere"] = there.elsewhere;
+    return out.dump();
+  }
+
   std::string timeline() const { return execute::trace(plan_, layout_, running().executor->last_times()); }
 
   execute::LogitSlice logits(std::byte* values, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
@@ -660,6 +676,9 @@ void Engine::set_loss_scale(const execute::LossScaler::State& state) {
 }
 std::string Engine::counters() const {
   return impl_->counters();
+}
+std::string Engine::where() const {
+  return impl_->where();
 }
 std::string Engine::timeline() const {
   return impl_->timeline();

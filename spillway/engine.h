@@ -28,6 +28,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/execute/loss_scaler.h"
+#include "spillway/execute/node_options.h"
 #include "spillway/plan/description.h"
 #include "spillway/plan/planner.h"
 #include "spillway/state/layout.h"
@@ -54,9 +55,10 @@ struct Settings {
   plan::Budget budget;
   plan::Rates rates;
   StorageOptions storage;
-  std::string run = "spillway";  ///< identity of the run, written into the volumes
-  unsigned threads = 1;          ///< threads of compute kernels (loss, gradients), the caller included
-  bool trace = false;            ///< keep the tasks' times for timeline()
+  std::vector<execute::NodeOptions> nodes;  ///< as in plan::Budget::nodes; fewer: the rest have the default
+  std::string run = "spillway";             ///< identity of the run, written into the volumes
+  unsigned threads = 1;                     ///< threads of compute kernels (loss, gradients), the caller included
+  bool trace = false;                       ///< keep the tasks' times for timeline()
 };
 
 /// What a run is started from. By default anew.
@@ -231,6 +233,9 @@ class Engine {
 
   /// JSON: bytes per path and direction, busy and stall seconds, notices.
   [[nodiscard]] std::string counters() const;
+  /// JSON: of each memory node the bytes of the arena that are planned for it and those that lie there, as the kernel
+  /// says page by page now, and the chunks that lie elsewhere; "{}" when DRAM is one tier.
+  [[nodiscard]] std::string where() const;
   /// JSON in Chrome's trace event format: predicted and measured tasks of the last step that has wholly ended.
   [[nodiscard]] std::string timeline() const;
 

@@ -65,6 +65,9 @@ spillway::Settings parse_settings(const std::string& text) {
   out.storage.overwrite = json.value("overwrite", false);
   out.storage.keep = json.value("keep", false);
   out.storage.erase = json.value("erase", false);
+  for (const auto& node : json.value("nodes", nlohmann::json::array())) {
+    out.nodes.push_back({.pretended = node.value("pretended", false), .limit = node.value("limit", 0.0)});
+  }
   for (const auto& path : json.value("storage", nlohmann::json::array())) {
     const bool device = path.contains("device");
     out.storage.places.push_back({path.at(device ? "device" : "directory").get<std::string>(), device});
@@ -299,5 +302,6 @@ void bind_engine(nb::module_& module) {
              self.set_loss_scale({scale, good});
            })
       .def("counters", &Engine::counters)
+      .def("where", &Engine::where)
       .def("timeline", &Engine::timeline);
 }

@@ -1,16 +1,33 @@
 // Facts about this machine and this process.
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+
+#include <nlohmann/json.hpp>
 
 #include "module.h"
 #include "spillway/machine/facts.h"
 #include "spillway/machine/measure.h"
+#include "spillway/machine/node_choice.h"
+#include "spillway/machine/node_rates.h"
 #include "spillway/machine/profile_json.h"
 #include "spillway/plan/json.h"
 #include "spillway/state/rule.h"
 #include "spillway/sys/process.h"
 
 namespace nb = nanobind;
+
+namespace {
+
+spillway::machine::UpdateKind kind_of(const std::string& compute_dtype, const std::string& optimizer,
+                                      const std::string& state_format) {
+  const spillway::state::UpdateRule rule{.type = spillway::state::parse_compute_type(compute_dtype),
+                                         .optimizer = spillway::state::parse_optimizer(optimizer),
+                                         .format = spillway::state::parse_format(state_format)};
+  return {form_of(rule), rule.optimizer};
+}
+
+}  // namespace
 
 void bind_machine(nb::module_& module) {
   module.def(
@@ -31,16 +48,42 @@ void bind_machine(nb::module_& module) {
       "measure",
       [](const std::vector<std::string>& directories, double seconds, const std::string& compute_dtype,
          const std::string& optimizer, const std::string& state_format) {
-        const spillway::state::UpdateRule rule{.type = spillway::state::parse_compute_type(compute_dtype),
-                                               .optimizer = spillway::state::parse_optimizer(optimizer),
-                                               .format = spillway::state::parse_format(state_format)};
+        const auto kind = kind_of(compute_dtype, optimizer, state_format);
         const nb::gil_scoped_release release;
         const std::vector<std::filesystem::path> paths(directories.begin(), directories.end());
-        return spillway::machine::to_json(spillway::machine::measure(paths, seconds, {form_of(rule), rule.optimizer}));
+        return spillway::machine::to_json(spillway::machine::measure(paths, seconds, kind));
       },
       nb::arg("directories"), nb::arg("seconds") = 0.4, nb::arg("compute_dtype") = "bf16",
       nb::arg("optimizer") = "adamw", nb::arg("state_format") = "exact",
       "This machine's profile as JSON; `directories`: where the storage paths' rates are measured.");
+  module.def(
+      "choose_nodes",
+      [](const std::vector<std::pair<int, std::uint64_t>>& asked, std::uint64_t held) {
+        std::vector<spillway::machine::NodeShare> shares;
+        for (const auto& [id, bytes] : asked) shares.push_back({id, bytes});
+        const auto choice = spillway::machine::choose_nodes(shares, held);
+        nlohmann::json out{{"nodes", nlohmann::json::array()}, {"dram", nullptr}, {"notice", choice.notice}};
+        for (const auto& node : choice.nodes) out["nodes"].push_back({{"id", node.id}, {"capacity", node.capacity}});
+        if (choice.dram) out["dram"] = *choice.dram;
+        return out.dump();
+      },
+      nb::arg("asked"), nb::arg("held"), "Memory nodes for a run, as JSON.");
+  module.def(
+      "measure_nodes",
+      [](const std::vector<int>& nodes, double seconds, const std::string& compute_dtype, const std::string& optimizer,
+         const std::string& state_format) {
+        const auto kind = kind_of(compute_dtype, optimizer, state_format);
+        const nb::gil_scoped_release release;
+        auto out = nlohmann::json::array();
+        for (const auto& rate : spillway::machine::measure_nodes(nodes, seconds, kind)) {
+          out.push_back({{"update", rate.update_elements_per_second},
+                         {"update_thread", rate.update_elements_per_second_thread},
+                         {"read", rate.read_bytes_per_second}});
+        }
+        return out.dump();
+      },
+      nb::arg("nodes"), nb::arg("seconds") = 0.4, nb::arg("compute_dtype") = "bf16", nb::arg("optimizer") = "adamw",
+      nb::arg("state_format") = "exact", "Rates of memory nodes, as JSON.");
   module.def(
       "check_profile",
       [](const std::string& text, const std::string& source) {

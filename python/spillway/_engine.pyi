@@ -26,12 +26,13 @@ class Engine:
     layers (final norm and the like are a last block of role layer), at most one head last; a tied head has no block.
 
     `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "placement": {...},
-    "storage": [{"directory" or "device", "capacity": bytes}], "profile": {...}, "seconds": {visit kind: seconds, as
-    rehearsed}, "durability": "none", "checkpoint" or "step" (absent: step when anything is on storage), "checkpoints":
-    most manifests that are held at once while the run goes on, "update_schedule": "auto", "deferred" or
-    "early", "speculative_updates": bool, "clipping": bool (steps clip), "update_cores": cores that only updates use,
-    "run": identity, "overwrite": bool, "erase": bool (what
-    the devices hold), "keep": bool (the volumes stay when the engine closes)}.
+    "storage": [{"directory" or "device", "capacity": bytes}], "nodes": [{"id", "capacity": bytes, "update",
+    "update_thread", "read": rates, "pretended": bool}] (memory nodes, the first is the compute device's), "profile":
+    {...}, "seconds": {visit kind: seconds, as rehearsed}, "durability": "none", "checkpoint" or "step" (absent: step
+    when anything is on storage), "checkpoints": most manifests that are held at once while the run goes on,
+    "update_schedule": "auto", "deferred" or "early", "speculative_updates": bool, "clipping": bool (steps clip),
+    "update_cores": cores that only updates use, "run": identity, "overwrite": bool, "erase": bool (what the devices
+    hold), "keep": bool (the volumes stay when the engine closes)}.
 
     Construction plans and allocates nothing; MemoryError with a message when it does not fit.
     """
@@ -127,6 +128,9 @@ class Engine:
         """As loss_scale() told it where this run goes on."""
     def counters(self) -> str:
         """JSON: bytes per path and direction, busy seconds, peaks per tier, stall seconds by cause."""
+    def where(self) -> str:
+        """JSON {"nodes": {name: {"planned", "there": bytes of the arena}}, "chunks": n, "elsewhere": [chunks]}: asked
+        of the kernel page by page; {} when DRAM is one tier."""
     def timeline(self) -> str:
         """JSON: the last steps' tasks in Chrome's trace event format (opens in Perfetto)."""
 
@@ -153,6 +157,21 @@ def measure(
 ) -> str:
     """This machine's profile as JSON; `directories` (or block devices, which are only read): where the storage paths'
     rates are measured. The rest: what the rate of updates is of."""
+
+def choose_nodes(asked: list[tuple[int, int]], held: int) -> str:
+    """Memory nodes for a run, as JSON {"nodes": [{"id", "capacity"}] (the first is nearest to what computes; empty:
+    DRAM is one tier), "dram": bytes asked of that one tier or null, "notice": why nodes are not told apart, or ""}.
+    `asked`: (node, bytes) each, none: all that there are; `held`: bytes of the process so far. ValueError,
+    MemoryError."""
+
+def measure_nodes(
+    nodes: list[int],
+    seconds: float = 0.4,
+    compute_dtype: str = "bf16",
+    optimizer: str = "adamw",
+    state_format: str = "exact",
+) -> str:
+    """JSON: [{"update", "update_thread" (elements per second), "read" (bytes per second)}] of each."""
 
 def check_profile(text: str, source: str) -> str:
     """A profile checked and completed; ValueError names the key."""

@@ -17,7 +17,7 @@ import yaml
 from spillway.aliases import ALIASES, translate
 from spillway.errors import InputError
 from spillway.keys import GROUPS, KEYS, Key
-from spillway.values import StoragePath
+from spillway.values import NodeShare, StoragePath
 
 PATHS = ("output_dir", "model", "tokenizer", "chat_template_path", "dataset", "eval_dataset", "profile")
 CONFIG_HEADER = "# Written by spillway"
@@ -62,7 +62,7 @@ class Config:
 def as_yaml(value: Any) -> Any:
     if isinstance(value, list):
         return [as_yaml(item) for item in value]
-    return str(value) if isinstance(value, StoragePath) else value
+    return str(value) if isinstance(value, StoragePath | NodeShare) else value
 
 
 class UniqueKeyLoader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]

@@ -150,7 +150,7 @@ class Run:
 
     def begin(self, session: Session) -> Recovery | None:
         """No volume is made before its run is known in `output_dir`."""
-        if len(session.plan["tiers"]) == 1:
+        if not any(tier["name"].startswith("path:") for tier in session.plan["tiers"]):
             return session.start(self.opening)
         with self.identity.claim(self.start.output_dir):
             return session.start(self.opening)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spillway import calls, threads, volumes, wear
+from spillway import calls, nodes, threads, volumes, wear
 from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
 from spillway.errors import InputError
@@ -68,6 +68,14 @@ class Session:
         self.description = model | update_rule(config) | {"seed": config.seed}
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
         self._settings = engine_settings(config, self._rehearsed, self._keeping, self._threads.update_cores)
+        memory, self._news = nodes.node_settings(
+            config.node,
+            self._rehearsed.process_bytes,
+            self._settings["dram_budget"],
+            update_rule(config),
+            config.profile is None,
+        )
+        self._settings |= memory
         with translated():
             self._engine = engine_type(json.dumps(self.description), json.dumps(self._settings))
             self.plan: dict[str, Any] = json.loads(self._engine.plan())
@@ -81,7 +89,6 @@ class Session:
         self._peak = 0
         self._in_use = 0  # bytes of the process that stayed when the heap was given back last
         self._told: set[str] = set()
-        self._news: list[str] = []  # to be told with the next notices
         self._started = False  # the volumes are open, and ours
         self._precious = False  # they hold something that a later one may go on from
 
@@ -156,11 +163,13 @@ class Session:
         """Peaks, bytes and stalls of this process so far; see spillway.protocol.Session."""
         counters = json.loads(self._engine.counters())
         self._peak = max(self._peak, heap.peak())
-        tiers = {"dram": self._peak}
+        found = nodes.where(self.plan, self._engine)
+        tiers = nodes.measured_peaks(self.plan, found, self._peak)
         for name, path in counters.get("paths", {}).items():
             tiers[name] = volume_bytes(path.get("volume"))
         return {
             "tiers": tiers,
+            **({"nodes": found} if found else {}),
             "process_peak": self._peak,
             "path_bytes": self._paths(),
             "written": self._written(),
@@ -227,7 +236,7 @@ class Session:
             recovery = Recovery(int(found["step"]), dict(payload["run"]), found["words"])
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"storage: the durable step on the paths cannot be read: {error!r}") from None
-        self._news = [str(damage) for damage in found.get("damage", [])]
+        self._news += [str(damage) for damage in found.get("damage", [])]
         return recovery
 
     def _load(self, opening: Opening) -> None:
@@ -289,7 +298,7 @@ class Session:
 
     def _keep_to_plan(self) -> None:
         """Products of many shapes wear holes into the heap; before these exceed the plan they are given back."""
-        planned = self.plan["tiers"][0]["planned_peak"]
+        planned = nodes.memory_peak(self.plan)
         if planned and heap.resident() > max(planned - HOLES, self._in_use + REGROWTH):
             heap.give_back()
             self._in_use = heap.resident()

@@ -41,6 +41,17 @@ class StoragePath:
         return self.place + "".join(f",{name}={size}" for name, size in options.items() if size is not None)
 
 
+@dataclass(frozen=True)
+class NodeShare:
+    """A memory node, and how much of it may be used."""
+
+    node: int
+    capacity: int  # bytes
+
+    def __str__(self) -> str:
+        return f"{self.node}={self.capacity}"
+
+
 def parse_text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float) or str(value).strip() == "":
         raise ValueError
@@ -136,6 +147,14 @@ def parse_storage(value: Any) -> StoragePath:
     return StoragePath(place.strip(), **sizes)
 
 
+def parse_node(value: Any) -> NodeShare:
+    if isinstance(value, NodeShare):
+        return value
+    if not isinstance(value, str) or not (match := re.fullmatch(r"\s*(\d{1,4})\s*=(.*)", value)):
+        raise ValueError
+    return NodeShare(int(match[1]), parse_size(match[2].strip()))
+
+
 def parse_placement(value: Any) -> str:
     text = parse_text(value).replace(" ", "")
     if text in ("auto", "dram", "path"):
@@ -205,6 +224,7 @@ MAPPING = Kind("a mapping, such as {min_lr: 1e-6}", parse_mapping)
 RESUME = Kind("true, auto or a checkpoint directory", parse_resume, bare=True)
 STORAGE = Kind("DIR, and where wanted ,capacity=SIZE or ,endurance=SIZE", parse_storage, many=True)
 DEVICE = Kind("DEVICE, and where wanted ,capacity=SIZE or ,endurance=SIZE", parse_storage, many=True)
+NODE = Kind("N=SIZE, such as 0=100GiB", parse_node, many=True)
 TEXTS = Kind("text", parse_text, many=True)
 PLACEMENT = Kind(
     "auto, dram, path, or groups such as weight=dram,state=path,grad=50%,activation=dram",

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "spillway/base/error.h"
+#include "spillway/memory/near.h"
 
 namespace spillway::execute {
 
@@ -50,13 +51,34 @@ Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* stor
   }
   last_times_.assign(n, {});
   visit_ready_.assign(schedule.visits.size(), 0);
-  for (auto* heap : {&updates_, &patient_updates_}) heap->reserve(n);
   early_.reserve(schedule.update_task.size());
-  for (auto* list : {&skipped_, &caller_transfers_, &update_transfers_}) list->reserve(n);
+  for (auto* list : {&skipped_, &caller_transfers_}) list->reserve(n);
   visit_ = schedule.visits.size();
-  update_thread_ = std::thread([this] { update_lane(); });
-  const auto busy = cores.own > 0 ? 1U : 2U;  // the update thread; the caller
-  for (unsigned i = busy; i < std::max(cores.own, cores.shared); ++i) helpers_.emplace_back([this] { helper_lane(); });
+  // The caller is one of the cores that it shares.
+  const auto threads = cores.own > 0 ? cores.own : std::max(2U, cores.shared) - 1;
+  if (cores.nodes.empty()) cores.nodes.push_back({.threads = threads});
+  make_lanes(std::move(cores.nodes));
+}
+
+void Executor::make_lanes(std::vector<UpdateLane> lanes) {
+  auto count = lanes.size();
+  for (const auto& task : schedule_.tasks) {
+    if (task.lane == Lane::update) count = std::max<std::size_t>(count, task.unit + 1U);
+  }
+  lanes.resize(count);
+  for (auto& options : lanes) {
+    auto& lane = *updates_.emplace_back(std::make_unique<Updates>());
+    lane.pace = Pace(options.limit);
+    lane.options = std::move(options);
+    for (auto* heap : {&lane.ready, &lane.patient}) heap->reserve(schedule_.tasks.size());
+    lane.transfers.reserve(schedule_.tasks.size());
+  }
+  for (auto& lane : updates_) {  // when all are there
+    lane->thread = std::thread([this, &it = *lane] { update_lane(it); });
+    for (unsigned i = 1; i < lane->options.threads; ++i) {
+      lane->helpers.emplace_back([this, &it = *lane] { helper_lane(it); });
+    }
+  }
 }
 
 Executor::~Executor() {
@@ -64,10 +86,14 @@ Executor::~Executor() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  update_wake_.notify_all();
-  helper_wake_.notify_all();
-  update_thread_.join();
-  for (auto& helper : helpers_) helper.join();
+  for (auto& lane : updates_) {
+    lane->wake.notify_all();
+    lane->helper_wake.notify_all();
+  }
+  for (auto& lane : updates_) {
+    lane->thread.join();
+    for (auto& helper : lane->helpers) helper.join();
+  }
   // Completions refer to this object: wait for what the path still has.
   std::unique_lock lock(mutex_);
   idle_.wait(lock, [this] { return in_flight_ == 0; });
@@ -160,11 +186,13 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
       transfers.push_back(start);
       ++in_flight_;
       break;
-    case Lane::update:
-      push(!patient_.empty() && patient_[start.task] ? patient_updates_ : updates_,
+    case Lane::update: {
+      auto& lane = *updates_[task.unit];
+      push(!patient_.empty() && patient_[start.task] ? lane.patient : lane.ready,
            {start.instance * schedule_.positions + task.deadline, start});
-      update_wake_.notify_one();
+      lane.wake.notify_one();
       break;
+    }
     case Lane::compute:
       visit_ready_[task.subject] = 1;
       compute_wake_.notify_all();
@@ -268,7 +296,7 @@ const std::vector<plan::Index>& Executor::end_early() {
   lock.unlock();
   launch(caller_transfers_);
   lock.lock();
-  help_until(lock, compute_wake_, [&] { return !early_active_; });
+  help_until(lock, compute_wake_, [&] { return !early_active(); });
   throw_failure();
   return early_;
 }
@@ -276,15 +304,22 @@ const std::vector<plan::Index>& Executor::end_early() {
 void Executor::drop_early(std::vector<Start>& transfers) {
   const auto is_early = [&](const UpdateEntry& it) { return schedule_.tasks[it.start.task].phase == Phase::early; };
   skipped_.clear();
-  while (true) {
-    const auto it = std::find_if(updates_.begin(), updates_.end(), is_early);
-    if (it == updates_.end()) break;
-    const auto start = it->start;
-    *it = updates_.back();
-    updates_.pop_back();
-    end_task(start, transfers);
+  for (auto& lane : updates_) {
+    auto& ready = lane->ready;
+    while (true) {
+      const auto it = std::ranges::find_if(ready, is_early);
+      if (it == ready.end()) break;
+      const auto start = it->start;
+      *it = ready.back();
+      ready.pop_back();
+      end_task(start, transfers);
+    }
+    std::make_heap(ready.begin(), ready.end());
   }
-  std::make_heap(updates_.begin(), updates_.end());
+}
+
+bool Executor::early_active() const noexcept {
+  return std::ranges::any_of(updates_, [](const auto& lane) { return lane->early; });
 }
 
 void Executor::drain() {
@@ -358,44 +393,47 @@ void Executor::transfer_done(void* context, std::uint64_t token, const std::exce
 
 // ---- updates ----
 
-void Executor::update_lane() {
+void Executor::update_lane(Updates& lane) {
+  if (lane.options.near) memory::stay_near(*lane.options.near);
   std::unique_lock lock(mutex_);
   while (true) {
-    update_wake_.wait(lock, [this] { return stop_ || (!failure_ && may_update()); });
+    lane.wake.wait(lock, [&] { return stop_ || (!failure_ && may_update(lane)); });
     if (stop_) return;
-    const auto start = pop_update();
+    const auto start = pop_update(lane);
     const auto chunk = schedule_.tasks[start.task].subject;
     const bool early = schedule_.tasks[start.task].phase == Phase::early;
     bank(start.instance).times[start.task].start = now();
-    early_active_ = early;
-    if (early) run_tiles(lock, chunk, work_.slices(chunk), true);
+    lane.early = early;
+    if (early) {
+      run_tiles(lock, lane, {.chunk = chunk, .count = work_.slices(chunk), .save = true, .early = true});
+    }
     lock.unlock();
     work_.prepare(chunk, early);
     lock.lock();
-    run_tiles(lock, chunk, work_.tiles(chunk), false);
-    early_active_ = false;
+    run_tiles(lock, lane, {.chunk = chunk, .count = work_.tiles(chunk), .early = early});
+    lane.early = false;
     if (early) {
       early_.push_back(chunk);
       compute_wake_.notify_all();
     }
     bank(start.instance).times[start.task].end = now();
-    update_transfers_.clear();
+    lane.transfers.clear();
     skipped_.clear();
-    end_task(start, update_transfers_);
+    end_task(start, lane.transfers);
     lock.unlock();
-    launch(update_transfers_);
+    launch(lane.transfers);
     lock.lock();
   }
 }
 
-bool Executor::may_update() const {
-  return !updates_.empty() || (caller_waits_ && !patient_updates_.empty());
+bool Executor::may_update(const Updates& lane) const noexcept {
+  return !lane.ready.empty() || (caller_waits_ && !lane.patient.empty());
 }
 
-Executor::Start Executor::pop_update() {
+Executor::Start Executor::pop_update(Updates& lane) {
   const bool patient =
-      caller_waits_ && !patient_updates_.empty() && (updates_.empty() || updates_.front() < patient_updates_.front());
-  auto& heap = patient ? patient_updates_ : updates_;
+      caller_waits_ && !lane.patient.empty() && (lane.ready.empty() || lane.ready.front() < lane.patient.front());
+  auto& heap = patient ? lane.patient : lane.ready;
   std::pop_heap(heap.begin(), heap.end());
   const auto start = heap.back().start;
   heap.pop_back();
@@ -405,65 +443,89 @@ Executor::Start Executor::pop_update() {
 template <class Done>
 void Executor::help_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, const Done& is_done) {
   caller_waits_ = true;
-  if (!patient_updates_.empty()) update_wake_.notify_one();
+  for (auto& lane : updates_) {
+    if (!lane->patient.empty()) lane->wake.notify_one();
+  }
   while (!failure_ && !is_done()) {
     if (!help(lock)) wake.wait(lock);
   }
   caller_waits_ = false;
 }
 
-void Executor::run_tiles(std::unique_lock<std::mutex>& lock, Index chunk, std::size_t tiles, bool save) {
-  next_tile_.store(0, std::memory_order_relaxed);
-  active_ = {.busy = true, .chunk = chunk, .tiles = tiles, .inside = 1, .save = save};
+void Executor::run_tiles(std::unique_lock<std::mutex>& lock, Updates& lane, Tiles tiles) {
+  lane.next_tile.store(0, std::memory_order_relaxed);
+  tiles.busy = true;
+  tiles.inside = 1;
+  lane.active = tiles;
   compute_wake_.notify_all();
   idle_.notify_all();
-  helper_wake_.notify_all();
+  lane.helper_wake.notify_all();
   lock.unlock();
-  take_tiles(chunk, tiles, save);
+  take_tiles(lane, tiles);
   lock.lock();
-  active_.busy = false;
-  --active_.inside;
-  update_wake_.wait(lock, [this] { return active_.inside == 0; });
+  lane.active.busy = false;
+  --lane.active.inside;
+  lane.wake.wait(lock, [&] { return lane.active.inside == 0; });
 }
 
-void Executor::take_tiles(Index chunk, std::size_t tiles, bool save) {
-  for (auto tile = next_tile_.fetch_add(1); tile < tiles; tile = next_tile_.fetch_add(1)) {
-    if (save) {
-      work_.save(chunk, tile);
+void Executor::take_tiles(Updates& lane, const Tiles& tiles) {
+  for (auto tile = lane.next_tile.fetch_add(1); tile < tiles.count; tile = lane.next_tile.fetch_add(1)) {
+    const auto began = lane.pace.limits() ? now() : 0;
+    if (tiles.save) {
+      work_.save(tiles.chunk, tile);
     } else {
-      work_.run(chunk, tile);
+      work_.run(tiles.chunk, tile, tiles.early);
     }
+    if (lane.pace.limits()) wait_for_pace(lane, tiles.chunk, tiles.count, began);
   }
 }
 
-void Executor::helper_lane() {
+/// One of the chunk's `tiles` is done.
+void Executor::wait_for_pace(Updates& lane, Index chunk, std::size_t tiles, double began) {
+  const auto elements = static_cast<double>(schedule_.tasks[schedule_.update_task[chunk]].bytes);
+  double end = 0;
+  {
+    const std::lock_guard lock(lane.pace_mutex);
+    end = lane.pace.end(began, elements / static_cast<double>(tiles));
+  }
+  std::this_thread::sleep_until(
+      epoch_ + std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(end)));
+}
+
+void Executor::helper_lane(Updates& lane) {
+  if (lane.options.near) memory::stay_near(*lane.options.near);
   std::unique_lock lock(mutex_);
   while (true) {
-    helper_wake_.wait(lock, [this] { return stop_ || helpers_may(); });
+    lane.helper_wake.wait(lock, [&] { return stop_ || helpers_may(lane); });
     if (stop_) return;
-    help(lock);
+    help_lane(lane, lock);
   }
 }
 
-bool Executor::helpers_may() const noexcept {
-  return has_tiles() && (caller_waits_ || patient_.empty());
+bool Executor::helpers_may(const Updates& lane) const noexcept {
+  return has_tiles(lane) && (caller_waits_ || patient_.empty());
 }
 
-bool Executor::has_tiles() const noexcept {
-  return active_.busy && next_tile_.load(std::memory_order_relaxed) < active_.tiles;
+bool Executor::has_tiles(const Updates& lane) noexcept {
+  return lane.active.busy && lane.next_tile.load(std::memory_order_relaxed) < lane.active.count;
+}
+
+void Executor::help_lane(Updates& lane, std::unique_lock<std::mutex>& lock) {
+  const auto tiles = lane.active;
+  ++lane.active.inside;
+  lock.unlock();
+  take_tiles(lane, tiles);
+  lock.lock();
+  if (--lane.active.inside == 0) lane.wake.notify_all();
 }
 
 bool Executor::help(std::unique_lock<std::mutex>& lock) {
-  if (!has_tiles()) return false;
-  const auto chunk = active_.chunk;
-  const auto tiles = active_.tiles;
-  const bool save = active_.save;
-  ++active_.inside;
-  lock.unlock();
-  take_tiles(chunk, tiles, save);
-  lock.lock();
-  if (--active_.inside == 0) update_wake_.notify_all();
-  return true;
+  for (auto& lane : updates_) {
+    if (lane->pace.limits() || !has_tiles(*lane)) continue;
+    help_lane(*lane, lock);
+    return true;
+  }
+  return false;
 }
 
 }  // namespace spillway::execute

@@ -1,8 +1,9 @@
 // The schedule on the machine: lanes that run its tasks, and the caller who computes.
 //
 // The caller is the compute lane: begin() starts an instance, next() waits for a visit's bytes, done() lets its
-// followers go. Reads and writes go to the paths' own threads, updates to update threads, which the caller helps while
-// it waits. No lock is held while anything runs. The first error of any lane is kept and thrown by the next wait.
+// followers go. Reads and writes go to the paths' own threads, updates to the lane of the memory node that they work
+// on, whose threads the caller helps while it waits. No lock is held while anything runs. The first error of any lane
+// is kept and thrown by the next wait.
 #pragma once
 
 #include <array>
@@ -12,11 +13,14 @@
 #include <cstdint>
 #include <exception>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "spillway/execute/pace.h"
 #include "spillway/execute/store.h"
 #include "spillway/plan/schedule.h"
 
@@ -31,7 +35,14 @@ class UpdateWork {
   virtual void save(plan::Index chunk, std::size_t slice) = 0;
   virtual std::size_t tiles(plan::Index chunk) const = 0;
   virtual void prepare(plan::Index chunk, bool early) = 0;  ///< once, before the tiles
-  virtual void run(plan::Index chunk, std::size_t tile) = 0;
+  virtual void run(plan::Index chunk, std::size_t tile, bool early) = 0;
+};
+
+/// Who updates the chunks of one memory node.
+struct UpdateLane {
+  unsigned threads = 1;          ///< that share an update, beside the caller while it waits; at least 1
+  std::optional<int> near = {};  ///< memory node whose processors they stay on
+  double limit = 0;              ///< elements per second at most (pace.h), by these threads alone; 0: none
 };
 
 /// Which phases an instance runs, and of what its transfers are.
@@ -56,7 +67,8 @@ struct Times {
 /// caller waits, with its help and that of a thread on each further core.
 struct UpdateCores {
   unsigned own = 0;
-  unsigned shared = 1;  ///< the caller's; matters when `own` is 0
+  unsigned shared = 1;                 ///< the caller's; matters when `own` is 0
+  std::vector<UpdateLane> nodes = {};  ///< by unit of the schedule's update tasks; empty: one lane has all threads
 };
 
 class Executor {
@@ -110,12 +122,29 @@ class Executor {
     bool operator<(const UpdateEntry& other) const { return deadline > other.deadline; }
   };
 
-  struct ActiveUpdate {
+  /// Tiles that several threads take.
+  struct Tiles {
     bool busy = false;
     Index chunk = plan::kNone;
-    std::size_t tiles = 0;
-    std::size_t inside = 0;  ///< threads at work in it
-    bool save = false;       ///< the tiles are slices to be saved
+    std::size_t count = 0;
+    bool save = false;  ///< they are slices to be saved
+    bool early = false;
+    std::size_t inside = 0;  ///< threads at work in them
+  };
+
+  /// An update lane.
+  struct Updates {
+    UpdateLane options;
+    std::vector<UpdateEntry> ready, patient;  ///< heaps; patient ones run only while the caller waits
+    Tiles active;
+    std::atomic<std::size_t> next_tile{0};
+    bool early = false;  ///< the update under way is an early one
+    Pace pace;
+    std::mutex pace_mutex;
+    std::vector<Start> transfers;
+    std::condition_variable wake, helper_wake;
+    std::thread thread;
+    std::vector<std::thread> helpers;
   };
 
   [[nodiscard]] static bool runs(const Mode& mode, const plan::Task& task);
@@ -129,18 +158,22 @@ class Executor {
   void fail(std::exception_ptr error);                                                       // locked
   void throw_failure();                                                                      // locked
   static void transfer_done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
-  void update_lane();
-  void run_tiles(std::unique_lock<std::mutex>& lock, Index chunk, std::size_t tiles, bool save);
-  void take_tiles(Index chunk, std::size_t tiles, bool save);
-  void helper_lane();
-  [[nodiscard]] bool helpers_may() const noexcept;                      // locked
-  [[nodiscard]] bool has_tiles() const noexcept;                        // locked
+  void make_lanes(std::vector<UpdateLane> lanes);
   static void push(std::vector<UpdateEntry>& heap, UpdateEntry entry);  // locked
-  [[nodiscard]] bool may_update() const;                                // locked
-  Start pop_update();                                                   // locked
+  [[nodiscard]] bool may_update(const Updates& lane) const noexcept;    // locked
+  Start pop_update(Updates& lane);                                      // locked
+  [[nodiscard]] bool helpers_may(const Updates& lane) const noexcept;   // locked
   template <class Done>
   void help_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, const Done& is_done);
+  void update_lane(Updates& lane);
+  void run_tiles(std::unique_lock<std::mutex>& lock, Updates& lane, Tiles tiles);
+  void take_tiles(Updates& lane, const Tiles& tiles);
+  void wait_for_pace(Updates& lane, Index chunk, std::size_t tiles, double began);
+  void helper_lane(Updates& lane);
+  [[nodiscard]] static bool has_tiles(const Updates& lane) noexcept;  // locked
+  void help_lane(Updates& lane, std::unique_lock<std::mutex>& lock);
   bool help(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] bool early_active() const noexcept;                         // locked
   [[nodiscard]] std::string cause_of_wait(const plan::Visit& visit) const;  // locked
 
   const plan::Schedule& schedule_;
@@ -152,27 +185,22 @@ class Executor {
   std::vector<Index> visit_order_;
 
   mutable std::mutex mutex_;
-  std::condition_variable compute_wake_, update_wake_, helper_wake_, idle_;
+  std::condition_variable compute_wake_, idle_;
   std::array<Bank, 2> banks_;
   std::uint64_t instances_ = 0;  ///< begun so far
   std::size_t visit_ = 0;        ///< next index into schedule_.visits of the newest instance
   std::vector<std::uint8_t> visit_ready_;
-  std::vector<bool> patient_;                           ///< by task: runs only while the caller waits; empty: none
-  std::vector<UpdateEntry> updates_, patient_updates_;  ///< heaps
+  std::vector<bool> patient_;  ///< by task: runs only while the caller waits; empty: none
   bool caller_waits_ = false;
-  ActiveUpdate active_;
-  bool early_active_ = false;  ///< the update under way is an early one
-  std::vector<Index> early_;   ///< chunks updated early in the newest instance
-  std::atomic<std::size_t> next_tile_{0};
+  std::vector<std::unique_ptr<Updates>> updates_;  ///< by unit
+  std::vector<Index> early_;                       ///< chunks updated early in the newest instance
   std::vector<Start> skipped_;
-  std::vector<Start> caller_transfers_, update_transfers_;  ///< one per calling thread
-  std::size_t in_flight_ = 0;                               ///< transfers handed to the path
+  std::vector<Start> caller_transfers_;  ///< each calling thread has its own
+  std::size_t in_flight_ = 0;            ///< transfers handed to the path
   std::exception_ptr failure_;
   bool stop_ = false;
   std::vector<Times> last_times_;
   std::map<std::string, double> stalls_{{"read", 0}, {"update", 0}, {"write", 0}};
-  std::thread update_thread_;
-  std::vector<std::thread> helpers_;
 };
 
 }  // namespace spillway::execute

@@ -113,7 +113,7 @@ void Run::open_storage(const VolumeSettings& volumes, const Opening& opening) {
 
 void Run::map_memory() {
   const Clocked clocked(found_.phases.memory);
-  arena = memory::Arena(plan_.plan.arena);
+  arena = memory::Arena(plan_.plan.arena, arena_parts(plan_.plan, plan_.budget, plan_.nodes));
   for (const auto& path : paths) path->register_memory(arena.span());
 }
 
@@ -166,8 +166,9 @@ void Run::make_lanes(unsigned threads) {
   gradients = std::make_unique<Gradients>(schedule, layout, type, memory, rows.get(), *team);
   tiers = std::make_unique<Tiers>(plan_.plan, layout, plan_.description.rule(), memory, store.get());
   tensors = std::make_unique<Tensors>(plan_.description, layout, *tiers, scratch(), found_.found);
-  executor = std::make_unique<Executor>(schedule, memory, store.get(), *updater,
-                                        UpdateCores{plan_.rates.update_cores, plan_.rates.cores});
+  executor = std::make_unique<Executor>(
+      schedule, memory, store.get(), *updater,
+      UpdateCores{plan_.rates.update_cores, plan_.rates.cores, update_lanes(plan_.budget, plan_.rates, plan_.nodes)});
 }
 
 // ---- what was left

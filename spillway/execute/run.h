@@ -11,6 +11,7 @@
 #include "spillway/execute/books.h"
 #include "spillway/execute/executor.h"
 #include "spillway/execute/gradients.h"
+#include "spillway/execute/nodes.h"
 #include "spillway/execute/replay.h"
 #include "spillway/execute/rows.h"
 #include "spillway/execute/store.h"
@@ -64,6 +65,7 @@ struct RunPlan {
   const plan::Budget& budget;
   const plan::Rates& rates;
   const plan::Plan& plan;
+  const std::vector<NodeOptions>& nodes;
 
   [[nodiscard]] bool durable() const noexcept { return plan.durability != plan::Durability::none; }
 };

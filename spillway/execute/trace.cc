@@ -43,11 +43,16 @@ std::string task_name(const plan::Plan& plan, const state::Layout& layout, const
          " chunk " + std::to_string(task.subject);
 }
 
+/// The first lane of each kind has its number, later update lanes those after them all.
+int thread_of(const plan::Task& task) {
+  return static_cast<int>(task.unit == 0 ? static_cast<unsigned>(task.lane) + 1 : task.unit + 4U);
+}
+
 /// Serial lanes as slices; transfers overlap, so they are asynchronous spans.
 void add_task(json& events, int process, const plan::Task& task, std::size_t id, const std::string& name, double start,
               double end) {
   const double begin_us = start * 1e6, length_us = std::max(0.0, end - start) * 1e6;
-  const int thread = static_cast<int>(task.lane) + 1;
+  const int thread = thread_of(task);
   const json args = {{"bytes", task.bytes}, {"deadline", task.deadline}};
   if (task.lane == Lane::compute || task.lane == Lane::update) {
     events.push_back({{"ph", "X"},
@@ -77,7 +82,7 @@ void add_task(json& events, int process, const plan::Task& task, std::size_t id,
                     {"ts", begin_us + length_us}});
 }
 
-void add_names(json& events, int process, const char* name) {
+void add_names(json& events, int process, const char* name, std::size_t nodes) {
   events.push_back({{"ph", "M"}, {"name", "process_name"}, {"pid", process}, {"args", {{"name", name}}}});
   for (const auto lane : {Lane::compute, Lane::update, Lane::read, Lane::write}) {
     events.push_back({{"ph", "M"},
@@ -86,6 +91,13 @@ void add_names(json& events, int process, const char* name) {
                       {"tid", static_cast<int>(lane) + 1},
                       {"args", {{"name", lane_name(lane)}}}});
   }
+  for (std::size_t unit = 1; unit < nodes; ++unit) {
+    events.push_back({{"ph", "M"},
+                      {"name", "thread_name"},
+                      {"pid", process},
+                      {"tid", unit + 4},
+                      {"args", {{"name", "update, node " + std::to_string(unit)}}}});
+  }
 }
 
 }  // namespace
@@ -93,8 +105,8 @@ void add_names(json& events, int process, const char* name) {
 std::string trace(const plan::Plan& plan, const state::Layout& layout, const std::vector<Times>& times) {
   json events = json::array();
   const auto& tasks = plan.schedule.tasks;
-  add_names(events, 1, "measured");
-  add_names(events, 2, "predicted");
+  add_names(events, 1, "measured", plan.node_peaks.size());
+  add_names(events, 2, "predicted", plan.node_peaks.size());
   double zero = std::numeric_limits<double>::infinity();
   for (const auto& it : times) {
     if (it.end > 0) zero = std::min(zero, it.start);

@@ -33,14 +33,14 @@ std::byte* Updater::at(plan::Index buffer) const {
   return arena_ + schedule_.buffers[buffer].offset;
 }
 
-std::byte* Updater::grad(plan::Index chunk) const {
-  const auto& early = schedule_.early[chunk];
-  return early_ ? at(early.grad) + early.grad_at : at(schedule_.update_grad[chunk]) + schedule_.grad_at[chunk];
+std::byte* Updater::grad(plan::Index chunk, bool early) const {
+  const auto& it = schedule_.early[chunk];
+  return early ? at(it.grad) + it.grad_at : at(schedule_.update_grad[chunk]) + schedule_.grad_at[chunk];
 }
 
-state::GroupPointers Updater::groups(plan::Index chunk) const {
+state::GroupPointers Updater::groups(plan::Index chunk, bool early) const {
   return {at(schedule_.update_weight[chunk]) + schedule_.weight_at[chunk], at(schedule_.update_state[chunk]),
-          grad(chunk)};
+          grad(chunk, early)};
 }
 
 std::size_t Updater::tiles(plan::Index chunk) const {
@@ -48,15 +48,14 @@ std::size_t Updater::tiles(plan::Index chunk) const {
 }
 
 void Updater::prepare(plan::Index chunk, bool early) {
-  early_ = early;
   const auto& it = layout_.chunks()[chunk];
   if (rows_ == nullptr || it.block != rows_->block()) return;
-  if (!rows_->dense()) std::memset(grad(chunk), 0, grad_bytes(rule_, it));
-  rows_->patch(it, grad(chunk));
+  if (!rows_->dense()) std::memset(grad(chunk, early), 0, grad_bytes(rule_, it));
+  rows_->patch(it, grad(chunk, early));
 }
 
-void Updater::run(plan::Index chunk, std::size_t tile) {
-  update_tile(layout_, rule_, chunk, groups(chunk), early_ ? early_step_ : step_, tile);
+void Updater::run(plan::Index chunk, std::size_t tile, bool early) {
+  update_tile(layout_, rule_, chunk, groups(chunk, early), early ? early_step_ : step_, tile);
 }
 
 }  // namespace spillway::execute

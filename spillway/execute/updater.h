@@ -34,11 +34,11 @@ class Updater : public UpdateWork {
   void save(plan::Index chunk, std::size_t slice) override { undo_.save(chunk, slice); }
   [[nodiscard]] std::size_t tiles(plan::Index chunk) const override;
   void prepare(plan::Index chunk, bool early) override;
-  void run(plan::Index chunk, std::size_t tile) override;
+  void run(plan::Index chunk, std::size_t tile, bool early) override;
 
  private:
-  [[nodiscard]] state::GroupPointers groups(plan::Index chunk) const;
-  [[nodiscard]] std::byte* grad(plan::Index chunk) const;
+  [[nodiscard]] state::GroupPointers groups(plan::Index chunk, bool early) const;
+  [[nodiscard]] std::byte* grad(plan::Index chunk, bool early) const;
   [[nodiscard]] std::byte* at(plan::Index buffer) const;
 
   const plan::Schedule& schedule_;
@@ -48,7 +48,6 @@ class Updater : public UpdateWork {
   const EmbeddingRows* const rows_;
   const UndoLog undo_;
   kernels::UpdateStep step_, early_step_;
-  bool early_ = false;  ///< the update under way is
 };
 
 }  // namespace spillway::execute

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "spillway/base/bytes.h"
 
@@ -13,12 +14,22 @@ struct ArenaOptions {
   bool touch = true;       ///< fault every page in at construction, so that no step pays for first touch
 };
 
+/// Bytes [begin, end) of an arena, whole pages, for a memory node of this machine.
+struct ArenaPart {
+  Bytes begin = 0, end = 0;
+  int node = 0;
+};
+
 /// Anonymous zeroed memory, aligned to 2 MiB. Movable, not copyable; unmapped by the destructor.
 class Arena {
  public:
   Arena() = default;
   /// Throws Error(does_not_fit) with the bytes asked when the kernel refuses. size 0 is an empty arena.
   explicit Arena(Bytes size, ArenaOptions options = {});
+  /// Each part on its node before anyone touches it, and every page of it asked for afterwards. Throws as
+  /// memory::place: Error(does_not_fit) before the kernel would end the process, Error(unsupported) where memory may
+  /// not be placed.
+  Arena(Bytes size, const std::vector<ArenaPart>& parts, ArenaOptions options = {});
   ~Arena();
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;
@@ -30,6 +41,8 @@ class Arena {
   [[nodiscard]] std::span<std::byte> span() const noexcept { return {data_, size_}; }
 
  private:
+  void map(Bytes size, const ArenaOptions& options);
+
   std::byte* data_ = nullptr;
   Bytes size_ = 0;    ///< as asked
   Bytes mapped_ = 0;  ///< as mapped: `size_` rounded up to huge pages

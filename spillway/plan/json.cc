@@ -128,16 +128,17 @@ Budget parse_budget(const std::string& input) {
 
 namespace {
 
-/// Threads of the update lanes: one each, or the cores that only updates use, so that a node has as many as its part of
-/// all updates needs.
+/// Threads of the update lanes: of the cores that only updates use, or else of those that compute leaves to them while
+/// it waits, each node has as many as its part of all updates needs; at least one.
 void share_threads(Rates& rates) {
+  const auto cores = rates.update_cores > 0 ? rates.update_cores : std::max(2U, rates.cores) - 1;
   double needed = 0;
   const auto saturating = [](const NodeRates& node) {
     return node.update > 0 && node.update_thread > 0 ? node.update / node.update_thread : 1.0;
   };
   for (const auto& node : rates.nodes) needed += saturating(node);
   for (auto& node : rates.nodes) {
-    node.threads = std::max(1U, static_cast<unsigned>(rates.update_cores * saturating(node) / needed));
+    node.threads = std::max(1U, static_cast<unsigned>(cores * saturating(node) / needed));
   }
 }
 

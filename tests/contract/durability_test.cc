@@ -7,6 +7,7 @@
 
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
+#include "tests/contract/pretended_nodes.h"
 
 namespace spillway {
 namespace {
@@ -35,6 +36,7 @@ TEST(Durability, ARunThatEndedGoesOnWhereItWasWithAnyOtherPlacement) {
     for (int life = 0; done < kSteps; ++life) {
       auto settings = DurableRun::settings(where.path(), paths, random_placement(random));
       settings.threads = 1 + random() % 3;
+      test::pretend_nodes(settings, random);
       Engine engine(run.description(), settings);
       const auto found = engine.start({.reopen = life > 0});
       ASSERT_EQ(found.found, life > 0);

@@ -8,6 +8,7 @@
 
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
+#include "tests/contract/pretended_nodes.h"
 
 namespace spillway {
 namespace {
@@ -54,6 +55,7 @@ TEST_P(Formats, PlacementChangesNoBitNorDoesGoingOnAfterACrash) {
   for (int life = 0; done < kSteps; ++life) {
     auto settings = DurableRun::settings(where.path(), 2, placements[life % 4]);
     settings.threads = 1 + random() % 3;
+    test::pretend_nodes(settings, random);
     Engine engine(run.description(), settings);
     const auto found = engine.start({.reopen = life > 0});
     replayed += found.replayed;

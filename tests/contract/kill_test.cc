@@ -14,6 +14,7 @@
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
 #include "tests/contract/killing_ring.h"
+#include "tests/contract/pretended_nodes.h"
 
 namespace spillway {
 namespace {
@@ -88,7 +89,8 @@ class Kill : public ::testing::Test {
 
   /// What the dead have left, with yet another placement.
   void expect_recovered() {
-    const Settings now = settings({0.5, 0, 1, 0});
+    auto now = settings({0.5, 0.4, 1, 0});
+    test::pretend_nodes(now, {1e8, 1e8, 2e8});
     Engine engine(run_.description(), now);
     const auto found = engine.start({.reopen = true});
     const auto step = found.found ? found.step : 0;
@@ -101,7 +103,9 @@ class Kill : public ::testing::Test {
   }
 
   [[nodiscard]] std::vector<Settings> placements() const {
-    return {settings({0, 0, 0, 0}), settings({1, 1, 1, 1}), settings({1, 0, 1, 1}), settings({0, 1, 0, 1})};
+    auto on_nodes = settings({1, 1, 1, 1});
+    test::pretend_nodes(on_nodes, {4e8, 1e8});
+    return {settings({0, 0, 0, 0}), settings({1, 1, 1, 1}), settings({1, 0, 1, 1}), settings({0, 1, 0, 1}), on_nodes};
   }
 
   /// Kills runs of these settings, and kills them again while they recover or go on.
@@ -187,7 +191,9 @@ class KillEarly : public Kill {
 };
 
 TEST_F(KillEarly, AtAnyInstant) {
-  const std::array all = {early({1, 1, 1, 1}), early({1, 1, 0, 1}), early({0.6, 0.6, 0.5, 0})};
+  auto on_nodes = early({1, 1, 1, 1});
+  test::pretend_nodes(on_nodes, {2e8, 1e8});
+  const std::array all = {early({1, 1, 1, 1}), early({1, 1, 0, 1}), early({0.6, 0.6, 0.5, 0}), on_nodes};
   for (const auto& it : all) ASSERT_GT(Engine(run_.description(), it).plan().early_chunks, 0U);
   kill_at_any_instant(all, kills(8));
 }

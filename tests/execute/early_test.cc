@@ -27,16 +27,15 @@ class Notes : public UpdateWork {
     std::unique_lock lock(mutex_);
     EXPECT_EQ(saved_[chunk], early ? 3 : 0) << "chunk " << chunk << ": all of it is saved before the first tile";
     saved_[chunk] = 0;
-    early_ = early;
     if (!early || chunk != stop_) return;
     reached_ = true;
     changed_.notify_all();
     changed_.wait(lock, [this] { return let_go_; });
   }
-  void run(plan::Index chunk, std::size_t tile) override {
+  void run(plan::Index chunk, std::size_t tile, bool early) override {
     const std::lock_guard lock(mutex_);
     if (tile != 0) return;
-    (early_ ? early_chunks_ : deferred_).insert(chunk);
+    (early ? early_chunks_ : deferred_).insert(chunk);
     changed_.notify_all();
   }
 
@@ -67,7 +66,7 @@ class Notes : public UpdateWork {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<plan::Index, int> saved_;
-  bool early_ = false, reached_ = false, let_go_ = false;
+  bool reached_ = false, let_go_ = false;
   std::set<plan::Index> early_chunks_, deferred_;
 };
 

@@ -7,8 +7,11 @@
 #include <limits>
 #include <utility>
 
+#include "spillway/memory/pages.h"
 #include "spillway/sys/mapping.h"
+#include "spillway/sys/numa.h"
 #include "spillway/sys/process.h"
+#include "tests/memory/usable_nodes.h"
 #include "tests/sys/failing.h"
 
 namespace spillway::memory {
@@ -58,6 +61,32 @@ TEST(ArenaTest, Moves) {
   EXPECT_EQ(third.data(), data);
   EXPECT_EQ(third.size(), 4 * KiB);
   EXPECT_EQ(second.size(), 0U);  // NOLINT: as above
+}
+
+TEST(ArenaTest, LiesInPartsOnItsNodes) {
+  if (!sys::numa_refusal().empty()) GTEST_SKIP() << sys::numa_refusal();
+  const auto nodes = testing::usable_nodes();
+  std::vector<ArenaPart> parts;
+  Bytes end = 0;
+  for (std::size_t i = 0; i < 12; ++i) {  // huge pages would lie across their borders
+    const Bytes bytes = (1 + 97 * i) * 4 * KiB;
+    parts.push_back({end, end + bytes, nodes[i % nodes.size()]});
+    end += bytes;
+  }
+  Arena arena(end + 5, parts);
+  EXPECT_EQ(arena.size(), end + 5);
+  for (const auto& part : parts) {
+    const auto range = arena.span().subspan(part.begin, part.end - part.begin);
+    EXPECT_EQ(where(range), (std::vector<NodeBytes>{{part.node, range.size()}})) << part.begin;
+  }
+  EXPECT_TRUE(std::ranges::all_of(arena.span(), [](std::byte byte) { return byte == std::byte{0}; }));
+}
+
+TEST(ArenaTest, RefusesPartsThatANodeCannotHold) {
+  const auto nodes = testing::usable_nodes();
+  const Bytes bytes = Bytes{1} << 44;
+  EXPECT_ERROR(Arena(bytes, {{0, bytes, nodes.back()}}), ErrorCode::does_not_fit, "the arena");
+  EXPECT_ERROR(Arena(4 * KiB, {{0, 4 * KiB, 4095}}), ErrorCode::bad_input, "4095");
 }
 
 TEST(ArenaTest, RefusesWhatTheKernelRefuses) {

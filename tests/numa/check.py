@@ -18,7 +18,7 @@ from pathlib import Path
 import machine
 from machine_errors import CannotStart
 
-TIMEOUT = {"engine": 300, "python": 600}  # seconds; on an idle processor a tenth
+TIMEOUT = {"engine": 300, "python": 600, "training": 900}  # seconds; on an idle processor a tenth
 ABOUT_NODES = "not ordinary and not no_sense and not module and not safetensors"  # the others ask no node anything
 MAY_SKIP = "filling an emulated card takes minutes"
 GTEST = "--gtest_color=no --gtest_print_time=1"
@@ -29,7 +29,8 @@ def engine_command(build: Path, kind: str) -> str:
     spared = "-*MemoryIsGivenBack*" if kind == "cxl" else ""
     system = "*Numa*:Node*:Affinity*:WeightedInterleave*"
     runs = (f"{build}/tests/sys_test {GTEST} --gtest_filter='{system}'",
-            f"{build}/tests/memory_test {GTEST} --gtest_filter='Placed*{spared}'")  # fmt: skip
+            f"{build}/tests/memory_test {GTEST} --gtest_filter='Placed*:*Parts*{spared}'",
+            f"{build}/tests/contract_test {GTEST} --gtest_filter='Nodes.Of*:Nodes.That*'")  # fmt: skip
     return " && ".join(runs)
 
 
@@ -41,7 +42,12 @@ def python_command(_build: Path, _kind: str) -> str:
     return f"{environment} {pytest} tests/python/test_placed.py -k {shlex.quote(ABOUT_NODES)}"
 
 
-PARTS = {"engine": engine_command, "python": python_command}
+def training_command(_build: Path, _kind: str) -> str:
+    """Bits depend on the threads, so each run has one."""
+    return f"OMP_NUM_THREADS=1 {shlex.quote(sys.executable)} tests/numa/train_nodes.py"
+
+
+PARTS = {"engine": engine_command, "python": python_command, "training": training_command}
 
 
 def faults(result: machine.Result) -> list[str]:
@@ -49,7 +55,7 @@ def faults(result: machine.Result) -> list[str]:
     found = []
     if result.status != 0:
         found.append(f"status {result.status}")
-    if not re.search(r"\[  PASSED  \] \d+ test|\d+ passed", result.output):
+    if not re.search(r"\[  PASSED  \] \d+ test|\d+ passed|the same bits", result.output):
         found.append("no tests ran")
     skips = re.findall(r"Skipped\n(.*)", result.output) + re.findall(
         r"^SKIPPED \[\d+\] (.*)", result.output, re.MULTILINE
@@ -74,7 +80,7 @@ def main() -> int:
     parser.add_argument("--part", action="append", choices=sorted(PARTS))
     arguments = parser.parse_args()
     # Importing PyTorch from an emulated card's machine adds nothing to what the engine's tests see there.
-    every = [("numa", "engine"), ("numa", "python"), ("cxl", "engine")]
+    every = [("numa", "engine"), ("numa", "python"), ("numa", "training"), ("cxl", "engine")]
     chosen = [
         (kind, part)
         for kind, part in every

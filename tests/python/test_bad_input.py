@@ -291,6 +291,8 @@ def test_data_that_is_not_text_or_not_there(refused: Refused, tmp_path: Path) ->
         (["--optim", "adafactor"], ["optim", "adafactor", "rows and columns", "`lion`"]),
         (["--compute_dtype", "fp8"], ["compute_dtype", "fp8"]),
         (["--window", "-1"], ["window"]),
+        (["--node", "0=lots"], ["node", "'0=lots'", "N=SIZE"]),
+        (["--node", "4095=1GiB"], ["node", "4095"]),
         (["--state_format", "int4"], ["state_format", "int4", "exact, bf16, int8"]),
     ],
 )
@@ -332,6 +334,10 @@ def test_a_budget_too_small_names_what_would_fit(
     plan = json.loads((tmp_path / "out" / "plan.json").read_text())
     assert plan["tiers"][0]["planned_peak"] <= plan["tiers"][0]["capacity"] == enough << 20
     capfd.readouterr()
+
+
+def test_a_node_too_small(refused: Refused) -> None:
+    assert "would fit with" in refused("--node", "0=64MiB", code=3)
 
 
 def test_plan_says_the_same(inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

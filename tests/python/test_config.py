@@ -186,7 +186,6 @@ def test_refused_by_name(words: list[str], parts: list[str]) -> None:
         ["--method", "lsp"],
         ["--lora_r", "8"],
         ["--lsp_rank", "64"],
-        ["--node", "0=4GiB"],
         ["--device", "cuda"],
         ["--device", "cuda:1"],
         ["--device", "simulated"],

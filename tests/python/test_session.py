@@ -32,7 +32,7 @@ def config(model: Path, **more: Any) -> Any:
     values = {
         "model": str(model), "init": "pretrained", "seed": 5, "compute_dtype": "fp32", "packing": False,
         "eval_packing": None, "resume_from_checkpoint": None, "dram_budget": 1 << 32, "placement": "auto",
-        "window": None, "storage": [], "profile": str(native.profile(model.parent)),
+        "window": None, "node": [], "storage": [], "profile": str(native.profile(model.parent)),
         "output_dir": str(model / "out"), "overwrite": False,
         "storage_device": [], "erase": False, "durability": None,
         "optim": "adamw", "state_format": "exact", "momentum": 0.0,

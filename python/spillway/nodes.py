@@ -1,0 +1,53 @@
+"""Memory nodes: which a run uses, how much of each, and how fast each updates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from spillway.calls import translated
+from spillway.settings import MEASURE_SECONDS
+
+if TYPE_CHECKING:
+    from spillway.values import NodeShare
+
+
+def node_settings(
+    asked: Sequence[NodeShare], held: int, dram_budget: int, rule: Mapping[str, str], measured: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """What the engine plans with, beside its other settings, and what a person should know about it. `held`: bytes of
+    this process; `rule`: what an update is of; `measured`: the rates are this machine's."""
+    from spillway import _engine
+
+    with translated():
+        choice = json.loads(_engine.choose_nodes([(share.node, share.capacity) for share in asked], held))
+        ids = [node["id"] for node in choice["nodes"]]
+        several = measured and len(ids) > 1
+        rates = json.loads(_engine.measure_nodes(ids, MEASURE_SECONDS, **rule)) if several else [{} for _ in ids]
+    found = [node | rate for node, rate in zip(choice["nodes"], rates, strict=True)]
+    news = [f"memory nodes are not told apart: {choice['notice']}"] if choice["notice"] else []
+    return {"nodes": found, "dram_budget": min(dram_budget, choice["dram"] or dram_budget)}, news
+
+
+def where(plan: Mapping[str, Any], engine: Any) -> dict[str, Any]:
+    """What lies on which node and which chunks lie elsewhere, as the kernel says; {} when DRAM is one tier."""
+    return {} if "dram" in names(plan) else dict(json.loads(engine.where()))
+
+
+def names(plan: Mapping[str, Any]) -> list[str]:
+    """Of the tiers of memory."""
+    return [tier["name"] for tier in plan["tiers"] if not tier["name"].startswith("path:")]
+
+
+def measured_peaks(plan: Mapping[str, Any], found: Mapping[str, Any], process: int) -> dict[str, int]:
+    """Peak bytes of each tier of memory. `found`: as where(). What else the process has had is counted to the first."""
+    first, *others = names(plan)
+    later = {name: int(found["nodes"][name]["there"]) for name in others}
+    return {first: process - sum(later.values())} | later
+
+
+def memory_peak(plan: Mapping[str, Any]) -> int:
+    """Planned, of the whole process."""
+    memory = names(plan)
+    return sum(int(tier["planned_peak"]) for tier in plan["tiers"] if tier["name"] in memory)

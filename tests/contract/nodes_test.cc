@@ -1,0 +1,166 @@
+// Several memory nodes never change a bit of the result, and what is dealt to one lies there.
+#include "spillway/sys/nodes.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <span>
+
+#include "spillway/memory/pages.h"
+#include "spillway/sys/numa.h"
+#include "tests/contract/directory.h"
+#include "tests/contract/pretended_nodes.h"
+#include "tests/contract/toy.h"
+#include "tests/plan/models.h"
+
+namespace spillway {
+namespace {
+
+using plan::test::describe;
+using test::Directory;
+
+constexpr int kSteps = 6;
+
+Settings everything_in_dram() {
+  Settings out;
+  out.budget.dram = 2 * GiB;
+  return out;
+}
+
+std::vector<float> train(Engine& engine, const plan::Description& description) {
+  test::Toy toy(engine, description, description.micro_batches);
+  toy.fill();
+  for (int s = 0; s < kSteps; ++s) toy.step(static_cast<std::uint64_t>(s));
+  return toy.masters();
+}
+
+std::vector<float> train(const plan::Description& description, const Settings& settings) {
+  Engine engine(description, settings);
+  engine.start();
+  return train(engine, description);
+}
+
+/// Nodes that the engine's chunks are dealt to.
+std::size_t nodes_used(const Engine& engine) {
+  std::size_t out = 0;
+  for (const auto peak : engine.plan().node_peaks) out += peak > 0 ? 1 : 0;
+  return out;
+}
+
+TEST(Nodes, ChangeNoBit) {
+  std::mt19937 random(31);
+  std::uniform_real_distribution<> share(0, 1);
+  std::size_t several = 0;
+  for (int round = 0; round < 16; ++round) {
+    const auto description = describe(plan::test::random_shape(random, round));
+    const auto expected = train(description, everything_in_dram());
+    for (int dealing = 0; dealing < 4; ++dealing) {
+      const Directory directory;
+      auto settings = everything_in_dram();
+      test::pretend_nodes(settings, random);
+      settings.budget.streams_weights = random() % 2 == 0;
+      if (dealing % 2 == 1) {
+        settings.storage.places.push_back({directory.path()});
+        settings.budget.paths.push_back({.capacity = 1 * GiB});
+        settings.budget.placement = {share(random), share(random), share(random), share(random)};
+      }
+      Engine engine(description, settings);
+      engine.start();
+      several += nodes_used(engine) > 1 ? 1 : 0;
+      EXPECT_EQ(train(engine, description), expected) << "round " << round << " dealing " << dealing;
+    }
+  }
+  EXPECT_GT(several, 20U) << "next to nothing was dealt: the test has shown nothing";
+}
+
+TEST(Nodes, ALaneThatIsHeldDownChangesNoBit) {
+  const auto description = describe({.layers = 2, .tokens = 32});
+  auto settings = everything_in_dram();
+  test::pretend_nodes(settings, {4e8, 1e8});
+  settings.nodes[1].limit = 1e8;
+  EXPECT_EQ(train(description, settings), train(description, everything_in_dram()));
+}
+
+/// The nodes of this machine that a process may put memory on.
+std::vector<sys::Node> usable_nodes() {
+  std::vector<sys::Node> out;
+  for (const auto& node : sys::nodes()) {
+    if (node.has_memory() && node.allowed) out.push_back(node);
+  }
+  return out;
+}
+
+/// Whether every page of `bytes` bytes at `memory` lies on node `id`, as the kernel says.
+::testing::AssertionResult lies_on(const std::byte* memory, Bytes bytes, unsigned id) {
+  for (const auto& part : memory::where({memory, bytes})) {
+    if (part.node != static_cast<int>(id)) {
+      return ::testing::AssertionFailure() << part.bytes << " of " << bytes << " bytes on node " << part.node;
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
+  const auto machine = usable_nodes();
+  if (machine.size() < 2)
+    GTEST_SKIP() << "this machine has " << machine.size() << " memory node; `make numa` has three";
+  if (!sys::numa_refusal().empty()) GTEST_SKIP() << sys::numa_refusal();
+  const auto description = describe({.layers = 6, .hidden = 128, .ffn = 256, .tied = false, .chunk_elements = 1 << 14});
+  const auto expected = train(description, everything_in_dram());
+  auto settings = everything_in_dram();
+  test::pretend_nodes(settings, std::vector<double>(machine.size(), 1e8));
+  for (std::size_t n = 0; n < machine.size(); ++n) {
+    settings.nodes[n].pretended = false;
+    settings.budget.nodes[n].id = static_cast<unsigned>(machine[n].id);
+    settings.budget.nodes[n].capacity = 256 * MiB;
+  }
+  settings.budget.dram = 256 * MiB * machine.size();
+  Engine engine(description, settings);
+  engine.start();
+  EXPECT_EQ(nodes_used(engine), machine.size());
+  EXPECT_EQ(train(engine, description), expected);
+  EXPECT_NE(engine.where().find("\"elsewhere\":[]"), std::string::npos) << engine.where();
+  const auto& plan = engine.plan();
+  const auto& schedule = plan.schedule;
+  const auto* arena = engine.memory().data();
+  for (std::size_t c = 0; c < engine.layout().chunks().size(); ++c) {
+    const auto& chunk = engine.layout().chunks()[c];
+    const auto id = settings.budget.nodes[plan.residency.node[c]].id;
+    const auto* weight = arena + schedule.buffers[schedule.update_weight[c]].offset + schedule.weight_at[c];
+    const auto* state = arena + schedule.buffers[schedule.resident_state[c]].offset;
+    EXPECT_TRUE(lies_on(weight, weight_bytes(description.rule(), chunk), id)) << "weight of chunk " << c;
+    EXPECT_TRUE(lies_on(state, state_bytes(description.rule(), chunk), id)) << "state of chunk " << c;
+  }
+}
+
+TEST(Nodes, ThatCannotHoldTheirPartAreRefusedAndTheProcessLives) {
+  const auto machine = usable_nodes();
+  if (machine.size() < 2)
+    GTEST_SKIP() << "this machine has " << machine.size() << " memory node; `make numa` has three";
+  if (!sys::numa_refusal().empty()) GTEST_SKIP() << sys::numa_refusal();
+  const auto& last = machine.back();
+  const auto elements = last.available / 12 + 32 * MiB;  // of which the state alone is more than the node has
+  const auto description = describe({.layers = 1,
+                                     .hidden = 4096,
+                                     .ffn = static_cast<std::int64_t>(elements / 2 / 4096),
+                                     .embedding = false,
+                                     .head = false,
+                                     .tokens = 1,
+                                     .micro_batches = 1,
+                                     .chunk_elements = 1 << 22});
+  Settings settings;
+  settings.budget.dram = 64 * GiB;
+  test::pretend_nodes(settings, {1e8});
+  settings.nodes[0].pretended = false;
+  settings.budget.nodes[0].id = static_cast<unsigned>(last.id);
+  try {
+    Engine(description, settings).start();
+    FAIL() << "started";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::does_not_fit) << error.what();
+    EXPECT_NE(std::string(error.what()).find(text("node ", last.id)), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,33 @@
+// Memory nodes that this machine need not have: dealt to, with a lane each, but mapped wherever the kernel likes.
+#pragma once
+
+#include <algorithm>
+#include <random>
+
+#include "spillway/engine.h"
+
+namespace spillway::test {
+
+/// `count` nodes that update at these rates; all of them hold everything.
+inline void pretend_nodes(Settings& settings, const std::vector<double>& rates) {
+  settings.budget.nodes.clear();
+  settings.rates.nodes.clear();
+  settings.nodes.assign(rates.size(), {.pretended = true});
+  for (std::size_t n = 0; n < rates.size(); ++n) {
+    settings.budget.nodes.push_back({.id = static_cast<unsigned>(2 * n), .capacity = settings.budget.dram});
+    settings.rates.nodes.push_back({.update = rates[n], .update_thread = rates[n]});
+  }
+}
+
+/// One to four nodes of any rates, of which the later ones may be small; or none.
+inline void pretend_nodes(Settings& settings, std::mt19937& random) {
+  std::vector<double> rates(random() % 5);
+  for (auto& rate : rates) rate = 1e8 * static_cast<double>(1 + random() % 4);
+  pretend_nodes(settings, rates);
+  for (std::size_t n = 0; n < rates.size(); ++n) {
+    if (n > 0 && random() % 2 == 0) settings.budget.nodes[n].capacity = (9 + random() % 8) * MiB;
+    settings.rates.nodes[n].threads = 1 + random() % 2;
+  }
+}
+
+}  // namespace spillway::test

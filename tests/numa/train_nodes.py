@@ -1,0 +1,57 @@
+"""Trains over every memory node of the machine, through the command line, and beside it on the first node alone: the
+bits are the same, and each chunk lies where the plan says, asked of the kernel page by page.
+
+Runs inside the virtual machine of machine.py: `python tests/numa/machine.py -- PYTHON tests/numa/train_nodes.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(HERE / "python"), str(HERE / "tests" / "python")]
+sys.dont_write_bytecode = True
+
+
+def memory_nodes() -> list[int]:
+    words = Path("/sys/devices/system/node/has_memory").read_text().strip()
+    ends = [part.split("-") for part in words.split(",")]
+    return [node for end in ends for node in range(int(end[0]), int(end[-1]) + 1)]
+
+
+def main() -> int:
+    work = Path(tempfile.mkdtemp())
+    os.environ |= {"HOME": str(work), "HF_HOME": str(work), "HF_HUB_OFFLINE": "1", "MPLCONFIGDIR": str(work)}
+    import real_runs
+
+    nodes = memory_nodes()
+    given = real_runs.inputs(work / "inputs")
+    steps = ["--max_steps", "3", "--save_only_model", "true"]
+    shares = [word for node in nodes for word in ("--node", f"{node}={'640MiB' if node == 0 else '64MiB'}")]
+    assert real_runs.here(given, work / "several", *steps, *shares) == 0
+    assert real_runs.here(given, work / "one", *steps, "--node", "0=640MiB") == 0
+    summary = json.loads((work / "several" / "summary.json").read_text())
+    tiers = {tier["name"]: tier for tier in summary["tiers"]}
+    print(json.dumps(tiers), json.dumps(summary["nodes"]))
+    assert list(tiers) == [f"numa:{node}" for node in nodes] and len(nodes) == 3
+    for name, tier in tiers.items():
+        found = summary["nodes"]["nodes"][name]
+        assert found["there"] == found["planned"] > 0, (name, found)
+        assert tier["planned_peak"] <= tier["capacity"]
+    assert summary["nodes"]["elsewhere"] == [] and summary["nodes"]["chunks"] > 0
+    weights = [(work / out / "model.safetensors").read_bytes() for out in ("several", "one")]
+    assert weights[0] == weights[1], "the bits depend on the nodes"
+    assert real_runs.metrics(work / "several") == real_runs.metrics(work / "one")
+    # What a node cannot hold is refused, and the process goes on.
+    assert real_runs.here(given, work / "more", *steps, "--node", "0=640MiB", "--node", "1=4GiB") == 3
+    assert real_runs.here(given, work / "other", *steps, "--node", "0=640MiB", "--node", "7=64MiB") == 2
+    print("three nodes, the same bits")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Memory nodes: the key, what is refused, what a person is told, and that no bit depends on them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from native import opened
+from spillway import nodes
+from spillway.config import resolve
+from spillway.errors import DoesNotFit, InputError
+from spillway.values import NodeShare, parse_node
+from test_engine import SHAPE, accumulated, assert_same_bits, bits, rate, wide  # noqa: F401
+
+GIB = 1 << 30
+RATES = {"update": 1e8, "update_thread": 1e8}
+
+
+def pretended(count: int) -> list[dict[str, Any]]:
+    return [{"id": 2 * n, "capacity": GIB, "pretended": True} | RATES for n in range(count)]
+
+
+def test_key() -> None:
+    assert parse_node("0=100GiB") == NodeShare(0, 100 * GIB)
+    assert str(parse_node(" 2 = 512MiB")) == f"2={512 << 20}"
+    assert parse_node(NodeShare(1, 5)) == NodeShare(1, 5)
+    given = {"model": "m", "dataset": "d", "output_dir": "o", "node": ["0=1GiB", "2=3GiB"]}
+    config = resolve({}, given)
+    assert config.node == [NodeShare(0, GIB), NodeShare(2, 3 * GIB)]
+    assert resolve(json.loads(json.dumps({"node": [str(node) for node in config.node]})), given).node == config.node
+
+
+@pytest.mark.parametrize("value", ["0", "0=", "=1GiB", "-1=1GiB", "0=lots", "a=1GiB", 3, None, "0=0"])
+def test_not_a_node(value: object) -> None:
+    with pytest.raises(ValueError):
+        parse_node(value)
+
+
+def test_a_node_that_is_not_there_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match="4095"):
+        nodes.node_settings([NodeShare(4095, GIB)], 0, GIB, {}, False)
+    with pytest.raises(InputError, match="twice"):
+        nodes.node_settings([NodeShare(0, GIB), NodeShare(0, GIB)], 0, GIB, {}, False)
+
+
+def test_a_node_is_never_more_than_the_budget() -> None:
+    found, _ = nodes.node_settings([NodeShare(0, 1 << 20)], 0, GIB, {}, False)
+    assert found["nodes"] or found["dram_budget"] == 1 << 20
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_no_node_changes_a_bit(wide: Callable[[bool], Path], tmp_path: Path, count: int) -> None:  # noqa: F811
+    model, steps = wide(True), accumulated()[:3]
+    expected = bits(opened(model, SHAPE), tmp_path / "one", steps)
+    session = opened(model, SHAPE, settings={"nodes": pretended(count)})
+    names = [f"numa:{2 * n}" for n in range(count)]
+    assert [tier["name"] for tier in session.plan["tiers"]] == names
+    for tier in session.plan["tiers"]:
+        assert 0 < tier["planned_peak"] <= tier["capacity"]
+        parts = [it["bytes"] for it in session.plan["bytes"] if it["tier"] == tier["name"]]
+        assert sum(parts) == tier["planned_peak"]
+    peaks = session.measured()["tiers"]
+    assert list(peaks) == names and all(peaks[name] > 0 for name in names)
+    assert nodes.memory_peak(session.plan) == sum(tier["planned_peak"] for tier in session.plan["tiers"])
+    assert_same_bits(bits(session, tmp_path / "several", steps), expected)
+
+
+def test_nodes_that_are_too_small_name_what_would_fit(wide: Callable[[bool], Path]) -> None:  # noqa: F811
+    small = [node | {"capacity": 1 << 20} for node in pretended(2)]
+    with pytest.raises(DoesNotFit, match="numa:0 with.*numa:2 with.*--node 0="):
+        opened(wide(True), SHAPE, settings={"nodes": small})
