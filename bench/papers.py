@@ -119,7 +119,7 @@ def page(tables: dict[str, list[Row]], found: list[dict[str, Any]]) -> str:
         )
         if name in said:
             parts.append(said[name])
-        parts.append("## LSP-Offload\n\n" + said["lsp"])
+    parts.append("## LSP-Offload\n\n" + said["lsp"])
     parts.append("## Plans for whole models\n\n" + said["plans"] + "\n\n" + plan_table(found))
     return "\n\n".join(parts) + "\n"
 

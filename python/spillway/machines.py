@@ -58,6 +58,7 @@ def plan_elsewhere(config: Config, profile: str, tell: Tell) -> dict[str, Any]:
         "dram_budget": config.dram_budget or 0,
         "gpu_memory": config.gpu_memory or 0,
         "durability": config.durability or "",
+        "nodes": [{"id": share.node, "capacity": share.capacity} for share in config.node],
     }
     with translated():
         text = _engine.plan_machine(json.dumps(description), json.dumps(settings), profile, str(config.profile))

@@ -182,13 +182,40 @@ Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   return out;
 }
 
+namespace {
+
+/// Only the nodes that the settings name, and so much of each.
+void bound_nodes(Hardware& hardware, const json& asked) {
+  if (asked.empty()) return;
+  std::vector<MemoryNode> kept;
+  for (const auto& entry : asked) {
+    const auto name = text("numa:", count(entry, "id"));
+    const auto found = std::ranges::find(hardware.nodes, name, &MemoryNode::name);
+    if (found == hardware.nodes.end()) {
+      throw Error(ErrorCode::bad_input, text("node: the profile of ", hardware.name, " has no ", name));
+    }
+    const auto capacity = count(entry, "capacity");
+    if (capacity > found->capacity) {
+      throw Error(ErrorCode::does_not_fit,
+                  text("node: ", human(capacity), " are asked of ", name, ", which has ", human(found->capacity)));
+    }
+    kept.push_back(*found);
+    kept.back().capacity = capacity;
+  }
+  hardware.nodes = std::move(kept);
+}
+
+}  // namespace
+
 DeviceRequest parse_request(const std::string& description, const std::string& settings,
                             const machine::Profile& profile) {
   const auto model = parse_description(description);
   const auto object = parse(settings, "the settings");
   const auto work = get<json>(object, "work");
   const auto at_least_one = [&](const char* key) { return std::max<std::uint64_t>(1, count(work, key)); };
-  return {.hardware = make_hardware(profile),
+  auto hardware = make_hardware(profile);
+  bound_nodes(hardware, get<json>(object, "nodes", json::array()));
+  return {.hardware = std::move(hardware),
           .model = sizes_of(model, model.layout()),
           .work = {.sequence = at_least_one("sequence"),
                    .batch = at_least_one("batch"),

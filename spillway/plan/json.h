@@ -24,7 +24,8 @@ namespace spillway::plan {
 [[nodiscard]] Rates parse_rates(const std::string& text, const machine::Profile& profile);
 
 /// What is asked of a machine that a profile describes. `settings`: {"work": {"sequence", "batch", "micro_batches",
-/// "query", "key", "feed_forward"}, optional "dram_budget", "gpu_memory", "durability"}.
+/// "query", "key", "feed_forward"}, optional "dram_budget", "gpu_memory",
+/// "durability", "nodes": [{"id", "capacity"}]}.
 [[nodiscard]] DeviceRequest parse_request(const std::string& description, const std::string& settings,
                                           const machine::Profile& profile);
 

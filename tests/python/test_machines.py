@@ -111,6 +111,18 @@ def test_budgets_bound_the_plan(plan: Plan) -> None:
         assert plan("Qwen2.5-7B", profile("two-drives"), *batch, f"--{key}", would)[0] == 0
 
 
+def test_named_nodes_alone_are_used(plan: Plan) -> None:
+    batch = ("--per_device_train_batch_size", "1", "--json")
+    code, words, _ = plan("Qwen2.5-7B", profile("server"), *batch, "--node", "0=100GiB", "--node", "2=50GiB")
+    assert code == 0
+    tiers = {tier["name"]: tier for tier in json.loads(words)["tiers"]}
+    assert "numa:1" not in tiers and tiers["numa:0"]["planned_peak"] <= 100 * 2**30
+    code, _, message = plan("Qwen2.5-7B", profile("server"), *batch, "--node", "9=1GiB")
+    assert code == 2 and "numa:9" in message
+    code, _, message = plan("Qwen2.5-7B", profile("server"), *batch, "--node", "2=1TB")
+    assert code == 3 and "numa:2" in message
+
+
 @pytest.mark.parametrize(
     ("change", "part"),
     [
