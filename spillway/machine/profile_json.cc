@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "spillway/base/error.h"
@@ -22,6 +23,7 @@ constexpr double kMostCores = 1 << 20;
 constexpr double kMostBytes = 1e18;
 constexpr double kMostRate = 1e20;      ///< of bytes, elements or operations a second
 constexpr double kMostTransfer = 1e14;  ///< bytes a second of one link or node
+constexpr double kMostDistance = 255;
 constexpr double kMostProfileBytes = 1 << 20;
 
 /// One object of the file, with what its errors are called by.
@@ -58,6 +60,10 @@ class Object {
   }
   /// A number that may be left out.
   [[nodiscard]] double optional(const char* key, double most) const { return has(key) ? number(key, most) : 0; }
+  /// An object in it.
+  [[nodiscard]] Object part(const char* key) const {
+    return {at(key), source_, text(prefix_, prefix_.empty() ? "" : ".", key)};
+  }
   [[nodiscard]] const Json& list(const char* key) const {
     if (!at(key).is_array()) refuse(key, "is not a list");
     return at(key);
@@ -94,13 +100,52 @@ Json json_of(const PathProfile& path) {
   return out;
 }
 
+/// What was not measured is left out.
+template <class Number>
+void put(Json& out, const char* key, Number value) {
+  if (value > 0) out[key] = value;
+}
+
 Json json_of(const NodeProfile& node) {
-  return {{"id", node.id},
-          {"kind", node.cxl ? "cxl" : "dram"},
-          {"capacity", node.capacity},
-          {"update_elements_per_second", node.update_elements_per_second},
-          {"to_gpus_bytes_per_second", node.to_gpus_bytes_per_second},
-          {"from_gpus_bytes_per_second", node.from_gpus_bytes_per_second}};
+  Json out = {{"id", node.id},
+              {"kind", node.cxl ? "cxl" : "dram"},
+              {"capacity", node.capacity},
+              {"update_elements_per_second", node.update_elements_per_second},
+              {"to_gpus_bytes_per_second", node.to_gpus_bytes_per_second},
+              {"from_gpus_bytes_per_second", node.from_gpus_bytes_per_second}};
+  put(out, "available", node.available);
+  if (!node.cpus.empty()) out["cpus"] = node.cpus;
+  put(out, "read_bytes_per_second", node.read_bytes_per_second);
+  put(out, "write_bytes_per_second", node.write_bytes_per_second);
+  put(out, "copy_bytes_per_second", node.copy_bytes_per_second);
+  put(out, "update_elements_per_second_thread", node.update_elements_per_second_thread);
+  put(out, "update_threads", node.update_threads);
+  put(out, "tier", node.tier);
+  put(out, "promised_read_bytes_per_second", node.promised_read_bytes_per_second);
+  put(out, "promised_write_bytes_per_second", node.promised_write_bytes_per_second);
+  put(out, "promised_latency_seconds", node.promised_latency_seconds);
+  return out;
+}
+
+Json json_of(const Saturation& rate) {
+  return {{"thread", rate.thread}, {"most", rate.most}, {"threads", rate.threads}};
+}
+
+Json json_of(const NodeAccess& access) {
+  return {{"cpus", access.cpus},
+          {"memory", access.memory},
+          {"distance", access.distance},
+          {"read", json_of(access.read)},
+          {"write", json_of(access.write)},
+          {"copy", json_of(access.copy)},
+          {"update", json_of(access.update)}};
+}
+
+Json json_of(const LayerProfile& layer) {
+  return {{"hidden", layer.hidden},
+          {"intermediate", layer.intermediate},
+          {"tokens", layer.tokens},
+          {"flops_per_second", layer.flops_per_second}};
 }
 
 Json json_of(const GpuProfile& gpu) {
@@ -132,9 +177,29 @@ PathProfile path_from(const Object& object) {
           object.has("capacity") ? object.whole("capacity", kMostBytes) : 0};
 }
 
+/// What only a node has that was measured.
+void take_measured(NodeProfile& out, const Object& object) {
+  if (object.has("available")) out.available = object.whole("available", kMostBytes);
+  if (out.available > out.capacity) object.refuse("available", "is more than capacity");
+  if (object.has("cpus")) out.cpus = object.word("cpus");
+  out.read_bytes_per_second = object.optional("read_bytes_per_second", kMostTransfer);
+  out.write_bytes_per_second = object.optional("write_bytes_per_second", kMostTransfer);
+  out.copy_bytes_per_second = object.optional("copy_bytes_per_second", kMostTransfer);
+  out.update_elements_per_second_thread = object.optional("update_elements_per_second_thread", kMostRate);
+  if (object.has("update_threads"))
+    out.update_threads = static_cast<unsigned>(object.whole("update_threads", kMostCores));
+  if (object.has("tier")) out.tier = static_cast<int>(object.whole("tier", kMostCores));
+  out.promised_read_bytes_per_second = object.optional("promised_read_bytes_per_second", kMostTransfer);
+  out.promised_write_bytes_per_second = object.optional("promised_write_bytes_per_second", kMostTransfer);
+  out.promised_latency_seconds = object.optional("promised_latency_seconds", 1);
+}
+
 NodeProfile node_from(const Object& object) {
   object.refuse_others({"id", "kind", "capacity", "update_elements_per_second", "to_gpus_bytes_per_second",
-                        "from_gpus_bytes_per_second"});
+                        "from_gpus_bytes_per_second", "available", "cpus", "read_bytes_per_second",
+                        "write_bytes_per_second", "copy_bytes_per_second", "update_elements_per_second_thread",
+                        "update_threads", "tier", "promised_read_bytes_per_second", "promised_write_bytes_per_second",
+                        "promised_latency_seconds"});
   NodeProfile out;
   out.id = static_cast<unsigned>(object.whole("id", kMostCores));
   const auto kind = object.word("kind");
@@ -145,6 +210,54 @@ NodeProfile node_from(const Object& object) {
   out.update_elements_per_second = object.number("update_elements_per_second", kMostRate);
   out.to_gpus_bytes_per_second = object.optional("to_gpus_bytes_per_second", kMostTransfer);
   out.from_gpus_bytes_per_second = object.optional("from_gpus_bytes_per_second", kMostTransfer);
+  take_measured(out, object);
+  return out;
+}
+
+Saturation saturation_from(const Object& object) {
+  object.refuse_others({"thread", "most", "threads"});
+  const Saturation out{object.number("thread", kMostRate), object.number("most", kMostRate),
+                       static_cast<unsigned>(object.whole("threads", kMostCores))};
+  if (out.most < out.thread) object.refuse("most", "is less than what one thread reaches");
+  return out;
+}
+
+NodeAccess access_from(const Object& object) {
+  object.refuse_others({"cpus", "memory", "distance", "read", "write", "copy", "update"});
+  const auto rate = [&](const char* key) { return saturation_from(object.part(key)); };
+  return {static_cast<unsigned>(object.whole("cpus", kMostCores)),
+          static_cast<unsigned>(object.whole("memory", kMostCores)),
+          static_cast<int>(object.whole("distance", kMostDistance)),
+          rate("read"),
+          rate("write"),
+          rate("copy"),
+          rate("update")};
+}
+
+LayerProfile layer_from(const Object& object) {
+  object.refuse_others({"hidden", "intermediate", "tokens", "flops_per_second"});
+  return {object.whole("hidden", kMostCores), object.whole("intermediate", kMostCores),
+          object.whole("tokens", kMostBytes), object.number("flops_per_second", kMostRate)};
+}
+
+std::vector<NodeAccess> all_access_from(const Object& object, const std::string& source) {
+  std::vector<NodeAccess> out;
+  std::set<std::pair<unsigned, unsigned>> pairs;
+  if (!object.has("access")) return out;
+  for (const Json& entry : object.list("access")) {
+    const std::string prefix = text("access[", out.size(), "]");
+    out.push_back(access_from(Object(entry, source, prefix)));
+    if (!pairs.insert({out.back().cpus, out.back().memory}).second) object.refuse(prefix, "is of an earlier pair");
+  }
+  return out;
+}
+
+std::vector<LayerProfile> layers_from(const Object& object, const std::string& source) {
+  std::vector<LayerProfile> out;
+  if (!object.has("layers")) return out;
+  for (const Json& entry : object.list("layers")) {
+    out.push_back(layer_from(Object(entry, source, text("layers[", out.size(), "]"))));
+  }
   return out;
 }
 
@@ -243,6 +356,8 @@ std::string to_json(const Profile& profile) {
   out["update_elements_per_second"] = profile.update_elements_per_second;
   out["copy_bytes_per_second"] = profile.copy_bytes_per_second;
   out["compute_flops_per_second"] = profile.compute_flops_per_second;
+  if (!profile.access.empty()) out["access"] = list_of(profile.access);
+  if (!profile.layers.empty()) out["layers"] = list_of(profile.layers);
   return out.dump(2) + "\n";
 }
 
@@ -253,7 +368,8 @@ Profile from_json(std::string_view words, const std::string& source) {
     object.refuse(kFormatKey, text("is ", format, "; this build reads formats ", kOldest, " to ", kFormat));
   }
   object.refuse_others({kFormatKey, "machine", "comment", "cores", "dram_total", "dram_available", "nodes", "gpus",
-                        "paths", "update_elements_per_second", "copy_bytes_per_second", "compute_flops_per_second"});
+                        "paths", "update_elements_per_second", "copy_bytes_per_second", "compute_flops_per_second",
+                        "access", "layers"});
   Profile out;
   if (object.has("machine")) out.machine = object.word("machine");
   out.comment = comment_from(json, object);
@@ -266,6 +382,8 @@ Profile from_json(std::string_view words, const std::string& source) {
   out.update_elements_per_second = object.number("update_elements_per_second", kMostRate);
   out.copy_bytes_per_second = object.number("copy_bytes_per_second", kMostRate);
   out.compute_flops_per_second = object.number("compute_flops_per_second", kMostRate);
+  out.access = all_access_from(object, source);
+  out.layers = layers_from(object, source);
   if (out.cores == 0) object.refuse("cores", "is 0");
   if (out.dram_total == 0) object.refuse("dram_total", "is 0");
   if (out.dram_available > out.dram_total) object.refuse("dram_available", "is more than dram_total");
