@@ -1,15 +1,18 @@
 // Facts about this machine and this process.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <nlohmann/json.hpp>
 
 #include "module.h"
+#include "spillway/machine/checkup.h"
 #include "spillway/machine/facts.h"
 #include "spillway/machine/measure.h"
 #include "spillway/machine/node_choice.h"
 #include "spillway/machine/node_rates.h"
+#include "spillway/machine/probe.h"
 #include "spillway/machine/profile_json.h"
 #include "spillway/state/rule.h"
 #include "spillway/sys/process.h"
@@ -55,6 +58,33 @@ void bind_machine(nb::module_& module) {
       nb::arg("directories"), nb::arg("seconds") = 0.4, nb::arg("compute_dtype") = "bf16",
       nb::arg("optimizer") = "adamw", nb::arg("state_format") = "exact",
       "This machine's profile as JSON; `directories`: where the storage paths' rates are measured.");
+  module.def(
+      "checkup",
+      [](const std::vector<std::string>& places) {
+        const std::vector<std::filesystem::path> paths(places.begin(), places.end());
+        std::vector<std::tuple<std::string, std::string, std::string>> out;
+        for (const auto& finding : spillway::machine::checkup(paths)) {
+          const char* states[] = {"good", "lesser", "missing"};
+          out.emplace_back(finding.what, states[static_cast<int>(finding.state)], finding.words);
+        }
+        return out;
+      },
+      nb::arg("places"), "(what, good, lesser or missing, words) of each thing that the engine can use here.");
+  module.def(
+      "probe",
+      [](const std::vector<std::string>& directories, double seconds) {
+        const nb::gil_scoped_release release;
+        const std::vector<std::filesystem::path> paths(directories.begin(), directories.end());
+        return spillway::machine::to_json(spillway::machine::probe(paths, seconds));
+      },
+      nb::arg("directories"), nb::arg("seconds") = 0.4,
+      "This machine's profile as JSON, with its memory nodes and the matrix of processors by memory.");
+  module.def(
+      "save_profile",
+      [](const std::string& text, const std::string& path) {
+        spillway::machine::save_profile(spillway::machine::from_json(text, path), path);
+      },
+      nb::arg("text"), nb::arg("path"), "Writes a profile under a temporary name and renames it.");
   module.def(
       "choose_nodes",
       [](const std::vector<std::pair<int, std::uint64_t>>& asked, std::uint64_t held) {

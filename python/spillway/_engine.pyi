@@ -158,6 +158,14 @@ def measure(
     """This machine's profile as JSON; `directories` (or block devices, which are only read): where the storage paths'
     rates are measured. The rest: what the rate of updates is of."""
 
+def checkup(places: list[str]) -> list[tuple[str, str, str]]:
+    """(what, "good", "lesser" or "missing", words) of each thing that the engine can use here; `places`: directories or
+    block devices that may become storage paths."""
+
+def probe(directories: list[str], seconds: float = 0.4) -> str:
+    """As measure(), with the memory nodes and the matrix of processors by memory."""
+
+def save_profile(text: str, path: str) -> None: ...
 def choose_nodes(asked: list[tuple[int, int]], held: int) -> str:
     """Memory nodes for a run, as JSON {"nodes": [{"id", "capacity"}] (the first is nearest to what computes; empty:
     DRAM is one tier), "dram": bytes asked of that one tier or null, "notice": why nodes are not told apart, or ""}.

@@ -98,6 +98,40 @@ def export(arguments: Arguments) -> int:
     return 0
 
 
+def probe(arguments: Arguments) -> int:
+    from rich.console import Console
+
+    from spillway.probe import OUTPUT, show_profile
+    from spillway.probe import probe as probe_machine
+
+    places, console = places_of("probe", arguments), Console(highlight=False)
+    output = Path(arguments.named.get("output", OUTPUT))
+    show_profile(console, probe_machine(output, places, lambda text: print(f"{text} ...", flush=True)))
+    print(f"The profile is in {output}. --profile {output} answers for this machine as it was measured.")
+    return 0
+
+
+def doctor(arguments: Arguments) -> int:
+    from rich.console import Console
+
+    from spillway.doctor import examine, show_findings
+
+    findings = examine(places_of("doctor", arguments))
+    show_findings(Console(highlight=False), findings)
+    return 0
+
+
+def places_of(verb: str, arguments: Arguments) -> list[str]:
+    """Directories and block devices named by --storage and --storage_device; there is nothing else to say."""
+    from spillway.config import parsed
+    from spillway.keys import KEYS
+
+    keys = ("storage", "storage_device")
+    if others := [*arguments.positional, *(name for name in arguments.values if name not in keys)]:
+        raise InputError(f"{verb}: {others[0]!r} means nothing here; it takes --storage DIR (spillway {verb} --help)")
+    return [path.place for name in keys for path in parsed(KEYS[name], arguments.values.get(name), "")]
+
+
 VERBS = {
     "train": Verb("train [CONFIG.yaml] [--key value ...]", "plan, show the plan, train", train),
     "plan": Verb(
@@ -118,8 +152,19 @@ VERBS = {
         export,
         named=("to", "checkpoint"),
     ),
+    "probe": Verb(
+        "probe [--output FILE] [--storage DIR ...] [--storage_device DEVICE ...]",
+        "measure this machine (memory nodes, paths, products), show it, and write its profile (profile.json)",
+        probe,
+        named=("output",),
+    ),
+    "doctor": Verb(
+        "doctor [--storage DIR ...] [--storage_device DEVICE ...]",
+        "what this installation can use here, what not, and why",
+        doctor,
+    ),
 }
-LATER = ("check", "probe", "doctor", "report")
+LATER = ("check", "report")
 
 
 def main(words: list[str] | None = None) -> int:

@@ -14,20 +14,38 @@ if TYPE_CHECKING:
 
 
 def node_settings(
-    asked: Sequence[NodeShare], held: int, dram_budget: int, rule: Mapping[str, str], measured: bool
+    asked: Sequence[NodeShare], held: int, dram_budget: int, rule: Mapping[str, str], profile: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], list[str]]:
     """What the engine plans with, beside its other settings, and what a person should know about it. `held`: bytes of
-    this process; `rule`: what an update is of; `measured`: the rates are this machine's."""
+    this process; `rule`: what an update is of; `profile`: says the rates; None: they are measured."""
     from spillway import _engine
 
     with translated():
         choice = json.loads(_engine.choose_nodes([(share.node, share.capacity) for share in asked], held))
         ids = [node["id"] for node in choice["nodes"]]
-        several = measured and len(ids) > 1
-        rates = json.loads(_engine.measure_nodes(ids, MEASURE_SECONDS, **rule)) if several else [{} for _ in ids]
+        if profile is not None:
+            rates = profile_rates(profile, ids)
+        elif len(ids) > 1:
+            rates = json.loads(_engine.measure_nodes(ids, MEASURE_SECONDS, **rule))
+        else:
+            rates = [{} for _ in ids]
     found = [node | rate for node, rate in zip(choice["nodes"], rates, strict=True)]
     news = [f"memory nodes are not told apart: {choice['notice']}"] if choice["notice"] else []
     return {"nodes": found, "dram_budget": min(dram_budget, choice["dram"] or dram_budget)}, news
+
+
+def profile_rates(profile: Mapping[str, Any], ids: Sequence[int]) -> list[dict[str, float]]:
+    """What a profile says of each node, as measure_nodes() would; of one that it does not know nothing."""
+    known = {node["id"]: node for node in profile.get("nodes", []) if node["update_elements_per_second"]}
+    return [rates_of(known[node]) if node in known else {} for node in ids]
+
+
+def rates_of(node: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        "update": node["update_elements_per_second"],
+        "update_thread": node.get("update_elements_per_second_thread", 0.0),
+        "read": node.get("read_bytes_per_second", 0.0),
+    }
 
 
 def where(plan: Mapping[str, Any], engine: Any) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class Session:
             self._rehearsed.process_bytes,
             self._settings["dram_budget"],
             update_rule(config),
-            config.profile is None,
+            None if config.profile is None else self._settings["profile"],
         )
         self._settings |= memory
         with translated():

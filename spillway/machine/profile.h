@@ -1,6 +1,7 @@
 // What was measured of a machine: plain values, no I/O.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,18 +16,96 @@ struct PathProfile {
   double write_bytes_per_second = 0;  ///< writes alone
   double mixed_bytes_per_second = 0;  ///< half reads, half writes at once: the sum of both directions
   double cores_at_full_speed = 0;     ///< processors that the path keeps busy while both directions run
+  Bytes capacity = 0;                 ///< for what a run keeps there; 0 = unknown
 
   bool operator==(const PathProfile&) const = default;
 };
 
+/// A memory node. 0 = unknown, and of the transfers: bounded by the links alone.
+struct NodeProfile {
+  unsigned id = 0;                        ///< shown as numa:ID
+  bool cxl = false;                       ///< a card without processors; else DRAM
+  Bytes capacity = 0;                     ///< bytes
+  double update_elements_per_second = 0;  ///< AdamW of exact states that lie there, as many threads as saturate it
+  double to_gpus_bytes_per_second = 0;    ///< all transfers from it to GPUs together
+  double from_gpus_bytes_per_second = 0;  ///< and the other way
+  // Of a node that was measured: the most that its best processors reach.
+  Bytes available = 0;  ///< what could be taken when it was measured
+  std::string cpus;     ///< its processors, as "0-3,8"
+  double read_bytes_per_second = 0;
+  double write_bytes_per_second = 0;
+  double copy_bytes_per_second = 0;              ///< bytes copied within it
+  double update_elements_per_second_thread = 0;  ///< of one thread
+  unsigned update_threads = 0;                   ///< that saturate it
+  // What firmware and kernel say of it.
+  int tier = 0;                               ///< the kernel's memory tier: a smaller number is faster memory
+  double promised_read_bytes_per_second = 0;  ///< the firmware's table of attributes (HMAT)
+  double promised_write_bytes_per_second = 0;
+  double promised_latency_seconds = 0;  ///< of a read
+
+  bool operator==(const NodeProfile&) const = default;
+};
+
+/// How a rate grows with threads, in any unit a second. 0 = unknown.
+struct Saturation {
+  double thread = 0;     ///< of one thread
+  double most = 0;       ///< of as many as it takes
+  unsigned threads = 0;  ///< that many: more are not 5 % faster
+
+  bool operator==(const Saturation&) const = default;
+};
+
+/// What processors of one memory node reach on the memory of another. Bytes a second; of `update` elements a second.
+struct NodeAccess {
+  unsigned cpus = 0;    ///< the node whose processors work
+  unsigned memory = 0;  ///< the node whose memory they work on
+  int distance = 0;     ///< as the firmware says, 10 on one node; 0 = unknown
+  Saturation read;
+  Saturation write;
+  Saturation copy;    ///< bytes copied, within that memory
+  Saturation update;  ///< of the kind that was asked for
+
+  bool operator==(const NodeAccess&) const = default;
+};
+
+/// Products of a layer of that shape, on the compute device.
+struct LayerProfile {
+  std::uint64_t hidden = 0;
+  std::uint64_t intermediate = 0;
+  std::uint64_t tokens = 0;     ///< of a micro-batch
+  double flops_per_second = 0;  ///< of the product [tokens, hidden] x [hidden, intermediate] in bf16
+
+  bool operator==(const LayerProfile&) const = default;
+};
+
+/// A GPU and its link. 0 = unknown; update and peer: there is none.
+struct GpuProfile {
+  std::string name = "0";                 ///< shown as gpu:NAME
+  Bytes memory = 0;                       ///< bytes, of which
+  Bytes reserved = 0;                     ///< for context, libraries and the allocator
+  double flops_per_second = 0;            ///< of bf16 products, as training reaches them
+  double update_elements_per_second = 0;  ///< AdamW of exact states in its own memory
+  double to_gpu_bytes_per_second = 0;     ///< of its link
+  double from_gpu_bytes_per_second = 0;   ///< and the other way; both at once
+  double peer_bytes_per_second = 0;       ///< from and to the other GPUs, each way
+
+  bool operator==(const GpuProfile&) const = default;
+};
+
 struct Profile {
+  std::string machine;                    ///< its name when it is another machine, described and not measured here
+  std::vector<std::string> comment;       ///< where the numbers come from
   unsigned cores = 0;                     ///< processors this process may run on; 0 = unknown
   Bytes dram_total = 0;                   ///< of the machine, or of the control group where that is less
   Bytes dram_available = 0;               ///< what could be taken when it was measured
+  std::vector<NodeProfile> nodes;         ///< ids differ; empty: one DRAM node
+  std::vector<GpuProfile> gpus;           ///< names differ
   std::vector<PathProfile> paths;         ///< names differ
   double update_elements_per_second = 0;  ///< update on one thread, of the kind that was asked for; 0 = unknown
   double copy_bytes_per_second = 0;       ///< bytes copied from DRAM to DRAM on one thread; 0 = unknown
   double compute_flops_per_second = 0;    ///< of the compute device; 0 = unknown
+  std::vector<NodeAccess> access;         ///< processors by memory, as measured; no pair twice
+  std::vector<LayerProfile> layers;       ///< rates of compute by layer shape
 
   bool operator==(const Profile&) const = default;
 };

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "spillway/base/error.h"
@@ -16,10 +17,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormatKey = "spillway_profile";
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
+constexpr int kOldest = 1;  ///< read, too: no nodes, no GPUs
 constexpr double kMostCores = 1 << 20;
 constexpr double kMostBytes = 1e18;
-constexpr double kMostRate = 1e20;  ///< of bytes, elements or operations a second
+constexpr double kMostRate = 1e20;      ///< of bytes, elements or operations a second
+constexpr double kMostTransfer = 1e14;  ///< bytes a second of one link or node
+constexpr double kMostDistance = 255;
 constexpr double kMostProfileBytes = 1 << 20;
 
 /// One object of the file, with what its errors are called by.
@@ -46,6 +50,19 @@ class Object {
   [[nodiscard]] std::string word(const char* key) const {
     if (!at(key).is_string() || at(key).get<std::string>().empty()) refuse(key, "is not a name");
     return at(key).get<std::string>();
+  }
+  [[nodiscard]] bool has(const char* key) const { return json_.contains(key); }
+  /// As number(), and above 0.
+  [[nodiscard]] double positive(const char* key, double most) const {
+    const double value = number(key, most);
+    if (value == 0) refuse(key, "is 0");
+    return value;
+  }
+  /// A number that may be left out.
+  [[nodiscard]] double optional(const char* key, double most) const { return has(key) ? number(key, most) : 0; }
+  /// An object in it.
+  [[nodiscard]] Object part(const char* key) const {
+    return {at(key), source_, text(prefix_, prefix_.empty() ? "" : ".", key)};
   }
   [[nodiscard]] const Json& list(const char* key) const {
     if (!at(key).is_array()) refuse(key, "is not a list");
@@ -74,19 +91,235 @@ class Object {
 };
 
 Json json_of(const PathProfile& path) {
-  return {{"name", path.name},
-          {"read_bytes_per_second", path.read_bytes_per_second},
-          {"write_bytes_per_second", path.write_bytes_per_second},
-          {"mixed_bytes_per_second", path.mixed_bytes_per_second},
-          {"cores_at_full_speed", path.cores_at_full_speed}};
+  Json out = {{"name", path.name},
+              {"read_bytes_per_second", path.read_bytes_per_second},
+              {"write_bytes_per_second", path.write_bytes_per_second},
+              {"mixed_bytes_per_second", path.mixed_bytes_per_second},
+              {"cores_at_full_speed", path.cores_at_full_speed}};
+  if (path.capacity > 0) out["capacity"] = path.capacity;
+  return out;
+}
+
+/// What was not measured is left out.
+template <class Number>
+void put(Json& out, const char* key, Number value) {
+  if (value > 0) out[key] = value;
+}
+
+Json json_of(const NodeProfile& node) {
+  Json out = {{"id", node.id},
+              {"kind", node.cxl ? "cxl" : "dram"},
+              {"capacity", node.capacity},
+              {"update_elements_per_second", node.update_elements_per_second},
+              {"to_gpus_bytes_per_second", node.to_gpus_bytes_per_second},
+              {"from_gpus_bytes_per_second", node.from_gpus_bytes_per_second}};
+  put(out, "available", node.available);
+  if (!node.cpus.empty()) out["cpus"] = node.cpus;
+  put(out, "read_bytes_per_second", node.read_bytes_per_second);
+  put(out, "write_bytes_per_second", node.write_bytes_per_second);
+  put(out, "copy_bytes_per_second", node.copy_bytes_per_second);
+  put(out, "update_elements_per_second_thread", node.update_elements_per_second_thread);
+  put(out, "update_threads", node.update_threads);
+  put(out, "tier", node.tier);
+  put(out, "promised_read_bytes_per_second", node.promised_read_bytes_per_second);
+  put(out, "promised_write_bytes_per_second", node.promised_write_bytes_per_second);
+  put(out, "promised_latency_seconds", node.promised_latency_seconds);
+  return out;
+}
+
+Json json_of(const Saturation& rate) {
+  return {{"thread", rate.thread}, {"most", rate.most}, {"threads", rate.threads}};
+}
+
+Json json_of(const NodeAccess& access) {
+  return {{"cpus", access.cpus},
+          {"memory", access.memory},
+          {"distance", access.distance},
+          {"read", json_of(access.read)},
+          {"write", json_of(access.write)},
+          {"copy", json_of(access.copy)},
+          {"update", json_of(access.update)}};
+}
+
+Json json_of(const LayerProfile& layer) {
+  return {{"hidden", layer.hidden},
+          {"intermediate", layer.intermediate},
+          {"tokens", layer.tokens},
+          {"flops_per_second", layer.flops_per_second}};
+}
+
+Json json_of(const GpuProfile& gpu) {
+  return {{"name", gpu.name},
+          {"memory", gpu.memory},
+          {"reserved", gpu.reserved},
+          {"flops_per_second", gpu.flops_per_second},
+          {"update_elements_per_second", gpu.update_elements_per_second},
+          {"to_gpu_bytes_per_second", gpu.to_gpu_bytes_per_second},
+          {"from_gpu_bytes_per_second", gpu.from_gpu_bytes_per_second},
+          {"peer_bytes_per_second", gpu.peer_bytes_per_second}};
+}
+
+template <class Entry>
+Json list_of(const std::vector<Entry>& entries) {
+  Json out = Json::array();
+  for (const auto& entry : entries) out.push_back(json_of(entry));
+  return out;
 }
 
 PathProfile path_from(const Object& object) {
-  object.refuse_others(
-      {"name", "read_bytes_per_second", "write_bytes_per_second", "mixed_bytes_per_second", "cores_at_full_speed"});
-  return {object.word("name"), object.number("read_bytes_per_second", kMostRate),
-          object.number("write_bytes_per_second", kMostRate), object.number("mixed_bytes_per_second", kMostRate),
-          object.number("cores_at_full_speed", kMostCores)};
+  object.refuse_others({"name", "read_bytes_per_second", "write_bytes_per_second", "mixed_bytes_per_second",
+                        "cores_at_full_speed", "capacity"});
+  return {object.word("name"),
+          object.number("read_bytes_per_second", kMostRate),
+          object.number("write_bytes_per_second", kMostRate),
+          object.number("mixed_bytes_per_second", kMostRate),
+          object.number("cores_at_full_speed", kMostCores),
+          object.has("capacity") ? object.whole("capacity", kMostBytes) : 0};
+}
+
+/// What only a node has that was measured.
+void take_measured(NodeProfile& out, const Object& object) {
+  if (object.has("available")) out.available = object.whole("available", kMostBytes);
+  if (out.available > out.capacity) object.refuse("available", "is more than capacity");
+  if (object.has("cpus")) out.cpus = object.word("cpus");
+  out.read_bytes_per_second = object.optional("read_bytes_per_second", kMostTransfer);
+  out.write_bytes_per_second = object.optional("write_bytes_per_second", kMostTransfer);
+  out.copy_bytes_per_second = object.optional("copy_bytes_per_second", kMostTransfer);
+  out.update_elements_per_second_thread = object.optional("update_elements_per_second_thread", kMostRate);
+  if (object.has("update_threads"))
+    out.update_threads = static_cast<unsigned>(object.whole("update_threads", kMostCores));
+  if (object.has("tier")) out.tier = static_cast<int>(object.whole("tier", kMostCores));
+  out.promised_read_bytes_per_second = object.optional("promised_read_bytes_per_second", kMostTransfer);
+  out.promised_write_bytes_per_second = object.optional("promised_write_bytes_per_second", kMostTransfer);
+  out.promised_latency_seconds = object.optional("promised_latency_seconds", 1);
+}
+
+NodeProfile node_from(const Object& object) {
+  object.refuse_others({"id", "kind", "capacity", "update_elements_per_second", "to_gpus_bytes_per_second",
+                        "from_gpus_bytes_per_second", "available", "cpus", "read_bytes_per_second",
+                        "write_bytes_per_second", "copy_bytes_per_second", "update_elements_per_second_thread",
+                        "update_threads", "tier", "promised_read_bytes_per_second", "promised_write_bytes_per_second",
+                        "promised_latency_seconds"});
+  NodeProfile out;
+  out.id = static_cast<unsigned>(object.whole("id", kMostCores));
+  const auto kind = object.word("kind");
+  if (kind != "dram" && kind != "cxl") object.refuse("kind", text("is ", kind, "; known: dram, cxl"));
+  out.cxl = kind == "cxl";
+  out.capacity = object.whole("capacity", kMostBytes);
+  if (out.capacity == 0) object.refuse("capacity", "is 0");
+  out.update_elements_per_second = object.number("update_elements_per_second", kMostRate);
+  out.to_gpus_bytes_per_second = object.optional("to_gpus_bytes_per_second", kMostTransfer);
+  out.from_gpus_bytes_per_second = object.optional("from_gpus_bytes_per_second", kMostTransfer);
+  take_measured(out, object);
+  return out;
+}
+
+Saturation saturation_from(const Object& object) {
+  object.refuse_others({"thread", "most", "threads"});
+  const Saturation out{object.number("thread", kMostRate), object.number("most", kMostRate),
+                       static_cast<unsigned>(object.whole("threads", kMostCores))};
+  if (out.most < out.thread) object.refuse("most", "is less than what one thread reaches");
+  return out;
+}
+
+NodeAccess access_from(const Object& object) {
+  object.refuse_others({"cpus", "memory", "distance", "read", "write", "copy", "update"});
+  const auto rate = [&](const char* key) { return saturation_from(object.part(key)); };
+  return {static_cast<unsigned>(object.whole("cpus", kMostCores)),
+          static_cast<unsigned>(object.whole("memory", kMostCores)),
+          static_cast<int>(object.whole("distance", kMostDistance)),
+          rate("read"),
+          rate("write"),
+          rate("copy"),
+          rate("update")};
+}
+
+LayerProfile layer_from(const Object& object) {
+  object.refuse_others({"hidden", "intermediate", "tokens", "flops_per_second"});
+  return {object.whole("hidden", kMostCores), object.whole("intermediate", kMostCores),
+          object.whole("tokens", kMostBytes), object.number("flops_per_second", kMostRate)};
+}
+
+std::vector<NodeAccess> all_access_from(const Object& object, const std::string& source) {
+  std::vector<NodeAccess> out;
+  std::set<std::pair<unsigned, unsigned>> pairs;
+  if (!object.has("access")) return out;
+  for (const Json& entry : object.list("access")) {
+    const std::string prefix = text("access[", out.size(), "]");
+    out.push_back(access_from(Object(entry, source, prefix)));
+    if (!pairs.insert({out.back().cpus, out.back().memory}).second) object.refuse(prefix, "is of an earlier pair");
+  }
+  return out;
+}
+
+std::vector<LayerProfile> layers_from(const Object& object, const std::string& source) {
+  std::vector<LayerProfile> out;
+  if (!object.has("layers")) return out;
+  for (const Json& entry : object.list("layers")) {
+    out.push_back(layer_from(Object(entry, source, text("layers[", out.size(), "]"))));
+  }
+  return out;
+}
+
+GpuProfile gpu_from(const Object& object) {
+  object.refuse_others({"name", "memory", "reserved", "flops_per_second", "update_elements_per_second",
+                        "to_gpu_bytes_per_second", "from_gpu_bytes_per_second", "peer_bytes_per_second"});
+  GpuProfile out;
+  out.name = object.word("name");
+  out.memory = object.whole("memory", kMostBytes);
+  out.reserved = object.has("reserved") ? object.whole("reserved", kMostBytes) : 0;
+  if (out.reserved >= out.memory) object.refuse(out.memory == 0 ? "memory" : "reserved", "leaves no memory");
+  out.flops_per_second = object.positive("flops_per_second", kMostRate);
+  out.update_elements_per_second = object.optional("update_elements_per_second", kMostRate);
+  out.to_gpu_bytes_per_second = object.positive("to_gpu_bytes_per_second", kMostTransfer);
+  out.from_gpu_bytes_per_second = object.positive("from_gpu_bytes_per_second", kMostTransfer);
+  out.peer_bytes_per_second = object.optional("peer_bytes_per_second", kMostTransfer);
+  return out;
+}
+
+std::vector<NodeProfile> nodes_from(const Object& object, const std::string& source) {
+  std::vector<NodeProfile> nodes;
+  std::set<unsigned> ids;
+  if (!object.has("nodes")) return nodes;
+  for (const Json& entry : object.list("nodes")) {
+    const std::string prefix = text("nodes[", nodes.size(), "]");
+    nodes.push_back(node_from(Object(entry, source, prefix)));
+    if (!ids.insert(nodes.back().id).second) object.refuse(prefix + ".id", "is the id of an earlier node");
+  }
+  return nodes;
+}
+
+std::vector<GpuProfile> gpus_from(const Object& object, const std::string& source) {
+  std::vector<GpuProfile> gpus;
+  std::set<std::string> names;
+  if (!object.has("gpus")) return gpus;
+  for (const Json& entry : object.list("gpus")) {
+    const std::string prefix = text("gpus[", gpus.size(), "]");
+    gpus.push_back(gpu_from(Object(entry, source, prefix)));
+    if (!names.insert(gpus.back().name).second) object.refuse(prefix + ".name", "is the name of an earlier GPU");
+  }
+  return gpus;
+}
+
+/// Lines of text, or one.
+std::vector<std::string> comment_from(const Json& json, const Object& object) {
+  const auto found = json.find("comment");
+  if (found == json.end()) return {};
+  if (found->is_string()) return {found->get<std::string>()};
+  std::vector<std::string> out;
+  for (const Json& line : object.list("comment")) {
+    if (!line.is_string()) object.refuse("comment", "is not text");
+    out.push_back(line.get<std::string>());
+  }
+  return out;
+}
+
+/// What entries say of each other.
+void check_together(const Profile& profile, const Object& object) {
+  Bytes dram = 0;
+  for (const auto& node : profile.nodes) dram += node.cxl ? 0 : node.capacity;
+  if (!profile.nodes.empty() && dram == 0) object.refuse("nodes", "has no DRAM");
+  if (dram > profile.dram_total) object.refuse("nodes", "has more DRAM than dram_total");
 }
 
 std::vector<PathProfile> paths_from(const Object& object, const std::string& source) {
@@ -111,38 +344,50 @@ Json parsed(std::string_view words, const std::string& source) {
 }  // namespace
 
 std::string to_json(const Profile& profile) {
-  Json paths = Json::array();
-  for (const PathProfile& path : profile.paths) paths.push_back(json_of(path));
-  const Json out = {{kFormatKey, kFormat},
-                    {"cores", profile.cores},
-                    {"dram_total", profile.dram_total},
-                    {"dram_available", profile.dram_available},
-                    {"paths", paths},
-                    {"update_elements_per_second", profile.update_elements_per_second},
-                    {"copy_bytes_per_second", profile.copy_bytes_per_second},
-                    {"compute_flops_per_second", profile.compute_flops_per_second}};
+  Json out = {{kFormatKey, kFormat}};
+  if (!profile.machine.empty()) out["machine"] = profile.machine;
+  if (!profile.comment.empty()) out["comment"] = profile.comment;
+  out["cores"] = profile.cores;
+  out["dram_total"] = profile.dram_total;
+  out["dram_available"] = profile.dram_available;
+  out["nodes"] = list_of(profile.nodes);
+  out["gpus"] = list_of(profile.gpus);
+  out["paths"] = list_of(profile.paths);
+  out["update_elements_per_second"] = profile.update_elements_per_second;
+  out["copy_bytes_per_second"] = profile.copy_bytes_per_second;
+  out["compute_flops_per_second"] = profile.compute_flops_per_second;
+  if (!profile.access.empty()) out["access"] = list_of(profile.access);
+  if (!profile.layers.empty()) out["layers"] = list_of(profile.layers);
   return out.dump(2) + "\n";
 }
 
 Profile from_json(std::string_view words, const std::string& source) {
   const Json json = parsed(words, source);
   const Object object(json, source, "");
-  if (const auto format = object.whole(kFormatKey, kMostRate); format != kFormat) {
-    object.refuse(kFormatKey, text("is ", format, "; this build reads format ", kFormat));
+  if (const auto format = object.whole(kFormatKey, kMostRate); format < kOldest || format > kFormat) {
+    object.refuse(kFormatKey, text("is ", format, "; this build reads formats ", kOldest, " to ", kFormat));
   }
-  object.refuse_others({kFormatKey, "cores", "dram_total", "dram_available", "paths", "update_elements_per_second",
-                        "copy_bytes_per_second", "compute_flops_per_second"});
+  object.refuse_others({kFormatKey, "machine", "comment", "cores", "dram_total", "dram_available", "nodes", "gpus",
+                        "paths", "update_elements_per_second", "copy_bytes_per_second", "compute_flops_per_second",
+                        "access", "layers"});
   Profile out;
+  if (object.has("machine")) out.machine = object.word("machine");
+  out.comment = comment_from(json, object);
   out.cores = static_cast<unsigned>(object.whole("cores", kMostCores));
   out.dram_total = object.whole("dram_total", kMostBytes);
   out.dram_available = object.whole("dram_available", kMostBytes);
+  out.nodes = nodes_from(object, source);
+  out.gpus = gpus_from(object, source);
   out.paths = paths_from(object, source);
   out.update_elements_per_second = object.number("update_elements_per_second", kMostRate);
   out.copy_bytes_per_second = object.number("copy_bytes_per_second", kMostRate);
   out.compute_flops_per_second = object.number("compute_flops_per_second", kMostRate);
+  out.access = all_access_from(object, source);
+  out.layers = layers_from(object, source);
   if (out.cores == 0) object.refuse("cores", "is 0");
   if (out.dram_total == 0) object.refuse("dram_total", "is 0");
   if (out.dram_available > out.dram_total) object.refuse("dram_available", "is more than dram_total");
+  check_together(out, object);
   return out;
 }
 

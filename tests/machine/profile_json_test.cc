@@ -22,6 +22,17 @@ Profile sample() {
   return out;
 }
 
+/// Another machine: two nodes, one of them a card, and a GPU.
+Profile described() {
+  auto out = sample();
+  out.machine = "a server";
+  out.comment = {"from a paper", "and fitted"};
+  out.nodes = {{0, false, 20 * GiB, 1.5e9, 0, 0}, {2, true, 100 * GiB, 0.4e9, 5.5e10, 3.5e10}};
+  out.gpus = {{"0", 80 * GiB, 1 * GiB, 4e14, 5e10, 5.25e10, 5.125e10, 2e11}};
+  out.paths[1].capacity = 5'000'000'000;
+  return out;
+}
+
 /// The sample as text, with one thing replaced.
 std::string altered(const std::string& from, const std::string& to) {
   std::string out = to_json(sample());
@@ -36,6 +47,22 @@ TEST(ProfileJsonTest, ReturnsWhatWentIn) {
   plain.cores = 1;
   plain.dram_total = 1;
   EXPECT_EQ(from_json(to_json(plain), "p"), plain);
+  EXPECT_EQ(from_json(to_json(described()), "p"), described());
+}
+
+TEST(ProfileJsonTest, ReadsTheFormatBefore) {
+  const auto words = R"({"spillway_profile": 1, "cores": 1, "dram_total": 9, "dram_available": 8, "paths": [],
+                         "update_elements_per_second": 1, "copy_bytes_per_second": 2, "compute_flops_per_second": 3})";
+  const auto profile = from_json(words, "p");
+  EXPECT_EQ(profile.dram_available, 8U);
+  EXPECT_TRUE(profile.nodes.empty() && profile.gpus.empty() && profile.machine.empty());
+}
+
+TEST(ProfileJsonTest, OneLineOfCommentIsEnough) {
+  auto words = to_json(described());
+  const auto at = words.find("\"comment\": [");
+  words.replace(at, words.find(']', at) + 1 - at, "\"comment\": \"a line\"");
+  EXPECT_EQ(from_json(words, "p").comment, std::vector<std::string>{"a line"});
 }
 
 TEST(ProfileJsonTest, IsReadableByAPerson) {
@@ -83,10 +110,40 @@ TEST(ProfileJsonTest, NamesEveryAbsurdValue) {
       {"\"fast\"", "\"0\"", "paths[1].name is the name of an earlier path"},
       {"\"fast\"", "\"\"", "paths[1].name is not a name"},
       {"\"fast\"", "7", "paths[1].name is not a name"},
-      {"\"spillway_profile\": 1", "\"spillway_profile\": 2", "spillway_profile is 2"},
+      {"\"spillway_profile\": 2", "\"spillway_profile\": 3", "spillway_profile is 3"},
   };
   for (const Bad& bad : table) {
     EXPECT_ERROR(std::ignore = from_json(altered(bad.from, bad.to), "p"), ErrorCode::bad_input, bad.part);
+  }
+}
+
+TEST(ProfileJsonTest, NamesEveryAbsurdValueOfNodesAndGpus) {
+  const Bad table[] = {
+      {"\"id\": 2", "\"id\": 0", "nodes[1].id is the id of an earlier node"},
+      {"\"id\": 2", "\"id\": -1", "nodes[1].id is -1"},
+      {"\"cxl\"", "\"disk\"", "nodes[1].kind is disk; known: dram, cxl"},
+      {"\"dram\"", "\"cxl\"", "nodes has no DRAM"},
+      {"\"capacity\": 21474836480", "\"capacity\": 0", "nodes[0].capacity is 0"},
+      {"\"capacity\": 21474836480", "\"capacity\": 99474836480", "nodes has more DRAM than dram_total"},
+      {"\"capacity\": 21474836480", "\"size\": 1", "nodes[0].size is not a key"},
+      {"55000000000.0", "-1", "nodes[1].to_gpus_bytes_per_second is -1"},
+      {"35000000000.0", "1e15", "nodes[1].from_gpus_bytes_per_second is"},
+      {"\"memory\": 85899345920", "\"memory\": 0", "gpus[0].memory leaves no memory"},
+      {"\"reserved\": 1073741824", "\"reserved\": 85899345920", "gpus[0].reserved leaves no memory"},
+      {"400000000000000.0", "0", "gpus[0].flops_per_second is 0"},
+      {"52500000000.0", "0", "gpus[0].to_gpu_bytes_per_second is 0"},
+      {"51250000000.0", "\"fast\"", "gpus[0].from_gpu_bytes_per_second is not a number"},
+      {"\"from_gpu_bytes_per_second\"", "\"from_gpu\"", "gpus[0].from_gpu is not a key"},
+      {"\"a server\"", "\"\"", "machine is not a name"},
+      {"\"and fitted\"", "7", "comment is not text"},
+      {"\"capacity\": 5000000000", "\"capacity\": -5", "paths[1].capacity is -5"},
+  };
+  for (const Bad& bad : table) {
+    std::string words = to_json(described());
+    const auto at = words.find(bad.from);
+    ASSERT_NE(at, std::string::npos) << bad.from;
+    words.replace(at, std::string(bad.from).size(), bad.to);
+    EXPECT_ERROR(std::ignore = from_json(words, "p"), ErrorCode::bad_input, bad.part);
   }
 }
 

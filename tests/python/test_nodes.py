@@ -42,14 +42,22 @@ def test_not_a_node(value: object) -> None:
 
 def test_a_node_that_is_not_there_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="4095"):
-        nodes.node_settings([NodeShare(4095, GIB)], 0, GIB, {}, False)
+        nodes.node_settings([NodeShare(4095, GIB)], 0, GIB, {}, {})
     with pytest.raises(InputError, match="twice"):
-        nodes.node_settings([NodeShare(0, GIB), NodeShare(0, GIB)], 0, GIB, {}, False)
+        nodes.node_settings([NodeShare(0, GIB), NodeShare(0, GIB)], 0, GIB, {}, {})
 
 
 def test_a_node_is_never_more_than_the_budget() -> None:
-    found, _ = nodes.node_settings([NodeShare(0, 1 << 20)], 0, GIB, {}, False)
+    found, _ = nodes.node_settings([NodeShare(0, 1 << 20)], 0, GIB, {}, {})
     assert found["nodes"] or found["dram_budget"] == 1 << 20
+
+
+def test_a_profile_says_how_fast_nodes_are() -> None:
+    measured = {"id": 0, "update_elements_per_second": 2e9, "update_elements_per_second_thread": 1e9}
+    unknown = {"id": 1, "update_elements_per_second": 0}
+    rates = nodes.profile_rates({"nodes": [measured | {"read_bytes_per_second": 3e10}, unknown]}, [0, 1, 2])
+    assert rates == [{"update": 2e9, "update_thread": 1e9, "read": 3e10}, {}, {}]
+    assert nodes.profile_rates({}, [0]) == [{}]
 
 
 @pytest.mark.parametrize("count", [2, 3])

@@ -1,0 +1,67 @@
+"""The verb `doctor`: what this installation can use here, what not, and why."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+Finding = tuple[str, str, str]  # what; good, lesser or missing; words
+
+WORDS = {"good": "yes", "lesser": "in part", "missing": "no"}
+PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "datasets")
+
+
+def examine(places: Sequence[str]) -> list[Finding]:
+    """The system, the engine's findings, the libraries, the GPU."""
+    return [
+        ("kernel", "good", f"Linux {platform.release()}, {platform.machine()}"),
+        ("python", "good", platform.python_version()),
+        *engine_findings(places),
+        *(package(name) for name in PACKAGES),
+        gpu(),
+    ]
+
+
+def engine_findings(places: Sequence[str]) -> list[Finding]:
+    try:
+        from spillway import _engine
+    except ImportError as error:
+        return [("engine", "missing", f"{error}; install it again (pip install --force-reinstall spillway)")]
+    return [("engine", "good", _engine.__file__ or "built in"), *_engine.checkup([str(place) for place in places])]
+
+
+def package(name: str) -> Finding:
+    try:
+        return name, "good", importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        if name == "datasets":
+            return name, "lesser", "not installed: files can be trained on, hub data sets cannot (pip install datasets)"
+        return name, "missing", f"not installed (pip install {name})"
+
+
+def gpu() -> Finding:
+    """Training is on the processors in this release."""
+    try:
+        import torch
+    except Exception as error:
+        return "gpu", "missing", f"PyTorch does not load: {error}"
+    if not torch.cuda.is_available():
+        return "gpu", "missing", "PyTorch finds none (torch.cuda.is_available()); training is on the processors"
+    names = ", ".join(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
+    return "gpu", "lesser", f"{names}; this release trains on the processors"
+
+
+def show_findings(console: Console, findings: Sequence[Finding]) -> None:
+    found = Table(title="What can be used here", title_justify="left")
+    for name in ("", "", ""):
+        found.add_column(name, overflow="fold")
+    for what, state, words in findings:
+        found.add_row(what, WORDS[state], words)
+    console.print(found)
+    missing = [what for what, state, _ in findings if state == "missing"]
+    if missing:
+        console.print(f"Not here: {', '.join(missing)}.", soft_wrap=True)

@@ -1,0 +1,142 @@
+"""The verb `probe`: this machine measured into a profile that a person can read and edit."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from spillway.calls import translated
+from spillway.errors import InputError
+from spillway.sizes import size
+
+OUTPUT = "profile.json"
+# Hidden and intermediate width of decoder layers of about 0.5, 1.5 and 7 billion parameters.
+LAYERS = ((896, 4864), (1536, 8960), (3584, 18944))
+TOKENS = 256
+SECONDS = 0.5  # of each product
+PATIENCE = 3.0  # seconds that one product may take
+KINDS = (("read", 1e9, "GB/s"), ("write", 1e9, "GB/s"), ("copy", 1e9, "GB/s"), ("update", 1e6, "M/s"))
+
+Profile = dict[str, Any]
+Show = Callable[[str], None]
+
+
+def probe(output: Path, places: Sequence[str], show: Show) -> Profile:
+    """Measures and writes. What is wrong with `output` is said before anything is measured."""
+    if output.is_dir() or not output.absolute().parent.is_dir():
+        raise InputError(f"output: {output} cannot be written: it is a directory, or its directory is missing")
+    from spillway import _engine
+
+    with translated():
+        show("measuring memory" + (f" and {', '.join(places)}" if places else ""))
+        profile: Profile = json.loads(_engine.probe([str(place) for place in places]))
+        show("measuring products")
+        profile["layers"] = layer_rates()
+        profile["compute_flops_per_second"] = max(layer["flops_per_second"] for layer in profile["layers"])
+        profile["comment"] = [f"spillway probe, {time.strftime('%Y-%m-%d %H:%M')}", *paths_comment(places)]
+        text = _engine.check_profile(json.dumps(profile), str(output))
+        _engine.save_profile(text, str(output))
+    return profile
+
+
+def paths_comment(places: Sequence[str]) -> list[str]:
+    return [f"path {number}: {place}" for number, place in enumerate(places)]
+
+
+def layer_rates() -> list[dict[str, float]]:
+    """Operations per second of the largest product of each layer, in bf16 on the processors. Where bf16 is done without
+    instructions for it, the largest layers take too long and are left out."""
+    rates: list[dict[str, float]] = []
+    for hidden, wide in LAYERS:
+        if rates and operations(hidden, wide) / rates[-1]["flops_per_second"] > PATIENCE:
+            break
+        rate = product_rate(hidden, wide)
+        rates.append({"hidden": hidden, "intermediate": wide, "tokens": TOKENS, "flops_per_second": rate})
+    return rates
+
+
+def operations(hidden: int, wide: int) -> float:
+    return 2.0 * TOKENS * hidden * wide
+
+
+def product_rate(hidden: int, wide: int) -> float:
+    import torch
+
+    given = torch.randn(TOKENS, hidden, dtype=torch.bfloat16)
+    weight = torch.randn(wide, hidden, dtype=torch.bfloat16)
+    with torch.no_grad():
+        torch.nn.functional.linear(given, weight)
+        calls, began = 0, time.perf_counter()
+        while (passed := time.perf_counter() - began) < SECONDS or not calls:
+            torch.nn.functional.linear(given, weight)
+            calls += 1
+    return operations(hidden, wide) * calls / passed
+
+
+def show_profile(console: Console, profile: Profile) -> None:
+    console.print(node_table(profile))
+    console.print(access_table(profile))
+    if profile["paths"]:
+        console.print(path_table(profile))
+    console.print(layer_table(profile))
+
+
+def table(title: str, *columns: str) -> Table:
+    found = Table(title=title, title_justify="left")
+    for number, name in enumerate(columns):
+        found.add_column(name, justify="right" if number else "left")
+    return found
+
+
+def node_table(profile: Profile) -> Table:
+    found = table("Memory nodes", "node", "kind", "memory", "available", "processors", "tier", "firmware promises")
+    for node in profile["nodes"]:
+        found.add_row(
+            str(node["id"]),
+            node["kind"],
+            size(node["capacity"]),
+            size(node.get("available", 0)),
+            node.get("cpus", ""),
+            str(node.get("tier", "")),
+            gigabytes(node.get("promised_read_bytes_per_second", 0)),
+        )
+    return found
+
+
+def access_table(profile: Profile) -> Table:
+    """Rates of one thread, and of as many as it takes."""
+    found = table("Processors by memory", "processors of", "memory of", "distance", "", "one thread", "all", "threads")
+    for access in profile.get("access", []):
+        where = [f"node {access['cpus']}", f"node {access['memory']}", str(access["distance"] or "")]
+        for kind, unit, name in KINDS:
+            rate = access[kind]
+            rates = (f"{rate[key] / unit:.3g}" if rate["threads"] else "unknown" for key in ("thread", "most"))
+            found.add_row(*where, f"{kind} {name}", *rates, str(rate["threads"] or ""))
+            where = ["", "", ""]
+    return found
+
+
+def path_table(profile: Profile) -> Table:
+    found = table("Storage paths", "path", "read", "write", "both at once", "processors")
+    for path in profile["paths"]:
+        rates = (gigabytes(path[f"{kind}_bytes_per_second"]) for kind in ("read", "write", "mixed"))
+        found.add_row(path["name"], *rates, f"{path['cores_at_full_speed']:.2f}")
+    return found
+
+
+def layer_table(profile: Profile) -> Table:
+    found = table("Products of a layer, bf16", "hidden", "intermediate", "tokens", "TFLOP/s")
+    for layer in profile["layers"]:
+        shape = (str(layer[key]) for key in ("hidden", "intermediate", "tokens"))
+        found.add_row(*shape, f"{layer['flops_per_second'] / 1e12:.2f}")
+    return found
+
+
+def gigabytes(rate: float) -> str:
+    return f"{rate / 1e9:.2f} GB/s" if rate else ""

@@ -1,0 +1,154 @@
+#include "spillway/machine/node_matrix.h"
+
+#include <hwloc.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "spillway/base/error.h"
+#include "spillway/memory/placed.h"
+#include "spillway/sys/nodes.h"
+#include "spillway/sys/numa.h"
+#include "spillway/sys/thread.h"
+
+namespace spillway::machine {
+namespace {
+
+constexpr Bytes kLeast = 256 * MiB, kMost = 1 * GiB;
+constexpr Bytes kPart = kCalibrationMemory;  ///< least memory of a thread
+
+using Work = std::function<double(std::span<std::byte>)>;  ///< what one thread reaches on its part
+using Cpus = std::vector<unsigned>;
+
+/// Bytes of the largest caches together.
+Bytes cache_bytes() {
+  hwloc_topology_t topology{};
+  if (hwloc_topology_init(&topology) != 0) return 0;
+  Bytes sum = 0;
+  if (hwloc_topology_load(topology) == 0) {
+    for (hwloc_obj_t at = nullptr; (at = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_L3CACHE, at)) != nullptr;) {
+      sum += at->attr->cache.size;
+    }
+  }
+  hwloc_topology_destroy(topology);
+  return sum;
+}
+
+Bytes memory_for(const sys::Node& node, Bytes asked) {
+  const Bytes wanted = asked == 0 ? std::clamp(2 * cache_bytes(), kLeast, kMost) : asked;
+  return round_down(std::min(wanted, sys::takeable(node) / 4), 2 * MiB);
+}
+
+/// Sum of what threads reach that work at once, each on its part, near the processors.
+double together(std::span<std::byte> memory, unsigned threads, const Cpus& near, const Work& work) {
+  const Bytes part = round_down(memory.size() / threads, sys::kPage);
+  std::vector<double> rates(threads, 0);
+  std::barrier start(static_cast<std::ptrdiff_t>(threads));
+  {
+    std::vector<std::jthread> team;
+    for (unsigned t = 0; t < threads; ++t) {
+      team.emplace_back([&, t] {
+        sys::enter_service_thread("spillway-probe");
+        sys::set_thread_affinity(near);
+        start.arrive_and_wait();
+        rates[t] = work(memory.subspan(t * part, part));
+      });
+    }
+  }
+  double sum = 0;
+  for (const double rate : rates) sum += rate;
+  return sum;
+}
+
+double read_all(std::span<std::byte> part, double seconds) {
+  static std::atomic<std::uint64_t> kept;  // so that nothing is left out
+  const std::span words(reinterpret_cast<const std::uint64_t*>(part.data()), part.size() / sizeof(std::uint64_t));
+  const auto pass = [&] {
+    std::uint64_t sums[8] = {};
+    for (std::size_t i = 0; i + 8 <= words.size(); i += 8) {
+      for (std::size_t k = 0; k < 8; ++k) sums[k] += words[i + k];
+    }
+    for (const auto sum : sums) kept += sum;
+  };
+  return calls_per_second(pass, seconds) * static_cast<double>(part.size());
+}
+
+double write_all(std::span<std::byte> part, double seconds) {
+  int value = 0;
+  const auto pass = [&] { std::memset(part.data(), ++value, part.size()); };
+  return calls_per_second(pass, seconds) * static_cast<double>(part.size());
+}
+
+NodeAccess measure_access(std::span<std::byte> memory, const Cpus& near, const MatrixOptions& options) {
+  const auto most = static_cast<unsigned>(std::min<Bytes>(near.size(), memory.size() / kPart));
+  const auto grown = [&](const Work& work) {
+    return saturate(most, [&](unsigned threads) { return together(memory, threads, near, work); });
+  };
+  NodeAccess out;
+  out.write = grown([&](auto part) { return write_all(part, options.seconds); });
+  out.read = grown([&](auto part) { return read_all(part, options.seconds); });
+  out.copy = grown([&](auto part) { return calibrate_copy(part, options.seconds); });
+  out.update = grown([&](auto part) { return calibrate_update(part, options.seconds, options.kind); });
+  return out;
+}
+
+int distance_between(const sys::Node& cpus, int memory) {
+  const auto found = std::ranges::find(cpus.distances, memory, &sys::NodeDistance::node);
+  return found == cpus.distances.end() ? 0 : found->distance;
+}
+
+/// Those that this thread may run on.
+Cpus usable(const sys::Node& node) {
+  const auto own = sys::thread_affinity();
+  Cpus out;
+  for (const unsigned cpu : node.cpus) {
+    if (std::ranges::binary_search(own, cpu)) out.push_back(cpu);
+  }
+  return out;
+}
+
+/// All pairs of one node's memory, which is taken once.
+void measure_node(std::vector<NodeAccess>& out, const sys::Node& node, const std::vector<sys::Node>& machine,
+                  const MatrixOptions& options) {
+  const bool may = sys::numa_refusal().empty() || std::ranges::count_if(machine, &sys::Node::has_memory) == 1;
+  const Bytes bytes = may ? memory_for(node, options.memory) : 0;
+  std::optional<memory::Placed> placed;
+  if (bytes >= kPart) placed.emplace(bytes, memory::Placement{.nodes = {node.id}});
+  for (const sys::Node& cpus : machine) {
+    const Cpus near = usable(cpus);
+    if (near.empty()) continue;
+    NodeAccess found = placed ? measure_access(placed->span(), near, options) : NodeAccess{};
+    found.cpus = static_cast<unsigned>(cpus.id);
+    found.memory = static_cast<unsigned>(node.id);
+    found.distance = distance_between(cpus, node.id);
+    out.push_back(found);
+  }
+}
+
+}  // namespace
+
+std::vector<NodeAccess> measure_matrix(const MatrixOptions& options) {
+  const auto machine = sys::nodes();
+  std::vector<NodeAccess> out;
+  for (const sys::Node& node : machine) {
+    if (node.has_memory() && node.allowed) measure_node(out, node, machine, options);
+  }
+  return out;
+}
+
+const NodeAccess& best_access(const std::vector<NodeAccess>& matrix, unsigned memory) {
+  const NodeAccess* best = nullptr;
+  for (const NodeAccess& access : matrix) {
+    if (access.memory != memory) continue;
+    if (best == nullptr || access.update.most > best->update.most) best = &access;
+  }
+  if (best == nullptr) throw Error(ErrorCode::internal, text("node ", memory, " was not measured"));
+  return *best;
+}
+
+}  // namespace spillway::machine

@@ -1,0 +1,95 @@
+"""The verbs that look at the machine: probe and doctor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("spillway._engine")
+pytest.importorskip("torch")
+
+from spillway import doctor, probe  # noqa: E402
+from spillway.cli import main  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured is no part of these tests."""
+    from spillway import _engine
+
+    measured = _engine.probe
+    monkeypatch.setattr(_engine, "probe", lambda places: measured(places, 0.004))
+    monkeypatch.setattr(probe, "SECONDS", 0.0)
+    monkeypatch.setattr(probe, "LAYERS", ((64, 128),))
+
+
+def test_probe_writes_a_profile_that_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "machine.json"
+    assert main(["probe", "--output", str(output)]) == 0
+    profile = json.loads(output.read_text())
+    node = profile["nodes"][0]
+    assert profile["spillway_profile"] == 2 and profile["cores"] >= 1
+    assert node["kind"] == "dram" and node["capacity"] > 0 and node["update_elements_per_second"] > 0
+    assert profile["access"][0]["update"]["threads"] >= 1
+    assert profile["layers"][0]["flops_per_second"] > 0
+    shown = capsys.readouterr().out
+    assert "Memory nodes" in shown and str(output) in shown
+
+    from spillway._engine import check_profile
+
+    assert json.loads(check_profile(output.read_text(), "x")) == profile
+
+
+def test_probe_says_which_path_is_which(tmp_path: Path) -> None:
+    assert main(["probe", "--output", str(tmp_path / "p.json"), "--storage", str(tmp_path)]) == 0
+    profile = json.loads((tmp_path / "p.json").read_text())
+    assert len(profile["paths"]) == 1 and f"path 0: {tmp_path}" in profile["comment"]
+    assert [file.name for file in tmp_path.iterdir()] == ["p.json"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["probe", "--output", "/no/such/directory/p.json"], "output: /no/such/directory/p.json cannot be written"),
+        (["probe", "--storage", "/no/such/place", "--output", "p.json"], "/no/such/place"),
+        (["probe", "config.yaml"], "'config.yaml' means nothing here"),
+        (["probe", "--learning_rate", "1"], "'learning_rate' means nothing here"),
+        (["doctor", "--max_steps", "1"], "'max_steps' means nothing here"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_doctor_says_what_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--storage", str(tmp_path), "--storage", "/no/such/place"]) == 0
+    shown = capsys.readouterr().out
+    for what in (
+        "kernel",
+        "io_uring",
+        "registered memory",
+        "huge pages",
+        "placing memory",
+        "torch",
+        "transformers",
+        "gpu",
+    ):
+        assert what in shown
+    assert "Not here:" in shown and "storage /no/such/place" in shown
+    assert not list(tmp_path.iterdir())
+
+
+def test_doctor_works_without_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "spillway._engine", None)
+    monkeypatch.delattr("spillway._engine", raising=False)
+    found = {what: state for what, state, _ in doctor.examine([])}
+    assert found["engine"] == "missing" and found["kernel"] == "good"
