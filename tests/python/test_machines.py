@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from model_directories import model_shapes
 from spillway import cli, machine_tables
 from spillway.config import Config, resolve
 from spillway.errors import InputError
@@ -18,8 +18,6 @@ from spillway.machines import described, refuse_elsewhere, widths
 
 ROOT = Path(__file__).parents[2]
 PROFILES = sorted((ROOT / "profiles").glob("*.json"))
-sys.path.insert(0, str(ROOT / "bench"))
-import model_shapes  # noqa: E402
 
 engine = pytest.importorskip("spillway._engine", reason="the C++ engine is not built")
 
