@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from spillway.errors import DoesNotFit, InputError, Interrupted, SpillwayError
 
 if TYPE_CHECKING:
+    from spillway.loop import Session
     from spillway.placed import empty, move, where
     from spillway.run import train
-    from spillway.session import Session
 
 __version__ = "0.1.0"
 __all__ = [
@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
 
         return train
     if name == "Session":
-        from spillway.session import Session
+        from spillway.loop import Session
 
         return Session
     if name in ("empty", "move", "where"):

@@ -66,12 +66,22 @@ def is_path_like(value: str) -> bool:
 
 
 def is_data_file(value: str) -> bool:
+    """Whether it is read here; a directory of data files, as a name, is for the package datasets."""
+    if is_data_directory(Path(value)):
+        return False
     return is_path_like(value) or value.endswith(DATA_SUFFIXES) or Path(value).exists()
+
+
+def is_data_directory(path: Path) -> bool:
+    """Whether it holds data files, and not a model."""
+    if not path.is_dir() or (path / "config.json").exists():
+        return False
+    return any(found.suffix in (*DATA_SUFFIXES, ".csv", ".arrow") for found in path.rglob("*"))
 
 
 def check_dataset(name: str, config: Config) -> None:
     value = getattr(config, name)
-    if not is_data_file(value):
+    if value is None or not is_data_file(value):
         return
     path = Path(value)
     if not path.exists():
@@ -82,8 +92,9 @@ def check_dataset(name: str, config: Config) -> None:
         raise InputError(f"{name}: {value} has an unknown ending; expects one of {', '.join(DATA_SUFFIXES)}")
     if not os.access(path, os.R_OK):
         raise InputError(f"{name}: {value} cannot be read (permissions)")
-    for key in ("dataset_config", "dataset_split"):
-        if name == "dataset" and getattr(config, key) != KEYS[key].default:
+    own = ("dataset_config", "dataset_split") if name == "dataset" else ("eval_dataset_split",)
+    for key in own:
+        if getattr(config, key) != KEYS[key].default:
             raise InputError(f"{key}: {value} is a file and has none; it is for named data sets")
 
 

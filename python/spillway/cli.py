@@ -98,6 +98,37 @@ def export(arguments: Arguments) -> int:
     return 0
 
 
+def check(arguments: Arguments) -> int:
+    from rich.console import Console
+
+    config = arguments.config()
+    quiet_libraries()
+    from spillway.comparison import compare
+    from spillway.tables import show_comparison
+
+    given = arguments.named.get("layers")
+    if given is not None and not given.isdigit():
+        raise InputError(f"layers: got {given!r}, expects a whole number, 1 or more")
+    notes = Console(highlight=False, stderr=True)
+    found = compare(
+        config,
+        None if given is None else int(given),
+        lambda text: notes.print(f"note: {text}", markup=False, soft_wrap=True),
+    )
+    show_comparison(Console(highlight=False), found)
+    return 0 if found.equal else 1
+
+
+def report(arguments: Arguments) -> int:
+    run = arguments.stored_run("report")
+    quiet_libraries()
+    from spillway import report as reports
+
+    to, profile = run.named.get("to"), run.values.get("profile")
+    print(reports.write(Path(run.values["output_dir"]), Path(to) if to else None, profile=profile))
+    return 0
+
+
 def probe(arguments: Arguments) -> int:
     from rich.console import Console
 
@@ -152,6 +183,18 @@ VERBS = {
         export,
         named=("to", "checkpoint"),
     ),
+    "check": Verb(
+        "check [CONFIG.yaml] [--key value ...] [--layers N]",
+        "train a few steps both ways, through the engine and by plain PyTorch; exit code 1 when they differ",
+        check,
+        named=("layers",),
+    ),
+    "report": Verb(
+        "report OUTPUT_DIR [--to FILE.html] [--profile FILE]",
+        "one HTML page about a finished or running run",
+        report,
+        named=("to",),
+    ),
     "probe": Verb(
         "probe [--output FILE] [--storage DIR ...] [--storage_device DEVICE ...]",
         "measure this machine (memory nodes, paths, products), show it, and write its profile (profile.json)",
@@ -164,7 +207,6 @@ VERBS = {
         doctor,
     ),
 }
-LATER = ("check", "report")
 
 
 def main(words: list[str] | None = None) -> int:
@@ -195,8 +237,6 @@ def dispatch(words: list[str]) -> int:
     if name in ("--version", "version"):
         print(f"spillway {__version__}")
         return 0
-    if name in LATER:
-        raise InputError(f"{name}: this verb is not available in this release; there are {', '.join(VERBS)}")
     if name not in VERBS:
         raise InputError(f"unknown verb {name!r}; there are {', '.join(VERBS)} (spillway --help)")
     verb = VERBS[name]

@@ -154,6 +154,7 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
         values["output_dir"] = absolute(values["output_dir"], always=True)
     for name in ("storage", "storage_device"):
         values[name] = [replace(path, place=absolute(path.place, always=True)) for path in values[name]]
+    values["report_to"] = reporters(values["report_to"])
     values["tokenizer"] = values["tokenizer"] or values["model"]
     if values["eval_packing"] is None:
         values["eval_packing"] = values["packing"]
@@ -163,6 +164,13 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
         values["resume_from_checkpoint"] = None
     values["device"] = "cpu"
     return with_strategies(values)
+
+
+def reporters(named: list[str]) -> list[str]:
+    """Without the word for none; `all` stands for every other."""
+    if "none" in named and len(named) > 1:
+        raise InputError(f"report_to: none contradicts {', '.join(name for name in named if name != 'none')}")
+    return ["all"] if "all" in named else [name for name in named if name != "none"]
 
 
 def with_strategies(values: dict[str, Any]) -> dict[str, Any]:

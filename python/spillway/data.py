@@ -46,7 +46,8 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None]) 
     encoder = Encoder(tokenizer, config.completion_only_loss, config.assistant_only_loss)
     builder = Builder(config.max_length, packing, is_document(source), padding_of(tokenizer))
     rows = 0
-    for examples in in_groups(read_examples(config, source), ROWS_AT_ONCE):
+    split = config.dataset_split if key == "dataset" else config.eval_dataset_split
+    for examples in in_groups(read_examples(config, source, split), ROWS_AT_ONCE):
         rows += len(examples)
         for row in encoder.encode(examples):
             builder.add(row)
@@ -57,9 +58,9 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None]) 
     return dataset
 
 
-def read_examples(config: Config, source: str) -> Iterator[Example]:
+def read_examples(config: Config, source: str, split: str) -> Iterator[Example]:
     columns = Columns("text", ("text",)) if is_document(source) else chosen(config)
-    for record in read(source, config.dataset_config, config.dataset_split):
+    for record in read(source, config.dataset_config, split):
         columns = columns or by_name(Record(*record))
         yield columns.example(record)
 

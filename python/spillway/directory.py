@@ -16,7 +16,7 @@ from spillway.config import CONFIG_HEADER, Config
 from spillway.errors import InputError
 from spillway.records import METRICS
 
-RESULTS = ("summary.json", "timeline.json.gz", "loss.png")  # written when a run ends
+RESULTS = ("summary.json", "timeline.json.gz", "loss.png", "report.html")  # written when a run ends
 OWN_FILES = ("config.yaml", "plan.json", METRICS, *RESULTS)
 MODEL_FILES = (
     "model*.safetensors",

@@ -21,7 +21,8 @@ FORMAT = 1
 FOLDER = "spillway"
 RUN = Path(FOLDER, "run.json")
 DESCRIPTION = Path(FOLDER, "description.json")  # as given to the engine
-FILES = (RUN, DESCRIPTION)
+SETTINGS = Path(FOLDER, "settings.json")  # what the engine planned with
+FILES = (RUN, DESCRIPTION, SETTINGS)
 MOST_BYTES = 256  # of an identity: what a volume's superblock has room for
 
 

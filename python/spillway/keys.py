@@ -18,6 +18,7 @@ from spillway.values import (
     MAPPING,
     NODE,
     PLACEMENT,
+    REPORTERS,
     RESUME,
     SIZE,
     STEPS,
@@ -114,6 +115,7 @@ GROUPS: dict[str, list[Key]] = {
         Key("dataset_config", TEXT, None, "configuration of a named data set"),
         Key("dataset_split", TEXT, "train", "split of a named data set"),
         Key("eval_dataset", TEXT, None, "held-out file or data set name"),
+        Key("eval_dataset_split", TEXT, "test", "split of a named `eval_dataset`"),
         Key("dataset_text_field", TEXT, None, "column with the text", "found by name"),
         Key("prompt_field", TEXT, None, "column with the prompt", "found by name"),
         Key("completion_field", TEXT, None, "column with the completion", "found by name"),
@@ -154,7 +156,14 @@ GROUPS: dict[str, list[Key]] = {
             "`no`, `steps` or `epoch`; the last step is always saved",
             "`steps` with `save_steps`, else `no`",
         ),
-        Key("report_to", TEXT, "none", "only `none` in this release", absent=values_besides("none")),
+        Key(
+            "report_to",
+            REPORTERS,
+            [],
+            "trackers that see every logged row, through transformers' own callbacks (they need the package accelerate "
+            "and the tracker's own); `all`: those that are installed",
+            "none",
+        ),
     ],
     "Steps": [
         Key("per_device_train_batch_size", whole(1), 8, "rows in a micro-batch"),

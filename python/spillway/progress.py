@@ -87,7 +87,8 @@ class Display:
         return (time.monotonic() - self._begun) / steps * (self._total - self._done) if steps else 0.0
 
     def evaluation(self, row: dict[str, Any]) -> None:
-        self.say(f"step {row['step']}/{self._total}  eval loss {row['eval_loss']:.4f}")
+        loss, perplexity = row["eval_loss"], row["eval_perplexity"]
+        self.say(f"step {row['step']}/{self._total}  eval loss {loss:.4f}  perplexity {perplexity:.4g}")
 
     def saved(self, checkpoint: Path) -> None:
         self.say(f"step {self._done}/{self._total}  saved {checkpoint.name}")

@@ -86,6 +86,7 @@ class Session(Protocol):
 
     plan: dict[str, Any]  # the content of plan.json
     description: dict[str, Any]  # what the engine was told of the model
+    settings: dict[str, Any]  # what it planned with
 
     def __init__(self, config: Config, shape: WorkShape, keeping: Keeping | None = None) -> None: ...
 

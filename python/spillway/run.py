@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from spillway import checkpoints, directory, identity, state, tables, volumes
+from spillway import checkpoints, directory, identity, report, state, tables, volumes
 from spillway.checks import check
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.directory import Start
@@ -24,7 +24,8 @@ from spillway.progress import Display
 from spillway.protocol import Keeping, Opening, Recovery, Session, WorkShape
 from spillway.records import METRICS, replace_text, write_json
 from spillway.state import RunState
-from spillway.trainer import Trainer, Work, endurance
+from spillway.summary import endurance
+from spillway.trainer import Trainer, Work
 
 Tell = Callable[[str], None]
 
@@ -101,6 +102,7 @@ class Run:
                 session.close()
             raise
         session.close()
+        self.write_report()  # its plans take memory that was the session's
         return summary
 
     def stay(self, held: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
@@ -152,6 +154,7 @@ class Run:
             self.display.note(f"removed {removed}")
         (output_dir / identity.FOLDER).mkdir(exist_ok=True)
         write_json(output_dir / identity.DESCRIPTION, session.description)
+        write_json(output_dir / identity.SETTINGS, session.settings)
         replace_text(output_dir / "config.yaml", self.config.text())
         write_json(output_dir / "plan.json", session.plan)
         self.identity.save(output_dir)  # the last, since it flushes the directories
@@ -191,6 +194,14 @@ class Run:
             self.leave_volumes(session)
         self.display.say(f"The model is in {output_dir}.")
         return summary
+
+    def write_report(self) -> None:
+        """A missing page is no reason to fail a run."""
+        output_dir = self.start.output_dir
+        try:
+            self.display.say(f"The report is {report.write(output_dir)}.")
+        except Exception as error:
+            self.display.note(f"no report: {error}; `spillway report {output_dir}` tries again")
 
     def leave_volumes(self, session: Session) -> None:
         """What is to become of the volumes of a run that has come to its end."""

@@ -14,14 +14,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from spillway import calls, nodes, threads, volumes, wear
 from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
 from spillway.errors import InputError
 from spillway.hf import heap
 from spillway.hf.describe import WorkSize, describe, stored_names
+from spillway.hf.generation import callable_model
 from spillway.hf.initialise import draw
-from spillway.hf.microbatch import arrange
+from spillway.hf.microbatch import MicroBatch, Work, arrange
 from spillway.hf.probe import prove
 from spillway.hf.rehearse import rehearse
 from spillway.hf.skeleton import build
@@ -32,6 +35,8 @@ from spillway.protocol import Keeping, Opening, Recovery, StepResult
 from spillway.settings import engine_settings, update_rule
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
     from spillway.config import Config
     from spillway.protocol import Batch, PathBytes, WorkShape
 
@@ -49,13 +54,15 @@ class Session:
         shape: WorkShape,
         engine_type: EngineType | None = None,
         keeping: Keeping | None = None,
+        model_config: PreTrainedConfig | None = None,
     ) -> None:
-        """`engine_type`: what is called with description and settings; the C++ engine when None."""
+        """`engine_type`: what is called with description and settings; the C++ engine when None. `model_config`: the
+        model's own, changed by whoever opens the session; as it lies in the directory when None."""
         heap.settle()
         self._threads = threads.settle()
         self._config = config
         self._source = resolve_directory(config.model)
-        self._model_config = load_config(self._source)
+        self._model_config = model_config or load_config(self._source)
         if config.init == "pretrained" and not config.resume_from_checkpoint:
             require_weights(self._source)
         packing = config.packing or bool(config.eval_packing)
@@ -64,26 +71,29 @@ class Session:
         engine_type = engine_type or calls.native_engine()
         with loss_kernels(engine_type, config.compute_dtype) as kernels:
             self._rehearsed = rehearse(self._skeleton, config.compute_dtype, shape, packing, self._unneeded, kernels)
+        self._tokens = work_size(shape).tokens
         model = describe(self._skeleton, work_size(shape), config.compute_dtype)
         self.description = model | update_rule(config) | {"seed": config.seed}
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
-        self._settings = engine_settings(config, self._rehearsed, self._keeping, self._threads.update_cores)
+        self.settings = engine_settings(config, self._rehearsed, self._keeping, self._threads.update_cores)
         memory, self._news = nodes.node_settings(
             config.node,
             self._rehearsed.process_bytes,
-            self._settings["dram_budget"],
+            self.settings["dram_budget"],
             update_rule(config),
-            None if config.profile is None else self._settings["profile"],
+            None if config.profile is None else self.settings["profile"],
         )
-        self._settings |= memory
+        self.settings |= memory
         with translated():
-            self._engine = engine_type(json.dumps(self.description), json.dumps(self._settings))
+            self._engine = engine_type(json.dumps(self.description), json.dumps(self.settings))
             self.plan: dict[str, Any] = json.loads(self._engine.plan())
         self.plan["threads"] = {"compute": self._threads.compute, "words": self._threads.words}
         self._durable = self.plan.get("durability", "none") != "none"
         self._stream: Stream | None = None
         self._calls = 0  # steps begun: the step number of dropout
         self._steps = 0  # updates made
+        self._began = 0.0  # when the step's gradients were asked for
+        self._half = (0.0, 0)  # its loss and label tokens
         self._path_bytes: PathBytes = {}
         self._written_before: wear.Written = {}  # by the run's earlier processes
         self._peak = 0
@@ -116,20 +126,34 @@ class Session:
             self._engine.flush()
 
     def step(self, batches: Sequence[Batch], learning_rate: float) -> StepResult:
-        began = time.perf_counter()
+        self.gradients(batches, learning_rate)
+        return self.update(self.rates(learning_rate))
+
+    def gradients(self, batches: Sequence[Batch], learning_rate: float) -> tuple[float, int]:
+        """The first part of a step: (loss summed over label tokens, label tokens). `learning_rate` is a guess, for
+        updates during backward; `update` takes the true one."""
+        self._began = time.perf_counter()
+        work = arrange(batches)
         with translated():
-            outcome = self._running().step(arrange(batches), self._update(learning_rate), self._calls)
+            loss_sum = self._running().gradients(work, self.rates(learning_rate), self._calls)
+        self._half = (loss_sum, work.label_tokens)
+        return self._half
+
+    def update(self, rates: dict[str, float]) -> StepResult:
+        """The last part of a step, with rates as `rates` makes them."""
+        with translated():
+            update = self._running().update(rates)
         self._calls += 1
         self._precious = True
-        self._steps = int(outcome.update["step"])
+        self._steps = int(update["step"])
         return StepResult(
-            loss_sum=outcome.loss_sum,
-            label_tokens=outcome.label_tokens,
-            grad_norm=outcome.update["grad_norm"],
-            seconds=time.perf_counter() - began,
+            loss_sum=self._half[0],
+            label_tokens=self._half[1],
+            grad_norm=update["grad_norm"],
+            seconds=time.perf_counter() - self._began,
             path_bytes=self._new_path_bytes(),
-            skipped=bool(outcome.update["skipped"]),
-            loss_scale=outcome.update.get("loss_scale", 1.0),
+            skipped=bool(update["skipped"]),
+            loss_scale=update.get("loss_scale", 1.0),
             written=self._written(),
         )
 
@@ -139,12 +163,49 @@ class Session:
             outcome = self._running().evaluate(arrange(batches))
         return outcome.loss_sum, outcome.label_tokens
 
+    def logits(self, ids: torch.Tensor, last: int = 0) -> torch.Tensor:
+        """Of the `last` positions of every row (0: of all): [rows, positions, vocabulary]. ids: [rows, length]."""
+        rows, length = ids.shape
+        if rows * length > self._tokens:
+            raise InputError(
+                f"max_length: {rows} rows of {length} tokens are more than was planned for, {self._tokens} tokens"
+            )
+        kept = min(last or length, length)
+        tokens = torch.arange(rows * length).view(rows, length)[:, length - kept :].reshape(-1)
+        work = Work(ids.reshape(-1), [MicroBatch(0, 0, rows, length, None, tokens, torch.zeros_like(tokens))])
+        found = torch.empty(tokens.numel(), self._skeleton.vocabulary, dtype=self._skeleton.dtype)
+
+        def watch(_: MicroBatch, logits: torch.Tensor, first: int) -> None:
+            found[:, first : first + logits.shape[1]] = logits
+
+        with translated():
+            self._running().evaluate(work, watch)
+        return found.view(rows, kept, -1)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model, to be called or to generate with; every pass streams its layers. For looking, not for training."""
+        return callable_model(self._skeleton.model, self.logits)
+
     def save_model(self, directory: Path) -> None:
         """Safetensors (and index), config.json, generation_config.json: what `from_pretrained` reads."""
         self._running()
         with translated():
             self._engine.save_weights(str(directory), MAX_SHARD)
         save_config(self._source, self._model_config, self._config.compute_dtype, directory)
+
+    def masters(self) -> dict[str, torch.Tensor]:
+        """All weights as fp32, by name: for a model that fits in memory."""
+        self._running()
+        found, number = {}, 0
+        with translated():
+            for block in self.description["blocks"]:
+                for tensor in block["tensors"]:
+                    values = torch.empty(tensor["shape"])
+                    self._engine.fetch_tensor(number, 0, values.view(-1))
+                    found[tensor["name"]] = values
+                    number += 1
+        return found
 
     def save_state(self, directory: Path) -> None:
         """What the model files lack to go on bit by bit, under directory/spillway/."""
@@ -281,7 +342,8 @@ class Session:
             raise RuntimeError("the session is not started")
         return self._stream
 
-    def _update(self, learning_rate: float) -> dict[str, float]:
+    def rates(self, learning_rate: float) -> dict[str, float]:
+        """What an update goes by, the configuration's but for the learning rate."""
         config = self._config
         return {
             "learning_rate": learning_rate,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,9 @@ from spillway.protocol import Session, StepResult, WorkShape
 from spillway.rates import Rate
 from spillway.records import METRICS, Metrics, flush, rows, write_json
 from spillway.state import RunState
+from spillway.summary import perplexity, summary
+from spillway.trackers import Trackers
 from spillway.trainer_state import trainer_state
-
-
-def endurance(config: Config) -> dict[str, int]:
-    """Bytes that each path's drive is rated for, where that was said."""
-    return {f"path:{number}": path.endurance for number, path in enumerate(config.paths) if path.endurance}
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,12 @@ class Trainer:
     session: Session = field(init=False)
     metrics: Metrics = field(init=False)
     saved: Path | None = field(init=False)  # the checkpoint that holds `state.step`
+    trackers: Trackers = field(init=False)
     every_step: bool = field(init=False)  # each step is durable once it is committed
+
+    def __post_init__(self) -> None:
+        """InputError where a tracker is not here: before anything is planned."""
+        self.trackers = Trackers(self.config, self.output_dir)
 
     def run(self, session: Session, saved: Path | None) -> None:
         """`session` is started and has committed `state`, which checkpoint `saved` holds if there is one.
@@ -76,6 +77,7 @@ class Trainer:
         if self.every_step:
             flush(self.output_dir)  # the file is there after a power cut, too
         self.display.start(self.state.step, self.work.steps)
+        self.trackers.start(self.state.step, self.work.steps)
         try:
             if self.evaluation_missing():
                 self.evaluate()
@@ -94,6 +96,7 @@ class Trainer:
         finally:
             self.display.stop()
             self.metrics.close()
+            self.trackers.stop()
         if self.saved is not None:
             checkpoints.publish(self.saved, self.output_dir)
 
@@ -137,6 +140,7 @@ class Trainer:
         if self.state.skipped:
             row["skipped_steps"] = self.state.skipped  # so far
         self.metrics.add(row)
+        self.trackers.log(row)
         if self.every_step:
             self.metrics.sync()  # before the step is durable: a resume after it finds every row
         self.state.losses.clear()
@@ -165,8 +169,15 @@ class Trainer:
             loss_sum, label_tokens = self.session.evaluate([self.work.held_out.batch(part) for part in group])
             sums.append(loss_sum)
             count += label_tokens
-        row = {"step": self.state.step, "epoch": self.state.epoch, "eval_loss": math.fsum(sums) / count}
+        loss = math.fsum(sums) / count
+        row = {
+            "step": self.state.step,
+            "epoch": self.state.epoch,
+            "eval_loss": loss,
+            "eval_perplexity": perplexity(loss),
+        }
         self.metrics.add(row)
+        self.trackers.log(row)
         self.display.evaluation(row)
 
     def save(self, with_state: bool) -> None:
@@ -212,25 +223,4 @@ class Trainer:
 
     def summary(self, session: Session) -> dict[str, Any]:
         """summary.json: prediction beside measurement."""
-        plan, measured = session.plan, dict(session.measured())
-        peaks = measured.pop("tiers", {})
-        written = measured.get("written", {})
-        own = {
-            "steps": self.state.step,
-            "steps_here": len(self.seconds),
-            "skipped_steps": self.state.skipped,
-            "tokens_seen": self.state.tokens_seen,
-            "step_seconds": {
-                "predicted": plan.get("predicted_step_seconds"),
-                "measured": statistics.median(self.seconds) if self.seconds else None,
-            },
-            "bottleneck": plan.get("bottleneck"),
-            "durability": plan.get("durability", "none"),
-            "endurance_used": {name: written.get(name, 0) / rated for name, rated in endurance(self.config).items()},
-            "tiers": [
-                {key: tier[key] for key in ("name", "capacity", "planned_peak")}
-                | {"measured_peak": peaks.get(tier["name"])}
-                for tier in plan["tiers"]
-            ],
-        }
-        return own | {name: value for name, value in measured.items() if name not in own}
+        return summary(self.config, session.plan, session.measured(), self.state, self.seconds)

@@ -169,6 +169,20 @@ def parse_placement(value: Any) -> str:
     return text
 
 
+# names that transformers has callbacks for
+TRACKERS = (
+    "azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "kubeflow", "mlflow", "neptune",
+    "swanlab", "tensorboard", "trackio", "wandb",
+)  # fmt: skip
+
+
+def parse_tracker(value: Any) -> str:
+    text = parse_text(value).strip()
+    if text not in (*TRACKERS, "all", "none"):
+        raise ValueError
+    return text
+
+
 def within(parse: Callable[[Any], Any], accept: Callable[[Any], bool]) -> Callable[[Any], Any]:
     """`parse`, refusing what `accept` does not take."""
 
@@ -224,6 +238,7 @@ MAPPING = Kind("a mapping, such as {min_lr: 1e-6}", parse_mapping)
 RESUME = Kind("true, auto or a checkpoint directory", parse_resume, bare=True)
 STORAGE = Kind("DIR, and where wanted ,capacity=SIZE or ,endurance=SIZE", parse_storage, many=True)
 DEVICE = Kind("DEVICE, and where wanted ,capacity=SIZE or ,endurance=SIZE", parse_storage, many=True)
+REPORTERS = Kind("none, all, or one of " + ", ".join(TRACKERS), parse_tracker, many=True)
 NODE = Kind("N=SIZE, such as 0=100GiB", parse_node, many=True)
 TEXTS = Kind("text", parse_text, many=True)
 PLACEMENT = Kind(

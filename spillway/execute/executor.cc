@@ -226,7 +226,9 @@ void Executor::end_task(Start start, std::vector<Start>& transfers) {
     }
     if (--its_bank.left == 0) {
       its_bank.open = false;
-      std::copy(its_bank.times.begin(), its_bank.times.end(), last_times_.begin());
+      if (its_bank.mode.visits && its_bank.mode.backward) {
+        std::copy(its_bank.times.begin(), its_bank.times.end(), last_times_.begin());
+      }
       idle_.notify_all();
       compute_wake_.notify_all();
     }

@@ -93,7 +93,7 @@ class Executor {
 
   /// Seconds the caller waited in next() so far, by cause: "update", "read", "write".
   [[nodiscard]] const std::map<std::string, double>& stalls() const noexcept { return stalls_; }
-  /// Times of the tasks of the newest instance that has wholly ended.
+  /// Times of the tasks of the newest training step that has wholly ended; evaluations and flushes do not count.
   [[nodiscard]] std::vector<Times> last_times() const;
   [[nodiscard]] double now() const;
 

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+
+#include "spillway/plan/classes.h"
 
 namespace spillway::execute {
 namespace {
@@ -100,6 +104,37 @@ void add_names(json& events, int process, const char* name, std::size_t nodes) {
   }
 }
 
+/// Seconds at which every position of the step begins: that of its visit, or of the next visit that there is.
+template <class Start>
+std::vector<double> position_times(const plan::Schedule& schedule, Start&& start, double end) {
+  std::vector<double> out(schedule.positions, -1);
+  for (const auto& visit : schedule.visits) out[visit.position] = start(visit.task);
+  for (auto p = out.size(); p-- > 0;) {
+    if (out[p] < 0) out[p] = p + 1 < out.size() ? out[p + 1] : end;
+  }
+  return out;
+}
+
+/// The arena by class over the step, where it changes; positions that begin together count as the last of them.
+template <class Start>
+void add_memory(json& events, int process, const plan::Schedule& schedule, Start&& start, double end) {
+  const auto held = plan::classes_by_position(schedule);
+  const auto times = position_times(schedule, start, end);
+  const std::map<std::string, Bytes>* told = nullptr;
+  std::set<std::string> classes;
+  for (const auto& now : held) {
+    for (const auto& [name, bytes] : now) classes.insert(name);
+  }
+  for (std::size_t p = 0; p < held.size(); ++p) {
+    const bool last_of_its_time = p + 1 == held.size() || times[p + 1] > times[p];
+    if (!last_of_its_time || (told != nullptr && *told == held[p])) continue;
+    told = &held[p];
+    json args = json::object();
+    for (const auto& name : classes) args[name] = told->contains(name) ? told->at(name) : 0;
+    events.push_back({{"ph", "C"}, {"name", "arena"}, {"pid", process}, {"ts", times[p] * 1e6}, {"args", args}});
+  }
+}
+
 }  // namespace
 
 std::string trace(const plan::Plan& plan, const state::Layout& layout, const std::vector<Times>& times) {
@@ -122,6 +157,16 @@ std::string trace(const plan::Plan& plan, const state::Layout& layout, const std
       const auto& it = plan.prediction.tasks[t];
       add_task(events, 2, tasks[t], t, name, it.start - predicted_zero, it.end - predicted_zero);
     }
+  }
+  const auto& last_visit = plan.schedule.visits.back();
+  if (last_visit.task < times.size() && times[last_visit.task].end > 0) {
+    const auto start = [&](plan::Index task) { return std::max(0.0, times[task].start - zero); };
+    add_memory(events, 1, plan.schedule, start, times[last_visit.task].end - zero);
+  }
+  if (last_visit.task < plan.prediction.tasks.size()) {
+    const auto& predicted = plan.prediction.tasks;
+    const auto start = [&](plan::Index task) { return predicted[task].start - predicted_zero; };
+    add_memory(events, 2, plan.schedule, start, predicted[last_visit.task].end - predicted_zero);
   }
   return json{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}}.dump();
 }

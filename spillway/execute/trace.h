@@ -9,7 +9,8 @@
 
 namespace spillway::execute {
 
-/// Two processes: "measured" from `times` (empty: left out) and "predicted" from the plan's simulation.
+/// Two processes: "measured" from `times` (empty: left out) and "predicted" from the plan's simulation. Each has its
+/// tasks by lane, and the counter "arena": bytes of DRAM in use by class of buffer, as the plan lays them out.
 [[nodiscard]] std::string trace(const plan::Plan& plan, const state::Layout& layout, const std::vector<Times>& times);
 
 }  // namespace spillway::execute

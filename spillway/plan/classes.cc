@@ -1,6 +1,7 @@
 #include "spillway/plan/classes.h"
 
 #include <array>
+#include <numeric>
 
 namespace spillway::plan {
 namespace {
@@ -32,25 +33,46 @@ std::vector<Held> changes(const Schedule& schedule) {
   return out;
 }
 
+/// Calls `see` with the bytes of every class at each position.
+template <class See>
+void walk(const Schedule& schedule, See&& see) {
+  const auto change = changes(schedule);
+  Held now{};
+  for (std::uint32_t p = 0; p < schedule.positions; ++p) {
+    for (std::size_t k = 0; k < now.size(); ++k) now[k] += change[p][k];
+    see(now);
+  }
+}
+
+std::map<std::string, Bytes> named(const Held& held) {
+  std::map<std::string, Bytes> out;
+  for (std::size_t k = 0; k < held.size(); ++k) {
+    if (held[k] > 0) out[kNames[k]] = static_cast<Bytes>(held[k]);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::map<std::string, Bytes> classes_of(const Schedule& schedule, Bytes arena) {
-  const auto change = changes(schedule);
-  Held now{}, best{};
+  Held best{};
   std::int64_t peak = -1;
-  for (std::uint32_t p = 0; p < schedule.positions; ++p) {
-    std::int64_t sum = 0;
-    for (std::size_t k = 0; k < now.size(); ++k) sum += now[k] += change[p][k];
-    if (sum <= peak) continue;
+  walk(schedule, [&](const Held& now) {
+    const auto sum = std::accumulate(now.begin(), now.end(), std::int64_t{0});
+    if (sum <= peak) return;
     peak = sum;
     best = now;
-  }
-  std::map<std::string, Bytes> out;
-  for (std::size_t k = 0; k < best.size(); ++k) {
-    if (best[k] > 0) out[kNames[k]] = static_cast<Bytes>(best[k]);
-  }
+  });
+  auto out = named(best);
   const auto gaps = static_cast<std::int64_t>(arena) - peak;
   if (gaps > 0) out["gaps"] = static_cast<Bytes>(gaps);
+  return out;
+}
+
+std::vector<std::map<std::string, Bytes>> classes_by_position(const Schedule& schedule) {
+  std::vector<std::map<std::string, Bytes>> out;
+  out.reserve(schedule.positions);
+  walk(schedule, [&](const Held& now) { out.push_back(named(now)); });
   return out;
 }
 

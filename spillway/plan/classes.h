@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "spillway/plan/schedule.h"
 
@@ -10,5 +11,8 @@ namespace spillway::plan {
 
 /// Bytes by class of buffer at the position where most are in use, and "gaps" between them; sums to `arena`.
 [[nodiscard]] std::map<std::string, Bytes> classes_of(const Schedule& schedule, Bytes arena);
+
+/// The same at every position of the step, without gaps.
+[[nodiscard]] std::vector<std::map<std::string, Bytes>> classes_by_position(const Schedule& schedule);
 
 }  // namespace spillway::plan

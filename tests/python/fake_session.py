@@ -81,6 +81,7 @@ class FakeSession:
         self.plan: dict[str, Any] = PLAN | ({"durability": kept} if config.storage else {})
         self.durable = kept != "none"
         self.description = {"tokens": shape.length}
+        self.settings = {"dram_budget": GIB}
         self.volume = FakeVolume(volumes.volume(config.storage[0]), keeping.run) if self.durable else None
         self.precious = False
         self.recovered = False

@@ -8,18 +8,12 @@ from pathlib import Path
 import pytest
 
 import tiny
-from spillway.cli import LATER, main
+from spillway.cli import main
 from spillway.help import reference
 from spillway.keys import KEYS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-
-
-@pytest.mark.parametrize("verb", LATER)
-def test_verbs_to_come_are_refused_by_name(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([verb]) == 2
-    assert f"spillway: {verb}: this verb is not available in this release" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -39,7 +33,6 @@ def test_help_names_every_key_and_only_verbs_that_are_there(capsys: pytest.Captu
     assert main(["--help"]) == 0
     overview = capsys.readouterr().out
     assert all(verb in overview for verb in ("train", "plan", "resume"))
-    assert not any(f"  {verb} " in overview for verb in LATER)
     assert main(["train", "--help"]) == 0
     text = capsys.readouterr().out
     assert all(f"--{name} " in text for name in KEYS)

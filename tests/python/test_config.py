@@ -192,7 +192,6 @@ def test_refused_by_name(words: list[str], parts: list[str]) -> None:
         ["--gpu_memory", "8GiB"],
         ["--trainable", "layers"],
         ["--frozen", "embed"],
-        ["--report_to", "wandb"],
     ],
 )
 def test_features_to_come_are_refused_by_name(words: list[str]) -> None:

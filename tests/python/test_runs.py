@@ -59,8 +59,8 @@ def test_what_a_person_sees(finished: Path) -> None:
 
 def test_files_of_a_run(finished: Path) -> None:
     out = finished / "out"
-    results = ["config.yaml", "plan.json", "metrics.jsonl", "summary.json", "timeline.json.gz", "loss.png", "spillway"]
-    assert names(out) == sorted([*MODEL, *results, "checkpoint-4", "checkpoint-6"])
+    results = ["config.yaml", "plan.json", "metrics.jsonl", "summary.json", "timeline.json.gz", "loss.png"]
+    assert names(out) == sorted([*MODEL, *results, "report.html", "spillway", "checkpoint-4", "checkpoint-6"])
     for number in (4, 6):
         assert names(out / f"checkpoint-{number}") == sorted([*MODEL, "spillway", "trainer_state.json"])
     assert (out / "model.safetensors").samefile(out / "checkpoint-6" / "model.safetensors")
@@ -98,7 +98,7 @@ def test_rows_of_metrics(finished: Path) -> None:
     trained = [row for row in all_rows if "loss" in row]
     evaluated = [row for row in all_rows if "eval_loss" in row]
     assert all(list(row) == FIELDS for row in trained)
-    assert all(list(row) == ["step", "epoch", "eval_loss"] for row in evaluated)
+    assert all(list(row) == ["step", "epoch", "eval_loss", "eval_perplexity"] for row in evaluated)
     plan = json.loads((finished / "out" / "plan.json").read_text())
     planned = plan["path_bytes_per_step"]["path:0"]
     for row in trained[2:5:2]:  # the updates of these steps' predecessors are not settled by an evaluation
@@ -197,13 +197,13 @@ class Signals:
             if inside and self.steps == step:
                 stream = session._stream
                 assert stream is not None
-                run = stream.step
+                run = stream.gradients
 
                 def run_and_signal(*arguments: Any) -> Any:
                     os.kill(os.getpid(), number)
                     return run(*arguments)
 
-                monkeypatch.setattr(stream, "step", run_and_signal)
+                monkeypatch.setattr(stream, "gradients", run_and_signal)
             found = original(session, *given)
             if not inside and self.steps == step:
                 os.kill(os.getpid(), number)

@@ -57,6 +57,24 @@ def test_parquet(tmp_path: Path) -> None:
     assert "not readable as Parquet" in refused(written(tmp_path / "b.parquet", "no"))
 
 
+def test_a_data_set_of_the_library(tmp_path: Path) -> None:
+    """A directory as the hub has it: a file for each split."""
+    pytest.importorskip("datasets", reason="the package datasets is not installed: named data sets stay untried")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    place = tmp_path / "data set"
+    place.mkdir()
+    for split in ("train", "test"):
+        parquet.write_table(pyarrow.table({"text": [f"{split} a", f"{split} b"]}), place / f"{split}.parquet")
+    found = resolve({}, {"dataset": str(place), "eval_dataset": str(place), "model": "m"})
+    for split in ("train", "test"):
+        texts = [example.text for example in read_examples(found, str(place), split)]  # type: ignore[union-attr]
+        assert texts == [f"{split} a", f"{split} b"]
+    with pytest.raises(InputError, match="cannot be loaded by name"):
+        list(read_examples(found, str(place), "valid"))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "parts"),
     [
@@ -109,7 +127,7 @@ def test_columns_named_by_the_configuration(
     tmp_path: Path, keys: dict[str, str], row: dict[str, Any], example: tuple[str, Any]
 ) -> None:
     path = written(tmp_path / "a.jsonl", json.dumps(row))
-    (found,) = read_examples(resolve(keys, {}), str(path))
+    (found,) = read_examples(resolve(keys, {}), str(path), "train")
     assert getattr(found, example[0]) == example[1]
 
 
@@ -129,5 +147,5 @@ def test_columns_named_by_the_configuration(
 def test_columns_refused(tmp_path: Path, rows: list[dict[str, Any]], parts: list[str]) -> None:
     path = written(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(InputError) as caught:
-        list(read_examples(resolve({}, {}), str(path)))
+        list(read_examples(resolve({}, {}), str(path), "train"))
     assert all(part in str(caught.value) for part in parts), str(caught.value)

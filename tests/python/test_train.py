@@ -54,11 +54,12 @@ def test_a_run_leaves_what_it_promises(run: Run, out: Path, inputs: Path, capsys
     assert set(names(out)) == {
         *model,
         *("checkpoint-5", "checkpoint-10", "checkpoint-12"),
-        *("config.yaml", "plan.json", "metrics.jsonl", "summary.json", "timeline.json.gz", "spillway"),
+        *("config.yaml", "plan.json", "metrics.jsonl", "summary.json", "report.html", "timeline.json.gz"),
+        "spillway",
     }
     assert names(out / "checkpoint-12") == sorted([*model, "spillway", "trainer_state.json"])
     assert names(out / "checkpoint-12" / "spillway") == ["run.json", "session.json", "state.json"]
-    assert names(out / "spillway") == ["description.json", "run.json"]
+    assert names(out / "spillway") == ["description.json", "run.json", "settings.json"]
     assert final(out) == (out / "checkpoint-12" / "model.safetensors").read_bytes()
     assert json.loads((out / "plan.json").read_text()) == PLAN
     assert json.loads(gzip.decompress((out / "timeline.json.gz").read_bytes())) == {"traceEvents": []}
@@ -76,7 +77,7 @@ def test_rows_of_metrics(run: Run, out: Path, inputs: Path) -> None:
     trained = [row for row in all_rows if "loss" in row]
     fields = ["step", "epoch", "loss", "grad_norm", "learning_rate", "tokens", "step_seconds", "path_bytes"]
     assert all(list(row) == fields for row in trained)
-    assert all(list(row) == ["step", "epoch", "eval_loss"] for row in all_rows if "loss" not in row)
+    assert all(list(row) == ["step", "epoch", "eval_loss", "eval_perplexity"] for row in all_rows if "loss" not in row)
     assert [row["epoch"] for row in trained[:6]] == [2 / 12, 4 / 12, 6 / 12, 8 / 12, 10 / 12, 1]
     assert trained[-1]["epoch"] == 2
     assert [row["learning_rate"] for row in trained] == pytest.approx([1e-3 * (1 - step / 12) for step in range(12)])

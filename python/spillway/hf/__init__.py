@@ -1,1 +1,30 @@
-"""Hugging Face models as a stream of layers (see README.md in this folder)."""
+"""Hugging Face models as a stream of layers, and transformers' Trainer over it:
+
+from spillway.hf import Trainer, load
+
+model = load("./Qwen2.5-1.5B", storage="/mnt/nvme/spillway", dram_budget="4GiB")
+trainer = Trainer(model=model, ...)   # as before
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spillway.hf.loading import load
+    from spillway.hf.trainer import StreamedTraining, Trainer
+
+__all__ = ["StreamedTraining", "Trainer", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """Both are loaded when they are asked for: accelerate is needed by nothing else."""
+    if name == "load":
+        from spillway.hf.loading import load
+
+        return load
+    if name in ("Trainer", "StreamedTraining"):
+        from spillway.hf import trainer
+
+        return getattr(trainer, name)
+    raise AttributeError(f"module 'spillway.hf' has no attribute {name!r}")

@@ -11,6 +11,7 @@ of exponentials are off by some 5e-7, the same for a whole row, and so is the gr
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,6 +22,10 @@ from spillway.hf.microbatch import MicroBatch
 if TYPE_CHECKING:
     from spillway._engine import Engine
     from spillway.hf.bare import BareEngine
+
+
+# micro-batch; logits of its labelled tokens, [tokens, rows of the slice]; the slice's first row
+Watch = Callable[[MicroBatch, torch.Tensor, int], None]
 
 
 class Scratch:
@@ -42,8 +47,15 @@ class HeadPass:
     """The head's visits of one step or evaluation."""
 
     def __init__(
-        self, engine: Engine | BareEngine, batches: list[MicroBatch], label_tokens: int, scratch: Scratch
+        self,
+        engine: Engine | BareEngine,
+        batches: list[MicroBatch],
+        label_tokens: int,
+        scratch: Scratch,
+        watch: Watch | None = None,
     ) -> None:
+        """`watch` sees the logits of pass 1, and must not keep them."""
+        self._watch = watch
         self._engine = engine
         self._batches = batches
         self._labelled = [batch for batch in batches if batch.labelled.numel()]
@@ -57,6 +69,8 @@ class HeadPass:
         for batch in self._labelled:
             stats = self._stats[batch.index]
             logits = self._logits(self._select(batch, hidden), table)
+            if self._watch is not None:
+                self._watch(batch, logits, first_row)
             if logits.dtype == torch.float32:
                 stats.fold(logits, first_row, batch.labels)
             else:

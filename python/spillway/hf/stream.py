@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway.hf.head import HeadPass, Scratch
+from spillway.hf.head import HeadPass, Scratch, Watch
 from spillway.hf.layer import StreamedLayer, slots_of
 from spillway.hf.microbatch import MicroBatch, Work
 from spillway.hf.prologue import Arguments, Prologue
@@ -57,11 +57,19 @@ class Stream:
 
     def step(self, work: Work, update: dict[str, float], step: int) -> Outcome:
         """One optimizer step, number `step` (for dropout alone); `update` goes to Engine.end_step."""
+        return Outcome(self.gradients(work, update, step), work.label_tokens, self.update(update))
+
+    def gradients(self, work: Work, update: dict[str, float], step: int) -> float:
+        """The first part of a step, up to its gradients: the summed loss. `update`: a guess at what `update` gets."""
         return self._run(work, True, update, step)
 
-    def evaluate(self, work: Work) -> Outcome:
-        """The loss alone; nothing changes."""
-        return self._run(work, False, {}, 0)
+    def update(self, update: dict[str, float]) -> dict[str, float]:
+        """The last part of a step: what Engine.end_step returns."""
+        return self._engine.end_step(update)
+
+    def evaluate(self, work: Work, watch: Watch | None = None) -> Outcome:
+        """The loss alone; nothing changes. `watch` sees the logits of labelled tokens, slice by slice."""
+        return Outcome(self._run(work, False, {}, 0, watch), work.label_tokens, self._engine.end_step({}))
 
     def close(self) -> None:
         """Lets go of the engine's memory, which may be unmapped from here on."""
@@ -69,19 +77,21 @@ class Stream:
             layer.release()
         del self._arena, self._typed
 
-    def _run(self, work: Work, training: bool, update: dict[str, float], step: int) -> Outcome:
+    def _run(
+        self, work: Work, training: bool, update: dict[str, float], step: int, watch: Watch | None = None
+    ) -> float:
         self._skeleton.train(training)
         self._engine.begin_step(work.ids, work.counts, training, update if training else None)
         self._engine.embedding_forward(None)
         calls = self._prologue.record(work.micro_batches)
-        head = HeadPass(self._engine, work.micro_batches, work.label_tokens, self._scratch)
+        head = HeadPass(self._engine, work.micro_batches, work.label_tokens, self._scratch, watch)
         turn = Turn(work, calls, head)
         with self._dropout.step(step, training):
             while (visit := self._engine.next_visit()).kind != "end":
                 self._visit(visit, turn)
                 self._engine.end_visit()
                 self._after_visit()
-        return Outcome(head.loss(), work.label_tokens, self._engine.end_step(update))
+        return head.loss()
 
     def _visit(self, visit: Visit | BareVisit, turn: Turn) -> None:
         if visit.kind == "forward":

@@ -1,0 +1,79 @@
+"""A micro-batch as data loaders and collators make it, checked and turned into what the engine's session takes.
+
+The stream pads on the right and lets rows see what stands before them, so a mask may only hide the end of a row.
+Anything else that a collator hands over would be lost; it is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from spillway.errors import InputError
+from spillway.hf.microbatch import IGNORED
+from spillway.protocol import Batch
+
+TAKEN = ("input_ids", "labels", "attention_mask", "position_ids")
+# what padding-free collators add for kernels that want the same boundaries in another form
+SAID_BY_POSITIONS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+
+
+def batch_of(inputs: Mapping[str, Any], packing: bool) -> Batch:
+    """`packing`: the model was shown to keep rows apart by their positions. InputError for what cannot be streamed.
+
+    input_ids, labels, attention_mask, position_ids: [rows, length]; a mask, if any, is 1 ... 1 0 ... 0 in every row.
+    """
+    others = sorted(key for key in inputs if key not in TAKEN + SAID_BY_POSITIONS and inputs[key] is not None)
+    if others:
+        raise InputError(f"batch: {others[0]} is nothing the stream computes with; it takes {', '.join(TAKEN)}")
+    ids, labels = whole(inputs, "input_ids"), whole(inputs, "labels")
+    if labels.shape != ids.shape:
+        raise InputError(f"batch: labels are {list(labels.shape)}, input_ids {list(ids.shape)}; both are one a token")
+    tokens = ids.numel()
+    if inputs.get("attention_mask") is not None:
+        mask = whole(inputs, "attention_mask")
+        check_mask(mask, ids, labels)
+        tokens = int(mask.sum())
+    return Batch(ids, labels, positions_of(inputs, ids, packing), tokens)
+
+
+def whole(inputs: Mapping[str, Any], name: str) -> torch.Tensor:
+    """A [rows, length] tensor of whole numbers."""
+    value = inputs.get(name)
+    if not isinstance(value, torch.Tensor):
+        raise InputError(f"batch: {name} is missing; found {', '.join(inputs) or 'nothing'}")
+    if value.dim() != 2 or value.is_floating_point():
+        raise InputError(f"batch: {name} is {list(value.shape)} {value.dtype}; expects whole numbers, [rows, length]")
+    return value.detach().to("cpu", torch.int64)
+
+
+def check_mask(mask: torch.Tensor, ids: torch.Tensor, labels: torch.Tensor) -> None:
+    if mask.shape != ids.shape:
+        raise InputError(f"batch: attention_mask is {list(mask.shape)}, input_ids {list(ids.shape)}; one a token")
+    if bool((mask[:, 1:] > mask[:, :-1]).any()):
+        raise InputError(
+            "batch: attention_mask hides tokens before others; rows are padded on the right here: "
+            "tokenizer.padding_side = 'right'"
+        )
+    if bool((labels[:, 1:].ne(IGNORED) & mask[:, :-1].eq(0)).any()):
+        raise InputError("batch: a label follows a token that attention_mask hides; labels of padding are -100")
+
+
+def positions_of(inputs: Mapping[str, Any], ids: torch.Tensor, packing: bool) -> torch.Tensor | None:
+    """None where they are 0, 1, 2 ... in every row, as the model counts by itself."""
+    if inputs.get("position_ids") is None:
+        return None
+    positions = whole(inputs, "position_ids")
+    plain = torch.arange(ids.shape[1]).expand_as(ids)
+    if positions.shape == ids.shape and bool(positions.eq(plain).all()) and not packing:
+        return None
+    follows = positions[:, 1:].eq(positions[:, :-1] + 1) | positions[:, 1:].eq(0)
+    if positions.shape != ids.shape or not bool(follows.all()) or bool(positions[:, 0].ne(0).any()):
+        raise InputError("batch: position_ids do not count from 0 in every packed row")
+    if not packing:
+        raise InputError(
+            "packing: position_ids begin anew within a row; set packing, so that the model is tried for it"
+        )
+    return positions

@@ -1,0 +1,284 @@
+"""`spillway check`: the first steps of a run both ways, through the engine and by plain PyTorch in memory.
+
+The plain way is written as anybody would: transformers' own model, `loss.backward()`, `clip_grad_norm_`, `AdamW` over
+fp32 masters. The same rows, order and rates; dropout is off in both, since its random numbers cannot agree.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spillway.checks import check
+from spillway.config import Config
+from spillway.errors import DoesNotFit, InputError
+from spillway.protocol import Batch, Keeping, Opening
+from spillway.sizes import size
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+    from spillway.trainer import Work
+
+STEPS = 5
+MARGIN = 1.1  # of what the plain way takes: its activations
+# largest relative difference that is rounding: of a loss, of a gradient norm, of all that the weights have moved
+TOLERANCE = {"fp32": (1e-5, 1e-4, 1e-2), "bf16": (1e-2, 5e-2, 2e-1), "fp16": (1e-2, 5e-2, 2e-1)}
+
+
+@dataclass
+class Trained:
+    """What one way gave."""
+
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Relative, the largest of all steps, and what is allowed."""
+
+    what: str
+    found: float
+    allowed: float
+
+    @property
+    def within(self) -> bool:
+        return self.found <= self.allowed
+
+
+@dataclass(frozen=True)
+class Comparison:
+    engine: Trained
+    plain: Trained
+    differences: list[Difference]
+    worst: str  # the tensor whose movement differs most, and by how much
+
+    @property
+    def equal(self) -> bool:
+        return all(difference.within for difference in self.differences)
+
+
+def compare(config: Config, layers: int | None, tell: Callable[[str], None]) -> Comparison:
+    """`layers`: of the model, only so many. DoesNotFit, with the bytes, where the plain way does not."""
+    check(config, required=("model", "dataset"))
+    if config.method != "full" or config.optim != "adamw" or config.state_format != "exact":
+        raise InputError(
+            "check: the plain way is full fine-tuning by AdamW with exact states; leave method, optim and state_format "
+            "at their defaults"
+        )
+    from spillway.run import load_work
+
+    work = load_work(config.replaced(eval_dataset=None), tell)
+    steps = min(config.max_steps if config.max_steps > 0 else STEPS, work.steps)
+    with cut_model(config, layers) as (path, model_config):
+        require_memory(model_config, config, layers)
+        plain_model = load_plain(path, model_config, config)
+        begun = {name: parameter.detach().float().clone() for name, parameter in plain_model.named_parameters()}
+        plain, masters = train_plainly(plain_model, config, work, steps)
+        del plain_model
+        engine, ours = train_streamed(config.replaced(model=str(path)), model_config, work, steps)
+    return differences(config, engine, plain, begun, masters, ours)
+
+
+def differences(
+    config: Config,
+    engine: Trained,
+    plain: Trained,
+    begun: dict[str, torch.Tensor],
+    masters: dict[str, torch.Tensor],
+    ours: dict[str, torch.Tensor],
+) -> Comparison:
+    moved = apart = 0.0
+    worst, name_of_worst = -1.0, ""
+    for name, master in masters.items():
+        own = float((master - begun[name]).double().square().sum())
+        other = float((ours[name] - master).double().square().sum())
+        moved, apart = moved + own, apart + other
+        share = math.sqrt(other / own) if own else math.sqrt(other)
+        if not share <= worst:
+            worst, name_of_worst = share, name
+    of_loss, of_norm, of_weights = TOLERANCE[config.compute_dtype]
+    found = [
+        Difference("loss", relative(engine.losses, plain.losses), of_loss),
+        Difference("gradient norm", relative(engine.norms, plain.norms), of_norm),
+        Difference("movement of the weights", math.sqrt(apart / moved) if moved else math.sqrt(apart), of_weights),
+    ]
+    return Comparison(engine, plain, found, f"{name_of_worst} ({worst:.2g})")
+
+
+def relative(ours: list[float], plain: list[float]) -> float:
+    """Infinite where one is no number."""
+    pairs = zip(ours, plain, strict=True)
+    found = [abs(one - other) / max(abs(other), 1e-12) if math.isfinite(one) else math.inf for one, other in pairs]
+    return max((value if value == value else math.inf for value in found), default=0.0)
+
+
+@contextmanager
+def cut_model(config: Config, layers: int | None) -> Iterator[tuple[Path, PreTrainedConfig]]:
+    """The model, or the first `layers` of it in a directory of its own; without dropout."""
+    from transformers import AutoModelForCausalLM
+
+    from spillway.hf.source import load_config, resolve_directory
+
+    path = resolve_directory(config.model)
+    found = undropped(load_config(path))
+    if layers is None or layers >= found.num_hidden_layers:
+        yield path, found
+        return
+    if layers < 1:
+        raise InputError(f"layers: got {layers}, expects 1 or more")
+    small = few(found, layers)
+    with tempfile.TemporaryDirectory(prefix="spillway-check-") as place:
+        if config.init == "random":
+            small.save_pretrained(place)
+        else:
+            model = AutoModelForCausalLM.from_pretrained(path, config=copy.deepcopy(small), local_files_only=True)
+            model.save_pretrained(place)
+        yield Path(place), small
+
+
+def undropped(config: PreTrainedConfig) -> PreTrainedConfig:
+    for key, value in config.to_dict().items():
+        if "drop" in key and isinstance(value, float) and value > 0:
+            setattr(config, key, 0.0)
+    return config
+
+
+def few(config: PreTrainedConfig, layers: int) -> PreTrainedConfig:
+    """The same with its first `layers` layers; lists with an entry for each layer are cut, too."""
+    whole = config.num_hidden_layers
+    small = copy.deepcopy(config)
+    for key, value in config.to_dict().items():
+        if isinstance(value, list) and len(value) == whole:
+            setattr(small, key, value[:layers])
+    small.num_hidden_layers = layers
+    return small
+
+
+def require_memory(model_config: PreTrainedConfig, config: Config, layers: int | None) -> None:
+    """DoesNotFit where weights, gradients, masters and moments of plain PyTorch are more than what is free."""
+    from spillway import _engine
+
+    parameters, a_layer = count_parameters(model_config, config)
+    each = 16 if config.compute_dtype == "fp32" else 16 + 4  # weight, gradient, [master,] moments, and the beginning
+    each += 4
+    needed, free = int(parameters * each * MARGIN), _engine.dram_available()
+    if needed <= free:
+        return
+    total = layers or model_config.num_hidden_layers
+    room = int((free / MARGIN / each - (parameters - total * a_layer)) // a_layer)
+    offer = f"`--layers {room}` checks its first {room} layers" if room >= 1 else "not even one layer of it does"
+    raise DoesNotFit(
+        f"dram: plain PyTorch needs {size(needed)} for {parameters:,} parameters ({each} bytes each), {size(free)} are "
+        f"free; {offer}"
+    )
+
+
+def count_parameters(model_config: PreTrainedConfig, config: Config) -> tuple[int, int]:
+    """Of the model, and of a layer on average."""
+    from spillway.hf.skeleton import build
+    from spillway.hf.source import DTYPES
+
+    skeleton = build(copy.deepcopy(model_config), DTYPES[config.compute_dtype])
+    layers = sum(parameter.numel() for layer in skeleton.layers for parameter in layer.parameters())
+    return sum(parameter.numel() for parameter in skeleton.model.parameters()), layers // len(skeleton.layers)
+
+
+def load_plain(path: Path, model_config: PreTrainedConfig, config: Config) -> PreTrainedModel:
+    """In the type that computes, but the masters' values are those of the files."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    if config.init == "random":
+        raise InputError("init: check compares runs from the same weights; save a model with random ones first")
+    model = AutoModelForCausalLM.from_pretrained(
+        path, config=copy.deepcopy(model_config), dtype=torch.float32, local_files_only=True, attn_implementation="sdpa"
+    )
+    model.config.use_cache = False
+    return model.train()
+
+
+def train_plainly(
+    model: PreTrainedModel, config: Config, work: Work, steps: int
+) -> tuple[Trained, dict[str, torch.Tensor]]:
+    """Returns the masters, too. With bf16 a copy of the model computes, which takes the masters' rounded values."""
+    import torch
+
+    from spillway.hf.describe import decay_names
+    from spillway.hf.source import DTYPES
+
+    masters = dict(model.named_parameters())
+    computing = model if config.compute_dtype == "fp32" else copy.deepcopy(model).to(DTYPES[config.compute_dtype])
+    weights = dict(computing.named_parameters())
+    decaying = set(decay_names(model))
+    groups = [
+        {"params": [p for name, p in masters.items() if (name in decaying) == decays], "weight_decay": decay}
+        for decays, decay in ((True, config.weight_decay), (False, 0.0))
+    ]
+    optimizer = torch.optim.AdamW(groups, betas=(config.adam_beta1, config.adam_beta2), eps=config.adam_epsilon)
+    trained = Trained()
+    for step in range(steps):
+        batches = [work.train.batch(part) for part in work.order.step(step)]
+        trained.losses.append(gradients(computing, batches))
+        for name, master in masters.items():
+            if computing is not model:
+                gradient = weights[name].grad
+                master.grad = None if gradient is None else gradient.float()
+                weights[name].grad = None
+        limit = config.max_grad_norm or math.inf
+        trained.norms.append(float(torch.nn.utils.clip_grad_norm_(masters.values(), limit)))
+        for group in optimizer.param_groups:
+            group["lr"] = work.rate(step)
+        optimizer.step()
+        optimizer.zero_grad()
+        if computing is not model:
+            with torch.no_grad():
+                for name, master in masters.items():
+                    weights[name].copy_(master)
+    return trained, {name: master.detach() for name, master in masters.items()}
+
+
+def gradients(model: PreTrainedModel, batches: list[Batch]) -> float:
+    """The loss of a step; its gradients are left in the model."""
+    labels = sum(int((batch.labels[:, 1:] != -100).sum()) for batch in batches)
+    total = 0.0
+    for batch in batches:
+        loss = model(
+            input_ids=batch.input_ids, labels=batch.labels, position_ids=batch.position_ids, num_items_in_batch=labels
+        ).loss
+        loss.backward()
+        total += float(loss.detach())
+    return total
+
+
+def train_streamed(
+    config: Config, model_config: PreTrainedConfig, work: Work, steps: int
+) -> tuple[Trained, dict[str, torch.Tensor]]:
+    """The same through the engine; the masters as it holds them at the end."""
+    from spillway import identity
+    from spillway.session import Session
+
+    place = config.replaced(
+        output_dir=config.output_dir or str(Path.cwd()), durability="none", resume_from_checkpoint=None
+    )
+    keeping = Keeping(identity.new(Path.cwd()).run)
+    session = Session(place, work.shape, keeping=keeping, model_config=copy.deepcopy(model_config))
+    try:
+        session.start(Opening())
+        trained = Trained()
+        for step in range(steps):
+            batches = [work.train.batch(part) for part in work.order.step(step)]
+            result = session.step(batches, work.rate(step))
+            trained.losses.append(result.loss_sum / result.label_tokens)
+            trained.norms.append(result.grad_norm)
+        return trained, session.masters()
+    finally:
+        session.close()

@@ -1,0 +1,109 @@
+"""`load`: a model for `spillway.hf.Trainer`, without its weights, and where they are to live."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from spillway import checks
+from spillway.config import Config, normalised, resolve
+from spillway.errors import InputError
+from spillway.hf.skeleton import build
+from spillway.hf.source import DTYPES, generation_config, load_config, resolve_directory
+
+# what TrainingArguments, the data set and the collator decide
+ELSEWHERE = (
+    "model",
+    "tokenizer",
+    "dataset",
+    "eval_dataset",
+    "output_dir",
+    "resume_from_checkpoint",
+    "learning_rate",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "optim",
+    "seed",
+    "max_steps",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+    "per_device_eval_batch_size",
+    "gradient_accumulation_steps",
+)
+
+
+class Origin:
+    """What `load` was asked for; hangs on the model as `spillway_origin`."""
+
+    def __init__(self, config: Config, given: set[str]) -> None:
+        self.config = config
+        self.given = given  # names of the keys that were said
+
+    def __deepcopy__(self, memo: Any) -> Origin:
+        return self
+
+
+def load(
+    path: str | Path, storage: str | Path | Sequence[str | Path] | None = None, dtype: Any = None, **keys: Any
+) -> PreTrainedModel:
+    """The model of a directory or hub id as a skeleton on `meta`: every module, no weights.
+
+    `keys` are those of the configuration that say where bytes live and how they are computed (`dram_budget`,
+    `placement`, `state_format`, `compute_dtype`, `max_length`, `packing` ...); `dtype` is `compute_dtype` by torch's
+    name. What TrainingArguments has is said there. InputError for anything else.
+    """
+    given = normalised(keys, "load()")
+    for name in given:
+        if name in ELSEWHERE:
+            raise InputError(f"load(): {name} is not the model's; give it to TrainingArguments, or to the Trainer")
+    if dtype is not None:
+        given["compute_dtype"] = named_dtype(dtype)
+    if storage is not None:
+        several = [storage] if isinstance(storage, str | Path) else list(storage)
+        given["storage"] = [str(place) for place in several]
+    config = resolve({}, {**given, "model": str(path)}, "load()")
+    if config.durability not in (None, "none"):
+        raise InputError(
+            f"durability: {config.durability} is for `spillway train`; the Trainer's checkpoints are copies that stand "
+            "alone, and between them nothing is kept"
+        )
+    config = config.replaced(durability="none")
+    checks.check_model(config)
+    checks.check_places(config)
+    directory = resolve_directory(config.model)
+    found = load_config(directory)
+    model = build(copy.deepcopy(found), DTYPES[config.compute_dtype]).model
+    model.generation_config = generation_config(directory, found)
+    model.spillway_origin = Origin(config, set(given))
+    return model
+
+
+def origin_of(model: Any) -> Origin | None:
+    """None for a model that `load` did not make."""
+    found = getattr(model, "spillway_origin", None)
+    return found if isinstance(found, Origin) else None
+
+
+def named_dtype(dtype: Any) -> str:
+    name = dtype.removeprefix("torch.") if isinstance(dtype, str) else dtype
+    for own, found in DTYPES.items():
+        if name in (own, found, str(found).removeprefix("torch.")):
+            return own
+    raise InputError(f"dtype: {dtype} is not computed in here; there are {', '.join(map(str, DTYPES.values()))}")
+
+
+def untouched(model: PreTrainedModel) -> None:
+    """InputError where somebody gave the skeleton weights, froze a part of it, or changed its shape."""
+    for name, parameter in model.named_parameters():
+        if parameter.device != torch.device("meta"):
+            raise InputError(f"model: {name} was given bytes; weights of a loaded model live in the engine alone")
+        if not parameter.requires_grad:
+            raise InputError(f"model: {name} does not require a gradient; name what is frozen with load(frozen=...)")

@@ -1,0 +1,105 @@
+"""What a Trainer may be asked for and a streamed model cannot do: refused when it is made, with what to do instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import transformers
+
+from spillway.errors import InputError
+from spillway.hf.loading import Origin, origin_of
+from spillway.keys import KEYS, WITHOUT
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NO_LOGITS = (
+    "compute_metrics: it wants the logits of whole batches, which never exist at once here; the loss alone is "
+    "evaluated (prediction_loss_only). Compute other metrics from the saved model"
+)
+NOT_LOADED = (
+    "model: the Trainer streams what spillway.hf.load made, and this is something else: "
+    "model = spillway.hf.load(PATH, storage=...)"
+)
+RECOMPUTES = "the engine always recomputes each layer in backward; nothing is wrapped for it"
+# argument, whether its value asks for something, and why it is not done
+ARGUMENTS = (
+    ("label_smoothing_factor", "the loss is computed in slices of the vocabulary, as plain cross-entropy"),
+    ("neftune_noise_alpha", "noise on the embedding is added by a hook of a module that is never called"),
+    ("torch_compile", "layers run on the engine's own bytes"),
+    ("use_liger_kernel", "it replaces the model's forward pass, which is not what runs here"),
+    ("deepspeed", "two engines cannot own one model"),
+    ("fsdp", "two engines cannot own one model"),
+    ("auto_find_batch_size", "a plan is made for one batch size, and refuses what does not fit before it starts"),
+    ("fp16_full_eval", "evaluation computes as training does"),
+    ("bf16_full_eval", "evaluation computes as training does"),
+)
+
+
+def model_first(positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Before the library looks at anything: a name would make it load the whole model."""
+    if origin_of(positional[0] if positional else named.get("model")) is None:
+        raise InputError(NOT_LOADED)
+
+
+def check(trainer: Any) -> Origin:
+    """InputError for the first thing that this Trainer, made but not started, cannot do."""
+    origin = origin_of(trainer.model)
+    if origin is None:
+        raise InputError(NOT_LOADED)
+    check_arguments(trainer.args)
+    check_hooks(trainer)
+    optimizer(str(getattr(trainer.args.optim, "value", trainer.args.optim)))
+    return origin
+
+
+def check_arguments(args: Any) -> None:
+    for name, why in ARGUMENTS:
+        if getattr(args, name, None):
+            raise InputError(f"{name}: not with a streamed model: {why}")
+    if getattr(args, "loss_type", "nll") != "nll":  # of TRL's SFTConfig
+        raise InputError(f"loss_type: {args.loss_type} is not computed here; nll is")
+    if args.n_gpu > 1:
+        raise InputError(
+            f"n_gpu: {args.n_gpu} are visible; this release computes on one device: CUDA_VISIBLE_DEVICES=0"
+        )
+    for name in ("activation_checkpointing", "gradient_checkpointing"):
+        if getattr(args, name, None):
+            setattr(args, name, False)
+            transformers.logging.get_logger("spillway").warning(f"{name} changes nothing: {RECOMPUTES}")
+
+
+def check_hooks(trainer: Any) -> None:
+    """What people override or hand in to compute something of their own."""
+    if trainer.compute_loss_func is not None:
+        raise InputError("compute_loss_func: the loss is computed in slices of the vocabulary, as plain cross-entropy")
+    own = type(trainer).compute_loss
+    if own is not transformers.Trainer.compute_loss and not own.__module__.startswith("trl."):
+        raise InputError(f"compute_loss: {own.__qualname__} would never be called; the engine computes the loss")
+    if trainer.compute_metrics is not None:
+        raise InputError(NO_LOGITS)
+    if trainer.model_init is not None:
+        raise InputError("model_init: hand in one model, made by spillway.hf.load")
+    if trainer.optimizer is not None or trainer.optimizer_cls_and_kwargs is not None:
+        raise InputError("optimizers: the engine updates; name the rule with TrainingArguments(optim=...)")
+
+
+def optimizer(name: str) -> str:
+    """The engine's name of one of transformers'."""
+    if name in WITHOUT:
+        raise InputError(f"optim: {name}{WITHOUT[name]} it is not in this release")
+    try:
+        return str(KEYS["optim"].kind.parse(name))
+    except ValueError:
+        raise InputError(f"optim: {name} is not here; expects {KEYS['optim'].kind.expected}") from None
+
+
+def same_parameters(model: PreTrainedModel, description: dict[str, Any]) -> None:
+    """A model whose embedding was resized, or to which something was added, is not what the engine holds."""
+    held = {tensor["name"]: tensor["shape"] for block in description["blocks"] for tensor in block["tensors"]}
+    for name, parameter in model.named_parameters():
+        if held.get(name) != list(parameter.shape):
+            raise InputError(
+                f"model: {name} is {list(parameter.shape)}, the checkpoint's is {held.get(name)}; change the "
+                "checkpoint first (from_pretrained, resize, save_pretrained), then load it"
+            )

@@ -1,0 +1,101 @@
+"""How large the steps of a Trainer get: found from its data before anything is planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from spillway.errors import InputError
+from spillway.hf.loading import Origin
+from spillway.protocol import WorkShape
+
+UNKNOWN = (
+    "max_length: how long rows get cannot be seen from {}; say it: load(..., max_length=1024), and cut rows to it "
+    "where they are tokenized"
+)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    shape: WorkShape
+    packing: bool  # rows are joined, kept apart by their positions
+
+
+@dataclass(frozen=True)
+class Longest:
+    """Of one data set: the largest micro-batch its collator makes."""
+
+    rows: int
+    length: int
+    packing: bool
+
+
+def largest(trainer: Any, origin: Origin) -> Sizes:
+    """From `load(max_length=...)` where that was given, else from the rows, through the collator."""
+    args = trainer.args
+    train = held_out = None
+    with torch.random.fork_rng(devices=[]):
+        if trainer.train_dataset is not None:
+            train = longest(trainer.get_train_dataloader(), args.train_batch_size, "train_dataset", origin)
+        if trainer.eval_dataset is not None:
+            sets = trainer.eval_dataset
+            names = list(sets) if isinstance(sets, dict) else [None]
+            found = [
+                longest(trainer.get_eval_dataloader(name), args.eval_batch_size, "eval_dataset", origin)
+                for name in names
+            ]
+            held_out = max(found, key=lambda each: each.rows * each.length)
+    if train is None and held_out is None:
+        raise InputError("train_dataset: there is neither this nor eval_dataset, so nothing can be planned")
+    planned = train or held_out
+    assert planned is not None
+    packing = any(each.packing for each in (train, held_out) if each) or bool(origin.config.packing)
+    shape = WorkShape(
+        micro_batches=args.gradient_accumulation_steps if train else 1,
+        batch=planned.rows,
+        length=planned.length,
+        eval_batch=held_out.rows if held_out else 0,
+        eval_length=held_out.length if held_out else 0,
+    )
+    return Sizes(shape, packing)
+
+
+def longest(loader: Any, batch: int, name: str, origin: Origin) -> Longest:
+    """`loader`: the data set after columns were removed, and the collator that goes with it."""
+    given = origin.config.max_length if "max_length" in origin.given else None
+    rows = loader.dataset
+    try:
+        sample = [rows[0]] * min(2, batch)
+    except (TypeError, KeyError, NotImplementedError):  # it is iterated, not indexed
+        if given is None:
+            raise InputError(UNKNOWN.format(f"{name}, which is iterated")) from None
+        return Longest(batch, given, bool(origin.config.packing))
+    one, packing = collated(loader.collate_fn, sample)
+    flat = len(sample) > 1 and one.shape[0] == 1  # padding-free: the rows of a batch lie one after the other
+    if given is None:
+        place = longest_place(rows, name)
+        one, _ = collated(loader.collate_fn, [rows[place]])
+        given = one.shape[1]
+    count = min(batch, len(rows))
+    return Longest(1, given * count, packing) if flat else Longest(count, given, packing)
+
+
+def collated(collator: Any, rows: list[Any]) -> tuple[torch.Tensor, bool]:
+    """input_ids of a batch, and whether positions in it begin anew."""
+    batch = collator(rows)
+    positions = batch.get("position_ids")
+    anew = positions is not None and bool((positions[:, 1:] == 0).any())
+    return batch["input_ids"], anew
+
+
+def longest_place(rows: Any, name: str) -> int:
+    """Index of the row with most tokens."""
+    try:
+        columns = getattr(rows, "column_names", None) or ()
+        ids = rows["input_ids"] if "input_ids" in columns else (rows[place]["input_ids"] for place in range(len(rows)))
+        lengths = [len(each) for each in ids]
+    except (KeyError, TypeError, IndexError):
+        raise InputError(UNKNOWN.format(f"{name}: its rows have no input_ids")) from None
+    return max(range(len(lengths)), key=lengths.__getitem__)

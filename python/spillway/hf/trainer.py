@@ -1,0 +1,268 @@
+"""transformers' Trainer over a streamed model: its loop, its data, its logs and checkpoints; the engine's steps.
+
+`get_batch_samples` already gives all micro-batches of a step, so the first `training_step` computes the whole step
+layer by layer, and each call returns its share of the loss. The optimizer is a proxy: its `step()` takes the learning
+rate that the schedule has reached by then and lets the engine update. Nothing of the model is ever wrapped or moved.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import PreTrainedModel
+
+from spillway import checks, identity
+from spillway.batches import batch_of
+from spillway.config import Config
+from spillway.errors import InputError
+from spillway.hf import refusals
+from spillway.hf.describe import decay_names
+from spillway.hf.loading import Origin, untouched
+from spillway.hf.sizes import Sizes, largest
+from spillway.openings import STATE
+from spillway.protocol import Batch, Keeping, Opening, WorkShape
+from spillway.session import Session
+from spillway.values import StoragePath
+
+SCHEDULER = "scheduler.pt"
+ARGUMENTS = "training_args.bin"
+
+
+class StepProxy(torch.optim.Optimizer):
+    """Parameters and groups as a schedule and a log want to see them; no state, and an update that the engine makes."""
+
+    def __init__(self, groups: list[dict[str, Any]], defaults: dict[str, Any], update: Callable[[float], None]) -> None:
+        super().__init__(groups, defaults)
+        self._update = update
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        rates = {group["lr"] for group in self.param_groups}
+        if len(rates) != 1:
+            raise InputError(
+                f"learning_rate: the groups of parameters have several, {sorted(rates)}; one is taken here"
+            )
+        self._update(float(rates.pop()))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """There are no gradients outside the engine."""
+
+
+class Unwrapped(nn.Module):
+    """Stands where a wrapped model would, so that accelerate wraps nothing."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.module = model
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        raise InputError("model: its weights live in the engine; the Trainer streams them, the model is not called")
+
+
+class StreamedTraining:
+    """What turns a Trainer into one over a streamed model; stands before it among the bases:
+
+    class Streamed(StreamedTraining, trl.SFTTrainer): ...
+    """
+
+    def __init__(self, *positional: Any, **named: Any) -> None:
+        refusals.model_first(positional, named)
+        self._streamed: Session | None = None
+        self._from: Path | None = None  # a checkpoint to open the session with
+        self._with_state = False  # optimizer state and all
+        self._samples: list[Any] = []  # micro-batches of the step to come
+        self._shares: list[float] = []  # of its loss, not handed over yet
+        self._sizes: Sizes | None = None
+        self._norm = torch.zeros(())
+        super().__init__(*positional, **named)
+        self._origin: Origin = refusals.check(self)
+        checks.check_processes()
+
+    @property
+    def session(self) -> Session:
+        """The engine's session; planned and opened when it is first needed."""
+        if self._streamed is None:
+            self._streamed = self._open()
+        return self._streamed
+
+    def close(self) -> None:
+        """Gives the memory and the storage paths back. What was not saved is gone."""
+        if self._streamed is not None:
+            self._streamed.close()
+            self._streamed = None
+
+    # ---- one step
+
+    def get_batch_samples(self, *positional: Any, **named: Any) -> Any:
+        samples = super().get_batch_samples(*positional, **named)  # type: ignore[misc]
+        self._samples, self._shares = list(samples[0]), []
+        return samples
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        model.train()
+        if self._samples:
+            batches = [self._batch(sample) for sample in self._samples]
+            loss_sum, tokens = self.session.gradients(batches, self.optimizer.param_groups[0]["lr"])
+            count = len(batches)
+            self._shares = [loss_sum / tokens / count if tokens else float("nan")] * count
+            self._samples = []
+        return torch.tensor(self._shares.pop(), device=self.args.device)
+
+    def _update(self, learning_rate: float) -> None:
+        session = self.session
+        result = session.update(session.rates(learning_rate))
+        self._norm.fill_(result.grad_norm)
+
+    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
+        """The tensor that holds the norm from `optimizer.step()` on, which clips."""
+        self._norm = torch.zeros((), dtype=torch.float64)
+        return self._norm
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> torch.Tensor:
+        return self._clip_grad_norm(model) if grad_norm is None else grad_norm
+
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> tuple[torch.Tensor, None, None]:
+        if not prediction_loss_only:
+            raise InputError(refusals.NO_LOGITS)
+        loss_sum, tokens = self.session.evaluate([self._batch(inputs)])
+        loss = loss_sum / tokens if tokens else float("nan")
+        return torch.tensor(loss, device=self.args.device), None, None
+
+    def _batch(self, inputs: Any) -> Batch:
+        batch = batch_of(inputs, self._known_sizes().packing)
+        shape, (rows, length) = self._known_sizes().shape, batch.input_ids.shape
+        room = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
+        if rows * length > room:
+            raise InputError(
+                f"max_length: a batch of {rows} rows of {length} tokens was not planned for (the largest was "
+                f"{shape.batch} of {shape.length}); say it beforehand: load(..., max_length={length})"
+            )
+        return batch
+
+    # ---- what the library would wrap, move or make
+
+    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
+        """It stays on meta."""
+
+    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
+        return model if isinstance(model, Unwrapped) else Unwrapped(model)
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        if self.optimizer is None:
+            decaying = set(self.get_decay_parameter_names(self.model))  # type: ignore[attr-defined]
+            if decaying != set(decay_names(self.model)):
+                raise InputError(
+                    "weight_decay: which parameters decay is transformers' own rule; this Trainer has another"
+                )
+            parameters = [(name in decaying, parameter) for name, parameter in self.model.named_parameters()]
+            groups = [
+                {"params": [p for decays, p in parameters if decays], "weight_decay": self.args.weight_decay},
+                {"params": [p for decays, p in parameters if not decays], "weight_decay": 0.0},
+            ]
+            self.optimizer = StepProxy(groups, {"lr": self.args.learning_rate}, self._update)
+        return self.optimizer
+
+    # ---- checkpoints
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        directory = Path(output_dir or self.args.output_dir)
+        directory.mkdir(parents=True, exist_ok=True)
+        self.session.save_model(directory)
+        saved = copy.deepcopy(self.model.config)
+        saved.dtype, saved.architectures = self.model.dtype, [type(self.model).__name__]
+        saved.save_pretrained(directory)
+        if self.model.can_generate():
+            self.model.generation_config.save_pretrained(directory)
+        tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)  # type: ignore[attr-defined]
+        if tokenizer is not None:
+            tokenizer.save_pretrained(directory)
+        torch.save(self.args, directory / ARGUMENTS)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        self.session.save_state(Path(output_dir))
+        torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER))  # type: ignore[attr-defined]
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        checkpoint = Path(resume_from_checkpoint)
+        self._reopen_from(checkpoint, with_state=(checkpoint / STATE / "session.json").is_file())
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """The optimizer's part has come with the session, but for the rates that the schedule had reached."""
+        path = Path(checkpoint or "", SCHEDULER)
+        if checkpoint is None or not path.is_file():
+            return
+        schedule: Any = self.lr_scheduler  # type: ignore[attr-defined]
+        schedule.load_state_dict(torch.load(path, weights_only=True))
+        if hasattr(schedule, "get_last_lr"):
+            for group, rate in zip(self.optimizer.param_groups, schedule.get_last_lr(), strict=True):
+                group["lr"] = rate
+
+    def _load_best_model(self) -> None:
+        self._reopen_from(Path(self.state.best_model_checkpoint), with_state=False)  # type: ignore[attr-defined]
+
+    def _reopen_from(self, checkpoint: Path, with_state: bool) -> None:
+        self.close()
+        self._from, self._with_state = checkpoint.absolute(), with_state
+
+    # ---- the session
+
+    def _known_sizes(self) -> Sizes:
+        if self._sizes is None:
+            self._sizes = largest(self, self._origin)
+        return self._sizes
+
+    def _open(self) -> Session:
+        untouched(self.model)
+        with torch.random.fork_rng(devices=[]):
+            sizes = self._known_sizes()
+            config = self._config(sizes.shape, sizes.packing)
+            opening = Opening()
+            if self._from is not None and self._with_state:
+                opening = Opening(checkpoint=self._from)
+            elif self._from is not None:
+                config = config.replaced(model=str(self._from), init="pretrained")
+            run = identity.new(Path(self.args.output_dir)).run
+            session = Session(config, sizes.shape, keeping=Keeping(run), model_config=copy.deepcopy(self.model.config))
+            refusals.same_parameters(self.model, session.description)
+            session.start(opening)
+        weakref.finalize(self, session.close)
+        return session
+
+    def _config(self, shape: WorkShape, packing: bool) -> Config:
+        args = self.args
+        return self._origin.config.replaced(
+            output_dir=str(Path(args.output_dir).absolute()),
+            packing=packing,
+            max_length=shape.length,
+            per_device_train_batch_size=shape.batch,
+            gradient_accumulation_steps=shape.micro_batches,
+            learning_rate=args.learning_rate,
+            weight_decay=args.weight_decay,
+            adam_beta1=args.adam_beta1,
+            adam_beta2=args.adam_beta2,
+            adam_epsilon=args.adam_epsilon,
+            max_grad_norm=args.max_grad_norm or 0.0,
+            seed=args.seed,
+            optim=refusals.optimizer(str(getattr(args.optim, "value", args.optim))),
+        )
+
+    if not hasattr(object, "args"):  # for readers and checkers: the Trainer behind has these
+        args: Any
+        model: PreTrainedModel
+        optimizer: Any
+        processing_class: Any
+        data_collator: Any
+        paths: list[StoragePath]
+
+
+class Trainer(StreamedTraining, transformers.Trainer):
+    """transformers.Trainer, over a model that `spillway.hf.load` made."""

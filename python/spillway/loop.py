@@ -1,0 +1,278 @@
+"""`spillway.Session`: a run for a training loop of your own.
+
+    with spillway.Session(model="./Qwen2.5-1.5B", storage=["/mnt/nvme/spillway"], dram_budget="4GiB",
+                          learning_rate=1e-5, max_steps=1000, max_length=1024,
+                          per_device_train_batch_size=1, gradient_accumulation_steps=8) as session:
+        for micro_batches in my_batches:            # dictionaries of input_ids and labels
+            metrics = session.step(micro_batches)   # loss, grad_norm, learning_rate ...
+        session.save("tuned")
+
+With an `output_dir` it is a run as `spillway train` makes one: its metrics are written there, its finished steps are
+durable where its state lies on a path, `resume_from_checkpoint` goes on with it, and `spillway report` shows it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from spillway import directory, identity, rates, state
+from spillway.checks import check
+from spillway.config import Config, normalised, read_file, resolve
+from spillway.errors import InputError
+from spillway.protocol import Keeping, Opening, StepResult, WorkShape
+from spillway.records import METRICS, Metrics, replace_text, write_json
+from spillway.state import RunState
+from spillway.summary import perplexity, summary
+
+if TYPE_CHECKING:
+    from spillway.protocol import Batch
+    from spillway.session import Session as EngineSession
+
+MicroBatch = Mapping[str, Any]  # input_ids, labels, and where wanted attention_mask, position_ids: [rows, length]
+STEADY = ("constant", "constant_with_warmup", "inverse_sqrt")  # schedules that need no end
+
+
+class Session:
+    """Construction plans (DoesNotFit, InputError) and allocates nothing; `open`, or `with`, or the first use starts."""
+
+    def __init__(self, config: Config | Mapping[str, Any] | str | Path | None = None, **values: Any) -> None:
+        """Keys as everywhere; `values` win. The largest step is `gradient_accumulation_steps` micro-batches of
+        `per_device_train_batch_size` rows of `max_length` tokens; evaluations take `per_device_eval_batch_size` rows
+        where that is given, else as many."""
+        config, given = merged(config, values)
+        check(config, required=("model",))
+        if config.output_dir is None and (config.resume_from_checkpoint or config.durability not in (None, "none")):
+            raise InputError(
+                "output_dir: durability and resume_from_checkpoint are of a run that lives in one; give it"
+            )
+        self._opened = self._closed = False
+        self._metrics: Metrics | None = None
+        self._schedule: rates.Rate | None = None
+        self._seconds: list[float] = []  # of the steps of this process
+        self._start = directory.decide(config) if config.output_dir is not None else None
+        self._state = RunState(fixed=state.fixed_keys(config))
+        self._config = self._found(config)
+        self._shape = shape_of(self._config, given)
+        self._engine = self._planned()
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The content of plan.json."""
+        return self._engine.plan
+
+    @property
+    def steps(self) -> int:
+        """Done so far, those before a resume too: how far a loop has to skip in its data."""
+        return self._state.step
+
+    @property
+    def model(self) -> Any:
+        """The model as it is now, to be called (`model(input_ids).logits`) and for `model.generate(input_ids)`. Every
+        pass streams its layers, so text comes slowly. Good until the session closes."""
+        return self.open()._engine.model
+
+    def open(self) -> Session:
+        """Maps the memory, opens the storage paths, loads weights or what the run goes on from. Once."""
+        if self._opened:
+            return self
+        self._opened = True
+        if self._start is None:
+            self._engine.start(Opening())
+        else:
+            self._open_run(self._start)
+        return self
+
+    def step(self, batches: MicroBatch | Sequence[MicroBatch], learning_rate: float | None = None) -> dict[str, Any]:
+        """One optimizer step over one micro-batch or several; the row of metrics.jsonl. `learning_rate`: instead of
+        the schedule's."""
+        taken = self._taken(batches, self._shape.micro_batches)
+        rate = self._rate(self._state.step) if learning_rate is None else learning_rate
+        result = self.open()._engine.step(taken, rate)
+        return self._record(result, sum(batch.tokens for batch in taken), rate)
+
+    def evaluate(self, batches: MicroBatch | Iterable[MicroBatch]) -> dict[str, Any]:
+        """Loss over all label tokens of all batches: eval_loss, eval_perplexity, label_tokens."""
+        self.open()
+        sums, count = [], 0
+        for batch in [batches] if isinstance(batches, Mapping) else batches:
+            loss_sum, label_tokens = self._engine.evaluate(self._taken(batch, 1))
+            sums.append(loss_sum)
+            count += label_tokens
+        if not count:
+            raise InputError("batch: nothing to evaluate, no token has a label")
+        loss = math.fsum(sums) / count
+        if self._metrics is not None:
+            self._metrics.add({"step": self._state.step, "eval_loss": loss, "eval_perplexity": perplexity(loss)})
+        return {"eval_loss": loss, "eval_perplexity": perplexity(loss), "label_tokens": count}
+
+    def save(self, to: str | Path | None = None) -> Path:
+        """The model as `from_pretrained` reads it, in `to` or else in `output_dir`; and, unless finished steps are
+        durable on the storage paths anyway, what `resume_from_checkpoint: DIR` needs to go on bit by bit."""
+        place = to or self._config.output_dir
+        if place is None:
+            raise InputError("save: neither a directory nor an output_dir is given")
+        target = Path(place)
+        target.mkdir(parents=True, exist_ok=True)
+        self.open()._engine.save_model(target)
+        self._save_tokenizer(target)
+        if self.plan.get("durability", "none") == "none":
+            self._engine.save_state(target)
+            self._state.save(target)
+        return target
+
+    def close(self) -> None:
+        """Gives memory and storage paths back. In an `output_dir` the summary and the timeline are left."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._opened and self._start is not None:
+                output_dir = self._start.output_dir
+                measured = summary(self._config, self.plan, self._engine.measured(), self._state, self._seconds)
+                write_json(output_dir / "summary.json", measured)
+                self._engine.write_timeline(output_dir / "timeline.json.gz")
+        finally:
+            if self._metrics is not None:
+                self._metrics.close()
+            self._engine.close()
+
+    def __enter__(self) -> Session:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _found(self, config: Config) -> Config:
+        """`config`, as the run that is there, or that there is none, makes it."""
+        if self._start is None:
+            self._identity = identity.new(Path.cwd())
+            return config.replaced(durability="none", output_dir=None)
+        return self._resumed(config)
+
+    def _planned(self) -> EngineSession:
+        from spillway.session import Session as EngineSession
+
+        config = self._config.replaced(output_dir=self._config.output_dir or str(Path.cwd()))
+        keep = config.durability != "none"
+        return EngineSession(config, self._shape, keeping=Keeping(self._identity.run, keep=keep))
+
+    def _resumed(self, config: Config) -> Config:
+        """`config` as the run that it goes on with has it; refused where that is another one."""
+        assert self._start is not None
+        self._identity = identity.load(self._start.output_dir) or identity.new(self._start.output_dir)
+        saved = RunState.load(self._start.resume) if self._start.resume else None
+        if saved is None and self._start.durable and self._identity.fixed:
+            saved = RunState(fixed=self._identity.fixed)
+        if saved is None:
+            return config
+        state.converted(saved, config, self._start.stands_alone)
+        state.check_keys(saved.fixed, config)
+        self._state = saved
+        return state.same_durability(self._identity.durability, config)
+
+    def _open_run(self, start: directory.Start) -> None:
+        self._identity.fixed = self._state.fixed
+        self._identity.durability = self.plan.get("durability", "none")
+        self._identity.steps = max(self._config.max_steps, 0)
+        with self._identity.claim(start.output_dir):
+            recovery = self._engine.start(Opening(start.resume, start.durable, start.fresh))
+        if recovery is not None:
+            self._state = RunState.of(recovery.state, self._state.fixed)
+        directory.prepare(start, fresh=recovery is None and start.resume is None)
+        (start.output_dir / identity.FOLDER).mkdir(exist_ok=True)
+        write_json(start.output_dir / identity.DESCRIPTION, self._engine.description)
+        write_json(start.output_dir / identity.SETTINGS, self._engine.settings)
+        replace_text(start.output_dir / "config.yaml", self._config.text())
+        write_json(start.output_dir / "plan.json", self.plan)
+        self._identity.save(start.output_dir)
+        if recovery is None:
+            self._engine.commit(self._state.moving())
+        self._metrics = Metrics(start.output_dir / METRICS)
+
+    def _record(self, result: StepResult, tokens: int, rate: float) -> dict[str, Any]:
+        self._state.step += 1
+        self._state.tokens_seen += tokens
+        self._state.skipped += result.skipped
+        self._seconds.append(result.seconds)
+        row = {
+            "step": self._state.step,
+            "loss": result.loss_sum / result.label_tokens if result.label_tokens else math.nan,
+            "grad_norm": result.grad_norm,
+            "learning_rate": rate,
+            "tokens": tokens,
+            "step_seconds": result.seconds,
+            "path_bytes": result.path_bytes,
+        }
+        if result.skipped:
+            row["skipped"] = True
+        if self._metrics is not None:
+            self._metrics.add(row)
+        if self._start is not None:
+            self._engine.commit(self._state.moving())
+        return row
+
+    def _rate(self, step: int) -> float:
+        if self._schedule is None:
+            config = self._config
+            if config.max_steps < 1 and config.lr_scheduler_type not in STEADY:
+                raise InputError(
+                    f"max_steps: the schedule {config.lr_scheduler_type} needs an end; give it, or lr_scheduler_type: "
+                    "constant, or step(..., learning_rate=...)"
+                )
+            self._schedule = rates.schedule(config, max(config.max_steps, 1))
+        return self._schedule(step)
+
+    def _taken(self, batches: MicroBatch | Sequence[MicroBatch], most: int) -> list[Batch]:
+        from spillway.batches import batch_of
+
+        several = [batches] if isinstance(batches, Mapping) else list(batches)
+        if not 1 <= len(several) <= most:
+            raise InputError(
+                f"gradient_accumulation_steps: the session was planned for steps of up to {most} micro-batches, not "
+                f"{len(several)}"
+            )
+        taken = [batch_of(batch, bool(self._config.packing)) for batch in several]
+        shape = self._shape
+        room = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
+        for batch in taken:
+            if batch.input_ids.numel() > room:
+                rows, length = batch.input_ids.shape
+                raise InputError(
+                    f"max_length: the session was planned for {shape.batch} rows of {shape.length} tokens, not {rows} "
+                    f"of {length}; set per_device_train_batch_size and max_length to the largest there will be"
+                )
+        return taken
+
+    def _save_tokenizer(self, target: Path) -> None:
+        """Where there is one: a loop of its own may well do without."""
+        from spillway.data import load_tokenizer
+
+        try:
+            tokenizer = load_tokenizer(self._config)
+        except InputError:
+            return
+        tokenizer.save_pretrained(str(target))
+
+
+def merged(config: Config | Mapping[str, Any] | str | Path | None, values: dict[str, Any]) -> tuple[Config, set[str]]:
+    """The configuration, and the names of the keys that were said."""
+    name = "config" if config is None or isinstance(config, Config | Mapping) else str(config)
+    if isinstance(config, Config):
+        config = config.values()
+    config = {} if config is None else config
+    file_values = normalised(config, name) if isinstance(config, Mapping) else read_file(Path(config))
+    said = normalised(values, "Session()")
+    return resolve(copy.copy(file_values), said, name), {*file_values, *said}
+
+
+def shape_of(config: Config, given: set[str]) -> WorkShape:
+    batch = config.per_device_train_batch_size
+    evaluated = config.per_device_eval_batch_size if "per_device_eval_batch_size" in given else batch
+    return WorkShape(config.gradient_accumulation_steps, batch, config.max_length, evaluated, config.max_length)

@@ -1,0 +1,24 @@
+"""One HTML page about a run: what it reads (`facts`), what the timeline says (`timeline`), what would help (`advice`),
+drawings (`charts`) and the page itself (`page`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+NAME = "report.html"
+
+
+def write(output_dir: Path, to: Path | None = None, advise: bool = True, profile: str | None = None) -> Path:
+    """The page about the run in `output_dir`, finished or going on, as `to` or else there. `advise`: plans anew with
+    other settings, which takes a moment. `profile`: predictions are for the machine of that file, computing as here.
+    InputError where there is no run, DoesNotFit where that machine cannot do it."""
+    from spillway.records import replace_text
+    from spillway.report import advice, page
+    from spillway.report.facts import read
+
+    facts = read(output_dir)
+    if profile is not None:
+        facts = advice.elsewhere(facts, profile)
+    target = to or output_dir / NAME
+    replace_text(target, page.text(facts, advice.paragraph(facts, advice.options(facts) if advise else [])))
+    return target

@@ -1,0 +1,161 @@
+"""What bounds a run, and which other setting its own planner predicts to be faster.
+
+Every option is planned as the run itself was: the same description of the model and the same measured rates, one
+setting changed. A prediction, not a promise, and told as one.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spillway.calls import EngineType, native_engine, translated
+from spillway.errors import InputError
+from spillway.report.causes import COMPUTE, causes
+from spillway.report.facts import Facts
+from spillway.sizes import duration, size
+
+WORTH = 0.03  # of a step: less is not worth a sentence
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Option:
+    setting: str  # as a person would give it
+    words: str
+    seconds: float  # predicted, of a step of the same work
+
+
+Change = Callable[[dict[str, Any], dict[str, Any]], float]  # changes description and settings; returns work per step
+
+
+def options(facts: Facts, engine_type: EngineType | None = None) -> list[Option]:
+    """Those that can be planned, the fastest first; empty where the run kept nothing to plan with."""
+    if facts.description is None or facts.settings is None or facts.predicted_seconds is None:
+        return []
+    found = []
+    for setting, words, change in changes(facts):
+        description, settings = copy.deepcopy(facts.description), copy.deepcopy(facts.settings)
+        work = change(description, settings)
+        seconds = predicted(engine_type or native_engine(), description, settings)
+        if seconds is not None:
+            found.append(Option(setting, words, seconds / work))
+    return sorted(found, key=lambda option: option.seconds)
+
+
+def elsewhere(facts: Facts, profile: str, engine_type: EngineType | None = None) -> Facts:
+    """The same run planned for the machine of a profile file: its rates and memory, this one's compute."""
+    from spillway.settings import profile as profile_of
+
+    if facts.description is None or facts.settings is None:
+        raise InputError(f"profile: {facts.output_dir} kept nothing to plan anew with; its run began before reports")
+    settings = {**facts.settings, "profile": profile_of(profile)}
+    with translated():
+        engine = (engine_type or native_engine())(json.dumps(facts.description), json.dumps(settings))
+    plan = json.loads(engine.plan())
+    engine.close()
+    return replace(facts, plan=plan, settings=settings, machine=profile)
+
+
+def predicted(engine_type: EngineType, description: dict[str, Any], settings: dict[str, Any]) -> float | None:
+    """Seconds of a step; None where such a plan does not fit or is not allowed."""
+    try:
+        engine = engine_type(json.dumps(description), json.dumps(settings))
+    except (MemoryError, ValueError, OSError, RuntimeError):
+        return None
+    seconds = json.loads(engine.plan()).get("predicted_step_seconds")
+    engine.close()
+    return None if seconds is None else float(seconds)
+
+
+def changes(facts: Facts) -> Iterator[tuple[str, str, Change]]:
+    settings, description = facts.settings or {}, facts.description or {}
+    for factor in (1.5, 2):
+        budget = int(settings["dram_budget"] * factor) // (1 << 20) * (1 << 20)
+        yield f"dram_budget: {size(budget)}", f"{size(budget)} of DRAM for the process", more_memory(budget)
+    if settings.get("storage"):
+        yield "storage: one more path", "one more path as fast as the first", another_path
+    if settings.get("durability", "step") == "step" and settings.get("storage"):
+        yield "durability: checkpoint", "losing what came after the last checkpoint in a crash", set_durability
+    if description.get("state_format", "exact") == "exact" and description.get("optimizer", "adamw") == "adamw":
+        yield "state_format: bf16", "moments in bf16, rounded stochastically (other results)", set_format
+    if "micro_batches" not in description:
+        return
+    yield (
+        f"gradient_accumulation_steps: {2 * description['micro_batches']}",
+        "twice the micro-batches a step (other results), for each half of it",
+        twice_the_work,
+    )
+
+
+def more_memory(budget: int) -> Change:
+    def change(_: dict[str, Any], settings: dict[str, Any]) -> float:
+        settings["dram_budget"] = budget
+        return 1
+
+    return change
+
+
+def another_path(_: dict[str, Any], settings: dict[str, Any]) -> float:
+    settings["storage"].append(dict(settings["storage"][0]))
+    paths = settings["profile"].get("paths", [])
+    if paths:
+        paths.append({**paths[0], "name": str(len(paths))})
+    return 1
+
+
+def set_durability(_: dict[str, Any], settings: dict[str, Any]) -> float:
+    settings["durability"] = "checkpoint"
+    return 1
+
+
+def set_format(description: dict[str, Any], _: dict[str, Any]) -> float:
+    description["state_format"] = "bf16"
+    return 1
+
+
+def twice_the_work(description: dict[str, Any], settings: dict[str, Any]) -> float:
+    description["micro_batches"] *= 2
+    description["tokens"] *= 2
+    for kind in settings.get("seconds", {}):
+        settings["seconds"][kind] *= 2
+    return 2
+
+
+def paragraph(facts: Facts, found: list[Option]) -> str:
+    """What bounds this run, and what would help."""
+    return " ".join(filter(None, (bound(facts), help_words(facts, found))))
+
+
+def bound(facts: Facts) -> str:
+    where = causes(facts)
+    if not where:
+        expected = facts.predicted_seconds
+        when = f"; the plan expects {duration(expected)} a step" if expected else ""
+        return f"Nothing is measured yet{when}, bound by {facts.plan.get('bottleneck', COMPUTE)}."
+    whole = sum(cause.seconds for cause in where)
+    first = max(where, key=lambda cause: cause.seconds)
+    share = f"{100 * first.seconds / whole:.0f} % of a step of {duration(whole)} on average"
+    if first.name == COMPUTE:
+        return f"This run is bound by compute: {share} is PyTorch computing."
+    return f"This run is bound by {first.words}: {share}."
+
+
+def help_words(facts: Facts, found: list[Option]) -> str:
+    expected = facts.predicted_seconds
+    if expected is None or not found:
+        return ""
+    best = found[0]
+    if best.seconds > expected * (1 - WORTH):
+        return (
+            "No setting that the planner was asked for makes it faster than "
+            f"{duration(expected)}: what is left is the computation itself."
+        )
+    gain = 100 * (1 - best.seconds / expected)
+    return (
+        f"The setting that would help most is {best.setting} ({best.words}): predicted {duration(best.seconds)} "
+        f"instead of {duration(expected)} a step, {gain:.0f} % less."
+    )

@@ -1,0 +1,71 @@
+"""`spillway check`: both ways agree, a wrong one is found, and a model too large is told with its bytes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import real_runs
+from spillway import _engine
+from spillway.session import Session
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return real_runs.inputs(tmp_path_factory.mktemp("check"))
+
+
+def check(given: Path, tmp_path: Path, *more: str) -> int:
+    return real_runs.here(given, tmp_path / "out", "--max_steps", "3", *more, verb="check")
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("where", ["dram", "path"])
+def test_both_ways_are_equal(
+    given: Path, tmp_path: Path, dtype: str, where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = real_runs.on_path(tmp_path / "storage") if where == "path" else []
+    assert check(given, tmp_path, "--compute_dtype", dtype, "--weight_decay", "0.1", *places) == 0
+    shown = capsys.readouterr().out
+    assert "equal but for rounding" in shown
+    if dtype == "fp32":
+        found = re.search(r"movement of the weights: differs by (\S+)", shown)
+        assert found and float(found[1]) < 1e-3
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob("storage/*"))  # nothing is left
+
+
+def test_a_wrong_update_is_found(
+    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Session.rates
+    monkeypatch.setattr(Session, "rates", lambda *given: right(*given) | {"beta1": 0.5})
+    assert check(given, tmp_path, "--compute_dtype", "fp32") == 1
+    shown = capsys.readouterr().out
+    assert "BEYOND" in shown and "The two ways differ." in shown
+
+
+def test_a_few_layers_where_the_whole_does_not_fit(
+    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = _engine.dram_available
+    monkeypatch.setattr(_engine, "dram_available", lambda: 300_000)
+    assert check(given, tmp_path, "--compute_dtype", "fp32") == 3
+    told = capsys.readouterr().err
+    assert re.search(r"needs 3\d\d(\.\d)? KiB for 1\d,\d{3} parameters", told) and "--layers 1" in told
+    monkeypatch.setattr(_engine, "dram_available", free)
+    assert check(given, tmp_path, "--compute_dtype", "fp32", "--layers", "1") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--layers", "none"], "layers"),
+        (["--state_format", "int8"], "state_format"),
+        (["--init", "random"], "init"),
+    ],
+)
+def test_refused(given: Path, tmp_path: Path, words: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(given, tmp_path, *words) == 2
+    assert part in capsys.readouterr().err

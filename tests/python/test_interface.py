@@ -1,0 +1,75 @@
+"""The names that scripts and people's habits hold on to: they stay, and mean what they meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spillway.aliases import ALIASES
+from spillway.cli import VERBS
+from spillway.config import resolve
+from spillway.keys import KEYS
+
+DEFAULTS: dict[str, Any] = {
+    "model": None, "tokenizer": None, "chat_template_path": None, "init": "pretrained",
+    "dataset": None, "dataset_config": None, "dataset_split": "train", "eval_dataset": None,
+    "dataset_text_field": None, "prompt_field": None, "completion_field": None, "messages_field": None,
+    "completion_only_loss": True, "assistant_only_loss": True,
+    "output_dir": None, "overwrite": False,
+    "max_length": 1024, "packing": False, "eval_packing": False,
+    "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "per_device_eval_batch_size": 8,
+    "max_steps": -1, "num_train_epochs": 3,
+    "learning_rate": 2e-5, "lr_scheduler_type": "linear", "lr_scheduler_kwargs": None, "warmup_steps": 0,
+    "weight_decay": 0, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "max_grad_norm": 1.0,
+    "seed": 42, "data_seed": 42,
+    "logging_steps": 1, "eval_steps": None, "save_steps": None, "save_total_limit": None, "save_only_model": False,
+    "report_to": [], "eval_strategy": "no", "save_strategy": "no",
+    "resume_from_checkpoint": None,
+    "compute_dtype": "bf16", "state_format": "exact", "optim": "adamw",
+    "dram_budget": None, "placement": "auto", "window": None,
+    "storage": [], "storage_device": [], "durability": None,
+    "method": "full", "profile": None,
+}  # fmt: skip
+WITHOUT_ONE_DEFAULT = (
+    "device", "gpu_memory", "trainable", "frozen", "node", "erase",
+    "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules",
+    "lsp_rank", "lsp_nonzeros", "lsp_modules", "lsp_check_every", "lsp_threshold", "lsp_residual",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_a_key_keeps_its_name_and_its_default(name: str) -> None:
+    assert getattr(resolve({}, {}), name) == DEFAULTS[name]
+
+
+@pytest.mark.parametrize("name", WITHOUT_ONE_DEFAULT)
+def test_a_key_keeps_its_name(name: str) -> None:
+    assert name in KEYS
+
+
+def test_names_of_old() -> None:
+    assert {"warmup_ratio", "bf16", "gradient_checkpointing"} <= {*ALIASES, *KEYS}
+
+
+def test_verbs() -> None:
+    known = {"train", "plan", "check", "verify", "export", "probe", "doctor", "report", "resume"}
+    assert known <= VERBS.keys()
+
+
+@pytest.mark.parametrize("size", ["4GiB", "4096MiB", 4 << 30, str(4 << 30)])
+def test_sizes(size: Any) -> None:
+    assert resolve({}, {"dram_budget": size}).dram_budget == 4 << 30
+    assert resolve({}, {"dram_budget": "4GB"}).dram_budget == 4 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "steps", "interval"),
+    [({"eval_steps": 0.1}, "eval_steps", 95, 10), ({"save_steps": 0.5}, "save_steps", 7, 4),
+     ({"logging_steps": 5}, "logging_steps", 7, 5)],
+)  # fmt: skip
+def test_steps_below_one_are_shares(given: dict[str, Any], key: str, steps: int, interval: int) -> None:
+    from spillway.events import Events
+    from spillway.order import Order
+
+    assert Events(resolve({}, given), Order(8, 1, 1, 0), steps).interval(key) == interval

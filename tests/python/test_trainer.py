@@ -1,0 +1,358 @@
+"""transformers' Trainer over a streamed model beside the stock one: losses, norms, rates, evaluations and weights."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, DataCollatorForLanguageModeling, TrainingArguments
+
+import real_runs
+import tiny
+from spillway.errors import InputError
+from spillway.hf import StreamedTraining, Trainer, load
+
+pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CLOSE = {"rtol": 1e-5, "atol": 1e-7}
+SAME_WEIGHTS = {"rtol": 1e-4, "atol": 2e-6}  # Adam divides by the root of what may be near zero
+LOGGED = ("loss", "grad_norm", "learning_rate", "eval_loss")
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return real_runs.inputs(tmp_path_factory.mktemp("trainer"))
+
+
+def rows(count: int = 23) -> list[dict[str, Any]]:
+    tokenizer = tiny.tokenizer()
+    return [dict(tokenizer(row["text"], truncation=True, max_length=48)) for row in tiny.text_rows(count)]
+
+
+def arguments(out: Path, **more: Any) -> TrainingArguments:
+    values = {
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 3,  # 12 micro-batches of 23 rows: 4 steps; of 19 rows: the last has one
+        "num_train_epochs": 2,
+        "learning_rate": 1e-3,
+        "weight_decay": 0.1,
+        "warmup_steps": 2,
+        "lr_scheduler_type": "cosine",
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "data_seed": 3,
+    }
+    return TrainingArguments(output_dir=str(out), **{**values, **more})
+
+
+def parts(given: Path, out: Path, train: int = 23, **more: Any) -> dict[str, Any]:
+    data = rows(train + 5)
+    return {
+        "args": arguments(out, **more),
+        "train_dataset": data[:train],
+        "eval_dataset": data[train:],
+        "data_collator": DataCollatorForLanguageModeling(tiny.tokenizer(), mlm=False),
+    }
+
+
+def loaded(given: Path, storage: Path | None = None, **more: Any) -> Any:
+    places: dict[str, Any] = {"placement": "dram"}
+    if storage is not None:
+        storage.mkdir(exist_ok=True)
+        places = {"storage": f"{storage},capacity=256MiB", "placement": "path"}
+    values = {"dtype": "float32", "profile": str(given / "profile.json"), **places}
+    return load(given / "model", **{**values, **more})
+
+
+def stock(given: Path, out: Path, **more: Any) -> transformers.Trainer:
+    model = AutoModelForCausalLM.from_pretrained(given / "model", dtype="float32")
+    return transformers.Trainer(model=model, **parts(given, out, **more))
+
+
+def streamed(given: Path, out: Path, storage: Path | None = None, **more: Any) -> Trainer:
+    return Trainer(model=loaded(given, storage), **parts(given, out, **more))
+
+
+def logged(trainer: Any) -> list[dict[str, float]]:
+    return [
+        {key: row[key] for key in LOGGED if key in row} | {"step": row["step"]} for row in trainer.state.log_history
+    ]
+
+
+def same_rows(ours: Any, plain: Any) -> None:
+    one, other = logged(ours), logged(plain)
+    assert [row.keys() for row in one] == [row.keys() for row in other]
+    for left, right in zip(one, other, strict=True):
+        for key, value in right.items():
+            torch.testing.assert_close(
+                torch.tensor(left[key]), torch.tensor(value), **CLOSE, msg=f"{key}: {left} {right}"
+            )
+
+
+def same_weights(ours: Path, plain: Path) -> None:
+    one, other = load_file(ours / "model.safetensors"), load_file(plain / "model.safetensors")
+    assert one.keys() == other.keys()
+    for name, value in other.items():
+        torch.testing.assert_close(one[name], value, **SAME_WEIGHTS, msg=name)
+
+
+@pytest.mark.parametrize("train", [23, 19], ids=["two in the last step", "one in the last step"])
+@pytest.mark.parametrize("where", ["dram", "path"])
+def test_the_same_run_as_the_stock_trainer(given: Path, tmp_path: Path, train: int, where: str) -> None:
+    more = {"train": train, "eval_strategy": "steps", "eval_steps": 3}
+    plain = stock(given, tmp_path / "plain", **more)
+    plain.train()
+    plain.save_model()
+    ours = streamed(given, tmp_path / "ours", tmp_path / "storage" if where == "path" else None, **more)
+    result = ours.train()
+    ours.save_model()
+    same_rows(ours, plain)
+    assert result.global_step == plain.state.global_step and result.training_loss > 0
+    same_weights(tmp_path / "ours", tmp_path / "plain")
+    assert ours.evaluate()["eval_loss"] == pytest.approx(plain.evaluate()["eval_loss"], rel=1e-5)
+    ours.close()
+    assert not list(tmp_path.glob("storage/*"))
+
+
+def test_all_that_is_saved_loads_and_has_the_stock_trainers_names(given: Path, tmp_path: Path) -> None:
+    more = {"num_train_epochs": 1, "save_strategy": "epoch"}
+    for make, name in ((stock, "plain"), (streamed, "ours")):
+        trainer = make(given, tmp_path / name, **more)
+        trainer.train()
+        trainer.save_model()
+    one, other = ({path.name for path in (tmp_path / name / "checkpoint-4").iterdir()} for name in ("ours", "plain"))
+    assert one - other == {"spillway"} and other - one == {"optimizer.pt"}
+    for name in ("config.json", "generation_config.json"):
+        ours, plain = (json.loads((tmp_path / each / name).read_text()) for each in ("ours", "plain"))
+        assert ours == plain, name
+    found = json.loads((tmp_path / "ours/checkpoint-4/trainer_state.json").read_text())
+    expected = json.loads((tmp_path / "plain/checkpoint-4/trainer_state.json").read_text())
+    assert found.keys() == expected.keys()
+    AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
+
+
+@pytest.mark.parametrize("where", ["dram", "path"])
+def test_resumed_it_goes_on_as_if_nothing_had_happened(given: Path, tmp_path: Path, where: str) -> None:
+    storage = tmp_path / "storage" if where == "path" else None
+    whole = streamed(given, tmp_path / "whole", storage)
+    whole.train()
+    whole.save_model()
+    whole.close()
+    more = {"save_strategy": "steps", "save_steps": 3}
+    first = streamed(given, tmp_path / "parts", storage, **more)
+    first.add_callback(StopAfter(5))
+    first.train()
+    first.close()
+    second = streamed(given, tmp_path / "parts", storage, **more)
+    second.train(resume_from_checkpoint=True)
+    second.save_model()
+    assert logged(second)[-2:] == logged(whole)[-2:]
+    assert [row.get("loss") for row in logged(second)] == [row.get("loss") for row in logged(whole)]
+    names = ("whole/model.safetensors", "parts/model.safetensors")
+    one, other = ((tmp_path / name).read_bytes() for name in names)
+    assert one == other  # to the last bit
+    second.close()
+
+
+class StopAfter(transformers.TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        control.should_training_stop = state.global_step >= self.step
+        return control
+
+
+def test_the_best_model_comes_back(given: Path, tmp_path: Path) -> None:
+    more = {
+        "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2,
+        "load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": True,
+    }  # fmt: skip
+    plain = stock(given, tmp_path / "plain", **more)
+    plain.train()
+    ours = streamed(given, tmp_path / "ours", **more)
+    ours.train()
+    assert ours.state.best_global_step == plain.state.best_global_step < ours.state.global_step
+    assert ours.evaluate()["eval_loss"] == pytest.approx(plain.evaluate()["eval_loss"], rel=1e-4)
+    ours.save_model()
+    best = tmp_path / "ours" / f"checkpoint-{ours.state.best_global_step}"
+    assert (tmp_path / "ours/model.safetensors").read_bytes() == (best / "model.safetensors").read_bytes()
+    ours.close()
+
+
+def test_the_rate_is_what_a_callback_left(given: Path, tmp_path: Path) -> None:
+    class Halve(transformers.TrainerCallback):
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            for group in named["optimizer"].param_groups:
+                group["lr"] *= 0.5
+
+    weights = []
+    for make, name in ((stock, "plain"), (streamed, "ours")):
+        trainer = make(given, tmp_path / name, num_train_epochs=1)
+        trainer.add_callback(Halve())
+        trainer.train()
+        trainer.save_model()
+        weights.append(tmp_path / name)
+    same_weights(*reversed(weights))
+
+
+def test_bf16_trains_and_saves(given: Path, tmp_path: Path) -> None:
+    trainer = Trainer(model=loaded(given, dtype="bfloat16"), **parts(given, tmp_path / "out", num_train_epochs=1))
+    trainer.train()
+    trainer.save_model()
+    assert json.loads((tmp_path / "out/config.json").read_text())["dtype"] == "bfloat16"
+    assert {value.dtype for value in load_file(tmp_path / "out/model.safetensors").values()} == {torch.bfloat16}
+
+
+class OwnLoss(Trainer):
+    def compute_loss(self, *positional: Any, **named: Any) -> Any:
+        raise AssertionError("never called")
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"args": {"label_smoothing_factor": 0.1}}, "label_smoothing_factor"),
+        ({"args": {"neftune_noise_alpha": 5.0}}, "neftune_noise_alpha"),
+        ({"args": {"optim": "adafactor"}}, "adafactor"),
+        ({"args": {"optim": "galore_adamw", "optim_target_modules": ["q"]}}, "galore_adamw"),
+        ({"args": {"auto_find_batch_size": True}}, "auto_find_batch_size"),
+        ({"compute_loss_func": lambda *_, **__: 0}, "compute_loss_func"),
+        ({"compute_metrics": lambda _: {}}, "compute_metrics"),
+        ({"type": OwnLoss}, "compute_loss"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_refused_when_it_is_made(given: Path, tmp_path: Path, change: dict[str, Any], word: str) -> None:
+    change = dict(change)
+    made = change.pop("type", Trainer)
+    what = parts(given, tmp_path / "out", **change.pop("args", {}))
+    with pytest.raises(InputError, match=word):
+        made(model=loaded(given), **{**what, **change})
+
+
+def test_a_model_of_another_making_is_refused_before_anything_is_read(given: Path, tmp_path: Path) -> None:
+    for model in (str(given / "model"), AutoModelForCausalLM.from_pretrained(given / "model")):
+        with pytest.raises(InputError, match="spillway.hf.load"):
+            Trainer(model=model, **parts(given, tmp_path / "out"))
+
+
+def test_what_load_takes(given: Path) -> None:
+    with pytest.raises(InputError, match="learning_rate"):
+        load(given / "model", learning_rate=1e-3)
+    with pytest.raises(InputError, match="dram_budget"):
+        load(given / "model", dram_budgte="1GiB")
+    with pytest.raises(InputError, match="durability"):
+        load(given / "model", durability="step")
+    with pytest.raises(InputError, match="dtype"):
+        load(given / "model", dtype="float64")
+    model = loaded(given)
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+
+
+def test_a_changed_skeleton_is_refused(given: Path, tmp_path: Path) -> None:
+    frozen = loaded(given)
+    frozen.model.layers[0].requires_grad_(False)
+    resized = loaded(given)
+    resized.model.embed_tokens.weight = torch.nn.Parameter(torch.empty(400, 16, device="meta"))
+    for model in (frozen, resized):
+        trainer = Trainer(model=model, **parts(given, tmp_path / "out"))
+        with pytest.raises(InputError, match="model: "):
+            trainer.train()
+
+
+def test_rows_longer_than_planned_are_refused(given: Path, tmp_path: Path) -> None:
+    trainer = Trainer(model=loaded(given, max_length=4), **parts(given, tmp_path / "out"))
+    with pytest.raises(InputError, match="max_length"):
+        trainer.train()
+
+
+def test_left_padding_is_refused(given: Path, tmp_path: Path) -> None:
+    what = parts(given, tmp_path / "out")
+    what["data_collator"].tokenizer.padding_side = "left"
+    with pytest.raises(InputError, match="right"):
+        Trainer(model=loaded(given), **what).train()
+
+
+def test_the_same_under_trls_sft_trainer(given: Path, tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl", reason="TRL is not installed: its SFTTrainer stays untried")
+    datasets = pytest.importorskip("datasets", reason="TRL needs datasets")
+
+    class Streamed(StreamedTraining, trl.SFTTrainer):  # type: ignore[misc, name-defined]
+        pass
+
+    data = datasets.Dataset.from_list(
+        [{"prompt": row["text"][:12], "completion": row["text"][12:]} for row in tiny.text_rows(14)]
+    )
+
+    def arguments_of(name: str) -> Any:
+        return trl.SFTConfig(
+            output_dir=str(tmp_path / name), per_device_train_batch_size=2, gradient_accumulation_steps=2,
+            num_train_epochs=1, learning_rate=1e-3, logging_steps=1, save_strategy="no", report_to="none",
+            max_length=48, use_cpu=True, bf16=False, disable_tqdm=True, gradient_checkpointing=False, data_seed=3,
+        )  # fmt: skip
+
+    plain = trl.SFTTrainer(
+        model=AutoModelForCausalLM.from_pretrained(given / "model", dtype="float32"),
+        args=arguments_of("plain"), train_dataset=data, processing_class=tiny.tokenizer(),
+    )  # fmt: skip
+    plain.train()
+    plain.save_model()
+    ours = Streamed(
+        model=loaded(given), args=arguments_of("ours"), train_dataset=data, processing_class=tiny.tokenizer()
+    )
+    ours.train()
+    ours.save_model()
+    same_rows(ours, plain)
+    same_weights(tmp_path / "ours", tmp_path / "plain")
+
+
+def run(script: str, *words: Path) -> str:
+    command = [sys.executable, str(EXAMPLES / script), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_the_trainer_example_before_and_after(given: Path, tmp_path: Path) -> None:
+    before, after = ((EXAMPLES / "trainer" / name).read_text().splitlines() for name in ("plain.py", "streamed.py"))
+    changed = [line for line in difflib.ndiff(before[1:], after[1:]) if line.startswith("+ ")]
+    assert len(changed) == 2
+    (tmp_path / "storage").mkdir()
+    run("trainer/plain.py", given / "model", given / "train.jsonl", tmp_path / "before")
+    run("trainer/streamed.py", given / "model", given / "train.jsonl", tmp_path / "after", tmp_path / "storage")
+    states = [
+        json.loads(
+            max((tmp_path / name).glob("checkpoint-*"), key=checkpoint_step).joinpath("trainer_state.json").read_text()
+        )
+        for name in ("before", "after")
+    ]
+    losses = [[row[key] for row in each["log_history"] for key in LOGGED if key in row] for each in states]
+    assert len(losses[0]) > 10 and losses[1] == pytest.approx(losses[0], rel=1e-5)
+    same_weights(tmp_path / "after", tmp_path / "before")
+
+
+def checkpoint_step(path: Path) -> int:
+    return int(path.name.partition("-")[2])
+
+
+def test_the_loop_example_before_and_after(given: Path, tmp_path: Path) -> None:
+    (tmp_path / "storage").mkdir()
+    before = run("loop/plain.py", given / "model", given / "train.jsonl", tmp_path / "before")
+    after = run("loop/streamed.py", given / "model", given / "train.jsonl", tmp_path / "after", tmp_path / "storage")
+    losses = [
+        [float(line.split()[1]) for line in text.splitlines() if line.startswith("loss")] for text in (before, after)
+    ]
+    assert len(losses[0]) == 4 and losses[1] == pytest.approx(losses[0], abs=2e-6)
+    same_weights(tmp_path / "after", tmp_path / "before")
