@@ -105,7 +105,8 @@ def refused_plan(tour: Tour) -> None:
     tour.screen.heading("A budget that is too small is refused before anything starts")
     fitting = tour.must(command.run(["plan", str(tour.config), *tour.storage("shakespeare"), "--json"]))
     plan = json.loads(fitting.output)
-    tour.budget = next(tier["planned_peak"] for tier in plan["tiers"] if tier["name"] == "dram")
+    memory = [tier for tier in plan["tiers"] if not tier["name"].startswith("path:")]
+    tour.budget = sum(tier["planned_peak"] for tier in memory)
     half = f"{tour.budget // 2**21}MiB"
     refused = tour.spillway("plan", str(tour.config), *tour.storage("shakespeare"), "--dram_budget", half)
     tour.screen.quote(refused.message())

@@ -131,10 +131,10 @@ def path_table(profile: Profile) -> Table:
 
 
 def layer_table(profile: Profile) -> Table:
-    found = table("Products of a layer, bf16", "hidden", "intermediate", "tokens", "TFLOP/s")
+    found = table("Products of a layer, bf16", "hidden", "intermediate", "tokens", "GFLOP/s")
     for layer in profile["layers"]:
         shape = (str(layer[key]) for key in ("hidden", "intermediate", "tokens"))
-        found.add_row(*shape, f"{layer['flops_per_second'] / 1e12:.2f}")
+        found.add_row(*shape, f"{layer['flops_per_second'] / 1e9:.3g}")
     return found
 
 

@@ -27,10 +27,12 @@ GTEST = "--gtest_color=no --gtest_print_time=1"
 def engine_command(build: Path, kind: str) -> str:
     """A card of 6 MB/s is spared what takes much memory."""
     spared = "-*MemoryIsGivenBack*" if kind == "cxl" else ""
-    system = "*Numa*:Node*:Affinity*:WeightedInterleave*"
-    runs = (f"{build}/tests/sys_test {GTEST} --gtest_filter='{system}'",
+    system = "*Numa*:Node*:Affinity*:WeightedInterleave*" + ("-*OfTheVirtualMachine*" if kind == "cxl" else "")
+    runs = [f"{build}/tests/sys_test {GTEST} --gtest_filter='{system}'",
             f"{build}/tests/memory_test {GTEST} --gtest_filter='Placed*:*Parts*{spared}'",
-            f"{build}/tests/contract_test {GTEST} --gtest_filter='Nodes.Of*:Nodes.That*'")  # fmt: skip
+            f"{build}/tests/contract_test {GTEST} --gtest_filter='Nodes.Of*:Nodes.That*'"]  # fmt: skip
+    if kind == "numa":
+        runs.append(f"{build}/tests/machine_test {GTEST} --gtest_filter='NodeMatrix*:Checkup*'")
     return " && ".join(runs)
 
 

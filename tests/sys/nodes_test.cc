@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
+#include <string>
+#include <utility>
 
 #include "spillway/sys/process.h"
 #include "tests/sys/failing.h"
@@ -32,6 +35,27 @@ TEST(NodesTest, OfThisMachineHaveProcessorsAndMemory) {
     EXPECT_LE(node.available, node.total);
     EXPECT_FALSE(nearest_cpus(found, node.id).empty());
   }
+}
+
+/// tests/numa/machine.py makes it.
+TEST(NodesTest, OfTheVirtualMachineAreAsItWasMade) {
+  const char* machine = std::getenv("SPILLWAY_MACHINE");
+  if (machine == nullptr || machine != std::string("numa")) GTEST_SKIP() << "not in the virtual machine of make numa";
+  const auto found = nodes();
+  ASSERT_EQ(found.size(), 3U);
+  EXPECT_EQ(found[0].cpus, (std::vector<unsigned>{0, 1}));
+  EXPECT_TRUE(found[1].cpus.empty() && found[2].cpus.empty());
+  EXPECT_EQ(found[0].distances, (std::vector<NodeDistance>{{0, 10}, {1, 20}, {2, 31}}));
+  for (const auto& [node, rate] : {std::pair{0, 200}, std::pair{1, 50}, std::pair{2, 25}}) {
+    const auto& attributes = found[static_cast<std::size_t>(node)].attributes;
+    ASSERT_TRUE(attributes);
+    EXPECT_NEAR(attributes->read_bytes_per_second, rate * 1.024e9, 1e6);
+  }
+  EXPECT_TRUE(found[0].tier && found[1].tier && found[2].tier);
+  EXPECT_NE(found[0].tier, found[2].tier);
+  EXPECT_EQ(nearest_cpus(found, 2), found[0].cpus);
+  EXPECT_GT(found[1].total, 300 * MiB);
+  EXPECT_LT(found[1].total, 385 * MiB);
 }
 
 TEST(NodesTest, AnOnlyNodeHasTheMachinesMemory) {

@@ -19,7 +19,6 @@ from spillway.report.facts import Facts
 from spillway.sizes import duration, size
 
 WORTH = 0.03  # of a step: less is not worth a sentence
-GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,8 @@ def changes(facts: Facts) -> Iterator[tuple[str, str, Change]]:
     settings, description = facts.settings or {}, facts.description or {}
     for factor in (1.5, 2):
         budget = int(settings["dram_budget"] * factor) // (1 << 20) * (1 << 20)
+        if budget > settings.get("profile", {}).get("dram_total", budget):
+            continue  # more than the machine has
         yield f"dram_budget: {size(budget)}", f"{size(budget)} of DRAM for the process", more_memory(budget)
     if settings.get("storage"):
         yield "storage: one more path", "one more path as fast as the first", another_path
@@ -93,7 +94,10 @@ def changes(facts: Facts) -> Iterator[tuple[str, str, Change]]:
 
 def more_memory(budget: int) -> Change:
     def change(_: dict[str, Any], settings: dict[str, Any]) -> float:
+        factor = budget / settings["dram_budget"]
         settings["dram_budget"] = budget
+        for node in settings.get("nodes", []):
+            node["capacity"] = int(node["capacity"] * factor)
         return 1
 
     return change
