@@ -1,4 +1,4 @@
-# One static library per room, warnings as errors; sources are every .cc file of the room's folder.
+# One static library per room, warnings as errors; sources are every .cc file of the room's folder and the folders in it.
 add_library(spillway_options INTERFACE)
 target_compile_options(spillway_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wno-missing-field-initializers -Werror -ffp-contract=off)
 target_include_directories(spillway_options INTERFACE ${PROJECT_SOURCE_DIR})
@@ -6,7 +6,7 @@ target_link_libraries(spillway_options INTERFACE Threads::Threads)
 
 # spillway_room(NAME [rooms and libraries it uses...])
 function(spillway_room name)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*/*.cc)
   set(target spillway_${name})
   if(sources)
     add_library(${target} STATIC ${sources})

@@ -14,6 +14,7 @@
 #include "spillway/machine/node_rates.h"
 #include "spillway/machine/probe.h"
 #include "spillway/machine/profile_json.h"
+#include "spillway/plan/json.h"
 #include "spillway/state/rule.h"
 #include "spillway/sys/process.h"
 
@@ -119,6 +120,16 @@ void bind_machine(nb::module_& module) {
         return spillway::machine::to_json(spillway::machine::from_json(text, source));
       },
       "A profile checked and completed; ValueError names the key.");
+  module.def(
+      "plan_machine",
+      [](const std::string& description, const std::string& settings, const std::string& profile,
+         const std::string& source) {
+        const nb::gil_scoped_release release;
+        const auto machine = spillway::machine::from_json(profile, source);
+        return spillway::plan::plan_json(spillway::plan::parse_request(description, settings, machine));
+      },
+      nb::arg("description"), nb::arg("settings"), nb::arg("profile"), nb::arg("source") = "profile",
+      "The plan for the machine of a profile, as JSON; see plan/json.h. MemoryError: it does not fit.");
   module.def(
       "reset_peak_resident", [] { return spillway::sys::reset_peak_resident(); },
       "Starts peak_resident() anew from the present; False where the kernel refuses.");

@@ -184,6 +184,10 @@ def measure_nodes(
 def check_profile(text: str, source: str) -> str:
     """A profile checked and completed; ValueError names the key."""
 
+def plan_machine(description: str, settings: str, profile: str, source: str = ...) -> str:
+    """The plan for the machine of a profile, as JSON. `settings`: work {sequence, batch, micro_batches, query, key,
+    feed_forward}, dram_budget, gpu_memory (0: what the profile has), durability. MemoryError: it does not fit."""
+
 def place(bytes: int, nodes: list[int], weights: list[float], granularity: int, strict: bool, huge_pages: bool) -> Any:
     """Zeroed memory on nodes (none named: anywhere) as a uint8 array that owns it; every page is in place. ValueError:
     the placement makes no sense here; MemoryError: a node cannot hold it."""

@@ -14,9 +14,7 @@ DATA_SUFFIXES = (".jsonl", ".json", ".txt", ".parquet")
 
 def check(config: Config, required: tuple[str, ...] = ("model", "dataset", "output_dir")) -> None:
     """Raises InputError naming the first key that cannot be as it is. Writes nothing."""
-    for name in required:
-        if getattr(config, name) is None:
-            raise InputError(f"{name}: this key is required: {KEYS[name].help}")
+    check_required(config, required)
     check_processes()
     check_model(config)
     check_dataset("dataset", config)
@@ -24,6 +22,12 @@ def check(config: Config, required: tuple[str, ...] = ("model", "dataset", "outp
     check_fields(config)
     check_places(config)
     check_updates(config)
+
+
+def check_required(config: Config, names: tuple[str, ...]) -> None:
+    for name in names:
+        if getattr(config, name) is None:
+            raise InputError(f"{name}: this key is required: {KEYS[name].help}")
 
 
 def check_updates(config: Config) -> None:

@@ -125,6 +125,8 @@ def resolve(file_values: Mapping[str, Any], given: Mapping[str, Any], file_name:
     origins = {name: f"{file_name}: " for name in file_values if name not in given}
     values = {name: parsed(key, merged.get(name), origins.get(name, "")) for name, key in KEYS.items()}
     for name, key in KEYS.items():
+        if name == "gpu_memory" and values["profile"] is not None:
+            continue  # for the plan of another machine; whoever trains refuses it
         if key.absent and (what := key.absent(values[name])):
             raise InputError(f"{origins.get(name, '')}{name}: {what} is not available in this release; {key.help}")
     return Config(with_defaults(values), notices)

@@ -227,7 +227,14 @@ GROUPS: dict[str, list[Key]] = {
             absent=values_besides("auto", "cpu"),
         ),
         Key("dram_budget", SIZE, None, "hard limit of the whole process's memory", "what is free, less a margin"),
-        Key("gpu_memory", SIZE, None, "hard limit of GPU memory; not in this release", absent=when_given),
+        Key(
+            "gpu_memory",
+            SIZE,
+            None,
+            "hard limit of GPU memory, for `plan` with the `profile` of a machine that has one; training there is not "
+            "in this release",
+            absent=when_given,
+        ),
         Key(
             "placement",
             PLACEMENT,
@@ -283,7 +290,14 @@ GROUPS: dict[str, list[Key]] = {
             "nodes update adds",
             "all, what is free",
         ),
-        Key("profile", TEXT, None, "a profile file: answer for that machine", "this machine's"),
+        Key(
+            "profile",
+            TEXT,
+            None,
+            "a profile file, instead of measuring this machine; for one that names another `machine` `plan` answers "
+            "for that, reading nothing but the model's config.json",
+            "this machine's",
+        ),
     ],
     "Method": [
         Key(

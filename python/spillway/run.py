@@ -13,12 +13,13 @@ from typing import Any
 from rich.console import Console
 
 from spillway import checkpoints, directory, identity, report, state, tables, volumes
-from spillway.checks import check
+from spillway.checks import check, check_model, check_required
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.directory import Start
 from spillway.errors import InputError
 from spillway.identity import Identity
 from spillway.interruption import Interruption
+from spillway.machines import described, plan_elsewhere, refuse_elsewhere
 from spillway.plot import plot_apart
 from spillway.progress import Display
 from spillway.protocol import Keeping, Opening, Recovery, Session, WorkShape
@@ -44,6 +45,7 @@ def train(config: Config | Mapping[str, Any] | str | Path, **values: Any) -> dic
 
 def train_config(config: Config, console: Console) -> dict[str, Any]:
     check(config)
+    refuse_elsewhere(config)
     start = directory.decide(config)
     known = identity.load(start.output_dir) or identity.new(start.output_dir)
     saved = RunState.load(start.resume) if start.resume else None
@@ -59,6 +61,8 @@ def train_config(config: Config, console: Console) -> dict[str, Any]:
 
 def plan_config(config: Config, tell: Tell) -> dict[str, Any]:
     """The plan that `train` would follow. Nothing is started or written; raises DoesNotFit with the refused plan."""
+    if config.profile is not None and (found := elsewhere(config)):
+        return plan_elsewhere(config, found, tell)
     check(config, required=("model", "dataset"))
     config = config.replaced(output_dir=config.output_dir or str(Path.cwd()))  # nothing is written there
     work = load_work(config, tell)
@@ -69,6 +73,13 @@ def plan_config(config: Config, tell: Tell) -> dict[str, Any]:
         return session.plan
     finally:
         session.close()
+
+
+def elsewhere(config: Config) -> str | None:
+    """The profile of another machine that a plan is asked for."""
+    check_required(config, ("model",))
+    check_model(config)
+    return described(config)
 
 
 @dataclass

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from spillway.machine_tables import show_answers
 from spillway.sizes import duration, size, used_up
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     for words in (updates(plan), durability(plan), plan.get("threads", {}).get("words")):
         if words:
             console.print(words, soft_wrap=True)
+    show_answers(console, plan)
 
 
 def updates(plan: Plan) -> str:

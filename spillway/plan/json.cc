@@ -68,6 +68,14 @@ double rate(const json& object, const char* key, double fallback) {
   return value;
 }
 
+std::optional<Durability> parse_durability(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  for (const auto known : {Durability::none, Durability::checkpoint, Durability::step}) {
+    if (name == name_of(known)) return known;
+  }
+  throw Error(ErrorCode::bad_input, text("durability is ", name, "; known: none, checkpoint, step"));
+}
+
 Updates parse_updates(const std::string& name) {
   for (const auto known : {Updates::automatic, Updates::deferred, Updates::early}) {
     if (name == name_of(known)) return known;
@@ -103,13 +111,7 @@ Budget parse_budget(const std::string& input) {
   const auto placement = get<json>(object, "placement", json::object());
   out.placement = {parse_share(placement, "weight"), parse_share(placement, "state"), parse_share(placement, "grad"),
                    parse_share(placement, "activation")};
-  const auto durability = get<std::string>(object, "durability", "");
-  for (const auto known : {Durability::none, Durability::checkpoint, Durability::step}) {
-    if (durability == name_of(known)) out.durability = known;
-  }
-  if (!durability.empty() && !out.durability) {
-    throw Error(ErrorCode::bad_input, text("durability is ", durability, "; known: none, checkpoint, step"));
-  }
+  out.durability = parse_durability(get<std::string>(object, "durability", ""));
   out.updates = parse_updates(get<std::string>(object, "update_schedule", "auto"));
   out.clipping = get<bool>(object, "clipping", true);
   out.speculate = get<bool>(object, "speculative_updates", false);
@@ -178,6 +180,52 @@ Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   out.tail_backward = rate(seconds, "tail_backward", 0);
   out.between = rate(seconds, "between", rate(seconds, "prologue", 0));
   return out;
+}
+
+namespace {
+
+/// Only the nodes that the settings name, and so much of each.
+void bound_nodes(Hardware& hardware, const json& asked) {
+  if (asked.empty()) return;
+  std::vector<MemoryNode> kept;
+  for (const auto& entry : asked) {
+    const auto name = text("numa:", count(entry, "id"));
+    const auto found = std::ranges::find(hardware.nodes, name, &MemoryNode::name);
+    if (found == hardware.nodes.end()) {
+      throw Error(ErrorCode::bad_input, text("node: the profile of ", hardware.name, " has no ", name));
+    }
+    const auto capacity = count(entry, "capacity");
+    if (capacity > found->capacity) {
+      throw Error(ErrorCode::does_not_fit,
+                  text("node: ", human(capacity), " are asked of ", name, ", which has ", human(found->capacity)));
+    }
+    kept.push_back(*found);
+    kept.back().capacity = capacity;
+  }
+  hardware.nodes = std::move(kept);
+}
+
+}  // namespace
+
+DeviceRequest parse_request(const std::string& description, const std::string& settings,
+                            const machine::Profile& profile) {
+  const auto model = parse_description(description);
+  const auto object = parse(settings, "the settings");
+  const auto work = get<json>(object, "work");
+  const auto at_least_one = [&](const char* key) { return std::max<std::uint64_t>(1, count(work, key)); };
+  auto hardware = make_hardware(profile);
+  bound_nodes(hardware, get<json>(object, "nodes", json::array()));
+  return {.hardware = std::move(hardware),
+          .model = sizes_of(model, model.layout()),
+          .work = {.sequence = at_least_one("sequence"),
+                   .batch = at_least_one("batch"),
+                   .micro_batches = at_least_one("micro_batches"),
+                   .query = at_least_one("query"),
+                   .key = at_least_one("key"),
+                   .feed_forward = at_least_one("feed_forward")},
+          .budget = {.dram = count(object, "dram_budget", 0),
+                     .device = count(object, "gpu_memory", 0),
+                     .durability = parse_durability(get<std::string>(object, "durability", ""))}};
 }
 
 }  // namespace spillway::plan

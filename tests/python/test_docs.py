@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import real_runs
+from model_directories import model_shapes
 from spillway.cli import VERBS, main
 from spillway.errors import InputError
 
@@ -64,6 +65,8 @@ class Sandbox:
         (place / "model").rename(place / "Qwen2.5-1.5B")
         (place / "train.jsonl").rename(place / "rows.jsonl")
         shutil.copy(place / "profile.json", place / "other-machine.json")
+        shutil.copytree(ROOT / "profiles", place / "profiles")
+        model_shapes.write(place, "Qwen2.5-7B")  # a configuration, no weights
         (place / "config.yaml").write_text(self.moved(self.readme_configuration()))
 
     def readme_configuration(self) -> str:

@@ -1,0 +1,250 @@
+// What the simulator says of each paper's own method on its machine, beside the published figure, and of Spillway's
+// there.
+//   papers PROFILES    the folder with papers-*.json; prints one JSON object
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "spillway/base/error.h"
+#include "spillway/machine/profile_json.h"
+#include "spillway/plan/device_plan.h"
+#include "spillway/plan/peers/cxl.h"
+#include "spillway/plan/peers/host_memory.h"
+#include "spillway/plan/peers/streamed.h"
+#include "spillway/plan/peers/third_level.h"
+
+namespace {
+
+using namespace spillway::plan;
+using nlohmann::json;
+using spillway::GiB;
+
+constexpr double kGiB = static_cast<double>(GiB);
+
+class Report {
+ public:
+  explicit Report(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  [[nodiscard]] Hardware machine(const std::string& name) const {
+    return make_hardware(spillway::machine::load_profile(folder_ / ("papers-" + name + ".json")));
+  }
+  /// `published` 0: there is none. `how`: "given" to the simulator, "fitted" to this figure, or "" (predicted).
+  void row(const std::string& table, const std::string& what, double published, double simulated,
+           const char* how = "") {
+    out_[table].push_back({{"what", what}, {"published", published}, {"simulated", simulated}, {"how", how}});
+  }
+  [[nodiscard]] std::string text() const { return out_.dump(1); }
+
+ private:
+  std::filesystem::path folder_;
+  json out_;
+};
+
+void transfers(Report& report) {
+  const auto hardware = report.machine("cxl");
+  const struct {
+    const char* what;
+    bool back;
+    Shares nodes;
+    double one, two;
+    const char *how, *how_two;
+  } table[] = {
+      {"to GPU, DRAM", false, {1, 0}, 51.8, 51.8, "given", ""},
+      {"to GPU, CXL", false, {0, 1}, 49.8, 24.9, "given", ""},
+      {"to GPU, 1:1", false, {0.5, 0.5}, 51.8, 49.6, "", ""},
+      {"from GPU, DRAM", true, {1, 0}, 51.7, 51.2, "given", ""},
+      {"from GPU, CXL", true, {0, 1}, 34.7, 18.2, "given", ""},
+      {"from GPU, 1:1", true, {0.5, 0.5}, 50.2, 34.4, "", ""},
+  };
+  for (const auto& it : table) {
+    const auto rate = [&](std::size_t n) { return transfer_rate(hardware, n, it.back, it.nodes, 2 * kGiB) / kGiB; };
+    report.row("cxl_transfers", std::string(it.what) + ", one GPU", it.one, rate(1), it.how);
+    report.row("cxl_transfers", std::string(it.what) + ", each of two", it.two, rate(2), it.how_two);
+  }
+}
+
+void updates(Report& report) {
+  const auto hardware = report.machine("cxl");
+  const auto ms = [&](double dram) { return 1e3 * update_seconds(hardware, 671e6, {dram, 1 - dram}); };
+  report.row("cxl_updates", "DRAM", 67.6, ms(1), "given");
+  report.row("cxl_updates", "CXL", 273.3, ms(0), "given");
+  report.row("cxl_updates", "1:1", 138.9, ms(1.0 / 2));
+  report.row("cxl_updates", "1:2", 175.6, ms(1.0 / 3));
+  report.row("cxl_updates", "1:4", 216.3, ms(1.0 / 5));
+  report.row("cxl_updates", "4:1, by bandwidth", 0, ms(4.0 / 5));
+  const auto exact = [&](double dram) { return 1e3 * update_seconds(hardware, 671e6, {dram, 1 - dram}, 26); };
+  report.row("cxl_updates", "4:1, Spillway's exact states", 0, exact(4.0 / 5));
+}
+
+void cxl_steps(Report& report) {
+  auto one = report.machine("cxl"), two = one;
+  two.nodes.push_back(two.nodes.back());
+  two.nodes.back().name = "numa:3";
+  double least = 10, least_two = 10, most = 0, dealt = 10, dealt_most = 0;
+  for (const bool large : {false, true}) {
+    for (const double sequence : {4096.0, 8192.0, 16384.0, 32768.0}) {
+      for (const double batch : {1.0, 4.0, 16.0}) {
+        const CxlWork work{large ? 12.2e9 : 7.6e9, large ? 40U : 28U, large ? 5120U : 3584U, sequence, batch};
+        const auto dram = cxl_step_seconds(one, work, CxlPlacement::dram_only);
+        const auto share = [&](const Hardware& hardware, CxlPlacement how) {
+          return 100 * dram / cxl_step_seconds(hardware, work, how);
+        };
+        const auto class_wise = share(one, CxlPlacement::class_wise);
+        least = std::min(least, class_wise / 100);
+        least_two = std::min(least_two, share(two, CxlPlacement::class_wise) / 100);
+        most = std::max(most, class_wise / share(one, CxlPlacement::interleaved) - 1);
+        dealt = std::min(dealt, share(one, CxlPlacement::dealt) / 100);
+        dealt_most = std::max(dealt_most, share(one, CxlPlacement::dealt) / 100);
+      }
+    }
+  }
+  report.row("cxl_steps", "class-wise, one card, least of DRAM only (%)", 97, 100 * least);
+  report.row("cxl_steps", "class-wise, two cards, least of DRAM only (%)", 100, 100 * least_two);
+  report.row("cxl_steps", "most over interleaving, one card (%)", 21, 100 * most, "fitted");
+  report.row("cxl_steps", "Spillway's dealing, one card, least of DRAM only (%)", 0, 100 * dealt);
+  report.row("cxl_steps", "Spillway's dealing, one card, most of DRAM only (%)", 0, 100 * dealt_most);
+}
+
+DeviceWork work_of(const DecoderShape& shape, std::uint64_t sequence) {
+  return {.sequence = sequence, .query = shape.query, .key = shape.key, .feed_forward = shape.feed_forward};
+}
+
+ModelSizes sizes_of_shape(const DecoderShape& shape, double state) {
+  const auto layer = static_cast<double>(shape.layer_parameters());
+  return {.layers = static_cast<double>(shape.layers),
+          .layer = layer,
+          .matrix = layer,
+          .table = static_cast<double>(shape.table()),
+          .tables = 2,
+          .hidden = static_cast<double>(shape.hidden),
+          .vocabulary = static_cast<double>(shape.vocabulary),
+          .state = state};
+}
+
+void host_memory_table(Report& report) {
+  const struct {
+    DecoderShape shape;
+    double zero, ascend;
+  } table[] = {
+      {{"Llama-3.1-8B", 32, 4096, 14336, 4096, 1024, 128256}, 70.4, 32.2},
+      {{"Qwen2.5-7B", 28, 3584, 18944, 3584, 512, 152064, false, true}, 69.3, 31.6},
+      {{"Qwen2.5-14B", 48, 5120, 13824, 5120, 1024, 152064, false, true}, 105.3, 45.8},
+      {{"Qwen2.5-32B", 64, 5120, 27648, 5120, 1024, 152064, false, true}, 187.5, 79.7},
+  };
+  double saved = 0;
+  for (const auto& it : table) {
+    const auto zero = static_cast<double>(zero_infinity_memory(it.shape).total()) / kGiB;
+    const auto ascend = static_cast<double>(memascend_memory(it.shape).total()) / kGiB;
+    report.row("host_memory", it.shape.name + ", ZeRO-Infinity", it.zero, zero);
+    report.row("host_memory", it.shape.name + ", MemAscend", it.ascend, ascend);
+    // The least that Spillway needs: nothing resident, activations not counted.
+    auto least = host_memory(sizes_of_shape(it.shape, 10), work_of(it.shape, 1), 1, true);
+    report.row("host_memory", it.shape.name + ", Spillway at least", 0, sum_of(least) / kGiB);
+    saved += 100 * (1 - ascend / zero) / 4;
+  }
+  report.row("host_memory", "saved by MemAscend on average (%)", 55.7, saved);
+}
+
+/// Spillway on the same node, states in a format; seconds of a step.
+double spillway_seconds(const Hardware& hardware, double parameters, double state) {
+  DeviceRequest request{.hardware = hardware,
+                        .work = {.sequence = 2048, .query = 8192, .key = 8192, .feed_forward = 28672}};
+  request.model = {.layers = 80,
+                   .layer = parameters / 80,
+                   .matrix = parameters / 80,
+                   .table = 2.6e8,
+                   .tables = 2,
+                   .hidden = 8192,
+                   .vocabulary = 32000,
+                   .state = state};
+  return plan_for(request).step.seconds;
+}
+
+void third_level(Report& report) {
+  const auto hardware = report.machine("mlp-offload");
+  constexpr double kCached = 137e9;
+  const struct {
+    const char* name;
+    double billions, zero, backward, update, mlp, mlp_update;
+  } table[] = {{"40B", 40, 242.3, 27.5, 213.6, 101.7, 98.5},
+               {"52B", 52, 238.6, 28.3, 209.3, 92.2, 89.4},
+               {"70B", 70, 370.6, 32.9, 336.4, 151.3, 147.2},
+               {"100B", 100, 572.0, 68.3, 501.9, 275.5, 269.2},
+               {"120B", 120, 550.4, 73.2, 475.5, 288.2, 282.3}};
+  for (const auto& it : table) {
+    const ThirdLevelWork work{.parameters = it.billions * 1e9, .tokens = 4 * 2048};
+    const auto zero = zero3_iteration(hardware, work);
+    const auto mlp = mlp_offload_iteration(hardware, work, kCached);
+    const std::string name = it.name;
+    report.row("third_level", name + ", ZeRO-3 NVMe, iteration", it.zero, zero.total());
+    report.row("third_level", name + ", ZeRO-3 NVMe, backward", it.backward, zero.backward);
+    report.row("third_level", name + ", ZeRO-3 NVMe, update", it.update, zero.update);
+    report.row("third_level", name + ", MLP-Offload, iteration", it.mlp, mlp.total());
+    report.row("third_level", name + ", MLP-Offload, update", it.mlp_update, mlp.update);
+    report.row("third_level", name + ", speed-up", it.zero / it.mlp, zero.total() / mlp.total());
+    report.row("third_level", name + ", Spillway, exact", 0, spillway_seconds(hardware, it.billions * 1e9, 10));
+    report.row("third_level", name + ", Spillway, bf16 moments", 0, spillway_seconds(hardware, it.billions * 1e9, 6));
+  }
+}
+
+void streamed(Report& report) {
+  const auto snake = report.machine("greedysnake");
+  for (const auto& [name, billions, published] : {std::tuple{"65B", 65, 1.96}, std::tuple{"175B", 175, 2.53}}) {
+    for (const std::uint64_t micro_batches : {4U, 8U, 12U, 16U, 24U}) {
+      const StreamedWork work{
+          .parameters = billions * 1e9, .layers = 80, .tokens = 2048, .micro_batches = micro_batches};
+      const auto factor = zero_infinity_seconds(snake, work) / greedy_snake_seconds(snake, work);
+      const bool fitted = micro_batches == 12;
+      report.row(fitted ? "greedysnake" : "greedysnake_by_micro_batches",
+                 std::string(name) + ", " + std::to_string(micro_batches) + " micro-batches", fitted ? published : 0,
+                 factor, fitted ? "fitted" : "");
+    }
+  }
+  auto lohan = report.machine("lohan");
+  const auto drive = lohan.drives.front();
+  for (const auto& [drives, published] :
+       {std::pair{1, 70.0}, std::pair{2, 112.0}, std::pair{3, 136.0}, std::pair{6, 152.0}, std::pair{12, 148.0}}) {
+    lohan.drives.assign(static_cast<std::size_t>(drives), drive);
+    const StreamedWork work{.parameters = 13e9, .layers = 40, .tokens = 65536, .border = 65536.0 * 5120 * 2};
+    const auto flops = [&](double seconds) { return 8 * work.parameters * work.tokens / seconds / 1e12; };
+    report.row("lohan", std::to_string(drives) + " drives", published, flops(lohan_seconds(lohan, work)),
+               drives == 1 || drives == 6 ? "fitted" : "");
+    DeviceRequest request{
+        .hardware = lohan,
+        .work = {.sequence = 1024, .batch = 8, .micro_batches = 8, .query = 5120, .key = 5120, .feed_forward = 20480}};
+    request.model = {.layers = 40,
+                     .layer = 13e9 / 40,
+                     .matrix = 13e9 / 40,
+                     .table = 2.6e8,
+                     .tables = 1,
+                     .hidden = 5120,
+                     .vocabulary = 50257};
+    request.hardware.dram_available = 128 * GiB;
+    request.budget.durability = Durability::none;
+    report.row("lohan", std::to_string(drives) + " drives, Spillway, 128 GiB of DRAM", 0,
+               flops(plan_for(request).step.seconds));
+  }
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  if (count != 2) {
+    std::fputs("papers PROFILES: the folder with papers-*.json\n", stderr);
+    return 2;
+  }
+  try {
+    Report report(words[1]);
+    transfers(report);
+    updates(report);
+    cxl_steps(report);
+    host_memory_table(report);
+    third_level(report);
+    streamed(report);
+    std::puts(report.text().c_str());
+  } catch (const spillway::Error& error) {
+    std::fprintf(stderr, "papers: %s\n", error.what());
+    return 2;
+  }
+  return 0;
+}

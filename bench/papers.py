@@ -1,0 +1,179 @@
+"""The papers' machines: simulated beside published, as tables in docs/papers.md, results and a plot.
+
+python bench/papers.py BUILD: runs BUILD/bench/papers on profiles/, and plans for whole models with `spillway plan`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import model_shapes
+from figures import RESULTS
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "papers.md"
+MODELS = ("Qwen2.5-7B", "Llama-2-13B", "Qwen2.5-32B", "Llama-3.1-70B")
+MACHINES = {"workstation": 2048, "server": 4096, "laptop": 1024}  # and the sequence planned for
+TOLERANCE = 10  # percent
+
+TITLES = {
+    "cxl_transfers": ("CXL: transfers of 2 GiB, GiB/s per GPU", "profiles/papers-cxl.json"),
+    "cxl_updates": ("CXL: CPU Adam of 671 M elements, ms", "profiles/papers-cxl.json"),
+    "cxl_steps": ("CXL: steps of 7B and 12B, 4K to 32K tokens, batch 1 to 16", "profiles/papers-cxl.json"),
+    "host_memory": ("MemAscend: host memory without activations, GiB", "profiles/papers-memascend.json"),
+    "third_level": ("ZeRO-3 with NVMe and MLP-Offload: seconds an iteration", "profiles/papers-mlp-offload.json"),
+    "greedysnake": ("GreedySnake: times as fast as ZeRO-Infinity", "profiles/papers-greedysnake.json"),
+    "lohan": ("LoHan: TFLOPS of GPT-13B by number of drives", "profiles/papers-lohan.json"),
+}
+Row = dict[str, Any]
+
+
+def error(row: Row) -> float:
+    return 100 * (row["simulated"] / row["published"] - 1)
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["| | published | simulated | error | |", "|---|---|---|---|---|"]
+    for row in rows:
+        if not row["published"]:
+            lines.append(f"| {row['what']} | | {row['simulated']:.4g} | | |")
+            continue
+        off = error(row)
+        mark = row["how"] or ("" if abs(off) <= TOLERANCE else "**misses 10 %**")
+        lines.append(f"| {row['what']} | {row['published']:.4g} | {row['simulated']:.4g} | {off:+.1f} % | {mark} |")
+    return "\n".join(lines)
+
+
+def verdict(rows: list[Row]) -> str:
+    predicted = [row for row in rows if row["published"] and not row["how"]]
+    good = sum(abs(error(row)) <= TOLERANCE for row in predicted)
+    return f"{good} of {len(predicted)} figures that were neither given nor fitted lie within {TOLERANCE} %."
+
+
+def comments(profile: str) -> str:
+    return "\n".join(f"- {line}" for line in json.loads((ROOT / profile).read_text())["comment"])
+
+
+def plans(folder: Path) -> list[dict[str, Any]]:
+    out = []
+    for machine, sequence in MACHINES.items():
+        for name in MODELS:
+            words = [
+                sys.executable, "-m", "spillway", "plan", "--json", "--model", str(model_shapes.write(folder, name)),
+                "--profile", str(ROOT / "profiles" / f"{machine}.json"), "--max_length", str(sequence),
+                "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "8",
+            ]  # fmt: skip
+            done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
+            print(machine, name, done.returncode, flush=True)
+            if done.returncode not in (0, 3):
+                raise SystemExit(done.stderr)
+            plan = json.loads(done.stdout) if done.returncode == 0 else {"refused": done.stderr.strip()}
+            out.append({"machine": machine, "model": name, "sequence": sequence, **plan})
+    return out
+
+
+def plan_table(found: list[dict[str, Any]]) -> str:
+    lines = [
+        "| machine | model | tokens a sequence | tokens/s | step, s | bottleneck | next | GiB by tier | longest |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for plan in found:
+        start = f"| {plan['machine']} | {plan['model']} | {plan['sequence']} |"
+        if "refused" in plan:
+            lines.append(f"{start} does not fit | | {plan['refused'].removeprefix('spillway: ')} | | | |")
+            continue
+        tiers = ", ".join(
+            f"{tier['name']}{' each' if tier.get('count', 1) > 1 else ''} {tier['planned_peak'] / 2**30:.0f}"
+            for tier in plan["tiers"]
+            if tier["planned_peak"]
+        )
+        lines.append(
+            f"{start} {plan['tokens_per_second']:.0f} | {plan['predicted_step_seconds']:.1f} | {plan['bottleneck']} | "
+            f"{plan['next_bottleneck']} | {tiers} | {plan['longest_sequence']} |"
+        )
+    return "\n".join(lines)
+
+
+HEAD = "# The papers' machines\n\n<!-- Made by bench/papers.py. -->\n"
+
+
+def notes() -> dict[str, str]:
+    """Paragraphs of bench/papers.md by title."""
+    parts = Path(__file__).with_suffix(".md").read_text(encoding="utf-8").split("\n# ")[1:]
+    return {title: words.strip() for title, _, words in (part.partition("\n") for part in parts)}
+
+
+def page(tables: dict[str, list[Row]], found: list[dict[str, Any]]) -> str:
+    said = notes()
+    parts = [HEAD, said["intro"], "![Published and simulated](images/papers.png)\n"]
+    for name, (title, profile) in TITLES.items():
+        parts.append(
+            f"## {title}\n\n`{profile}`:\n\n{comments(profile)}\n\n{table(tables[name])}\n\n{verdict(tables[name])}"
+        )
+        if name in said:
+            parts.append(said[name])
+    parts.append("## LSP-Offload\n\n" + said["lsp"])
+    parts.append("## Plans for whole models\n\n" + said["plans"] + "\n\n" + plan_table(found))
+    return "\n\n".join(parts) + "\n"
+
+
+def plot(tables: dict[str, list[Row]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 2, figsize=(11, 7.5))
+    panels = (
+        (axes[0, 0], "cxl_updates", "CPU Adam over DRAM and CXL, ms"),
+        (axes[0, 1], "third_level", "seconds an iteration, 4 GPUs"),
+        (axes[1, 0], "host_memory", "host memory, GiB"),
+        (axes[1, 1], "lohan", "TFLOPS by drives, GPT-13B"),
+    )
+    for axis, name, title in panels:
+        rows = [row for row in tables[name] if ", backward" not in row["what"] and ", update" not in row["what"]]
+        rows = [row for row in rows if "speed-up" not in row["what"] and "(%)" not in row["what"]]
+        places = range(len(rows))
+        axis.barh(
+            [p - 0.2 for p in places], [row["published"] for row in rows], 0.4, label="published", color="#9aa5b1"
+        )
+        axis.barh(
+            [p + 0.2 for p in places], [row["simulated"] for row in rows], 0.4, label="simulated", color="#2f6f9f"
+        )
+        axis.set_yticks(list(places), [row["what"] for row in rows], fontsize=6)
+        axis.invert_yaxis()
+        axis.set_title(title, fontsize=9)
+        axis.tick_params(axis="x", labelsize=7)
+    axes[0, 0].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("build", type=Path)
+    arguments = parser.parse_args()
+    program = arguments.build / "bench" / "papers"
+    tables = json.loads(subprocess.run([program, ROOT / "profiles"], capture_output=True, text=True, check=True).stdout)
+    with tempfile.TemporaryDirectory() as folder:
+        found = plans(Path(folder))
+    keep = ("machine", "model", "sequence", "refused", "predicted_step_seconds", "tokens_per_second", "bottleneck",
+            "next_bottleneck", "seconds_alone", "tiers", "longest_sequence", "shares")  # fmt: skip
+    short = [{key: plan[key] for key in keep if key in plan} for plan in found]
+    (RESULTS / "papers.json").write_text(json.dumps({"tables": tables, "plans": short}, indent=1) + "\n")
+    plot(tables, ROOT / "docs" / "images" / "papers.png")
+    PAGE.write_text(page(tables, found), encoding="utf-8")
+    for name in TITLES:
+        print(f"{name}: {verdict(tables[name])}")
+
+
+if __name__ == "__main__":
+    main()

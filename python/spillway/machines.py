@@ -1,0 +1,89 @@
+"""Plans for a machine that a profile describes and that is not this one: nothing is measured or rehearsed, and read is
+nothing but the model's configuration."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from spillway.config import Config
+from spillway.errors import InputError
+
+Tell = Callable[[str], None]
+
+
+def described(config: Config) -> str | None:
+    """The text of the profile when it names a machine of its own; None: this machine."""
+    if config.profile is None:
+        return None
+    try:
+        text = Path(config.profile).read_text(encoding="utf-8")
+        found = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise InputError(f"profile: {config.profile}: {error}") from error
+    return text if isinstance(found, dict) and "machine" in found else None
+
+
+def refuse_elsewhere(config: Config) -> None:
+    """What trains, trains here."""
+    if config.profile is not None and described(config) is not None:
+        raise InputError(
+            f"profile: {config.profile} describes another machine, which `spillway plan` answers for; "
+            "training runs on this one"
+        )
+    if config.gpu_memory is not None:
+        raise InputError("gpu_memory: this key needs a profile of a machine with a GPU; this release trains on the CPU")
+
+
+def plan_elsewhere(config: Config, profile: str, tell: Tell) -> dict[str, Any]:
+    """The plan for the profile's machine. Raises InputError, or DoesNotFit with what would fit."""
+    from spillway import _engine
+    from spillway.calls import translated
+
+    for notice in config.notices:
+        tell(notice)
+    if config.paths:
+        tell("storage: of the machine that the profile describes the profile's paths are planned with")
+    description, attention = describe_model(config)
+    settings = {
+        "work": {
+            "sequence": config.max_length,
+            "batch": config.per_device_train_batch_size,
+            "micro_batches": config.gradient_accumulation_steps,
+            **attention,
+        },
+        "dram_budget": config.dram_budget or 0,
+        "gpu_memory": config.gpu_memory or 0,
+        "durability": config.durability or "",
+        "nodes": [{"id": share.node, "capacity": share.capacity} for share in config.node],
+    }
+    with translated():
+        text = _engine.plan_machine(json.dumps(description), json.dumps(settings), profile, str(config.profile))
+    return {**json.loads(text), "state_format": config.state_format, "optimizer": config.optim}
+
+
+def describe_model(config: Config) -> tuple[dict[str, Any], dict[str, int]]:
+    """The engine's description, from config.json alone; and sizes that its tensors do not say."""
+    from spillway.hf.describe import WorkSize, describe
+    from spillway.hf.skeleton import build
+    from spillway.hf.source import DTYPES, load_config, resolve_directory
+    from spillway.settings import update_rule
+
+    model = load_config(resolve_directory(config.model))
+    skeleton = build(copy.deepcopy(model), DTYPES[config.compute_dtype])
+    tokens = config.max_length * config.per_device_train_batch_size * config.gradient_accumulation_steps
+    size = WorkSize(config.gradient_accumulation_steps, tokens)
+    return describe(skeleton, size, config.compute_dtype) | update_rule(config) | {"seed": config.seed}, widths(model)
+
+
+def widths(model: Any) -> dict[str, int]:
+    """Of attention and of the feed-forward."""
+    hidden = int(model.hidden_size)
+    heads = int(getattr(model, "num_attention_heads", None) or 1)
+    size = int(getattr(model, "head_dim", None) or hidden // heads)
+    keys = int(getattr(model, "num_key_value_heads", None) or heads)
+    inner = int(getattr(model, "intermediate_size", None) or 4 * hidden)
+    return {"query": heads * size, "key": keys * size, "feed_forward": inner}

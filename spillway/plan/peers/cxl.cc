@@ -1,0 +1,216 @@
+#include "spillway/plan/peers/cxl.h"
+
+#include <algorithm>
+#include <array>
+
+#include "spillway/base/error.h"
+
+namespace spillway::plan {
+namespace {
+
+/// fp32 moments, gradients and weights; bf16 weights; activations; bf16 gradients.
+enum Class : std::size_t { moment, variance, gradient32, weight32, weight, activation, gradient, kClasses };
+
+using ByClass = std::array<double, kClasses>;
+
+ByClass class_bytes(const CxlWork& work, CxlPlacement placement) {
+  const auto n = work.parameters;
+  const auto border = work.batch * work.sequence * static_cast<double>(work.layers * work.hidden) * 2;
+  // Ours keeps the low half of the fp32 weights beside the bf16 ones, and no second copy of gradients.
+  if (placement == CxlPlacement::dealt) return {4 * n, 4 * n, 0, 2 * n, 2 * n, border, 2 * n};
+  return {4 * n, 4 * n, 4 * n, 4 * n, 2 * n, border, 2 * n};
+}
+
+/// Bytes that an update moves of each class, per element.
+ByClass update_traffic(CxlPlacement placement) {
+  if (placement == CxlPlacement::dealt) return {8, 8, 0, 4, 4, 0, 2};
+  return {8, 8, 4, 8, 0, 0, 0};
+}
+
+/// Where the bytes of each class lie, by node.
+class Placer {
+ public:
+  Placer(const Hardware& hardware, const CxlWork& work, CxlPlacement placement)
+      : hardware_(hardware), bytes_(class_bytes(work, placement)) {
+    for (const auto& node : hardware.nodes) {
+      free_.push_back(static_cast<double>(node.capacity));
+      dram_.push_back(!node.cxl);
+    }
+    switch (placement) {
+      case CxlPlacement::dram_only:
+        shares_.fill(first_dram());
+        break;
+      case CxlPlacement::interleaved:
+        shares_.fill(Shares(free_.size(), 1.0 / static_cast<double>(free_.size())));
+        break;
+      case CxlPlacement::class_wise:
+        for (const Class it : {moment, variance, gradient32, weight32, weight, activation, gradient}) {
+          shares_[it] = fill(bytes_[it], true);
+        }
+        break;
+      case CxlPlacement::dealt:
+        deal();
+    }
+  }
+
+  [[nodiscard]] const Shares& operator[](Class it) const { return shares_[it]; }
+
+ private:
+  [[nodiscard]] Shares first_dram() const {
+    return all_at(static_cast<std::size_t>(std::ranges::find(dram_, true) - dram_.begin()), dram_.size());
+  }
+
+  /// What comes from the device first in DRAM; then weights and states together, by bandwidth.
+  void deal() {
+    shares_[gradient] = fill(bytes_[gradient], true);
+    shares_[activation] = fill(bytes_[activation], true);
+    const double states = bytes_[moment] + bytes_[variance] + bytes_[weight32] + bytes_[weight];
+    std::vector<double> rates;
+    for (const auto& node : hardware_.nodes) rates.push_back(node.update);
+    const auto shares = take_in_proportion(states, rates);
+    shares_[moment] = shares_[variance] = shares_[weight32] = shares_[weight] = shares;
+    shares_[gradient32] = first_dram();
+  }
+
+  /// The kind asked for first, the rest over the other nodes evenly by what is free.
+  Shares fill(double bytes, bool dram) {
+    Shares taken(free_.size(), 0);
+    double left = bytes;
+    for (const bool kind : {dram, !dram}) {
+      std::vector<double> room(free_.size(), 0);
+      double sum = 0;
+      for (std::size_t n = 0; n < free_.size(); ++n) sum += room[n] = dram_[n] == kind ? free_[n] : 0;
+      const auto part = std::min(left, sum);
+      for (std::size_t n = 0; n < free_.size() && sum > 0; ++n) {
+        taken[n] += part * room[n] / sum;
+        free_[n] -= part * room[n] / sum;
+      }
+      left -= part;
+    }
+    if (left > 1) throw Error(ErrorCode::does_not_fit, "the nodes together do not hold this step");
+    return normalised(taken, bytes);
+  }
+
+  Shares take_in_proportion(double bytes, std::vector<double> rates) {
+    Shares taken(free_.size(), 0);
+    for (double left = bytes; left > 1;) {
+      double sum = 0;
+      for (std::size_t n = 0; n < free_.size(); ++n) sum += rates[n] = free_[n] > 1 ? rates[n] : 0;
+      if (sum <= 0) throw Error(ErrorCode::does_not_fit, "the nodes together do not hold this step");
+      double given = 0;
+      for (std::size_t n = 0; n < free_.size(); ++n) {
+        const auto part = std::min(left * rates[n] / sum, free_[n]);
+        taken[n] += part;
+        free_[n] -= part;
+        given += part;
+      }
+      left -= given;
+    }
+    return normalised(taken, bytes);
+  }
+
+  [[nodiscard]] Shares normalised(Shares taken, double bytes) const {
+    for (auto& it : taken) it /= std::max(1.0, bytes);
+    return taken;
+  }
+
+  const Hardware& hardware_;
+  const ByClass bytes_;
+  std::vector<double> free_;
+  std::vector<bool> dram_;
+  std::array<Shares, kClasses> shares_;
+};
+
+/// A transfer per layer and direction beside compute, one after the other on each stream.
+class Step {
+ public:
+  Step(const Hardware& hardware, const CxlWork& work, CxlPlacement placement)
+      : work_(work), placement_(placement), places_(hardware, work, placement), machine_(flow_, hardware, 1) {
+    compute_ = flow_.add_lane();
+    up_ = flow_.add_lane();
+    down_ = flow_.add_lane();
+  }
+
+  double seconds() {
+    const auto layers = work_.layers;
+    const auto tokens = work_.batch * work_.sequence;
+    const auto linear = 2 * work_.parameters / static_cast<double>(layers) * tokens;
+    const auto attention = 2 * tokens * work_.sequence * static_cast<double>(work_.hidden);  // causal: half of 4
+    const auto weights = 2 * work_.parameters / static_cast<double>(layers);
+    const auto border = tokens * static_cast<double>(work_.hidden) * 2;
+    std::vector<std::uint32_t> last;
+    for (std::uint64_t visit = 0; visit < 2 * layers; ++visit) {
+      const bool back = visit >= layers;
+      auto needs = last;
+      needs.push_back(transfer(up_, machine_.to_device(0, places_[weight]), weights));
+      if (back) needs.push_back(transfer(up_, machine_.to_device(0, places_[activation]), border));
+      last = {flow_.add({.work = (linear + attention) * (back ? 3 : 1),
+                         .uses = machine_.compute(0),
+                         .lane = compute_,
+                         .needs = needs})};
+      const auto to = machine_.from_device(0, places_[back ? gradient : activation]);
+      transfer(down_, to, back ? weights : border, last);
+    }
+    const auto backward = flow_.play().seconds;
+    return backward + update();
+  }
+
+ private:
+  std::uint32_t transfer(std::uint32_t lane, std::vector<FlowUse> uses, double bytes,
+                         std::vector<std::uint32_t> needs = {}) {
+    return flow_.add({.work = bytes, .uses = std::move(uses), .lane = lane, .needs = std::move(needs)});
+  }
+
+  /// The nodes work at once on what they hold of each element.
+  double update() {
+    Flow flow;
+    const FlowMachine machine(flow, machine_.hardware(), 0);
+    const auto traffic = update_traffic(placement_);
+    std::vector<double> bytes(machine_.hardware().nodes.size(), 0);
+    double sum = 0;
+    for (std::size_t c = 0; c < kClasses; ++c) {
+      for (std::size_t n = 0; n < bytes.size(); ++n) bytes[n] += traffic[c] * places_[static_cast<Class>(c)][n];
+      sum += traffic[c];
+    }
+    flow.add({.work = work_.parameters * sum, .uses = machine.update(in_proportion(bytes))});
+    return flow.play().seconds;
+  }
+
+  const CxlWork& work_;
+  const CxlPlacement placement_;
+  Placer places_;
+  Flow flow_;
+  FlowMachine machine_;
+  std::uint32_t compute_ = 0, up_ = 0, down_ = 0;
+};
+
+}  // namespace
+
+double transfer_rate(const Hardware& hardware, std::size_t devices, bool from_device, const Shares& nodes,
+                     double bytes) {
+  Flow flow;
+  const FlowMachine machine(flow, hardware, devices);
+  for (std::size_t d = 0; d < devices; ++d) {
+    flow.add({.work = bytes, .uses = from_device ? machine.from_device(d, nodes) : machine.to_device(d, nodes)});
+  }
+  return bytes / flow.play().seconds;
+}
+
+double update_seconds(const Hardware& hardware, double elements, const Shares& nodes, double bytes_per_element) {
+  Flow flow;
+  const FlowMachine machine(flow, hardware, 0);
+  flow.add({.work = elements * bytes_per_element, .uses = machine.update(nodes)});
+  return flow.play().seconds;
+}
+
+double cxl_step_seconds(const Hardware& hardware, const CxlWork& work, CxlPlacement placement) {
+  return Step(hardware, work, placement).seconds();
+}
+
+double cxl_bytes(const CxlWork& work, CxlPlacement placement) {
+  double sum = 0;
+  for (const auto bytes : class_bytes(work, placement)) sum += bytes;
+  return sum;
+}
+
+}  // namespace spillway::plan

@@ -1,0 +1,197 @@
+"""`spillway plan --profile` for machines that are not this one."""
+
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from model_directories import model_shapes
+from spillway import cli, machine_tables
+from spillway.config import Config, resolve
+from spillway.errors import InputError
+from spillway.machines import described, refuse_elsewhere, widths
+
+ROOT = Path(__file__).parents[2]
+PROFILES = sorted((ROOT / "profiles").glob("*.json"))
+
+engine = pytest.importorskip("spillway._engine", reason="the C++ engine is not built")
+
+Plan = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Plan:
+    """Exit code, output and message of the verb for a model's shape, a profile and further words."""
+
+    def run(name: str, profile: Path, *words: str) -> tuple[int, str, str]:
+        model = model_shapes.write(tmp_path, name)
+        code = cli.main(["plan", "--model", str(model), "--profile", str(profile), *words])
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+def profile(name: str) -> Path:
+    return ROOT / "profiles" / f"{name}.json"
+
+
+def altered(directory: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    content = json.loads(profile("two-drives").read_text())
+    change(content)
+    path = directory / "altered.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
+def test_every_profile_that_comes_along_is_one_and_says_where_it_is_from(path: Path) -> None:
+    found = json.loads(engine.check_profile(path.read_text(), str(path)))
+    assert found["machine"] and found["comment"]
+
+
+def test_a_plan_says_where_everything_lives_and_what_fits(plan: Plan) -> None:
+    code, words, _ = plan(
+        "Qwen2.5-7B", profile("two-drives"), "--max_length", "4096", "--per_device_train_batch_size", "1", "--json"
+    )
+    found = json.loads(words)
+    assert code == 0 and found["fits"]
+    for tier in found["tiers"]:
+        held = sum(entry["bytes"] for entry in found["bytes"] if entry["tier"] == tier["name"])
+        assert held == pytest.approx(tier["planned_peak"], abs=1024)
+        assert tier["planned_peak"] <= tier["capacity"] + 1024
+    everywhere = {
+        kind: sum(entry["bytes"] for entry in found["bytes"] if entry["class"] == kind) for kind in ("weight", "state")
+    }
+    assert everywhere["state"] == pytest.approx(10 * 7_615_616_512, rel=1e-3)
+    assert everywhere["weight"] >= 2 * 7_615_616_512
+    assert found["tokens_per_second"] == pytest.approx(4096 / found["predicted_step_seconds"])
+    assert found["predicted_step_seconds"] >= max(found["seconds_alone"].values()) * 0.98
+    assert found["bottleneck"] == "paths" and found["next_bottleneck"]
+    assert found["longest_sequence"] >= 4096
+    assert {change["what"].split()[0] for change in found["what_if"]} >= {"1", "one", "sequences"}
+
+
+def test_what_a_person_reads(plan: Plan) -> None:
+    code, words, _ = plan(
+        "Qwen2.5-7B", profile("two-drives"), "--max_length", "4096", "--per_device_train_batch_size=1"
+    )
+    assert code == 0
+    parts = ("What lives where", "tokens/s, bound by paths", "What would help", "1 GiB more DRAM", "longest sequence")
+    assert all(part in words for part in (*parts, "What fits"))
+
+
+def test_longer_than_the_longest_does_not_fit_and_says_what_would(plan: Plan) -> None:
+    _, words, _ = plan("Qwen2.5-7B", profile("two-drives"), "--per_device_train_batch_size", "1", "--json")
+    longest = json.loads(words)["longest_sequence"]
+    batch = ("--per_device_train_batch_size", "1")
+    assert plan("Qwen2.5-7B", profile("two-drives"), "--max_length", str(longest), *batch)[0] == 0
+    code, _, message = plan("Qwen2.5-7B", profile("two-drives"), "--max_length", str(longest + 128), *batch)
+    assert code == 3 and "gpu:0" in message and "It would fit with" in message
+
+
+def test_budgets_bound_the_plan(plan: Plan) -> None:
+    batch = ("--per_device_train_batch_size", "1", "--json")
+    code, words, _ = plan(
+        "Qwen2.5-7B", profile("two-drives"), *batch, "--dram_budget", "20GiB", "--gpu_memory", "12GiB"
+    )
+    assert code == 0
+    peaks = {tier["name"]: tier["planned_peak"] for tier in json.loads(words)["tiers"]}
+    assert peaks["gpu:0"] <= 12 * 2**30 + 1024 and peaks["numa:0"] <= 20 * 2**30 + 1024
+    for key, part in (("gpu_memory", "does not fit on gpu:0"), ("dram_budget", "host memory")):
+        code, _, message = plan("Qwen2.5-7B", profile("two-drives"), *batch, f"--{key}", "2GiB")
+        assert code == 3 and part in message
+        (would,) = re.findall(rf"--{key} (\w+)", message)
+        assert plan("Qwen2.5-7B", profile("two-drives"), *batch, f"--{key}", would)[0] == 0
+
+
+def test_named_nodes_alone_are_used(plan: Plan) -> None:
+    batch = ("--per_device_train_batch_size", "1", "--json")
+    code, words, _ = plan("Qwen2.5-7B", profile("server"), *batch, "--node", "0=100GiB", "--node", "2=50GiB")
+    assert code == 0
+    tiers = {tier["name"]: tier for tier in json.loads(words)["tiers"]}
+    assert "numa:1" not in tiers and tiers["numa:0"]["planned_peak"] <= 100 * 2**30
+    code, _, message = plan("Qwen2.5-7B", profile("server"), *batch, "--node", "9=1GiB")
+    assert code == 2 and "numa:9" in message
+    code, _, message = plan("Qwen2.5-7B", profile("server"), *batch, "--node", "2=1TB")
+    assert code == 3 and "numa:2" in message
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (lambda content: content.pop("cores"), "cores is missing"),
+        (lambda content: content["gpus"][0].pop("flops_per_second"), "gpus[0].flops_per_second is missing"),
+        (lambda content: content["gpus"][0].update(memory=-1), "gpus[0].memory is -1"),
+        (lambda content: content["gpus"][0].update(to_gpu_bytes_per_second=1e30), "gpus[0].to_gpu_bytes_per_second is"),
+        (lambda content: content["nodes"][0].update(capacity=10**18), "nodes has more DRAM than dram_total"),
+        (lambda content: content["nodes"][0].update(update_elements_per_second=0), "no memory node has an update rate"),
+        (lambda content: content["paths"][0].update(read_bytes_per_second=0), "path:0 lacks a rate"),
+        (lambda content: content.update(nods=[]), "nods is not a key"),
+    ],
+)
+def test_a_bad_profile_is_refused_naming_the_entry(
+    plan: Plan, tmp_path: Path, change: Callable[[dict[str, Any]], Any], part: str
+) -> None:
+    code, _, message = plan("Qwen2.5-0.5B", altered(tmp_path, change))
+    assert code == 2 and part in message, message
+
+
+def test_a_file_that_is_no_json_is_refused(plan: Plan, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text("{")
+    code, _, message = plan("Qwen2.5-0.5B", path)
+    assert code == 2 and "profile" in message
+
+
+def test_a_machine_without_a_gpu_computes_on_its_cores(plan: Plan) -> None:
+    code, words, _ = plan("Qwen2.5-0.5B", profile("laptop"), "--per_device_train_batch_size", "1", "--json")
+    found = json.loads(words)
+    assert code == 0 and found["bottleneck"] == "cores"
+    assert [tier["name"] for tier in found["tiers"]] == ["numa:0", "path:0"]
+    assert found["link_bytes_per_step"] == {"to_device": 0, "from_device": 0}
+
+
+def test_a_server_deals_its_states_to_dram_and_cards(plan: Plan) -> None:
+    code, words, _ = plan("Llama-3.1-70B", profile("server"), "--per_device_train_batch_size", "1", "--json")
+    found = json.loads(words)
+    assert code == 0
+    shares = found["shares"]["state_by_node"]
+    assert len(shares) == 4 and sum(shares) == pytest.approx(1)
+    assert [tier.get("count") for tier in found["tiers"]][:2] == [8, None]
+
+
+def settings(**values: Any) -> Config:
+    return resolve({"model": "m", "dataset": "d", "output_dir": "o", **values}, {})
+
+
+def test_training_stays_here() -> None:
+    with pytest.raises(InputError, match="describes another machine"):
+        refuse_elsewhere(settings(profile=str(profile("server"))))
+    with pytest.raises(InputError, match="gpu_memory"):
+        refuse_elsewhere(settings(profile=None).replaced(gpu_memory=1))
+
+
+def test_a_profile_without_a_machine_is_this_ones(tmp_path: Path) -> None:
+    path = altered(tmp_path, lambda content: content.pop("machine"))
+    assert described(settings(profile=str(path))) is None
+    assert described(settings(profile=None)) is None
+
+
+def test_widths_of_models_that_say_less() -> None:
+    class Plain:
+        hidden_size, num_attention_heads = 64, 4
+
+    assert widths(Plain()) == {"query": 64, "key": 64, "feed_forward": 256}
+
+
+def test_what_does_not_fit_is_shown_as_such() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    change = {"what": "sequences of 8", "fits": False, "step_seconds": 0, "tokens_per_second": 0}
+    console.print(machine_tables.what_if_table({"tokens_per_second": 1, "what_if": [change]}))
+    assert isinstance(console.file, io.StringIO) and "does not fit" in console.file.getvalue()
+    assert "No sequence" in machine_tables.longest({"longest_sequence": 0})
