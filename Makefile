@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake spillway python -name __pycache__ -prune -o -print)
 CXX_FILES := find spillway python tests bench examples -name '*.cc' -o -name '*.h'
 
-.PHONY: help quickstart test install packages \
+.PHONY: help quickstart test install packages sweep \
 	test-cpp test-python kills power-cuts numa check-includes check-format check-lint check-types asan tsan format clean
 .NOTPARALLEL:
 
@@ -26,6 +26,7 @@ help:
 	@echo "make install      the spillway command in .venv"
 	@echo "make kills        a few hundred runs killed, resumed and compared; make power-cuts: after every event of the drives"
 	@echo "make numa         placed memory and tensors in a virtual machine with three nodes, and one with CXL cards"
+	@echo "make sweep        every model type of transformers, through the engine and in plain PyTorch: docs/reference/models.md"
 	@echo "make asan, tsan   the C++ tests under sanitizers"
 	@echo "make format       clang-format and ruff, in place"
 	@echo "make clean        removes .venv and build"
@@ -79,6 +80,9 @@ numa: test-cpp
 
 test-python: install
 	$(BIN)/python -m pytest
+
+sweep: install
+	$(BIN)/python scripts/sweep_models.py --jobs 2 --out docs/reference/models.md
 
 check-includes: $(VENV)/stamp-venv
 	$(BIN)/python scripts/check_includes.py

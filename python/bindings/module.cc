@@ -45,6 +45,7 @@ void translate(const std::exception_ptr& pointer, void*) {
 NB_MODULE(_engine, module) {
   module.doc() = "Spillway's C++ engine.";
   nanobind::register_exception_translator(translate, nullptr);
+  bind_checkpoint(module);
   bind_engine(module);
   bind_machine(module);
   bind_memory(module);

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+void bind_checkpoint(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
 void bind_machine(nanobind::module_& module);
 void bind_memory(nanobind::module_& module);

@@ -184,6 +184,16 @@ def measure_nodes(
 def check_profile(text: str, source: str) -> str:
     """A profile checked and completed; ValueError names the key."""
 
+class SafetensorsWriter:
+    """Writes a checkpoint's files as save_pretrained does, tensors in any order; nothing stays when finish() is not
+    reached."""
+
+    def __init__(self, directory: str, base: str, tensors: list[tuple[str, str, list[int]]], max_shard: int) -> None:
+        """`tensors`: (name, type as in the header, shape) each, in the order in which they go to shards."""
+    def write(self, tensor: int, first: int, values: Any) -> None:
+        """Bytes (uint8) of whole elements from element `first` of a tensor on."""
+    def finish(self) -> None: ...
+
 def plan_machine(description: str, settings: str, profile: str, source: str = ...) -> str:
     """The plan for the machine of a profile, as JSON. `settings`: work {sequence, batch, micro_batches, query, key,
     feed_forward}, dram_budget, gpu_memory (0: what the profile has), durability. MemoryError: it does not fit."""

@@ -69,17 +69,28 @@ def fill(run: StoredRun, checkpoint: Path | None, target: Path) -> int:
 
 
 def save(run: StoredRun, engine: Any, payload: dict[str, Any], target: Path) -> None:
-    from spillway.session import MAX_SHARD
-
     known, state = run.identity, RunState.of(payload["run"], run.identity.fixed)
     (target / STATE).mkdir()
-    engine.save_weights(str(target), MAX_SHARD)
+    save_weights(run, engine, target)
     engine.save_state(str(target / STATE), payload["session"]["steps"])
     save_beside(run.config, target)
     log = trainer_state(run.config, known.steps, known.steps_per_epoch, state, run.output_dir / METRICS)
     write_json(target / "trainer_state.json", log)
     write_counts(target / STATE, payload["session"])
     state.save(target)
+
+
+def save_weights(run: StoredRun, engine: Any, target: Path) -> None:
+    """As the library names them."""
+    from spillway.hf import files
+    from spillway.hf.skeleton import build
+    from spillway.hf.source import DTYPES, load_config, resolve_directory
+    from spillway.session import MAX_SHARD
+
+    source = resolve_directory(run.config.model)
+    skeleton = build(load_config(source), DTYPES[run.config.compute_dtype])
+    files.load_buffers(skeleton, source)
+    files.save_weights(skeleton, run.description(), engine, target, MAX_SHARD, source)
 
 
 def save_beside(config: Config, target: Path) -> None:

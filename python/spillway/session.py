@@ -20,8 +20,8 @@ from spillway import calls, nodes, threads, volumes, wear
 from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
 from spillway.errors import InputError
-from spillway.hf import heap
-from spillway.hf.describe import WorkSize, describe, stored_names
+from spillway.hf import files, heap
+from spillway.hf.describe import WorkSize, describe
 from spillway.hf.generation import callable_model
 from spillway.hf.initialise import draw
 from spillway.hf.microbatch import MicroBatch, Work, arrange
@@ -67,7 +67,8 @@ class Session:
             require_weights(self._source)
         packing = config.packing or bool(config.eval_packing)
         self._skeleton = build(copy.deepcopy(self._model_config), DTYPES[config.compute_dtype])
-        self._unneeded = prove(copy.deepcopy(self._model_config), packing)
+        proof = prove(copy.deepcopy(self._model_config), packing)
+        self._skeleton.unused, self._unneeded = proof.unused, proof.unneeded
         engine_type = engine_type or calls.native_engine()
         with loss_kernels(engine_type, config.compute_dtype) as kernels:
             self._rehearsed = rehearse(self._skeleton, config.compute_dtype, shape, packing, self._unneeded, kernels)
@@ -108,6 +109,8 @@ class Session:
             recovery = self._recover(opening)
             if recovery is None:
                 self._load(opening)
+            elif self._config.init == "pretrained":
+                files.load_buffers(self._skeleton, self._source)
         self._stream = Stream(
             self._skeleton, self._engine, self._config.seed, self._unneeded, after_visit=self._keep_to_plan
         )
@@ -191,7 +194,7 @@ class Session:
         """Safetensors (and index), config.json, generation_config.json: what `from_pretrained` reads."""
         self._running()
         with translated():
-            self._engine.save_weights(str(directory), MAX_SHARD)
+            files.save_weights(self._skeleton, self.description, self._engine, directory, MAX_SHARD, self._began_with())
         save_config(self._source, self._model_config, self._config.compute_dtype, directory)
 
     def masters(self) -> dict[str, torch.Tensor]:
@@ -306,20 +309,23 @@ class Session:
         elif self._config.init == "random":
             draw(self._skeleton, self._engine, self._config.seed)
         else:
-            names = stored_names(self.description, self._source, self._skeleton.model.base_model_prefix)
-            self._engine.load_weights(str(self._source), names)
+            files.load_weights(self._skeleton, self.description, self._engine, self._source)
 
     def _load_checkpoint(self, checkpoint: Path) -> None:
         state = checkpoint / STATE
         self._set_counts(read_counts(state))
         self._written_before = wear.read(state)
-        found = self._engine.load_state(str(state), str(checkpoint), self._steps)
+        found = files.load_state(self._skeleton, self.description, self._engine, state, checkpoint, self._steps)
         if found != self._config.state_format:
             self._news.append(
                 f"the optimizer state of {checkpoint} was {found} and is converted to {self._config.state_format}"
             )
         if self._durable:
             self._engine.set_step(self._calls)
+
+    def _began_with(self) -> Path:
+        """The checkpoint whose other tensors are carried along; none where weights were drawn."""
+        return self._source if self._config.init == "pretrained" else self._source / "none"
 
     def _counts(self) -> dict[str, Any]:
         counts: dict[str, Any] = {"steps": self._steps, "calls": self._calls}

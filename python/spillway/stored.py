@@ -31,17 +31,21 @@ class StoredRun:
         """Those that may hold a durable step."""
         return [] if self.identity.durability == "none" else volumes.present(self.config.paths)
 
+    def description(self) -> dict[str, Any]:
+        """What the engine was told of the model."""
+        path = self.output_dir / DESCRIPTION
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise InputError(f"output_dir: {path} cannot be read: {error}") from None
+
     @contextmanager
     def engine(self) -> Iterator[Any]:
         """The engine of this run's model, planned but not started."""
         from spillway import calls
         from spillway.settings import reading_settings
 
-        path = self.output_dir / DESCRIPTION
-        try:
-            description = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"output_dir: {path} cannot be read: {error}") from None
+        description = json.dumps(self.description())
         with calls.translated(reading=True):
             engine = calls.native_engine()(description, json.dumps(reading_settings(self.config, self.identity.run)))
             try:

@@ -19,6 +19,7 @@ from hf_models import batch, random_ids, tiny_config, tiny_model
 from spillway import _engine
 from spillway import session as session_module
 from spillway.errors import DoesNotFit, InputError, SpillwayError
+from spillway.hf.probe import Proof
 from spillway.protocol import Keeping, Opening, Recovery, StepResult, WorkShape
 from spillway.session import Session
 from spillway.settings import placement_shares, profile, storage
@@ -365,9 +366,9 @@ def test_a_block_device_is_named_as_one(tmp_path: Path, monkeypatch: pytest.Monk
 def test_packing_is_proven_before_it_is_used(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def prove(config: Any, packing: bool) -> frozenset[str]:
+    def prove(config: Any, packing: bool) -> Proof:
         asked.append(packing)
-        return frozenset()
+        return Proof(frozenset())
 
     monkeypatch.setattr(session_module, "prove", prove)
     for packing, eval_packing in ((False, None), (True, None), (False, True)):

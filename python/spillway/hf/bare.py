@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from spillway.hf.describe import CHUNK_ELEMENTS, slice_rows
-from spillway.hf.logits import labels_inside, token_parts
+from spillway.hf.logits import loss_gradient, loss_stats
 
 TENSOR_ALIGNMENT = 64  # elements, state::kTensorAlignment
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -82,7 +82,8 @@ class BareEngine:
 
     def embedding_forward(self, output: torch.Tensor | None = None) -> None:
         first = self._border_at_element[0]
-        border = self._typed[first : first + self._ids.numel() * self._hidden].view(-1, self._hidden)
+        columns = self.tensors[0]["shape"][1]
+        border = self._typed[first : first + self._ids.numel() * columns].view(-1, columns)
         torch.index_select(self.weight(0), 0, self._ids, out=border if output is None else output)
 
     def next_visit(self) -> BareVisit:
@@ -111,37 +112,11 @@ class BareEngine:
     def loss_scale(self) -> tuple[float, int]:
         return 1.0, 0
 
-    def loss_stats(
-        self,
-        logits: torch.Tensor,
-        first_row: int,
-        labels: torch.Tensor,
-        maximum: torch.Tensor,
-        sum: torch.Tensor,
-        gold: torch.Tensor,
-    ) -> None:
-        for part in token_parts(logits):
-            values = logits[part].float()
-            highest = torch.maximum(maximum[part], values.amax(1))
-            sum[part] = sum[part] * (maximum[part] - highest).exp() + (values - highest[:, None]).exp_().sum(1)
-            maximum[part] = highest
-            here, columns = labels_inside(labels[part], first_row, logits.shape[1])
-            gold[part] = torch.where(here, values.gather(1, columns[:, None]).view(-1), gold[part])
+    def loss_stats(self, *arguments: Any) -> None:
+        loss_stats(*arguments)
 
-    def loss_gradient(
-        self,
-        logits: torch.Tensor,
-        first_row: int,
-        labels: torch.Tensor,
-        maximum: torch.Tensor,
-        log_sum: torch.Tensor,
-        scale: float,
-    ) -> None:
-        for part in token_parts(logits):
-            values = ((logits[part].float() - maximum[part][:, None]) - log_sum[part][:, None]).exp_()
-            here, columns = labels_inside(labels[part], first_row, logits.shape[1])
-            values.scatter_add_(1, columns[:, None], -here.float()[:, None])
-            logits[part] = values.mul_(scale)
+    def loss_gradient(self, *arguments: Any) -> None:
+        loss_gradient(*arguments)
 
     def _schedule(self, training: bool) -> Iterator[BareVisit]:
         last = len(self._layers)
@@ -150,7 +125,8 @@ class BareEngine:
                             output=self._border_at(place + 1))  # fmt: skip
         for kind in ("head_loss", "head_gradient") if training else ("head_loss",):
             for number, (first, rows) in enumerate(self._slices()):
-                weights = self._weights_at(self._head) + self._bytes(first * self._hidden)
+                columns = self.tensors[self._head_tensor()]["shape"][1]
+                weights = self._weights_at(self._head) + self._bytes(first * columns)
                 sums = self._sums_at if kind == "head_gradient" else 0
                 yield BareVisit(kind, self._head, number, first, rows, weights, self._border_at(last), accumulator=sums)
         if training:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,21 +31,21 @@ class WorkSize:
 
 def describe(skeleton: Skeleton, size: WorkSize, compute_dtype: str) -> dict[str, Any]:
     """The engine's description; see python/spillway/_engine.pyi. Tensors keep the model's order."""
-    names = {id(parameter): name for name, parameter in skeleton.model.named_parameters()}
+    names = skeleton.names
     modules = {id(module): name for name, module in skeleton.model.named_modules()}
     decaying = set(decay_names(skeleton.model))
 
-    def block(module: nn.Module, role: str) -> dict[str, Any]:
+    def block(name: str, role: str, parameters: Iterable[nn.Parameter]) -> dict[str, Any]:
         tensors = [
-            {"name": names[id(p)], "shape": list(p.shape), "decay": names[id(p)] in decaying}
-            for p in module.parameters()
+            {"name": names[id(p)], "shape": list(p.shape), "decay": names[id(p)] in decaying and skeleton.learns(p)}
+            for p in parameters
         ]
-        return {"name": modules[id(module)], "role": role, "tensors": tensors}
+        return {"name": name, "role": role, "tensors": tensors}
 
-    blocks = [block(skeleton.embedding, "embedding")]
-    blocks += [block(module, "layer") for module in skeleton.stack]
+    blocks = [block(modules[id(skeleton.embedding)], "embedding", [skeleton.embedding.weight])]
+    blocks += [block(stage.name, "layer", stage.parameters) for stage in skeleton.stages]
     if not skeleton.tied:
-        blocks.append(block(skeleton.head, "head"))
+        blocks.append(block(modules[id(skeleton.head)], "head", [skeleton.head.weight]))
     return {
         "compute_dtype": compute_dtype,
         "hidden_size": skeleton.hidden_size,

@@ -4,6 +4,9 @@ Pass 1 folds each slice's logits into a running log-sum-exp; pass 2 computes the
 in place, and multiplies it with the slice (into d loss / d hidden) and with the hidden state (into the slice's
 gradient). Products are of the compute type; the sum over slices of d loss / d hidden is fp32.
 
+A head with a bias, scales or caps makes its logits by the model's own code, slice by slice: such code treats every
+entry of the vocabulary alike, which the proof on a small copy shows.
+
 With fp32, which is for checks against a plain loop, PyTorch's own log-softmax gives each slice's statistics: its sums
 of exponentials are off by some 5e-7, the same for a whole row, and so is the gradient a plain loop sees.
 """
@@ -12,16 +15,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from spillway.hf.logits import labels_inside, token_parts
+from spillway.hf.logits import labels_inside, loss_gradient, token_parts
 from spillway.hf.microbatch import MicroBatch
 
 if TYPE_CHECKING:
     from spillway._engine import Engine
     from spillway.hf.bare import BareEngine
+    from spillway.hf.shared import Kept
+
+
+@dataclass(frozen=True)
+class HeadCode:
+    """What a head does besides its product."""
+
+    bias: Kept | None = None
+    transform: Callable[[torch.Tensor], torch.Tensor] | None = None  # [1, tokens, rows] of logits to final ones
 
 
 # micro-batch; logits of its labelled tokens, [tokens, rows of the slice]; the slice's first row
@@ -52,11 +65,13 @@ class HeadPass:
         batches: list[MicroBatch],
         label_tokens: int,
         scratch: Scratch,
+        code: HeadCode | None = None,
         watch: Watch | None = None,
     ) -> None:
         """`watch` sees the logits of pass 1, and must not keep them."""
         self._watch = watch
         self._engine = engine
+        self._code = code or HeadCode()
         self._batches = batches
         self._labelled = [batch for batch in batches if batch.labelled.numel()]
         self._scale = engine.loss_scale()[0] / max(1, label_tokens)
@@ -68,7 +83,7 @@ class HeadPass:
         """Pass 1 of one slice. hidden: [tokens, hidden] of the whole step; table: [rows, hidden]."""
         for batch in self._labelled:
             stats = self._stats[batch.index]
-            logits = self._logits(self._select(batch, hidden), table)
+            logits = self._transformed(self._logits(self._select(batch, hidden), table, first_row))
             if self._watch is not None:
                 self._watch(batch, logits, first_row)
             if logits.dtype == torch.float32:
@@ -88,9 +103,7 @@ class HeadPass:
         for batch in self._batches:
             if batch.labelled.numel():
                 selected = self._select(batch, hidden)
-                logits = self._logits(selected, table)
-                stats = self._stats[batch.index]
-                self._engine.loss_gradient(logits, first_row, batch.labels, stats.maximum, stats.log_sum, self._scale)
+                logits = self._gradient(self._logits(selected, table, first_row), batch, first_row)
                 self._add_hidden_gradient(self._compact(batch, accumulator), logits, table)
                 torch.mm(logits.t(), selected, out=slice_gradient)
             else:
@@ -110,6 +123,35 @@ class HeadPass:
                     target.index_copy_(0, batch.labelled, sums.to(target.dtype))
                 else:
                     target[run] = sums
+
+    def _transformed(self, logits: torch.Tensor) -> torch.Tensor:
+        if self._code.transform is None:
+            return logits
+        with torch.no_grad():
+            return self._code.transform(logits[None])[0]
+
+    def _gradient(self, logits: torch.Tensor, batch: MicroBatch, first_row: int) -> torch.Tensor:
+        """d loss / d the product's output, from that output; in place where no code follows the product."""
+        if self._code.transform is None:
+            self._loss_gradient(logits, batch, first_row)
+        else:
+            leaf = logits.detach().requires_grad_()
+            with torch.enable_grad():
+                final = self._code.transform(leaf[None])[0]
+            gradient = final.detach().clone()
+            self._loss_gradient(gradient, batch, first_row)
+            (logits,) = torch.autograd.grad(final, leaf, gradient)
+        if self._code.bias is not None:
+            self._code.bias.add(logits.float().sum(0), slice(first_row, first_row + logits.shape[1]))
+        return logits
+
+    def _loss_gradient(self, logits: torch.Tensor, batch: MicroBatch, first_row: int) -> None:
+        stats = self._stats[batch.index]
+        arguments = (logits, first_row, batch.labels, stats.maximum, stats.log_sum, self._scale)
+        if self._code.transform is None:
+            self._engine.loss_gradient(*arguments)
+        else:  # of the type that the model's code makes
+            loss_gradient(*arguments)
 
     def _add_hidden_gradient(self, sums: torch.Tensor, logits: torch.Tensor, table: torch.Tensor) -> None:
         if sums.dtype == table.dtype:
@@ -135,9 +177,12 @@ class HeadPass:
         selected = self._scratch.matrix("selected", batch.labelled.numel(), hidden.shape[1], hidden.dtype)
         return torch.index_select(own, 0, batch.labelled, out=selected)
 
-    def _logits(self, selected: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    def _logits(self, selected: torch.Tensor, table: torch.Tensor, first_row: int) -> torch.Tensor:
         logits = self._scratch.matrix("logits", selected.shape[0], table.shape[0], table.dtype)
-        return torch.mm(selected, table.t(), out=logits)
+        bias = self._code.bias
+        if bias is None:
+            return torch.mm(selected, table.t(), out=logits)
+        return torch.addmm(bias.leaf.detach()[first_row : first_row + table.shape[0]], selected, table.t(), out=logits)
 
 
 class Stats:

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from spillway.hf.describe import slice_rows
-from spillway.hf.skeleton import Skeleton
+from spillway.hf.shrink import fewer_layers
+from spillway.hf.skeleton import Skeleton, StagePlan, from_config, pattern
 from spillway.hf.stream import mixed
 
 if TYPE_CHECKING:
@@ -21,27 +22,53 @@ if TYPE_CHECKING:
 def draw(skeleton: Skeleton, engine: Engine, seed: int) -> None:
     """Stores random fp32 weights for every tensor of the model."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        set_buffers(skeleton)
         draw_table(skeleton, skeleton.embedding, engine, 0, (seed, 0))
         number = 1
-        for block, module in enumerate(skeleton.stack, start=1):
-            number += draw_layer(skeleton, module, engine, number, (seed, block))
+        for block, stage in enumerate(skeleton.stages, start=1):
+            draw_stage(skeleton, stage, engine, number, (seed, block))
+            number += len(stage.parameters)
         if not skeleton.tied:
-            draw_table(skeleton, skeleton.head, engine, number, (seed, len(skeleton.stack) + 1))
+            draw_table(skeleton, skeleton.head, engine, number, (seed, len(skeleton.stages) + 1))
 
 
-def draw_layer(skeleton: Skeleton, layer: nn.Module, engine: Engine, first_tensor: int, key: tuple[int, int]) -> int:
-    """Draws one layer; returns the number of its tensors."""
-    names = [name for name, _ in layer.named_parameters()]
-    meta = {name: layer.get_parameter(name) for name in names}
-    for name, parameter in meta.items():
-        hang(layer, name, nn.Parameter(torch.empty(parameter.shape), requires_grad=False))
+def set_buffers(skeleton: Skeleton) -> None:
+    """Buffers that checkpoints hold, as the class's constructor makes them: those of a model of few layers."""
+    model = skeleton.model
+    saved = {name for name, _ in model.named_buffers()} & model.state_dict().keys()
+    if not saved:
+        return
+    small = fewer_layers(skeleton.config, 1, vocab_size=64)
+    made = {pattern(name): buffer for name, buffer in from_config(small, skeleton.dtype).named_buffers()}
+    for name in saved:
+        if pattern(name) in made:
+            model.get_buffer(name).copy_(made[pattern(name)])
+
+
+def draw_stage(skeleton: Skeleton, stage: StagePlan, engine: Engine, first_tensor: int, key: tuple[int, int]) -> None:
+    """Draws the parameters of one stage; what it shares with an earlier one is drawn there."""
+    everything = [*stage.parameters, *stage.shared]
+    drawn = [nn.Parameter(torch.zeros(p.shape), requires_grad=False) for p in everything]
+    skeleton.hang(everything, drawn)
     torch.default_generator.manual_seed(mixed(*key, 0))
-    for module in children_first(layer):
+    for module in modules_of(skeleton, stage):
         skeleton.model._init_weights(module)
-    for number, name in enumerate(names, start=first_tensor):
-        engine.store_tensor(number, 0, layer.get_parameter(name).detach().view(-1))
-        hang(layer, name, meta[name])
-    return len(names)
+    for number, parameter in enumerate(stage.parameters, start=first_tensor):
+        owner, name = skeleton.places[id(parameter)][0]
+        engine.store_tensor(number, 0, owner._parameters[name].detach().view(-1))  # type: ignore[union-attr]
+    skeleton.hang(everything, everything)
+
+
+def modules_of(skeleton: Skeleton, stage: StagePlan) -> list[nn.Module]:
+    """The layer's modules, inner ones first as the library has it, and those that own the stage's other parameters."""
+    found = [] if stage.layer is None else children_first(skeleton.layers[stage.layer])
+    known = {id(module) for module in found} | {id(skeleton.head), id(skeleton.embedding)}
+    for parameter in stage.parameters:
+        for owner, _ in skeleton.places[id(parameter)]:
+            if id(owner) not in known:
+                known.add(id(owner))
+                found.append(owner)
+    return found
 
 
 def draw_table(
@@ -63,11 +90,6 @@ def draw_table(
     table.weight = meta
     if padding is not None:
         table.padding_idx = padding
-
-
-def hang(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    owner, _, own = name.rpartition(".")
-    module.get_submodule(owner)._parameters[own] = parameter
 
 
 def children_first(module: nn.Module) -> list[nn.Module]:

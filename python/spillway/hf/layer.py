@@ -1,4 +1,4 @@
-"""One of the model's own layers on views of the engine's arena.
+"""One stage of the model, its own layer and what of its code belongs to the same visit, on views of the engine's arena.
 
 The engine changes the arena's bytes between visits, so nothing outlives a visit but the views themselves: they are
 leaves without history, made once for every place at which the block's weights have lain.
@@ -7,75 +7,145 @@ leaves without history, made once for every place at which the block's weights h
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from spillway.hf.prologue import Arguments
+from spillway.hf.microbatch import MicroBatch
+from spillway.hf.passage import Crossing, Passage
+from spillway.hf.prologue import record
+from spillway.hf.skeleton import Places, Skeleton, StagePlan
+from spillway.hf.tail import head_input
 from spillway.hf.unneeded import uncomputed
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a parameter hangs in its module, and where its elements lie in its block."""
+    """Where a parameter hangs in its modules, and where its elements lie in its block."""
 
-    owner: nn.Module
-    name: str
+    places: Places
     tensor: int  # the engine's number
     first: int  # element, counted from the block's start
-    meta: nn.Parameter  # what hangs there while the layer is bound to no bytes
+    meta: nn.Parameter  # what hangs there while the stage is bound to no bytes
+
+    def hang(self, tensor: torch.Tensor) -> None:
+        hang(self.places, tensor)
 
 
+Borrowed = tuple[Places, torch.Tensor, nn.Parameter]  # where it hangs, the leaf to hang there, what is on meta
 GradientSink = Callable[[int, torch.Tensor], None]  # tensor number, its gradient
 
 
-class StreamedLayer:
-    """A layer that can be bound to bytes, run, and run again backward."""
+class Stage:
+    """A stage that can be bound to bytes, run, and run again backward."""
 
     def __init__(
-        self, module: nn.Module, slots: list[Slot], sink: GradientSink, unneeded: Collection[str] = ()
+        self,
+        skeleton: Skeleton,
+        plan: StagePlan,
+        slots: list[Slot],
+        borrowed: list[Borrowed],
+        sink: GradientSink,
+        unneeded: Collection[str] = (),
     ) -> None:
-        """`sink`, a bound method, is given every gradient as soon as autograd has it, and must not keep it.
-        `unneeded`: linear layers, by name, that backward does not compute again.
+        """`borrowed`: parameters that belong to an earlier stage, see `shared`. `sink`, a bound method, is given every
+        gradient as soon as autograd has it, and must not keep it. `unneeded`: linear layers of a layer, by name, that
+        backward does not compute again.
         """
-        self._module = module
-        self._unneeded = [inner for name, inner in module.named_modules() if name in unneeded]
+        self._skeleton = skeleton
+        self.plan = plan
+        self._module = None if plan.layer is None else skeleton.layers[plan.layer]
+        alone = self._module is not None and not plan.tail  # what follows a layer may look at every output of it
+        named = self._module.named_modules() if alone and self._module is not None else ()
+        self._unneeded = [inner for name, inner in named if name in unneeded]
         self._slots = slots
+        self._borrowed = borrowed
         self._sink = sink
         self._leaves: dict[int, list[torch.Tensor]] = {}  # by the block's first element in the arena
 
     def bind(self, arena: torch.Tensor, first: int) -> None:
-        """Makes the elements of `arena` (flat, compute type) from `first` on the layer's parameters."""
+        """Makes the elements of `arena` (flat, compute type) from `first` on the stage's parameters."""
         leaves = self._leaves.get(first)
         if leaves is None:
             leaves = self._leaves[first] = [self._leaf(arena, first, slot) for slot in self._slots]
         for slot, leaf in zip(self._slots, leaves, strict=True):
-            slot.owner._parameters[slot.name] = leaf  # type: ignore[assignment]
+            slot.hang(leaf)
+        for places, leaf, _ in self._borrowed:
+            hang(places, leaf)
 
-    def forward(self, hidden: torch.Tensor, arguments: Arguments) -> torch.Tensor:
+    def bound(self, tensor: int) -> torch.Tensor:
+        """What one of the stage's own parameters is bound to."""
+        slot = next(slot for slot in self._slots if slot.tensor == tensor)
+        owner, name = slot.places[0]
+        return owner._parameters[name]  # type: ignore[return-value]
+
+    def meta_of(self, tensor: int) -> nn.Parameter:
+        return next(slot.meta for slot in self._slots if slot.tensor == tensor)
+
+    def forward(self, hidden: torch.Tensor, batch: MicroBatch, ids: torch.Tensor, passage: Passage) -> torch.Tensor:
+        """hidden: what the stage before gave; the embedding's rows [tokens, columns] for the way in."""
+        if self.plan.entry:
+            with torch.enable_grad():  # for what depends on weights, of which the history is not kept
+                rows = hidden.detach().requires_grad_()
+                recording = record(self._skeleton, batch, ids, rows)
+            passage.arrive(recording)
+            hidden = recording.first.detach()
         with torch.no_grad():
-            return arguments.call(self._module, hidden)
+            if self._module is not None and self.plan.layer is not None:
+                results = passage.forward_call(self.plan.layer).results(self._module, hidden)
+                passage.has_run(self.plan.layer, results)
+                hidden = results[0]
+            return self._after(hidden, batch)
 
-    def backward(self, hidden: torch.Tensor, gradient: torch.Tensor, arguments: Arguments) -> None:
-        """Recomputes the layer from its input; turns d loss / d output into d loss / d input, in place."""
+    def backward(
+        self, hidden: torch.Tensor, gradient: torch.Tensor, batch: MicroBatch, ids: torch.Tensor, passage: Passage
+    ) -> torch.Tensor:
+        """Recomputes the stage from its input; d loss / d output in, d loss / d input out."""
         leaf = hidden.detach().requires_grad_()
+        crossing = passage.crossing()
         with torch.enable_grad(), uncomputed(self._unneeded):
-            output = arguments.call(self._module, leaf)
-        torch.autograd.backward(output, gradient)
-        assert leaf.grad is not None
-        gradient.copy_(leaf.grad)
+            output = self._again(leaf, batch, ids, crossing)
+        torch.autograd.backward([output, *crossing.outputs], [gradient, *crossing.gradients])
+        crossing.collect()
+        return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
     def release(self) -> None:
         """Lets go of the arena: the parameters are on meta again."""
         for slot in self._slots:
-            slot.owner._parameters[slot.name] = slot.meta
+            slot.hang(slot.meta)
+        for places, _, meta in self._borrowed:
+            hang(places, meta)
         self._leaves.clear()
+
+    def _again(self, hidden: torch.Tensor, batch: MicroBatch, ids: torch.Tensor, crossing: Crossing) -> torch.Tensor:
+        if self.plan.entry:
+            recording = record(self._skeleton, batch, ids, hidden)
+            crossing.arrive(recording)
+            hidden = recording.first
+        if self._module is not None and self.plan.layer is not None:
+            results = crossing.call(self.plan.layer).results(self._module, hidden)
+            crossing.has_run(self.plan.layer, results)
+            hidden = results[0]
+        return self._after(hidden, batch)
+
+    def _after(self, hidden: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
+        """What follows the layers, where this stage is the last."""
+        if not self.plan.tail:
+            return hidden
+        if self._skeleton.norm is not None:
+            return self._skeleton.norm(hidden)  # type: ignore[no-any-return]
+        if self._skeleton.simple_tail:
+            return hidden
+        return head_input(self._skeleton, batch, hidden)
 
     def _leaf(self, arena: torch.Tensor, first: int, slot: Slot) -> torch.Tensor:
         begin, shape = first + slot.first, slot.meta.shape
-        leaf = arena[begin : begin + shape.numel()].view(shape).detach().requires_grad_()
+        leaf = arena[begin : begin + shape.numel()].view(shape).detach()
+        if not slot.meta.requires_grad:
+            return leaf
+        leaf.requires_grad_()
         # Autograd holds its hooks where Python's garbage collector does not look.
         sink = weakref.WeakMethod(self._sink)
 
@@ -89,10 +159,16 @@ class StreamedLayer:
         return leaf
 
 
-def slots_of(module: nn.Module, first_tensor: int, tensor_offset: Callable[[int], int]) -> list[Slot]:
-    """Slots of a module's parameters, numbered from `first_tensor` on in the order of `parameters()`."""
-    slots = []
-    for number, (name, parameter) in enumerate(module.named_parameters(), start=first_tensor):
-        owner, _, own = name.rpartition(".")
-        slots.append(Slot(module.get_submodule(owner), own, number, tensor_offset(number), parameter))
-    return slots
+def hang(places: Places, tensor: torch.Tensor) -> None:
+    for owner, name in places:
+        owner._parameters[name] = tensor  # type: ignore[assignment]
+
+
+def slots_of(
+    skeleton: Skeleton, parameters: Sequence[nn.Parameter], first_tensor: int, tensor_offset: Callable[[int], int]
+) -> list[Slot]:
+    """Slots of parameters, numbered from `first_tensor` on."""
+    return [
+        Slot(skeleton.places[id(p)], number, tensor_offset(number), p)
+        for number, p in enumerate(parameters, start=first_tensor)
+    ]

@@ -1,22 +1,38 @@
 """What each layer is given besides the hidden state: recorded from the model's own forward pass.
 
-The backbone runs once with every layer replaced by a recorder that hands its hidden state on, so that masks, rotary
-tables and positions are the model's own, with no guess about them. On the way it is checked that the backbone does
-nothing to the hidden state between the parts.
+The model runs once with every layer replaced by a recorder that hands its hidden state on, so that masks, rotary
+tables, positions and whatever is made of the embedding are the model's own, with no guess about them. It is left when
+the last layer has been recorded. On the way it is checked that the model does nothing to the hidden state between the
+layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from spillway.errors import InputError
 from spillway.hf.microbatch import MicroBatch
-from spillway.hf.skeleton import Skeleton, refusal
+from spillway.hf.values import tensors_in
+
+if TYPE_CHECKING:
+    from spillway.hf.skeleton import Skeleton
+
+Form = int | None  # what a layer returns: the hidden state alone, or a tuple of so many that begins with it
+LONGEST_FORM = 4
+
+
+def refusal(kind: str, reason: str) -> InputError:
+    return InputError(f"model type {kind!r} cannot be streamed by this release: {reason}")
+
+
+class Left(Exception):
+    """The model was left on purpose."""
 
 
 @dataclass(frozen=True)
@@ -28,35 +44,111 @@ class Arguments:
     keywords: dict[str, Any]
 
     def call(self, module: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+        return self.results(module, hidden)[0]
+
+    def results(self, module: nn.Module, hidden: torch.Tensor) -> Sequence[Any]:
+        """Everything that the layer returns, the hidden state first."""
         if self.keyword is None:
             result = module(hidden, *self.positional, **self.keywords)
         else:
             result = module(**{self.keyword: hidden}, **self.keywords)
-        return result[0] if isinstance(result, tuple) else result
+        return result if isinstance(result, tuple | list) else (result,)
 
 
-def record(skeleton: Skeleton, batch: MicroBatch) -> list[Arguments]:
-    """Arguments of every module of `skeleton.stack` for one micro-batch."""
-    hidden = torch.empty(1, dtype=skeleton.dtype).expand(batch.rows, batch.length, skeleton.hidden_size)
+@dataclass
+class Recording:
+    """One micro-batch's way to the first layer."""
+
+    first: torch.Tensor  # the hidden state that the first layer is given
+    embedded: torch.Tensor  # what the embedding gave
+    calls: list[Arguments]  # by layer
+    passed: dict[int, tuple[int, int]]  # by identity of what stands for it in `calls`: layer, place in its result
+
+
+def record(skeleton: Skeleton, batch: MicroBatch, ids: torch.Tensor, rows: torch.Tensor) -> Recording:
+    """Runs the model up to its last layer. ids: [tokens]; rows: [tokens, columns], the embedding's rows of them."""
+    kind = skeleton.config.model_type
     calls: list[Arguments] = []
+    passed: dict[int, tuple[int, int]] = {}
+    held: list[torch.Tensor] = []  # so that identities last
+    seen: list[torch.Tensor] = []  # the hidden state as it enters the first layer
 
-    def recorder(place: int) -> Callable[..., torch.Tensor]:
-        def forward(*positional: Any, **keywords: Any) -> torch.Tensor:
+    def recorder(place: int) -> Callable[..., Any]:
+        def forward(*positional: Any, **keywords: Any) -> Any:
             if place != len(calls):
-                raise refusal(skeleton.config.model_type, "its layers are not called one after the other")
-            calls.append(without_hidden(positional, keywords, hidden, skeleton.config.model_type))
-            return hidden
+                raise refusal(kind, "its layers are not called one after the other, each once")
+            if not seen:
+                seen.append(hidden_of(positional, keywords, kind))
+            calls.append(without_hidden(positional, keywords, seen[0], kind))
+            if place == len(skeleton.layers) - 1:
+                raise Left
+            others = [torch.empty(0) for _ in range((skeleton.form or 1) - 1)]
+            held.extend(others)
+            passed.update({id(other): (place, number) for number, other in enumerate(others, start=1)})
+            return seen[0] if skeleton.form is None else (seen[0], *others)
 
         return forward
 
-    forwards: dict[nn.Module, Callable[..., torch.Tensor]] = {skeleton.embedding: lambda *_, **__: hidden}
-    forwards |= {module: recorder(place) for place, module in enumerate(skeleton.stack)}
-    ids = torch.zeros(1, dtype=torch.int64).expand(batch.rows, batch.length)
-    with torch.no_grad(), replaced_forwards(forwards):
-        last = skeleton.backbone(input_ids=ids, position_ids=batch.position_ids, use_cache=False).last_hidden_state
-    if len(calls) != len(skeleton.stack) or last is not hidden:
-        raise refusal(skeleton.config.model_type, "its backbone changes the hidden state outside its layers")
-    return calls
+    forwards = {layer: recorder(place) for place, layer in enumerate(skeleton.layers)}
+    with embedded_rows(skeleton, rows, batch) as embedded, replaced_forwards(forwards):
+        try:
+            call_model(skeleton.model, ids.view(batch.rows, batch.length), batch.position_ids)
+        except Left:
+            pass
+    if len(calls) != len(skeleton.layers) or not embedded:
+        raise refusal(kind, "its layers are not called one after the other, each once")
+    used = {id(t): t for call in calls for t in tensors_in([call.positional, list(call.keywords.values())])}
+    return Recording(seen[0], embedded[0], calls, {number: passed[number] for number in used if number in passed})
+
+
+def call_model(model: nn.Module, ids: torch.Tensor, position_ids: torch.Tensor | None) -> Any:
+    from spillway.hf.skeleton import accepts
+
+    keywords: dict[str, Any] = {"input_ids": ids}
+    if accepts(model, "use_cache"):
+        keywords["use_cache"] = False
+    if position_ids is not None:
+        keywords["position_ids"] = position_ids
+    return model(**keywords)
+
+
+@contextmanager
+def embedded_rows(skeleton: Skeleton, rows: torch.Tensor, batch: MicroBatch) -> Iterator[list[torch.Tensor]]:
+    """Inside, the embedding has these rows as its table, and every call looks up one after the other.
+
+    So scales and whatever else an embedding does to its rows are its own. Yields what it has given.
+    """
+    given: list[torch.Tensor] = []
+    embedding = skeleton.embedding
+    meta, padding = embedding._parameters["weight"], embedding.padding_idx
+
+    def forward(ids: torch.Tensor, *more: Any, **keywords: Any) -> torch.Tensor:
+        if tuple(ids.shape) != (batch.rows, batch.length):
+            raise refusal(skeleton.config.model_type, "its embedding is asked for other tokens than the batch has")
+        numbers = torch.arange(batch.tokens).view(batch.rows, batch.length)
+        embedding._parameters["weight"], embedding.padding_idx = rows, None  # type: ignore[assignment]
+        try:
+            given.append(type(embedding).forward(embedding, numbers, *more, **keywords))
+        finally:
+            embedding._parameters["weight"], embedding.padding_idx = meta, padding  # type: ignore[assignment]
+        return given[-1]
+
+    with replaced_forwards({embedding: forward}):
+        yield given
+
+
+def in_form(hidden: torch.Tensor, form: Form) -> Any:
+    return hidden if form is None else (hidden, *[None] * (form - 1))
+
+
+def hidden_of(positional: tuple[Any, ...], keywords: dict[str, Any], kind: str) -> torch.Tensor:
+    """The hidden state among the arguments of the first layer."""
+    if positional and isinstance(positional[0], torch.Tensor):
+        return positional[0]
+    found = keywords.get("hidden_states")
+    if isinstance(found, torch.Tensor):
+        return found
+    raise refusal(kind, "its first layer is not given the hidden state first")
 
 
 def without_hidden(positional: tuple[Any, ...], keywords: dict[str, Any], hidden: torch.Tensor, kind: str) -> Arguments:
@@ -69,9 +161,9 @@ def without_hidden(positional: tuple[Any, ...], keywords: dict[str, Any], hidden
 
 
 @contextmanager
-def replaced_forwards(forwards: dict[nn.Module, Callable[..., torch.Tensor]]) -> Iterator[None]:
+def replaced_forwards(forwards: dict[Any, Callable[..., Any]]) -> Iterator[None]:
     for module, forward in forwards.items():
-        module.forward = forward  # type: ignore[method-assign]
+        module.forward = forward
     try:
         yield
     finally:
@@ -80,21 +172,28 @@ def replaced_forwards(forwards: dict[nn.Module, Callable[..., torch.Tensor]]) ->
 
 
 class Prologue:
-    """Arguments of a step's micro-batches; equal shapes without packing share theirs."""
+    """Recordings of micro-batches. Where they depend on nothing but the shape, equal shapes share theirs."""
 
     def __init__(self, skeleton: Skeleton) -> None:
         self._skeleton = skeleton
 
-    def record(self, batches: list[MicroBatch]) -> list[list[Arguments]]:
-        """By micro-batch, then by module of the stack."""
-        known: dict[tuple[int, int], list[Arguments]] = {}
+    def record(self, batches: list[MicroBatch]) -> list[Recording]:
+        """For a skeleton whose arguments follow from shape and positions: by micro-batch."""
+        known: dict[tuple[int, int], Recording] = {}
         calls = []
         for batch in batches:
             shape = (batch.rows, batch.length)
             if batch.position_ids is not None:
-                calls.append(record(self._skeleton, batch))
+                calls.append(self._recorded(batch))
                 continue
             if shape not in known:
-                known[shape] = record(self._skeleton, batch)
+                known[shape] = self._recorded(batch)
             calls.append(known[shape])
         return calls
+
+    def _recorded(self, batch: MicroBatch) -> Recording:
+        skeleton = self._skeleton
+        ids = torch.zeros(1, dtype=torch.int64).expand(batch.tokens)
+        rows = torch.zeros(1, dtype=skeleton.dtype).expand(batch.tokens, skeleton.embedding.embedding_dim)
+        with torch.no_grad(), skeleton.stand_ins():
+            return record(skeleton, batch, ids, rows)

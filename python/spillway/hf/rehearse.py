@@ -6,7 +6,6 @@ and one slice of the vocabulary.
 
 from __future__ import annotations
 
-import copy
 import statistics
 import time
 from collections import defaultdict
@@ -22,8 +21,8 @@ from spillway.hf import heap
 from spillway.hf.bare import BareEngine, BareVisit, count, mapped
 from spillway.hf.describe import WorkSize, describe, slice_rows
 from spillway.hf.microbatch import Work, arrange
-from spillway.hf.probe import few_layers
-from spillway.hf.prologue import Arguments, record
+from spillway.hf.prologue import Arguments, Prologue
+from spillway.hf.shrink import fewer_layers
 from spillway.hf.skeleton import Skeleton, build
 from spillway.hf.stream import Stream
 
@@ -95,7 +94,7 @@ def rehearse(
 ) -> Rehearsed:
     """Runs the largest micro-batch of `shape` a few times. `skeleton` itself is not touched."""
     before = heap.resident()
-    small = build(narrow(skeleton.config, skeleton), skeleton.dtype)
+    small = narrow_copy(skeleton)
     tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
     engine = TimedEngine(describe(small, WorkSize(1, tokens), compute_dtype), shape.micro_batches > 1, kernels)
     fill(engine)
@@ -122,13 +121,23 @@ def rehearse(
     return Rehearsed(before, int(work_bytes * (1 + SLACK)), seconds)
 
 
-def narrow(config: PreTrainedConfig, skeleton: Skeleton) -> PreTrainedConfig:
+def narrow_copy(skeleton: Skeleton) -> Skeleton:
+    """With as few layers as its class can be built with."""
+    least = 1 if skeleton.own_tail else 2
+    for layers in (least, 2, 4):
+        try:
+            return build(narrow(skeleton.config, skeleton, layers), skeleton.dtype)
+        except Exception as error:  # of whatever kind a class's own checks are
+            refused = error
+    raise refused
+
+
+def narrow(config: PreTrainedConfig, skeleton: Skeleton, layers: int) -> PreTrainedConfig:
     """The same widths, one layer of each kind, one slice of the vocabulary."""
-    small = copy.deepcopy(config)
-    for name, value in few_layers(config.to_dict(), least=1).items():
-        setattr(small, name, value)
-    small.vocab_size = slice_rows(skeleton.vocabulary, skeleton.hidden_size)
-    small.pad_token_id = None
+    vocabulary = slice_rows(skeleton.vocabulary, skeleton.columns)
+    small = fewer_layers(config, layers, vocab_size=vocabulary)
+    if getattr(small, "pad_token_id", None) is not None:
+        small.pad_token_id = min(small.pad_token_id, small.vocab_size - 1)
     return small
 
 
@@ -169,7 +178,9 @@ def runs_after(warm_up: float) -> int:
 
 def masks(skeleton: Skeleton, work: Work) -> int:
     """Bytes of what the layers are given besides the hidden state: kept for every packed micro-batch of a step."""
-    return argument_bytes(record(skeleton, work.micro_batches[0]))
+    if not skeleton.simple_entry:
+        return 0
+    return argument_bytes(Prologue(skeleton).record(work.micro_batches[:1])[0].calls)
 
 
 def argument_bytes(calls: list[Arguments]) -> int:

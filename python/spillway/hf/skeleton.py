@@ -1,89 +1,209 @@
 """The model on `meta`: every module and buffer is there, no parameter has bytes.
 
-Its parts are found by looking, not by a table of names. What is not embedding -> layers -> norm -> plain linear head
-is refused here, by name.
+Its parts are found by looking, not by a table of names: the embedding and the head's matrix by the library's own
+accessors, the layers as the largest list of modules, the rest by running the model with its layers left out
+(`outline`). What does not fit that picture is refused here, by name.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from spillway.errors import InputError
+from spillway.hf.prologue import Form, refusal
 from spillway.hf.source import first_line
+
+Places = list[tuple[nn.Module, str]]  # where a parameter hangs
 
 
 @dataclass(frozen=True)
+class StagePlan:
+    """What is visited as one block: the way in and the first layer, a layer, what follows the layers."""
+
+    name: str
+    parameters: list[nn.Parameter]  # that belong to this block; what it shares with an earlier one is not among them
+    shared: list[nn.Parameter]
+    layer: int | None
+    entry: bool = False
+    tail: bool = False
+
+
+@dataclass
 class Skeleton:
     """A causal language model without parameters, and its parts."""
 
     config: PreTrainedConfig
     dtype: torch.dtype  # what it computes in
     model: PreTrainedModel
-    backbone: PreTrainedModel
     embedding: nn.Embedding
     layers: list[nn.Module]
-    norm: nn.Module  # between the last layer and the head
     head: nn.Linear
-    tied: bool  # the embedding's table is the head's matrix
+    form: Form = None  # what a layer returns
+    width: int = 0  # elements of a border activation per token
+    entry: list[nn.Parameter] = field(default_factory=list)  # outside the layers, used before them
+    tail: list[nn.Parameter] = field(default_factory=list)  # the others outside layers, embedding and head's matrix
+    norm: nn.Module | None = None  # all that lies between the last layer and the head, where that is one module
+    simple_entry: bool = False  # the embedding's rows are the first hidden state; arguments follow from the shape
+    simple_tail: bool = False  # nothing, or `norm`, lies between the last layer and the head
+    simple_head: bool = False  # the head's matrix alone makes the logits
+    unused: frozenset[str] = frozenset()  # parameters that get no gradient, as the proof found them (`pattern`)
+
+    def __post_init__(self) -> None:
+        self.names = stored_names(self.model)
+        self.places: dict[int, Places] = defaultdict(list)
+        for module in self.model.modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    self.places[id(parameter)].append((module, name))
 
     @property
-    def hidden_size(self) -> int:
-        return self.embedding.embedding_dim
+    def tied(self) -> bool:
+        """The embedding's table is the head's matrix."""
+        return self.head.weight is self.embedding.weight
 
     @property
     def vocabulary(self) -> int:
         return self.embedding.num_embeddings
 
     @property
+    def columns(self) -> int:
+        """Of the embedding's table."""
+        return self.embedding.embedding_dim
+
+    @property
+    def head_columns(self) -> int:
+        return self.head.weight.shape[1]
+
+    @property
+    def hidden_size(self) -> int:
+        return self.width
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but rows, layers, a norm and a matrix: no code of the model's own runs between them."""
+        return self.simple_entry and self.simple_tail and self.simple_head
+
+    @property
     def stack(self) -> list[nn.Module]:
-        """What is visited forward and backward: the layers, then the norm."""
-        return [*self.layers, self.norm]
+        return [*self.layers, *([self.norm] if self.norm is not None else [])]
+
+    @property
+    def stages(self) -> list[StagePlan]:
+        """The blocks between embedding and head, in order."""
+        names = {id(module): name for name, module in self.model.named_modules()}
+        last = len(self.layers) - 1
+        owned: set[int] = {id(self.embedding.weight), id(self.head.weight)}
+        found = []
+        for place, layer in enumerate(self.layers):
+            wanted = [*(self.entry if place == 0 else []), *layer.parameters()]
+            wanted += self.tail if place == last and not self.own_tail else []
+            own = [p for p in wanted if id(p) not in owned]
+            entry, tail = place == 0 and not self.simple_entry, place == last and self.fused_tail
+            shared = [p for p in wanted if id(p) in owned]
+            found.append(StagePlan(names[id(layer)], own, shared, place, entry, tail))
+            owned.update(map(id, own))
+        if self.own_tail:
+            own = [p for p in self.tail if id(p) not in owned]
+            name = "tail" if self.norm is None else names[id(self.norm)]
+            found.append(StagePlan(name, own, [p for p in self.tail if id(p) in owned], None, False, True))
+        return found
+
+    @property
+    def own_tail(self) -> bool:
+        """What follows the layers is a block of its own."""
+        return bool(self.tail)
+
+    @property
+    def fused_tail(self) -> bool:
+        """What follows the layers has no parameters, and runs with the last one."""
+        return not self.tail and not self.simple_tail
+
+    def learns(self, parameter: nn.Parameter) -> bool:
+        """False for what gets no gradient: PyTorch's optimizers leave such a parameter alone, decay included."""
+        return parameter.requires_grad and pattern(self.names[id(parameter)]) not in self.unused
 
     def train(self, training: bool) -> None:
         if self.model.training != training:
             self.model.train(training)
 
+    @contextmanager
+    def stand_ins(self, parameters: Iterable[nn.Parameter] | None = None) -> Iterator[list[torch.Tensor]]:
+        """Inside, these (those of `entry` by default) are zeros that take no memory, so that code around them runs."""
+        chosen = list(self.entry if parameters is None else parameters)
+        before = [owner._parameters[name] for owner, name in (self.places[id(p)][0] for p in chosen)]
+        leaves = [torch.zeros((), dtype=p.dtype).expand(p.shape).detach().requires_grad_() for p in chosen]
+        self.hang(chosen, leaves)
+        try:
+            yield leaves
+        finally:
+            self.hang(chosen, before)  # type: ignore[arg-type]
+
+    def hang(self, parameters: Iterable[nn.Parameter], tensors: Iterable[torch.Tensor]) -> None:
+        for parameter, tensor in zip(parameters, tensors, strict=True):
+            for owner, name in self.places[id(parameter)]:
+                owner._parameters[name] = tensor  # type: ignore[assignment]
+
+
+def stored_names(model: PreTrainedModel) -> dict[int, str]:
+    """By identity, the name by which a parameter is saved: of a tied one, that which the others are tied to."""
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    found: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) not in found or found[id(parameter)] in tied:
+            found[id(parameter)] = name
+    return found
+
+
+def pattern(name: str) -> str:
+    """A parameter's name for all layers alike."""
+    return re.sub(r"(?<=\.)\d+(?=\.)", "*", name)
+
 
 def build(config: PreTrainedConfig, dtype: torch.dtype) -> Skeleton:
     """Builds the skeleton in `dtype`. InputError names the model type and what about it cannot be streamed."""
-    model = on_meta(config, dtype)
-    backbone = model.base_model
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    from spillway.hf.outline import outline
+
     kind = config.model_type
-    if backbone is model or type(embedding) is not nn.Embedding or type(head) is not nn.Linear:
-        raise refusal(kind, "it has no plain embedding and linear head")
-    if head.bias is not None:
-        raise refusal(kind, "its head has a bias")
+    model = on_meta(config, dtype)
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if not isinstance(embedding, nn.Embedding) or not isinstance(head, nn.Linear):
+        raise refusal(kind, "it has no embedding table and linear head")
     if embedding.max_norm is not None or embedding.scale_grad_by_freq or embedding.sparse:
         raise refusal(kind, "its embedding changes its rows or gradients")
-    layers = find_layers(backbone, config)
-    norm = find_norm(backbone, embedding, layers, kind)
-    skeleton = Skeleton(
-        config, dtype, model, backbone, embedding, list(layers), norm, head, head.weight is embedding.weight
-    )
+    skeleton = Skeleton(config, dtype, model, embedding, find_layers(model, kind), head)
+    refuse_settings(config)
     refuse_leftovers(skeleton)
+    outline(skeleton)
     return skeleton
-
-
-def refusal(kind: str, reason: str) -> InputError:
-    return InputError(f"model type {kind!r} cannot be streamed by this release: {reason}")
 
 
 def on_meta(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     config.use_cache = False
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+            model = from_config(config, dtype)
     except Exception as error:  # whatever a model's constructor finds wrong with its configuration
         raise refusal(config.model_type, f"it cannot be built: {first_line(error)}") from error
     model.tie_weights()
     materialise_buffers(model)
     model.train()
     return model
+
+
+def from_config(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    """The library's own model, with scaled_dot_product_attention where it has that."""
+    try:
+        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    except ValueError:
+        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
 
 
 def materialise_buffers(model: PreTrainedModel) -> None:
@@ -94,56 +214,46 @@ def materialise_buffers(model: PreTrainedModel) -> None:
         module._is_hf_initialized = False  # type: ignore[assignment]
         for name, buffer in module._buffers.items():
             if buffer is not None:
-                module._buffers[name] = torch.empty_like(buffer, device="cpu")
+                module._buffers[name] = torch.zeros_like(buffer, device="cpu")
     model.initialize_weights()
 
 
-def find_layers(backbone: nn.Module, config: PreTrainedConfig) -> nn.ModuleList:
-    count = getattr(config, "num_hidden_layers", None)
-    lists = [child for child in backbone.children() if isinstance(child, nn.ModuleList) and len(child) == count]
-    if len(lists) != 1:
-        raise refusal(config.model_type, f"its backbone has no single list of its {count} layers")
-    return lists[0]
+def find_layers(model: nn.Module, kind: str) -> list[nn.Module]:
+    """The list of modules that holds the most parameters and lies in no other list."""
+    lists: list[tuple[str, nn.ModuleList]] = []
+    for name, module in model.named_modules():
+        inside = any(name.startswith(f"{outer}.") for outer, _ in lists)
+        if isinstance(module, nn.ModuleList) and len(module) and not inside:
+            lists.append((name, module))
+    if not lists:
+        raise refusal(kind, "it holds no list of layers")
+    _, found = max(lists, key=lambda named: sum(p.numel() for p in named[1].parameters()))
+    return list(found)
 
 
-def find_norm(backbone: nn.Module, embedding: nn.Module, layers: nn.Module, kind: str) -> nn.Module:
-    others = [
-        (name, child)
-        for name, child in backbone.named_children()
-        if child is not embedding and child is not layers and any(True for _ in child.parameters())
-    ]
-    if len(others) != 1:
-        found = ", ".join(name for name, _ in others) or "nothing"
-        raise refusal(kind, f"besides embedding and layers its backbone holds {found}, not one norm")
-    return others[0][1]
+def accepts(model: nn.Module, keyword: str) -> bool:
+    """Whether the model's forward takes this argument."""
+    parameters = inspect.signature(type(model).forward).parameters
+    return keyword in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def refuse_settings(config: PreTrainedConfig) -> None:
+    """What a configuration asks for that needs all layers at once."""
+    for name in ("output_hidden_states", "output_attentions"):
+        if getattr(config, name, False):
+            raise refusal(config.model_type, f"{name} asks for what a stream does not keep")
+    for name in ("layerdrop", "decoder_layerdrop"):
+        if getattr(config, name, 0.0):
+            raise refusal(config.model_type, f"{name} leaves out layers at random")
+    if getattr(config, "output_router_logits", False):
+        raise refusal(config.model_type, "output_router_logits adds the router's auxiliary loss")
 
 
 def refuse_leftovers(skeleton: Skeleton) -> None:
-    """Every parameter belongs to one part; no buffer is part of a checkpoint; the library loads names as they are."""
+    """Tensors that the engine has no place for."""
     kind = skeleton.config.model_type
-    parts = [skeleton.embedding, *skeleton.stack, skeleton.head]
-    known = [parameter for part in parts for parameter in part.parameters()]
-    identities = {id(parameter) for parameter in known}
-    shared = len(known) - len(identities) - int(skeleton.tied)
-    if shared:
-        raise refusal(kind, "its layers share parameters")
     for name, parameter in skeleton.model.named_parameters():
-        if id(parameter) not in identities:
-            raise refusal(kind, f"{name} lies outside embedding, layers, norm and head")
         if parameter.dtype != skeleton.dtype:
             raise refusal(kind, f"{name} is kept in {parameter.dtype}, the rest in {skeleton.dtype}")
-    if rearranged_at_load(skeleton.model):
-        raise refusal(kind, "its checkpoints hold other tensors than its layers (experts apart, for example)")
-    buffers = dict(skeleton.model.named_buffers())
-    saved = sorted(buffers.keys() & skeleton.model.state_dict().keys())
-    if saved:
-        raise refusal(kind, f"its checkpoints hold the buffer {saved[0]}, which no optimizer updates")
-
-
-def rearranged_at_load(model: PreTrainedModel) -> bool:
-    """True when the library converts this model's checkpoints while it loads them. A private door: only asked."""
-    try:
-        from transformers.conversion_mapping import get_model_conversion_mapping
-    except ImportError:  # a release that converts nothing, or elsewhere; the reader then names what does not match
-        return False
-    return bool(get_model_conversion_mapping(model, add_legacy=False))
+        if parameter.numel() == 0 or parameter.dim() == 0:
+            raise refusal(kind, f"{name} has shape {tuple(parameter.shape)}")

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway.hf.head import HeadPass, Scratch, Watch
-from spillway.hf.layer import StreamedLayer, slots_of
+from spillway.hf.head import HeadCode, HeadPass, Scratch, Watch
+from spillway.hf.layer import Stage, slots_of
 from spillway.hf.microbatch import MicroBatch, Work
-from spillway.hf.prologue import Arguments, Prologue
+from spillway.hf.passage import Passage
+from spillway.hf.prologue import Prologue
+from spillway.hf.shared import Kept
 from spillway.hf.skeleton import Skeleton
+from spillway.hf.tail import transformed_logits
 
 if TYPE_CHECKING:
     from spillway._engine import Engine, Visit
@@ -51,8 +54,11 @@ class Stream:
         self._prologue = Prologue(skeleton)
         self._scratch = Scratch()
         self._micro_batch = 0  # whose gradients are being handed over
-        self._stack = self._streamed_layers(unneeded)
-        self._dropout = Dropout(skeleton, seed)
+        self._last = 0  # the last micro-batch of the step
+        self._kept: dict[int, Kept] = {}  # by the engine's number: what other blocks than its own use, too
+        self._stack = self._stages(unneeded)
+        self._head = HeadCode(self._head_bias(), None if skeleton.simple_head else self._transformed)
+        self._dropout = Dropout(seed)
         self._after_visit = after_visit
 
     def step(self, work: Work, update: dict[str, float], step: int) -> Outcome:
@@ -73,8 +79,8 @@ class Stream:
 
     def close(self) -> None:
         """Lets go of the engine's memory, which may be unmapped from here on."""
-        for layer in self._stack:
-            layer.release()
+        for stage in self._stack:
+            stage.release()
         del self._arena, self._typed
 
     def _run(
@@ -83,9 +89,9 @@ class Stream:
         self._skeleton.train(training)
         self._engine.begin_step(work.ids, work.counts, training, update if training else None)
         self._engine.embedding_forward(None)
-        calls = self._prologue.record(work.micro_batches)
-        head = HeadPass(self._engine, work.micro_batches, work.label_tokens, self._scratch, watch)
-        turn = Turn(work, calls, head)
+        head = HeadPass(self._engine, work.micro_batches, work.label_tokens, self._scratch, self._head, watch)
+        turn = Turn(work, self._passages(work), head)
+        self._last = len(work.micro_batches) - 1
         with self._dropout.step(step, training):
             while (visit := self._engine.next_visit()).kind != "end":
                 self._visit(visit, turn)
@@ -93,14 +99,19 @@ class Stream:
                 self._after_visit()
         return head.loss()
 
+    def _passages(self, work: Work) -> list[Passage]:
+        if self._skeleton.simple_entry:
+            return [Passage(recording) for recording in self._prologue.record(work.micro_batches)]
+        return [Passage() for _ in work.micro_batches]
+
     def _visit(self, visit: Visit | BareVisit, turn: Turn) -> None:
         if visit.kind == "forward":
             self._forward(visit, turn)
         elif visit.kind == "head_loss":
-            turn.head.add_loss(self._hidden(visit.input, turn), self._table(visit), visit.first_row)
+            turn.head.add_loss(self._head_input(visit.input, turn), self._table(visit), visit.first_row)
         elif visit.kind == "head_gradient":
             sums = self._sums(visit.accumulator, turn)
-            turn.head.add_gradient(self._hidden(visit.input, turn), self._table(visit), visit.first_row, sums)
+            turn.head.add_gradient(self._head_input(visit.input, turn), self._table(visit), visit.first_row, sums)
         elif visit.kind == "backward":
             self._backward(visit, turn)
         else:
@@ -108,64 +119,144 @@ class Stream:
 
     def _forward(self, visit: Visit | BareVisit, turn: Turn) -> None:
         place = visit.block - 1
-        layer = self._bound(visit)
-        source, target = self._hidden(visit.input, turn), self._hidden(visit.output, turn)
+        stage = self._bound(visit)
+        for kept in self._owned[place]:
+            kept.refresh(stage.bound(kept.number))
         for batch in turn.work.micro_batches:
+            passage = turn.passages[batch.index]
             self._dropout.seed(batch.index, place)
-            output = layer.forward(self._rows(source, batch), turn.calls[batch.index][place])
-            self._rows(target, batch).copy_(output)
+            source = self._source(visit.input, place, batch, passage)
+            output = stage.forward(source, batch, batch.part(turn.work.ids), passage)
+            passage.shapes[place] = output.shape
+            self._output(visit.output, place, batch, passage).copy_(output)
 
     def _backward(self, visit: Visit | BareVisit, turn: Turn) -> None:
         place = visit.block - 1
-        layer = self._bound(visit)
-        source, gradient = self._hidden(visit.input, turn), self._hidden(visit.hidden_gradient, turn)
+        stage = self._bound(visit)
         if place == len(self._stack) - 1:
-            turn.head.spread(self._sums(visit.accumulator, turn), gradient)
+            turn.head.spread(self._sums(visit.accumulator, turn), self._head_input(visit.hidden_gradient, turn))
         for batch in turn.work.micro_batches:
             self._micro_batch = batch.index
             self._dropout.seed(batch.index, place)
-            layer.backward(self._rows(source, batch), self._rows(gradient, batch), turn.calls[batch.index][place])
+            passage = turn.passages[batch.index]
+            source = self._source(visit.input, place, batch, passage)
+            gradient = self._output(visit.hidden_gradient, place, batch, passage)
+            result = stage.backward(source, gradient, batch, batch.part(turn.work.ids), passage)
+            self._input(visit.hidden_gradient, place, batch, passage).copy_(result)
+        for kept in self._owned[place]:  # what this block's own visit found no gradient for
+            kept.hand_over(self._give)
         turn.hidden_gradient = visit.hidden_gradient
 
     def _embedding_backward(self, visit: Visit | BareVisit, turn: Turn) -> None:
-        gradient = self._hidden(turn.hidden_gradient, turn)
+        columns, width = self._skeleton.columns, self._skeleton.width
+        flat = self._at(turn.hidden_gradient, turn.work.tokens * width)
+        if columns == width:
+            gradient = flat.view(-1, columns)
+        else:
+            parts = [flat[b.first * width :][: b.tokens * columns] for b in turn.work.micro_batches]
+            gradient = torch.cat(parts).view(-1, columns)
         padding = self._skeleton.embedding.padding_idx
         if padding is not None:  # as nn.Embedding does: this row learns nothing from being read
             gradient[turn.work.ids == padding] = 0
         self._engine.embedding_backward(gradient)
 
-    def _streamed_layers(self, unneeded: Collection[str]) -> list[StreamedLayer]:
-        layers, first = [], 1  # tensor 0 is the embedding's table
-        for module in self._skeleton.stack:
-            slots = slots_of(module, first, self._engine.tensor_offset)
-            layers.append(StreamedLayer(module, slots, self._hand_over, unneeded))
+    def _stages(self, unneeded: Collection[str]) -> list[Stage]:
+        skeleton = self._skeleton
+        plans, first = skeleton.stages, 1  # tensor 0 is the embedding's table
+        others = {id(p) for plan in plans for p in plan.shared}
+        self._owned: list[list[Kept]] = []
+        by_parameter: dict[int, Kept] = {}
+        stages = []
+        for plan in plans:
+            slots = slots_of(skeleton, plan.parameters, first, self._engine.tensor_offset)
+            kept = [Kept(slot.tensor, slot.meta.shape, skeleton.dtype) for slot in slots
+                    if id(slot.meta) in others or slot.meta is skeleton.head.bias]  # fmt: skip
+            self._owned.append(kept)
+            self._kept |= {k.number: k for k in kept}
+            by_parameter |= {id(s.meta): self._kept[s.tensor] for s in slots if s.tensor in self._kept}
+            borrowed = [(skeleton.places[id(p)], by_parameter[id(p)].leaf, p) for p in plan.shared]
+            stages.append(Stage(skeleton, plan, slots, borrowed, self._hand_over, unneeded))
             first += len(slots)
-        return layers
+        return stages
+
+    def _head_bias(self) -> Kept | None:
+        return next(
+            (
+                kept
+                for stage, owned in zip(self._stack, self._owned, strict=True)
+                for kept in owned
+                if self._skeleton.head.bias is stage.meta_of(kept.number)
+            ),
+            None,
+        )
+
+    def _transformed(self, logits: torch.Tensor) -> torch.Tensor:
+        return transformed_logits(self._skeleton, logits)
 
     def _hand_over(self, tensor: int, gradient: torch.Tensor) -> None:
+        kept = self._kept.get(tensor)
+        if kept is not None and self._micro_batch == self._last:
+            kept.hand_over(self._give, gradient)
+        else:
+            self._give(tensor, gradient)
+
+    def _give(self, tensor: int, gradient: torch.Tensor) -> None:
         self._engine.gradient(tensor, gradient, self._micro_batch)
 
-    def _bound(self, visit: Visit | BareVisit) -> StreamedLayer:
-        layer = self._stack[visit.block - 1]
-        layer.bind(self._typed, visit.weights // self._typed.element_size())
-        return layer
+    def _bound(self, visit: Visit | BareVisit) -> Stage:
+        stage = self._stack[visit.block - 1]
+        stage.bind(self._typed, visit.weights // self._typed.element_size())
+        return stage
 
-    def _view(self, flat: torch.Tensor, offset: int, rows: int) -> torch.Tensor:
-        columns = self._skeleton.hidden_size
-        first = offset // flat.element_size()
-        return flat[first : first + rows * columns].view(rows, columns)
+    def _at(self, offset: int, elements: int) -> torch.Tensor:
+        first = offset // self._typed.element_size()
+        return self._typed[first : first + elements]
 
-    def _hidden(self, offset: int, turn: Turn) -> torch.Tensor:
-        return self._view(self._typed, offset, turn.work.tokens)
+    def _region(self, offset: int, batch: MicroBatch) -> torch.Tensor:
+        """A micro-batch's part of a border activation."""
+        width = self._skeleton.width
+        return self._at(offset + batch.first * width * self._typed.element_size(), batch.tokens * width)
+
+    def _source(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
+        """What a stage is given. The embedding's rows lie one after the other, however wide a border is."""
+        if place > 0 or self._skeleton.columns == self._skeleton.width:
+            return self._input(offset, place, batch, passage)
+        columns = self._skeleton.columns
+        rows = self._at(offset + batch.first * columns * self._typed.element_size(), batch.tokens * columns)
+        return rows.view(batch.tokens, columns)
+
+    def _input(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
+        """Where a stage's input lies, or its gradient."""
+        skeleton = self._skeleton
+        if place > 0:
+            shape = passage.shapes[place - 1]
+        elif skeleton.simple_entry:
+            shape = torch.Size((batch.rows, batch.length, skeleton.columns))
+        else:
+            shape = torch.Size((batch.tokens, skeleton.columns))
+        return self._region(offset, batch)[: shape.numel()].view(shape)
+
+    def _output(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
+        """What a stage gives, or its gradient; the last one's lies as the head reads it."""
+        shape = passage.shapes[place]
+        if place < len(self._stack) - 1:
+            return self._region(offset, batch)[: shape.numel()].view(shape)
+        columns = self._region(offset, batch).view(batch.tokens, -1)[:, : self._skeleton.head_columns]
+        return columns.unflatten(0, (batch.rows, batch.length))
+
+    def _head_input(self, offset: int, turn: Turn) -> torch.Tensor:
+        """[tokens, columns] of what the head is given, or its gradient."""
+        flat = self._at(offset, turn.work.tokens * self._skeleton.width)
+        return flat.view(turn.work.tokens, -1)[:, : self._skeleton.head_columns]
 
     def _sums(self, offset: int, turn: Turn) -> torch.Tensor:
-        return self._view(self._arena.view(torch.float32), offset, turn.work.tokens)
+        width, columns = self._skeleton.width, self._skeleton.head_columns
+        flat = self._arena.view(torch.float32)[offset // 4 :][: turn.work.tokens * width]
+        return flat.view(-1, width)[:, :columns]
 
     def _table(self, visit: Visit | BareVisit) -> torch.Tensor:
-        return self._view(self._typed, visit.weights, visit.rows)
-
-    def _rows(self, hidden: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
-        return batch.part(hidden).view(batch.rows, batch.length, -1)
+        columns = self._skeleton.head_columns
+        return self._at(visit.weights, visit.rows * columns).view(visit.rows, columns)
 
 
 @dataclass
@@ -173,37 +264,30 @@ class Turn:
     """What the visits of one step share."""
 
     work: Work
-    calls: list[list[Arguments]]  # by micro-batch, then by place in the stack
+    passages: list[Passage]  # by micro-batch
     head: HeadPass
     hidden_gradient: int = 0  # offset of d loss / d hidden after the last backward visit
 
 
 class Dropout:
-    """Random numbers that are a function of (seed, step, micro-batch, layer), so that a recomputed layer drops alike.
+    """Random numbers that are a function of (seed, step, micro-batch, stage), so that a recomputed layer drops alike.
 
-    Costs nothing for a model without dropout; leaves PyTorch's own generator as it was.
+    Always, in training: not only dropout draws (some routers do). Leaves PyTorch's own generator as it was.
     """
 
-    def __init__(self, skeleton: Skeleton, seed: int) -> None:
-        self._active = uses_dropout(skeleton)
+    def __init__(self, seed: int) -> None:
         self._seed = seed
         self._step = 0
         self._training = False
 
     def step(self, step: int, training: bool) -> AbstractContextManager[None]:
         self._step, self._training = step, training
-        forked: AbstractContextManager[None] = torch.random.fork_rng(devices=[], enabled=self._active and training)
+        forked: AbstractContextManager[None] = torch.random.fork_rng(devices=[], enabled=training)
         return forked
 
-    def seed(self, micro_batch: int, layer: int) -> None:
-        if self._active and self._training:
-            torch.default_generator.manual_seed(mixed(self._seed, self._step, micro_batch, layer))
-
-
-def uses_dropout(skeleton: Skeleton) -> bool:
-    settings: dict[str, Any] = skeleton.config.to_dict()
-    named = any("drop" in key and isinstance(value, int | float) and value > 0 for key, value in settings.items())
-    return named or any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in skeleton.model.modules())
+    def seed(self, micro_batch: int, stage: int) -> None:
+        if self._training:
+            torch.default_generator.manual_seed(mixed(self._seed, self._step, micro_batch, stage))
 
 
 def mixed(*numbers: int) -> int:

@@ -1,0 +1,43 @@
+// state::SafetensorsWriter for Python: converts, releases the GIL. No logic.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "module.h"
+#include "spillway/state/safetensors.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
+
+spillway::state::SafetensorsWriter* make(
+    const std::string& directory, const std::string& base,
+    const std::vector<std::tuple<std::string, std::string, std::vector<std::int64_t>>>& tensors,
+    std::uint64_t max_shard) {
+  std::vector<spillway::state::TensorOut> outs;
+  for (const auto& [name, dtype, shape] : tensors) outs.push_back({name, dtype, shape});
+  return new spillway::state::SafetensorsWriter(directory, base, std::move(outs), max_shard);  // nanobind takes it
+}
+
+}  // namespace
+
+void bind_checkpoint(nb::module_& module) {
+  using spillway::state::SafetensorsWriter;
+  nb::class_<SafetensorsWriter>(module, "SafetensorsWriter",
+                                "Writes a checkpoint's files as save_pretrained does, tensors in any order.")
+      .def(nb::new_(&make), "directory"_a, "base"_a, "tensors"_a, "max_shard"_a,
+           "`tensors`: (name, type as in the header, shape) each, in the order in which they go to shards.")
+      .def(
+          "write",
+          [](SafetensorsWriter& self, std::size_t tensor, std::uint64_t first, const Bytes& values) {
+            const nb::gil_scoped_release release;
+            self.write(tensor, first, {reinterpret_cast<const std::byte*>(values.data()), values.size()});  // NOLINT
+          },
+          "tensor"_a, "first"_a, "values"_a, "Bytes of whole elements from element `first` of a tensor on.")
+      .def("finish", &SafetensorsWriter::finish, nb::call_guard<nb::gil_scoped_release>(),
+           "Checks that every byte was written once, and gives the files their names.");
+}

@@ -1,0 +1,68 @@
+"""The model's own code after its layers: up to the head's matrix, and from the logits that the matrix makes.
+
+Both by running the model with its layers left out, so that final norms, projections, scales and caps are the model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spillway.hf.microbatch import MicroBatch
+from spillway.hf.prologue import Left, call_model, embedded_rows, in_form, refusal, replaced_forwards
+
+if TYPE_CHECKING:
+    from spillway.hf.skeleton import Skeleton
+
+
+def head_input(skeleton: Skeleton, batch: MicroBatch, last: torch.Tensor) -> torch.Tensor:
+    """What the head's matrix is given, [rows, length, columns], when the last layer returns `last`."""
+    found: list[torch.Tensor] = []
+
+    def head(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        found.append(hidden)
+        raise Left
+
+    with replaced_forwards({skeleton.head: head}):
+        run_without_layers(skeleton, batch, last)
+    if not found or found[0].shape[:-1] != (batch.rows, batch.length):
+        raise refusal(skeleton.config.model_type, "its head is not called once for every token")
+    return found[0]
+
+
+def transformed_logits(skeleton: Skeleton, logits: torch.Tensor) -> torch.Tensor:
+    """What the model makes of its head's output [1, tokens, rows], which may be a slice of the vocabulary."""
+    none = torch.empty(0, dtype=torch.int64)
+    batch = MicroBatch(0, 0, 1, logits.shape[1], None, none, none)
+    with replaced_forwards({skeleton.head: lambda *_, **__: logits}), skeleton.stand_ins(skeleton.tail):
+        result = run_without_layers(skeleton, batch, None)
+    return result.logits
+
+
+def run_without_layers(skeleton: Skeleton, batch: MicroBatch, last: torch.Tensor | None) -> Any:
+    """Calls the model; its layers hand on what they are given, the last returns `last` (None: what it was given)."""
+
+    calls: list[int] = []
+
+    def handed_on(place: int) -> Callable[..., Any]:
+        def forward(*positional: Any, **keywords: Any) -> Any:
+            calls.append(place)
+            if len(calls) > len(skeleton.layers):
+                raise refusal(skeleton.config.model_type, "its layers are called more than once")
+            hidden = positional[0] if positional else keywords["hidden_states"]
+            if place == len(skeleton.layers) - 1 and last is not None:
+                hidden = last
+            return in_form(hidden, skeleton.form)
+
+        return forward
+
+    rows = torch.zeros((), dtype=skeleton.dtype).expand(batch.tokens, skeleton.columns)
+    ids = torch.zeros(1, dtype=torch.int64).expand(batch.rows, batch.length)
+    forwards: dict[Any, Callable[..., Any]] = {layer: handed_on(place) for place, layer in enumerate(skeleton.layers)}
+    with embedded_rows(skeleton, rows, batch), replaced_forwards(forwards), skeleton.stand_ins():
+        try:
+            return call_model(skeleton.model, ids, batch.position_ids)
+        except Left:
+            return None

@@ -1,0 +1,158 @@
+"""Every causal language model type of the installed transformers, in small: through Spillway and in plain PyTorch.
+
+    python scripts/sweep_models.py [--out docs/reference/models.md] [TYPE ...]
+
+For each type: random weights are saved by the library, loaded by a Session from there, trained ten steps by the engine
+and by a plain loop with torch.optim.AdamW in fp32; losses and every weight must agree, and what the Session saves must
+hold the keys, shapes and types that the library's own save_pretrained writes for the plain model. Types that are
+refused are listed with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import sys
+import tempfile
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT / "python")]
+
+SECONDS = 300  # for one type
+RANDOM = {"phimoe": "its router draws random numbers while it trains, so no two runs are alike; it is streamed"}
+
+
+@dataclass
+class Row:
+    kind: str
+    verdict: str  # "works", "refused", "differs", "not built", "not compared"
+    words: str
+    loss: float = 0.0  # largest relative difference
+    weight: float = 0.0
+    seconds: float = 0.0
+
+
+def examine(kind: str) -> Row:
+    """One type, in this process."""
+    quieten()
+    from both_ways import compare
+    from small_configs import small_config, wraps_models
+    from spillway.errors import InputError
+
+    if kind in RANDOM:
+        return Row(kind, "not compared", RANDOM[kind])
+    if wraps_models(kind):
+        return Row(kind, "refused", "wraps several models; only plain text models are taken")
+    try:
+        config = small_config(kind)
+    except Exception as error:
+        return Row(kind, "not built", first_line(error))
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            found = compare(config, Path(directory))
+        except InputError as error:
+            return Row(kind, "refused", reason(error, directory))
+        except AssertionError as error:
+            return Row(kind, "differs", first_line(error))
+        except NotImplementedError as error:
+            return Row(kind, "not built", first_line(error))
+        except Exception as error:
+            return Row(kind, "differs", f"{type(error).__name__}: {first_line(error)}")
+    return Row(kind, "works", "", found.loss, found.weight, time.perf_counter() - began)
+
+
+def quieten() -> None:
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+
+
+def reason(error: BaseException, directory: str) -> str:
+    return first_line(error).replace(directory, "").split("by this release: ")[-1]
+
+
+def first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def table(rows: list[Row], version: str) -> str:
+    works = [row for row in rows if row.verdict == "works"]
+    others = [row for row in rows if row.verdict != "works"]
+    lines = [
+        "# Model types",
+        "",
+        f"Made by `python scripts/sweep_models.py` with transformers {version}: every causal language model",
+        "type of the library, small and with random weights, ten steps of AdamW (epsilon 1e-4) in fp32 through the",
+        "engine and in plain PyTorch, and load and save against the library's own. Differences are the largest ones,",
+        "relative: of a step's loss, and of a weight tensor (to its largest element); 1e-5 is the limit.",
+        "",
+        f"## Works: {len(works)} types",
+        "",
+        "| type | loss | weights |",
+        "|---|---|---|",
+        *(f"| `{row.kind}` | {row.loss:.0e} | {row.weight:.0e} |" for row in works),
+        "",
+        f"## Refused by name, before anything is read, or not compared: {len(others)} types",
+        "",
+        "| type | reason |",
+        "|---|---|",
+        *(
+            f"| `{row.kind}` | {row.words if row.verdict == 'refused' else row.verdict + ': ' + row.words} |"
+            for row in others
+        ),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kinds", nargs="*", help="model types; all by default")
+    parser.add_argument("--out", type=Path, help="write the table there")
+    parser.add_argument("--jobs", type=int, default=1)
+    options = parser.parse_args()
+    quieten()
+    import transformers
+
+    from small_configs import kinds
+
+    chosen = options.kinds or kinds()
+    rows = []
+    with multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=8) as pool:
+        waiting = [(kind, pool.apply_async(examine, (kind,))) for kind in chosen]
+        for kind, result in waiting:
+            try:
+                row = result.get(timeout=SECONDS)
+            except multiprocessing.TimeoutError:
+                row = Row(kind, "differs", f"took more than {SECONDS} s")
+            rows.append(row)
+            numbers = (
+                f"loss {row.loss:.1e} weights {row.weight:.1e} {row.seconds:.0f} s"
+                if row.verdict == "works"
+                else row.words
+            )
+            print(f"{row.kind:28} {row.verdict:9} {numbers}", flush=True)
+    counts = {
+        verdict: sum(row.verdict == verdict for row in rows)
+        for verdict in ("works", "refused", "differs", "not built", "not compared")
+    }
+    print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    if options.out:
+        options.out.write_text(table(rows, transformers.__version__), encoding="utf-8")
+    return 1 if counts["differs"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""One small model trained by a Session over the C++ engine and by a plain PyTorch loop, files and all."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+import native
+from hf_models import batch
+from spillway.hf.describe import decay_names
+from spillway.hf.microbatch import IGNORED
+from spillway.hf.skeleton import from_config
+from spillway.protocol import WorkShape
+
+STEPS = 10
+RATE, DECAY, CLIP = 1e-3, 0.1, 1.0
+# Adam divides a gradient by its own size: where it is zero but for rounding (the bias of keys, which softmax does not
+# see), two right answers would differ by the whole learning rate. With this epsilon they do not.
+EPSILON = 1e-4
+TOLERANCE = 1e-5
+SHAPE = WorkShape(micro_batches=2, batch=2, length=12, eval_batch=0, eval_length=0)
+
+
+@dataclass
+class Difference:
+    """The largest relative ones."""
+
+    loss: float
+    weight: float
+
+
+def compare(config: PreTrainedConfig, directory: Path, seed: int = 7, **settings: Any) -> Difference:
+    """AssertionError names what differs; InputError when the session refuses the model."""
+    config.use_cache = False
+    save(config, directory / "model", seed)
+    session = native.opened(
+        directory / "model", SHAPE, weight_decay=DECAY, max_grad_norm=CLIP, adam_epsilon=EPSILON, **settings
+    )
+    try:
+        plain = load(directory / "model")
+        work = steps_of(plain.config.get_text_config().vocab_size)
+        streamed = [session.step(step, RATE) for step in work]
+        expected = train_plain(plain, work)
+        (directory / "saved").mkdir()
+        session.save_model(directory / "saved")
+    finally:
+        session.close()
+    plain.save_pretrained(directory / "expected")
+    losses = [result.loss_sum / result.label_tokens for result in streamed]
+    difference = Difference(
+        max(abs(a - b) / abs(b) for a, b in zip(losses, expected, strict=True)),
+        compare_files(directory / "saved", directory / "expected"),
+    )
+    assert difference.loss <= TOLERANCE, f"losses differ by {difference.loss:.1e}"
+    load(directory / "saved")
+    return difference
+
+
+def save(config: PreTrainedConfig, directory: Path, seed: int) -> None:
+    """Random weights, those that start as zeros and ones moved, as the library saves them."""
+    torch.manual_seed(seed)
+    try:
+        model = from_config(copy.deepcopy(config), torch.float32)
+    except Exception as error:
+        raise NotImplementedError(f"the library cannot build it: {error}") from error
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter), alpha=0.02)
+        for module in model.modules():  # some classes make the padding's row zero again when they are loaded
+            if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+                module.weight[module.padding_idx] = 0
+    model.save_pretrained(directory)
+
+
+def load(directory: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
+
+
+def steps_of(vocabulary: int) -> list[list[Any]]:
+    """Two micro-batches of different shape each."""
+    generator = torch.Generator().manual_seed(11)
+    found = []
+    for _ in range(STEPS):
+        step = []
+        for rows, length in ((2, 12), (1, 9)):
+            ids = torch.randint(3, vocabulary, (rows, length), generator=generator)
+            labels = ids.clone()
+            labels[0, :3] = IGNORED
+            step.append(batch(ids, labels))
+        found.append(step)
+    return found
+
+
+def train_plain(model: PreTrainedModel, work: list[list[Any]]) -> list[float]:
+    """The loop a person would write."""
+    model.train()
+    decaying = set(decay_names(model))
+    groups = [
+        {"params": [p for n, p in model.named_parameters() if n in decaying], "weight_decay": DECAY},
+        {"params": [p for n, p in model.named_parameters() if n not in decaying], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=RATE, eps=EPSILON)
+    losses = []
+    for step in work:
+        tokens = sum(int((piece.labels[:, 1:] != IGNORED).sum()) for piece in step)
+        total = 0.0
+        for piece in step:
+            logits = model(input_ids=piece.input_ids, use_cache=False).logits[:, :-1].flatten(0, 1).float()
+            targets = piece.labels[:, 1:].flatten()
+            loss = torch.nn.functional.cross_entropy(logits, targets, reduction="sum") / tokens
+            loss.backward()
+            total += float(loss.detach())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(total)
+    return losses
+
+
+def compare_files(ours: Path, theirs: Path) -> float:
+    """The largest relative difference of a tensor; names, shapes and types must be the same."""
+    found, expected = tensors(ours), tensors(theirs)
+    assert found.keys() == expected.keys(), f"keys differ: {sorted(found.keys() ^ expected.keys())[:3]}"
+    largest = 0.0
+    for name, tensor in expected.items():
+        assert tensor.shape == found[name].shape and tensor.dtype == found[name].dtype, f"{name} has another form"
+        difference = float(
+            (tensor.double() - found[name].double()).abs().max() / tensor.double().abs().max().clamp_min(1e-30)
+        )
+        largest = max(largest, difference)
+        assert difference <= TOLERANCE, f"{name} differs by {difference:.1e}"
+    return largest
+
+
+def tensors(directory: Path) -> dict[str, torch.Tensor]:
+    found = {}
+    for path in sorted(directory.glob("*.safetensors")):
+        with safe_open(path, "pt") as stream:
+            assert stream.metadata() == {"format": "pt"}
+            found |= {name: stream.get_tensor(name) for name in stream.keys()}
+    return found

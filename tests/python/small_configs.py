@@ -1,0 +1,59 @@
+"""A small configuration of any causal language model type that the installed transformers knows, made by rule.
+
+The class's own defaults, shrunk as the proof shrinks a model (`spillway.hf.shrink`); OVERRIDES holds what a type's own
+defaults lack.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import PreTrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from spillway.hf.shrink import shrink
+
+LAYERS = 3
+TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+PLAIN_PARTS = {"attn_config", "ffn_config"}  # settings of layers that have a class of their own
+
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {"rope_parameters": {"full_attention": None, "sliding_attention": ROPE}},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}, "d_model": 32},
+    "deepseek_v2": {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 4, "n_shared_experts": 1},
+    "gemma4_text": {"num_kv_shared_layers": 10},
+    "gemma4_unified_text": {"num_kv_shared_layers": 10},
+    "hunyuan_v1_dense": {"head_dim": 8},
+    "hunyuan_v1_moe": {"head_dim": 8},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
+    "ministral": {"head_dim": 8},
+    "nemotron": {"num_key_value_heads": 2},
+    "qwen4_exp_text": {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 16,
+                       "indexer_compress_ratio": 4},
+    "reformer": {"is_decoder": True},
+    "xmod": {"default_language": "en_XX"},
+}  # fmt: skip
+
+
+def kinds() -> list[str]:
+    """Every model type with a causal language model."""
+    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def wraps_models(kind: str) -> bool:
+    """The type holds other models' configurations: vision, audio, an encoder and a decoder."""
+    return bool(CONFIG_MAPPING[kind].sub_configs.keys() - PLAIN_PARTS)
+
+
+def small_config(kind: str, **more: Any) -> PreTrainedConfig:
+    """The small configuration; `more` wins over everything."""
+    own = OVERRIDES.get(kind, {})
+    config = CONFIG_MAPPING[kind](**own)
+    known = config.to_dict()
+    values = {name: value for name, value in TOKENS.items() if name in known}
+    if known.get("is_decoder") is False:
+        values["is_decoder"] = True
+    return shrink(config, LAYERS, **{**values, **more})

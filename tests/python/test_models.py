@@ -1,0 +1,31 @@
+"""Model types that differ in kind, through the engine and in plain PyTorch; for all see scripts/sweep_models.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from both_ways import compare
+from small_configs import small_config
+
+KINDS = {
+    "gpt2": "positions outside the layers, dropout, tied head",
+    "opt": "another path to the layers, positions with an offset",
+    "bloom": "a norm after the embedding, alibi",
+    "phi": "a head with a bias",
+    "gemma2": "scaled embedding, capped logits",
+    "mixtral": "experts, apart in files",
+    "mamba": "state space",
+    "zamba2": "a block that layers share, the embedding given to layers",
+    "gemma3n_text": "inputs for each layer, shared keys and values, a wider stream",
+    "zaya": "a state handed from layer to layer",
+    "deepseek_v3": "latent attention, buffers in checkpoints",
+    "olmo": "a last norm without parameters",
+    "gpt_neox": "other names in files",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_a_plain_loop_and_the_librarys_files(kind: str, tmp_path: Path) -> None:
+    compare(small_config(kind), tmp_path)
