@@ -1,4 +1,5 @@
-"""Storage paths of known speeds on any machine: loop devices over memory, with ext4, and a limit on bytes per second.
+"""Storage paths of known speeds on any machine: loop devices over memory or a disk (`back`), with ext4, and a limit on
+bytes per second.
 
     with throttled([400, 400, 200], mib=512) as paths:
         subprocess.run([*paths.prefix, "program", *paths.directories])
@@ -63,12 +64,12 @@ def unmount(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def throttled(rates: Sequence[float], mib: int) -> Iterator[Throttled]:
+def throttled(rates: Sequence[float], mib: int, back: Path = Path("/dev/shm")) -> Iterator[Throttled]:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is taken down
     with contextlib.ExitStack() as stack:
         group = make_group()
         stack.callback(group.rmdir)
-        images = Path(tempfile.mkdtemp(prefix="spillway-bench.", dir="/dev/shm"))
+        images = Path(tempfile.mkdtemp(prefix="spillway-bench.", dir=back))
         stack.callback(shutil.rmtree, images)
         work = Path(tempfile.mkdtemp(prefix="spillway-bench."))
         stack.callback(shutil.rmtree, work)
