@@ -29,6 +29,9 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
+    # Few, so that every step reaches some that have weights.
+    "longcat_flash": {"n_routed_experts": 8, "num_local_experts": 8, "zero_expert_num": 2, "moe_topk": 4,
+                      "num_experts_per_tok": 4},
     "ministral": {"head_dim": 8},
     "nemotron": {"num_key_value_heads": 2},
     "qwen4_exp_text": {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 16,
