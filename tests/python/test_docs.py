@@ -106,6 +106,8 @@ def test_there_are_commands_and_snippets() -> None:
 def test_a_command_does_what_the_documents_say(
     command: str, finished: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if "tensorboard" in command:
+        pytest.importorskip("tensorboard", reason="TensorBoard is not installed: its command is not run")
     verb = command.split()[1]
     sandbox = finished
     if verb in ("train", "plan", "check"):
