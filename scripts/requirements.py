@@ -1,4 +1,4 @@
-"""Prints what a pyproject.toml asks of pip: to build, to run and to test the project. One word per requirement."""
+"""Prints what a pyproject.toml asks of pip, to build, to run with every extra and to test: a word for each."""
 
 import sys
 import tomllib
@@ -6,13 +6,11 @@ from pathlib import Path
 
 
 def requirements(pyproject: Path) -> list[str]:
+    """Each once, in the file's order."""
     content = tomllib.loads(pyproject.read_text())
     project = content["project"]
-    return [
-        *content["build-system"]["requires"],
-        *project["dependencies"],
-        *project["optional-dependencies"]["test"],
-    ]
+    extras = [asked for extra in project["optional-dependencies"].values() for asked in extra]
+    return list(dict.fromkeys([*content["build-system"]["requires"], *project["dependencies"], *extras]))
 
 
 if __name__ == "__main__":

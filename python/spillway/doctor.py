@@ -12,7 +12,15 @@ from rich.table import Table
 Finding = tuple[str, str, str]  # what; good, lesser or missing; words
 
 WORDS = {"good": "yes", "lesser": "in part", "missing": "no"}
-PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "datasets")
+PACKAGES = ("torch", "transformers", "safetensors", "tokenizers")
+OPTIONAL = {  # package: what is not here without it, the extra that brings it
+    "datasets": ("files can be trained on, hub data sets cannot", "data"),
+    "pyarrow": ("Parquet files cannot be read", "data"),
+    "accelerate": ("no Trainer, and report_to has no trackers", "trainer"),
+    "trl": ("no SFTTrainer", "trl"),
+    "peft": ("adapters in its format cannot be loaded here", "lora"),
+    "tensorboard": ("report_to: tensorboard is refused", "tensorboard"),
+}
 
 
 def examine(places: Sequence[str]) -> list[Finding]:
@@ -21,7 +29,7 @@ def examine(places: Sequence[str]) -> list[Finding]:
         ("kernel", "good", f"Linux {platform.release()}, {platform.machine()}"),
         ("python", "good", platform.python_version()),
         *engine_findings(places),
-        *(package(name) for name in PACKAGES),
+        *(package(name) for name in (*PACKAGES, *OPTIONAL)),
         gpu(),
     ]
 
@@ -38,8 +46,9 @@ def package(name: str) -> Finding:
     try:
         return name, "good", importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        if name == "datasets":
-            return name, "lesser", "not installed: files can be trained on, hub data sets cannot (pip install datasets)"
+        if name in OPTIONAL:
+            without, extra = OPTIONAL[name]
+            return name, "lesser", f"not installed: {without} (pip install 'spillway[{extra}]')"
         return name, "missing", f"not installed (pip install {name})"
 
 
