@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "spillway/base/error.h"
+#include "spillway/device/cuda_driver.h"
 #include "spillway/storage/probe.h"
 #include "spillway/sys/file.h"
 #include "spillway/sys/mapping.h"
@@ -106,6 +107,15 @@ Finding look_at_placing() {
   return {.state = one ? State::lesser : State::missing, .words = refusal + (one ? " (there is one node)" : "")};
 }
 
+Finding look_at_gpus() {
+  const device::CudaDriver driver;
+  Finding out{.words = text("driver for CUDA ", driver.version() / 1000, ".", driver.version() % 1000 / 10)};
+  for (const auto& gpu : device::gpus(driver)) {
+    out.words += text(", cuda:", gpu.index, " ", gpu.name, " with ", human(gpu.memory), " at ", gpu.bus);
+  }
+  return out;
+}
+
 Finding look_at_place(const std::filesystem::path& place) {
   const storage::Probe probe = storage::probe(place);
   Finding out{.words = text(probe.file_system, ", ", human(probe.free), " free, ",
@@ -128,6 +138,7 @@ std::vector<Finding> checkup(std::span<const std::filesystem::path> places) {
   out.push_back(found("memory", State::missing, look_at_memory));
   out.push_back(found("memory nodes", State::missing, look_at_nodes));
   out.push_back(found("placing memory", State::missing, look_at_placing));
+  out.push_back(found("GPU driver", State::missing, look_at_gpus));
   for (const auto& place : places) {
     out.push_back(found(text("storage ", place.string()), State::missing, [&] { return look_at_place(place); }));
   }

@@ -77,6 +77,7 @@ def test_doctor_says_what_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixt
         "registered memory",
         "huge pages",
         "placing memory",
+        "GPU driver",
         "torch",
         "transformers",
         "gpu",

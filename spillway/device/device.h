@@ -1,0 +1,101 @@
+// The compute device: memory, streams of copies, and events; one contract, several twins.
+//
+// Streams work in order, each beside the others. An event is recorded in a stream and is done when the stream has come
+// that far; other streams and the host wait for it. Recording it again forgets the time before. Each stream is fed by
+// one thread at a time; everything else may be called by any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "spillway/base/bytes.h"
+
+namespace spillway::device {
+
+enum class Direction : std::uint8_t { to_device, from_device };
+
+using Stream = std::uint32_t;
+using Event = std::uint32_t;
+
+/// Copies of fewer bytes than this do not reach a link's bandwidth (PCIe: 8 to 16 MiB).
+inline constexpr Bytes kGoodCopy = 8 * MiB;
+
+class Device {
+ public:
+  Device();
+  virtual ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  /// "cpu", "simulated", "cuda:0 (NVIDIA H200)".
+  [[nodiscard]] virtual std::string name() const = 0;
+  /// Its memory is not the host's: what computes there must be copied there.
+  [[nodiscard]] virtual bool separate() const noexcept = 0;
+  /// The host may read and write its memory by its addresses.
+  [[nodiscard]] virtual bool host_reads() const noexcept = 0;
+
+  /// The arena, once: at least this many bytes at a multiple of 256. Throws Error(does_not_fit) that names what was
+  /// asked and what is there.
+  std::span<std::byte> allocate(Bytes bytes);
+  [[nodiscard]] std::span<std::byte> memory() const noexcept { return memory_; }
+
+  /// Tells the device of host memory that copies will come from and go to; it stays until unregister_host(). Where that
+  /// is refused, copies pass through a small ring that is registered, and notice() says so.
+  void register_host(std::span<std::byte> range);
+  void unregister_host(std::span<std::byte> range);
+  /// What a person should know; empty: nothing.
+  [[nodiscard]] const std::string& notice() const noexcept { return notice_; }
+
+  /// A stream of our own. Streams of copies have a direction.
+  [[nodiscard]] virtual Stream make_stream() = 0;
+  /// The caller's stream by its native handle (cuda: a CUstream, null is the default stream). On a device that the host
+  /// computes for it is the calling thread itself: what is recorded in it is done, and its waits are the thread's.
+  [[nodiscard]] virtual Stream adopt_stream(void* native) = 0;
+  [[nodiscard]] virtual Event make_event() = 0;  ///< done until it is first recorded
+
+  /// Copies, in the order of the stream. Blocks only where host memory is not registered: then it may wait for what the
+  /// stream has been given before.
+  void copy(Stream stream, Direction direction, std::byte* to, const std::byte* from, Bytes bytes);
+  /// Sets bytes of the device's memory.
+  virtual void fill(Stream stream, std::byte* to, std::uint8_t value, Bytes bytes) = 0;
+
+  virtual void record(Event event, Stream stream) = 0;
+  /// What comes after this in the stream waits for what the event was last recorded for.
+  virtual void wait(Stream stream, Event event) = 0;
+  [[nodiscard]] virtual bool done(Event event) = 0;
+  /// The host waits. Throws what failed on the device.
+  virtual void synchronise(Event event) = 0;
+  /// The host waits for every stream of our own and for the adopted ones.
+  virtual void synchronise() = 0;
+
+ protected:
+  [[nodiscard]] virtual std::span<std::byte> do_allocate(Bytes bytes) = 0;
+  /// Empty when the range is registered, else the reason.
+  [[nodiscard]] virtual std::string do_register(std::span<std::byte> range) = 0;
+  virtual void do_unregister(std::span<std::byte> range) noexcept = 0;
+  /// Host memory that copies may use without registering, for the ring.
+  [[nodiscard]] virtual std::span<std::byte> staging_memory(Bytes bytes) = 0;
+  virtual void issue(Stream stream, Direction direction, std::byte* to, const std::byte* from, Bytes bytes) = 0;
+
+ private:
+  class Staging;
+  [[nodiscard]] bool registered(const std::byte* host, Bytes bytes) const;
+  Staging& staging_of(Stream stream);
+
+  std::span<std::byte> memory_;
+  std::string notice_;
+  mutable std::mutex mutex_;  ///< guards what follows
+  std::vector<std::span<std::byte>> registered_;
+  std::map<Stream, std::unique_ptr<Staging>> staging_;
+};
+
+/// The processor that runs this: its memory is the host's.
+[[nodiscard]] std::unique_ptr<Device> make_cpu();
+
+}  // namespace spillway::device

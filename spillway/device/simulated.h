@@ -1,0 +1,33 @@
+// A device made of host memory, whose copies take time: what a GPU would do, and every order of events that it might.
+#pragma once
+
+#include <functional>
+
+#include "spillway/device/device.h"
+
+namespace spillway::device {
+
+struct SimulatedOptions {
+  Bytes memory = ~Bytes{0};  ///< that can be allocated
+  double to_device = 0;      ///< bytes per second; 0 = as fast as memory
+  double from_device = 0;
+  double latency = 0;           ///< seconds that every copy takes beside its bytes
+  bool registers = true;        ///< false: registering host memory is refused
+  std::uint64_t seed = 0;       ///< of random delays; 0 = none
+  double longest_delay = 2e-4;  ///< seconds, of one operation
+};
+
+/// What memory holds before anything is written there, and while a copy is under way to it: no number in any format.
+inline constexpr std::uint8_t kPoison = 0xFF;
+
+/// Every stream of its own has a thread. Copies to memory that is still in use, and uses of memory before its copy, are
+/// data races that the thread sanitizer sees; without it, they find poison.
+class Simulated : public Device {
+ public:
+  /// Host code in the order of a stream, as a kernel would run: on a stream of the device's own it returns at once.
+  virtual void call(Stream stream, std::function<void()> work) = 0;
+};
+
+[[nodiscard]] std::unique_ptr<Simulated> make_simulated(const SimulatedOptions& options);
+
+}  // namespace spillway::device

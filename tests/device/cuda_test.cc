@@ -1,0 +1,84 @@
+// The `cuda` twin: its errors, over the pretended driver, and its declarations, against the real header.
+#include "spillway/device/cuda.h"
+
+#include <gtest/gtest.h>
+
+#include "spillway/base/error.h"
+#include "tests/device/pretended.h"
+
+namespace spillway::device {
+namespace {
+
+std::string refusal(const CudaOptions& options, ErrorCode code) {
+  try {
+    static_cast<void>(make_cuda(options));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "opened";
+  return {};
+}
+
+TEST(CudaRefusals, AMissingDriverIsNamed) {
+  const auto words = refusal({.library = "libno-such-driver.so.1"}, ErrorCode::unsupported);
+  EXPECT_NE(words.find("no NVIDIA driver"), std::string::npos) << words;
+  EXPECT_NE(words.find("libno-such-driver.so.1"), std::string::npos) << words;
+  EXPECT_NE(words.find("--device cpu"), std::string::npos) << words;
+}
+
+TEST(CudaRefusals, ALibraryThatIsNoDriverIsNamedWithWhatItLacks) {
+  const auto words = refusal({.library = "libm.so.6"}, ErrorCode::unsupported);
+  EXPECT_NE(words.find("cuInit"), std::string::npos) << words;
+}
+
+TEST(CudaRefusals, NoGpu) {
+  const Setting none("FAKE_CUDA_GPUS", "0");
+  const auto words = refusal({.library = kPretended}, ErrorCode::unsupported);
+  EXPECT_NE(words.find("no GPU"), std::string::npos) << words;
+  EXPECT_NE(words.find("CUDA_VISIBLE_DEVICES"), std::string::npos) << words;
+}
+
+TEST(CudaRefusals, AnIndexThatIsNotThere) {
+  const auto words = refusal({.index = 7, .library = kPretended}, ErrorCode::bad_input);
+  EXPECT_NE(words.find("cuda:7"), std::string::npos) << words;
+  EXPECT_NE(words.find("cuda:0 to cuda:1"), std::string::npos) << words;
+  EXPECT_NE(refusal({.index = -1, .library = kPretended}, ErrorCode::bad_input).find("cuda:-1"), std::string::npos);
+}
+
+TEST(CudaRefusals, MoreThanItsMemory) {
+  const auto device = make_cuda({.library = kPretended});
+  try {
+    device->allocate(1 * GiB);
+    FAIL() << "allocated";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::does_not_fit);
+    const std::string words = error.what();
+    EXPECT_NE(words.find("1.00 GiB are asked"), std::string::npos) << words;
+    EXPECT_NE(words.find("32.0 MiB of 64.0 MiB"), std::string::npos) << words;
+  }
+}
+
+TEST(CudaFacts, GpusAreListedWithTheirPlace) {
+  const CudaDriver driver(kPretended);
+  const auto found = gpus(driver);
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[1].name, "Pretended GPU");
+  EXPECT_EQ(found[1].memory, 64 * MiB);
+  EXPECT_EQ(found[1].bus, "0000:6b:00.0");  // as sysfs writes it
+  EXPECT_EQ(driver.version(), 13000);
+}
+
+TEST(CudaWords, AFailedCallIsNamed) {
+  const CudaDriver driver(kPretended);
+  try {
+    driver.check(1, "cuLaunchKernel");
+    FAIL() << "went on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::io);
+    EXPECT_EQ(std::string(error.what()), "the GPU failed in cuLaunchKernel: CUDA_ERROR_PRETENDED, as the test asked");
+  }
+}
+
+}  // namespace
+}  // namespace spillway::device

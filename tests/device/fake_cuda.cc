@@ -1,0 +1,284 @@
+// A CUDA driver made of host memory, to run the `cuda` twin where no GPU is: a shared library with the driver's names.
+//
+// It refuses what a driver refuses: calls without a context, addresses outside of what was allocated, handles that are
+// not there. How many GPUs it has, and whether registering is refused, comes from the environment.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "spillway/device/cuda_driver.h"
+#include "spillway/device/simulated.h"
+#include "spillway/sys/mapping.h"
+
+namespace {
+
+using spillway::device::Event;
+using spillway::device::Stream;
+
+constexpr int kInvalidValue = 1, kInvalidContext = 201, kInvalidHandle = 400;
+constexpr std::size_t kMemory = std::size_t{64} << 20;
+
+int setting(const char* name, int otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::atoi(value);
+}
+
+struct Driver {
+  std::mutex mutex;
+  std::unique_ptr<spillway::device::Simulated> simulated = spillway::device::make_simulated({.seed = 11});
+  std::map<CUstream_st*, Stream> streams;
+  std::map<CUevent_st*, Event> events;
+  std::map<unsigned long long, std::unique_ptr<spillway::sys::Mapping>> memory;
+  std::map<char*, std::size_t> host;
+  std::uintptr_t next = 0x1000;
+  int retained = 0;
+};
+
+Driver& driver() {
+  static Driver it;
+  return it;
+}
+
+thread_local std::vector<CUctx_st*> contexts;
+CUctx_st* const kContext = reinterpret_cast<CUctx_st*>(0x77);
+
+bool current() {
+  return !contexts.empty() && contexts.back() == kContext;
+}
+
+bool on_device(unsigned long long at, std::size_t bytes) {
+  auto& it = driver();
+  const std::lock_guard lock(it.mutex);
+  return std::ranges::any_of(it.memory, [&](const auto& range) {
+    return at >= range.first && at + bytes <= range.first + range.second->span().size();
+  });
+}
+
+/// Copies of memory that is not registered are not asynchronous: the twin is not to make them.
+bool registered(const void* at, std::size_t bytes) {
+  auto& it = driver();
+  const std::lock_guard lock(it.mutex);
+  return std::ranges::any_of(it.host, [&](const auto& range) {
+    const auto* first = static_cast<const char*>(at);
+    return first >= range.first && first + bytes <= range.first + range.second;
+  });
+}
+
+/// The default stream is the simulated device's last.
+Stream* stream_of(CUstream_st* stream) {
+  auto& it = driver();
+  const std::lock_guard lock(it.mutex);
+  if (stream == nullptr && !it.streams.contains(nullptr)) it.streams[nullptr] = it.simulated->make_stream();
+  const auto found = it.streams.find(stream);
+  return found == it.streams.end() ? nullptr : &found->second;
+}
+
+Event* event_of(CUevent_st* event) {
+  auto& it = driver();
+  const std::lock_guard lock(it.mutex);
+  const auto found = it.events.find(event);
+  return found == it.events.end() ? nullptr : &found->second;
+}
+
+int copy(CUstream_st* stream, void* to, const void* from, std::size_t bytes) {
+  const auto* in = stream_of(stream);
+  if (in == nullptr) return kInvalidHandle;
+  driver().simulated->call(*in, [=] { std::memcpy(to, from, bytes); });
+  return 0;
+}
+
+}  // namespace
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+#define NEEDS_CONTEXT \
+  if (!current()) return kInvalidContext
+
+EXPORT int cuInit(unsigned) {
+  return setting("FAKE_CUDA_GPUS", 2) == 0 ? spillway::device::kCudaNoDevice : 0;
+}
+EXPORT int cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return 0;
+}
+EXPORT int cuGetErrorName(int error, const char** name) {
+  *name = error == 0 ? "CUDA_SUCCESS" : "CUDA_ERROR_PRETENDED";
+  return 0;
+}
+EXPORT int cuGetErrorString(int, const char** words) {
+  *words = "as the test asked";
+  return 0;
+}
+EXPORT int cuDeviceGetCount(int* count) {
+  *count = setting("FAKE_CUDA_GPUS", 2);
+  return 0;
+}
+EXPORT int cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return ordinal < setting("FAKE_CUDA_GPUS", 2) ? 0 : kInvalidValue;
+}
+EXPORT int cuDeviceGetName(char* name, int length, int) {
+  std::strncpy(name, "Pretended GPU", static_cast<std::size_t>(length));
+  return 0;
+}
+EXPORT int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
+  *bytes = kMemory;
+  return 0;
+}
+EXPORT int cuDeviceGetPCIBusId(char* bus, int length, int device) {
+  std::strncpy(bus, device == 0 ? "0000:6A:00.0" : "0000:6B:00.0", static_cast<std::size_t>(length));
+  return 0;
+}
+EXPORT int cuDevicePrimaryCtxRetain(CUctx_st** context, int) {
+  *context = kContext;
+  ++driver().retained;
+  return 0;
+}
+EXPORT int cuDevicePrimaryCtxRelease_v2(int) {
+  return --driver().retained < 0 ? kInvalidContext : 0;
+}
+EXPORT int cuCtxPushCurrent_v2(CUctx_st* context) {
+  contexts.push_back(context);
+  return 0;
+}
+EXPORT int cuCtxPopCurrent_v2(CUctx_st** context) {
+  NEEDS_CONTEXT;
+  *context = contexts.back();
+  contexts.pop_back();
+  return 0;
+}
+EXPORT int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+  NEEDS_CONTEXT;
+  *free = kMemory / 2;
+  *total = kMemory;
+  return 0;
+}
+EXPORT int cuMemAlloc_v2(unsigned long long* address, std::size_t bytes) {
+  NEEDS_CONTEXT;
+  if (bytes > kMemory) return spillway::device::kCudaOutOfMemory;
+  auto& it = driver();
+  const std::lock_guard lock(it.mutex);
+  auto memory = std::make_unique<spillway::sys::Mapping>(bytes);
+  std::memset(memory->span().data(), spillway::device::kPoison, bytes);
+  *address = reinterpret_cast<std::uintptr_t>(memory->span().data());
+  it.memory[*address] = std::move(memory);
+  return 0;
+}
+EXPORT int cuMemFree_v2(unsigned long long address) {
+  NEEDS_CONTEXT;
+  const std::lock_guard lock(driver().mutex);
+  return driver().memory.erase(address) == 1 ? 0 : kInvalidValue;
+}
+EXPORT int cuMemAllocHost_v2(void** address, std::size_t bytes) {
+  NEEDS_CONTEXT;
+  *address = std::malloc(bytes);
+  const std::lock_guard lock(driver().mutex);
+  driver().host[static_cast<char*>(*address)] = bytes;
+  return 0;
+}
+EXPORT int cuMemFreeHost(void* address) {
+  NEEDS_CONTEXT;
+  const std::lock_guard lock(driver().mutex);
+  if (driver().host.erase(static_cast<char*>(address)) == 0) return kInvalidValue;
+  std::free(address);
+  return 0;
+}
+EXPORT int cuMemHostRegister_v2(void* address, std::size_t bytes, unsigned flags) {
+  NEEDS_CONTEXT;
+  if (setting("FAKE_CUDA_REGISTERS", 1) == 0) return spillway::device::kCudaOutOfMemory;
+  if (flags != spillway::device::kCudaRegisterPortable) return kInvalidValue;
+  const std::lock_guard lock(driver().mutex);
+  driver().host[static_cast<char*>(address)] = bytes;
+  return 0;
+}
+EXPORT int cuMemHostUnregister(void* address) {
+  NEEDS_CONTEXT;
+  const std::lock_guard lock(driver().mutex);
+  return driver().host.erase(static_cast<char*>(address)) == 1 ? 0 : kInvalidValue;
+}
+EXPORT int cuStreamCreate(CUstream_st** stream, unsigned flags) {
+  NEEDS_CONTEXT;
+  if (flags != spillway::device::kCudaStreamNonBlocking) return kInvalidValue;
+  auto& it = driver();
+  const std::lock_guard lock(it.mutex);
+  *stream = reinterpret_cast<CUstream_st*>(it.next++);
+  it.streams[*stream] = it.simulated->make_stream();
+  return 0;
+}
+EXPORT int cuStreamDestroy_v2(CUstream_st* stream) {
+  NEEDS_CONTEXT;
+  const std::lock_guard lock(driver().mutex);
+  return driver().streams.erase(stream) == 1 ? 0 : kInvalidHandle;
+}
+EXPORT int cuEventCreate(CUevent_st** event, unsigned) {
+  NEEDS_CONTEXT;
+  auto& it = driver();
+  const std::lock_guard lock(it.mutex);
+  *event = reinterpret_cast<CUevent_st*>(it.next++);
+  it.events[*event] = it.simulated->make_event();
+  return 0;
+}
+EXPORT int cuEventDestroy_v2(CUevent_st* event) {
+  NEEDS_CONTEXT;
+  const std::lock_guard lock(driver().mutex);
+  return driver().events.erase(event) == 1 ? 0 : kInvalidHandle;
+}
+EXPORT int cuEventRecord(CUevent_st* event, CUstream_st* stream) {
+  NEEDS_CONTEXT;
+  const auto* it = event_of(event);
+  const auto* in = stream_of(stream);
+  if (it == nullptr || in == nullptr) return kInvalidHandle;
+  driver().simulated->record(*it, *in);
+  return 0;
+}
+EXPORT int cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event, unsigned) {
+  NEEDS_CONTEXT;
+  const auto* it = event_of(event);
+  const auto* in = stream_of(stream);
+  if (it == nullptr || in == nullptr) return kInvalidHandle;
+  driver().simulated->wait(*in, *it);
+  return 0;
+}
+EXPORT int cuEventQuery(CUevent_st* event) {
+  NEEDS_CONTEXT;
+  const auto* it = event_of(event);
+  if (it == nullptr) return kInvalidHandle;
+  return driver().simulated->done(*it) ? 0 : spillway::device::kCudaNotReady;
+}
+EXPORT int cuEventSynchronize(CUevent_st* event) {
+  NEEDS_CONTEXT;
+  const auto* it = event_of(event);
+  if (it == nullptr) return kInvalidHandle;
+  driver().simulated->synchronise(*it);
+  return 0;
+}
+EXPORT int cuStreamSynchronize(CUstream_st* stream) {
+  NEEDS_CONTEXT;
+  const auto* in = stream_of(stream);
+  if (in == nullptr) return kInvalidHandle;
+  const auto event = driver().simulated->make_event();
+  driver().simulated->record(event, *in);
+  driver().simulated->synchronise(event);
+  return 0;
+}
+EXPORT int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, std::size_t bytes, CUstream_st* stream) {
+  NEEDS_CONTEXT;
+  if (!on_device(to, bytes) || !registered(from, bytes)) return kInvalidValue;
+  return copy(stream, reinterpret_cast<void*>(static_cast<std::uintptr_t>(to)), from, bytes);
+}
+EXPORT int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t bytes, CUstream_st* stream) {
+  NEEDS_CONTEXT;
+  if (!on_device(from, bytes) || !registered(to, bytes)) return kInvalidValue;
+  return copy(stream, to, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(from)), bytes);
+}
+EXPORT int cuMemsetD8Async(unsigned long long to, unsigned char value, std::size_t bytes, CUstream_st* stream) {
+  NEEDS_CONTEXT;
+  const auto* in = stream_of(stream);
+  if (in == nullptr || !on_device(to, bytes)) return kInvalidValue;
+  driver().simulated->fill(*in, reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(to)), value, bytes);
+  return 0;
+}

@@ -1,0 +1,31 @@
+// The pretended driver (fake_cuda.cc), and how to change what it does.
+#pragma once
+
+#include <cstdlib>
+#include <string>
+
+#include "spillway/device/cuda.h"
+
+namespace spillway::device {
+
+inline const std::string kPretended = SPILLWAY_PRETENDED_CUDA;
+
+/// Sets a variable of the environment for a scope.
+class Setting {
+ public:
+  Setting(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+  ~Setting() { ::unsetenv(name_); }
+  Setting(const Setting&) = delete;
+  Setting& operator=(const Setting&) = delete;
+
+ private:
+  const char* name_;
+};
+
+/// As the fixture registers its memory right after.
+inline std::unique_ptr<Device> refusing_cuda() {
+  ::setenv("FAKE_CUDA_REGISTERS", "0", 1);
+  return make_cuda({.library = kPretended});
+}
+
+}  // namespace spillway::device
