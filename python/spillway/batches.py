@@ -31,12 +31,13 @@ def batch_of(inputs: Mapping[str, Any], packing: bool) -> Batch:
     ids, labels = whole(inputs, "input_ids"), whole(inputs, "labels")
     if labels.shape != ids.shape:
         raise InputError(f"batch: labels are {list(labels.shape)}, input_ids {list(ids.shape)}; both are one a token")
-    tokens = ids.numel()
+    tokens, lengths = ids.numel(), None
     if inputs.get("attention_mask") is not None:
         mask = whole(inputs, "attention_mask")
         check_mask(mask, ids, labels)
-        tokens = int(mask.sum())
-    return Batch(ids, labels, positions_of(inputs, ids, packing), tokens)
+        lengths = mask.sum(1)
+        tokens = int(lengths.sum())
+    return Batch(ids, labels, positions_of(inputs, ids, packing), tokens, lengths)
 
 
 def whole(inputs: Mapping[str, Any], name: str) -> torch.Tensor:

@@ -252,11 +252,24 @@ def gradients(model: PreTrainedModel, batches: list[Batch]) -> float:
     total = 0.0
     for batch in batches:
         loss = model(
-            input_ids=batch.input_ids, labels=batch.labels, position_ids=batch.position_ids, num_items_in_batch=labels
+            input_ids=batch.input_ids,
+            labels=batch.labels,
+            position_ids=batch.position_ids,
+            num_items_in_batch=labels,
+            **mask_for_routers(model, batch),
         ).loss
         loss.backward()
         total += float(loss.detach())
     return total
+
+
+def mask_for_routers(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
+    """Padding is no matter of a causal model's labels, but the auxiliary loss of routers would count it."""
+    import torch
+
+    if not getattr(model.config, "output_router_logits", False) or batch.lengths is None:
+        return {}
+    return {"attention_mask": (torch.arange(batch.input_ids.shape[1]) < batch.lengths[:, None]).long()}
 
 
 def train_streamed(

@@ -68,7 +68,9 @@ class Dataset:
         positions: torch.Tensor | None = None
         if self.joints is not None:
             positions = torch.from_numpy(np.stack([self.positions(row, shape[1]) for row in rows]))
-        return Batch(torch.from_numpy(ids), torch.from_numpy(labels), positions, int(lengths.sum()))
+        return Batch(
+            torch.from_numpy(ids), torch.from_numpy(labels), positions, int(lengths.sum()), torch.from_numpy(lengths)
+        )
 
     def positions(self, row: int, length: int) -> NDArray[np.int64]:
         """0, 1, 2 ... from the start of the piece, from each joined row in it, and from the padding after it."""

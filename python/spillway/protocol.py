@@ -26,6 +26,7 @@ class Batch:
     labels: torch.Tensor  # [rows, length] int64, aligned with input_ids (the session shifts); -100: no loss
     position_ids: torch.Tensor | None  # [rows, length] int64, restarting at 0 with every packed row; None: not packed
     tokens: int  # without padding
+    lengths: torch.Tensor | None = None  # [rows] int64: of each row, without its padding; None: none is padded
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def compare(config: PreTrainedConfig, directory: Path, seed: int = 7, **settings
     )
     try:
         plain = load(directory / "model")
-        work = steps_of(plain.config.get_text_config().vocab_size)
+        work = steps_of(plain.config.get_text_config().vocab_size, asks_for_routers(plain))
         streamed = [session.step(step, RATE) for step in work]
         expected = train_plain(plain, work)
         (directory / "saved").mkdir()
@@ -83,8 +83,8 @@ def load(directory: Path) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
 
 
-def steps_of(vocabulary: int) -> list[list[Any]]:
-    """Two micro-batches of different shape each."""
+def steps_of(vocabulary: int, padded: bool = False) -> list[list[Any]]:
+    """Two micro-batches of different shape each; `padded`: a row of the first is shorter."""
     generator = torch.Generator().manual_seed(11)
     found = []
     for _ in range(STEPS):
@@ -93,7 +93,11 @@ def steps_of(vocabulary: int) -> list[list[Any]]:
             ids = torch.randint(3, vocabulary, (rows, length), generator=generator)
             labels = ids.clone()
             labels[0, :3] = IGNORED
-            step.append(batch(ids, labels))
+            lengths = torch.full((rows,), length)
+            if padded and rows > 1:
+                lengths[1] -= 3
+                labels[1, -3:] = IGNORED
+            step.append(batch(ids, labels, lengths=lengths))
         found.append(step)
     return found
 
@@ -112,9 +116,7 @@ def train_plain(model: PreTrainedModel, work: list[list[Any]]) -> list[float]:
         tokens = sum(int((piece.labels[:, 1:] != IGNORED).sum()) for piece in step)
         total = 0.0
         for piece in step:
-            logits = model(input_ids=piece.input_ids, use_cache=False).logits[:, :-1].flatten(0, 1).float()
-            targets = piece.labels[:, 1:].flatten()
-            loss = torch.nn.functional.cross_entropy(logits, targets, reduction="sum") / tokens
+            loss = plain_loss(model, piece, tokens)
             loss.backward()
             total += float(loss.detach())
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
@@ -122,6 +124,20 @@ def train_plain(model: PreTrainedModel, work: list[list[Any]]) -> list[float]:
         optimizer.zero_grad()
         losses.append(total)
     return losses
+
+
+def plain_loss(model: PreTrainedModel, piece: Any, tokens: int) -> torch.Tensor:
+    """A micro-batch's part of the mean over `tokens` labels; with the auxiliary loss of routers, the library's own."""
+    if asks_for_routers(model):
+        real = (torch.arange(piece.input_ids.shape[1]) < piece.lengths[:, None]).long()
+        words = {"input_ids": piece.input_ids, "attention_mask": real, "labels": piece.labels, "use_cache": False}
+        return model(**words, num_items_in_batch=tokens).loss
+    logits = model(input_ids=piece.input_ids, use_cache=False).logits[:, :-1].flatten(0, 1).float()
+    return torch.nn.functional.cross_entropy(logits, piece.labels[:, 1:].flatten(), reduction="sum") / tokens
+
+
+def asks_for_routers(model: PreTrainedModel) -> bool:
+    return bool(getattr(model.config, "output_router_logits", False))
 
 
 def compare_files(ours: Path, theirs: Path) -> float:

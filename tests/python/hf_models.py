@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from spillway.protocol import Batch
 
 torch.set_num_threads(1)  # tiny tensors
 VOCABULARY = 97
@@ -40,11 +41,15 @@ def tiny_model(config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> 
     return model.train()
 
 
-def batch(ids: torch.Tensor, labels: torch.Tensor | None = None, positions: torch.Tensor | None = None) -> Any:
+def batch(
+    ids: torch.Tensor,
+    labels: torch.Tensor | None = None,
+    positions: torch.Tensor | None = None,
+    lengths: torch.Tensor | None = None,
+) -> Batch:
     """What the trainer hands over."""
-    return SimpleNamespace(
-        input_ids=ids, labels=ids.clone() if labels is None else labels, position_ids=positions, tokens=ids.numel()
-    )
+    tokens = ids.numel() if lengths is None else int(lengths.sum())
+    return Batch(ids, ids.clone() if labels is None else labels, positions, tokens, lengths)
 
 
 def random_ids(rows: int, length: int, seed: int, lowest: int = 0) -> torch.Tensor:

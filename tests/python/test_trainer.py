@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from transformers import AutoModelForCausalLM, DataCollatorForLanguageModeling, 
 
 import real_runs
 import tiny
+from hf_models import tiny_config, tiny_model
 from spillway.errors import InputError
 from spillway.hf import StreamedTraining, Trainer, load
 
@@ -123,6 +125,23 @@ def test_the_same_run_as_the_stock_trainer(given: Path, tmp_path: Path, train: i
     assert ours.evaluate()["eval_loss"] == pytest.approx(plain.evaluate()["eval_loss"], rel=1e-5)
     ours.close()
     assert not list(tmp_path.glob("storage/*"))
+
+
+def test_experts_with_the_auxiliary_loss_of_their_routers(given: Path, tmp_path: Path) -> None:
+    """The collator's masks count: padding is not balanced."""
+    place = tmp_path / "given"
+    shutil.copytree(given, place, ignore=shutil.ignore_patterns("*.safetensors"))
+    config = tiny_config("mixtral", vocab_size=len(tiny.tokenizer()), num_local_experts=4, num_experts_per_tok=2)
+    config.output_router_logits, config.router_aux_loss_coef = True, 0.5
+    tiny_model(config).save_pretrained(place / "model")
+    more = {"num_train_epochs": 1, "eval_strategy": "epoch"}
+    plain, ours = stock(place, tmp_path / "plain", **more), streamed(place, tmp_path / "ours", **more)
+    for trainer in (plain, ours):
+        trainer.train()
+        trainer.save_model()
+    same_rows(ours, plain)
+    same_weights(tmp_path / "ours", tmp_path / "plain")
+    assert json.loads((tmp_path / "ours/config.json").read_text())["output_router_logits"] is True
 
 
 def test_all_that_is_saved_loads_and_has_the_stock_trainers_names(given: Path, tmp_path: Path) -> None:

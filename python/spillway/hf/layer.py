@@ -94,7 +94,9 @@ class Stage:
             hidden = recording.first.detach()
         with torch.no_grad():
             if self._module is not None and self.plan.layer is not None:
-                results = passage.forward_call(self.plan.layer).results(self._module, hidden)
+                call = passage.forward_call(self.plan.layer)
+                with passage.watched():
+                    results = call.results(self._module, hidden)
                 passage.has_run(self.plan.layer, results)
                 hidden = results[0]
             return self._after(hidden, batch)
@@ -125,7 +127,9 @@ class Stage:
             crossing.arrive(recording)
             hidden = recording.first
         if self._module is not None and self.plan.layer is not None:
-            results = crossing.call(self.plan.layer).results(self._module, hidden)
+            call = crossing.call(self.plan.layer)
+            with crossing.watched():
+                results = call.results(self._module, hidden)
             crossing.has_run(self.plan.layer, results)
             hidden = results[0]
         return self._after(hidden, batch)

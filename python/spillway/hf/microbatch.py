@@ -25,6 +25,7 @@ class MicroBatch:
     position_ids: torch.Tensor | None  # [rows, length]; None: not packed
     labelled: torch.Tensor  # int64 [n], rising: tokens of this micro-batch that have a label
     labels: torch.Tensor  # int64 [n]: the token each of them is to predict
+    real: torch.Tensor | None = None  # fp32 [tokens]: 0 for padding, else 1; None: there is none
 
     @property
     def tokens(self) -> int:
@@ -64,7 +65,14 @@ def arrange(batches: Sequence[Batch]) -> Work:
         following[:, :-1] = batch.labels[:, 1:]
         following = following.view(-1)
         labelled = (following != IGNORED).nonzero().view(-1)
-        found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, following[labelled]))
+        real = real_tokens(batch.lengths, length)
+        found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, following[labelled], real))
         first += rows * length
     ids = torch.cat([batch.input_ids.reshape(-1) for batch in batches])
     return Work(ids, found)
+
+
+def real_tokens(lengths: torch.Tensor | None, length: int) -> torch.Tensor | None:
+    if lengths is None or bool((lengths == length).all()):
+        return None
+    return (torch.arange(length) < lengths[:, None]).float().view(-1)

@@ -9,11 +9,13 @@ their gradients here, until the visit that made them takes the sum along.
 from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from spillway.hf.prologue import Arguments, Recording
+from spillway.hf.router import Balance
 from spillway.hf.values import mappings_in, rebuilt, tensors_in
 
 Snapshot = list[tuple[MutableMapping[Any, Any], dict[Any, Any]]]  # mappings of a call, and what they held
@@ -22,8 +24,8 @@ Snapshot = list[tuple[MutableMapping[Any, Any], dict[Any, Any]]]  # mappings of 
 class Passage:
     """One micro-batch in one step."""
 
-    def __init__(self, recording: Recording | None = None) -> None:
-        """None: the way in records the calls, see `arrive`."""
+    def __init__(self, recording: Recording | None = None, balance: Balance | None = None) -> None:
+        """No recording: the way in records the calls, see `arrive`. `balance`: where routers are watched."""
         mappings: dict[int, Any] = {}  # what layers write into is each micro-batch's own
         calls = [] if recording is None else recording.calls
         self.calls = [with_tensors(call, lambda tensor: tensor, mappings) for call in calls]
@@ -33,6 +35,7 @@ class Passage:
         self._tracked: dict[int, torch.Tensor] = {}  # gradients flow to these; held so that identities last
         self._sums: dict[int, torch.Tensor] = {}  # fp32, by identity of the tensor of the forward pass
         self._arrived: list[torch.Tensor] = []  # everything in the calls, before any layer has run
+        self.balance = balance
         self._before: dict[int, Snapshot] = {}  # by layer
         self._after: dict[int, Snapshot] = {}
 
@@ -68,6 +71,10 @@ class Passage:
             return tensor
         place, number = self._passed[id(tensor)]
         return self._results[place][number]
+
+    def watched(self) -> AbstractContextManager[None]:
+        """A layer runs forward inside."""
+        return nullcontext() if self.balance is None else self.balance.forward()
 
     def has_run(self, place: int, results: Sequence[Any]) -> None:
         """Forward: what the layer returned for later ones or wrote into shared mappings, gradients flow to."""
@@ -115,6 +122,11 @@ class Crossing:
             mappings[number] = twin
         self._twins = mappings
         return with_tensors(self._passage.calls[place], self._leaf, mappings)
+
+    def watched(self) -> AbstractContextManager[None]:
+        """A layer runs again inside."""
+        balance = self._passage.balance
+        return nullcontext() if balance is None else balance.again(self.outputs, self.gradients)
 
     def has_run(self, place: int, results: Sequence[Any]) -> None:
         """What the layer has made again takes the gradients that later layers have left for it."""

@@ -11,7 +11,7 @@ import copy
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
+from typing import Any
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -26,6 +26,7 @@ from spillway.hf.skeleton import Skeleton, build, from_config, pattern
 from spillway.hf.source import first_line
 from spillway.hf.stream import Stream
 from spillway.hf.unneeded import find_unneeded
+from spillway.protocol import Batch
 
 TOLERANCE = 1e-4  # relative to the largest element of a gradient; what is right differs by 1e-6
 NOISE = 1e-7  # of the model's largest gradient: some are zero but for rounding (the bias of keys)
@@ -52,12 +53,15 @@ def prove(config: PreTrainedConfig, packing: bool = False) -> Proof:
         raise
     except Exception as error:  # a constructor that cannot cope with the small sizes
         raise refusal(kind, f"no small copy of it can be built to prove the stream: {first_line(error)}") from error
+    if skeleton.routers is not None:
+        skeleton.routers.coefficient = 1.0  # so that it shows
     with one_thread():
         refuse_sight_of_later_tokens(model, kind)
         plain, packed = (sample(several, skeleton.vocabulary) for several in (False, True))
         unneeded = unneeded_in(skeleton, model, plain)
         compare(skeleton, model, plain, kind, unneeded)
         if packing:
+            without_routers(skeleton, model)  # they look at all rows together
             compare(skeleton, model, packed, kind, unneeded)
         parameters = dict(model.named_parameters(remove_duplicate=False))
         used = {pattern(name) for name, parameter in parameters.items() if parameter.grad is not None}
@@ -99,8 +103,8 @@ def sample(packed: bool, vocabulary: int = VOCABULARY) -> Work:
         if packed:
             positions = torch.cat([torch.arange(5), torch.arange(length - 5)]).expand(rows, length)
             labels[:, 5] = IGNORED
-        batches.append(SimpleNamespace(input_ids=ids, labels=labels, position_ids=positions))
-    return arrange(batches)  # type: ignore[arg-type]
+        batches.append(Batch(ids, labels, positions, rows * length))
+    return arrange(batches)
 
 
 def unneeded_in(skeleton: Skeleton, model: PreTrainedModel, work: Work) -> frozenset[str]:
@@ -140,6 +144,13 @@ def compare(skeleton: Skeleton, model: PreTrainedModel, work: Work, kind: str, u
             raise refusal(kind, f"the gradient of {tensor['name']} in a small copy differs from transformers' own")
 
 
+def without_routers(skeleton: Skeleton, model: PreTrainedModel) -> None:
+    """Without their auxiliary loss from here on."""
+    if skeleton.routers is not None:
+        skeleton.routers = None
+        model.config.output_router_logits = False
+
+
 def refuse_sight_of_later_tokens(model: PreTrainedModel, kind: str) -> None:
     """Padding on the right, and the loss itself, ask that no token sees a later one: an encoder does."""
     ids = torch.arange(3, 3 + LENGTH)[None] % model.get_input_embeddings().num_embeddings
@@ -167,11 +178,20 @@ def plain_loss(model: PreTrainedModel, work: Work) -> float:
         labels = labels.view(batch.rows, batch.length)
         ids = batch.part(work.ids).view(batch.rows, batch.length)
         for part in own_rows(batch.position_ids, batch.length):
-            logits = model(input_ids=ids[:, part], use_cache=False).logits.flatten(0, 1).float()
+            result = model(input_ids=ids[:, part], use_cache=False)
+            logits = result.logits.flatten(0, 1).float()
             loss = torch.nn.functional.cross_entropy(logits, labels[:, part].flatten(), reduction="sum")
-            (loss / work.label_tokens).backward()
-            total += float(loss.detach())
+            loss = loss / work.label_tokens + auxiliary(model, result)
+            loss.backward()
+            total += float(loss.detach()) * work.label_tokens
     return total
+
+
+def auxiliary(model: PreTrainedModel, result: Any) -> Any:
+    """The auxiliary loss of the model's routers, where its configuration asks for it: with a coefficient of 1."""
+    if not getattr(model.config, "output_router_logits", False) or getattr(result, "aux_loss", None) is None:
+        return 0.0
+    return result.aux_loss
 
 
 def own_rows(position_ids: torch.Tensor | None, length: int) -> list[slice]:

@@ -101,10 +101,13 @@ def record(skeleton: Skeleton, batch: MicroBatch, ids: torch.Tensor, rows: torch
     return Recording(seen[0], embedded[0], calls, {number: passed[number] for number in used if number in passed})
 
 
-def call_model(model: nn.Module, ids: torch.Tensor, position_ids: torch.Tensor | None) -> Any:
+def call_model(model: nn.Module, ids: torch.Tensor, position_ids: torch.Tensor | None, **more: Any) -> Any:
+    from spillway.hf.router import says_router_logits
     from spillway.hf.skeleton import accepts
 
-    keywords: dict[str, Any] = {"input_ids": ids}
+    keywords: dict[str, Any] = {"input_ids": ids, **more}
+    if says_router_logits(model):  # without layers there are none
+        keywords.setdefault("output_router_logits", False)
     if accepts(model, "use_cache"):
         keywords["use_cache"] = False
     if position_ids is not None:

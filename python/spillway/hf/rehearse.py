@@ -11,7 +11,6 @@ import time
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -25,6 +24,7 @@ from spillway.hf.prologue import Arguments, Prologue
 from spillway.hf.shrink import fewer_layers
 from spillway.hf.skeleton import Skeleton, build
 from spillway.hf.stream import Stream
+from spillway.protocol import Batch
 
 if TYPE_CHECKING:
     from spillway.protocol import WorkShape
@@ -159,7 +159,7 @@ def sample(skeleton: Skeleton, rows: int, length: int, packed: bool) -> Work:
     if packed and length > 1:
         half = length // 2
         positions = torch.cat([torch.arange(half), torch.arange(length - half)]).expand(rows, length)
-    return arrange([SimpleNamespace(input_ids=ids, labels=ids, position_ids=positions)])  # type: ignore[list-item]
+    return arrange([Batch(ids, ids, positions, rows * length)])
 
 
 def run(stream: Stream, engine: TimedEngine, work: Work, between: list[float]) -> float:

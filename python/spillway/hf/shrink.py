@@ -191,7 +191,9 @@ def few_layers(values: Values, least: int = 2, kind: str = "") -> Values:
     if count is None:
         return {}
     lists = {name: value for name, value in values.items() if isinstance(value, list | tuple) and len(value) == count}
-    kinds = [tuple(repr(lists[name][place]) for name in lists if name in LAYER_KINDS) for place in range(count)]
+    dense = values.get("mlp_only_layers") or []  # numbers of layers
+    kinds = [(place in dense, *(repr(lists[name][place]) for name in lists if name in LAYER_KINDS))
+             for place in range(count)]  # fmt: skip
     chosen = {kind: place for place, kind in reversed(list(enumerate(kinds)))}.values()
     places = set(chosen)
     for place in range(count):
@@ -201,6 +203,8 @@ def few_layers(values: Values, least: int = 2, kind: str = "") -> Values:
     order = sorted(places)
     found: Values = {name: len(order) for name in LAYER_COUNTS if values.get(name) == count}
     found |= {name: [value[place] for place in order] for name, value in lists.items()}
+    if dense:
+        found["mlp_only_layers"] = [new for new, old in enumerate(order) if old in dense]
     for name, value in values.items():  # settings of single layers, by their number
         if isinstance(value, dict) and value and all(str(key).isdigit() for key in value):
             single = {int(key): item for key, item in value.items()}

@@ -19,6 +19,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from spillway.hf.prologue import Form, refusal
+from spillway.hf.router import Routers, find_routers
 from spillway.hf.source import first_line
 
 Places = list[tuple[nn.Module, str]]  # where a parameter hangs
@@ -55,6 +56,7 @@ class Skeleton:
     simple_tail: bool = False  # nothing, or `norm`, lies between the last layer and the head
     simple_head: bool = False  # the head's matrix alone makes the logits
     unused: frozenset[str] = frozenset()  # parameters that get no gradient, as the proof found them (`pattern`)
+    routers: Routers | None = None  # of a model that adds their auxiliary loss to its own
 
     def __post_init__(self) -> None:
         self.names = stored_names(self.model)
@@ -182,6 +184,7 @@ def build(config: PreTrainedConfig, dtype: torch.dtype) -> Skeleton:
     refuse_settings(config)
     refuse_leftovers(skeleton)
     outline(skeleton)
+    skeleton.routers = find_routers(skeleton)
     return skeleton
 
 
@@ -245,8 +248,6 @@ def refuse_settings(config: PreTrainedConfig) -> None:
     for name in ("layerdrop", "decoder_layerdrop"):
         if getattr(config, name, 0.0):
             raise refusal(config.model_type, f"{name} leaves out layers at random")
-    if getattr(config, "output_router_logits", False):
-        raise refusal(config.model_type, "output_router_logits adds the router's auxiliary loss")
 
 
 def refuse_leftovers(skeleton: Skeleton) -> None:

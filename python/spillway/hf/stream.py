@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from spillway.hf.head import HeadCode, HeadPass, Scratch, Watch
 from spillway.hf.layer import Stage, slots_of
 from spillway.hf.microbatch import MicroBatch, Work
 from spillway.hf.passage import Passage
-from spillway.hf.prologue import Prologue
+from spillway.hf.prologue import Prologue, Recording
+from spillway.hf.router import Balance
 from spillway.hf.shared import Kept
 from spillway.hf.skeleton import Skeleton
 from spillway.hf.tail import transformed_logits
@@ -97,12 +99,18 @@ class Stream:
                 self._visit(visit, turn)
                 self._engine.end_visit()
                 self._after_visit()
-        return head.loss()
+        return head.loss() + turn.auxiliary(training)
 
     def _passages(self, work: Work) -> list[Passage]:
-        if self._skeleton.simple_entry:
-            return [Passage(recording) for recording in self._prologue.record(work.micro_batches)]
-        return [Passage() for _ in work.micro_batches]
+        skeleton, batches = self._skeleton, work.micro_batches
+        balances: list[Balance | None] = [None] * len(batches)
+        if skeleton.routers is not None:
+            scale = self._engine.loss_scale()[0]
+            balances = [Balance(skeleton.routers, batch, scale) for batch in batches]
+        recordings: list[Recording | None] = [None] * len(batches)
+        if skeleton.simple_entry:
+            recordings = list(self._prologue.record(batches))
+        return [Passage(*each) for each in zip(recordings, balances, strict=True)]
 
     def _visit(self, visit: Visit | BareVisit, turn: Turn) -> None:
         if visit.kind == "forward":
@@ -267,6 +275,16 @@ class Turn:
     passages: list[Passage]  # by micro-batch
     head: HeadPass
     hidden_gradient: int = 0  # offset of d loss / d hidden after the last backward visit
+
+    def auxiliary(self, training: bool) -> float:
+        """What the routers add to the summed loss: of a step the sum over its micro-batches for each label token, as
+        transformers' Trainer adds it; of an evaluation each micro-batch's own for its tokens."""
+        found = [(p.balance, b) for p, b in zip(self.passages, self.work.micro_batches, strict=True)]
+        return math.fsum(
+            balance.loss() * (self.work.label_tokens if training else batch.labelled.numel())
+            for balance, batch in found
+            if balance is not None
+        )
 
 
 class Dropout:

@@ -41,8 +41,11 @@ def transformed_logits(skeleton: Skeleton, logits: torch.Tensor) -> torch.Tensor
     return result.logits
 
 
-def run_without_layers(skeleton: Skeleton, batch: MicroBatch, last: torch.Tensor | None) -> Any:
-    """Calls the model; its layers hand on what they are given, the last returns `last` (None: what it was given)."""
+def run_without_layers(skeleton: Skeleton, batch: MicroBatch, last: torch.Tensor | None, **more: Any) -> Any:
+    """Calls the model; its layers hand on what they are given, the last returns `last` (None: what it was given).
+
+    `more`: further arguments of the model.
+    """
 
     calls: list[int] = []
 
@@ -63,6 +66,6 @@ def run_without_layers(skeleton: Skeleton, batch: MicroBatch, last: torch.Tensor
     forwards: dict[Any, Callable[..., Any]] = {layer: handed_on(place) for place, layer in enumerate(skeleton.layers)}
     with embedded_rows(skeleton, rows, batch), replaced_forwards(forwards), skeleton.stand_ins():
         try:
-            return call_model(skeleton.model, ids, batch.position_ids)
+            return call_model(skeleton.model, ids, batch.position_ids, **more)
         except Left:
             return None

@@ -1,0 +1,198 @@
+"""The auxiliary loss of a mixture of experts, which asks its routers to use all experts alike.
+
+Switch Transformers (https://arxiv.org/abs/2101.03961), equations 4 to 6, as transformers' `load_balancing_loss_func`
+has it: over the router logits of all layers of one micro-batch, padding left out,
+
+    loss = E * sum_e f_e P_e,    f_e = (times that expert e was among the top k) / N,    P_e = (sum of p_te) / N
+
+with E experts, N rows of all layers together and p the softmax of a row. f is a count, without a gradient; so once all
+layers have run forward, what a layer adds to the gradient is that of sum_t p_te * (E f_e / N), which it can take in its
+own backward visit.
+
+Experts, k and coefficient are found by running the model without its layers; that the sum is the library's is proven on
+a small copy (`probe`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from spillway.hf.microbatch import MicroBatch
+from spillway.hf.prologue import refusal, replaced_forwards
+
+if TYPE_CHECKING:
+    from spillway.hf.skeleton import Skeleton
+
+FUNCTION = "load_balancing_loss_func"
+ARGUMENTS = ["gate_logits", "num_experts", "top_k", "attention_mask"]
+Sink = Callable[[torch.Tensor], None]
+
+
+class Routers:
+    """A model's routers, watched; what their logits add to its loss."""
+
+    def __init__(self, experts: int, top_k: int, coefficient: float) -> None:
+        self.experts = experts
+        self.top_k = top_k
+        self.coefficient = coefficient
+        self._sink: Sink | None = None
+
+    @contextmanager
+    def seen_by(self, sink: Sink) -> Iterator[None]:
+        """Inside, `sink` is given the logits [rows, experts] of every router that runs."""
+        self._sink = sink
+        try:
+            yield
+        finally:
+            self._sink = None
+
+    def watch(self, module: nn.Module, index: int) -> None:
+        """`index`: where in the tuple that the module returns its logits stand."""
+
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            logits = output[index] if isinstance(output, tuple) else output
+            if self._sink is not None and logits is not None:
+                self._sink(logits)
+
+        module.register_forward_hook(hook)
+
+
+class Balance:
+    """One micro-batch in one step: what its layers add up to, and each one's part of the gradient."""
+
+    def __init__(self, routers: Routers, batch: MicroBatch, scale: float) -> None:
+        """`scale`: what the loss is multiplied by before backward."""
+        self._routers = routers
+        self._scale = scale
+        self._real = batch.real
+        self._chosen = torch.zeros(routers.experts)  # times that each expert was among the top k
+        self._probability = torch.zeros(routers.experts)
+        self._rows = 0.0
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """A layer runs forward inside."""
+        with self._routers.seen_by(self._add):
+            yield
+
+    @contextmanager
+    def again(self, outputs: list[torch.Tensor], gradients: list[torch.Tensor]) -> Iterator[None]:
+        """A layer runs again inside, to be differentiated; all have run forward. What its routers make and the
+        gradients of that go to the lists."""
+        factor = self._scale * self._routers.coefficient * self._routers.experts / self._rows / self._rows
+        weights = self._chosen * factor
+
+        def add(logits: torch.Tensor) -> None:
+            probability = self._sum(logits.softmax(-1))
+            if probability.requires_grad:
+                outputs.append(probability)
+                gradients.append(weights)
+
+        with self._routers.seen_by(add):
+            yield
+
+    def loss(self) -> float:
+        """Times the coefficient, once every layer has run forward."""
+        shares = (self._chosen.double() / self._rows) * (self._probability.double() / self._rows)
+        return self._routers.coefficient * self._routers.experts * float(shares.sum())
+
+    def _add(self, logits: torch.Tensor) -> None:
+        probabilities = logits.softmax(-1)
+        chosen = probabilities.topk(self._routers.top_k, dim=-1).indices.reshape(-1)
+        if self._real is None:
+            self._chosen += torch.bincount(chosen, minlength=self._routers.experts)
+            self._rows += logits.shape[0]
+        else:
+            self._chosen.scatter_add_(0, chosen, self._real.repeat_interleave(self._routers.top_k))
+            self._rows += float(self._real.sum())
+        self._probability += self._sum(probabilities)
+
+    def _sum(self, probabilities: torch.Tensor) -> torch.Tensor:
+        """Over the rows that are no padding, fp32."""
+        values = probabilities.float()
+        return (values if self._real is None else values * self._real[:, None]).sum(0)
+
+
+def find_routers(skeleton: Skeleton) -> Routers | None:
+    """None for a model that adds no such loss, as configured."""
+    model = skeleton.model
+    asked = getattr(skeleton.config, "output_router_logits", False)
+    if not asked or not says_router_logits(model) or not hasattr(sys.modules[type(model).__module__], FUNCTION):
+        return None
+    routers, modules = Routers(*settings(skeleton)), list(router_modules(skeleton))
+    if not modules:
+        raise refusal(skeleton.config.model_type, "output_router_logits is set, and no layer of it has a router")
+    for module, index in modules:
+        routers.watch(module, index)
+    return routers
+
+
+def says_router_logits(model: nn.Module) -> bool:
+    return "output_router_logits" in inspect.signature(type(model).forward).parameters
+
+
+def settings(skeleton: Skeleton) -> tuple[int, int, float]:
+    """Experts, k and coefficient: what the model's own forward pass hands to the function, and what it makes of 1."""
+    from spillway.hf.tail import run_without_layers
+
+    kind, model = skeleton.config.model_type, skeleton.model
+    place: Any = sys.modules[type(model).__module__]
+    own = getattr(place, FUNCTION)
+    if list(inspect.signature(own).parameters) != ARGUMENTS:
+        raise refusal(kind, "output_router_logits adds an auxiliary loss of its own kind; switch it off in config.json")
+    seen: list[dict[str, Any]] = []
+
+    def one(*positional: Any, **named: Any) -> torch.Tensor:
+        bound = inspect.signature(own).bind(*positional, **named)
+        bound.apply_defaults()
+        seen.append(bound.arguments)
+        return torch.ones((), dtype=torch.float64)
+
+    none = torch.empty(0, dtype=torch.int64)
+    batch = MicroBatch(0, 0, 1, 2, None, none, none)
+    logits = torch.zeros(1, batch.length, 1, dtype=skeleton.dtype)
+    with replaced_forwards({skeleton.head: lambda *_, **__: logits}), skeleton.stand_ins(skeleton.tail):
+        with replaced(place, FUNCTION, one), replaced(model, "loss_function", no_loss):
+            labels = torch.zeros(1, batch.length, dtype=torch.int64)
+            result = run_without_layers(skeleton, batch, None, labels=labels, output_router_logits=True)
+    if len(seen) != 1 or result.loss is None:
+        raise refusal(kind, "output_router_logits asks for an auxiliary loss that its code does not add once")
+    return int(seen[0]["num_experts"]), int(seen[0]["top_k"]), float(result.loss)
+
+
+def no_loss(*_: Any, **__: Any) -> torch.Tensor:
+    return torch.zeros((), dtype=torch.float64)
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def router_modules(skeleton: Skeleton) -> Iterator[tuple[nn.Module, int]]:
+    """The modules inside layers whose output the library records as router logits, and the place in it."""
+    recorded = getattr(skeleton.model.base_model, "_can_record_outputs", None) or {}
+    listed = recorded.get("router_logits", [])
+    names = {id(module): name for name, module in skeleton.model.named_modules()}
+    for spec in listed if isinstance(listed, list) else [listed]:
+        kind = getattr(spec, "target_class", spec if isinstance(spec, type) else None)
+        suffix = getattr(spec, "class_name", spec if isinstance(spec, str) else None)
+        inside, index = getattr(spec, "layer_name", None), getattr(spec, "index", 1)
+        for layer in skeleton.layers:
+            for module in layer.modules():
+                name = names[id(module)]
+                matches = isinstance(module, kind) if kind is not None else bool(suffix) and name.endswith(suffix)
+                if matches and (inside is None or f".{inside.strip('.')}." in f"{name}."):
+                    yield module, index
