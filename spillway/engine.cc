@@ -297,13 +297,19 @@ class Engine::Impl {
     return *open_;
   }
 
+  /// Of a block with a gradient.
+  void check_learns(const plan::Visit& visit, const char* call) const {
+    if (visit.grad != kNone) return;
+    throw Error(ErrorCode::bad_input, text(call, " of ", layout_.blocks()[visit.block].name, ", which is frozen"));
+  }
+
   void gradient(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
-    open_visit(VisitKind::backward, "gradient()");
+    check_learns(open_visit(VisitKind::backward, "gradient()"), "gradient()");
     running().gradients->take(tensor, values, micro_batch);
   }
 
   void head_gradient(const std::byte* values, std::uint64_t micro_batch) {
-    open_visit(VisitKind::head_gradient, "head_gradient()");
+    check_learns(open_visit(VisitKind::head_gradient, "head_gradient()"), "head_gradient()");
     running().gradients->take_slice(values, micro_batch);
   }
 

@@ -12,6 +12,10 @@
 //   }
 //   auto result = engine.end_step({.learning_rate = 1e-3});
 //
+// A tensor whose TensorSpec says that it is frozen has a weight alone: no gradient is to be given for it, no moments
+// and no master are kept, and no step writes it. Layers below the lowest one that learns have no backward visit, and
+// without an embedding that learns there is no embedding_backward visit.
+//
 // One thread drives an engine. Every call may throw spillway::Error; after an error from a lane only close() helps.
 #pragma once
 
@@ -191,7 +195,8 @@ class Engine {
   /// The next visit, when its bytes are there; empty at the end of the step.
   [[nodiscard]] std::optional<Visit> next_visit();
   void end_visit();
-  /// Backward visit: one micro-batch's gradient of a tensor of the block, in the compute type. Micro-batches rise.
+  /// Backward visit: one micro-batch's gradient of a tensor of the block, in the compute type. Micro-batches rise. Of a
+  /// frozen tensor it is refused; so is head_gradient() of a frozen head, whose visits remain for the hidden gradient.
   void gradient(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch);
   /// head_gradient visit: the slice's gradient [rows, columns].
   void head_gradient(const std::byte* values, std::uint64_t micro_batch);

@@ -33,7 +33,7 @@ GradientIds::GradientIds(const plan::Description& description, const state::Layo
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
     of_chunk_.push_back(plan::has_dense_grad(description, layout, c) ? first_rows_++ : kNoGradient);
   }
-  if (const auto* table = table_of(layout)) {
+  if (const auto* table = table_of(layout); table != nullptr && table->learning_chunks > 0) {
     rows_parts_ = ceil_div(rows_of(description, *table, std::min(table->rows, description.tokens)), plan::kRowsPart);
   }
 }
@@ -48,12 +48,13 @@ storage::JournalSpec journal_spec(const plan::Description& description, const st
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
     const auto& chunk = layout.chunks()[c];
     out.chunks.push_back({.pieces = pieces_of(weight_bytes(rule, chunk)) + pieces_of(state_bytes(rule, chunk)),
-                          .period = plan::kImagePeriod});
+                          .period = plan::kImagePeriod,
+                          .constant = !learns(chunk.learning)});
     if (!plan::has_dense_grad(description, layout, c)) continue;
     out.gradients.push_back({.pieces = pieces_of(grad_bytes(rule, chunk)), .first_chunk = c, .chunks = 1});
   }
   const auto* table = table_of(layout);
-  if (table == nullptr) return out;
+  if (table == nullptr || table->learning_chunks == 0) return out;
   // As many as the whole table would need: the tokens of a step are another run's business.
   const auto parts = ceil_div(rows_of(description, *table, table->rows), plan::kRowsPart);
   for (Bytes part = 0; part < parts; ++part) {

@@ -107,12 +107,13 @@ bool Executor::runs(const Bank& its_bank, const Task& task) const {
   return runs(its_bank.mode, task) && !(schedule_.settled_by_early(task) && its_bank.kept[task.subject]);
 }
 
-bool Executor::runs(const Mode& mode, const Task& task) {
+bool Executor::runs(const Mode& mode, const Task& task) const {
   switch (task.phase) {
     case Phase::update:
       return mode.update && mode.updates % task.every == task.turn;
-    case Phase::forward:  // the weights are needed by the update, too
-      return mode.visits || (mode.update && task.kind == TaskKind::read_weight);
+    case Phase::forward:  // the weights are needed by the update, too, where there is one
+      if (mode.visits) return true;
+      return mode.update && task.kind == TaskKind::read_weight && schedule_.update_task[task.subject] != plan::kNone;
     case Phase::head_loss:
       return mode.visits;
     case Phase::backward:

@@ -147,7 +147,7 @@ class Executor {
     std::vector<std::thread> helpers;
   };
 
-  [[nodiscard]] static bool runs(const Mode& mode, const plan::Task& task);
+  [[nodiscard]] bool runs(const Mode& mode, const plan::Task& task) const;
   [[nodiscard]] bool runs(const Bank& bank, const plan::Task& task) const;
   void open_bank(Bank& bank, Mode mode);           // locked
   void drop_early(std::vector<Start>& transfers);  // locked

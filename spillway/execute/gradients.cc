@@ -84,6 +84,9 @@ void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t 
   if (visit_ == nullptr || visit_->kind != plan::VisitKind::backward || it.block != visit_->block) {
     throw Error(ErrorCode::internal, text("a gradient of ", it.spec.name, " outside its block's backward visit"));
   }
+  if (!has_gradient(it.spec.learning)) {
+    throw Error(ErrorCode::bad_input, text("a gradient of ", it.spec.name, ", which is frozen"));
+  }
   auto& seen = seen_[tensor - layout_.blocks()[it.block].first_tensor];
   const auto to = target(it.first, it.elements);
   // A tensor that is first seen in a later micro-batch starts its sum there.
@@ -125,6 +128,7 @@ void Gradients::close() {
     for (std::size_t i = 0; i < block.tensors; ++i) {
       if (seen_[i] == 2) continue;
       const auto& tensor = layout_.tensors()[block.first_tensor + i];
+      if (!has_gradient(tensor.spec.learning)) continue;
       const auto to = target(tensor.first, tensor.elements);
       if (seen_[i] == 1) {
         norms_[block.first_tensor + i] = finish(to, nullptr);

@@ -58,7 +58,8 @@ OnNodes on_nodes(const plan::Plan& plan, const state::Layout& layout, const stat
     const auto& chunk = layout.chunks()[c];
     const auto node = residency.node[c];
     const auto weight = schedule.buffers[schedule.update_weight[c]].offset + schedule.weight_at[c];
-    const auto state = schedule.buffers[schedule.update_state[c]].offset;
+    const auto state =
+        schedule.resident_state[c] == plan::kNone ? 0 : schedule.buffers[schedule.resident_state[c]].offset;
     const auto weights = residency.weight[c] ? weight_bytes(rule, chunk) : 0;
     const auto states = residency.state[c] ? state_bytes(rule, chunk) : 0;
     if (lies(weight, weights, node) != weights || lies(state, states, node) != states) out.elsewhere.push_back(c);

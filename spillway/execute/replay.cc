@@ -54,6 +54,7 @@ Replay::Replay(const Parts& parts, const storage::Manifest& manifest)
 }
 
 std::size_t Replay::missing(std::size_t chunk) const {
+  if (!learns(parts_.layout.chunks()[chunk].learning)) return 0;
   const auto version = images_[chunk]->version;
   return static_cast<std::size_t>(
       std::ranges::count_if(commits_, [&](const auto* commit) { return commit->step > version; }));
@@ -96,7 +97,9 @@ void Replay::load(std::size_t chunk, std::byte* weight, std::byte* state, std::s
   const auto& it = *images_[chunk];
   expect(it);
   if (weight != nullptr) read(it, kWeightPart, weight, name_of(parts_.layout, Field::weight, chunk));
-  if (state != nullptr) read(it, kStatePart, state, name_of(parts_.layout, Field::state, chunk));
+  const bool stateful = has_state(parts_.layout.chunks()[chunk].learning);
+  if (state != nullptr && stateful) read(it, kStatePart, state, name_of(parts_.layout, Field::state, chunk));
+  if (missing(chunk) == 0) return;
   for (const auto* commit : commits_) {
     if (commit->step > it.version) update(chunk, *commit, weight, state, scratch);
   }

@@ -42,7 +42,7 @@ class Replay {
 
   [[nodiscard]] const storage::Commit& commit() const noexcept { return *commit_; }
   [[nodiscard]] const storage::StoredObject& image(std::size_t chunk) const { return *images_[chunk]; }
-  /// Updates that the image of the chunk lacks.
+  /// Updates that the image of the chunk lacks; what is frozen lacks none.
   [[nodiscard]] std::size_t missing(std::size_t chunk) const;
 
   /// Bytes of memory that replaying takes beside weight and state: a gradient and the rows of an embedding.

@@ -159,8 +159,10 @@ void Run::make_lanes(unsigned threads) {
   if (const auto* table = table_of(layout)) {
     const auto block = static_cast<std::size_t>(table - layout.blocks().data());
     rows = std::make_unique<EmbeddingRows>(layout, block, type, plan_.description.tied_head, plan_.description.tokens);
-    rows->place(reinterpret_cast<float*>(memory + schedule.buffers[schedule.row_sums].offset),
-                memory + schedule.buffers[schedule.rows].offset);
+    if (schedule.rows != plan::kNone) {  // else the table is frozen
+      rows->place(reinterpret_cast<float*>(memory + schedule.buffers[schedule.row_sums].offset),
+                  memory + schedule.buffers[schedule.rows].offset);
+    }
   }
   updater = std::make_unique<Updater>(schedule, layout, plan_.description.rule(), memory, rows.get());
   gradients = std::make_unique<Gradients>(schedule, layout, type, memory, rows.get(), *team);

@@ -36,6 +36,7 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
   for (std::size_t c = 0; c < layout.chunks().size(); ++c) {
     const auto& chunk = layout.chunks()[c];
     const auto add_field = [&](Field field, Bytes size) { add(field, c, size, name_of(layout, field, c)); };
+    images_[c].constant = !learns(chunk.learning);
     if (durable || !plan.residency.weight[c]) add_field(Field::weight, weight_bytes(rule, chunk));
     if (durable || !plan.residency.state[c]) add_field(Field::state, state_bytes(rule, chunk));
     if ((redo || !plan.residency.grad[c]) && plan::has_dense_grad(description, layout, static_cast<plan::Index>(c))) {
@@ -179,7 +180,8 @@ void Store::tell_image(std::size_t chunk, std::uint64_t version) {
 }
 
 bool Store::sealed(std::size_t chunk, std::uint64_t version) const {
-  return images_[chunk].any && images_[chunk].told >= version;
+  const auto& image = images_[chunk];
+  return image.any && (image.constant || image.told >= version);
 }
 
 void Store::seal(std::size_t chunk, std::uint64_t version) {

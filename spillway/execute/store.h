@@ -57,7 +57,7 @@ class Store {
   // Durable runs, between steps:
 
   /// Both parts of the chunk, as they were written last, are its image of step `version`; tells the books unless they
-  /// have one of that step or later.
+  /// have one of that step or later. What is frozen has one image, of whatever step.
   void seal(std::size_t chunk, std::uint64_t version);
   [[nodiscard]] bool sealed(std::size_t chunk, std::uint64_t version) const;
   /// The image of a chunk that an earlier process has left.
@@ -86,6 +86,7 @@ class Store {
     unsigned parts = 0;  ///< of it that have ended
     std::uint64_t told = 0;
     bool any = false;  ///< the books have one, of step `told`
+    bool constant = false;
     std::vector<storage::Piece> pieces;
   };
 

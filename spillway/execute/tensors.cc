@@ -62,7 +62,7 @@ state::ChunkFields Tensors::edit(std::size_t chunk) {
     edited_ = chunk;
     changed_ = !filled_[chunk];
   }
-  return state::chunk_fields(description_.type, it.elements, at.weight, at.state);
+  return state::chunk_fields(description_.type, it.elements, at.weight, at.state, it.learning);
 }
 
 void Tensors::put_back() {

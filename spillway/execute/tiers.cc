@@ -15,15 +15,15 @@ std::byte* Tiers::resident_weight(std::size_t chunk) const {
 }
 
 std::byte* Tiers::resident_state(std::size_t chunk) const {
-  if (!plan_.residency.state[chunk]) return nullptr;
   const auto& schedule = plan_.schedule;
+  if (schedule.resident_state[chunk] == plan::kNone) return nullptr;
   return arena_ + schedule.buffers[schedule.update_state[chunk]].offset;
 }
 
 void Tiers::load(std::size_t chunk, std::byte* weight, std::byte* state) {
   const auto& it = layout_.chunks()[chunk];
   const auto get = [&](Field field, std::byte* to, const std::byte* resident, Bytes bytes) {
-    if (to == nullptr) return;
+    if (to == nullptr || bytes == 0) return;
     if (resident != nullptr) {
       std::memcpy(to, resident, bytes);
     } else {
@@ -38,7 +38,7 @@ void Tiers::load(std::size_t chunk, std::byte* weight, std::byte* state) {
 void Tiers::store(std::size_t chunk, const std::byte* weight, const std::byte* state) {
   const auto& it = layout_.chunks()[chunk];
   const auto put = [&](Field field, const std::byte* from, std::byte* resident, Bytes bytes) {
-    if (from == nullptr) return;
+    if (from == nullptr || bytes == 0) return;
     if (resident != nullptr) {
       std::memcpy(resident, from, bytes);
     } else {

@@ -18,7 +18,8 @@ class Tiers {
   Tiers(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule, std::byte* arena,
         Store* store);
 
-  /// Copies a chunk's weight and state out of or into its tiers; a null pointer leaves that group alone. Pointers are
+  /// Copies a chunk's weight and state out of or into its tiers; a null pointer leaves that group alone, and so does a
+  /// chunk that has none. Pointers are
   /// aligned to 4096 and hold chunk.elements elements.
   void load(std::size_t chunk, std::byte* weight, std::byte* state);
   void store(std::size_t chunk, const std::byte* weight, const std::byte* state);

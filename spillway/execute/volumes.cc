@@ -69,6 +69,7 @@ std::uint64_t fingerprint(const plan::Description& description, const state::Lay
   for (const auto& tensor : layout.tensors()) {
     words += text(tensor.block, ' ', tensor.spec.name);
     for (const auto dimension : tensor.spec.shape) words += text(' ', dimension);
+    if (!learns(tensor.spec.learning)) words += " frozen";
     words += '\n';
   }
   return storage::checksum(std::as_bytes(std::span(words)), 0);

@@ -49,7 +49,8 @@ state::BlockSpec parse_block(const json& object) {
   state::BlockSpec out{get<std::string>(object, "name"), parse_role(get<std::string>(object, "role")), {}};
   for (const auto& tensor : get<json>(object, "tensors")) {
     out.tensors.push_back({get<std::string>(tensor, "name"), get<std::vector<std::int64_t>>(tensor, "shape"),
-                           get<bool>(tensor, "decay", false)});
+                           get<bool>(tensor, "decay", false),
+                           get<bool>(tensor, "frozen", false) ? state::Learning::frozen : state::Learning::full});
   }
   return out;
 }

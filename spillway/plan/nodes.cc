@@ -101,17 +101,18 @@ std::optional<std::vector<std::uint16_t>> deal(const Description& description, c
   std::vector<std::uint16_t> out(chunks, 0);
   Dealer dealer(rates, dealing, std::move(room));
   const auto bytes = [&](Index c) { return kept_bytes(description, layout, residency, c); };
+  const auto updated_here = [&](Index c) { return residency.state[c] && state::learns(layout.chunks()[c].learning); };
   const auto weights_alone = [&] {
     for (Index c = 0; c < chunks; ++c) {
-      if (!residency.state[c] && residency.weight[c] && !dealer.put(bytes(c), streams_weights, out[c])) return false;
+      if (!updated_here(c) && residency.weight[c] && !dealer.put(bytes(c), streams_weights, out[c])) return false;
     }
     return true;
   };
   if (!streams_weights && !weights_alone()) return std::nullopt;
   for (Index c = 0; c < chunks; ++c) {
     const auto elements = static_cast<double>(layout.chunks()[c].elements);
-    if (!residency.state[c]) {
-      dealer.charge(elements);
+    if (!updated_here(c)) {
+      if (state::learns(layout.chunks()[c].learning)) dealer.charge(elements);
     } else if (!dealer.give(bytes(c), elements, out[c])) {
       return std::nullopt;
     }

@@ -49,6 +49,7 @@ class Planner {
   Plan make() {
     check_placement();
     check_updates();
+    check_learning();
     list_units();
     room_ = budget_.dram > fixed() ? budget_.dram - fixed() : 0;
     for (const auto& node : budget_.nodes) capacity_.push_back(node.capacity);
@@ -95,6 +96,11 @@ class Planner {
                 "use --max_grad_norm 0 or --update_schedule deferred");
   }
 
+  void check_learning() const {
+    if (layout_.learning_parameters() > 0) return;
+    throw Error(ErrorCode::bad_input, "all tensors of the model are frozen, so there is nothing to train");
+  }
+
   /// Most traffic saved per byte first. A gradient that is logged is written wherever it stays.
   [[nodiscard]] std::array<Group, 4> groups() const {
     if (redo_.gradients) return {Group::weight, Group::activation, Group::state, Group::grad};
@@ -116,7 +122,7 @@ class Planner {
 
   void list_borders() {
     const auto bytes = description_.tokens * description_.hidden * bytes_.weight;
-    for (Index i = 0; i < borders(); ++i) units_.push_back({Group::activation, i, 1, bytes});
+    for (auto i = first_backward(layout_); i < borders(); ++i) units_.push_back({Group::activation, i, 1, bytes});
   }
 
   [[nodiscard]] Index borders() const {
@@ -129,12 +135,16 @@ class Planner {
       const auto first = static_cast<Index>(block.first_chunk);
       const auto chunks = static_cast<Index>(block.chunks);
       if (block.role == BlockRole::layer && group != Group::state) {
-        const auto field = group == Group::weight ? bytes_.weight : bytes_.grad;
-        units_.push_back({group, first, chunks, block.elements * field});
+        if (group == Group::weight) {
+          units_.push_back({group, first, chunks, block.elements * bytes_.weight});
+        } else if (const auto learning = static_cast<Index>(block.learning_chunks); learning > 0) {
+          units_.push_back({group, first, learning, block.learning_elements * bytes_.grad});
+        }
         continue;
       }
       for (Index c = first; c < first + chunks; ++c) {
         if (group == Group::grad && !has_dense_grad(description_, layout_, c)) continue;
+        if (group == Group::state && !has_state(layout_.chunks()[c].learning)) continue;
         units_.push_back({group, c, 1, bytes_of(group, layout_.chunks()[c])});
       }
     }
@@ -154,10 +164,17 @@ class Planner {
     std::fill_n(flags.begin() + unit.first, unit.count, true);
   }
 
+  /// What there is none of counts as kept: nothing of it is on a path.
   [[nodiscard]] Residency nothing() const {
     const auto chunks = layout_.chunks().size();
-    return {std::vector<bool>(chunks, false), std::vector<bool>(chunks, false), std::vector<bool>(chunks, false),
-            std::vector<bool>(borders(), false)};
+    Residency out{std::vector<bool>(chunks, false), std::vector<bool>(chunks, false), std::vector<bool>(chunks, false),
+                  std::vector<bool>(borders(), false)};
+    for (std::size_t c = 0; c < chunks; ++c) {
+      out.state[c] = !has_state(layout_.chunks()[c].learning);
+      out.grad[c] = !has_gradient(layout_.chunks()[c].learning);
+    }
+    std::fill_n(out.activation.begin(), first_backward(layout_), true);
+    return out;
   }
 
   /// What the caller fixed; everything when there is no path.
@@ -667,6 +684,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   json out;
   out["fits"] = true;
   out["parameters"] = layout.parameters();
+  out["learning_parameters"] = layout.learning_parameters();
   out["compute_dtype"] = state::name_of(description.type);
   out["optimizer"] = state::name_of(description.optimizer);
   out["state_format"] = state::name_of(description.format);

@@ -22,14 +22,18 @@ struct Residency {
   std::vector<std::uint16_t> node = {};  ///< by chunk: index into Budget::nodes of what stays in DRAM; empty: the first
 };
 
-/// True when the gradient of this chunk is stored as a dense field: everything but an embedding that is not also the
-/// head. (That one's gradient is a few rows; they wait in memory and are put in place during the update.)
+/// True when the gradient of this chunk is stored as a dense field: everything that learns but an embedding that is not
+/// also the head. (That one's gradient is a few rows; they wait in memory and are put in place during the update.)
 [[nodiscard]] bool has_dense_grad(const Description& description, const state::Layout& layout, Index chunk);
 
 /// True when the chunk may be updated before its step is decided: weight and state stay in DRAM. What lies on a path is
 /// updated where it passes through memory, and its writes belong after the commit; an embedding's gradient is complete
 /// with the last visit only.
 [[nodiscard]] bool can_be_early(const state::Layout& layout, const Residency& residency, Index chunk);
+
+/// The lowest layer that has a backward visit, counted over the layer blocks: the first in which something learns; all
+/// have one when an embedding learns, and their number is returned when none has.
+[[nodiscard]] Index first_backward(const state::Layout& layout);
 
 /// The unit of the chunk's update lane: the node of its state, or the first node when that passes through staging.
 [[nodiscard]] std::uint16_t update_unit(const Residency& residency, Index chunk);

@@ -38,7 +38,7 @@ class Builder {
     const auto chunks = layout_.chunks().size();
     out_.update_task.assign(chunks, kNone);
     for (auto* list : {&out_.resident_slice, &out_.resident_state, &out_.update_weight, &out_.update_state,
-                       &out_.update_grad, &write_weight_, &write_state_, &write_grad_, &read_state_, &forward_read_}) {
+                       &out_.update_grad, &write_weight_, &write_state_, &write_grad_, &read_state_}) {
       list->assign(chunks, kNone);
     }
     out_.early.assign(chunks, {});
@@ -55,6 +55,7 @@ class Builder {
       if (role == BlockRole::head) head_ = b;
     }
     if (description_.tied_head) head_ = embedding_;
+    lowest_ = first_backward(layout_);
   }
 
   /// Chunks whose state is resident write their images in turn.
@@ -63,7 +64,8 @@ class Builder {
     out_.image_every.assign(chunks, 0);
     out_.image_turn.assign(chunks, 0);
     std::uint32_t next = 0;
-    for (std::size_t c = 0; c < chunks && redo_.gradients; ++c) {
+    for (Index c = 0; c < chunks && redo_.gradients; ++c) {
+      if (!learns(c)) continue;
       out_.image_every[c] = residency_.state[c] ? redo_.period : 1;
       if (residency_.state[c]) out_.image_turn[c] = next++ % redo_.period;
     }
@@ -71,6 +73,7 @@ class Builder {
 
   [[nodiscard]] const state::Block& block(Index b) const { return layout_.blocks()[b]; }
   [[nodiscard]] const state::Chunk& chunk(Index c) const { return layout_.chunks()[c]; }
+  [[nodiscard]] bool learns(Index c) const { return state::learns(chunk(c).learning); }
   [[nodiscard]] Index chunk_of(Index b, std::size_t i) const { return static_cast<Index>(block(b).first_chunk + i); }
 
   Index event_visit(VisitKind kind, Index b, Index slice = 0) {
@@ -102,9 +105,9 @@ class Builder {
       }
     }
     backward_start_ = out_.positions;
-    for (auto i = layers_.size(); i-- > 0;) backward_visits_.push_back(event_visit(VisitKind::backward, layers_[i]));
-    std::reverse(backward_visits_.begin(), backward_visits_.end());  // by layer from here on
-    if (embedding_ != kNone) embedding_backward_ = event_visit(VisitKind::embedding_backward, embedding_);
+    backward_visits_.assign(layers_.size(), kNone);
+    for (auto i = layers_.size(); i-- > lowest_;) backward_visits_[i] = event_visit(VisitKind::backward, layers_[i]);
+    if (table_learns()) embedding_backward_ = event_visit(VisitKind::embedding_backward, embedding_);
     for (Index v = 0; v < out_.visits.size(); ++v) {
       out_.visits[v].task = add_task({.kind = TaskKind::visit,
                                       .lane = Lane::compute,
@@ -112,6 +115,18 @@ class Builder {
                                       .deadline = out_.visits[v].position,
                                       .phase = phase_of(out_.visits[v].kind)});
     }
+  }
+
+  [[nodiscard]] bool table_learns() const { return embedding_ != kNone && block(embedding_).learning_chunks > 0; }
+  [[nodiscard]] bool any_backward() const { return lowest_ < layers_.size(); }
+  /// The visits between which the gradient of hidden states lives: from the head or the last layer to whoever uses it
+  /// last. kNone: there is no such gradient.
+  [[nodiscard]] Index first_differentiated() const {
+    return head_ != kNone ? gradient_visits_.front() : any_backward() ? backward_visits_.back() : kNone;
+  }
+  [[nodiscard]] Index last_differentiated() const {
+    if (embedding_backward_ != kNone) return embedding_backward_;
+    return any_backward() ? backward_visits_[lowest_] : head_ != kNone ? gradient_visits_.back() : kNone;
   }
 
   static Phase phase_of(VisitKind kind) {
@@ -179,6 +194,7 @@ class Builder {
 
   void add_updates() {
     for (Index c = 0; c < layout_.chunks().size(); ++c) {
+      if (!learns(c)) continue;
       out_.update_task[c] = add_task({.kind = TaskKind::update,
                                       .lane = Lane::update,
                                       .subject = c,
@@ -272,18 +288,32 @@ class Builder {
   // ---- forward ----
 
   /// Reads chunk c's weight into `window` at `offset` for its update and its visit, and writes it after the update.
+  /// What does not learn is only read.
   void add_weight_round(Index c, Index window, Bytes offset, Index visit) {
     const auto bytes = chunk(c).elements * bytes_.weight;
     const auto read = transfer(TaskKind::read_weight, c, window, offset, bytes, tick_[c], Phase::forward);
+    need(task_of(visit), read);
+    out_.update_weight[c] = window;
+    out_.weight_at[c] = offset;
+    if (!learns(c)) return;
     const auto write = transfer(TaskKind::write_weight, c, window, offset, bytes, after_tick(c), Phase::update);
     need(read, write, true);
     need(out_.update_task[c], read);
     need(write, out_.update_task[c]);
-    need(task_of(visit), read);
-    forward_read_[c] = read;
     write_weight_[c] = write;
-    out_.update_weight[c] = window;
+  }
+
+  /// Where the weight of a chunk that stays in memory lies.
+  void keep_weight(Index c, Index weights, Bytes offset) {
+    out_.update_weight[c] = weights;
     out_.weight_at[c] = offset;
+    if (learns(c)) add_image_part(TaskKind::write_weight, c, weights, offset, chunk(c).elements * bytes_.weight);
+  }
+
+  /// Position until which a visit and the writes after the updates of `count` chunks need what is read for them.
+  [[nodiscard]] std::uint32_t until_written(Index visit, Index first, std::size_t count) const {
+    const auto at = position(visit);
+    return count == 0 ? at : std::max(at, after_tick(static_cast<Index>(first + count - 1)));
   }
 
   void add_forward() {
@@ -301,15 +331,13 @@ class Builder {
       weights = out_.resident_weight[b] = add_whole(BufferClass::weight, bytes);
     } else {
       weights = add_buffer(BufferClass::window, bytes, before_tick(first, ahead_.weight_read),
-                           std::max(position(visit), after_tick(last)));
+                           until_written(visit, first, block(b).learning_chunks));
       buffer(weights).last_tasks.push_back(task_of(visit));
     }
     Bytes offset = 0;
     for (auto c = first; c <= last; ++c) {
       if (residency_.weight[c]) {
-        out_.update_weight[c] = weights;
-        out_.weight_at[c] = offset;
-        add_image_part(TaskKind::write_weight, c, weights, offset, chunk(c).elements * bytes_.weight);
+        keep_weight(c, weights, offset);
       } else {
         add_weight_round(c, weights, offset, visit);
       }
@@ -324,11 +352,11 @@ class Builder {
     const auto bytes = chunk(c).elements * bytes_.weight;
     Index weights = kNone;
     if (residency_.weight[c]) {
-      weights = out_.resident_slice[c] = out_.update_weight[c] = add_whole(BufferClass::weight, bytes);
-      add_image_part(TaskKind::write_weight, c, weights, 0, bytes);
+      weights = out_.resident_slice[c] = add_whole(BufferClass::weight, bytes);
+      keep_weight(c, weights, 0);
     } else {
       weights = add_buffer(BufferClass::window, bytes, before_tick(c, ahead_.weight_read),
-                           std::max(position(visit), after_tick(c)));
+                           until_written(visit, c, learns(c) ? 1 : 0));
       buffer(weights).last_tasks.push_back(task_of(visit));
       add_weight_round(c, weights, 0, visit);
     }
@@ -351,15 +379,18 @@ class Builder {
                                                  : embed_visits_.front();
       const auto user = forward_visits_[i];
       const auto back = backward_visits_[i];
-      if (residency_.activation[i]) {
-        border_out_[i] = border_in_[i] = add_buffer(BufferClass::activation, bytes, position(maker), position(back));
+      if (residency_.activation[i] || back == kNone) {
+        const auto last = back == kNone ? user : back;
+        border_out_[i] = border_in_[i] = add_buffer(BufferClass::activation, bytes, position(maker), position(last));
         buffer(border_out_[i]).first_tasks.push_back(task_of(maker));
-        buffer(border_out_[i]).last_tasks.push_back(task_of(back));
+        buffer(border_out_[i]).last_tasks.push_back(task_of(last));
       } else {
         spill_border(static_cast<Index>(i), bytes, maker, user, back);
       }
     }
-    const auto end = head_ != kNone ? gradient_visits_.back() : backward_visits_.back();
+    const auto end = head_ != kNone   ? gradient_visits_.back()
+                     : any_backward() ? backward_visits_.back()
+                                      : forward_visits_.back();
     const auto last = add_buffer(BufferClass::activation, bytes, position(forward_visits_.back()), position(end));
     buffer(last).first_tasks.push_back(task_of(forward_visits_.back()));
     buffer(last).last_tasks.push_back(task_of(end));
@@ -367,9 +398,9 @@ class Builder {
     for (std::size_t i = 0; i < layers; ++i) {
       out_.visits[forward_visits_[i]].input = border_out_[i];
       out_.visits[forward_visits_[i]].output = border_out_[i + 1];
-      out_.visits[backward_visits_[i]].input = border_in_[i];
+      if (backward_visits_[i] != kNone) out_.visits[backward_visits_[i]].input = border_in_[i];
     }
-    if (head_ == kNone) out_.visits[backward_visits_.back()].output = last;
+    if (head_ == kNone && any_backward()) out_.visits[backward_visits_.back()].output = last;
   }
 
   void spill_border(Index border, Bytes bytes, Index maker, Index user, Index back) {
@@ -407,7 +438,7 @@ class Builder {
       const auto loss = loss_visits_[s];
       const auto gradient = gradient_visits_[slices - 1 - s];
       add_head_weights(s, loss, gradient, s + 1 == slices);
-      add_dense_grad(gradient, chunk_of(head_, s), 1);
+      if (block(head_).learning_chunks > 0) add_dense_grad(gradient, chunk_of(head_, s), 1);
       if (description_.hidden != 0) {
         out_.visits[loss].input = out_.visits[gradient].input = border_in_.back();
       }
@@ -415,7 +446,7 @@ class Builder {
     const auto tokens = round_up(description_.tokens * description_.hidden, 2048);
     if (tokens == 0) return;
     const auto first = gradient_visits_.front();
-    const auto last = backward_visits_.back();
+    const auto last = any_backward() ? backward_visits_.back() : gradient_visits_.back();
     out_.accumulator = add_buffer(BufferClass::scratch, tokens * 4, position(first), position(last));
     buffer(out_.accumulator).first_tasks.push_back(task_of(first));
     buffer(out_.accumulator).last_tasks.push_back(task_of(last));
@@ -457,14 +488,14 @@ class Builder {
   // ---- backward ----
 
   void add_backward() {
-    for (std::size_t i = 0; i < layers_.size(); ++i) add_layer_backward(layers_[i], backward_visits_[i]);
-    if (embedding_ != kNone && !description_.tied_head) {
+    for (std::size_t i = lowest_; i < layers_.size(); ++i) add_layer_backward(layers_[i], backward_visits_[i]);
+    if (table_learns() && !description_.tied_head) {
       for (Index s = 0; s < block(embedding_).chunks; ++s) add_update_grad(chunk_of(embedding_, s), kNone, 0);
     }
     add_rows();
-    if (description_.hidden == 0) return;
-    const auto first = head_ != kNone ? gradient_visits_.front() : backward_visits_.back();
-    const auto last = embedding_ != kNone ? embedding_backward_ : backward_visits_.front();
+    const auto first = first_differentiated();
+    const auto last = last_differentiated();
+    if (description_.hidden == 0 || first == kNone) return;
     const auto bytes = round_up(description_.tokens * description_.hidden * element(), 4096);
     out_.hidden_gradient = add_buffer(BufferClass::scratch, bytes, position(first), position(last));
     buffer(out_.hidden_gradient).first_tasks.push_back(task_of(first));
@@ -474,7 +505,7 @@ class Builder {
   /// The embedding's gradient of this step's tokens: a few rows, summed in fp32, rounded once, put in place by the
   /// update.
   void add_rows() {
-    if (embedding_ == kNone) return;
+    if (!table_learns()) return;
     const auto& table = block(embedding_);
     const auto elements = std::min(table.rows, description_.tokens) * table.columns;
     const auto back = position(embedding_backward_);
@@ -513,7 +544,7 @@ class Builder {
       }
       out_.visits[visit].weights = window;
     }
-    add_dense_grad(visit, first, block(b).chunks);
+    if (block(b).learning_chunks > 0) add_dense_grad(visit, first, block(b).learning_chunks);
   }
 
   /// The gradient of `chunks` chunks from `first` on, made by `visit` in one buffer.
@@ -579,12 +610,13 @@ class Builder {
 
   Schedule out_;
   std::vector<Index> layers_;
+  Index lowest_ = 0;  ///< layer with a backward visit
   Index embedding_ = kNone, head_ = kNone, embedding_backward_ = kNone;
   std::vector<std::uint32_t> tick_;
   std::uint32_t last_tick_ = 0, backward_start_ = 0;
   std::vector<Index> embed_visits_, forward_visits_, loss_visits_, gradient_visits_, backward_visits_;
   std::vector<Index> border_out_, border_in_;
-  std::vector<Index> write_weight_, write_state_, write_grad_, read_state_, forward_read_;
+  std::vector<Index> write_weight_, write_state_, write_grad_, read_state_;
   std::vector<std::vector<Index>> image_writes_;  ///< by chunk: what is resident of it
 };
 
@@ -593,6 +625,7 @@ class Builder {
 void set_nodes(Schedule& schedule, const Residency& residency) {
   schedule.node = residency.node;
   for (Index c = 0; c < schedule.update_task.size(); ++c) {
+    if (schedule.update_task[c] == kNone) continue;
     const auto unit = update_unit(residency, c);
     schedule.tasks[schedule.update_task[c]].unit = unit;
     if (schedule.early[c].task != kNone) schedule.tasks[schedule.early[c].task].unit = unit;

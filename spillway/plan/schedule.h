@@ -7,8 +7,12 @@
 // put back and it runs. Steps are instances of it: tasks that do not apply (no update pending, evaluation) are skipped
 // in place and keep their dependencies. `simulate` and the executor read the same template.
 //
-// Positions: the template is a sequence of events, one per chunk update ("tick") and one per visit. A buffer lives from
-// one position to another; one that is filled near the end of a step for the start of the next wraps around.
+// What is frozen takes no part in any of that: its weights are read for the forward visit and again for the backward
+// visit, and never written. Layers below the lowest one that learns have no backward visit.
+//
+// Positions: the template is a sequence of events, one per chunk, where its update belongs ("tick"), and one per visit.
+// A buffer lives from one position to another; one that is filled near the end of a step for the start of the next
+// wraps around.
 #pragma once
 
 #include <cstdint>
@@ -135,15 +139,16 @@ struct Schedule {
   std::vector<Visit> visits;  ///< in order of execution
   std::vector<Buffer> buffers;
   std::uint32_t positions = 0;
-  std::vector<Index> update_task;                               ///< by chunk
+  std::vector<Index> update_task;                               ///< by chunk; kNone: it does not learn
   std::vector<Index> resident_weight;                           ///< by block (layers) : buffer; kNone otherwise
   std::vector<Index> resident_slice;                            ///< by chunk (tables): buffer; kNone otherwise
   std::vector<Index> resident_state;                            ///< by chunk: buffer; kNone otherwise
-  std::vector<Index> update_weight, update_state, update_grad;  ///< by chunk: buffers that the update works on
+  std::vector<Index> update_weight, update_state, update_grad;  ///< by chunk: buffers that the update works on; kNone
+                                                                ///< of what does not learn, but for a resident weight
   std::vector<Bytes> weight_at, grad_at;                        ///< by chunk: offset in that buffer
   Index hidden_gradient = kNone, accumulator = kNone;           ///< buffers
   Index row_sums = kNone,
-        rows = kNone;  ///< buffers of an embedding: fp32 gradient of the step's rows; rounded, pending
+        rows = kNone;  ///< buffers of an embedding that learns: fp32 gradient of the step's rows; rounded, pending
   std::vector<std::uint32_t> image_every, image_turn;  ///< by chunk: as Task's, of its images; every 0: no image
   std::vector<Early> early;                            ///< by chunk
   std::vector<std::uint16_t> node;                     ///< by chunk: as Residency::node; empty: the first

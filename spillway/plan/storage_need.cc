@@ -42,6 +42,10 @@ class Count {
     const auto weight = whole(weight_bytes(rule_, chunk)), state = whole(state_bytes(rule_, chunk));
     const bool keeps_weight = residency_.weight[c], keeps_state = residency_.state[c];
     if (!keeps_weight) add("weight", weight);
+    if (!state::learns(chunk.learning)) {  // its one image, which every checkpoint shares
+      if (keeps_weight) durable_ += weight;
+      return;
+    }
     if (!keeps_state) add("state", state);
     durable_ += (keeps_weight ? weight : 0) + (keeps_state ? state : 0);
     // Its image is written now and then; the weight that visits read is another copy.
@@ -70,7 +74,7 @@ class Count {
 
   void add_rows() {
     for (const auto& block : layout_.blocks()) {
-      if (block.role != state::BlockRole::embedding) continue;
+      if (block.role != state::BlockRole::embedding || block.learning_chunks == 0) continue;
       const auto rows = std::min(block.rows, description_.tokens);
       durable_ += (kImagePeriod + 2) * whole(rows_bytes(rows, block.columns, bytes_.grad));
     }

@@ -47,7 +47,7 @@ void load_weights(const ChunkStream& stream, const SafetensorsReader& checkpoint
     auto* weight = stream.scratch.data();
     auto* state = weight + weight_bytes(stream.rule, chunk);
     std::memset(weight, 0, weight_bytes(stream.rule, chunk) + state_bytes(stream.rule, chunk));
-    const auto fields = chunk_fields(stream.rule.type, chunk.elements, weight, state);
+    const auto fields = chunk_fields(stream.rule.type, chunk.elements, weight, state, chunk.learning);
     for (const auto& span : stream.layout.spans(chunk.id)) load_masters(source, span, fields, piece);
     stream.store.store(chunk.id, weight, state);
   }

@@ -1,9 +1,11 @@
 #include "spillway/state/convert.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "spillway/base/error.h"
+#include "spillway/kernels/bf16.h"
 #include "spillway/kernels/fp16.h"
 #include "spillway/kernels/split.h"
 
@@ -15,7 +17,8 @@ void check_range(const ChunkFields& chunk, std::uint64_t first, std::uint64_t co
     throw Error(ErrorCode::internal,
                 text(count, " elements at ", first, " of a chunk that has ", chunk.elements, " of them"));
   }
-  const bool rest = chunk.residual != nullptr || chunk.master != nullptr || chunk.type == ComputeType::fp32;
+  const bool rest =
+      chunk.rounded || chunk.residual != nullptr || chunk.master != nullptr || chunk.type == ComputeType::fp32;
   if (chunk.weight == nullptr || !rest) {
     throw Error(ErrorCode::internal, "masters of a chunk without its weight or residual");
   }
@@ -25,10 +28,36 @@ std::uint16_t* bits16(const ChunkFields& chunk) {
   return reinterpret_cast<std::uint16_t*>(chunk.weight);
 }
 
+/// The weight that split() would give.
+std::uint16_t upper(float master) {
+  std::uint16_t weight = 0, residual = 0;
+  kernels::scalar::split_bits(std::bit_cast<std::uint32_t>(master), weight, residual);
+  return weight;
+}
+
+void to_rounded(std::span<const float> masters, const ChunkFields& chunk, std::uint64_t first) {
+  if (chunk.type == ComputeType::bf16) {
+    std::ranges::transform(masters, bits16(chunk) + first, upper);
+  } else {
+    std::ranges::transform(masters, bits16(chunk) + first, kernels::round_fp16);
+  }
+}
+
+void from_rounded(const ChunkFields& chunk, std::uint64_t first, std::span<float> masters) {
+  const std::span weights(bits16(chunk) + first, masters.size());
+  if (chunk.type == ComputeType::bf16) {
+    std::ranges::transform(weights, masters.begin(), kernels::widen);
+  } else {
+    std::ranges::transform(weights, masters.begin(), kernels::widen_fp16);
+  }
+}
+
 }  // namespace
 
-ChunkFields chunk_fields(ComputeType type, std::uint64_t elements, std::byte* weight, std::byte* state) {
-  ChunkFields fields{.type = type, .elements = elements, .weight = weight};
+ChunkFields chunk_fields(ComputeType type, std::uint64_t elements, std::byte* weight, std::byte* state,
+                         Learning learning) {
+  ChunkFields fields{.type = type, .elements = elements, .weight = weight, .rounded = learning == Learning::frozen};
+  if (fields.rounded) return fields;
   if (state != nullptr && type == ComputeType::bf16) fields.residual = reinterpret_cast<std::uint16_t*>(state);
   if (state != nullptr && type == ComputeType::fp16) fields.master = reinterpret_cast<float*>(state);
   return fields;
@@ -37,6 +66,7 @@ ChunkFields chunk_fields(ComputeType type, std::uint64_t elements, std::byte* we
 void to_chunk(std::span<const float> masters, const ChunkFields& chunk, std::uint64_t first) {
   check_range(chunk, first, masters.size());
   if (masters.empty()) return;
+  if (chunk.rounded && chunk.type != ComputeType::fp32) return to_rounded(masters, chunk, first);
   if (chunk.type == ComputeType::bf16) {
     kernels::split(masters.data(), bits16(chunk) + first, chunk.residual + first, masters.size());
   } else if (chunk.type == ComputeType::fp16) {
@@ -50,6 +80,7 @@ void to_chunk(std::span<const float> masters, const ChunkFields& chunk, std::uin
 void from_chunk(const ChunkFields& chunk, std::uint64_t first, std::span<float> masters) {
   check_range(chunk, first, masters.size());
   if (masters.empty()) return;
+  if (chunk.rounded && chunk.type != ComputeType::fp32) return from_rounded(chunk, first, masters);
   if (chunk.type == ComputeType::bf16) {
     kernels::join(bits16(chunk) + first, chunk.residual + first, masters.data(), masters.size());
   } else if (chunk.type == ComputeType::fp16) {

@@ -16,18 +16,20 @@ struct ChunkFields {
   std::byte* weight = nullptr;        ///< bf16, fp16 or fp32, by `type`
   std::uint16_t* residual = nullptr;  ///< bf16 only, else null
   float* master = nullptr;            ///< fp16 only, else null
+  bool rounded = false;               ///< there is no residual and no master: masters are what the weights say
 };
 
 /// The fields of a chunk of `elements` elements in memory: its weight group and its state group, aligned to 4 bytes,
-/// either null.
-[[nodiscard]] ChunkFields chunk_fields(ComputeType type, std::uint64_t elements, std::byte* weight, std::byte* state);
+/// either null. A chunk that is frozen has no state group.
+[[nodiscard]] ChunkFields chunk_fields(ComputeType type, std::uint64_t elements, std::byte* weight, std::byte* state,
+                                       Learning learning = Learning::full);
 
 /// Makes `masters` the elements [first, first + size) of the chunk, bit for bit: bf16 weight and residual, fp16 weight
-/// and master, or fp32 weight. Moments stay as they are. With bf16 and fp16 both groups are needed. Throws
-/// Error(internal) beyond the chunk.
+/// and master, or fp32 weight; of a rounded chunk the weight that these would have. Moments stay as they are. With bf16
+/// and fp16 both groups are needed. Throws Error(internal) beyond the chunk.
 void to_chunk(std::span<const float> masters, const ChunkFields& chunk, std::uint64_t first);
 
-/// The masters of elements [first, first + size): inverts to_chunk.
+/// The masters of elements [first, first + size): inverts to_chunk; of a rounded chunk they are the weights.
 void from_chunk(const ChunkFields& chunk, std::uint64_t first, std::span<float> masters);
 
 }  // namespace spillway::state

@@ -43,29 +43,38 @@ Layout::Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_element
   }
 }
 
-void Layout::add_tensors(const BlockSpec& spec, std::uint64_t alignment) {
-  Block block{.name = spec.name,
-              .role = spec.role,
-              .first_tensor = tensors_.size(),
-              .tensors = spec.tensors.size(),
-              .first_chunk = chunks_.size()};
-  std::uint64_t at = 0;
+Block& Layout::add_block(const BlockSpec& spec) {
+  blocks_.push_back({.name = spec.name,
+                     .role = spec.role,
+                     .first_tensor = tensors_.size(),
+                     .tensors = spec.tensors.size(),
+                     .first_chunk = chunks_.size()});
   for (const auto& tensor : spec.tensors) {
-    const auto elements = checked_elements(tensor);
-    tensors_.push_back({tensor, blocks_.size(), at, elements});
-    at = round_up(at + elements, alignment);
-    parameters_ += elements;
+    tensors_.push_back({tensor, blocks_.size() - 1, 0, checked_elements(tensor)});
+    parameters_ += tensors_.back().elements;
+    if (learns(tensor.learning)) learning_parameters_ += tensors_.back().elements;
   }
-  block.elements = at;
-  blocks_.push_back(std::move(block));
+  return blocks_.back();
 }
 
-void Layout::add_chunk(std::uint64_t first, std::uint64_t used) {
+/// Puts the tensor at element `first` of its block; returns the one after its end.
+std::uint64_t Layout::add_tensor(std::size_t tensor, std::uint64_t first) {
+  tensors_[tensor].first = first;
+  return first + tensors_[tensor].elements;
+}
+
+void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Learning learning) {
   auto& block = blocks_.back();
-  Chunk chunk{chunks_.size(), blocks_.size() - 1, first, round_up(used, kChunkGranule), used};
+  Chunk chunk{.id = chunks_.size(),
+              .block = blocks_.size() - 1,
+              .first = first,
+              .elements = round_up(used, kChunkGranule),
+              .used = used,
+              .learning = learning};
   std::vector<Span> spans;
   for (std::size_t i = block.first_tensor; i < block.first_tensor + block.tensors; ++i) {
     const auto& tensor = tensors_[i];
+    if (tensor.spec.learning != learning) continue;
     const auto begin = std::max(tensor.first, first);
     const auto end = std::min(tensor.first + tensor.elements, first + used);
     if (begin >= end) continue;
@@ -76,39 +85,49 @@ void Layout::add_chunk(std::uint64_t first, std::uint64_t used) {
   }
   largest_chunk_ = std::max(largest_chunk_, chunk.elements);
   block.chunks += 1;
+  block.elements += chunk.elements;
+  if (learns(learning)) {
+    block.learning_chunks += 1;
+    block.learning_elements += chunk.elements;
+  }
   chunks_.push_back(chunk);
   spans_.push_back(std::move(spans));
 }
 
 void Layout::add_layer(const BlockSpec& spec) {
-  add_tensors(spec, alignment_);
-  const auto total = round_up(blocks_.back().elements, kChunkGranule);
-  const auto size = round_up(ceil_div(total, ceil_div(total, chunk_elements_)), kChunkGranule);
-  for (std::uint64_t first = 0; first < total; first += size) add_chunk(first, std::min(size, total - first));
-  blocks_.back().elements = total;
+  const auto& block = add_block(spec);
+  std::uint64_t begin = 0;
+  for (const auto learning : kLearnings) {
+    auto at = begin;
+    for (auto i = block.first_tensor; i < block.first_tensor + block.tensors; ++i) {
+      if (tensors_[i].spec.learning == learning) at = round_up(add_tensor(i, at), alignment_);
+    }
+    if (at == begin) continue;
+    const auto total = round_up(at - begin, kChunkGranule);
+    const auto size = round_up(ceil_div(total, ceil_div(total, chunk_elements_)), kChunkGranule);
+    for (std::uint64_t first = 0; first < total; first += size) {
+      add_chunk(begin + first, std::min(size, total - first), learning);
+    }
+    begin += total;
+  }
 }
 
 void Layout::add_table(const BlockSpec& spec) {
   if (spec.tensors.size() != 1 || spec.tensors.front().shape.size() != 2) {
     throw Error(ErrorCode::bad_input, text("block ", spec.name, " must hold exactly one tensor of two dimensions"));
   }
-  add_tensors(spec, 1);
+  auto& block = add_block(spec);
   const auto& shape = spec.tensors.front().shape;
-  const auto rows = static_cast<std::uint64_t>(shape[0]);
-  const auto columns = static_cast<std::uint64_t>(shape[1]);
+  block.rows = static_cast<std::uint64_t>(shape[0]);
+  block.columns = static_cast<std::uint64_t>(shape[1]);
   // Slices of equal height, so that the last is not a splinter.
-  const auto most = std::max<std::uint64_t>(1, chunk_elements_ / columns);
-  const auto whole = alignment_ > kTensorAlignment ? alignment_ / std::gcd(alignment_, columns) : 1;
-  const auto slice_rows = round_up(ceil_div(rows, ceil_div(rows, most)), whole);
-  for (std::uint64_t row = 0; row < rows; row += slice_rows) {
-    add_chunk(row * columns, std::min(slice_rows, rows - row) * columns);
+  const auto most = std::max<std::uint64_t>(1, chunk_elements_ / block.columns);
+  const auto whole = alignment_ > kTensorAlignment ? alignment_ / std::gcd(alignment_, block.columns) : 1;
+  block.slice_rows = round_up(ceil_div(block.rows, ceil_div(block.rows, most)), whole);
+  for (std::uint64_t row = 0; row < block.rows; row += block.slice_rows) {
+    add_chunk(row * block.columns, std::min(block.slice_rows, block.rows - row) * block.columns,
+              spec.tensors.front().learning);
   }
-  auto& block = blocks_.back();
-  block.rows = rows;
-  block.columns = columns;
-  block.slice_rows = slice_rows;
-  block.elements = 0;
-  for (std::size_t i = 0; i < block.chunks; ++i) block.elements += chunks_[block.first_chunk + i].elements;
 }
 
 }  // namespace spillway::state

@@ -4,6 +4,7 @@
 // configuration reduces and rounds in the same order wherever its bytes lie (design: rule of determinism).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -20,10 +21,22 @@ enum class ComputeType : std::uint8_t {
   fp16,  ///< weight fp16 + fp32 master, gradient fp16
 };
 
+/// How a tensor takes part in learning. In a layer those of one way lie together, in this order: what learns first.
+enum class Learning : std::uint8_t {
+  full,    ///< has a gradient, and a state of its own
+  frozen,  ///< has neither: its weight is read and never written
+};
+inline constexpr std::array kLearnings{Learning::full, Learning::frozen};
+
+[[nodiscard]] constexpr bool learns(Learning learning) noexcept {
+  return learning != Learning::frozen;
+}
+
 struct TensorSpec {
   std::string name;                 ///< as in the checkpoint, e.g. "model.layers.0.mlp.up_proj.weight"
   std::vector<std::int64_t> shape;  ///< all dimensions > 0
   bool decay = false;               ///< weight decay applies
+  Learning learning = Learning::full;
 };
 
 /// How a block takes part in a step.
@@ -47,7 +60,7 @@ struct Tensor {
   std::uint64_t elements = 0;  ///< product of the shape
 };
 
-/// What moves together: a contiguous range of a block.
+/// What moves together: a contiguous range of a block, all of whose tensors learn in the same way.
 struct Chunk {
   std::size_t id = 0;          ///< index into Layout::chunks()
   std::size_t block = 0;       ///< index into Layout::blocks()
@@ -55,6 +68,7 @@ struct Chunk {
   std::uint64_t elements = 0;  ///< elements moved: `used` padded to a multiple of kChunkGranule
   std::uint64_t used = 0;      ///< elements from `first` on that belong to the block (gaps between tensors included)
   std::uint64_t small = 0;     ///< room for the elements of small tensors, each span padded to kSmallGranule
+  Learning learning = Learning::full;
 };
 
 /// Tensors of fewer elements are small: some formats keep their moments apart.
@@ -79,6 +93,8 @@ struct Block {
   std::size_t first_tensor = 0, tensors = 0;  ///< range in Layout::tensors()
   std::size_t first_chunk = 0, chunks = 0;    ///< range in Layout::chunks()
   std::uint64_t elements = 0;                 ///< sum of its chunks' `elements`
+  std::size_t learning_chunks = 0;            ///< of its chunks the first so many learn, and
+  std::uint64_t learning_elements = 0;        ///< of its elements
   std::uint64_t rows = 0, columns = 0;        ///< embedding and head: shape of the table; else 0
   std::uint64_t slice_rows = 0;               ///< embedding and head: rows of every slice but the last
 };
@@ -94,8 +110,8 @@ class Layout {
   /// `chunk_elements`: upper bound of a chunk of a layer, target of a slice; > 0, rounded up to kChunkGranule.
   /// `alignment`: elements, a multiple of kTensorAlignment that divides kChunkGranule; tensors of a layer start at
   /// multiples of it, and with more than kTensorAlignment slices of a table, too, counted from the start of the table.
-  /// Throws Error(bad_input) naming the tensor for an empty block, an empty or repeated name, a dimension <= 0, or a
-  /// table that is not of two dimensions.
+  /// What learns in another way than the tensors before it begins a chunk. Throws Error(bad_input) naming the tensor
+  /// for an empty block, an empty or repeated name, a dimension <= 0, or a table that is not of two dimensions.
   explicit Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements = kDefaultChunkElements,
                   std::uint64_t alignment = kTensorAlignment);
 
@@ -106,16 +122,19 @@ class Layout {
   [[nodiscard]] const std::vector<Span>& spans(std::size_t id) const { return spans_.at(id); }
   /// Elements of all tensors, padding not counted.
   [[nodiscard]] std::uint64_t parameters() const noexcept { return parameters_; }
+  /// Of these, elements of tensors that learn.
+  [[nodiscard]] std::uint64_t learning_parameters() const noexcept { return learning_parameters_; }
   [[nodiscard]] std::uint64_t largest_chunk() const noexcept { return largest_chunk_; }
 
  private:
   void add_layer(const BlockSpec& spec);
   void add_table(const BlockSpec& spec);
-  void add_tensors(const BlockSpec& spec, std::uint64_t alignment);
-  void add_chunk(std::uint64_t first, std::uint64_t used);
+  Block& add_block(const BlockSpec& spec);
+  std::uint64_t add_tensor(std::size_t tensor, std::uint64_t first);
+  void add_chunk(std::uint64_t first, std::uint64_t used, Learning learning);
 
   std::uint64_t chunk_elements_, alignment_;
-  std::uint64_t parameters_ = 0;
+  std::uint64_t parameters_ = 0, learning_parameters_ = 0;
   std::uint64_t largest_chunk_ = 0;
   std::vector<Block> blocks_;
   std::vector<Tensor> tensors_;

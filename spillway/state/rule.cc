@@ -33,20 +33,21 @@ Located locate(const UpdateRule& rule, const Chunk& chunk, const Span& span, con
                std::uint64_t first, std::uint64_t n) {
   const auto bytes = field_bytes(rule.type);
   const auto fields = state_fields(rule, chunk);
+  auto* const state = has_state(chunk.learning) ? groups.state : nullptr;
   const auto kept = moments_of(rule.format, span.is_small());
   const bool apart = rule.format == StateFormat::int8 && kept == kernels::Moments::fp32;
   Located out{.form = {.weights = form_of(rule).weights, .moments = kept},
               .span = {.weight = at(groups.weight, first * bytes.weight),
-                       .rest = rest_bytes(rule.type) == 0 ? nullptr : at(groups.state, first * rest_bytes(rule.type)),
+                       .rest = rest_bytes(rule.type) == 0 ? nullptr : at(state, first * rest_bytes(rule.type)),
                        .grad = groups.grad == nullptr ? nullptr : groups.grad + first * bytes.grad,
                        .n = n,
                        .index = (std::uint64_t{chunk.block} << 40) | (chunk.first + first)}};
   for (std::size_t m = 0; m < rule.moments(); ++m) {
     const auto small = fields.small[m] + (span.small + first - span.chunk_first) * sizeof(float);
-    out.span.moments[m] = at(groups.state, apart ? small : fields.moments[m] + first * moment_bytes(rule.format));
+    out.span.moments[m] = at(state, apart ? small : fields.moments[m] + first * moment_bytes(rule.format));
     if (out.form.moments != kernels::Moments::int8) continue;
     const auto scale = fields.scales[m] + first / kernels::kQuantBlock * sizeof(float);
-    out.span.scales[m] = reinterpret_cast<float*>(at(groups.state, scale));
+    out.span.scales[m] = reinterpret_cast<float*>(at(state, scale));
   }
   return out;
 }
@@ -57,6 +58,7 @@ std::vector<NamedArray> weight_arrays(const UpdateRule& rule, const Chunk& chunk
 
 std::vector<NamedArray> state_arrays(const UpdateRule& rule, const Chunk& chunk) {
   std::vector<NamedArray> out;
+  if (!has_state(chunk.learning)) return out;
   const auto fields = state_fields(rule, chunk);
   const auto add = [&](const char* name, Bytes first, std::uint64_t entries, Bytes item, std::uint64_t covers) {
     if (entries > 0) out.push_back({name, first, entries * item, item, covers});

@@ -37,6 +37,14 @@ struct UpdateRule {
   }
 };
 
+/// Whether tensors that learn so have a state group, and a gradient; else these groups are of no bytes.
+[[nodiscard]] constexpr bool has_state(Learning learning) noexcept {
+  return learning != Learning::frozen;
+}
+[[nodiscard]] constexpr bool has_gradient(Learning learning) noexcept {
+  return learning == Learning::full;
+}
+
 /// Bytes per element beside the moments: the residual of a bf16 weight, the master of an fp16 weight.
 [[nodiscard]] constexpr Bytes rest_bytes(ComputeType type) noexcept {
   return type == ComputeType::bf16 ? 2 : type == ComputeType::fp16 ? 4 : 0;
@@ -56,6 +64,7 @@ using kernels::moment_bytes;
 
 /// The arrays of a state group, in bytes from its start: first the rest, then the moments, then, int8 only, scales and
 /// the moments of small tensors, as Span::small numbers them. Optimizers of one moment leave the second of each empty.
+/// What is frozen has none of them.
 struct StateFields {
   std::array<Bytes, 2> moments = {}, scales = {}, small = {};
   Bytes bytes = 0;  ///< of the whole group; a multiple of 4096
@@ -63,6 +72,7 @@ struct StateFields {
 
 [[nodiscard]] constexpr StateFields state_fields(const UpdateRule& rule, const Chunk& chunk) noexcept {
   StateFields out;
+  if (!has_state(chunk.learning)) return out;
   out.bytes = chunk.elements * rest_bytes(rule.type);
   const auto place = [&](std::array<Bytes, 2>& field, Bytes bytes) {
     for (std::size_t m = 0; m < rule.moments(); ++m) {
@@ -87,7 +97,7 @@ struct StateFields {
   return state_fields(rule, chunk).bytes;
 }
 [[nodiscard]] constexpr Bytes grad_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
-  return chunk.elements * field_bytes(rule.type).grad;
+  return has_gradient(chunk.learning) ? chunk.elements * field_bytes(rule.type).grad : 0;
 }
 
 /// Weight and state together of the chunk that has most of them.
@@ -99,7 +109,8 @@ struct StateFields {
   return most;
 }
 
-/// The groups of a chunk in memory; any may be null, and the pointers into it are then null.
+/// The groups of a chunk in memory; any may be null, and the pointers into it are then null. So are those into a group
+/// that the chunk does not have.
 struct GroupPointers {
   std::byte* weight = nullptr;
   std::byte* state = nullptr;

@@ -56,7 +56,8 @@ class FileOut {
     std::vector<TensorOut> list;
     for (const auto& tensor : stream.layout.tensors()) {
       const auto kept = kept_by(stream.rule, tensor);
-      const bool absent = file.holds == StateFile::Holds::scale && kept != Moments::int8;
+      const bool unscaled = file.holds == StateFile::Holds::scale && kept != Moments::int8;
+      const bool absent = unscaled || !has_state(tensor.spec.learning);
       numbers_.push_back(absent ? kAbsent : list.size());
       if (absent) continue;
       if (file.holds == StateFile::Holds::scale) {
@@ -110,9 +111,14 @@ void make_directory(const fs::path& directory) {
 
 // ---- in
 
+/// In files of what learns.
+std::optional<Shape> shape_of(const Tensor& tensor) {
+  return has_state(tensor.spec.learning) ? std::optional(tensor.spec.shape) : std::nullopt;
+}
+
 /// One file that is about to be read.
 struct FileIn {
-  FileIn(const Layout& layout, const fs::path& file, const Source::Shape& shape = Source::whole)
+  FileIn(const Layout& layout, const fs::path& file, const Source::Shape& shape = shape_of)
       : reader(std::make_unique<SafetensorsReader>(file)), source(layout, *reader, file.string(), {}, shape) {
     source.check_no_more();
   }
@@ -136,13 +142,16 @@ class MomentIn {
         values_(stream.layout, path_of(directory, moment_name(rule_.optimizer, moment))) {
     values_.source.check_types([](const std::string& dtype) { return moments_of(dtype).has_value(); },
                                "F32, BF16 or U8");
-    for (const auto& tensor : stream.layout.tensors()) open_scales(stream.layout, directory, tensor.spec.name);
+    for (const auto& tensor : stream.layout.tensors()) {
+      if (has_state(tensor.spec.learning)) open_scales(stream.layout, directory, tensor.spec.name);
+    }
   }
 
   /// That of the largest form found.
   [[nodiscard]] StateFormat format(const Layout& layout) const {
     auto out = StateFormat::exact;
     for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
+      if (!has_state(layout.tensors()[t].spec.learning)) continue;
       if (saved(t) == Moments::bf16) out = StateFormat::bf16;
       if (saved(t) == Moments::int8) return StateFormat::int8;
     }
@@ -161,7 +170,7 @@ class MomentIn {
   void open_scales(const Layout& layout, const fs::path& directory, const std::string& name) {
     if (scales_ || values_.reader->find(name)->dtype != "U8") return;
     const auto shape = [&](const Tensor& tensor) -> std::optional<Shape> {
-      if (values_.reader->find(tensor.spec.name)->dtype != "U8") return std::nullopt;
+      if (!shape_of(tensor) || values_.reader->find(tensor.spec.name)->dtype != "U8") return std::nullopt;
       return scale_shape(tensor);
     };
     scales_.emplace(layout, path_of(directory, scale_name(rule_.optimizer, moment_)), shape);
@@ -266,6 +275,7 @@ void save_state(const ChunkStream& stream, const fs::path& directory) {
     files.push_back(std::make_unique<FileOut>(stream, file, directory));
   }
   for (const auto& chunk : stream.layout.chunks()) {
+    if (!has_state(chunk.learning)) continue;
     auto* state = stream.scratch.data();
     stream.store.load(chunk.id, nullptr, state);
     for (const auto& span : stream.layout.spans(chunk.id)) {
@@ -299,6 +309,7 @@ StateFormat load_state(const ChunkStream& stream, const fs::path& directory, con
     for (const auto& span : stream.layout.spans(chunk.id)) {
       const auto at = locate(rule, chunk, span, {weight, state}, span.chunk_first, span.elements);
       weight_source.read(span.tensor, span.tensor_first, span.elements, at.span.weight);
+      if (!has_state(chunk.learning)) continue;
       if (rest) rest->source.read(span.tensor, span.tensor_first, span.elements, at.span.rest);
       for (auto& moment : moments) moment.read(span, at);
     }

@@ -67,7 +67,7 @@ void Bookkeeper::open_resumed(const Recovered& recovered) {
   job.kind = Kind::resume;
   job.commit = recovered.newest;
   job.commit.generation = generation_;
-  ancestors_ = continue_line(recovered.newest, catalog_.oldest_trusted());
+  ancestors_ = continue_line(recovered.newest, catalog_.needed_line());
   requested_ = job.commit.step;
   applied_ = job.commit.applied();
   newest_ = job.commit;
@@ -271,7 +271,7 @@ bool Bookkeeper::gathered() {
   if (!full && !goal_) return false;
   const Commit& of = full ? jobs_.front().commit : goal_->commit;
   const auto fits = [&](const Version* v) {
-    return v != nullptr && of.applied() <= v->version && v->version <= of.step;
+    return catalog_.is_of(static_cast<std::uint32_t>(gathered_), v, of.applied(), of.step);
   };
   for (; gathered_ < catalog_.chunks.size(); ++gathered_) {
     const Catalog::Chunk& c = catalog_.chunks[gathered_];
@@ -356,10 +356,10 @@ void Bookkeeper::want_epoch() {
 void Bookkeeper::finish_checkpoint() {
   if (!goal_ || !durable_ || *durable_ < goal_->commit.step) return;
   const std::uint64_t from = goal_->commit.applied();
-  const bool whole = std::all_of(catalog_.chunks.begin(), catalog_.chunks.end(), [&](const Catalog::Chunk& chunk) {
-    return chunk.trusted != nullptr && chunk.trusted->version >= from;
-  });
-  if (whole) answer_checkpoint();
+  for (std::uint32_t chunk = 0; chunk < catalog_.chunks.size(); ++chunk) {
+    if (!catalog_.is_of(chunk, catalog_.chunks[chunk].trusted, from)) return;
+  }
+  answer_checkpoint();
 }
 
 void Bookkeeper::answer_checkpoint() {

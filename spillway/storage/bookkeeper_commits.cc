@@ -122,11 +122,14 @@ void Bookkeeper::advance_commit() {
 /// Whether every chunk has a durable image and record of the step that a full commit is of.
 bool Bookkeeper::all_sealed(const Job& job) const {
   const std::uint64_t from = job.commit.applied();
-  return std::all_of(catalog_.chunks.begin(), catalog_.chunks.end(), [&](const Catalog::Chunk& chunk) {
-    const Version* v = chunk.recording;
-    if (v != nullptr) return v->version >= from && v->recorded && flushes_.cover(v->record_paths, v->record_tick);
-    return job.kind == Kind::full && chunk.trusted != nullptr && chunk.trusted->version >= from;
-  });
+  for (std::uint32_t chunk = 0; chunk < catalog_.chunks.size(); ++chunk) {
+    const Version* v = catalog_.chunks[chunk].recording;
+    const bool sealed =
+        v != nullptr ? catalog_.is_of(chunk, v, from) && v->recorded && flushes_.cover(v->record_paths, v->record_tick)
+                     : job.kind == Kind::full && catalog_.is_of(chunk, catalog_.chunks[chunk].trusted, from);
+    if (!sealed) return false;
+  }
+  return true;
 }
 
 void Bookkeeper::begin_back_records() {
@@ -155,7 +158,7 @@ bool Bookkeeper::write_commit(Job& job) {
     return false;
   }
   if (job.kind != Kind::blank && job.kind != Kind::back) {
-    prune(ancestors_, catalog_.oldest_trusted());
+    prune(ancestors_, catalog_.needed_line());
     job.commit.ancestors = ancestors_;
   }
   const std::span<std::byte> out =

@@ -106,11 +106,27 @@ std::uint32_t Catalog::free_slot(std::uint32_t gradient, std::uint32_t slots) co
 
 std::uint64_t Catalog::oldest_trusted() const {
   std::uint64_t out = ~std::uint64_t{0};
-  for (const Chunk& chunk : chunks) {
-    if (chunk.trusted == nullptr) return 0;
-    out = std::min(out, chunk.trusted->version);
+  for (std::uint32_t c = 0; c < chunks.size(); ++c) {
+    if (chunks[c].trusted == nullptr) return 0;
+    if (!spec_.chunks[c].constant) out = std::min(out, chunks[c].trusted->version);
   }
   return out;
+}
+
+NeededLine Catalog::needed_line() const {
+  NeededLine out{.oldest = oldest_trusted()};
+  for (std::uint32_t c = 0; c < chunks.size(); ++c) {
+    const Version* image = chunks[c].trusted;
+    if (!spec_.chunks[c].constant || image == nullptr) continue;
+    if (std::ranges::find(out.generations, image->generation) != out.generations.end()) continue;
+    out.generations.push_back(image->generation);
+  }
+  return out;
+}
+
+bool Catalog::is_of(std::uint32_t chunk, const Version* version, std::uint64_t first, std::uint64_t last) const {
+  if (version == nullptr) return false;
+  return version->version <= last && (spec_.chunks[chunk].constant || first <= version->version);
 }
 
 std::uint64_t Catalog::floor(std::uint32_t gradient) const {

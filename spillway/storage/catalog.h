@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "spillway/storage/commit.h"
 #include "spillway/storage/flushes.h"
 #include "spillway/storage/journal_spec.h"
 #include "spillway/storage/place.h"
@@ -67,8 +68,13 @@ class Catalog {
 
   /// The slot for a new record of a gradient; kNoSlot when versions that are needed hold all of them.
   [[nodiscard]] std::uint32_t free_slot(std::uint32_t gradient, std::uint32_t slots) const;
-  /// The oldest image that recovery would start from.
+  /// The oldest image that recovery would start from; constant ones are of every step.
   [[nodiscard]] std::uint64_t oldest_trusted() const;
+  /// The same, and the generations of constant images.
+  [[nodiscard]] NeededLine needed_line() const;
+  /// Whether `version` (may be null) is the image of steps `first` to `last`.
+  [[nodiscard]] bool is_of(std::uint32_t chunk, const Version* version, std::uint64_t first,
+                           std::uint64_t last = ~std::uint64_t{0}) const;
   /// The gradients of this step and earlier ones are not needed.
   [[nodiscard]] std::uint64_t floor(std::uint32_t gradient) const;
 

@@ -107,11 +107,14 @@ bool Commit::in_line(std::uint32_t of, std::uint64_t version) const noexcept {
                      [&](const Ancestor& a) { return a.first <= of && of <= a.last && version <= a.step; });
 }
 
-void prune(std::vector<Ancestor>& ancestors, std::uint64_t oldest) {
-  std::erase_if(ancestors, [&](const Ancestor& a) { return a.step < oldest; });
+void prune(std::vector<Ancestor>& ancestors, const NeededLine& needed) {
+  std::erase_if(ancestors, [&](const Ancestor& a) {
+    const auto has = [&](std::uint32_t generation) { return a.first <= generation && generation <= a.last; };
+    return a.step < needed.oldest && std::ranges::none_of(needed.generations, has);
+  });
 }
 
-std::vector<Ancestor> continue_line(const Commit& last, std::uint64_t oldest) {
+std::vector<Ancestor> continue_line(const Commit& last, const NeededLine& needed) {
   std::vector<Ancestor> out = last.ancestors;
   // Restarts that got no further than the one before are one entry, however many there are.
   if (!out.empty() && out.back().step == last.step && out.back().last + 1 == last.generation) {
@@ -119,7 +122,7 @@ std::vector<Ancestor> continue_line(const Commit& last, std::uint64_t oldest) {
   } else {
     out.push_back({last.generation, last.generation, last.step});
   }
-  prune(out, oldest);
+  prune(out, needed);
   if (out.size() > kMostAncestors) {
     throw Error(ErrorCode::internal, text("a line of ", out.size(), " generations; a commit holds ", kMostAncestors));
   }

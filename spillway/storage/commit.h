@@ -53,11 +53,17 @@ struct Commit {
   friend bool operator==(const Commit&, const Commit&) = default;
 };
 
-/// The line of a generation that goes on after `last`: its ancestors and itself, without those that no record of
-/// version `oldest` or later can belong to. Throws Error(internal) when more than kMostAncestors are left.
-[[nodiscard]] std::vector<Ancestor> continue_line(const Commit& last, std::uint64_t oldest);
-/// Leaves out ancestors that no record of version `oldest` or later can belong to.
-void prune(std::vector<Ancestor>& ancestors, std::uint64_t oldest);
+/// What ancestors are still needed for: records of version `oldest` or later, and those of some generations whatever
+/// their version (of constant images).
+struct NeededLine {
+  std::uint64_t oldest = 0;
+  std::vector<std::uint32_t> generations = {};
+};
+/// The line of a generation that goes on after `last`: its ancestors and itself, without those that are not needed.
+/// Throws Error(internal) when more than kMostAncestors are left.
+[[nodiscard]] std::vector<Ancestor> continue_line(const Commit& last, const NeededLine& needed);
+/// Leaves out ancestors that are not needed.
+void prune(std::vector<Ancestor>& ancestors, const NeededLine& needed);
 
 /// The largest commit of a run with so many gradients, not rounded.
 [[nodiscard]] Bytes most_commit_bytes(std::size_t gradients, Bytes payload) noexcept;

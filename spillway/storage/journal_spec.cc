@@ -49,7 +49,7 @@ std::uint32_t most_pieces(const JournalSpec& spec) {
 std::uint64_t identify(const JournalSpec& spec, Bytes commit_bytes, Bytes record_bytes) {
   std::vector<std::uint64_t> numbers = {
       spec.paths, spec.chunks.size(), spec.gradients.size(), commit_bytes, record_bytes, spec.rank, spec.world};
-  for (const ImageSpec& image : spec.chunks) numbers.push_back(image.period);
+  for (const ImageSpec& image : spec.chunks) numbers.push_back(image.constant ? 0 : image.period);
   for (const GradientSpec& g : spec.gradients) {
     numbers.push_back(g.first_chunk);
     numbers.push_back(g.chunks);

@@ -17,6 +17,7 @@ enum class Durability : std::uint8_t {
 struct ImageSpec {
   std::uint32_t pieces = 1;  ///< of its largest version, over all parts
   std::uint32_t period = 1;  ///< steps between two images of a chunk that is resident; 1: written every step
+  bool constant = false;     ///< no step changes it: one image, written before the first step, is that of every step
 };
 
 /// A gradient feeds one chunk or a contiguous range of them (the rows of an embedding).

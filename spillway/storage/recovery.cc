@@ -110,7 +110,9 @@ class Recovery {
   /// The commits of the steps after the oldest image, along the steps that were not skipped.
   void find_commits() {
     std::uint64_t oldest = newest().step;
-    for (const RecoveredObject& image : out_.images) oldest = std::min(oldest, image.stored.version);
+    for (const RecoveredObject& image : out_.images) {
+      if (!spec_.chunks[image.stored.object].constant) oldest = std::min(oldest, image.stored.version);
+    }
     for (std::uint64_t step = newest().applied(); step > oldest;) {
       const RecoveredCommit* commit = commit_of(step);
       if (commit == nullptr) refuse(text("the commit of step ", step, ", which is to be replayed, is missing"));

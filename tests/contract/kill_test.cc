@@ -34,8 +34,9 @@ int kills(int few) {
 
 class Kill : public ::testing::Test {
  protected:
-  explicit Kill(state::StateFormat format = state::StateFormat::exact, std::optional<StepUpdate> update = {})
-      : run_({.layers = 2, .tokens = 16, .micro_batches = 1, .format = format}, kSteps, update) {}
+  explicit Kill(state::StateFormat format = state::StateFormat::exact, std::optional<StepUpdate> update = {},
+                const std::string& frozen = {})
+      : run_({.layers = 2, .tokens = 16, .micro_batches = 1, .format = format, .frozen = frozen}, kSteps, update) {}
 
   [[nodiscard]] Settings settings(const plan::Placement& placement) const {
     return DurableRun::settings(where_.path(), 2, placement);
@@ -108,17 +109,26 @@ class Kill : public ::testing::Test {
     return {settings({0, 0, 0, 0}), settings({1, 1, 1, 1}), settings({1, 0, 1, 1}), settings({0, 1, 0, 1}), on_nodes};
   }
 
+  /// Microseconds that a run of these settings takes when nobody kills it.
+  std::int64_t whole_life(Settings settings) {
+    settings.storage.overwrite = true;
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_EQ(child(settings, {}, [](pid_t) {}), 0);
+    return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - began).count();
+  }
+
   /// Kills runs of these settings, and kills them again while they recover or go on.
   void kill_at_any_instant(std::span<const Settings> all, int rounds) {
     std::mt19937 random(2);
     int deaths = 0;
+    const auto whole = whole_life(all[0]) * 5 / 4;
     for (int round = 0; round < rounds; ++round) {
       started_ = false;
       ended_ = 0;
       for (int life = 0; life < 2; ++life) {
         auto now = all[random() % all.size()];
         now.storage.overwrite = life == 0;
-        const std::chrono::microseconds instant(random() % 150'000);
+        const std::chrono::microseconds instant(static_cast<std::int64_t>(random()) % whole);
         const auto status = child(now, {}, [&](pid_t pid) {
           std::this_thread::sleep_for(instant);
           ::kill(pid, SIGKILL);
@@ -200,6 +210,16 @@ TEST_F(KillEarly, AtAnyInstant) {
 
 TEST_F(Kill, AtAnyInstant) {
   kill_at_any_instant(placements(), kills(12));
+}
+
+/// What is frozen is durable from the start, and no later step writes it.
+class KillFrozen : public Kill {
+ protected:
+  KillFrozen() : Kill(state::StateFormat::exact, std::nullopt, "up|down|embed") {}
+};
+
+TEST_F(KillFrozen, AtAnyInstant) {
+  kill_at_any_instant(placements(), kills(8));
 }
 
 class KillOfFormat : public Kill, public ::testing::WithParamInterface<state::StateFormat> {

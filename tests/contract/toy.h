@@ -2,6 +2,7 @@
 // misplaced byte changes the result. No model of anything.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <vector>
@@ -108,7 +109,7 @@ class Toy {
           for (std::size_t i = 0; i < gradient.size(); ++i) {
             gradient[i] = to_bf16(to_float(bf16(visit.weights)[i]) * 0.3F + factor + noise(m * 31 + i));
           }
-          engine_.head_gradient(reinterpret_cast<std::byte*>(gradient.data()), m);
+          if (block.learning_chunks > 0) engine_.head_gradient(reinterpret_cast<std::byte*>(gradient.data()), m);
         }
         for (std::uint64_t i = 0; i < n; ++i)
           visit.accumulator[i] = (visit.slice == block.chunks - 1 ? 0 : visit.accumulator[i]) + factor * 1e-3F;
@@ -121,8 +122,9 @@ class Toy {
           std::copy(bf16(visit.output), bf16(visit.output) + n, bf16(visit.hidden_gradient));
         }
         const auto factor = sum_of(visit.weights, used(block));
-        for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t)
-          gradients(visit, t, factor);
+        for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
+          if (learns(engine_.layout().tensors()[t].spec.learning)) gradients(visit, t, factor);
+        }
         for (std::uint64_t i = 0; i < n; ++i) {
           bf16(visit.hidden_gradient)[i] = to_bf16(to_float(bf16(visit.hidden_gradient)[i]) * 0.9F +
                                                    to_float(bf16(visit.input)[i]) * 1e-3F + factor);
@@ -138,8 +140,12 @@ class Toy {
   }
 
   std::uint64_t used(const state::Block& block) const {
-    const auto& last = engine_.layout().tensors()[block.first_tensor + block.tensors - 1];
-    return last.first + last.elements;
+    std::uint64_t end = 0;
+    for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
+      const auto& it = engine_.layout().tensors()[t];
+      end = std::max(end, it.first + it.elements);
+    }
+    return end;
   }
 
   void gradients(const Visit& visit, std::size_t tensor, float factor) {

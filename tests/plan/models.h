@@ -2,6 +2,7 @@
 #pragma once
 
 #include <random>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,13 @@ struct Shape {
   std::uint64_t tokens = 128, micro_batches = 2, chunk_elements = 8192;
   kernels::Optimizer optimizer = kernels::Optimizer::adamw;
   state::StateFormat format = state::StateFormat::exact;
+  std::string frozen = {};  ///< regular expression of names; empty: nothing is
 };
+
+/// Frozen parts of such a model, all but a few tensors or none of some layers: what adapters and partial training
+/// leave.
+inline const std::vector<std::string> kFrozenParts = {
+    "up|down|embed|head", "embed", "^layers\\.0|embed", "layers|norm", "down", "head|norm", "layers\\.[02]|embed|head"};
 
 /// Every fifth without a head, every fourth without an embedding.
 inline Shape random_shape(std::mt19937& random, int round) {
@@ -51,6 +58,13 @@ inline Description describe(const Shape& shape) {
   out.tokens = shape.tokens;
   out.micro_batches = shape.micro_batches;
   out.chunk_elements = shape.chunk_elements;
+  const std::regex frozen(shape.frozen);
+  for (auto& block : out.blocks) {
+    for (auto& tensor : block.tensors) {
+      const bool is = !shape.frozen.empty() && std::regex_search(tensor.name, frozen);
+      tensor.learning = is ? state::Learning::frozen : state::Learning::full;
+    }
+  }
   out.optimizer = shape.optimizer;
   out.format = shape.format;
   out.seed = 42;

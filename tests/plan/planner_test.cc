@@ -72,6 +72,54 @@ TEST(Planner, AFormatMovesFewerBytes) {
   EXPECT_NEAR(exact - moved_per_parameter(state::StateFormat::int8), 12, 0.2);
 }
 
+/// Bytes by class in memory and on a path, of a model of which `frozen` matches.
+struct Bill {
+  Bytes weight = 0, state = 0, grad = 0, durability = 0, written = 0, path = 0;
+};
+
+Bill bill(const std::string& frozen, double share, Durability durability) {
+  const auto description = test::describe(
+      {.layers = 4, .hidden = 256, .ffn = 1024, .tokens = 16, .chunk_elements = 1 << 18, .frozen = frozen});
+  const auto layout = description.layout();
+  Budget budget;
+  budget.dram = 1 << 30;
+  budget.placement = {.weight = share, .state = share, .grad = share, .activation = 1};
+  budget.durability = durability;
+  budget.checkpoints = 2;
+  budget.paths.push_back({.capacity = 4 * GiB});
+  auto plan = make_plan(description, layout, budget, {});
+  auto& from = share == 1 ? plan.dram_classes : plan.path_classes;
+  return {from["weight"],        from["state"],  from["grad"], plan.path_classes["durability"],
+          plan.written_per_step, plan.path_bytes};
+}
+
+TEST(Planner, WhatIsFrozenTakesItsWeightAndNothingElse) {
+  const auto all = bill("", 1, Durability::none), some = bill("up|down|embed", 1, Durability::none);
+  EXPECT_EQ(some.weight, all.weight);
+  EXPECT_LT(some.state, all.state / 100);
+  EXPECT_LT(some.grad, all.grad / 20);
+}
+
+TEST(Planner, WhatIsFrozenLiesOnAPathOnceHoweverManyCheckpointsThereAre) {
+  const auto all = bill("", 0, Durability::step), some = bill("up|down|embed", 0, Durability::step);
+  EXPECT_NEAR(static_cast<double>(some.weight), static_cast<double>(all.weight), 16.0 * MiB) << "pieces are rounded up";
+  EXPECT_LT(some.written, all.written / 100);
+  EXPECT_LT(some.path, some.weight + 5 * 30 * MiB) << "five small chunks, their images and gradients";
+  const auto kept = bill("up|down|embed", 1, Durability::step);
+  EXPECT_GE(kept.durability, some.weight) << "what stays in memory has an image, too";
+  EXPECT_LT(kept.durability, some.weight + 5 * 30 * MiB);
+}
+
+TEST(Planner, AModelThatIsWhollyFrozenIsRefused) {
+  try {
+    bill(".", 1, Durability::none);
+    FAIL() << "planned";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::bad_input);
+    EXPECT_NE(std::string(error.what()).find("nothing to train"), std::string::npos) << error.what();
+  }
+}
+
 Bytes sum(const std::vector<Bytes>& values) {
   return std::accumulate(values.begin(), values.end(), Bytes{0});
 }

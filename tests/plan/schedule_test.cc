@@ -101,6 +101,7 @@ TEST(Schedule, RandomPlacementsNeverShareLiveBytesAndNeverDeadlock) {
     shape.embedding = random() % 4 != 0;
     shape.micro_batches = 1 + random() % 2;
     shape.chunk_elements = 2048ULL << (random() % 4);
+    if (round % 2 == 1) shape.frozen = test::kFrozenParts[random() % test::kFrozenParts.size()];
     const auto description = describe(shape);
     const state::Layout layout(description.blocks, description.chunk_elements);
     const Lookahead ahead{.state_read = 1 + static_cast<std::uint32_t>(random() % layout.chunks().size()),
@@ -217,6 +218,63 @@ TEST(Schedule, EverythingOnThePathMovesThirtyBytesPerParameterOfALayer) {
   for (const auto& task : schedule.tasks) moved += task.lane == Lane::read || task.lane == Lane::write ? task.bytes : 0;
   for (const auto& chunk : layout.chunks()) elements += chunk.elements;
   EXPECT_EQ(moved, 30 * elements);
+}
+
+TEST(Schedule, WhatIsFrozenIsReadTwiceAndNeverWrittenOrUpdated) {
+  const auto description =
+      describe({.layers = 4, .embedding = false, .head = false, .tied = false, .frozen = "up|down"});
+  const auto layout = description.layout();
+  const std::vector<bool> path(layout.chunks().size(), false);
+  const auto schedule = make_schedule(description, layout, {path, path, path, std::vector<bool>(5, true)}, {},
+                                      {.gradients = true, .period = 4});
+  std::vector<Bytes> read(layout.chunks().size(), 0), written = read;
+  for (const auto& task : schedule.tasks) {
+    if (task.lane == Lane::read) read[task.subject] += task.bytes;
+    if (task.lane == Lane::write) written[task.subject] += task.bytes;
+  }
+  std::size_t frozen = 0;
+  for (const auto& chunk : layout.chunks()) {
+    const auto c = static_cast<Index>(chunk.id);
+    const bool learns = state::learns(chunk.learning);
+    EXPECT_EQ(schedule.update_task[c] == kNone, !learns);
+    EXPECT_EQ(schedule.image_every[c] == 0, !learns);
+    EXPECT_EQ(read[c], chunk.elements * (learns ? 16 : 4));
+    EXPECT_EQ(written[c], learns ? chunk.elements * 14 : 0);
+    frozen += learns ? 0 : 1;
+  }
+  EXPECT_EQ(frozen, 4 * 2U);
+  for (const auto& visit : schedule.visits) {
+    if (visit.kind != VisitKind::backward) continue;
+    ASSERT_NE(visit.grad, kNone);
+    EXPECT_EQ(schedule.buffers[visit.grad].bytes, layout.blocks()[visit.block].learning_elements * 2);
+    EXPECT_EQ(schedule.buffers[visit.grad_sum].bytes, layout.blocks()[visit.block].learning_elements * 4);
+  }
+}
+
+std::vector<VisitKind> kinds(const Schedule& schedule) {
+  std::vector<VisitKind> out;
+  for (const auto& visit : schedule.visits) out.push_back(visit.kind);
+  return out;
+}
+
+TEST(Schedule, BackwardEndsAtTheLowestLayerThatLearns) {
+  const auto visits = [](const Shape& shape) {
+    const auto description = describe(shape);
+    const auto layout = description.layout();
+    const std::vector<bool> dram(layout.chunks().size(), true);
+    return kinds(make_schedule(description, layout, {dram, dram, dram, std::vector<bool>(5, true)}, {}));
+  };
+  const auto count = [](const std::vector<VisitKind>& in, VisitKind kind) { return std::ranges::count(in, kind); };
+  const auto upper = visits({.layers = 4, .tied = false, .chunk_elements = 1 << 20, .frozen = "embed|layers.[01]"});
+  EXPECT_EQ(count(upper, VisitKind::backward), 3) << "layers 2 and 3, and the norm";
+  EXPECT_EQ(count(upper, VisitKind::embedding_backward), 0);
+  EXPECT_EQ(count(upper, VisitKind::head_gradient), 1);
+  const auto table = visits({.layers = 4, .chunk_elements = 1 << 20, .frozen = "layers|norm"});
+  EXPECT_EQ(count(table, VisitKind::backward), 5) << "the embedding below them learns";
+  EXPECT_EQ(count(table, VisitKind::embedding_backward), 1);
+  const auto head = visits({.layers = 4, .tied = false, .chunk_elements = 1 << 20, .frozen = "embed|layers|norm"});
+  EXPECT_EQ(count(head, VisitKind::backward), 0);
+  EXPECT_EQ(head.back(), VisitKind::head_gradient);
 }
 
 TEST(Schedule, EverythingInDramMovesNothing) {

@@ -1,6 +1,7 @@
 #include "spillway/state/convert.h"
 
 #include <bit>
+#include <cstring>
 #include <limits>
 #include <random>
 
@@ -97,6 +98,26 @@ TEST(Convert, OutOfRangeIsAFaultOfTheCaller) {
   expect_error(ErrorCode::internal, {"2 elements"}, [&] { from_chunk(memory.fields, kElements + 1, masters); });
   const auto weight_only = chunk_fields(ComputeType::bf16, kElements, memory.weight.data(), nullptr);
   expect_error(ErrorCode::internal, {"residual"}, [&] { to_chunk(masters, weight_only, 0); });
+}
+
+TEST(Convert, AFrozenChunkHoldsTheWeightThatTheMasterWouldHave) {
+  std::mt19937 random(9);
+  std::vector<float> masters(300), back(300);
+  for (auto& master : masters) master = std::bit_cast<float>(static_cast<std::uint32_t>(random()) & 0xBFFFFFFFU);
+  for (const auto type : {ComputeType::bf16, ComputeType::fp16, ComputeType::fp32}) {
+    std::vector<std::byte> weight(300 * 4), state(300 * 4), frozen(300 * 4);
+    to_chunk(masters, chunk_fields(type, 300, weight.data(), state.data()), 0);
+    const auto fields = chunk_fields(type, 300, frozen.data(), nullptr, Learning::frozen);
+    to_chunk(masters, fields, 0);
+    EXPECT_EQ(frozen, weight);
+    from_chunk(fields, 0, back);
+    if (type == ComputeType::fp32) {
+      EXPECT_EQ(std::memcmp(back.data(), masters.data(), 1200), 0);
+      continue;
+    }
+    to_chunk(back, fields, 0);
+    EXPECT_EQ(frozen, weight) << "what is read is the weight itself";
+  }
 }
 
 }  // namespace

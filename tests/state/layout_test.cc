@@ -195,5 +195,54 @@ TEST(FieldBytes, AddUpToTheFormat) {
   EXPECT_EQ(field_bytes(ComputeType::fp32).grad, 4U);
 }
 
+TEST(Layout, WhatLearnsComesFirstInALayerAndNoChunkMixes) {
+  std::mt19937_64 random(23);
+  std::size_t mixed = 0;
+  for (int round = 0; round < 50; ++round) {
+    auto model = random_model(random);
+    for (auto& block : model) {
+      for (auto& tensor : block.tensors) tensor.learning = random() % 2 == 0 ? Learning::frozen : Learning::full;
+    }
+    const auto chunk_elements = kChunkGranule << (random() % 4);
+    const Layout layout(model, chunk_elements, random() % 2 == 0 ? 64 : 256);
+    check_spans(layout);
+    check_chunks(layout, chunk_elements);
+    check_blocks(layout);
+    std::uint64_t learning = 0;
+    for (const auto& block : layout.blocks()) {
+      std::uint64_t elements = 0;
+      for (std::size_t i = 0; i < block.chunks; ++i) {
+        const auto& chunk = layout.chunks()[block.first_chunk + i];
+        EXPECT_EQ(learns(chunk.learning), i < block.learning_chunks);
+        if (learns(chunk.learning)) elements += chunk.elements;
+        for (const auto& span : layout.spans(chunk.id)) {
+          EXPECT_EQ(layout.tensors()[span.tensor].spec.learning, chunk.learning);
+          if (learns(chunk.learning)) learning += span.elements;
+        }
+      }
+      EXPECT_EQ(elements, block.learning_elements);
+      mixed += block.learning_chunks > 0 && block.learning_chunks < block.chunks ? 1 : 0;
+    }
+    EXPECT_EQ(learning, layout.learning_parameters());
+  }
+  EXPECT_GT(mixed, 20U);
+}
+
+TEST(Layout, WithoutFrozenTensorsItIsWhatItWas) {
+  const std::vector<BlockSpec> model{
+      {"embed", BlockRole::embedding, {{"embed", {1000, 48}}}},
+      {"layer", BlockRole::layer, {{"a", {100, 37}}, {"b", {5000}}, {"c", {3}}}},
+  };
+  const Layout layout(model, 4096);
+  std::vector<std::uint64_t> found;
+  for (const auto& chunk : layout.chunks()) found.insert(found.end(), {chunk.first, chunk.elements, chunk.used});
+  // As state::Layout made it before it knew of frozen tensors.
+  const std::vector<std::uint64_t> layer(found.end() - 9, found.end());
+  EXPECT_EQ(layer, (std::vector<std::uint64_t>{0, 4096, 4096, 4096, 4096, 4096, 8192, 2048, 2048}));
+  EXPECT_EQ(layout.tensors()[2].first, 3712U);
+  EXPECT_EQ(layout.tensors()[3].first, 8768U);
+  EXPECT_EQ(layout.blocks()[1].learning_elements, layout.blocks()[1].elements);
+}
+
 }  // namespace
 }  // namespace spillway::state

@@ -160,5 +160,21 @@ TEST(UpdateRule, NamesAreReadBackAndOthersRefusedWithThoseThereAre) {
                [] { (void)parse_optimizer("adafactor"); });
 }
 
+TEST(Rule, WhatIsFrozenHasAWeightAlone) {
+  for (const auto type : {ComputeType::bf16, ComputeType::fp16, ComputeType::fp32}) {
+    const UpdateRule rule{.type = type};
+    const Chunk chunk{.elements = 4096, .used = 4096, .learning = Learning::frozen};
+    EXPECT_EQ(weight_bytes(rule, chunk), 4096 * field_bytes(type).weight);
+    EXPECT_EQ(state_bytes(rule, chunk), 0U);
+    EXPECT_EQ(grad_bytes(rule, chunk), 0U);
+    EXPECT_TRUE(state_arrays(rule, chunk).empty());
+    std::byte memory[8] = {};
+    const auto located = locate(rule, chunk, {.elements = 4096}, {.weight = memory, .state = memory}, 0, 1);
+    EXPECT_EQ(located.span.weight, memory);
+    EXPECT_EQ(located.span.rest, nullptr);
+    EXPECT_EQ(located.span.moments[0], nullptr);
+  }
+}
+
 }  // namespace
 }  // namespace spillway::state

@@ -56,6 +56,15 @@ TEST(JournalTest, EveryCutLeavesTheLastCheckpoint) {
   EXPECT_GT(totals.checkpoints, 4u);
 }
 
+TEST(JournalTest, AChunkThatNeverChangesIsWrittenOnceAndOfEveryStep) {
+  for (const auto durability : {Durability::step, Durability::checkpoint}) {
+    Totals totals;
+    EXPECT_EQ(run({.steps = 16, .durability = durability, .constant = true}, 3, totals), "");
+    EXPECT_GT(totals.restarts, 3u);
+    EXPECT_GT(totals.checkpoints, 2u);
+  }
+}
+
 TEST(JournalTest, GoesOnWithoutAPathThatTakesNoWrites) {
   for (std::uint32_t seed = 0; seed < 6; ++seed) {
     World world({.seed = seed, .paths = 2 + seed % 2, .path_fails_at = 40 + 30 * seed});

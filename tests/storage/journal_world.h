@@ -27,7 +27,8 @@ struct WorldSetup {
   bool lying_syncs = false;
   std::uint64_t path_fails_at = 0;  ///< event; 0: never
   bool restarts = true;
-  bool cuts = true;  ///< after every event
+  bool cuts = true;       ///< after every event
+  bool constant = false;  ///< the first chunk never changes
 };
 
 class World : public JournalListener {
@@ -95,6 +96,7 @@ class World : public JournalListener {
   void check_no_leak();
 
   [[nodiscard]] std::uint32_t period(std::uint32_t chunk) const { return spec_.chunks[chunk].period; }
+  [[nodiscard]] bool constant(std::uint32_t chunk) const { return spec_.chunks[chunk].constant; }
   static std::uint32_t line_of(const Commit& commit) {
     std::uint32_t line = 0;
     std::memcpy(&line, commit.payload.data(), sizeof line);
@@ -172,7 +174,7 @@ inline Hash World::update(Hash value, std::uint32_t line, std::uint32_t chunk, s
 }
 
 inline Hash World::truth(std::uint32_t line, std::uint32_t chunk, std::uint64_t step) {
-  if (step == 0) return mix(1, chunk);
+  if (step == 0 || constant(chunk)) return mix(1, chunk);
   line = line_at(line, step);
   const auto known = truths_.find({line, chunk, step});
   if (known != truths_.end()) return known->second;
@@ -207,7 +209,7 @@ inline std::string World::check_values(const Recovered& r, const std::vector<Rem
     wrong = check_pieces(image.pieces, value, remains);
     for (const RecoveredCommit& c : r.commits) {
       const std::uint64_t step = c.commit.step;
-      if (step <= image.version) continue;
+      if (step <= image.version || constant(chunk)) continue;
       for (std::uint32_t g = 0; g < spec_.gradients.size(); ++g) {
         const GradientSpec& spec = spec_.gradients[g];
         const bool feeds = spec.first_chunk <= chunk && chunk < spec.first_chunk + spec.chunks;
@@ -282,8 +284,9 @@ inline World::World(const WorldSetup& setup) : setup_(setup), random_(setup.seed
   spec_.durability = setup.durability;
   spec_.payload = 3000;
   for (std::uint32_t c = 0; c < setup.chunks; ++c) {
-    spec_.chunks.push_back({2, c % 3 == 2 ? 3u : 1u});
-    spec_.gradients.push_back({1, c, 1});
+    const bool constant = setup.constant && c == 0;
+    spec_.chunks.push_back({2, c % 3 == 2 ? 3u : 1u, constant});
+    spec_.gradients.push_back({1, constant ? c + 1 : c, 1});
   }
   spec_.gradients.push_back({2, 1, 2});  // the rows of an embedding of two chunks, one of them resident
   const MetadataLayout layout(spec_);
@@ -416,7 +419,7 @@ inline void World::start(const Recovered& recovered, const Manifest* back) {
   for (std::uint32_t c = 0; c < setup_.chunks; ++c) {
     newest_image_[c] = back != nullptr ? back->images[c].version : recovered.images[c].stored.version;
     // A chunk that was replayed may have its image written at once.
-    const bool behind = newest_image_[c] < applied_;
+    const bool behind = newest_image_[c] < applied_ && !constant(c);
     if (!behind || (period(c) != 1 && chance(2))) continue;
     images_.emplace_back(c, step_);
     newest_image_[c] = step_;
@@ -539,7 +542,7 @@ inline void World::request_commit() {
 inline void World::start_updates() {
   applied_ = step_;
   for (std::uint32_t c = 0; c < setup_.chunks; ++c) {
-    if (step_ - newest_image_[c] < period(c)) continue;
+    if (step_ - newest_image_[c] < period(c) || constant(c)) continue;
     images_.emplace_back(c, step_);
     newest_image_[c] = step_;
   }
@@ -548,7 +551,7 @@ inline void World::start_updates() {
 inline void World::checkpoint() {
   making_checkpoint_ = true;
   for (std::uint32_t c = 0; c < setup_.chunks; ++c) {
-    if (newest_image_[c] >= applied_) continue;
+    if (newest_image_[c] >= applied_ || constant(c)) continue;
     images_.emplace_back(c, applied_);
     newest_image_[c] = applied_;
   }

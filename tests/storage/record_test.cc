@@ -112,7 +112,7 @@ TEST(CommitTest, RestartsAtOneStepAreOneAncestor) {
   c.generation = 1;
   c.step = 5;
   for (std::uint32_t restart = 0; restart < 1000; ++restart) {
-    c.ancestors = continue_line(c, 3);
+    c.ancestors = continue_line(c, {3});
     ++c.generation;
   }
   EXPECT_EQ(c.ancestors, (std::vector<Ancestor>{{1, 1000, 5}}));
@@ -120,8 +120,9 @@ TEST(CommitTest, RestartsAtOneStepAreOneAncestor) {
 
 TEST(CommitTest, ForgetsAncestorsThatNoRecordNeeds) {
   Commit c = some_commit();
-  EXPECT_EQ(continue_line(c, 9), (std::vector<Ancestor>{{4, 4, 9}, {7, 7, 12}}));
-  EXPECT_EQ(continue_line(c, 12), (std::vector<Ancestor>{{7, 7, 12}}));
+  EXPECT_EQ(continue_line(c, {9}), (std::vector<Ancestor>{{4, 4, 9}, {7, 7, 12}}));
+  EXPECT_EQ(continue_line(c, {12}), (std::vector<Ancestor>{{7, 7, 12}}));
+  EXPECT_EQ(continue_line(c, {12, {4}}), (std::vector<Ancestor>{{4, 4, 9}, {7, 7, 12}})) << "a constant image is of it";
 }
 
 TEST(ManifestTest, ReturnsWhatWentIn) {

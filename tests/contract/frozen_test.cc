@@ -1,0 +1,196 @@
+// Tensors that are frozen: their bytes never change or move back, and nothing of the rest depends on where they lie.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "tests/contract/directory.h"
+#include "tests/contract/durable_run.h"
+#include "tests/contract/pretended_nodes.h"
+
+namespace spillway {
+namespace {
+
+using plan::Durability;
+using plan::test::Shape;
+using test::Directory;
+using test::DurableRun;
+using test::Toy;
+
+Shape random_shape(std::mt19937& random, int round) {
+  auto out = plan::test::random_shape(random, round);
+  const auto& parts = plan::test::kFrozenParts;
+  do {
+    out.frozen = parts[random() % parts.size()];
+  } while (describe(out).layout().learning_parameters() == 0);
+  out.format = static_cast<state::StateFormat>(round % 3);
+  return out;
+}
+
+plan::Placement random_placement(std::mt19937& random) {
+  std::uniform_real_distribution<> share(0, 1);
+  const auto kind = random() % 3;
+  const auto pick = [&]() -> double { return kind == 0 ? 0 : kind == 1 ? 1 : share(random); };
+  return {pick(), pick(), pick(), pick()};
+}
+
+class Frozen : public ::testing::TestWithParam<Durability> {};
+
+INSTANTIATE_TEST_SUITE_P(Levels, Frozen, ::testing::Values(Durability::none, Durability::checkpoint, Durability::step),
+                         [](const auto& test) { return std::string(plan::name_of(test.param)); });
+
+TEST_P(Frozen, PlacementAndGoingOnChangeNoBit) {
+  constexpr std::uint64_t kSteps = 14;
+  std::mt19937 random(17);
+  for (int round = 0; round < 10; ++round) {
+    const DurableRun run(random_shape(random, round), kSteps);
+    const Directory where;
+    const auto paths = 1 + random() % 3;
+    const auto durability = GetParam();
+    std::vector<std::filesystem::path> kept;
+    std::uint64_t done = 0;
+    for (int life = 0; done < kSteps; ++life) {
+      auto placement = random_placement(random);
+      if (durability == Durability::checkpoint) placement.weight = std::min(*placement.weight, 0.5);
+      auto settings = DurableRun::settings(where.path(), paths, placement, durability);
+      settings.budget.checkpoints = 2;
+      settings.threads = 1 + random() % 2;
+      test::pretend_nodes(settings, random);
+      Engine engine(run.description(), settings);
+      const bool goes_on = life > 0 && durability != Durability::none;
+      const auto found = engine.start({.reopen = goes_on, .pinned = kept});
+      ASSERT_EQ(found.found, goes_on) << "round " << round << " life " << life;
+      if (!goes_on) run.fill(engine);
+      const auto from = goes_on ? found.step : 0;
+      ASSERT_EQ(from, goes_on ? done : 0U);
+      ASSERT_TRUE(run.holds(engine, from)) << "round " << round << " life " << life;
+      done = durability == Durability::none ? kSteps : std::min(kSteps, done + 1 + random() % 6);
+      run.train(engine, from + 1, done);
+      ASSERT_TRUE(run.holds(engine, done)) << "round " << round << " life " << life;
+      if (durability == Durability::checkpoint) {
+        kept = {where.path() / text("checkpoint-", done)};
+        std::filesystem::create_directory(kept.front());
+        engine.save_manifest(kept.front());
+      }
+      engine.close();
+    }
+  }
+}
+
+/// Bytes written to a path by each of two steps, of a model with frozen tensors on it.
+Bytes written_by_a_step(const std::string& frozen) {
+  const auto description = plan::test::describe(
+      {.layers = 3, .ffn = 1024, .tokens = 16, .micro_batches = 1, .chunk_elements = 1 << 16, .frozen = frozen});
+  const Directory where;
+  auto settings = DurableRun::settings(where.path(), 1, {0, 0, 0, 1});
+  Engine engine(description, settings);
+  engine.start();
+  Toy toy(engine, description, 1);
+  toy.fill();
+  const auto written = [&] {
+    engine.flush();
+    return nlohmann::json::parse(engine.counters())["paths"]["path:0"]["written"].get<Bytes>();
+  };
+  toy.step(1);
+  engine.commit("");
+  const auto before = written();
+  toy.step(2);
+  engine.commit("");
+  return written() - before;
+}
+
+TEST(FrozenTensors, AreNotWrittenByAStep) {
+  const auto all = written_by_a_step("");
+  const auto some = written_by_a_step("up|down|embed");
+  const auto table = 500 * 64, matrices = 3 * 2 * 1024 * 64;
+  EXPECT_GT(all, 14U * (table + matrices)) << "state, weight and gradient";
+  EXPECT_LT(some, all / 10);
+}
+
+TEST(FrozenTensors, AreWhatWasStoredRoundedAsTheWeightOfAnyTensorIs) {
+  const auto description = plan::test::describe({.frozen = "down"}), learning = plan::test::describe({});
+  Settings settings;
+  settings.budget.dram = 1 * GiB;
+  const auto weights = [&](const plan::Description& of) {
+    const Directory out;
+    Engine engine(of, settings);
+    engine.start();
+    Toy toy(engine, of, of.micro_batches);
+    toy.fill();
+    engine.save_weights(out.path(), 1 * GiB);
+    std::ifstream in(out.path() / "model.safetensors", std::ios::binary);
+    return std::string((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  };
+  EXPECT_EQ(weights(description), weights(learning));
+}
+
+/// The state that stands alone has files of what learns.
+TEST(FrozenTensors, AStateThatStandsAloneIsReadByTheSameTensorsOnly) {
+  const auto description = plan::test::describe({.tied = false, .frozen = "up|head"});
+  Settings settings;
+  settings.budget.dram = 1 * GiB;
+  const Directory out;
+  std::vector<float> expected;
+  {
+    Engine engine(description, settings);
+    engine.start();
+    Toy toy(engine, description, description.micro_batches);
+    toy.fill();
+    for (int s = 1; s <= 3; ++s) toy.step(static_cast<std::uint64_t>(s));
+    engine.save_weights(out.path(), 1 * GiB);
+    engine.save_state(out.path() / "state");
+    toy.step(4);
+    expected = toy.masters();
+  }
+  Engine engine(description, settings);
+  engine.start();
+  engine.load_state(out.path() / "state", out.path(), 3);
+  Toy toy(engine, description, description.micro_batches);
+  toy.step(4);
+  EXPECT_EQ(toy.masters(), expected);
+
+  const auto other = plan::test::describe({.tied = false, .frozen = "down|head"});
+  Engine stranger(other, settings);
+  stranger.start();
+  try {
+    stranger.load_state(out.path() / "state", out.path(), 3);
+    FAIL() << "taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::bad_input);
+    EXPECT_NE(std::string(error.what()).find("layers.0."), std::string::npos) << error.what();
+  }
+}
+
+TEST(FrozenTensors, HaveNoGradientAndVolumesOfAnotherChoiceAreRefused) {
+  const DurableRun run({.layers = 1, .tokens = 32, .frozen = "up"}, 1);
+  const Directory where;
+  const auto settings = DurableRun::settings(where.path(), 1, {0, 0, 0, 0});
+  {
+    Engine engine(run.description(), settings);
+    engine.start();
+    run.fill(engine);
+    run.train(engine, 1, 1);
+    engine.begin_step({.ids = std::vector<std::int64_t>(32, 1), .counts = {16, 16}});
+    engine.embedding_forward();
+    while (const auto visit = engine.next_visit()) {
+      if (visit->kind == plan::VisitKind::backward && visit->block == 1) {
+        const std::vector<std::byte> zeros(64 * 96 * 2);
+        EXPECT_NO_THROW(engine.gradient(2, zeros.data(), 0));
+        EXPECT_THROW(engine.gradient(1, zeros.data(), 0), Error) << "layers.0.up";
+        break;
+      }
+      if (visit->kind == plan::VisitKind::head_gradient) {
+        const std::vector<std::byte> zeros(visit->rows * 64 * 2);
+        for (const std::uint64_t m : {0, 1}) engine.head_gradient(zeros.data(), m);
+      }
+      engine.end_visit();
+    }
+  }
+  const auto other = plan::test::describe({.layers = 1, .tokens = 32, .frozen = "down"});
+  Engine engine(other, settings);
+  EXPECT_THROW(engine.start({.reopen = true}), Error);
+}
+
+}  // namespace
+}  // namespace spillway
