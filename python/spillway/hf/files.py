@@ -317,6 +317,8 @@ def save_weights(
 ) -> None:
     """To a directory that exists. `source`: the checkpoint that the run began with, if there is one."""
     began = source if stored_keys(source) else None
+    if began is not None and getattr(skeleton.model, "_weight_conversions", None) is None:
+        Names(skeleton.model).loading(stored_keys(began))  # a run that went on has not read it; older names are kept
     if plain(skeleton, description) and (began is None or not Names(skeleton.model).carried(stored_keys(began))):
         engine.save_weights(str(directory), max_shard)
     else:
@@ -327,7 +329,8 @@ def load_state(
     skeleton: Skeleton, description: dict[str, Any], engine: Engine, state: Path, checkpoint: Path, steps: int
 ) -> str:
     """What `save_weights` and `Engine.save_state` wrote; see Engine.load_state."""
-    if plain(skeleton, description) or not stored_keys(checkpoint):
+    keys = stored_keys(checkpoint)
+    if not keys or (plain(skeleton, description) and set(tensor_numbers(description)) <= keys):
         return engine.load_state(str(state), str(checkpoint), steps)
     with tempfile.TemporaryDirectory(prefix=WEIGHTS, dir=state) as held:
         to_engine(skeleton, description, checkpoint, Path(held))

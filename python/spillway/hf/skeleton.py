@@ -196,7 +196,7 @@ def on_meta(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     except Exception as error:  # whatever a model's constructor finds wrong with its configuration
         raise refusal(config.model_type, f"it cannot be built: {first_line(error)}") from error
     model.tie_weights()
-    materialise_buffers(model)
+    materialise_buffers(model, kept_in_fp32(model, dtype))
     model.train()
     return model
 
@@ -209,15 +209,29 @@ def from_config(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel
         return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
 
 
-def materialise_buffers(model: PreTrainedModel) -> None:
-    """Gives buffers (rotary tables) bytes and values, by the model's own initialisation; parameters stay on meta."""
+def kept_in_fp32(model: PreTrainedModel, dtype: torch.dtype) -> re.Pattern[str]:
+    """Names that `from_pretrained` loads as fp32 whatever a model computes in, by the classes' own lists."""
+    wanted = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ()) if dtype != torch.float32 else set()
+    if dtype == torch.float16:
+        wanted |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    parts = "|".join(re.escape(name).replace(r"\*", r"[^.]*") for name in sorted(wanted))
+    return re.compile(rf"(?:^|\.)(?:{parts})(?:\.|$)" if wanted else r"(?!)")
+
+
+def materialise_buffers(model: PreTrainedModel, fp32: re.Pattern[str]) -> None:
+    """Gives buffers (rotary tables) bytes and values, by the model's own initialisation; parameters stay on meta.
+
+    `fp32`: names of those that are of this type, whatever the rest is.
+    """
     for parameter in model.parameters():
         parameter._is_hf_initialized = True  # type: ignore[attr-defined]  # the library's own mark
-    for module in model.modules():
+    for owner, module in model.named_modules():
         module._is_hf_initialized = False  # type: ignore[assignment]
         for name, buffer in module._buffers.items():
             if buffer is not None:
-                module._buffers[name] = torch.zeros_like(buffer, device="cpu")
+                wide = buffer.is_floating_point() and fp32.search(f"{owner}.{name}")
+                dtype = torch.float32 if wide else buffer.dtype
+                module._buffers[name] = torch.zeros_like(buffer, device="cpu", dtype=dtype)
     model.initialize_weights()
 
 
