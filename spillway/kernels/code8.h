@@ -11,9 +11,10 @@
 // 2^-15: such an element moves a little less than it would.
 //
 // Codes are rounded stochastically, without bias in the value: rounding to nearest would lose every change smaller than
-// half a step, which is most of them. The scale, a power of two, is the smallest that holds the block; so a value that
-// is representable stays where it is. A block of zeros has scale 0, a block with a value that is not finite, or 2^126
-// and more, the scale NaN.
+// half a step, which is most of them. An element has one number of 16 bits (random.h): its first moment is rounded with
+// it, its second with the next element's, so that neither knows of the other. The scale, a power of two, is the
+// smallest that holds the block; so a value that is representable stays where it is. A block of zeros has scale 0, a
+// block with a value that is not finite, or 2^126 and more, the scale NaN.
 #pragma once
 
 #include <bit>
@@ -27,7 +28,7 @@ enum class Moment : std::uint8_t { first, second };
 
 inline constexpr std::uint32_t kCodeShift = 19;       ///< what a code lacks of a float's fraction
 inline constexpr std::uint32_t kCodeHalf = 1u << 18;  ///< half a step: added instead of a random number
-inline constexpr std::uint32_t kCodeRandomMask = (1u << kCodeShift) - 1;
+inline constexpr std::uint32_t kChanceShift = kCodeShift - 16;
 inline constexpr float kFirstBias = 0x1p-7f;      ///< bits 120 << 23: exponents 120 to 127 have the low bits 0 to 7
 inline constexpr float kSecondLowest = 0x1p-15f;  ///< bits 112 << 23: exponents 112 to 127 have the low bits 0 to 15
 inline constexpr float kCodeHighest = 0x1.Fp+0f;  ///< of the highest code
@@ -41,6 +42,11 @@ inline constexpr float kCodeHighest = 0x1.Fp+0f;  ///< of the highest code
   float scale = std::bit_cast<float>(largest_bits & 0x7F800000);
   if (largest > scale * highest) scale *= 2;
   return scale < 0x1p-100f ? 0x1p-100f : scale;
+}
+
+/// What is added before a code's lower bits are cut off, of a random number: below a step.
+[[nodiscard]] constexpr std::uint32_t code_chance(std::uint16_t random) noexcept {
+  return static_cast<std::uint32_t>(random) << kChanceShift;
 }
 
 /// What values are multiplied by before they are encoded.

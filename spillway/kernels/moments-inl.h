@@ -8,16 +8,20 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
 #include "spillway/kernels/code8-inl.h"
 #include "spillway/kernels/random-inl.h"
 #include "spillway/kernels/weights-inl.h"
 
 // Each class has a tile, the elements it looks at together; open(tile, n) says what the next vectors belong to and
-// gives the pointers to work with, by value, so that they stay in registers; close() ends the tile.
+// gives the pointers to work with, by value, so that they stay in registers; close() ends the tile. seen() begins what
+// the stores of a tile gather of each moment, in a register.
 
 HWY_BEFORE_NAMESPACE();
 namespace spillway::kernels::HWY_NAMESPACE {
+
+struct Unseen {};  ///< nothing is gathered
 
 template <std::size_t kMoments>
 class Fp32Moments {
@@ -36,7 +40,7 @@ class Fp32Moments {
       return hn::LoadU(d, data[k] + i);
     }
     template <std::size_t k, class D>
-    HWY_INLINE void store(D d, std::size_t i, Vec<D> value) const {
+    HWY_INLINE void store(D d, std::size_t i, Vec<D> value, Unseen&) const {
       hn::StoreU(value, d, data[k] + i);
     }
   };
@@ -44,8 +48,9 @@ class Fp32Moments {
   Fp32Moments(const UpdateSpan& span, const UpdateStep& /*step*/) {
     for (std::size_t k = 0; k < kMoments; ++k) fields_.data[k] = reinterpret_cast<float*>(span.moments[k]);
   }
+  static HWY_INLINE Unseen seen() { return {}; }
   HWY_INLINE Fields open(std::size_t /*tile*/, std::size_t /*n*/) const { return fields_; }
-  HWY_INLINE void close(std::size_t /*tile*/, std::size_t /*n*/) const {}
+  HWY_INLINE void close(std::size_t /*tile*/, std::size_t /*n*/, Unseen, Unseen) const {}
 
  private:
   Fields fields_;
@@ -70,7 +75,7 @@ class Bf16Moments {
     }
     /// As kernels::round_bf16_randomly; what is not a number is kFloatNaN already.
     template <std::size_t k, class D>
-    HWY_INLINE void store(D d, std::size_t i, Vec<D> value) const {
+    HWY_INLINE void store(D d, std::size_t i, Vec<D> value, Unseen&) const {
       const Bits<D> du;
       const auto bits = hn::BitCast(du, value), word = hn::LoadU(du, random + i);
       const auto chance = k == 0 ? hn::And(word, hn::Set(du, 0xFFFF)) : hn::ShiftRight<16>(word);
@@ -83,19 +88,20 @@ class Bf16Moments {
   Bf16Moments(const UpdateSpan& span, const UpdateStep& step) : key_(step.seed, step.step), index_(span.index) {
     for (std::size_t k = 0; k < kMoments; ++k) data_[k] = reinterpret_cast<std::uint16_t*>(span.moments[k]);
   }
+  static HWY_INLINE Unseen seen() { return {}; }
   HWY_INLINE Fields open(std::size_t tile, std::size_t n) {
     random_.draw(key_, index_ + tile, n);
     Fields fields = {data_, random_.first};
     for (auto& p : fields.data) p += tile;
     return fields;
   }
-  HWY_INLINE void close(std::size_t /*tile*/, std::size_t /*n*/) const {}
+  HWY_INLINE void close(std::size_t /*tile*/, std::size_t /*n*/, Unseen, Unseen) const {}
 
  private:
   RandomKey key_;
   std::uint64_t index_;
   std::array<std::uint16_t*, kMoments> data_;
-  Random<kTile> random_;
+  Random<std::uint32_t, kTile> random_;
 };
 
 template <std::size_t kMoments>
@@ -104,6 +110,8 @@ class Int8Moments {
   static constexpr Moments kForm = Moments::int8;
   static constexpr std::size_t kTile = kQuantBlock;
   static constexpr Moment moment_of(std::size_t k) { return k == 0 ? Moment::first : Moment::second; }
+
+  using Largest = Vec<hn::ScalableTag<std::uint32_t>>;  ///< magnitudes, of whole vectors
 
   struct Fields {
     std::array<std::uint8_t*, kMoments> data;
@@ -118,8 +126,19 @@ class Int8Moments {
       return decode<moment_of(k)>(d, hn::LoadU(Byte<D>(), data[k] + i), hn::Set(d, scale[k]));
     }
     template <std::size_t k, class D>
-    HWY_INLINE void store(D d, std::size_t i, Vec<D> value) const {
+    HWY_INLINE void store(D d, std::size_t i, Vec<D> value, Largest& largest) const {
       hn::StoreU(value, d, blocks[k].values + i);
+      if constexpr (std::is_same_v<D, hn::ScalableTag<float>>) {  // second moments have no sign
+        largest = hn::Max(largest, k == 0 ? magnitude_bits(d, value) : hn::BitCast(Bits<D>(), value));
+      }
+    }
+    /// The code of element i of the tile, from its block.
+    template <std::size_t k, class D>
+    HWY_INLINE void encode_at(D d, std::size_t tile, std::size_t i, float reciprocal,
+                              const std::uint16_t* random) const {
+      const auto chance = hn::ShiftLeft<kChanceShift>(hn::PromoteTo(Bits<D>(), hn::LoadU(Half<D>(), random + i + k)));
+      const auto value = hn::LoadU(d, blocks[k].values + i);
+      hn::StoreU(encode<moment_of(k)>(d, value, reciprocal, chance), Byte<D>(), data[k] + tile + i);
     }
   };
 
@@ -129,8 +148,9 @@ class Int8Moments {
       scales_[k] = span.scales[k];
     }
   }
+  static HWY_INLINE Largest seen() { return hn::Zero(hn::ScalableTag<std::uint32_t>()); }
   HWY_INLINE Fields open(std::size_t tile, std::size_t n) {
-    random_.draw(key_, index_ + tile, n);
+    random_.draw(key_, index_ + tile, n + 1);
     Fields fields = {data_, {}, blocks_};
     for (std::size_t k = 0; k < kMoments; ++k) {
       fields.data[k] += tile;
@@ -139,30 +159,31 @@ class Int8Moments {
     }
     return fields;
   }
-  HWY_INLINE void close(std::size_t tile, std::size_t n) {
-    close_moment<0>(tile, n);
-    if constexpr (kMoments == 2) close_moment<1>(tile, n);
-  }
-
- private:
-  template <std::size_t k>
-  HWY_INLINE void close_moment(std::size_t tile, std::size_t n) {
-    constexpr Moment moment = moment_of(k);
-    const float scale = blocks_[k].template scale<moment>();
-    scales_[k][tile / kTile] = scale;
-    const std::uint32_t* random = random_.first;
-    blocks_[k].template encode_to<moment>(data_[k] + tile, n, scale, [=](auto du, std::size_t i) HWY_ATTR {
-      const auto word = hn::LoadU(du, random + i);
-      if constexpr (k == 0) return hn::ShiftRight<32 - kCodeShift>(word);
-      return hn::And(word, hn::Set(du, kCodeRandomMask));
+  HWY_INLINE void close(std::size_t tile, std::size_t n, Largest first, Largest second) {
+    float scale[] = {scale_for<Moment::first>(first), scale_for<Moment::second>(second)};
+    if (n < kTile) {  // the last vectors were short
+      scale[0] = blocks_[0].template scale<Moment::first>();
+      scale[1] = blocks_[kMoments - 1].template scale<Moment::second>();
+    }
+    std::array<float, 2> reciprocal;
+    for (std::size_t k = 0; k < kMoments; ++k) {
+      scales_[k][tile / kTile] = scale[k];
+      reciprocal[k] = block_reciprocal(scale[k]);
+    }
+    const Fields to = {data_, {}, blocks_};
+    const std::uint16_t* random = random_.first;
+    for_each_vector<float>(n, [=](auto d, std::size_t i) HWY_ATTR {
+      to.template encode_at<0>(d, tile, i, reciprocal[0], random);
+      if constexpr (kMoments == 2) to.template encode_at<1>(d, tile, i, reciprocal[1], random);
     });
   }
 
+ private:
   RandomKey key_;
   std::uint64_t index_;
   std::array<std::uint8_t*, kMoments> data_;
   std::array<float*, kMoments> scales_;
-  Random<kTile> random_;
+  Random<std::uint16_t, kTile + 1> random_;
   Block blocks_[kMoments];
 };
 

@@ -34,8 +34,12 @@ void encode_blocks(const float* values, std::uint8_t* codes, float* scales, std:
       hn::StoreU(quiet(d, hn::LoadU(d, values + first + i)), d, block.values + i);
     });
     const float scale = scales[first / kQuantBlock] = block.scale<kMoment>();
-    block.encode_to<kMoment>(codes + first, count, scale,
-                             [](auto du, std::size_t) HWY_ATTR { return hn::Set(du, kCodeHalf); });
+    const float reciprocal = block_reciprocal(scale);
+    for_each_vector<float>(count, [&](auto d, std::size_t i) HWY_ATTR {
+      const auto value = hn::LoadU(d, block.values + i);
+      const auto code = encode<kMoment>(d, value, reciprocal, hn::Set(Bits<decltype(d)>(), kCodeHalf));
+      hn::StoreU(code, Byte<decltype(d)>(), codes + first + i);
+    });
   }
 }
 

@@ -6,7 +6,7 @@
 #define SPILLWAY_KERNELS_RANDOM_INL_H_
 #endif
 
-#include <algorithm>
+#include <cstring>
 
 #include "spillway/kernels/random.h"
 #include "spillway/kernels/simd-inl.h"
@@ -15,15 +15,15 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway::kernels::HWY_NAMESPACE {
 
 /// Numbers of up to kMax elements from any index on; `first` is where they begin.
-template <std::size_t kMax>
+template <class Word, std::size_t kMax>
 struct Random {
-  static constexpr std::size_t kSlack = 2 * HWY_MAX_BYTES / sizeof(std::uint32_t);
-  HWY_ALIGN std::uint32_t words[kMax + kSlack];
-  const std::uint32_t* first = words;
+  static constexpr std::size_t kBlock = kRandomBlock<Word>, kSlack = 2 * HWY_MAX_BYTES / sizeof(Word);
+  HWY_ALIGN Word words[kMax + kSlack];
+  const Word* first = words;
 
   HWY_INLINE void draw(const RandomKey& key, std::uint64_t index, std::size_t n) {
-    first = words + index % kRandomBlock;
-    draw_blocks(key, index / kRandomBlock, (index % kRandomBlock + n + kRandomBlock - 1) / kRandomBlock);
+    first = words + index % kBlock;
+    draw_blocks(key, index / kBlock, (index % kBlock + n + kBlock - 1) / kBlock);
   }
 
  private:
@@ -31,7 +31,7 @@ struct Random {
   void draw_blocks(const RandomKey& key, std::uint64_t block, std::size_t count) {
     for (std::size_t b = 0; b < count; ++b) {
       const auto numbers = scalar::random_block(key, block + b);
-      std::copy_n(numbers.data(), kRandomBlock, words + b * kRandomBlock);
+      std::memcpy(words + b * kBlock, numbers.data(), sizeof(numbers));
     }
   }
 #else
@@ -61,7 +61,7 @@ struct Random {
                k4 = round_key(key, 4), k5 = round_key(key, 5);
     auto* out = reinterpret_cast<std::uint8_t*>(words);
     const auto* end = out + count * 16;
-    while (out < end) {
+    for (; out + hn::Lanes(D8()) < end; out += 2 * hn::Lanes(D8())) {
       const auto b = hn::Add(a, stride);
       auto x = hn::AESRound(hn::Xor(hn::BitCast(D8(), a), k0), k1);
       auto y = hn::AESRound(hn::Xor(hn::BitCast(D8(), b), k0), k1);
@@ -70,8 +70,11 @@ struct Random {
       x = hn::AESRound(x, k4), y = hn::AESRound(y, k4);
       hn::Store(hn::AESRound(x, k5), D8(), out);
       hn::Store(hn::AESRound(y, k5), D8(), out + hn::Lanes(D8()));
-      out += 2 * hn::Lanes(D8());
       a = hn::Add(b, stride);
+    }
+    if (out < end) {
+      const auto x = hn::AESRound(hn::AESRound(hn::Xor(hn::BitCast(D8(), a), k0), k1), k2);
+      hn::Store(hn::AESRound(hn::AESRound(hn::AESRound(x, k3), k4), k5), D8(), out);
     }
   }
 #endif

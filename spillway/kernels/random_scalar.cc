@@ -53,14 +53,18 @@ std::array<std::uint64_t, 2> aes_round(std::array<std::uint64_t, 2> state, std::
   return {words[0] ^ key[0], words[1] ^ key[1]};
 }
 
-std::array<std::uint32_t, kRandomBlock> random_block(const RandomKey& key, std::uint64_t block) {
+std::array<std::uint32_t, 4> random_block(const RandomKey& key, std::uint64_t block) {
   std::array<std::uint64_t, 2> state = {block ^ key.rounds[0][0], key.rounds[0][1]};
   for (std::size_t r = 1; r <= kRandomRounds; ++r) state = aes_round(state, key.rounds[r]);
-  return std::bit_cast<std::array<std::uint32_t, kRandomBlock>>(state);
+  return std::bit_cast<std::array<std::uint32_t, 4>>(state);
 }
 
 std::uint32_t random(const RandomKey& key, std::uint64_t index) {
-  return random_block(key, index / kRandomBlock)[index % kRandomBlock];
+  return random_block(key, index / 4)[index % 4];
+}
+
+std::uint16_t random16(const RandomKey& key, std::uint64_t index) {
+  return std::bit_cast<std::array<std::uint16_t, 8>>(random_block(key, index / 8))[index % 8];
 }
 
 }  // namespace spillway::kernels::scalar

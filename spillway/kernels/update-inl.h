@@ -15,7 +15,7 @@ namespace spillway::kernels::HWY_NAMESPACE {
 /// Formula<whether moments are exact>: an optimizer's constants, derived from its scalar struct, and
 ///   Vec<D> operator()(D d, Vec<D> weight, Vec<D> grad, Vec<D>& first[, Vec<D>& second]) const.
 /// With two moments, one that is not a number must make the weight NaN: so one look at the weight is enough.
-/// It goes by value, as all that the loop uses: nothing that is stored can change it, so it stays in registers.
+/// It goes by value, as all that the loop reads: nothing that is stored can change it, so it stays in registers.
 template <class Formula, class WeightsOf, class MomentsOf>
 HWY_NOINLINE void pass(const UpdateSpan& span, const UpdateStep& step) {
   const Formula formula(step, MomentsOf::kForm);
@@ -24,7 +24,8 @@ HWY_NOINLINE void pass(const UpdateSpan& span, const UpdateStep& step) {
   for (std::size_t tile = 0; tile < span.n; tile += MomentsOf::kTile) {
     const std::size_t n = std::min(span.n - tile, MomentsOf::kTile);
     const auto fields = moments.open(tile, n);
-    for_each_vector<float>(n, [=](auto d, std::size_t i) HWY_ATTR {
+    auto seen0 = MomentsOf::seen(), seen1 = MomentsOf::seen();
+    for_each_vector<float>(n, [=, &seen0, &seen1](auto d, std::size_t i) HWY_ATTR {
       weights.prefetch_at(tile + i);
       fields.prefetch_at(i);
       auto weight = weights.load(d, tile + i);
@@ -41,11 +42,11 @@ HWY_NOINLINE void pass(const UpdateSpan& span, const UpdateStep& step) {
       if (HWY_UNLIKELY(!hn::AllFalse(d, nan))) {
         weight = quiet(d, weight), first = quiet(d, first), second = quiet(d, second);
       }
-      fields.template store<0>(d, i, first);
-      if constexpr (Formula::kMoments == 2) fields.template store<1>(d, i, second);
+      fields.template store<0>(d, i, first, seen0);
+      if constexpr (Formula::kMoments == 2) fields.template store<1>(d, i, second, seen1);
       weights.store(d, tile + i, weight);
     });
-    moments.close(tile, n);
+    moments.close(tile, n, seen0, seen1);
   }
 }
 

@@ -83,16 +83,16 @@ void store_moments(Moments moments, const UpdateSpan& s, const RandomKey& key, s
   const float scale = scale_of(values, n, k == 0 ? Moment::first : Moment::second);
   if (moments == Moments::int8) s.scales[k][first / kQuantBlock] = scale;
   for (std::size_t i = 0; i < n; ++i) {
-    const std::uint32_t word = random(key, s.index + first + i);
+    const std::uint64_t index = s.index + first + i;
     const float scaled = values[i] * block_reciprocal(scale);
     if (moments == Moments::fp32) {
       put(s.moments[k], first + i, values[i]);
     } else if (moments == Moments::bf16) {
+      const std::uint32_t word = random(key, index);
       put(s.moments[k], first + i, round_bf16_randomly(values[i], k == 0 ? word & 0xFFFF : word >> 16));
-    } else if (k == 0) {
-      put(s.moments[k], first + i, encode_first(scaled, word >> (32 - kCodeShift)));
     } else {
-      put(s.moments[k], first + i, encode_second(scaled, word & kCodeRandomMask));
+      const std::uint32_t chance = code_chance(random16(key, index + k));
+      put(s.moments[k], first + i, k == 0 ? encode_first(scaled, chance) : encode_second(scaled, chance));
     }
   }
 }

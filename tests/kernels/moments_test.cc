@@ -84,7 +84,7 @@ TEST(Int8, EveryCodeSurvivesWhateverItIsRoundedWith) {
       EXPECT_EQ(again, scale);
       for (std::size_t i = 0; i < 256; ++i) {
         ASSERT_EQ(codes[i], i) << values[i];
-        for (const std::uint32_t random : {0u, kCodeHalf, kCodeRandomMask}) {
+        for (const std::uint32_t random : {0u, kCodeHalf, (1u << kCodeShift) - 1}) {
           const float scaled = values[i] * block_reciprocal(scale);
           ASSERT_EQ(moment == Moment::first ? encode_first(scaled, random) : encode_second(scaled, random), i);
         }
@@ -109,8 +109,8 @@ TEST(Int8, StepsAreAsNarrowAsPromised) {
 TEST(Int8, RoundingIsUnbiased) {
   const auto mean_of = [](const auto& code_of) {
     double sum = 0;
-    for (std::uint32_t random = 0; random <= kCodeRandomMask; random += 16) sum += code_of(random);
-    return sum / ((kCodeRandomMask + 1) / 16.0);
+    for (std::uint32_t random = 0; random < 1u << kCodeShift; random += 16) sum += code_of(random);
+    return sum / ((1u << kCodeShift) / 16.0);
   };
   for (const float value : {0.7f, 1.2345f, 0.001f, 0.01f, 0.3f}) {
     EXPECT_NEAR(mean_of([&](auto r) { return decode_first(encode_first(value, r), 1); }), value, value * 1e-5 + 1e-7);

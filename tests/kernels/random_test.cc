@@ -20,7 +20,7 @@ constexpr std::size_t kCount = 1 << 18;
 std::vector<std::uint32_t> words(std::uint64_t seed, std::int64_t step, std::uint64_t index, std::size_t n = kCount) {
   const RandomKey key(seed, step);
   std::vector<std::uint32_t> all;
-  for (std::uint64_t block = index / kRandomBlock; all.size() < n; ++block) {
+  for (std::uint64_t block = index / kRandomBlock<std::uint32_t>; all.size() < n; ++block) {
     for (const std::uint32_t word : scalar::random_block(key, block)) all.push_back(word);
   }
   return all;
@@ -95,6 +95,23 @@ TEST(Random, NothingIsCorrelated) {
     EXPECT_LT(std::abs(correlation([&](std::size_t i) { return high(a[i]); },
                                    [&](std::size_t i) { return high((*other)[i]); }, kCount)),
               5);
+  }
+}
+
+// Eight of them are the four words; that of the next element knows nothing of an element's own.
+TEST(Random, HalfWordsAreThoseOfTheBlocksAndNotCorrelated) {
+  const RandomKey key(5, 10);
+  const auto all = words(5, 10, 0, kCount / 2);
+  std::vector<double> halves(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const std::uint16_t half = scalar::random16(key, i);
+    ASSERT_EQ(half, static_cast<std::uint16_t>(all[i / 2] >> (i % 2 * 16))) << "element " << i;
+    halves[i] = (half + 0.5) / 65536;
+  }
+  for (const std::size_t lag : {1, 2, 7, 8, 9, 256}) {
+    const auto at = [&](std::size_t i) { return halves[i]; };
+    const auto later = [&](std::size_t i) { return halves[i + lag]; };
+    EXPECT_LT(std::abs(correlation(at, later, kCount - lag)), 5) << "lag " << lag;
   }
 }
 
