@@ -2,9 +2,9 @@
 
     python bench/project.py BUILD/bench/project [--hidden N] [--tokens T] [--nonzeros R]
 
-For a weight of N x N and d = N / 2, one thread: dY^T X whole, against compressing X and dY (`compress` of the program) and
-the d x d product of what came of them; and what `project` prints of applying a step's delta. Goals: at most 0.4 of the
-dense product; applying at 80 % of reading and writing the weight. Results: bench/results/project.json.
+For a weight of N x N and d = N / 2, one thread: dY^T X whole, against compressing X and dY (`compress` of the program)
+and the d x d product of what came of them; and what `project` prints of applying a step's delta. Goals: at most 0.4 of
+the dense product; applying at 80 % of reading and writing the weight. Results: bench/results/project.json.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
         dense, inner = milliseconds(lambda x=x, dy=dy: dy.T @ x), milliseconds(lambda s=small: s[0] @ s[1].T)
         both = 2 * figure(printed, rf"^compress {name}: ([\d.]+) ms")
         found[name] = {"dense_ms": dense, "compress_ms": both, "inner_ms": inner, "ratio": (both + inner) / dense}
-        print(f"{name}: dense {dense:.2f} ms; compressed {both:.2f} + {inner:.2f} ms: {(both + inner) / dense:.2f} of it")
+        print(f"{name}: dense {dense:.2f} ms, subspace {both:.2f} + {inner:.2f} ms: {(both + inner) / dense:.2f} of it")
     found["apply"] = {
         "ms": figure(printed, r"^apply: ([\d.]+) ms"),
         "share_of_rewrite": figure(printed, r"share (\d+) %") / 100,
