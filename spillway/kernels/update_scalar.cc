@@ -15,45 +15,15 @@
 #include "spillway/kernels/sgd.h"
 #include "spillway/kernels/split.h"
 #include "spillway/kernels/update.h"
+#include "spillway/kernels/weights_scalar.h"
 
 namespace spillway::kernels::scalar {
 namespace {
-
-template <class T>
-T get(const std::byte* array, std::size_t i) {
-  T value;
-  std::memcpy(&value, array + i * sizeof(T), sizeof(T));
-  return value;
-}
-
-template <class T>
-void put(std::byte* array, std::size_t i, T value) {
-  std::memcpy(array + i * sizeof(T), &value, sizeof(T));
-}
 
 float gradient(Weights weights, const UpdateSpan& s, std::size_t i) {
   if (weights == Weights::split) return kernels::widen(get<std::uint16_t>(s.grad, i));
   if (weights == Weights::fp16) return widen_fp16(get<std::uint16_t>(s.grad, i));
   return get<float>(s.grad, i);
-}
-
-float master(Weights weights, const UpdateSpan& s, std::size_t i) {
-  if (weights == Weights::split) {
-    return std::bit_cast<float>(join_bits(get<std::uint16_t>(s.weight, i), get<std::uint16_t>(s.rest, i)));
-  }
-  return get<float>(weights == Weights::fp16 ? s.rest : s.weight, i);
-}
-
-void put_master(Weights weights, const UpdateSpan& s, std::size_t i, float value) {
-  if (weights == Weights::fp32) return put(s.weight, i, value);
-  if (weights == Weights::fp16) {
-    put(s.rest, i, value);
-    return put(s.weight, i, round_fp16(value));
-  }
-  std::uint16_t weight, rest;
-  split_bits(std::bit_cast<std::uint32_t>(value), weight, rest);
-  put(s.weight, i, weight);
-  put(s.rest, i, rest);
 }
 
 /// Moment k of the elements from `first` on, in fp32.

@@ -1,0 +1,88 @@
+// Products with sparse projectors: a layer's input and output gradient into the subspace, the subspace's delta back
+// onto the weight (Chen et al., "Practical Offloading for Fine-Tuning LLM on Commodity GPU via Learned Sparse
+// Projectors", arXiv 2406.10181, section 3).
+//
+// A projector R [rows, columns] has r values in each row. Rows come in columns / r groups of neighbours, as equal as
+// may be; all rows of group g have theirs in the columns g * r to g * r + r - 1. So a product with R is one of small
+// dense blocks: every element of the other factor is read once, at neighbouring addresses. (Places by chance were
+// measured on gradients of a trained model and estimate them no better.)
+//
+// Every instruction set gives the same bits: an element of a result is a chain of fused multiply-adds from 0 on, in the
+// order of the sum's index.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "spillway/kernels/fp16.h"
+#include "spillway/kernels/update.h"
+
+namespace spillway::kernels {
+
+/// Floats behind the last row of `values` that may be read: a vector.
+inline constexpr std::size_t kProjectorPad = 16;
+/// Tokens that are compressed together.
+inline constexpr std::size_t kTokenTile = 16;
+/// Rows of a weight that are updated together.
+inline constexpr std::size_t kRowTile = 4;
+
+/// A view. Requires nonzeros > 0, columns a multiple of it, and columns <= rows.
+struct Projector {
+  const float* values = nullptr;  ///< [nonzeros][stride()]: value s of row i is values[s * stride() + i]
+  std::size_t rows = 0, columns = 0, nonzeros = 0;
+
+  [[nodiscard]] constexpr std::size_t stride() const noexcept { return rows + kProjectorPad; }
+  [[nodiscard]] constexpr std::size_t groups() const noexcept { return columns / nonzeros; }
+  /// The first row of a group; of groups(): rows.
+  [[nodiscard]] constexpr std::size_t first(std::size_t group) const noexcept { return group * rows / groups(); }
+  [[nodiscard]] constexpr std::size_t group_of(std::size_t row) const noexcept {
+    return ((row + 1) * groups() - 1) / rows;
+  }
+  /// Rows of the largest group.
+  [[nodiscard]] constexpr std::size_t largest() const noexcept { return (rows + groups() - 1) / groups(); }
+};
+
+/// Floats that compress() works on.
+[[nodiscard]] constexpr std::size_t compress_work(const Projector& projector) noexcept {
+  return projector.largest() * kTokenTile;
+}
+
+/// out[c * out_stride + t] = sum over i of in[t * in_stride + i] * R[i, c], for all t < tokens, c < columns: the
+/// projected tokens, of which each column is one array. `in` has rows elements a token. Rounded to nearest even for
+/// bf16 and fp16. No overlap; any alignment; tokens may be 0. Threads share it by ranges of tokens.
+void compress(const Projector& projector, const std::uint16_t* in, std::size_t in_stride, std::size_t tokens,
+              std::uint16_t* out, std::size_t out_stride, float* work);  // bf16
+void compress(const Projector& projector, const float* in, std::size_t in_stride, std::size_t tokens, float* out,
+              std::size_t out_stride, float* work);
+void compress(const Projector& projector, const Fp16* in, std::size_t in_stride, std::size_t tokens, Fp16* out,
+              std::size_t out_stride, float* work);
+
+/// Where P [m, d] and Q [n, d] put a step's delta [d, d].
+struct Expansion {
+  Projector p, q;                ///< p.columns == q.columns
+  const float* delta = nullptr;  ///< [d][d], row-major
+};
+
+/// Floats that apply() works on.
+[[nodiscard]] constexpr std::size_t apply_work(const Expansion& expansion) noexcept {
+  return kRowTile * (expansion.q.columns + kProjectorPad) + expansion.q.rows;
+}
+
+/// master = keep * master + P * delta * Q^T over the elements [first, first + span.n) of the matrix [p.rows, q.rows],
+/// which lie in `span` (its gradient and moments are not looked at): one pass over weight and rest, exact in the sense
+/// of `weights`. With `keep` 1 - rate * decay this is decoupled weight decay. A result that is not a number is
+/// kFloatNaN. Threads share it by ranges of elements; any cut gives the same bits.
+void apply(Weights weights, const Expansion& expansion, float keep, const UpdateSpan& span, std::size_t first,
+           float* work);
+
+namespace scalar {
+void compress(const Projector& projector, const std::uint16_t* in, std::size_t in_stride, std::size_t tokens,
+              std::uint16_t* out, std::size_t out_stride);
+void compress(const Projector& projector, const float* in, std::size_t in_stride, std::size_t tokens, float* out,
+              std::size_t out_stride);
+void compress(const Projector& projector, const Fp16* in, std::size_t in_stride, std::size_t tokens, Fp16* out,
+              std::size_t out_stride);
+void apply(Weights weights, const Expansion& expansion, float keep, const UpdateSpan& span, std::size_t first);
+}  // namespace scalar
+
+}  // namespace spillway::kernels

@@ -1,0 +1,47 @@
+// Elements of a span in memory, one at a time: what the scalar references share.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "spillway/kernels/fp16.h"
+#include "spillway/kernels/split.h"
+#include "spillway/kernels/update.h"
+
+namespace spillway::kernels::scalar {
+
+template <class T>
+[[nodiscard]] T get(const std::byte* array, std::size_t i) {
+  T value;
+  std::memcpy(&value, array + i * sizeof(T), sizeof(T));
+  return value;
+}
+
+template <class T>
+void put(std::byte* array, std::size_t i, T value) {
+  std::memcpy(array + i * sizeof(T), &value, sizeof(T));
+}
+
+/// The fp32 master of element i, and a new one.
+[[nodiscard]] inline float master(Weights weights, const UpdateSpan& s, std::size_t i) {
+  if (weights == Weights::split) {
+    return std::bit_cast<float>(join_bits(get<std::uint16_t>(s.weight, i), get<std::uint16_t>(s.rest, i)));
+  }
+  return get<float>(weights == Weights::fp16 ? s.rest : s.weight, i);
+}
+
+inline void put_master(Weights weights, const UpdateSpan& s, std::size_t i, float value) {
+  if (weights == Weights::fp32) return put(s.weight, i, value);
+  if (weights == Weights::fp16) {
+    put(s.rest, i, value);
+    return put(s.weight, i, round_fp16(value));
+  }
+  std::uint16_t weight, rest;
+  split_bits(std::bit_cast<std::uint32_t>(value), weight, rest);
+  put(s.weight, i, weight);
+  put(s.rest, i, rest);
+}
+
+}  // namespace spillway::kernels::scalar

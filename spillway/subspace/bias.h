@@ -1,0 +1,32 @@
+// How much of its gradients a pair of projectors misses, without forming one.
+//
+// With orthonormal columns |G − P Pᵀ G Q Qᵀ|² = |G|² − |S|². |S| is known; |G|² is the expectation of |G z|² over signs
+// z (Hutchinson, 1989), and G z = dYᵀ (X z) takes two products with a vector and adds up over micro-batches. One such
+// sample is noisy; the mean over steps is what a refit is decided by.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace spillway::subspace {
+
+/// The signs z of a step, 1 or -1: a function of seed, tensor and step alone.
+void draw_signs(std::uint64_t seed, std::uint64_t tensor, std::int64_t step, std::span<float> signs);
+
+/// Plain data, part of what is saved.
+struct Bias {
+  double captured = 0;  ///< running mean of |S|²
+  double whole = 0;     ///< running mean of |G z|²
+  std::uint64_t samples = 0;
+
+  static constexpr double kKept = 0.9;  ///< of a mean, from one step to the next
+  /// A step's squares; what is not finite is left out.
+  void add(double s_square, double gz_square) noexcept;
+  /// sqrt(1 - captured / whole): 0 nothing is missed, 1 all; within sampling noise. 0 before the first sample.
+  [[nodiscard]] double error() const noexcept;
+  /// After a new fit.
+  void restart() noexcept { *this = {}; }
+};
+
+}  // namespace spillway::subspace

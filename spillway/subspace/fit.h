@@ -1,0 +1,31 @@
+// Learning a pair of projectors from a gradient G [m, n]: the values that minimise |P Pᵀ G Q Qᵀ − G|, the estimate's
+// error (arXiv 2406.10181, section 3.3, without its penalty on the values: orthonormal columns need none).
+//
+// With Q fixed the best P is known: of each group of rows, the r leading eigenvectors of the Gram matrix of its rows of
+// G Q; and the same the other way round. So the pair is found by turns, each of which lowers the error (for whole
+// matrices: De Lathauwer, De Moor & Vandewalle, "On the best rank-1 and rank-(R1, ..., RN) approximation", SIMAX 21-4,
+// 2000). The first Q is that of G itself.
+#pragma once
+
+#include <span>
+
+#include "spillway/subspace/projector.h"
+
+namespace spillway::subspace {
+
+/// Turns after the first pair. The second one still gains on the gradients of a trained model, later ones do not.
+inline constexpr int kFitTurns = 2;
+
+struct Pair {
+  Projector p, q;  ///< p.columns() == q.columns()
+};
+
+/// `gradient` is [p.rows(), q.rows()], row-major. Both projectors get new values with orthonormal columns. Rows without
+/// a gradient get the directions of their first elements. Throws Error(bad_input) when the gradient is not finite or of
+/// another size; the pair is then unchanged. Allocates m * d + n * d floats.
+void fit(Pair& pair, std::span<const float> gradient, int turns = kFitTurns);
+
+/// S = Pᵀ G Q, [d, d]: what the step gets from factors by kernels::compress(), here of a gradient that is there.
+[[nodiscard]] std::vector<float> project(const Pair& pair, std::span<const float> gradient);
+
+}  // namespace spillway::subspace

@@ -1,0 +1,70 @@
+// One weight W [m, n] that trains in its subspace: projectors, the optimizer's state of S, and the step onto the
+// weight.
+//
+//   Matrix matrix({.rows = m, .columns = n, .rank = d});
+//   matrix.fit(gradient);                        // before the first step: projectors from a real gradient
+//   matrix.step(kernels::Weights::split, s, step, span);   // S = Pᵀ G Q by kernels::compress() or project()
+//
+// The size of a step. With orthonormal P and Q an optimizer's direction in the subspace, elements around 1, makes an
+// update of W whose elements are around d / sqrt(m n). step() multiplies the learning rate by the reverse, so that one
+// that is right for the whole matrix is about right here.
+//
+// Clipping. The norm of S is that of the gradient's part inside the subspace, which is what is applied; a caller that
+// clips counts |S| in the global norm.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "spillway/kernels/update.h"
+#include "spillway/subspace/bias.h"
+#include "spillway/subspace/fit.h"
+
+namespace spillway::subspace {
+
+struct MatrixOptions {
+  std::size_t rows = 0, columns = 0;  ///< m, n of the weight
+  std::size_t rank = 0;               ///< d; 0: half of the smaller side, rounded down to a multiple of nonzeros
+  std::size_t nonzeros = 4;           ///< r
+};
+
+/// The rank that the options mean. Throws Error(bad_input) as Projector does, and when it would be 0.
+[[nodiscard]] std::size_t rank_of(const MatrixOptions& options);
+
+class Matrix {
+ public:
+  /// Moments 0, projectors 0: fit() or set_pair() comes before the first step. Allocates (m + n) r + 3 d² floats.
+  explicit Matrix(const MatrixOptions& options);
+
+  [[nodiscard]] std::size_t rank() const noexcept { return pair_.p.columns(); }
+  [[nodiscard]] const Pair& pair() const noexcept { return pair_; }
+  [[nodiscard]] bool fitted() const noexcept { return fits_ > 0; }
+  [[nodiscard]] std::uint64_t fits() const noexcept { return fits_; }
+  [[nodiscard]] Bias& bias() noexcept { return bias_; }
+  [[nodiscard]] const Bias& bias() const noexcept { return bias_; }
+  /// exp_avg and exp_avg_sq (sgd, lion: the first alone), fp32 [d, d].
+  [[nodiscard]] std::vector<float>& moment(std::size_t which) { return moments_.at(which); }
+
+  /// Learns new projectors from a gradient [m, n] and carries the moments over. Throws as subspace::fit(); nothing has
+  /// changed then.
+  void fit(std::span<const float> gradient);
+  /// Projectors that come from elsewhere, such as a checkpoint; moments stay. Throws Error(bad_input) for other shapes.
+  void set_pair(Pair pair, std::uint64_t fits);
+
+  /// The optimizer on S [d, d], fp32, and its delta onto the whole weight. `update.learning_rate` and `weight_decay`
+  /// are those of the weight; with decoupled decay (adamw, lion) the weight decays by their product, with the others,
+  /// whose decay would have to go through the gradient, an Error(bad_input) says so. `weight.grad` and `weight.moments`
+  /// are not looked at. `index` in `weight` must be unique in the run.
+  void step(kernels::Weights weights, std::span<const float> s, const kernels::UpdateStep& update,
+            const kernels::UpdateSpan& weight);
+
+ private:
+  Pair pair_;
+  std::vector<std::vector<float>> moments_;  ///< two of [d, d]
+  std::vector<float> delta_, work_;
+  Bias bias_;
+  std::uint64_t fits_ = 0;
+};
+
+}  // namespace spillway::subspace

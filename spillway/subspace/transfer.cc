@@ -1,0 +1,73 @@
+#include "spillway/subspace/transfer.h"
+
+#include <algorithm>
+
+namespace spillway::subspace {
+namespace {
+
+/// Blocks of after^T before: [groups][r][r].
+std::vector<float> blocks(const Projector& before, const Projector& after) {
+  const auto view = after.view();
+  const auto r = after.nonzeros();
+  std::vector<float> out(view.groups() * r * r);
+  for (std::size_t i = 0; i < after.rows(); ++i) {
+    float* const block = out.data() + view.group_of(i) * r * r;
+    for (std::size_t s = 0; s < r; ++s) {
+      for (std::size_t t = 0; t < r; ++t) block[s * r + t] += after.value(i, s) * before.value(i, t);
+    }
+  }
+  return out;
+}
+
+/// matrix = A matrix B^T, of blocks; [d, d].
+void turn(std::span<const float> a, std::span<const float> b, std::size_t r, std::size_t d, std::span<float> matrix) {
+  std::vector<float> rows(r * d), line(d);
+  for (std::size_t g = 0; g < d / r; ++g) {
+    std::ranges::fill(rows, 0.0F);
+    for (std::size_t s = 0; s < r; ++s) {
+      for (std::size_t t = 0; t < r; ++t) {
+        const float value = a[(g * r + s) * r + t];
+        for (std::size_t k = 0; k < d; ++k) rows[s * d + k] += value * matrix[(g * r + t) * d + k];
+      }
+    }
+    for (std::size_t s = 0; s < r; ++s) {
+      std::ranges::fill(line, 0.0F);
+      for (std::size_t k = 0; k < d; ++k) {
+        for (std::size_t t = 0; t < r; ++t) line[k] += b[k * r + t] * rows[s * d + k / r * r + t];
+      }
+      std::ranges::copy(line, matrix.begin() + static_cast<std::ptrdiff_t>((g * r + s) * d));
+    }
+  }
+}
+
+/// Sum of each row of a block.
+std::vector<float> row_sums(std::span<const float> squares, std::size_t r) {
+  std::vector<float> out(squares.size() / r);
+  for (std::size_t i = 0; i < squares.size(); ++i) out[i / r] += squares[i];
+  return out;
+}
+
+}  // namespace
+
+void carry_first(const Pair& before, const Pair& after, std::span<float> moment) {
+  turn(blocks(before.p, after.p), blocks(before.q, after.q), after.p.nonzeros(), after.p.columns(), moment);
+}
+
+void carry_second(const Pair& before, const Pair& after, std::span<float> moment, bool fill) {
+  const auto d = after.p.columns(), r = after.p.nonzeros();
+  auto a = blocks(before.p, after.p), b = blocks(before.q, after.q);
+  for (auto* blocks_of : {&a, &b}) {
+    for (auto& value : *blocks_of) value *= value;
+  }
+  double sum = 0;
+  for (const float value : moment) sum += value;
+  const auto mean = static_cast<float>(sum / static_cast<double>(moment.size()));
+  turn(a, b, r, d, moment);
+  if (!fill) return;
+  const auto rows = row_sums(a, r), columns = row_sums(b, r);
+  for (std::size_t i = 0; i < d; ++i) {
+    for (std::size_t k = 0; k < d; ++k) moment[i * d + k] += std::max(0.0F, 1 - rows[i] * columns[k]) * mean;
+  }
+}
+
+}  // namespace spillway::subspace

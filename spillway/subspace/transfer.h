@@ -1,0 +1,19 @@
+// The optimizer's moments when a matrix changes its projectors (arXiv 2406.10181, section 3.4).
+//
+// With A = P'ᵀ P and B = Q'ᵀ Q, a first moment M becomes A M Bᵀ, what of it lies in the new space, and a second moment
+// V becomes A∘² V B∘²ᵀ, with element-wise squares: never negative. Rows of A∘² add up to at most 1; what is missing is
+// variance that the old space knew nothing of, and too little of it would make the next steps too long: `fill` adds the
+// mean of V for it. The published method zeroes both and lets the count of steps run on.
+#pragma once
+
+#include <span>
+
+#include "spillway/subspace/fit.h"
+
+namespace spillway::subspace {
+
+/// In place; [d, d] each. Both pairs are of one shape: groups are the same, so A and B are blocks of r x r.
+void carry_first(const Pair& before, const Pair& after, std::span<float> moment);
+void carry_second(const Pair& before, const Pair& after, std::span<float> moment, bool fill = true);
+
+}  // namespace spillway::subspace

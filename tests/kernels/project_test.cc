@@ -1,0 +1,254 @@
+// Products with projectors: bit by bit against their scalar references on every instruction set, and those against
+// dense matrices in double.
+#include "spillway/kernels/project.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "spillway/kernels/bf16.h"
+#include "spillway/kernels/split.h"
+#include "tests/kernels/bits.h"
+
+namespace spillway::kernels {
+namespace {
+
+using testing::expect_same;
+using testing::mix;
+using testing::numbers;
+
+/// Numbers between -1 and 1.
+float number(std::uint32_t index, std::uint32_t seed) {
+  return static_cast<float>(mix(index + seed * 0x9E3779B9U) >> 8) * 0x1p-23F - 1;
+}
+
+struct Held {
+  std::vector<float> values;
+  Projector view;
+
+  Held(std::size_t rows, std::size_t columns, std::size_t nonzeros, std::uint32_t seed)
+      : view{.rows = rows, .columns = columns, .nonzeros = nonzeros} {
+    values.resize(nonzeros * view.stride());
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = number(static_cast<std::uint32_t>(i), seed);
+    view.values = values.data();
+  }
+  /// As a dense matrix [rows][columns].
+  [[nodiscard]] std::vector<double> dense() const {
+    std::vector<double> out(view.rows * view.columns);
+    for (std::size_t g = 0; g < view.groups(); ++g) {
+      for (auto i = view.first(g); i < view.first(g + 1); ++i) {
+        for (std::size_t s = 0; s < view.nonzeros; ++s) {
+          out[i * view.columns + g * view.nonzeros + s] = values[s * view.stride() + i];
+        }
+      }
+    }
+    return out;
+  }
+};
+
+struct Shape {
+  std::size_t rows, columns, nonzeros;
+};
+/// Edges: one value a row, one group, as many columns as rows, groups of unequal size, of more than a vector.
+const std::vector<Shape> kShapes = {{1, 1, 1},   {8, 4, 4},   {16, 8, 4},   {17, 8, 4},  {37, 12, 3},
+                                    {40, 40, 5}, {64, 4, 4},  {70, 7, 7},   {33, 11, 1}, {12, 12, 1},
+                                    {96, 12, 2}, {50, 48, 8}, {129, 16, 16}};
+
+TEST(Project, EveryRowBelongsToOneGroup) {
+  for (const auto& shape : kShapes) {
+    const Projector r{.rows = shape.rows, .columns = shape.columns, .nonzeros = shape.nonzeros};
+    EXPECT_EQ(0U, r.first(0));
+    EXPECT_EQ(r.rows, r.first(r.groups()));
+    for (std::size_t i = 0; i < r.rows; ++i) {
+      const auto g = r.group_of(i);
+      EXPECT_LE(r.first(g), i);
+      EXPECT_GT(r.first(g + 1), i);
+      EXPECT_LE(r.first(g + 1) - r.first(g), r.largest());
+      EXPECT_GE(r.first(g + 1) - r.first(g), r.nonzeros);  // so that its columns can be orthonormal
+    }
+  }
+}
+
+template <class T>
+std::vector<T> tokens_of(std::size_t n, std::uint32_t rarity) {
+  if constexpr (std::is_same_v<T, Fp16>) {
+    std::vector<Fp16> out;
+    for (const auto bits : numbers<std::uint16_t>(n, 0, 3, 0))
+      out.push_back({static_cast<std::uint16_t>(bits & 0xBFFF)});
+    return out;
+  } else {
+    return numbers<T>(n, 0, 3, rarity);
+  }
+}
+
+template <class T>
+std::uint32_t pattern(T value) {
+  if constexpr (std::is_same_v<T, Fp16>) {
+    return value.bits;
+  } else {
+    return testing::bits_of(value);
+  }
+}
+
+template <class T>
+void compress_as_scalar() {
+  testing::on_every_target([] {
+    for (const auto& shape : kShapes) {
+      const Held r(shape.rows, shape.columns, shape.nonzeros, 1);
+      std::vector<float> work(compress_work(r.view));
+      for (const std::size_t tokens : {0, 1, 7, 16, 17, 53}) {
+        SCOPED_TRACE(::testing::Message() << shape.rows << " x " << shape.columns << ", " << tokens << " tokens");
+        const auto in_stride = shape.rows + 3, out_stride = tokens + 5;
+        const auto in = tokens_of<T>(tokens * in_stride + 1, tokens == 53 ? 50 : 0);
+        std::vector<T> expected(shape.columns * out_stride), actual = expected;
+        scalar::compress(r.view, in.data() + 1, in_stride, tokens, expected.data(), out_stride);
+        compress(r.view, in.data() + 1, in_stride, tokens, actual.data(), out_stride, work.data());
+        for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(pattern(expected[i]), pattern(actual[i])) << i;
+      }
+    }
+  });
+}
+
+TEST(Project, CompressesBf16AsScalar) {
+  compress_as_scalar<std::uint16_t>();
+}
+TEST(Project, CompressesFp32AsScalar) {
+  compress_as_scalar<float>();
+}
+TEST(Project, CompressesFp16AsScalar) {
+  compress_as_scalar<Fp16>();
+}
+
+TEST(Project, CompressesAsDenseMatrices) {
+  for (const auto& shape : kShapes) {
+    const Held r(shape.rows, shape.columns, shape.nonzeros, 2);
+    const auto dense = r.dense();
+    constexpr std::size_t tokens = 19;
+    std::vector<float> in(tokens * shape.rows), out(shape.columns * tokens), work(compress_work(r.view));
+    for (std::size_t i = 0; i < in.size(); ++i) in[i] = number(static_cast<std::uint32_t>(i), 7);
+    compress(r.view, in.data(), shape.rows, tokens, out.data(), tokens, work.data());
+    for (std::size_t c = 0; c < shape.columns; ++c) {
+      for (std::size_t t = 0; t < tokens; ++t) {
+        double sum = 0;
+        for (std::size_t i = 0; i < shape.rows; ++i) sum += in[t * shape.rows + i] * dense[i * shape.columns + c];
+        ASSERT_NEAR(sum, out[c * tokens + t], 1e-5);
+      }
+    }
+  }
+}
+
+// ---- apply
+
+struct Matrix {
+  Weights weights;
+  std::size_t n;
+  std::vector<std::byte> weight, rest;
+
+  Matrix(Weights form, std::size_t elements) : weights(form), n(elements), weight(n * 4), rest(n * 4) {
+    for (std::size_t i = 0; i < n; ++i) {
+      const float value = number(static_cast<std::uint32_t>(i), 11);
+      put(i, value);
+    }
+  }
+  [[nodiscard]] UpdateSpan span(std::size_t first, std::size_t count) {
+    const std::size_t w = weights == Weights::fp32 ? 4 : 2, r = weights == Weights::split ? 2 : 4;
+    return {.weight = weight.data() + first * w, .rest = rest.data() + first * r, .n = count};
+  }
+  void put(std::size_t i, float value) {
+    if (weights == Weights::split) {
+      split(&value, reinterpret_cast<std::uint16_t*>(weight.data()) + i,
+            reinterpret_cast<std::uint16_t*>(rest.data()) + i, 1);
+    } else {
+      reinterpret_cast<float*>(weights == Weights::fp32 ? weight.data() : rest.data())[i] = value;
+      if (weights == Weights::fp16) reinterpret_cast<std::uint16_t*>(weight.data())[i] = round_fp16(value);
+    }
+  }
+  [[nodiscard]] float at(std::size_t i) const {
+    if (weights == Weights::split) {
+      float out = 0;
+      join(reinterpret_cast<const std::uint16_t*>(weight.data()) + i,
+           reinterpret_cast<const std::uint16_t*>(rest.data()) + i, &out, 1);
+      return out;
+    }
+    return reinterpret_cast<const float*>(weights == Weights::fp32 ? weight.data() : rest.data())[i];
+  }
+};
+
+struct Update {
+  Held p, q;
+  std::vector<float> delta, work;
+  Expansion expansion;
+
+  Update(const Shape& rows, const Shape& columns)
+      : p(rows.rows, rows.columns, rows.nonzeros, 21), q(columns.rows, columns.columns, columns.nonzeros, 22) {
+    for (std::size_t i = 0; i < rows.columns * rows.columns; ++i)
+      delta.push_back(number(static_cast<std::uint32_t>(i), 5));
+    expansion = {p.view, q.view, delta.data()};
+    work.resize(apply_work(expansion));
+  }
+};
+
+/// Rectangles either way, each side with its own groups.
+const std::vector<std::pair<Shape, Shape>> kRectangles = {
+    {{8, 4, 4}, {8, 4, 4}},     {{24, 12, 4}, {37, 12, 3}}, {{70, 12, 3}, {24, 12, 4}}, {{16, 16, 16}, {40, 16, 4}},
+    {{33, 11, 1}, {11, 11, 1}}, {{20, 4, 4}, {129, 4, 4}},  {{48, 24, 8}, {53, 24, 8}}, {{1, 1, 1}, {5, 1, 1}}};
+
+TEST(Project, AppliesAsScalarWhereverItIsCut) {
+  testing::on_every_target([] {
+    for (const auto form : {Weights::split, Weights::fp32, Weights::fp16}) {
+      for (const auto& [rows, columns] : kRectangles) {
+        Update it(rows, columns);
+        const auto n = rows.rows * columns.rows;
+        Matrix expected(form, n), whole(form, n), cut(form, n);
+        scalar::apply(form, it.expansion, 0.99F, expected.span(0, n), 0);
+        apply(form, it.expansion, 0.99F, whole.span(0, n), 0, it.work.data());
+        for (std::size_t first = 0; first < n; first += 29) {
+          const auto count = std::min<std::size_t>(29, n - first);
+          apply(form, it.expansion, 0.99F, cut.span(first, count), first, it.work.data());
+        }
+        ASSERT_EQ(expected.weight, whole.weight) << rows.rows << " x " << columns.rows;
+        ASSERT_EQ(expected.rest, whole.rest);
+        ASSERT_EQ(expected.weight, cut.weight);
+        ASSERT_EQ(expected.rest, cut.rest);
+      }
+    }
+  });
+}
+
+TEST(Project, AppliesAsDenseMatrices) {
+  for (const auto& [rows, columns] : kRectangles) {
+    Update it(rows, columns);
+    const auto m = rows.rows, n = columns.rows, d = rows.columns;
+    Matrix matrix(Weights::split, m * n);
+    std::vector<double> expected(m * n);
+    const auto p = it.p.dense(), q = it.q.dense();
+    for (std::size_t i = 0; i < m; ++i) {
+      for (std::size_t j = 0; j < n; ++j) {
+        double sum = 0.97F * static_cast<double>(matrix.at(i * n + j));
+        for (std::size_t a = 0; a < d; ++a) {
+          for (std::size_t b = 0; b < d; ++b) sum += p[i * d + a] * it.delta[a * d + b] * q[j * d + b];
+        }
+        expected[i * n + j] = sum;
+      }
+    }
+    apply(Weights::split, it.expansion, 0.97F, matrix.span(0, m * n), 0, it.work.data());
+    for (std::size_t i = 0; i < m * n; ++i) ASSERT_NEAR(expected[i], matrix.at(i), 2e-5);
+  }
+}
+
+TEST(Project, KeepsWhatIsNotANumber) {
+  testing::on_every_target([] {
+    Update it({8, 4, 4}, {8, 4, 4});
+    it.delta[0] = NAN;
+    Matrix expected(Weights::split, 64), actual(Weights::split, 64);
+    scalar::apply(Weights::split, it.expansion, 1, expected.span(0, 64), 0);
+    apply(Weights::split, it.expansion, 1, actual.span(0, 64), 0, it.work.data());
+    EXPECT_TRUE(std::isnan(actual.at(0)));
+    EXPECT_EQ(expected.weight, actual.weight);
+    EXPECT_EQ(expected.rest, actual.rest);
+  });
+}
+
+}  // namespace
+}  // namespace spillway::kernels

@@ -1,0 +1,154 @@
+#include "spillway/subspace/fit.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "spillway/base/error.h"
+#include "spillway/subspace/eigen.h"
+#include "tests/subspace/dense.h"
+
+namespace spillway::subspace {
+namespace {
+
+using testing::Dense;
+using testing::error_of;
+
+TEST(Eigen, FindsTheLeadingVectors) {
+  for (const std::size_t n : {1, 2, 3, 8, 17}) {
+    const Dense a(n, n, testing::white(n * n, n));
+    const auto symmetric = a * a.turned();
+    auto matrix = symmetric.values;
+    const auto vectors = leading_eigenvectors(matrix, n, n);
+    double before = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < n; ++i) {
+      double value = 0, length = 0;
+      std::vector<double> image(n);
+      for (std::size_t k = 0; k < n; ++k) {
+        for (std::size_t j = 0; j < n; ++j) image[k] += symmetric.at(k, j) * vectors[i * n + j];
+        value += image[k] * vectors[i * n + k];
+        length += vectors[i * n + k] * vectors[i * n + k];
+      }
+      EXPECT_NEAR(1, length, 1e-12);
+      EXPECT_LE(value, before + 1e-9);
+      before = value;
+      for (std::size_t k = 0; k < n; ++k) EXPECT_NEAR(image[k], value * vectors[i * n + k], 1e-8);
+      for (std::size_t other = 0; other < i; ++other) {
+        double product = 0;
+        for (std::size_t k = 0; k < n; ++k) product += vectors[i * n + k] * vectors[other * n + k];
+        EXPECT_NEAR(0, product, 1e-10);
+      }
+    }
+  }
+}
+
+struct Case {
+  std::size_t m, n, d, r;
+};
+const std::vector<Case> kCases = {{32, 32, 16, 4}, {48, 40, 16, 4},  {40, 61, 12, 3}, {33, 17, 11, 1},
+                                  {24, 24, 24, 4}, {24, 24, 12, 12}, {1, 1, 1, 1}};
+
+Pair pair_of(const Case& it) {
+  return {Projector(it.m, it.d, it.r), Projector(it.n, it.d, it.r)};
+}
+
+void expect_orthonormal(const Projector& r) {
+  const Dense dense(r);
+  const auto gram = dense.turned() * dense;
+  for (std::size_t i = 0; i < gram.rows; ++i) {
+    for (std::size_t k = 0; k < gram.rows; ++k) EXPECT_NEAR(i == k ? 1 : 0, gram.at(i, k), 1e-6);
+  }
+}
+
+TEST(Fit, ColumnsAreOrthonormalSoThatTheErrorIsKnownFromTheNorms) {
+  for (const auto& it : kCases) {
+    const auto gradient = testing::gradient_like(it.m, it.n, 5, 3);
+    auto pair = pair_of(it);
+    fit(pair, gradient);
+    expect_orthonormal(pair.p);
+    expect_orthonormal(pair.q);
+    const Dense dense(it.m, it.n, gradient), s(it.d, it.d, project(pair, gradient));
+    const double whole = dense.norm() * dense.norm(), inside = s.norm() * s.norm();
+    EXPECT_NEAR(std::sqrt(std::max(0.0, 1 - inside / whole)), error_of(pair, dense), 1e-3);
+  }
+}
+
+TEST(Fit, IsTheBestThatItsBlocksAllow) {
+  // Against random orthonormal blocks, and against each side alone: no other P does better with this Q.
+  const Case it{48, 40, 16, 4};
+  const auto gradient = testing::gradient_like(it.m, it.n, 5, 3);
+  const Dense dense(it.m, it.n, gradient);
+  auto pair = pair_of(it);
+  fit(pair, gradient);
+  const double best = error_of(pair, dense);
+  for (std::uint64_t draw = 0; draw < 20; ++draw) {
+    auto other = pair;
+    auto start = pair_of(it);
+    fit(start, testing::white(it.m * it.n, 100 + draw));
+    other.p = start.p;
+    EXPECT_LT(best, error_of(other, dense));
+  }
+}
+
+TEST(Fit, TurnsLowerTheError) {
+  const Case it{64, 48, 16, 4};
+  const auto gradient = testing::gradient_like(it.m, it.n, 12, 8);
+  double before = 1;
+  for (const int turns : {1, 2, 3, 5}) {
+    auto pair = pair_of(it);
+    fit(pair, gradient, turns);
+    const double error = error_of(pair, Dense(it.m, it.n, gradient));
+    EXPECT_LE(error, before + 1e-6);
+    before = error;
+  }
+}
+
+TEST(Fit, BeatsWhatThePaperLearns) {
+  // A low-rank gradient: random projectors are useless, learned ones catch most of it.
+  const Case it{64, 64, 32, 4};
+  const auto gradient = testing::gradient_like(it.m, it.n, 3, 4);
+  auto pair = pair_of(it);
+  fit(pair, gradient);
+  EXPECT_LT(error_of(pair, Dense(it.m, it.n, gradient)), 0.6);
+  const Pair random{Projector::random(pair.p, 1, 0, 0, 0), Projector::random(pair.q, 1, 0, 0, 1)};
+  EXPECT_GT(error_of(random, Dense(it.m, it.n, gradient)), 1.5);
+}
+
+TEST(Fit, AWholeSideMissesNothing) {
+  const Case it{24, 24, 24, 4};
+  const auto gradient = testing::white(it.m * it.n, 2);
+  auto pair = pair_of(it);
+  fit(pair, gradient);
+  EXPECT_LT(error_of(pair, Dense(it.m, it.n, gradient)), 1e-5);
+}
+
+TEST(Fit, TakesAGradientOfZeros) {
+  auto pair = pair_of(kCases[0]);
+  fit(pair, std::vector<float>(32 * 32));
+  expect_orthonormal(pair.p);
+  expect_orthonormal(pair.q);
+}
+
+TEST(Fit, RefusesWhatIsNotFiniteAndChangesNothing) {
+  auto pair = pair_of(kCases[0]);
+  auto gradient = testing::white(32 * 32, 1);
+  gradient[77] = std::numeric_limits<float>::infinity();
+  EXPECT_THROW(fit(pair, gradient), Error);
+  EXPECT_THROW(fit(pair, std::vector<float>(31)), Error);
+  for (const float value : pair.p.values()) EXPECT_EQ(0, value);
+}
+
+TEST(Fit, ProjectsAsDenseMatrices) {
+  for (const auto& it : kCases) {
+    const Pair pair{Projector::random(Projector(it.m, it.d, it.r), 3, 0, 0, 0),
+                    Projector::random(Projector(it.n, it.d, it.r), 3, 0, 0, 1)};
+    const auto gradient = testing::white(it.m * it.n, 6);
+    const auto s = project(pair, gradient);
+    const auto expected = Dense(pair.p).turned() * Dense(it.m, it.n, gradient) * Dense(pair.q);
+    for (std::size_t i = 0; i < s.size(); ++i) EXPECT_NEAR(expected.values[i], s[i], 1e-4);
+  }
+}
+
+}  // namespace
+}  // namespace spillway::subspace

@@ -1,0 +1,189 @@
+#include "spillway/subspace/matrix.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "spillway/base/error.h"
+#include "spillway/kernels/split.h"
+#include "tests/subspace/dense.h"
+
+namespace spillway::subspace {
+namespace {
+
+using testing::Dense;
+
+constexpr std::size_t kRows = 24, kColumns = 40;
+
+/// A weight as bf16 and residual.
+struct Weight {
+  std::vector<std::uint16_t> high, low;
+
+  explicit Weight(const std::vector<float>& values) : high(values.size()), low(values.size()) {
+    kernels::split(values.data(), high.data(), low.data(), values.size());
+  }
+  [[nodiscard]] kernels::UpdateSpan span() {
+    return {.weight = reinterpret_cast<std::byte*>(high.data()),
+            .rest = reinterpret_cast<std::byte*>(low.data()),
+            .n = high.size()};
+  }
+  [[nodiscard]] std::vector<float> master() const {
+    std::vector<float> out(high.size());
+    kernels::join(high.data(), low.data(), out.data(), out.size());
+    return out;
+  }
+};
+
+TEST(Matrix, RankIsHalfOfTheSmallerSideUnlessTold) {
+  EXPECT_EQ(12U, rank_of({.rows = 24, .columns = 40}));
+  EXPECT_EQ(8U, rank_of({.rows = 19, .columns = 40}));
+  EXPECT_EQ(24U, rank_of({.rows = 24, .columns = 40, .rank = 24}));
+  EXPECT_THROW((void)rank_of({.rows = 24, .columns = 40, .rank = 28}), Error);
+  EXPECT_THROW((void)rank_of({.rows = 6, .columns = 40}), Error);
+  EXPECT_THROW(Matrix({.rows = 24, .columns = 40, .rank = 10}), Error);
+}
+
+TEST(Matrix, AStepIsAdamWInTheSubspaceInDouble) {
+  constexpr double kRate = 1e-2, kDecay = 0.1, kBeta1 = 0.9, kBeta2 = 0.99, kEpsilon = 1e-8;
+  Matrix matrix({.rows = kRows, .columns = kColumns});
+  Weight weight(testing::white(kRows * kColumns, 1));
+  Dense expected(kRows, kColumns, weight.master());
+  const auto d = matrix.rank();
+  matrix.fit(testing::gradient_like(kRows, kColumns, 4, 2));
+  const Dense p(matrix.pair().p), q(matrix.pair().q);
+  Dense m(d, d), v(d, d);
+  for (int step = 1; step <= 5; ++step) {
+    const auto gradient = testing::gradient_like(kRows, kColumns, 4, 10 + static_cast<std::uint64_t>(step));
+    const auto s = project(matrix.pair(), gradient);
+    matrix.step(kernels::Weights::split, s,
+                {.learning_rate = kRate,
+                 .beta1 = kBeta1,
+                 .beta2 = kBeta2,
+                 .epsilon = kEpsilon,
+                 .weight_decay = kDecay,
+                 .gradient_scale = 0.5F,
+                 .step = step},
+                weight.span());
+    Dense delta(d, d);
+    for (std::size_t i = 0; i < d * d; ++i) {
+      const double g = 0.5 * s[i];
+      m.values[i] = kBeta1 * m.values[i] + (1 - kBeta1) * g;
+      v.values[i] = kBeta2 * v.values[i] + (1 - kBeta2) * g * g;
+      const double root = std::sqrt(v.values[i] / (1 - std::pow(kBeta2, step)));
+      delta.values[i] = -kRate * m.values[i] / (1 - std::pow(kBeta1, step)) / (root + kEpsilon);
+      delta.values[i] *= std::sqrt(static_cast<double>(kRows * kColumns)) / static_cast<double>(d);
+    }
+    const auto change = p * delta * q.turned();
+    for (std::size_t i = 0; i < expected.values.size(); ++i) {
+      expected.values[i] = (1 - kRate * kDecay) * expected.values[i] + change.values[i];
+    }
+  }
+  const auto found = weight.master();
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(expected.values[i], found[i], 2e-5);
+}
+
+TEST(Matrix, LearnsAMatrixFromLeastSquares) {
+  // min |W - T|^2: the gradient is W - T. A fixed subspace can only reach its part of it; new fits go on.
+  const auto target = testing::white(kRows * kColumns, 7);
+  const auto distance_after = [&](bool refits) {
+    Matrix matrix({.rows = kRows, .columns = kColumns});
+    Weight weight(std::vector<float>(kRows * kColumns));
+    std::vector<float> gradient(target.size());
+    for (int step = 1; step <= 120; ++step) {
+      const auto now = weight.master();
+      for (std::size_t i = 0; i < now.size(); ++i) gradient[i] = now[i] - target[i];
+      if (step == 1 || (refits && step % 20 == 0)) matrix.fit(gradient);
+      const auto s = project(matrix.pair(), gradient);
+      matrix.step(kernels::Weights::split, s, {.learning_rate = 0.03, .step = step}, weight.span());
+    }
+    double sum = 0;
+    const auto now = weight.master();
+    for (std::size_t i = 0; i < now.size(); ++i) sum += (now[i] - target[i]) * (now[i] - target[i]);
+    return std::sqrt(sum / static_cast<double>(now.size()));
+  };
+  const double fixed = distance_after(false), refitted = distance_after(true);
+  EXPECT_LT(fixed, 0.97);
+  EXPECT_LT(refitted, 0.6 * fixed);
+}
+
+TEST(Matrix, EveryOptimizerStepsAndOnlyDecoupledDecayIsTaken) {
+  for (const auto optimizer :
+       {kernels::Optimizer::adamw, kernels::Optimizer::adam, kernels::Optimizer::lion, kernels::Optimizer::sgd}) {
+    Matrix matrix({.rows = kRows, .columns = kColumns});
+    Weight weight(testing::white(kRows * kColumns, 1));
+    const auto before = weight.master();
+    const auto gradient = testing::gradient_like(kRows, kColumns, 4, 2);
+    matrix.fit(gradient);
+    const auto s = project(matrix.pair(), gradient);
+    kernels::UpdateStep step{.optimizer = optimizer, .learning_rate = 1e-3};
+    matrix.step(kernels::Weights::split, s, step, weight.span());
+    EXPECT_NE(before, weight.master());
+    step.weight_decay = 0.1;
+    const bool decoupled = optimizer == kernels::Optimizer::adamw || optimizer == kernels::Optimizer::lion;
+    if (decoupled) {
+      EXPECT_NO_THROW(matrix.step(kernels::Weights::split, s, step, weight.span()));
+    } else {
+      EXPECT_THROW(matrix.step(kernels::Weights::split, s, step, weight.span()), Error);
+    }
+  }
+}
+
+TEST(Matrix, GoesOnFromWhatWasSavedBitByBit) {
+  const auto run = [](bool interrupted) {
+    auto matrix = std::make_unique<Matrix>(MatrixOptions{.rows = kRows, .columns = kColumns});
+    Weight weight(testing::white(kRows * kColumns, 1));
+    for (int step = 1; step <= 6; ++step) {
+      const auto gradient = testing::gradient_like(kRows, kColumns, 4, static_cast<std::uint64_t>(step));
+      if (step == 1 || step == 5) matrix->fit(gradient);
+      if (interrupted && step == 4) {
+        auto other = std::make_unique<Matrix>(MatrixOptions{.rows = kRows, .columns = kColumns});
+        other->set_pair(matrix->pair(), matrix->fits());
+        for (const std::size_t k : {0, 1}) other->moment(k) = matrix->moment(k);
+        matrix = std::move(other);
+      }
+      matrix->step(kernels::Weights::split, project(matrix->pair(), gradient), {.learning_rate = 1e-2, .step = step},
+                   weight.span());
+    }
+    return weight.high;
+  };
+  EXPECT_EQ(run(false), run(true));
+}
+
+TEST(Matrix, RefusesOtherShapesAndAStepBeforeAFit) {
+  Matrix matrix({.rows = kRows, .columns = kColumns});
+  Weight weight(testing::white(kRows * kColumns, 1));
+  const std::vector<float> s(matrix.rank() * matrix.rank());
+  EXPECT_THROW(matrix.step(kernels::Weights::split, s, {}, weight.span()), Error);
+  EXPECT_THROW(matrix.set_pair({Projector(24, 8, 4), Projector(40, 8, 4)}, 1), Error);
+}
+
+TEST(Bias, FollowsTheErrorWithoutFormingTheGradient) {
+  Matrix matrix({.rows = kRows, .columns = kColumns});
+  matrix.fit(testing::gradient_like(kRows, kColumns, 4, 2));
+  double squares = 0;
+  constexpr int kSteps = 200;
+  std::vector<float> z(kColumns);
+  for (int step = 1; step <= kSteps; ++step) {
+    const auto gradient = testing::gradient_like(kRows, kColumns, 4, static_cast<std::uint64_t>(step) + 50);
+    const auto s = project(matrix.pair(), gradient);
+    draw_signs(1, 2, step, z);
+    double inside = 0, probe = 0;
+    for (const float value : s) inside += static_cast<double>(value) * value;
+    for (std::size_t i = 0; i < kRows; ++i) {
+      double sum = 0;
+      for (std::size_t k = 0; k < kColumns; ++k) sum += static_cast<double>(gradient[i * kColumns + k]) * z[k];
+      probe += sum * sum;
+    }
+    matrix.bias().add(inside, probe);
+    const double error = testing::error_of(matrix.pair(), Dense(kRows, kColumns, gradient));
+    squares += error * error / kSteps;
+  }
+  EXPECT_EQ(200U, matrix.bias().samples);
+  EXPECT_NEAR(std::sqrt(squares), matrix.bias().error(), 0.15);
+  matrix.bias().add(std::numeric_limits<double>::infinity(), 1);
+  EXPECT_EQ(200U, matrix.bias().samples);
+}
+
+}  // namespace
+}  // namespace spillway::subspace

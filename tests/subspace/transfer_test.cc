@@ -1,0 +1,74 @@
+#include "spillway/subspace/transfer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/subspace/dense.h"
+
+namespace spillway::subspace {
+namespace {
+
+using testing::Dense;
+
+Pair fitted(std::size_t m, std::size_t n, std::size_t d, std::size_t r, std::uint64_t seed) {
+  Pair out{Projector(m, d, r), Projector(n, d, r)};
+  fit(out, testing::gradient_like(m, n, 4, seed));
+  return out;
+}
+
+Dense squared(Dense a) {
+  for (auto& value : a.values) value *= value;
+  return a;
+}
+
+TEST(Transfer, IsThePapersFormula) {
+  for (const std::size_t r : {1, 3, 4, 12}) {
+    const auto before = fitted(30, 25, 12, r, 1), after = fitted(30, 25, 12, r, 2);
+    const auto a = Dense(after.p).turned() * Dense(before.p), b = Dense(after.q).turned() * Dense(before.q);
+    auto first = testing::white(144, 3), second = testing::white(144, 4);
+    for (auto& value : second) value *= value;
+    const auto m = a * Dense(12, 12, first) * b.turned();
+    const auto v = squared(a) * Dense(12, 12, second) * squared(b).turned();
+    carry_first(before, after, first);
+    carry_second(before, after, second, false);
+    for (std::size_t i = 0; i < 144; ++i) {
+      EXPECT_NEAR(m.values[i], first[i], 1e-5);
+      EXPECT_NEAR(v.values[i], second[i], 1e-5);
+    }
+  }
+}
+
+TEST(Transfer, SecondMomentsAreNeverNegativeNorOfNothing) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const auto before = fitted(32, 48, 16, 4, seed), after = fitted(32, 48, 16, 4, seed + 100);
+    auto second = testing::white(256, seed);
+    for (auto& value : second) value = value * value * 1e-12F;
+    double mean = 0;
+    for (const float value : second) mean += value / 256;
+    carry_second(before, after, second);
+    double filled = 0;
+    for (const float value : second) {
+      EXPECT_GE(value, 0);
+      filled += value / 256;
+    }
+    EXPECT_GT(filled, 0.5 * mean);
+  }
+}
+
+TEST(Transfer, TheSameProjectorsChangeNothing) {
+  const auto pair = fitted(32, 48, 16, 4, 5);
+  const auto first = testing::white(256, 1);
+  auto second = first;
+  for (auto& value : second) value *= value;
+  auto moved = first, squares = second;
+  carry_first(pair, pair, moved);
+  carry_second(pair, pair, squares);
+  for (std::size_t i = 0; i < 256; ++i) {
+    EXPECT_NEAR(first[i], moved[i], 1e-5);
+    EXPECT_NEAR(second[i], squares[i], 1e-4);
+  }
+}
+
+}  // namespace
+}  // namespace spillway::subspace
