@@ -202,4 +202,4 @@ def test_the_example_before_and_after(tmp_path: Path) -> None:
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("before", "after"))
     assert one.keys() == other.keys()
     for name, value in one.items():
-        torch.testing.assert_close(other[name], value, rtol=1e-4, atol=5e-5)  # of 6e-3: Adam divides by what may be near 0
+        torch.testing.assert_close(other[name], value, rtol=1e-4, atol=5e-5)  # they move 6e-3
