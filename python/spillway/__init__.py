@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from spillway.errors import DoesNotFit, InputError, Interrupted, SpillwayError
 
 if TYPE_CHECKING:
+    from spillway.hf.own import Blocks
     from spillway.loop import Session
     from spillway.placed import empty, move, where
     from spillway.run import train
 
 __version__ = "0.1.0"
 __all__ = [
+    "Blocks",
     "DoesNotFit",
     "InputError",
     "Interrupted",
@@ -38,6 +40,10 @@ def __getattr__(name: str) -> Any:
         from spillway.loop import Session
 
         return Session
+    if name == "Blocks":
+        from spillway.hf.own import Blocks
+
+        return Blocks
     if name in ("empty", "move", "where"):
         from spillway import placed
 

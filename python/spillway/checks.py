@@ -12,11 +12,16 @@ from spillway.keys import KEYS
 DATA_SUFFIXES = (".jsonl", ".json", ".txt", ".parquet")
 
 
-def check(config: Config, required: tuple[str, ...] = ("model", "dataset", "output_dir")) -> None:
-    """Raises InputError naming the first key that cannot be as it is. Writes nothing."""
+def check(
+    config: Config, required: tuple[str, ...] = ("model", "dataset", "output_dir"), described: bool = True
+) -> None:
+    """Raises InputError naming the first key that cannot be as it is. Writes nothing.
+
+    `described`: the model's directory says what it is; else that is code of the caller's own.
+    """
     check_required(config, required)
     check_processes()
-    check_model(config)
+    check_model(config, described)
     check_dataset("dataset", config)
     check_evaluation(config)
     check_fields(config)
@@ -46,7 +51,7 @@ def check_processes() -> None:
         raise InputError(f"WORLD_SIZE: {world} processes were started; this release trains with one")
 
 
-def check_model(config: Config) -> None:
+def check_model(config: Config, described: bool = True) -> None:
     for name in ("model", "tokenizer"):
         value = getattr(config, name)
         if Path(value).is_dir():
@@ -55,7 +60,7 @@ def check_model(config: Config) -> None:
             raise InputError(f"{name}: {value} is a file; expects a directory or a hub id")
         if is_path_like(value):
             raise InputError(f"{name}: there is no directory {value}")
-    if Path(config.model).is_dir() and not Path(config.model, "config.json").is_file():
+    if described and Path(config.model).is_dir() and not Path(config.model, "config.json").is_file():
         raise InputError(f"model: {config.model} has no config.json; expects a Hugging Face checkpoint directory")
     template = config.chat_template_path
     if template is not None and not Path(template).exists():

@@ -30,6 +30,7 @@ from spillway.state import RunState
 from spillway.summary import perplexity, summary
 
 if TYPE_CHECKING:
+    from spillway.hf.own import Blocks
     from spillway.protocol import Batch
     from spillway.session import Session as EngineSession
 
@@ -40,12 +41,19 @@ STEADY = ("constant", "constant_with_warmup", "inverse_sqrt")  # schedules that 
 class Session:
     """Construction plans (DoesNotFit, InputError) and allocates nothing; `open`, or `with`, or the first use starts."""
 
-    def __init__(self, config: Config | Mapping[str, Any] | str | Path | None = None, **values: Any) -> None:
+    def __init__(
+        self,
+        config: Config | Mapping[str, Any] | str | Path | None = None,
+        module: Blocks | None = None,
+        **values: Any,
+    ) -> None:
         """Keys as everywhere; `values` win. The largest step is `gradient_accumulation_steps` micro-batches of
         `per_device_train_batch_size` rows of `max_length` tokens; evaluations take `per_device_eval_batch_size` rows
-        where that is given, else as many."""
+        where that is given, else as many. `module`: code of your own, whose weights lie in the directory `model`, as
+        safetensors under the names of its state_dict; None: transformers' own, by the config.json there."""
         config, given = merged(config, values)
-        check(config, required=("model",))
+        check(config, required=("model",), described=module is None)
+        self._module = module
         if config.output_dir is None and (config.resume_from_checkpoint or config.durability not in (None, "none")):
             raise InputError(
                 "output_dir: durability and resume_from_checkpoint are of a run that lives in one; give it"
@@ -161,7 +169,12 @@ class Session:
 
         config = self._config.replaced(output_dir=self._config.output_dir or str(Path.cwd()))
         keep = config.durability != "none"
-        return EngineSession(config, self._shape, keeping=Keeping(self._identity.run, keep=keep))
+        own = None
+        if self._module is not None:
+            from spillway.hf.own import OwnConfig
+
+            own = OwnConfig(self._module)
+        return EngineSession(config, self._shape, keeping=Keeping(self._identity.run, keep=keep), model_config=own)
 
     def _resumed(self, config: Config) -> Config:
         """`config` as the run that it goes on with has it; refused where that is another one."""

@@ -25,6 +25,7 @@ from spillway.hf.describe import WorkSize, describe
 from spillway.hf.generation import callable_model
 from spillway.hf.initialise import draw
 from spillway.hf.microbatch import MicroBatch, Work, arrange
+from spillway.hf.own import OwnConfig
 from spillway.hf.probe import prove
 from spillway.hf.rehearse import rehearse
 from spillway.hf.skeleton import build
@@ -54,7 +55,7 @@ class Session:
         shape: WorkShape,
         engine_type: EngineType | None = None,
         keeping: Keeping | None = None,
-        model_config: PreTrainedConfig | None = None,
+        model_config: PreTrainedConfig | OwnConfig | None = None,
     ) -> None:
         """`engine_type`: what is called with description and settings; the C++ engine when None. `model_config`: the
         model's own, changed by whoever opens the session; as it lies in the directory when None."""
@@ -195,7 +196,8 @@ class Session:
         self._running()
         with translated():
             files.save_weights(self._skeleton, self.description, self._engine, directory, MAX_SHARD, self._began_with())
-        save_config(self._source, self._model_config, self._config.compute_dtype, directory)
+        if not isinstance(self._model_config, OwnConfig):  # what is built by code of its own is described by that
+            save_config(self._source, self._model_config, self._config.compute_dtype, directory)
 
     def masters(self) -> dict[str, torch.Tensor]:
         """All weights as fp32, by name: for a model that fits in memory."""

@@ -22,6 +22,7 @@ from safetensors import safe_open
 
 from spillway.errors import InputError
 from spillway.hf.describe import stored_keys, stored_names
+from spillway.hf.own import OwnModel
 from spillway.hf.source import first_line
 
 if TYPE_CHECKING:
@@ -166,6 +167,8 @@ class Names:
         return {name for name in names - used if any(re.search(pattern, name) for pattern in kept)}
 
     def _conversions(self, legacy: bool) -> list[Any]:
+        if isinstance(self._model, OwnModel):
+            return []
         try:
             from transformers.conversion_mapping import get_model_conversion_mapping
         except ImportError:  # a release that converts nothing

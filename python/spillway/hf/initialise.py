@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from spillway.errors import InputError
 from spillway.hf.describe import slice_rows
+from spillway.hf.own import OwnConfig
 from spillway.hf.shrink import fewer_layers
 from spillway.hf.skeleton import Skeleton, StagePlan, from_config, pattern
 from spillway.hf.stream import mixed
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 def draw(skeleton: Skeleton, engine: Engine, seed: int) -> None:
     """Stores random fp32 weights for every tensor of the model."""
+    if isinstance(skeleton.config, OwnConfig):
+        raise InputError("init: random draws by transformers' rules; give the weights of this module in a directory")
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         set_buffers(skeleton)
         draw_table(skeleton, skeleton.embedding, engine, 0, (seed, 0))
@@ -38,6 +42,7 @@ def set_buffers(skeleton: Skeleton) -> None:
     saved = {name for name, _ in model.named_buffers()} & model.state_dict().keys()
     if not saved:
         return
+    assert not isinstance(skeleton.config, OwnConfig)
     small = fewer_layers(skeleton.config, 1, vocab_size=64)
     made = {pattern(name): buffer for name, buffer in from_config(small, skeleton.dtype).named_buffers()}
     for name in saved:

@@ -20,6 +20,7 @@ from spillway.errors import InputError
 from spillway.hf.bare import BareEngine
 from spillway.hf.describe import WorkSize, describe
 from spillway.hf.microbatch import IGNORED, Work, arrange
+from spillway.hf.own import OwnConfig
 from spillway.hf.prologue import Prologue, refusal
 from spillway.hf.shrink import LENGTH, VOCABULARY, shrink
 from spillway.hf.skeleton import Skeleton, build, from_config, pattern
@@ -38,7 +39,7 @@ class Proof:
     unused: frozenset[str] = frozenset()  # parameters that get no gradient, see skeleton.pattern
 
 
-def prove(config: PreTrainedConfig, packing: bool = False) -> Proof:
+def prove(config: PreTrainedConfig | OwnConfig, packing: bool = False) -> Proof:
     """InputError, naming the model type, when a small model of this configuration does not stream exactly.
 
     `packing`: prove, too, that it keeps the rows of a packed sequence apart. The proof is made without the linear
@@ -46,7 +47,7 @@ def prove(config: PreTrainedConfig, packing: bool = False) -> Proof:
     """
     kind = config.model_type
     try:
-        small = shrink(config)
+        small = config.smaller() if isinstance(config, OwnConfig) else shrink(config)
         skeleton = build(copy.deepcopy(small), torch.float32)
         model = plain_model(small)
     except InputError:
@@ -80,7 +81,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def plain_model(config: PreTrainedConfig) -> PreTrainedModel:
+def plain_model(config: PreTrainedConfig | OwnConfig) -> PreTrainedModel:
     """The library's own model with random weights, from a fixed seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(20)
@@ -189,7 +190,8 @@ def plain_loss(model: PreTrainedModel, work: Work) -> float:
 
 def auxiliary(model: PreTrainedModel, result: Any) -> Any:
     """The auxiliary loss of the model's routers, where its configuration asks for it: with a coefficient of 1."""
-    if not getattr(model.config, "output_router_logits", False) or getattr(result, "aux_loss", None) is None:
+    asked = getattr(getattr(model, "config", None), "output_router_logits", False)
+    if not asked or getattr(result, "aux_loss", None) is None:
         return 0.0
     return result.aux_loss
 

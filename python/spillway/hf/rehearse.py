@@ -20,6 +20,7 @@ from spillway.hf import heap
 from spillway.hf.bare import BareEngine, BareVisit, count, mapped
 from spillway.hf.describe import WorkSize, describe, slice_rows
 from spillway.hf.microbatch import Work, arrange
+from spillway.hf.own import OwnConfig
 from spillway.hf.prologue import Arguments, Prologue
 from spillway.hf.shrink import fewer_layers
 from spillway.hf.skeleton import Skeleton, build
@@ -132,9 +133,11 @@ def narrow_copy(skeleton: Skeleton) -> Skeleton:
     raise refused
 
 
-def narrow(config: PreTrainedConfig, skeleton: Skeleton, layers: int) -> PreTrainedConfig:
+def narrow(config: PreTrainedConfig | OwnConfig, skeleton: Skeleton, layers: int) -> PreTrainedConfig | OwnConfig:
     """The same widths, one layer of each kind, one slice of the vocabulary."""
     vocabulary = slice_rows(skeleton.vocabulary, skeleton.columns)
+    if isinstance(config, OwnConfig):
+        return config.cut(layers, vocabulary)
     small = fewer_layers(config, layers, vocab_size=vocabulary)
     if getattr(small, "pad_token_id", None) is not None:
         small.pad_token_id = min(small.pad_token_id, small.vocab_size - 1)

@@ -13,11 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from spillway.hf.own import OwnConfig, OwnModel
 from spillway.hf.prologue import Form, refusal
 from spillway.hf.router import Routers, find_routers
 from spillway.hf.source import first_line
@@ -41,7 +43,7 @@ class StagePlan:
 class Skeleton:
     """A causal language model without parameters, and its parts."""
 
-    config: PreTrainedConfig
+    config: PreTrainedConfig | OwnConfig
     dtype: torch.dtype  # what it computes in
     model: PreTrainedModel
     embedding: nn.Embedding
@@ -169,7 +171,7 @@ def pattern(name: str) -> str:
     return re.sub(r"(?<=\.)\d+(?=\.)", "*", name)
 
 
-def build(config: PreTrainedConfig, dtype: torch.dtype) -> Skeleton:
+def build(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> Skeleton:
     """Builds the skeleton in `dtype`. InputError names the model type and what about it cannot be streamed."""
     from spillway.hf.outline import outline
 
@@ -188,7 +190,9 @@ def build(config: PreTrainedConfig, dtype: torch.dtype) -> Skeleton:
     return skeleton
 
 
-def on_meta(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+def on_meta(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> PreTrainedModel:
+    if isinstance(config, OwnConfig):
+        return config.on_meta(dtype)  # type: ignore[no-any-return]
     config.use_cache = False
     try:
         with torch.device("meta"):
@@ -201,8 +205,10 @@ def on_meta(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
-def from_config(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+def from_config(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> PreTrainedModel:
     """The library's own model, with scaled_dot_product_attention where it has that."""
+    if isinstance(config, OwnConfig):
+        return config.plain(dtype)  # type: ignore[no-any-return]
     try:
         return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
     except ValueError:
@@ -235,8 +241,10 @@ def materialise_buffers(model: PreTrainedModel, fp32: re.Pattern[str]) -> None:
     model.initialize_weights()
 
 
-def find_layers(model: nn.Module, kind: str) -> list[nn.Module]:
-    """The list of modules that holds the most parameters and lies in no other list."""
+def find_layers(model: Any, kind: str) -> list[nn.Module]:
+    """The list of modules that holds the most parameters and lies in no other list; of a module that names it, that."""
+    if isinstance(model, OwnModel):
+        return model.listed_layers()
     lists: list[tuple[str, nn.ModuleList]] = []
     for name, module in model.named_modules():
         inside = any(name.startswith(f"{outer}.") for outer, _ in lists)
@@ -254,7 +262,7 @@ def accepts(model: nn.Module, keyword: str) -> bool:
     return keyword in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def refuse_settings(config: PreTrainedConfig) -> None:
+def refuse_settings(config: PreTrainedConfig | OwnConfig) -> None:
     """What a configuration asks for that needs all layers at once."""
     for name in ("output_hidden_states", "output_attentions"):
         if getattr(config, name, False):
