@@ -80,10 +80,13 @@ class Optimizer::Impl {
     const auto type = rule_of(tensor).type;
     if (type == state::ComputeType::fp32) return;
     visit(tensor, true, [&](const state::Located& at) {
-      if (type == state::ComputeType::bf16) return static_cast<void>(std::memset(at.span.rest, 0, at.span.n * 2));
+      if (type == state::ComputeType::bf16) {
+        std::memset(at.span.rest, 0, at.span.n * state::rest_bytes(type));
+        return;
+      }
       kernels::widen_fp16(reinterpret_cast<const std::uint16_t*>(weight), reinterpret_cast<float*>(at.span.rest),
                           at.span.n);
-      weight += at.span.n * 2;
+      weight += at.span.n * state::field_bytes(type).weight;
     });
   }
 

@@ -3,18 +3,13 @@
 #include <hwloc.h>
 
 #include <algorithm>
-#include <atomic>
-#include <barrier>
-#include <cstring>
-#include <functional>
 #include <optional>
-#include <thread>
 
 #include "spillway/base/error.h"
+#include "spillway/machine/node_work.h"
 #include "spillway/memory/placed.h"
 #include "spillway/sys/nodes.h"
 #include "spillway/sys/numa.h"
-#include "spillway/sys/thread.h"
 
 namespace spillway::machine {
 namespace {
@@ -22,7 +17,6 @@ namespace {
 constexpr Bytes kLeast = 256 * MiB, kMost = 1 * GiB;
 constexpr Bytes kPart = kCalibrationMemory;  ///< least memory of a thread
 
-using Work = std::function<double(std::span<std::byte>)>;  ///< what one thread reaches on its part
 using Cpus = std::vector<unsigned>;
 
 /// Bytes of the largest caches together.
@@ -44,54 +38,14 @@ Bytes memory_for(const sys::Node& node, Bytes asked) {
   return round_down(std::min(wanted, sys::takeable(node) / 4), 2 * MiB);
 }
 
-/// Sum of what threads reach that work at once, each on its part, near the processors.
-double together(std::span<std::byte> memory, unsigned threads, const Cpus& near, const Work& work) {
-  const Bytes part = round_down(memory.size() / threads, sys::kPage);
-  std::vector<double> rates(threads, 0);
-  std::barrier start(static_cast<std::ptrdiff_t>(threads));
-  {
-    std::vector<std::jthread> team;
-    for (unsigned t = 0; t < threads; ++t) {
-      team.emplace_back([&, t] {
-        sys::enter_service_thread("spillway-probe");
-        sys::set_thread_affinity(near);
-        start.arrive_and_wait();
-        rates[t] = work(memory.subspan(t * part, part));
-      });
-    }
-  }
-  double sum = 0;
-  for (const double rate : rates) sum += rate;
-  return sum;
-}
-
-double read_all(std::span<std::byte> part, double seconds) {
-  static std::atomic<std::uint64_t> kept;  // so that nothing is left out
-  const std::span words(reinterpret_cast<const std::uint64_t*>(part.data()), part.size() / sizeof(std::uint64_t));
-  const auto pass = [&] {
-    std::uint64_t sums[8] = {};
-    for (std::size_t i = 0; i + 8 <= words.size(); i += 8) {
-      for (std::size_t k = 0; k < 8; ++k) sums[k] += words[i + k];
-    }
-    for (const auto sum : sums) kept += sum;
-  };
-  return calls_per_second(pass, seconds) * static_cast<double>(part.size());
-}
-
-double write_all(std::span<std::byte> part, double seconds) {
-  int value = 0;
-  const auto pass = [&] { std::memset(part.data(), ++value, part.size()); };
-  return calls_per_second(pass, seconds) * static_cast<double>(part.size());
-}
-
 NodeAccess measure_access(std::span<std::byte> memory, const Cpus& near, const MatrixOptions& options) {
   const auto most = static_cast<unsigned>(std::min<Bytes>(near.size(), memory.size() / kPart));
-  const auto grown = [&](const Work& work) {
+  const auto grown = [&](const auto& work) {
     return saturate(most, [&](unsigned threads) { return together(memory, threads, near, work); });
   };
   NodeAccess out;
-  out.write = grown([&](auto part) { return write_all(part, options.seconds); });
-  out.read = grown([&](auto part) { return read_all(part, options.seconds); });
+  out.write = grown([&](auto part) { return write_rate(part, options.seconds); });
+  out.read = grown([&](auto part) { return read_rate(part, options.seconds); });
   out.copy = grown([&](auto part) { return calibrate_copy(part, options.seconds); });
   out.update = grown([&](auto part) { return calibrate_update(part, options.seconds, options.kind); });
   return out;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,10 @@ class Object {
   /// An object in it.
   [[nodiscard]] Object part(const char* key) const {
     return {at(key), source_, text(prefix_, prefix_.empty() ? "" : ".", key)};
+  }
+  /// An object in a list of it.
+  [[nodiscard]] Object entry(const Json& json, const char* key, std::size_t index) const {
+    return {json, source_, text(key, "[", index, "]")};
   }
   [[nodiscard]] const Json& list(const char* key) const {
     if (!at(key).is_array()) refuse(key, "is not a list");
@@ -240,27 +245,6 @@ LayerProfile layer_from(const Object& object) {
           object.whole("tokens", kMostBytes), object.number("flops_per_second", kMostRate)};
 }
 
-std::vector<NodeAccess> all_access_from(const Object& object, const std::string& source) {
-  std::vector<NodeAccess> out;
-  std::set<std::pair<unsigned, unsigned>> pairs;
-  if (!object.has("access")) return out;
-  for (const Json& entry : object.list("access")) {
-    const std::string prefix = text("access[", out.size(), "]");
-    out.push_back(access_from(Object(entry, source, prefix)));
-    if (!pairs.insert({out.back().cpus, out.back().memory}).second) object.refuse(prefix, "is of an earlier pair");
-  }
-  return out;
-}
-
-std::vector<LayerProfile> layers_from(const Object& object, const std::string& source) {
-  std::vector<LayerProfile> out;
-  if (!object.has("layers")) return out;
-  for (const Json& entry : object.list("layers")) {
-    out.push_back(layer_from(Object(entry, source, text("layers[", out.size(), "]"))));
-  }
-  return out;
-}
-
 GpuProfile gpu_from(const Object& object) {
   object.refuse_others({"name", "memory", "reserved", "flops_per_second", "update_elements_per_second",
                         "to_gpu_bytes_per_second", "from_gpu_bytes_per_second", "peer_bytes_per_second"});
@@ -275,30 +259,6 @@ GpuProfile gpu_from(const Object& object) {
   out.from_gpu_bytes_per_second = object.positive("from_gpu_bytes_per_second", kMostTransfer);
   out.peer_bytes_per_second = object.optional("peer_bytes_per_second", kMostTransfer);
   return out;
-}
-
-std::vector<NodeProfile> nodes_from(const Object& object, const std::string& source) {
-  std::vector<NodeProfile> nodes;
-  std::set<unsigned> ids;
-  if (!object.has("nodes")) return nodes;
-  for (const Json& entry : object.list("nodes")) {
-    const std::string prefix = text("nodes[", nodes.size(), "]");
-    nodes.push_back(node_from(Object(entry, source, prefix)));
-    if (!ids.insert(nodes.back().id).second) object.refuse(prefix + ".id", "is the id of an earlier node");
-  }
-  return nodes;
-}
-
-std::vector<GpuProfile> gpus_from(const Object& object, const std::string& source) {
-  std::vector<GpuProfile> gpus;
-  std::set<std::string> names;
-  if (!object.has("gpus")) return gpus;
-  for (const Json& entry : object.list("gpus")) {
-    const std::string prefix = text("gpus[", gpus.size(), "]");
-    gpus.push_back(gpu_from(Object(entry, source, prefix)));
-    if (!names.insert(gpus.back().name).second) object.refuse(prefix + ".name", "is the name of an earlier GPU");
-  }
-  return gpus;
 }
 
 /// Lines of text, or one.
@@ -322,15 +282,33 @@ void check_together(const Profile& profile, const Object& object) {
   if (dram > profile.dram_total) object.refuse("nodes", "has more DRAM than dram_total");
 }
 
-std::vector<PathProfile> paths_from(const Object& object, const std::string& source) {
-  std::vector<PathProfile> paths;
-  std::set<std::string> names;
-  for (const Json& entry : object.list("paths")) {
-    const std::string prefix = text("paths[", paths.size(), "]");
-    paths.push_back(path_from(Object(entry, source, prefix)));
-    if (!names.insert(paths.back().name).second) object.refuse(prefix + ".name", "is the name of an earlier path");
+/// The entries of a list that may be missing.
+template <class From>
+auto list_from(const Object& object, const char* key, const From& from) {
+  std::vector<std::invoke_result_t<From, const Object&>> out;
+  if (!object.has(key)) return out;
+  for (const Json& entry : object.list(key)) out.push_back(from(object.entry(entry, key, out.size())));
+  return out;
+}
+
+/// Refuses the second of two entries that share what `of` says of them.
+template <class Entry, class Of>
+void refuse_twins(const Object& object, const char* key, const std::vector<Entry>& entries, const char* field,
+                  const Of& of, const char* why) {
+  std::set<std::decay_t<std::invoke_result_t<Of, const Entry&>>> seen;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (!seen.insert(of(entries[i])).second) object.refuse(text(key, "[", i, "]", field), why);
   }
-  return paths;
+}
+
+void refuse_all_twins(const Object& object, const Profile& profile) {
+  const auto name = [](const auto& of) { return of.name; };
+  refuse_twins(
+      object, "nodes", profile.nodes, ".id", [](const auto& node) { return node.id; }, "is the id of an earlier node");
+  refuse_twins(object, "gpus", profile.gpus, ".name", name, "is the name of an earlier GPU");
+  refuse_twins(object, "paths", profile.paths, ".name", name, "is the name of an earlier path");
+  const auto pair = [](const auto& access) { return std::pair(access.cpus, access.memory); };
+  refuse_twins(object, "access", profile.access, "", pair, "is of an earlier pair");
 }
 
 Json parsed(std::string_view words, const std::string& source) {
@@ -376,17 +354,19 @@ Profile from_json(std::string_view words, const std::string& source) {
   out.cores = static_cast<unsigned>(object.whole("cores", kMostCores));
   out.dram_total = object.whole("dram_total", kMostBytes);
   out.dram_available = object.whole("dram_available", kMostBytes);
-  out.nodes = nodes_from(object, source);
-  out.gpus = gpus_from(object, source);
-  out.paths = paths_from(object, source);
+  out.nodes = list_from(object, "nodes", node_from);
+  out.gpus = list_from(object, "gpus", gpu_from);
+  static_cast<void>(object.list("paths"));  // may be empty, not missing
+  out.paths = list_from(object, "paths", path_from);
   out.update_elements_per_second = object.number("update_elements_per_second", kMostRate);
   out.copy_bytes_per_second = object.number("copy_bytes_per_second", kMostRate);
   out.compute_flops_per_second = object.number("compute_flops_per_second", kMostRate);
-  out.access = all_access_from(object, source);
-  out.layers = layers_from(object, source);
+  out.access = list_from(object, "access", access_from);
+  out.layers = list_from(object, "layers", layer_from);
   if (out.cores == 0) object.refuse("cores", "is 0");
   if (out.dram_total == 0) object.refuse("dram_total", "is 0");
   if (out.dram_available > out.dram_total) object.refuse("dram_available", "is more than dram_total");
+  refuse_all_twins(object, out);
   check_together(out, object);
   return out;
 }

@@ -260,6 +260,23 @@ class Machine {
   double now_ = 0;
 };
 
+/// Seconds of all updates: on one core, or by the nodes together, of which the last ends.
+double update_seconds(const Schedule& schedule, const Rates& rates) {
+  std::vector<double> elements(update_lanes(schedule, rates), 0);
+  for (const auto& task : schedule.tasks) {
+    if (task.lane == Lane::update && !schedule.settled_by_early(task)) {
+      elements[task.unit] += static_cast<double>(task.bytes);
+    }
+  }
+  if (elements.size() == 1 && rates.nodes.empty()) return elements[0] / (rates.update > 0 ? rates.update : 1e9);
+  double longest = 0;
+  for (std::size_t unit = 0; unit < elements.size(); ++unit) {
+    const auto node = unit < rates.nodes.size() ? rates.nodes[unit] : NodeRates{};
+    longest = std::max(longest, elements[unit] / node.with(node.threads));
+  }
+  return longest;
+}
+
 }  // namespace
 
 double visit_seconds(const Schedule& schedule, const state::Layout& layout, const Rates& rates, Index visit) {
@@ -294,27 +311,6 @@ double visit_seconds(const Schedule& schedule, const state::Layout& layout, cons
   }
   return it.kind == VisitKind::embedding_backward ? rates.between : 0;
 }
-
-namespace {
-
-/// Seconds of all updates: on one core, or by the nodes together, of which the last ends.
-double update_seconds(const Schedule& schedule, const Rates& rates) {
-  std::vector<double> elements(update_lanes(schedule, rates), 0);
-  for (const auto& task : schedule.tasks) {
-    if (task.lane == Lane::update && !schedule.settled_by_early(task)) {
-      elements[task.unit] += static_cast<double>(task.bytes);
-    }
-  }
-  if (elements.size() == 1 && rates.nodes.empty()) return elements[0] / (rates.update > 0 ? rates.update : 1e9);
-  double longest = 0;
-  for (std::size_t unit = 0; unit < elements.size(); ++unit) {
-    const auto node = unit < rates.nodes.size() ? rates.nodes[unit] : NodeRates{};
-    longest = std::max(longest, elements[unit] / node.with(node.threads));
-  }
-  return longest;
-}
-
-}  // namespace
 
 Simulation simulate(const Schedule& schedule, const Description& description, const state::Layout& layout,
                     const Rates& rates, unsigned steps, const std::string& storage_name) {

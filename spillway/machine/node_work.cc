@@ -1,0 +1,56 @@
+#include "spillway/machine/node_work.h"
+
+#include <atomic>
+#include <barrier>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+
+#include "spillway/base/bytes.h"
+#include "spillway/machine/calibrate.h"
+#include "spillway/sys/numa.h"
+#include "spillway/sys/thread.h"
+
+namespace spillway::machine {
+
+double together(std::span<std::byte> memory, unsigned threads, const std::vector<unsigned>& near,
+                const std::function<double(std::span<std::byte>)>& work) {
+  const Bytes part = round_down(memory.size() / threads, sys::kPage);
+  std::vector<double> rates(threads, 0);
+  std::barrier start(static_cast<std::ptrdiff_t>(threads));
+  {
+    std::vector<std::jthread> team;
+    for (unsigned t = 0; t < threads; ++t) {
+      team.emplace_back([&, t] {
+        sys::enter_service_thread("spillway-probe");
+        sys::set_thread_affinity(near);
+        start.arrive_and_wait();
+        rates[t] = work(memory.subspan(t * part, part));
+      });
+    }
+  }
+  double sum = 0;
+  for (const double rate : rates) sum += rate;
+  return sum;
+}
+
+double read_rate(std::span<const std::byte> memory, double seconds) {
+  static std::atomic<std::uint64_t> kept;  // so that nothing is left out
+  const std::span words(reinterpret_cast<const std::uint64_t*>(memory.data()), memory.size() / sizeof(std::uint64_t));
+  const auto pass = [&] {
+    std::uint64_t sums[8] = {};
+    for (std::size_t i = 0; i + 8 <= words.size(); i += 8) {
+      for (std::size_t k = 0; k < 8; ++k) sums[k] += words[i + k];
+    }
+    for (const auto sum : sums) kept += sum;
+  };
+  return calls_per_second(pass, seconds) * static_cast<double>(memory.size());
+}
+
+double write_rate(std::span<std::byte> memory, double seconds) {
+  int value = 0;
+  const auto pass = [&] { std::memset(memory.data(), ++value, memory.size()); };
+  return calls_per_second(pass, seconds) * static_cast<double>(memory.size());
+}
+
+}  // namespace spillway::machine

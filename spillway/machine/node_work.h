@@ -1,0 +1,20 @@
+// Threads that work on a node's memory at once, and what they do there.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace spillway::machine {
+
+/// Sum of what threads reach that work at once, each on its part of `memory`, on the processors `near`. `work` says
+/// what one reaches. `threads` > 0.
+[[nodiscard]] double together(std::span<std::byte> memory, unsigned threads, const std::vector<unsigned>& near,
+                              const std::function<double(std::span<std::byte>)>& work);
+
+/// Bytes per second that one thread reads, or writes, over `seconds`.
+[[nodiscard]] double read_rate(std::span<const std::byte> memory, double seconds);
+[[nodiscard]] double write_rate(std::span<std::byte> memory, double seconds);
+
+}  // namespace spillway::machine
