@@ -38,6 +38,7 @@ class WorkShape:
     length: int  # longest padded training row, tokens
     eval_batch: int  # most rows in an evaluation micro-batch; 0: no evaluation
     eval_length: int  # longest padded evaluation row, tokens; 0: no evaluation
+    logits: int = 0  # most positions whose logits, of the compute type, are held at once outside the stream
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +32,7 @@ from spillway.hf.probe import prove
 from spillway.hf.rehearse import rehearse
 from spillway.hf.skeleton import build
 from spillway.hf.source import DTYPES, load_config, resolve_directory, save_config
-from spillway.hf.stream import Stream
+from spillway.hf.stream import Outcome, Stream
 from spillway.openings import STATE, on_paths, read_counts, tries_of, write_counts
 from spillway.protocol import Keeping, Opening, Recovery, StepResult
 from spillway.settings import engine_settings, update_rule
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 HOLES = 24 * 2**20  # bytes by which the heap grows in one visit at most, as seen
 REGROWTH = 4 * 2**20  # bytes since the heap was given back that make it worth doing again: it takes a tenth of a second
 MAX_SHARD = 5 * 10**9  # bytes of a safetensors file
+PIECE = 256  # tokens whose logits are widened at a time
 
 
 class Session:
@@ -73,6 +76,8 @@ class Session:
         engine_type = engine_type or calls.native_engine()
         with loss_kernels(engine_type, config.compute_dtype) as kernels:
             self._rehearsed = rehearse(self._skeleton, config.compute_dtype, shape, packing, self._unneeded, kernels)
+        logits = shape.logits * self._skeleton.vocabulary * self._skeleton.dtype.itemsize
+        self._rehearsed = replace(self._rehearsed, work_bytes=self._rehearsed.work_bytes + logits)
         self._tokens = work_size(shape).tokens
         model = describe(self._skeleton, work_size(shape), config.compute_dtype)
         self.description = model | update_rule(config) | {"seed": config.seed}
@@ -167,6 +172,20 @@ class Session:
             outcome = self._running().evaluate(arrange(batches))
         return outcome.loss_sum, outcome.label_tokens
 
+    def evaluate_whole(self, batch: Batch) -> tuple[float, int, torch.Tensor]:
+        """The same of one micro-batch, and its logits [rows, length, vocabulary]."""
+        rows, length = batch.input_ids.shape
+        (arranged,) = arrange([batch]).micro_batches
+        logits, outcome = self._logits(
+            batch.input_ids, torch.arange(rows * length), arranged.position_ids, arranged.real
+        )
+        loss_sum = math.fsum(
+            float(torch.nn.functional.cross_entropy(logits[part].float(), labels, reduction="sum"))
+            for part, labels in zip(arranged.labelled.split(PIECE), arranged.labels.split(PIECE), strict=True)
+        )
+        loss_sum += outcome.auxiliary / max(1, outcome.label_tokens) * arranged.labelled.numel()
+        return loss_sum, arranged.labelled.numel(), logits.view(rows, length, -1)
+
     def logits(self, ids: torch.Tensor, last: int = 0) -> torch.Tensor:
         """Of the `last` positions of every row (0: of all): [rows, positions, vocabulary]. ids: [rows, length]."""
         rows, length = ids.shape
@@ -176,15 +195,23 @@ class Session:
             )
         kept = min(last or length, length)
         tokens = torch.arange(rows * length).view(rows, length)[:, length - kept :].reshape(-1)
-        work = Work(ids.reshape(-1), [MicroBatch(0, 0, rows, length, None, tokens, torch.zeros_like(tokens))])
+        return self._logits(ids, tokens, None, None)[0].view(rows, kept, -1)
+
+    def _logits(
+        self, ids: torch.Tensor, tokens: torch.Tensor, positions: torch.Tensor | None, real: torch.Tensor | None
+    ) -> tuple[torch.Tensor, Outcome]:
+        """[tokens, vocabulary], of these tokens counted row by row; the outcome of a pass in which each had label 0."""
+        rows, length = ids.shape
+        batch = MicroBatch(0, 0, rows, length, positions, tokens, torch.zeros_like(tokens), real)
+        work = Work(ids.reshape(-1), [batch])
         found = torch.empty(tokens.numel(), self._skeleton.vocabulary, dtype=self._skeleton.dtype)
 
         def watch(_: MicroBatch, logits: torch.Tensor, first: int) -> None:
             found[:, first : first + logits.shape[1]] = logits
 
         with translated():
-            self._running().evaluate(work, watch)
-        return found.view(rows, kept, -1)
+            outcome = self._running().evaluate(work, watch)
+        return found, outcome
 
     @property
     def model(self) -> PreTrainedModel:

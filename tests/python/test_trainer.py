@@ -21,11 +21,13 @@ import tiny
 from hf_models import tiny_config, tiny_model
 from spillway.errors import InputError
 from spillway.hf import StreamedTraining, Trainer, load
+from spillway.hf.rehearse import Rehearsed
 
 pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CLOSE = {"rtol": 1e-5, "atol": 1e-7}
 SAME_WEIGHTS = {"rtol": 1e-4, "atol": 2e-6}  # Adam divides by the root of what may be near zero
+VISITS = ("forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient", "prologue")
 LOGGED = ("loss", "grad_norm", "learning_rate", "eval_loss")
 
 
@@ -125,6 +127,53 @@ def test_the_same_run_as_the_stock_trainer(given: Path, tmp_path: Path, train: i
     assert ours.evaluate()["eval_loss"] == pytest.approx(plain.evaluate()["eval_loss"], rel=1e-5)
     ours.close()
     assert not list(tmp_path.glob("storage/*"))
+
+
+def accuracy(found: transformers.EvalPrediction) -> dict[str, float]:
+    """Of the next token, from logits or from what was made of them."""
+    guesses, labels = found.predictions, found.label_ids
+    guesses = guesses.argmax(-1) if guesses.ndim == 3 else guesses
+    known = labels[:, 1:] != -100
+    right = (guesses[:, :-1] == labels[:, 1:])[known].mean()
+    return {"accuracy": float(right), "guess": float(guesses[:, :-1][known].mean()), "tokens": float(known.sum())}
+
+
+@pytest.mark.parametrize("reduced", [False, True], ids=["logits", "made less of"])
+def test_metrics_of_ones_own(given: Path, tmp_path: Path, reduced: bool) -> None:
+    hooks: dict[str, Any] = {"compute_metrics": accuracy}
+    if reduced:
+        hooks["preprocess_logits_for_metrics"] = lambda logits, labels: logits.argmax(-1)
+    more = {"num_train_epochs": 1, "eval_strategy": "epoch", "per_device_eval_batch_size": 2}
+    model = AutoModelForCausalLM.from_pretrained(given / "model", dtype="float32")
+    plain = transformers.Trainer(model=model, **parts(given, tmp_path / "plain", **more), **hooks)
+    ours = Trainer(model=loaded(given), **parts(given, tmp_path / "ours", **more), **hooks)
+    for trainer in (plain, ours):
+        trainer.train()
+    same_rows(ours, plain)
+    found, expected = (trainer.evaluate() for trainer in (ours, plain))
+    assert found["eval_tokens"] == expected["eval_tokens"] > 100
+    assert found["eval_accuracy"] == expected["eval_accuracy"] and found["eval_guess"] == expected["eval_guess"] > 0
+    assert found["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-5)
+    one, other = (trainer.predict(rows(3)) for trainer in (ours, plain))
+    assert one.predictions.shape == other.predictions.shape and one.predictions.ndim == (2 if reduced else 3)
+    if not reduced:  # padding, which sees other padding there, apart
+        left, right = (torch.tensor(found.predictions[other.label_ids != -100]) for found in (one, other))
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
+
+
+def test_logits_that_metrics_look_at_are_planned(given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Rehearsed(1 << 29, 1 << 25, dict.fromkeys(VISITS, 1e-3))
+    monkeypatch.setattr("spillway.session.rehearse", lambda *_: known)
+    peaks = []
+    for hooks in ({}, {"compute_metrics": accuracy}):
+        trainer = Trainer(model=loaded(given), **parts(given, tmp_path / "out"), **hooks)
+        (dram,) = (tier for tier in trainer.session.plan["tiers"] if tier["name"] == "dram")
+        peaks.append(dram["planned_peak"])
+        trainer.close()
+    # 5 rows held out, of 48 tokens: a batch of them, and four times all
+    assert peaks[1] - peaks[0] == 5 * 5 * 48 * len(tiny.tokenizer()) * 4
+    with pytest.raises(InputError, match="predict: .*compute_metrics"):
+        streamed(given, tmp_path / "out").predict(rows(3))
 
 
 def test_experts_with_the_auxiliary_loss_of_their_routers(given: Path, tmp_path: Path) -> None:
@@ -248,7 +297,6 @@ class OwnLoss(Trainer):
         ({"args": {"optim": "galore_adamw", "optim_target_modules": ["q"]}}, "galore_adamw"),
         ({"args": {"auto_find_batch_size": True}}, "auto_find_batch_size"),
         ({"compute_loss_func": lambda *_, **__: 0}, "compute_loss_func"),
-        ({"compute_metrics": lambda _: {}}, "compute_metrics"),
         ({"type": OwnLoss}, "compute_loss"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NO_LOGITS = (
-    "compute_metrics: it wants the logits of whole batches, which never exist at once here; the loss alone is "
-    "evaluated (prediction_loss_only). Compute other metrics from the saved model"
+    "predict: it wants the logits of whole batches, for which no memory was planned; give the Trainer compute_metrics, "
+    "or set prediction_loss_only"
 )
 NOT_LOADED = (
     "model: the Trainer streams what spillway.hf.load made, and this is something else: "
@@ -76,8 +76,6 @@ def check_hooks(trainer: Any) -> None:
     own = type(trainer).compute_loss
     if own is not transformers.Trainer.compute_loss and not own.__module__.startswith("trl."):
         raise InputError(f"compute_loss: {own.__qualname__} would never be called; the engine computes the loss")
-    if trainer.compute_metrics is not None:
-        raise InputError(NO_LOGITS)
     if trainer.model_init is not None:
         raise InputError("model_init: hand in one model, made by spillway.hf.load")
     if trainer.optimizer is not None or trainer.optimizer_cls_and_kwargs is not None:

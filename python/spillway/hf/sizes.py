@@ -17,6 +17,10 @@ UNKNOWN = (
 )
 
 
+# Trainer's loop keeps the logits of all batches, a tensor that they are joined in, and a NumPy array, fp32 for bf16.
+HELD = 4
+
+
 @dataclass(frozen=True)
 class Sizes:
     shape: WorkShape
@@ -58,8 +62,28 @@ def largest(trainer: Any, origin: Origin) -> Sizes:
         length=planned.length,
         eval_batch=held_out.rows if held_out else 0,
         eval_length=held_out.length if held_out else 0,
+        logits=held_logits(trainer, held_out) if held_out else 0,
     )
     return Sizes(shape, packing)
+
+
+def held_logits(trainer: Any, held_out: Longest) -> int:
+    """Positions whose logits are there at once where compute_metrics looks at them: a batch's where
+    preprocess_logits_for_metrics makes less of it, else every one's, HELD times over."""
+    if trainer.compute_metrics is None:
+        return 0
+    batch = held_out.rows * held_out.length
+    if trainer.preprocess_logits_for_metrics is not None or trainer.args.batch_eval_metrics:
+        return batch
+    sets = trainer.eval_dataset
+    try:
+        rows = max(map(len, sets.values() if isinstance(sets, dict) else [sets]))
+    except TypeError:
+        raise InputError(
+            "compute_metrics: how many logits the evaluation would hold cannot be seen from an iterated eval_dataset; "
+            "give preprocess_logits_for_metrics, which makes less of each batch's"
+        ) from None
+    return batch + HELD * rows * held_out.length
 
 
 def longest(loader: Any, batch: int, name: str, origin: Origin) -> Longest:

@@ -31,6 +31,7 @@ class Outcome:
 
     loss_sum: float
     label_tokens: int
+    auxiliary: float  # what of loss_sum is the routers'
     update: dict[str, float]  # what Engine.end_step returned; empty for an evaluation
 
 
@@ -57,6 +58,7 @@ class Stream:
         self._scratch = Scratch()
         self._micro_batch = 0  # whose gradients are being handed over
         self._last = 0  # the last micro-batch of the step
+        self._auxiliary = 0.0  # of the loss of what ran last
         self._kept: dict[int, Kept] = {}  # by the engine's number: what other blocks than its own use, too
         self._stack = self._stages(unneeded)
         self._head = HeadCode(self._head_bias(), None if skeleton.simple_head else self._transformed)
@@ -65,7 +67,8 @@ class Stream:
 
     def step(self, work: Work, update: dict[str, float], step: int) -> Outcome:
         """One optimizer step, number `step` (for dropout alone); `update` goes to Engine.end_step."""
-        return Outcome(self.gradients(work, update, step), work.label_tokens, self.update(update))
+        loss_sum = self.gradients(work, update, step)
+        return Outcome(loss_sum, work.label_tokens, self._auxiliary, self.update(update))
 
     def gradients(self, work: Work, update: dict[str, float], step: int) -> float:
         """The first part of a step, up to its gradients: the summed loss. `update`: a guess at what `update` gets."""
@@ -77,7 +80,8 @@ class Stream:
 
     def evaluate(self, work: Work, watch: Watch | None = None) -> Outcome:
         """The loss alone; nothing changes. `watch` sees the logits of labelled tokens, slice by slice."""
-        return Outcome(self._run(work, False, {}, 0, watch), work.label_tokens, self._engine.end_step({}))
+        loss_sum = self._run(work, False, {}, 0, watch)
+        return Outcome(loss_sum, work.label_tokens, self._auxiliary, self._engine.end_step({}))
 
     def close(self) -> None:
         """Lets go of the engine's memory, which may be unmapped from here on."""
@@ -99,7 +103,8 @@ class Stream:
                 self._visit(visit, turn)
                 self._engine.end_visit()
                 self._after_visit()
-        return head.loss() + turn.auxiliary(training)
+        self._auxiliary = turn.auxiliary(training)
+        return head.loss() + self._auxiliary
 
     def _passages(self, work: Work) -> list[Passage]:
         skeleton, batches = self._skeleton, work.micro_batches

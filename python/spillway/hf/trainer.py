@@ -130,12 +130,16 @@ class StreamedTraining:
 
     def prediction_step(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
-    ) -> tuple[torch.Tensor, None, None]:
-        if not prediction_loss_only:
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        batch, logits = self._batch(inputs), None
+        if prediction_loss_only:
+            loss_sum, tokens = self.session.evaluate([batch])
+        elif self._known_sizes().shape.logits:
+            loss_sum, tokens, logits = self.session.evaluate_whole(batch)
+        else:
             raise InputError(refusals.NO_LOGITS)
-        loss_sum, tokens = self.session.evaluate([self._batch(inputs)])
         loss = loss_sum / tokens if tokens else float("nan")
-        return torch.tensor(loss, device=self.args.device), None, None
+        return torch.tensor(loss, device=self.args.device), logits, None if logits is None else inputs["labels"]
 
     def _batch(self, inputs: Any) -> Batch:
         batch = batch_of(inputs, self._known_sizes().packing)
