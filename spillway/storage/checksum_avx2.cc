@@ -1,0 +1,14 @@
+#include "spillway/storage/checksum_avx2.h"
+
+// Compiled with AVX2 where there is such a thing, so nothing else may be included: what headers have inline would be
+// called by processors without it.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace spillway::storage {
+
+std::uint64_t checksum_avx2(const void* bytes, std::size_t size, std::uint64_t seed) noexcept {
+  return XXH3_64bits_withSeed(bytes, size, seed);
+}
+
+}  // namespace spillway::storage

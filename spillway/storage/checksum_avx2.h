@@ -1,0 +1,11 @@
+// The checksum for processors with AVX2: the same numbers. Where the compiler targets others, the baseline again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace spillway::storage {
+
+std::uint64_t checksum_avx2(const void* bytes, std::size_t size, std::uint64_t seed) noexcept;
+
+}  // namespace spillway::storage
