@@ -36,6 +36,20 @@ def test_both_ways_are_equal(
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob("storage/*"))  # nothing is left
 
 
+def test_settings_of_the_update_and_other_names(
+    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plain way has them from the same keys: equal movement says that the engine's update took them, too."""
+    words = {"adam_beta1": "0.8", "adam_beta2": "0.9", "adam_epsilon": "1e-5", "warmup_ratio": "0.5",
+             "max_grad_norm": "0.3", "activation_checkpointing": "true"}  # fmt: skip
+    given_words = [word for name, value in words.items() for word in (f"--{name}", value)]
+    assert check(given, tmp_path, "--compute_dtype", "fp32", *given_words) == 0
+    shown = capsys.readouterr()
+    assert "activation_checkpointing changes nothing" in shown.out + shown.err
+    found = re.search(r"movement of the weights: differs by (\S+)", shown.out)
+    assert found and float(found[1]) < 1e-3
+
+
 def test_a_wrong_update_is_found(
     given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
