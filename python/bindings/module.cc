@@ -50,4 +50,5 @@ NB_MODULE(_engine, module) {
   bind_machine(module);
   bind_memory(module);
   bind_optimizer(module);
+  bind_subspace(module);
 }

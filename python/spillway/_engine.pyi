@@ -243,3 +243,35 @@ def encode_moment(values: Any, second: bool) -> tuple[Any, Any]:
 
 def decode_moment(codes: Any, scales: Any, second: bool) -> Any:
     """The reverse of encode_moment."""
+
+class SubspaceMatrix:
+    """A weight [rows, columns] that trains in a subspace of its own: projectors P and Q, moments [rank, rank]."""
+
+    def __init__(self, rows: int, columns: int, rank: int, nonzeros: int) -> None:
+        """`rank` 0: half of the smaller side."""
+    @property
+    def rank(self) -> int: ...
+    @property
+    def fits(self) -> int:
+        """Times that projectors were learned."""
+    def fit(self, gradient: Any) -> None:
+        """Learns projectors from a gradient, flat fp32, and carries the moments over."""
+    def compress(self, side: int, source: int, stride: int, tokens: int, dtype: str, out: int) -> None:
+        """Tokens at an address, times P (side 0) or Q (1): [rank, tokens] at `out`."""
+    def step(self, weight: int, rest: int, dtype: str, gradient: Any, optimizer: str, rates: tuple[Any, ...]) -> None:
+        """The optimizer on S, flat fp32, and its delta onto the weight. `rates`: learning rate, beta1, beta2, epsilon,
+        weight decay, gradient scale, step."""
+    def values(self, side: int) -> Any:
+        """A copy of a projector's values as they lie."""
+    def moment(self, which: int) -> Any: ...
+    def restore(self, p: Any, q: Any, fits: int, exp_avg: Any, exp_avg_sq: Any) -> None:
+        """What values(), fits and moment() gave."""
+    def add_sample(self, s: float, whole: float) -> None:
+        """A step's |S|^2 and |G z|^2."""
+    @property
+    def error(self) -> float:
+        """Running estimate of |P P' G Q Q' - G| / |G|; 0 before the first sample."""
+    bias: tuple[float, float, int]  # what the estimate is made of
+
+def draw_signs(seed: int, tensor: int, step: int, n: int) -> Any:
+    """1 or -1, n times, fp32."""

@@ -126,7 +126,12 @@ def test_a_snippet_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(sandbox.place)
     ids = torch.randint(3, 300, (1, 12), generator=torch.Generator().manual_seed(1))
     batch = {"input_ids": ids, "labels": ids}
-    names: dict[str, Any] = {"model": torch.nn.Linear(8, 8), "batches": [[batch]], "held_out": [batch]}
+    names: dict[str, Any] = {
+        "model": torch.nn.Linear(8, 8),
+        "batches": [[batch]],
+        "held_out": [batch],
+        "x": torch.ones(4, 8),
+    }
     try:
         exec("import spillway\n" + sandbox.moved(block), names)
     except InputError as error:

@@ -1,0 +1,136 @@
+// spillway::subspace::Matrix for Python: converts, releases the GIL. No logic.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "module.h"
+#include "spillway/base/error.h"
+#include "spillway/state/rule.h"
+#include "spillway/subspace/matrix.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using spillway::subspace::Matrix;
+using Values = nb::ndarray<nb::numpy, float, nb::ndim<1>, nb::c_contig>;
+using Given = nb::ndarray<const float, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
+using Release = nb::call_guard<nb::gil_scoped_release>;
+
+const spillway::subspace::Projector& side_of(const Matrix& matrix, unsigned side) {
+  return side == 0 ? matrix.pair().p : matrix.pair().q;
+}
+
+/// A copy for Python.
+Values copied(const std::vector<float>& values) {
+  auto* kept = new std::vector<float>(values);
+  const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<float>*>(p); });
+  return Values(kept->data(), {kept->size()}, owner);
+}
+
+void fill(std::vector<float>& to, const Given& from, const char* name) {
+  if (from.size() != to.size()) {
+    throw spillway::Error(spillway::ErrorCode::bad_input,
+                          spillway::text(name, " has ", from.size(), " values, and this subspace ", to.size(),
+                                         ": another weight's, or another lsp_rank or lsp_nonzeros"));
+  }
+  std::copy_n(from.data(), from.size(), to.begin());
+}
+
+void compress(const Matrix& matrix, unsigned side, std::uintptr_t in, std::size_t stride, std::size_t tokens,
+              const std::string& type, std::uintptr_t out) {
+  const auto view = side_of(matrix, side).view();
+  std::vector<float> work(spillway::kernels::compress_work(view));
+  const auto as = [&]<class T>(T) {
+    spillway::kernels::compress(view, reinterpret_cast<const T*>(in), stride, tokens,  // NOLINT
+                                reinterpret_cast<T*>(out), tokens, work.data());       // NOLINT
+  };
+  spillway::state::parse_compute_type(type) == spillway::state::ComputeType::fp32 ? as(float{}) : as(std::uint16_t{});
+}
+
+using Rates = std::tuple<double, double, double, double, double, float, std::int64_t>;
+
+void step(Matrix& matrix, std::uintptr_t weight, std::uintptr_t rest, const std::string& type, const Given& s,
+          const std::string& optimizer, const Rates& rates) {
+  const auto& [rate, beta1, beta2, epsilon, decay, scale, number] = rates;
+  const auto form = spillway::state::form_of({.type = spillway::state::parse_compute_type(type)});
+  matrix.step(form.weights, {s.data(), s.size()},
+              {.optimizer = spillway::state::parse_optimizer(optimizer),
+               .learning_rate = rate,
+               .beta1 = beta1,
+               .beta2 = beta2,
+               .epsilon = epsilon,
+               .weight_decay = decay,
+               .gradient_scale = scale,
+               .step = number},
+              {.weight = reinterpret_cast<std::byte*>(weight),  // NOLINT
+               .rest = reinterpret_cast<std::byte*>(rest),      // NOLINT
+               .n = matrix.pair().p.rows() * matrix.pair().q.rows()});
+}
+
+}  // namespace
+
+void bind_subspace(nb::module_& module) {
+  nb::class_<Matrix>(module, "SubspaceMatrix", "A weight [rows, columns] that trains in a subspace of its own.")
+      .def(
+          "__init__",
+          [](Matrix* self, std::size_t rows, std::size_t columns, std::size_t rank, std::size_t nonzeros) {
+            new (self) Matrix({.rows = rows, .columns = columns, .rank = rank, .nonzeros = nonzeros});
+          },
+          "rows"_a, "columns"_a, "rank"_a, "nonzeros"_a, "`rank` 0: half of the smaller side.")
+      .def_prop_ro("rank", &Matrix::rank)
+      .def_prop_ro("fits", &Matrix::fits, "Times that projectors were learned.")
+      .def(
+          "fit",
+          [](Matrix& self, const Given& gradient) {
+            const nb::gil_scoped_release release;
+            self.fit({gradient.data(), gradient.size()});
+          },
+          "gradient"_a, "Learns projectors from a gradient, flat, and carries the moments over.")
+      .def("compress", &compress, Release(), "side"_a, "source"_a, "stride"_a, "tokens"_a, "dtype"_a, "out"_a,
+           "Tokens at an address, times P (side 0) or Q (1): [rank, tokens] at `out`.")
+      .def("step", &step, "weight"_a, "rest"_a, "dtype"_a, "gradient"_a, "optimizer"_a, "rates"_a,
+           "The optimizer on S and its delta onto the weight. `rates`: learning rate, betas, epsilon, weight decay, "
+           "gradient scale, step.")
+      .def(
+          "values", [](const Matrix& self, unsigned side) { return copied(side_of(self, side).values()); }, "side"_a)
+      .def(
+          "moment", [](Matrix& self, std::size_t which) { return copied(self.moment(which)); }, "which"_a)
+      .def(
+          "restore",
+          [](Matrix& self, const Given& p, const Given& q, std::uint64_t fits, const Given& first,
+             const Given& second) {
+            auto pair = self.pair();
+            auto moments = std::pair(self.moment(0), self.moment(1));
+            fill(pair.p.values(), p, "p"), fill(pair.q.values(), q, "q");
+            fill(moments.first, first, "exp_avg"), fill(moments.second, second, "exp_avg_sq");
+            self.set_pair(std::move(pair), fits);
+            self.moment(0) = std::move(moments.first), self.moment(1) = std::move(moments.second);
+          },
+          "p"_a, "q"_a, "fits"_a, "exp_avg"_a, "exp_avg_sq"_a, "What values(), fits and moment() gave.")
+      .def(
+          "add_sample", [](Matrix& self, double s, double whole) { self.bias().add(s, whole); }, "s"_a, "whole"_a,
+          "A step's |S|^2 and |G z|^2.")
+      .def_prop_ro(
+          "error", [](const Matrix& self) { return self.bias().error(); },
+          "Running estimate of |P P' G Q Q' - G| / |G|; 0 before the first sample.")
+      .def_prop_rw(
+          "bias",
+          [](const Matrix& self) { return std::tuple(self.bias().captured, self.bias().whole, self.bias().samples); },
+          [](Matrix& self, const std::tuple<double, double, std::uint64_t>& bias) {
+            self.bias() = {std::get<0>(bias), std::get<1>(bias), std::get<2>(bias)};
+          },
+          "What the estimate is made of.");
+  module.def(
+      "draw_signs",
+      [](std::uint64_t seed, std::uint64_t tensor, std::int64_t step, std::size_t n) {
+        std::vector<float> signs(n);
+        spillway::subspace::draw_signs(seed, tensor, step, signs);
+        return copied(signs);
+      },
+      "seed"_a, "tensor"_a, "step"_a, "n"_a, "1 or -1, n times.");
+}

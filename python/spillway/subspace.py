@@ -1,0 +1,299 @@
+"""Linear layers that train in subspaces of their own (LSP, arXiv 2406.10181), in a plain PyTorch loop.
+
+    optimizer = spillway.subspace.AdamW(model, lr=1e-5, modules=r"mlp|self_attn")
+    others = spillway.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-5)
+    ...
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_([*optimizer.parameters(), *others_parameters], 1.0)
+    optimizer.step(); others.step(); optimizer.zero_grad(); others.zero_grad()
+
+A weight [m, n] keeps bf16 (or fp32), 16 bits that make a bf16 weight an exact master, and of the optimizer only
+moments of [d, d]; its gradient is never formed but at the few steps that learn projectors: a layer's input and output
+gradient go through them, and what autograd adds up is S = P' G Q [d, d], the gradient of a parameter that stands for
+the weight's change inside the subspace. That parameter is what `parameters()` and the parameter groups hold: clipping,
+schedulers, accumulation and `zero_grad` are PyTorch's own, and a norm counts what is applied. The weights themselves
+no longer require gradients.
+
+Projectors are learned from the first gradient, before the first update. Every `check_every` steps each weight's
+running estimate of what its projectors miss is compared with `threshold`; beyond it the next backward pass learns new
+ones, and the moments are carried over. All of it is a function of the data and the seed.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from spillway import _engine
+from spillway.calls import translated
+from spillway.errors import InputError
+from spillway.optim import TYPES, check_defaults
+
+__all__ = ["AdamW"]
+
+
+@dataclass
+class Held:
+    """One weight and its subspace."""
+
+    name: str
+    number: int
+    weight: torch.Tensor
+    inside: nn.Parameter  # [d, d], always 0: its gradient is S
+    matrix: Any  # _engine.SubspaceMatrix
+    rest: torch.Tensor | None  # of a bf16 weight: the low 16 bits of its master
+    seed: int
+    step: int = 0
+    refit: bool = True  # the next gradient is learned from
+    probe: torch.Tensor | None = None  # G z, added up over the step's micro-batches
+    captured: float = 0.0  # |S|^2 so far, before anything clips it
+    version: int = 0  # of the weight, when its master was last known
+
+    def begin(self) -> None:
+        """Of a step: a bf16 weight that something else wrote to is its own master again."""
+        if self.rest is not None and self.weight._version != self.version:
+            self.rest.zero_()
+
+    def end(self) -> None:
+        """The weight is the engine's work; PyTorch is told that it has changed."""
+        torch.autograd.graph.increment_version([self.weight])
+        self.version = self.weight._version
+
+    def state(self) -> dict[str, Any]:
+        out = {
+            "step": torch.tensor(float(self.step)),
+            "p": torch.from_numpy(self.matrix.values(0)),
+            "q": torch.from_numpy(self.matrix.values(1)),
+            "exp_avg": torch.from_numpy(self.matrix.moment(0)),
+            "exp_avg_sq": torch.from_numpy(self.matrix.moment(1)),
+            "fits": self.matrix.fits,
+            "refit": self.refit,
+            "bias": list(self.matrix.bias),
+        }
+        return out if self.rest is None else out | {"residual": self.rest.clone()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        arrays = [flat(state[name]) for name in ("p", "q", "exp_avg", "exp_avg_sq")]
+        self.matrix.restore(*arrays[:2], state["fits"], *arrays[2:])
+        self.matrix.bias = tuple(state["bias"])
+        self.step, self.refit = int(state["step"]), bool(state["refit"])
+        if self.rest is not None:
+            self.rest.copy_(state["residual"])
+            self.version = self.weight._version
+
+    def compressed(self, side: int, tokens: torch.Tensor) -> torch.Tensor:
+        """[d, tokens]: of the output gradient by P (side 0), of the input by Q (side 1)."""
+        tokens = tokens.contiguous()
+        out = torch.empty(self.matrix.rank, tokens.shape[0], dtype=tokens.dtype)
+        stride, kind = tokens.shape[1], TYPES[tokens.dtype]
+        self.matrix.compress(side, tokens.data_ptr(), stride, tokens.shape[0], kind, out.data_ptr())
+        return out
+
+    def take(self, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+        """S of one micro-batch, fp32. x [tokens, n] and dy [tokens, m]."""
+        if self.refit:
+            gradient = (dy.T.float() @ x.float()).flatten()
+            if gradient.isfinite().all():  # what is not is refused by the step that it belongs to
+                self.matrix.fit(gradient.numpy())
+                self.refit = False
+        if self.matrix.fits == 0:
+            return torch.full((self.matrix.rank, self.matrix.rank), torch.nan)
+        signs = _engine.draw_signs(self.seed, self.number, self.step, x.shape[1])
+        seen = dy.T @ (x @ torch.from_numpy(signs).to(x.dtype))
+        self.probe = seen.float() if self.probe is None else self.probe + seen
+        return (self.compressed(0, dy) @ self.compressed(1, x).T).float()
+
+
+class InSubspace(torch.autograd.Function):
+    """linear(x, weight, bias), whose backward pass gives S to `held.inside` and nothing to the weight."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, bias: torch.Tensor | None, _inside: torch.Tensor, held: Held
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.held, ctx.has_bias = held, bias is not None
+        return nn.functional.linear(x, held.weight, bias)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (x,) = ctx.saved_tensors
+        held: Held = ctx.held
+        to_x, to_bias, to_inside, _ = ctx.needs_input_grad
+        rows = dy.reshape(-1, dy.shape[-1])
+        dx = dy @ held.weight if to_x else None
+        db = rows.sum(0) if ctx.has_bias and to_bias else None
+        with translated():
+            s = held.take(x.reshape(-1, x.shape[-1]), rows) if to_inside else None
+        return dx, db, s, None
+
+
+class AdamW(torch.optim.Optimizer):
+    """Decoupled weight decay, in the subspaces of a model's linear layers.
+
+    `modules`: a regular expression (`re.search`) of the names of layers, every nn.Linear by default; a layer whose
+    smaller side has no room for the rank, or whose weight another module shares, is refused by name. `rank`: d, half
+    of each weight's smaller side by default. `nonzeros`: r, values in each row of a projector.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        modules: str = "",
+        rank: int = 0,
+        nonzeros: int = 4,
+        check_every: int = 100,
+        threshold: float = 0.9,
+        seed: int = 0,
+    ) -> None:
+        if rank < 0 or nonzeros < 1 or check_every < 1 or not threshold > 0:
+            raise InputError(
+                f"rank {rank}, nonzeros {nonzeros}, check_every {check_every}, threshold {threshold}: rank must be at "
+                "least 0, nonzeros and check_every at least 1, threshold above 0"
+            )
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        check_defaults(defaults)
+        self.check_every, self.threshold = check_every, threshold
+        layers = chosen(model, modules)
+        self._held: dict[torch.Tensor, Held] = {}
+        made = [held_of(name, i, layer, rank, nonzeros, seed) for i, (name, layer) in enumerate(layers)]
+        for (_, layer), held in zip(layers, made, strict=True):  # nothing is changed before all are right
+            redirect(layer, held)
+            self._held[held.inside] = held
+        super().__init__([held.inside for held in made], defaults)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """What stands for the weights: zeros whose gradients are S."""
+        yield from (held.inside for held in self._held.values())
+
+    def errors(self) -> dict[str, float]:
+        """By weight: the running estimate of |P P' G Q Q' - G| / |G|; 0 before the first step after a fit."""
+        return {held.name: held.matrix.error for held in self._held.values()}
+
+    def fits(self) -> dict[str, int]:
+        """By weight: times that its projectors were learned."""
+        return {held.name: held.matrix.fits for held in self._held.values()}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for inside in group["params"]:
+                if inside.grad is not None:
+                    self._step(self._held[inside], inside.grad, group)
+        return loss
+
+    def _step(self, held: Held, s: torch.Tensor, group: dict[str, Any]) -> None:
+        if not s.isfinite().all():
+            raise InputError(f"the gradient of {held.name} is not finite: skip such a step, or lower the learning rate")
+        probe, held.probe = held.probe, None
+        if probe is not None:
+            held.matrix.add_sample(held.captured, float(probe.square().sum()))
+        held.begin()
+        held.step += 1
+        beta1, beta2 = group["betas"]
+        rates = (float(group["lr"]), beta1, beta2, group["eps"], group["weight_decay"], 1.0, held.step)
+        rest = 0 if held.rest is None else held.rest.data_ptr()
+        with translated():
+            held.matrix.step(held.weight.data_ptr(), rest, TYPES[held.weight.dtype], flat(s), "adamw", rates)
+        held.end()
+        if held.step % self.check_every == 0 and held.matrix.error > self.threshold:
+            held.refit = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of torch.optim, by weight: `step`, the moments [d * d], the values of both projectors, how often they were
+        learned, what the estimate of their error is made of, and the `residual` of a bf16 weight."""
+        states = dict(enumerate(held.state() for held in self._held.values()))
+        return {**super().state_dict(), "state": states}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Of this class, for the same model, rank and nonzeros; the weights are the model's own to load, before it."""
+        states, all_held = state_dict["state"], list(self._held.values())
+        if len(states) != len(all_held):
+            raise InputError(f"a state of {len(states)} weights, and {len(all_held)} train in subspaces here")
+        for held, state in zip(all_held, states.values(), strict=True):
+            for name, there in held.state().items():
+                given = state.get(name)
+                if given is None or (isinstance(there, torch.Tensor) and given.numel() != there.numel()):
+                    raise InputError(f"{name} of {held.name} is not of this model, rank and nonzeros")
+        super().load_state_dict({**state_dict, "state": {}})
+        for held, state in zip(all_held, states.values(), strict=True):
+            with translated():
+                held.restore(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("an optimizer of spillway.subspace cannot be pickled or copied; keep its state_dict()")
+
+
+def flat(values: torch.Tensor) -> Any:
+    return values.detach().to(torch.float32).contiguous().flatten().numpy()
+
+
+def chosen(model: nn.Module, modules: str) -> list[tuple[str, nn.Linear]]:
+    """The layers that are to train in subspaces; refuses weights that something else holds, too."""
+    holders: dict[int, list[str]] = {}
+    for name, module in model.named_modules():
+        for own, parameter in module.named_parameters(recurse=False):
+            holders.setdefault(id(parameter), []).append(f"{name}.{own}")
+    out = []
+    for name, module in model.named_modules():
+        if type(module) is not nn.Linear or re.search(modules, name) is None:
+            continue
+        if len(names := holders[id(module.weight)]) > 1:
+            raise InputError(f"{' and '.join(names)} are one tensor; choose layers besides it with modules=")
+        out.append((name, module))
+    if not out:
+        raise InputError(f"modules={modules!r} is the name of no nn.Linear of the model")
+    return out
+
+
+def held_of(name: str, number: int, layer: nn.Linear, rank: int, nonzeros: int, seed: int) -> Held:
+    weight = layer.weight.detach()
+    if weight.device.type != "cpu" or weight.dtype not in TYPES:
+        raise InputError(f"{name}: a weight of {weight.dtype} on {weight.device}; fp32 and bf16 on cpu are taken")
+    with translated():
+        try:
+            rows, columns = weight.shape
+            matrix = _engine.SubspaceMatrix(rows, columns, rank, nonzeros)
+        except ValueError as error:
+            raise InputError(f"{name}: {error}") from error
+    inside = nn.Parameter(torch.zeros(matrix.rank, matrix.rank))
+    rest = torch.zeros(weight.shape, dtype=torch.int16) if weight.dtype == torch.bfloat16 else None
+    return Held(name, number, weight, inside, matrix, rest, seed, version=weight._version)
+
+
+def redirect(layer: nn.Linear, held: Held) -> None:
+    """From now on the layer's backward pass gives S instead of the weight's gradient."""
+    layer.weight.requires_grad_(False)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype != held.weight.dtype:
+            raise InputError(
+                f"{held.name}: an input of {x.dtype} for a weight of {held.weight.dtype}; not with autocast"
+            )
+        return InSubspace.apply(x, layer.bias, held.inside, held)  # type: ignore[no-any-return]
+
+    known = weakref.ref(held)  # autograd holds its hooks where Python's garbage collector does not look
+
+    def measure(inside: torch.Tensor) -> None:
+        held = known()
+        assert held is not None and inside.grad is not None
+        held.captured = float(inside.grad.square().sum())
+
+    held.inside.register_post_accumulate_grad_hook(measure)
+    layer.forward = forward  # type: ignore[method-assign]
