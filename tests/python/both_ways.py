@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import copy
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 import native
 from hf_models import batch
 from spillway.hf.describe import decay_names
 from spillway.hf.microbatch import IGNORED
-from spillway.hf.skeleton import from_config
+from spillway.hf.router import ARGUMENTS, FUNCTION
+from spillway.hf.skeleton import find_layers, from_config
+from spillway.hf.stream import mixed
 from spillway.protocol import WorkShape
 
 STEPS = 10
+RUN_SEED = 5  # native.config's
 RATE, DECAY, CLIP = 1e-3, 0.1, 1.0
 # Adam divides a gradient by its own size: where it is zero but for rounding (the bias of keys, which softmax does not
 # see), two right answers would differ by the whole learning rate. With this epsilon they do not.
@@ -35,8 +42,11 @@ class Difference:
     weight: float
 
 
-def compare(config: PreTrainedConfig, directory: Path, seed: int = 7, **settings: Any) -> Difference:
-    """AssertionError names what differs; InputError when the session refuses the model."""
+def compare(
+    config: PreTrainedConfig, directory: Path, seed: int = 7, random: bool = False, **settings: Any
+) -> Difference:
+    """AssertionError names what differs; InputError when the session refuses the model. `random`: layers draw random
+    numbers while they train, which the plain loop is given from the same seeds."""
     config.use_cache = False
     save(config, directory / "model", seed)
     session = native.opened(
@@ -46,7 +56,7 @@ def compare(config: PreTrainedConfig, directory: Path, seed: int = 7, **settings
         plain = load(directory / "model")
         work = steps_of(plain.config.get_text_config().vocab_size, asks_for_routers(plain))
         streamed = [session.step(step, RATE) for step in work]
-        expected = train_plain(plain, work)
+        expected = train_plain(plain, work, RUN_SEED if random else None)
         (directory / "saved").mkdir()
         session.save_model(directory / "saved")
     finally:
@@ -102,9 +112,31 @@ def steps_of(vocabulary: int, padded: bool = False) -> list[list[Any]]:
     return found
 
 
-def train_plain(model: PreTrainedModel, work: list[list[Any]]) -> list[float]:
-    """The loop a person would write."""
+def seeds_by_layer(model: PreTrainedModel, seed: int) -> Callable[[int, int], None]:
+    """Before each layer but the first, and before the model itself, the generator gets the stream's seed of that layer.
+    Returns what says which step and micro-batch is to run."""
+    now = [0, 0]
+
+    def sow(place: int) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            torch.default_generator.manual_seed(mixed(seed, *now, place))
+
+        return hook
+
+    model.register_forward_pre_hook(sow(0))
+    for place, layer in list(enumerate(find_layers(model, "")))[1:]:
+        layer.register_forward_pre_hook(sow(place))
+
+    def turn(step: int, micro_batch: int) -> None:
+        now[:] = [step, micro_batch]
+
+    return turn
+
+
+def train_plain(model: PreTrainedModel, work: list[list[Any]], seed: int | None = None) -> list[float]:
+    """The loop a person would write; with a seed, random numbers are the stream's."""
     model.train()
+    turn = None if seed is None else seeds_by_layer(model, seed)
     decaying = set(decay_names(model))
     groups = [
         {"params": [p for n, p in model.named_parameters() if n in decaying], "weight_decay": DECAY},
@@ -112,10 +144,12 @@ def train_plain(model: PreTrainedModel, work: list[list[Any]]) -> list[float]:
     ]
     optimizer = torch.optim.AdamW(groups, lr=RATE, eps=EPSILON)
     losses = []
-    for step in work:
+    for number, step in enumerate(work):
         tokens = sum(int((piece.labels[:, 1:] != IGNORED).sum()) for piece in step)
         total = 0.0
-        for piece in step:
+        for place, piece in enumerate(step):
+            if turn is not None:
+                turn(number, place)
             loss = plain_loss(model, piece, tokens)
             loss.backward()
             total += float(loss.detach())
@@ -134,6 +168,14 @@ def plain_loss(model: PreTrainedModel, piece: Any, tokens: int) -> torch.Tensor:
         return model(**words, num_items_in_batch=tokens).loss
     logits = model(input_ids=piece.input_ids, use_cache=False).logits[:, :-1].flatten(0, 1).float()
     return torch.nn.functional.cross_entropy(logits, piece.labels[:, 1:].flatten(), reduction="sum") / tokens
+
+
+def usual_router_loss(config: PreTrainedConfig) -> bool:
+    """Whether the library has the auxiliary loss of routers for this type, by the function that most have."""
+    found = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    module = sys.modules[(found[0] if isinstance(found, tuple) else found).__module__]
+    own = getattr(module, FUNCTION, None)
+    return hasattr(config, "output_router_logits") and own is not None and list(signature(own).parameters) == ARGUMENTS
 
 
 def asks_for_routers(model: PreTrainedModel) -> bool:

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from hf_models import tiny_config, tiny_model
 from small_configs import small_config
 from spillway.errors import InputError
+from spillway.hf import library
 from spillway.hf.describe import WorkSize, decay_names, describe, slice_rows, stored_names
 from spillway.hf.probe import prove
 from spillway.hf.prologue import Prologue
@@ -39,6 +40,7 @@ def test_proof_keeps_long_context_flags() -> None:
     prove(tiny_config("qwen2", use_sliding_window=True, sliding_window=8, layer_types=kinds))
 
 
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 REFUSED = {"hrm_text": "called more than once", "cpmant": "asked for other tokens", "xlm": "between its layers"}
 
 
@@ -189,3 +191,16 @@ def test_a_model_that_is_nowhere_is_refused(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(InputError, match="is a file"):
         resolve_directory(str(tmp_path / "file"))
     assert resolve_directory(str(tmp_path)) == tmp_path
+
+
+@pytest.mark.parametrize("version", ["4.57.1", "5.5.4", "6.0.0", "6.1.0.dev0"])
+def test_another_release_of_transformers_is_refused_by_name(version: str) -> None:
+    with pytest.raises(InputError, match=f"transformers: release {version} is installed.*5.6.*6.0.*pip install"):
+        library.check_version(version)
+
+
+def test_releases_that_are_taken() -> None:
+    for version in ("5.6.0", "5.23.0", "5.24.0.dev0"):
+        library.check_version(version)
+    asked = next(line for line in PYPROJECT.read_text().splitlines() if "transformers>=" in line)
+    assert f'"transformers>={library.said(library.OLDEST)},<{library.BELOW[0]}"' in asked

@@ -26,6 +26,20 @@ KINDS = {
 }
 
 
+# what draws random numbers while it trains
+DRAWING = {
+    "gpt2": {"attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1},
+    "bloom": {"hidden_dropout": 0.2, "attention_dropout": 0.1},
+    "opt": {"dropout": 0.1, "attention_dropout": 0.1},
+    "phimoe": {"router_jitter_noise": 0.01},
+}
+
+
+@pytest.mark.parametrize("kind", DRAWING)
+def test_dropout_is_drawn_alike_when_a_layer_runs_again(kind: str, tmp_path: Path) -> None:
+    compare(small_config(kind, **DRAWING[kind]), tmp_path, random=True)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_a_plain_loop_and_the_librarys_files(kind: str, tmp_path: Path) -> None:
     compare(small_config(kind), tmp_path)

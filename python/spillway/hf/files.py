@@ -1,8 +1,8 @@
 """Names and forms of tensors in checkpoints, where they are not the model's own.
 
 The library converts many checkpoints while it loads them (experts apart in files, fused in modules; older names), and
-back when it saves. This is the one place that touches its private interfaces for that; they are asked for group by
-group (the tensors that become one), so that no more than one group is in memory.
+back when it saves. Its conversions are asked for group by group (the tensors that become one), so that no more than one
+group is in memory.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from safetensors import safe_open
 
 from spillway.errors import InputError
+from spillway.hf import library
 from spillway.hf.describe import stored_keys, stored_names
 from spillway.hf.own import OwnModel
 from spillway.hf.source import first_line
@@ -101,18 +102,15 @@ class Names:
 
     def loading(self, names: set[str]) -> list[Group]:
         """Groups of a file's tensors by the tensor of the model that they become; those it lacks are left out."""
-        from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
-
         mapping = self._conversions(legacy=True)
-        renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
-        converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+        renamings, converters = library.parted(mapping)
         by_pattern = {pattern: entry for entry in converters for pattern in entry.source_patterns}
         held, prefix = self._model.state_dict(), self._model.base_model_prefix
         groups: dict[str, Group] = {}
-        for name in sorted(names, key=dot_natural_key):
-            target, pattern = rename_source_key(name, renamings, converters, prefix, held)
+        for name in sorted(names, key=library.natural_order):
+            target, pattern = library.loaded_name(name, renamings, converters, prefix, held)
             if target not in held and name in held:
-                target, pattern = rename_source_key(name, [], [], base_model_prefix=prefix, meta_state_dict=held)
+                target, pattern = library.loaded_name(name, [], [], prefix, held)
             if target in held:
                 group = groups.setdefault(target, Group(by_pattern.get(pattern or ""), [], target))
                 group.members.append((name, pattern or name))
@@ -121,35 +119,22 @@ class Names:
 
     def saving(self, names: set[str]) -> dict[str, Group]:
         """Groups of the model's tensors by the first of the tensors in files that they become."""
-        from transformers.core_model_loading import (
-            PrefixChange,
-            WeightConverter,
-            WeightRenaming,
-            apply_converters,
-            apply_renamings,
-            dot_natural_key,
-        )
-
         used = getattr(self._model, "_weight_conversions", None)
         if used is None:
-            used = [entry for entry in self._conversions(legacy=False) if not isinstance(entry, PrefixChange)]
-        reverse = [entry.reverse_transform() for entry in used[::-1]]
-        self._renamings = [entry for entry in reverse if isinstance(entry, WeightRenaming)]
-        converters = [entry for entry in reverse if isinstance(entry, WeightConverter)]
+            used = library.without_prefixes(self._conversions(legacy=False))
+        self._renamings, converters = library.parted(entry.reverse_transform() for entry in used[::-1])
         by_pattern = {pattern: entry for entry in converters for pattern in entry.source_patterns}
         groups: dict[str, Group] = {}
-        for name in sorted(names, key=dot_natural_key):
-            target, pattern = apply_converters(name, converters)
+        for name in sorted(names, key=library.natural_order):
+            target, pattern = library.converted_name(name, converters)
             if pattern is None:
-                target = apply_renamings(name, self._renamings)
+                target = library.renamed(name, self._renamings)
             group = groups.setdefault(target, Group(by_pattern.get(pattern or ""), [], target))
             group.members.append((name, pattern or name))
         return groups
 
     def converted(self, group: Group, read: Callable[[str], torch.Tensor], saving: bool) -> Tensors:
         """The tensors that a group becomes."""
-        from transformers.core_model_loading import apply_renamings
-
         if group.transform is None:
             return {group.target: read(group.members[0][0])}
         transform = copy.deepcopy(group.transform)
@@ -157,7 +142,7 @@ class Names:
             transform.add_tensor(group.target, name, pattern, read(name))
         made = transform.convert(group.target, model=self._model, config=self._model.config)
         found = {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
-        return {apply_renamings(n, self._renamings): v for n, v in found.items()} if saving else found
+        return {library.renamed(n, self._renamings): v for n, v in found.items()} if saving else found
 
     def carried(self, names: set[str]) -> set[str]:
         """Tensors of a file that the library passes over when it loads, and that would be lost."""
@@ -167,13 +152,7 @@ class Names:
         return {name for name in names - used if any(re.search(pattern, name) for pattern in kept)}
 
     def _conversions(self, legacy: bool) -> list[Any]:
-        if isinstance(self._model, OwnModel):
-            return []
-        try:
-            from transformers.conversion_mapping import get_model_conversion_mapping
-        except ImportError:  # a release that converts nothing
-            return []
-        return list(get_model_conversion_mapping(self._model, add_legacy=legacy))
+        return [] if isinstance(self._model, OwnModel) else library.conversions(self._model, legacy)
 
 
 def load(skeleton: Skeleton, description: dict[str, Any], engine: Engine, source: Path) -> None:

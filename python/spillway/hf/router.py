@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from spillway.hf.library import recorded_as_router_logits
 from spillway.hf.microbatch import MicroBatch
 from spillway.hf.prologue import refusal, replaced_forwards
 
@@ -183,10 +184,8 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 def router_modules(skeleton: Skeleton) -> Iterator[tuple[nn.Module, int]]:
     """The modules inside layers whose output the library records as router logits, and the place in it."""
-    recorded = getattr(skeleton.model.base_model, "_can_record_outputs", None) or {}
-    listed = recorded.get("router_logits", [])
     names = {id(module): name for name, module in skeleton.model.named_modules()}
-    for spec in listed if isinstance(listed, list) else [listed]:
+    for spec in recorded_as_router_logits(skeleton.model):
         kind = getattr(spec, "target_class", spec if isinstance(spec, type) else None)
         suffix = getattr(spec, "class_name", spec if isinstance(spec, str) else None)
         inside, index = getattr(spec, "layer_name", None), getattr(spec, "index", 1)

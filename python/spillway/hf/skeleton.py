@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from spillway.hf.library import kept_in_fp32
 from spillway.hf.own import OwnConfig, OwnModel
 from spillway.hf.prologue import Form, refusal
 from spillway.hf.router import Routers, find_routers
@@ -213,15 +214,6 @@ def from_config(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> Pre
         return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
     except ValueError:
         return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
-
-
-def kept_in_fp32(model: PreTrainedModel, dtype: torch.dtype) -> re.Pattern[str]:
-    """Names that `from_pretrained` loads as fp32 whatever a model computes in, by the classes' own lists."""
-    wanted = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ()) if dtype != torch.float32 else set()
-    if dtype == torch.float16:
-        wanted |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
-    parts = "|".join(re.escape(name).replace(r"\*", r"[^.]*") for name in sorted(wanted))
-    return re.compile(rf"(?:^|\.)(?:{parts})(?:\.|$)" if wanted else r"(?!)")
 
 
 def materialise_buffers(model: PreTrainedModel, fp32: re.Pattern[str]) -> None:

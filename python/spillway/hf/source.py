@@ -11,6 +11,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from spillway.errors import InputError
+from spillway.hf import library
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -35,6 +36,7 @@ def resolve_directory(model: str) -> Path:
 
 def load_config(directory: Path) -> PreTrainedConfig:
     """The configuration of a causal language model that the library itself can build. InputError otherwise."""
+    library.check_version()
     path = directory / "config.json"
     model_type = read_model_type(path)
     try:

@@ -1,0 +1,110 @@
+"""Interfaces of transformers that are private to it and change: which releases are taken, and one way to ask them all.
+
+Public ones are used where they are wanted. The releases named by OLDEST and BELOW have been tried over the types that
+differ in kind (`scripts/sweep_models.py` with the release installed); another one is refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+
+from spillway.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+OLDEST, BELOW = (5, 6), (6, 0)
+
+
+def check_version(found: str = transformers.__version__) -> None:
+    """InputError for a release whose interfaces are other ones."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:2])
+    if not OLDEST <= numbers < BELOW:
+        raise InputError(
+            f"transformers: release {found} is installed; Spillway works with {said(OLDEST)} up to, not including, "
+            f"{said(BELOW)}: pip install 'transformers>={said(OLDEST)},<{said(BELOW)}'"
+        )
+
+
+def said(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+# ---- names and forms of tensors in checkpoints
+
+
+def conversions(model: PreTrainedModel, legacy: bool) -> list[Any]:
+    """What the library does to a checkpoint of this model while it loads it; `legacy`: older names, too."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    return list(get_model_conversion_mapping(model, add_legacy=legacy))
+
+
+def without_prefixes(entries: Iterable[Any]) -> list[Any]:
+    """Those that a model which was loaded from no checkpoint is saved by."""
+    from transformers.core_model_loading import PrefixChange
+
+    return [entry for entry in entries if not isinstance(entry, PrefixChange)]
+
+
+def parted(entries: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """Renamings, and converters, of which at most one takes a tensor."""
+    from transformers.core_model_loading import WeightConverter, WeightRenaming
+
+    known = list(entries)
+    renamings = [entry for entry in known if isinstance(entry, WeightRenaming)]
+    return renamings, [entry for entry in known if isinstance(entry, WeightConverter)]
+
+
+def loaded_name(
+    name: str, renamings: list[Any], converters: list[Any], prefix: str, held: dict[str, Any]
+) -> tuple[str, str | None]:
+    """What a tensor of a file is called in a model with tensors `held`, and the converter's pattern it matched."""
+    from transformers.core_model_loading import rename_source_key
+
+    return rename_source_key(name, renamings, converters, prefix, held)  # type: ignore[no-any-return]
+
+
+def renamed(name: str, renamings: Iterable[Any]) -> str:
+    for entry in renamings:
+        name, _ = entry.rename_source_key(name)
+    return name
+
+
+def converted_name(name: str, converters: Iterable[Any]) -> tuple[str, str | None]:
+    """By the first converter that matches, and the pattern that did; None: none has."""
+    for entry in converters:
+        found, pattern = entry.rename_source_key(name)
+        if pattern is not None:
+            return found, pattern
+    return name, None
+
+
+def natural_order(name: str) -> Any:
+    """A key to sort names by, numbers in them as numbers."""
+    from transformers.core_model_loading import dot_natural_key
+
+    return dot_natural_key(name)
+
+
+# ---- what classes say of themselves
+
+
+def recorded_as_router_logits(model: PreTrainedModel) -> list[Any]:
+    """Which modules' outputs are router logits: OutputRecorder, a class, or the end of a module's name."""
+    found = (getattr(model.base_model, "_can_record_outputs", None) or {}).get("router_logits", [])
+    return found if isinstance(found, list) else [found]
+
+
+def kept_in_fp32(model: PreTrainedModel, dtype: torch.dtype) -> re.Pattern[str]:
+    """Names that `from_pretrained` loads as fp32 whatever a model computes in, by the classes' own lists."""
+    wanted = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ()) if dtype != torch.float32 else set()
+    if dtype == torch.float16:
+        wanted |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    parts = "|".join(re.escape(name).replace(r"\*", r"[^.]*") for name in sorted(wanted))
+    return re.compile(rf"(?:^|\.)(?:{parts})(?:\.|$)" if wanted else r"(?!)")
