@@ -143,7 +143,7 @@ class Engine::Impl {
   }
 
   [[nodiscard]] execute::RunPlan run_plan() const {
-    return {description_, layout_, budget_, settings_.rates, plan_, settings_.nodes};
+    return {description_, layout_, budget_, settings_.rates, plan_, settings_.nodes, settings_.device};
   }
   [[nodiscard]] execute::VolumeSettings volumes() const {
     const auto& storage = settings_.storage;
@@ -457,6 +457,8 @@ class Engine::Impl {
                                              {"volume", path.volume().string()}};
     }
     if (run.books) out["stall_seconds"]["commit"] = run.waited();
+    if (const auto* device = run.device.device.get())
+      out["device"] = {{"name", device->name()}, {"memory", device->memory().size()}, {"notice", device->notice()}};
     add_pool(out);
     return out.dump();
   }
@@ -509,11 +511,10 @@ class Engine::Impl {
   const plan::Plan plan_;
 
  private:
-  std::byte* at(plan::Index buffer) const {
-    return buffer == kNone ? nullptr : running_->arena.data() + plan_.schedule.buffers[buffer].offset;
-  }
+  std::byte* at(plan::Index buffer) const { return running_->arenas().at(plan_.schedule, buffer); }
 
   std::byte* first_input() const {
+    if (plan_.schedule.embedding_output != kNone) return at(plan_.schedule.embedding_output);
     for (const auto& visit : plan_.schedule.visits) {
       if (visit.kind == VisitKind::forward && visit.input != kNone) return at(visit.input);
     }
@@ -529,7 +530,10 @@ class Engine::Impl {
     if (visit.kind == VisitKind::backward || visit.kind == VisitKind::head_gradient) {
       out.hidden_gradient = at(schedule.hidden_gradient);
     }
-    if (visit.kind == VisitKind::embedding_backward) out.hidden_gradient = at(schedule.hidden_gradient);
+    if (visit.kind == VisitKind::embedding_backward) {
+      const bool brought = schedule.embedding_gradient != kNone;
+      out.hidden_gradient = at(brought ? schedule.embedding_gradient : schedule.hidden_gradient);
+    }
     if (visit.position >= accumulator_first() && visit.position <= accumulator_last()) {
       out.accumulator = reinterpret_cast<float*>(at(schedule.accumulator));
     }
@@ -604,6 +608,10 @@ void Engine::close() {
 }
 std::span<std::byte> Engine::memory() const {
   return impl_->running().arena.span();
+}
+std::span<std::byte> Engine::device_memory() const {
+  const auto& run = impl_->running();
+  return run.device.device ? run.device.device->memory() : run.arena.span();
 }
 void Engine::load_weights(const std::filesystem::path& checkpoint,
                           const std::map<std::string, std::string>& stored_names) {

@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "spillway/base/error.h"
+#include "spillway/execute/device_options.h"
 #include "spillway/execute/loss_scaler.h"
 #include "spillway/execute/node_options.h"
 #include "spillway/plan/description.h"
@@ -60,6 +61,7 @@ struct Settings {
   plan::Rates rates;
   StorageOptions storage;
   std::vector<execute::NodeOptions> nodes;  ///< as in plan::Budget::nodes; fewer: the rest have the default
+  execute::DeviceOptions device;            ///< where visits compute, when the budget has a device
   std::string run = "spillway";             ///< identity of the run, written into the volumes
   unsigned threads = 1;                     ///< threads of compute kernels (loss, gradients), the caller included
   bool trace = false;                       ///< keep the tasks' times for timeline()
@@ -171,6 +173,9 @@ class Engine {
   void close();
   /// The DRAM arena; after start().
   [[nodiscard]] std::span<std::byte> memory() const;
+  /// Where visits compute: the arena of a device with memory of its own, else memory(). The embedding's visits are on
+  /// the host all the same.
+  [[nodiscard]] std::span<std::byte> device_memory() const;
 
   // ---- state in and out; these wait for pending updates ----
 

@@ -34,7 +34,8 @@ const char* kind_name(spillway::plan::VisitKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-/// A visit with offsets into Engine.memory() instead of pointers.
+/// A visit with offsets into Engine.device_memory() instead of pointers, or into Engine.memory() where it is on the
+/// host.
 struct PyVisit {
   std::string kind = "end";
   std::size_t block = 0, slice = 0;
@@ -43,7 +44,8 @@ struct PyVisit {
 };
 
 PyVisit convert(const spillway::Engine& engine, const spillway::Visit& visit) {
-  const auto base = engine.memory().data();
+  const bool on_host = visit.kind == spillway::plan::VisitKind::embedding_backward;
+  const auto base = (on_host ? engine.memory() : engine.device_memory()).data();
   const auto offset = [&](const void* at) {
     return at == nullptr ? 0 : static_cast<std::uint64_t>(static_cast<const std::byte*>(at) - base);
   };
@@ -51,6 +53,18 @@ PyVisit convert(const spillway::Engine& engine, const spillway::Visit& visit) {
           visit.first_row,          visit.rows,           offset(visit.weights),
           offset(visit.input),      offset(visit.output), offset(visit.hidden_gradient),
           offset(visit.accumulator)};
+}
+
+spillway::execute::DeviceOptions parse_device(const nlohmann::json& json, const spillway::Settings& settings) {
+  spillway::execute::DeviceOptions out;
+  out.name = json.value("name", out.name);
+  if (settings.budget.device) out.simulated.memory = settings.budget.device->capacity;
+  if (json.value("bounded", false)) {
+    out.simulated.to_device = settings.rates.to_device;
+    out.simulated.from_device = settings.rates.from_device;
+    out.simulated.latency = settings.rates.copy_latency;
+  }
+  return out;
 }
 
 spillway::Settings parse_settings(const std::string& text) {
@@ -68,6 +82,7 @@ spillway::Settings parse_settings(const std::string& text) {
   for (const auto& node : json.value("nodes", nlohmann::json::array())) {
     out.nodes.push_back({.pretended = node.value("pretended", false), .limit = node.value("limit", 0.0)});
   }
+  out.device = parse_device(json.value("device", nlohmann::json::object()), out);
   for (const auto& path : json.value("storage", nlohmann::json::array())) {
     const bool device = path.contains("device");
     out.storage.places.push_back({path.at(device ? "device" : "directory").get<std::string>(), device});
@@ -167,6 +182,11 @@ void bind_engine(nb::module_& module) {
       .def("memory",
            [](Engine& self) {
              const auto memory = self.memory();
+             return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(self));
+           })
+      .def("device_memory",
+           [](Engine& self) {
+             const auto memory = self.device_memory();
              return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(self));
            })
       .def("tensor_offset",

@@ -3,7 +3,8 @@
 from typing import Any, Literal
 
 class Visit:
-    """One block's turn on the compute device. Offsets are bytes from the start of `Engine.memory()`."""
+    """One block's turn on the compute device. Offsets are bytes from the start of `Engine.device_memory()`; those of
+    embedding_backward, which is on the host, from that of `Engine.memory()`."""
 
     kind: Literal["forward", "head_loss", "head_gradient", "backward", "embedding_backward", "end"]
     block: int  # index into the description's blocks
@@ -13,7 +14,8 @@ class Visit:
     weights: int  # the block's weights (forward, backward) or the slice's rows (head visits), contiguous
     input: int  # [tokens, hidden] compute type: input of the block; head visits: the output of the last layer block
     output: int  # forward: [tokens, hidden], written by the caller; else 0
-    hidden_gradient: int  # backward: [tokens, hidden] compute type: d loss / d output on entry, d input on exit
+    hidden_gradient: int  # backward: [tokens, hidden] compute type: d loss / d output on entry, d input on exit;
+    # embedding_backward: d loss / d output
     accumulator: int  # head_gradient and the first backward: [tokens, hidden] fp32 scratch; else 0
 
 class Engine:
@@ -32,7 +34,10 @@ class Engine:
     when anything is on storage), "checkpoints": most manifests that are held at once while the run goes on,
     "update_schedule": "auto", "deferred" or "early", "speculative_updates": bool, "clipping": bool (steps clip),
     "update_cores": cores that only updates use, "run": identity, "overwrite": bool, "erase": bool (what the devices
-    hold), "keep": bool (the volumes stay when the engine closes)}.
+    hold), "keep": bool (the volumes stay when the engine closes), "device": {"name": "simulated", "memory": bytes that
+    may be used there, "work": of these, PyTorch's working set, "in_dram": bool (they count there, too), "to_device",
+    "from_device": bytes per second of its link, "latency": seconds of a copy, "bounded": bool (copies take at least as
+    long as these say)} ({}: visits compute in host memory)}.
 
     Construction plans and allocates nothing; MemoryError with a message when it does not fit.
     """
@@ -70,6 +75,8 @@ class Engine:
     def close(self) -> None: ...
     def memory(self) -> Any:
         """The arena as one uint8 array (shared, not copied); after start()."""
+    def device_memory(self) -> Any:
+        """Where visits compute: the arena of a device with memory of its own, else `memory()`."""
     def tensor_offset(self, tensor: int) -> int:
         """First element of tensor number `tensor` (counted over all blocks, in description order) within its block."""
 

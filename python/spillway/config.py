@@ -125,8 +125,6 @@ def resolve(file_values: Mapping[str, Any], given: Mapping[str, Any], file_name:
     origins = {name: f"{file_name}: " for name in file_values if name not in given}
     values = {name: parsed(key, merged.get(name), origins.get(name, "")) for name, key in KEYS.items()}
     for name, key in KEYS.items():
-        if name == "gpu_memory" and values["profile"] is not None:
-            continue  # for the plan of another machine; whoever trains refuses it
         if key.absent and (what := key.absent(values[name])):
             raise InputError(f"{origins.get(name, '')}{name}: {what} is not available in this release; {key.help}")
     return Config(with_defaults(values), notices)
@@ -164,7 +162,8 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
         values["data_seed"] = values["seed"]
     if values["resume_from_checkpoint"] is False:
         values["resume_from_checkpoint"] = None
-    values["device"] = "cpu"
+    if values["device"] == "auto":
+        values["device"] = "cpu"
     return with_strategies(values)
 
 

@@ -223,17 +223,19 @@ GROUPS: dict[str, list[Key]] = {
             "device",
             TEXT,
             "auto",
-            "`auto` or `cpu` in this release (`cuda`, `cuda:N` and `simulated` are to come)",
-            absent=values_besides("auto", "cpu"),
+            "where visits compute: `cpu`; `simulated`: a device with memory of its own, made of host memory, with the "
+            "link of the `profile`'s first GPU or else as fast as memory, to see what a GPU would do and that the "
+            "results are the same; `auto` is `cpu` (`cuda` and `cuda:N` are to come)",
+            absent=values_besides("auto", "cpu", "simulated"),
         ),
         Key("dram_budget", SIZE, None, "hard limit of the whole process's memory", "what is free, less a margin"),
         Key(
             "gpu_memory",
             SIZE,
             None,
-            "hard limit of GPU memory, for `plan` with the `profile` of a machine that has one; training there is not "
-            "in this release",
-            absent=when_given,
+            "hard limit of the memory of a `device` that has its own, or for `plan` with the `profile` of a machine "
+            "with a GPU",
+            "a quarter of `dram_budget` for a simulated device",
         ),
         Key(
             "placement",

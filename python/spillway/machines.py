@@ -34,8 +34,8 @@ def refuse_elsewhere(config: Config) -> None:
             f"profile: {config.profile} describes another machine, which `spillway plan` answers for; "
             "training runs on this one"
         )
-    if config.gpu_memory is not None:
-        raise InputError("gpu_memory: this key needs a profile of a machine with a GPU; this release trains on the CPU")
+    if config.gpu_memory is not None and config.device == "cpu":
+        raise InputError("gpu_memory: device cpu has no memory of its own; this key needs --device simulated")
 
 
 def plan_elsewhere(config: Config, profile: str, tell: Tell) -> dict[str, Any]:

@@ -54,8 +54,9 @@ def where(plan: Mapping[str, Any], engine: Any) -> dict[str, Any]:
 
 
 def names(plan: Mapping[str, Any]) -> list[str]:
-    """Of the tiers of memory."""
-    return [tier["name"] for tier in plan["tiers"] if not tier["name"].startswith("path:")]
+    """Of the tiers of host memory."""
+    found = [tier["name"] for tier in plan["tiers"]]
+    return [name for name in found if name != "device" and not name.startswith("path:")]
 
 
 def measured_peaks(plan: Mapping[str, Any], found: Mapping[str, Any], process: int) -> dict[str, int]:

@@ -260,6 +260,8 @@ class Session:
         tiers = nodes.measured_peaks(self.plan, found, self._peak)
         for name, path in counters.get("paths", {}).items():
             tiers[name] = volume_bytes(path.get("volume"))
+        if "device" in counters:
+            tiers["device"] = counters["device"]["memory"]
         return {
             "tiers": tiers,
             **({"nodes": found} if found else {}),
@@ -278,6 +280,7 @@ class Session:
         """What a person should know about the paths and was not told yet: no O_DIRECT, one that was taken out."""
         counters = json.loads(self._engine.counters())
         found = [path["notice"] for path in counters.get("paths", {}).values() if path.get("notice")]
+        found += [counters["device"]["notice"]] if counters.get("device", {}).get("notice") else []
         found += self._news
         found += [outage["reason"] for outage in counters.get("outages", [])]
         new = [notice for notice in found if notice not in self._told]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway import volumes
+from spillway import device, volumes
 from spillway.errors import InputError
 from spillway.hf import heap
 from spillway.protocol import Keeping
@@ -29,11 +29,14 @@ GROUPS = ("weight", "state", "grad", "activation")
 
 def engine_settings(config: Config, rehearsed: Rehearsed, keeping: Keeping, update_cores: int = 0) -> dict[str, Any]:
     """What the engine plans with; see _engine.pyi. `update_cores`: that compute leaves to updates."""
+    dram_budget = config.dram_budget or default_budget()
+    found = profile(config.profile, [path.place for path in config.paths], update_rule(config))
     return path_settings(config, keeping) | {
-        "dram_budget": config.dram_budget or default_budget(),
+        "dram_budget": dram_budget,
         "process_bytes": rehearsed.process_bytes,
         "work_bytes": rehearsed.work_bytes,
-        "profile": profile(config.profile, [path.place for path in config.paths], update_rule(config)),
+        "profile": found,
+        "device": device.settings(config, dram_budget, found),
         "seconds": rehearsed.seconds,
         "update_schedule": config.update_schedule,
         "speculative_updates": config.speculative_updates,

@@ -34,8 +34,12 @@ Field field_of(TaskKind kind) {
 
 }  // namespace
 
-Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores)
+Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores,
+                   ComputeDevice device)
     : schedule_(schedule), arena_(arena), store_(store), work_(work) {
+  if (device.device != nullptr) {
+    copies_ = std::make_unique<Copies>(schedule, arena, *device.device, device.stream);
+  }
   if (cores.own == 0) patient_ = plan::patient_updates(schedule);
   const auto n = schedule.tasks.size();
   same_.resize(n);
@@ -137,6 +141,7 @@ void Executor::begin(Mode mode) {
   auto& before = bank(instance + 1);
   const auto n = schedule_.tasks.size();
   now_bank.instance = instance;
+  if (copies_) copies_->begin(instance);
   open_bank(now_bank, mode);
   std::fill(visit_ready_.begin(), visit_ready_.end(), 0);
   for (Index t = 0; t < n; ++t) {
@@ -184,6 +189,8 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
   switch (task.lane) {
     case Lane::read:
     case Lane::write:
+    case Lane::to_device:
+    case Lane::from_device:
       transfers.push_back(start);
       ++in_flight_;
       break;
@@ -271,13 +278,14 @@ std::string Executor::cause_of_wait(const plan::Visit& visit) const {
     }
     if (blocking == plan::kNone) break;
     const auto lane = schedule_.tasks[blocking].lane;
-    if (lane != Lane::compute) cause = lane == Lane::read ? "read" : lane == Lane::write ? "write" : "update";
+    if (lane != Lane::compute) cause = plan::name_of(lane);
     task = blocking;
   }
   return cause;
 }
 
 void Executor::done() {
+  if (copies_) copies_->issued(instances_ - 1, static_cast<Index>(visit_));
   std::unique_lock lock(mutex_);
   const auto instance = instances_ - 1;
   const auto task = schedule_.visits[visit_].task;
@@ -350,21 +358,8 @@ void Executor::throw_failure() {
 
 void Executor::launch(std::vector<Start>& transfers) {
   for (const auto& start : transfers) {
-    const auto& task = schedule_.tasks[start.task];
-    const auto& mode = bank(start.instance).mode;
-    const bool updates = task.phase == Phase::update;
     try {
-      store_->start({.direction = task.lane == Lane::read ? storage::Direction::read : storage::Direction::write,
-                     .field = field_of(task.kind),
-                     .subject = task.subject,
-                     .memory = arena_ + schedule_.buffers[task.buffer].offset + task.buffer_offset,
-                     .bytes = task.bytes,
-                     .version = updates ? mode.updated : mode.step,
-                     .image = updates && schedule_.makes_image(task.subject, mode.updates),
-                     .deadline = start.instance * schedule_.positions + task.deadline,
-                     .done = &Executor::transfer_done,
-                     .context = this,
-                     .token = start.instance * schedule_.tasks.size() + start.task});
+      launch_transfer(start, schedule_.tasks[start.task]);
     } catch (...) {
       const std::lock_guard lock(mutex_);
       fail(std::current_exception());
@@ -372,6 +367,27 @@ void Executor::launch(std::vector<Start>& transfers) {
     }
   }
   transfers.clear();
+}
+
+void Executor::launch_transfer(const Start& start, const Task& task) {
+  const auto deadline = start.instance * schedule_.positions + task.deadline;
+  const auto token = start.instance * schedule_.tasks.size() + start.task;
+  if (task.lane == Lane::to_device || task.lane == Lane::from_device) {
+    return copies_->start(start.instance, start.task, deadline, &Executor::transfer_done, this, token);
+  }
+  const auto& mode = bank(start.instance).mode;
+  const bool updates = task.phase == Phase::update;
+  store_->start({.direction = task.lane == Lane::read ? storage::Direction::read : storage::Direction::write,
+                 .field = field_of(task.kind),
+                 .subject = task.subject,
+                 .memory = arena_ + schedule_.buffers[task.buffer].offset + task.buffer_offset,
+                 .bytes = task.bytes,
+                 .version = updates ? mode.updated : mode.step,
+                 .image = updates && schedule_.makes_image(task.subject, mode.updates),
+                 .deadline = deadline,
+                 .done = &Executor::transfer_done,
+                 .context = this,
+                 .token = token});
 }
 
 void Executor::transfer_done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept {

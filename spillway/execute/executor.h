@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "spillway/execute/copies.h"
 #include "spillway/execute/pace.h"
 #include "spillway/execute/store.h"
 #include "spillway/plan/schedule.h"
@@ -71,10 +72,17 @@ struct UpdateCores {
   std::vector<UpdateLane> nodes = {};  ///< by unit of the schedule's update tasks; empty: one lane has all threads
 };
 
+/// Where visits compute, when that is not in host memory.
+struct ComputeDevice {
+  device::Device* device = nullptr;  ///< with its arena; null: the host
+  device::Stream stream = 0;         ///< of the caller's work
+};
+
 class Executor {
  public:
   /// `store` may be null when no task is a transfer. All references must outlive the executor.
-  Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores = {});
+  Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores = {},
+           ComputeDevice device = {});
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -83,7 +91,8 @@ class Executor {
   void begin(Mode mode);
   /// The next visit that this instance runs, when its bytes are there; null when it has no more. Throws a lane's error.
   const plan::Visit* next();
-  /// Ends the visit that next() returned.
+  /// Ends the visit that next() returned; on a device with memory of its own: all its work has been given to the
+  /// stream.
   void done();
   /// After the last visit: waits for the early update under way; those that have not begun are left to the next
   /// instance. Returns the chunks that were updated early, until the next begin(). Throws a lane's error.
@@ -155,8 +164,9 @@ class Executor {
   void end_task(Start start, std::vector<Start>& transfers);                                 // locked
   void make_ready(Start start, std::vector<Start>& transfers, std::vector<Start>& skipped);  // locked
   void launch(std::vector<Start>& transfers);                                                // unlocked
-  void fail(std::exception_ptr error);                                                       // locked
-  void throw_failure();                                                                      // locked
+  void launch_transfer(const Start& start, const plan::Task& task);
+  void fail(std::exception_ptr error);  // locked
+  void throw_failure();                 // locked
   static void transfer_done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
   void make_lanes(std::vector<UpdateLane> lanes);
   static void push(std::vector<UpdateEntry>& heap, UpdateEntry entry);  // locked
@@ -186,6 +196,7 @@ class Executor {
 
   mutable std::mutex mutex_;
   std::condition_variable compute_wake_, idle_;
+  std::unique_ptr<Copies> copies_;  ///< null: no device with memory of its own
   std::array<Bank, 2> banks_;
   std::uint64_t instances_ = 0;  ///< begun so far
   std::size_t visit_ = 0;        ///< next index into schedule_.visits of the newest instance

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "spillway/base/error.h"
 #include "spillway/execute/compute.h"
@@ -16,8 +17,8 @@ float* as_fp32(std::byte* at) {
 }  // namespace
 
 Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout, state::ComputeType type,
-                     std::byte* arena, EmbeddingRows* rows, Team& team)
-    : schedule_(schedule), layout_(layout), type_(type), arena_(arena), rows_(rows), team_(team) {
+                     Arenas arenas, EmbeddingRows* rows, Team& team, const OpenDevice& device)
+    : schedule_(schedule), layout_(layout), type_(type), arenas_(arenas), rows_(rows), team_(team), device_(device) {
   std::uint64_t most = 1;
   std::size_t tensors = 1;
   for (const auto& tensor : layout.tensors()) most = std::max(most, tensor.elements);
@@ -39,9 +40,9 @@ void Gradients::open(const plan::Visit& visit) {
 
 Gradients::Target Gradients::target(std::uint64_t first, std::uint64_t elements) const {
   Target out{.elements = elements};
-  out.grad = arena_ + schedule_.buffers[visit_->grad].offset + first * state::field_bytes(type_).grad;
+  out.grad = arenas_.at(schedule_.buffers[visit_->grad]) + first * state::field_bytes(type_).grad;
   if (visit_->grad_sum != plan::kNone && micro_batches_ > 1) {
-    out.sum = as_fp32(arena_ + schedule_.buffers[visit_->grad_sum].offset) + first;
+    out.sum = as_fp32(arenas_.at(schedule_.buffers[visit_->grad_sum])) + first;
   }
   return out;
 }
@@ -57,16 +58,23 @@ kernels::Norm Gradients::tiled(std::uint64_t elements, auto body) {
   return total;
 }
 
-bool Gradients::add(const Target& to, const std::byte* values, std::uint64_t micro_batch) {
-  if (micro_batches_ == 1) return false;
-  const bool first = micro_batch == 0;
+/// Where the visits' own work is done: by the caller, or behind it in the device's queue.
+template <class Work>
+void Gradients::launch(Work work) {
+  if (device_.queue != nullptr) {
+    device_.queue->call(device_.stream, std::move(work));
+  } else {
+    work();
+  }
+}
+
+void Gradients::add(const Target& to, const std::byte* values, bool first) {
   const auto bytes = state::field_bytes(type_).grad;
   auto* const sum = type_ == state::ComputeType::fp32 ? as_fp32(to.grad) : to.sum;
   tiled(to.elements, [&](std::uint64_t at, std::uint64_t n) {
     (first ? widen : execute::add)(type_, values + at * bytes, sum + at, n);
     return kernels::Norm{};
   });
-  return true;
 }
 
 kernels::Norm Gradients::finish(const Target& to, const std::byte* values) {
@@ -90,11 +98,13 @@ void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t 
   auto& seen = seen_[tensor - layout_.blocks()[it.block].first_tensor];
   const auto to = target(it.first, it.elements);
   // A tensor that is first seen in a later micro-batch starts its sum there.
-  const bool summed = add(to, values, seen == 0 ? 0 : micro_batch);
-  seen = 1;
-  if (micro_batch + 1 < micro_batches_) return;
-  norms_[tensor] = finish(to, summed ? nullptr : values);
-  seen = 2;
+  const bool first = seen == 0 || micro_batch == 0, last = micro_batch + 1 == micro_batches_;
+  seen = last ? 2 : 1;
+  launch([=, this] {
+    const bool summed = micro_batches_ > 1;
+    if (summed) add(to, values, first);
+    if (last) norms_[tensor] = finish(to, summed ? nullptr : values);
+  });
 }
 
 void Gradients::take_slice(const std::byte* values, std::uint64_t micro_batch) {
@@ -102,15 +112,22 @@ void Gradients::take_slice(const std::byte* values, std::uint64_t micro_batch) {
   const auto chunk = block.first_chunk + visit_->slice;
   const auto& it = layout_.chunks()[chunk];
   const auto to = target(0, it.used);
-  const bool summed = add(to, values, seen_[0] == 0 ? 0 : micro_batch);
-  seen_[0] = 1;
-  if (micro_batch + 1 < micro_batches_) return;
-  auto& norm = norms_[layout_.tensors().size() + chunk];
-  norm = finish(to, summed ? nullptr : values);
-  seen_[0] = 2;
-  if (rows_ == nullptr || rows_->block() != visit_->block) return;
+  const bool first = seen_[0] == 0 || micro_batch == 0, last = micro_batch + 1 == micro_batches_;
+  seen_[0] = last ? 2 : 1;
+  const bool tied = rows_ != nullptr && rows_->block() == visit_->block;
+  launch([=, this, &it] {
+    const bool summed = micro_batches_ > 1;
+    if (summed) add(to, values, first);
+    if (last) end_slice(to, summed ? nullptr : values, it, norms_[layout_.tensors().size() + chunk], tied);
+  });
+}
+
+void Gradients::end_slice(const Target& to, const std::byte* values, const state::Chunk& it, kernels::Norm& norm,
+                          bool tied) {
+  norm = finish(to, values);
+  if (!tied) return;
   // A tied table: the step's own rows wait for the embedding's part and are not rounded yet.
-  if (summed && type_ != state::ComputeType::fp32) {
+  if (values == nullptr && type_ != state::ComputeType::fp32) {
     rows_->keep(it, to.sum);
   } else {
     rows_->keep(it, to.grad);
@@ -130,11 +147,14 @@ void Gradients::close() {
       const auto& tensor = layout_.tensors()[block.first_tensor + i];
       if (!has_gradient(tensor.spec.learning)) continue;
       const auto to = target(tensor.first, tensor.elements);
-      if (seen_[i] == 1) {
-        norms_[block.first_tensor + i] = finish(to, nullptr);
-      } else {
-        std::memset(to.grad, 0, to.elements * state::field_bytes(type_).grad);
-      }
+      const bool some = seen_[i] == 1;
+      launch([=, this, number = block.first_tensor + i] {
+        if (some) {
+          norms_[number] = finish(to, nullptr);
+        } else {
+          std::memset(to.grad, 0, to.elements * state::field_bytes(type_).grad);
+        }
+      });
     }
   }
   if (visit_ != nullptr && visit_->kind == plan::VisitKind::head_gradient && seen_[0] != 2) {
@@ -143,7 +163,8 @@ void Gradients::close() {
   visit_ = nullptr;
 }
 
-kernels::Norm Gradients::total() const {
+kernels::Norm Gradients::total() {
+  if (device_.queue != nullptr) device_.device->synchronise();
   kernels::Norm out;
   for (const auto& norm : norms_) out.sum += norm.sum;
   return out;

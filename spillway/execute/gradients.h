@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "spillway/execute/arenas.h"
+#include "spillway/execute/device_options.h"
 #include "spillway/execute/rows.h"
 #include "spillway/execute/team.h"
 #include "spillway/kernels/gradient.h"
@@ -15,9 +17,10 @@ namespace spillway::execute {
 
 class Gradients {
  public:
-  /// `rows` may be null. All references must outlive it.
-  Gradients(const plan::Schedule& schedule, const state::Layout& layout, state::ComputeType type, std::byte* arena,
-            EmbeddingRows* rows, Team& team);
+  /// `rows` may be null. With a device that is given work in a queue, all arithmetic but that of take_rows() goes
+  /// there: what is handed over stays until the stream has come to it. All references must outlive it.
+  Gradients(const plan::Schedule& schedule, const state::Layout& layout, state::ComputeType type, Arenas arenas,
+            EmbeddingRows* rows, Team& team, const OpenDevice& device);
 
   void begin(std::uint64_t micro_batches);
   void open(const plan::Visit& visit);
@@ -29,8 +32,8 @@ class Gradients {
   /// Ends the open visit: what got no gradient is zero.
   void close();
 
-  /// Sum of squares of the whole gradient, added in tensor order.
-  [[nodiscard]] kernels::Norm total() const;
+  /// Sum of squares of the whole gradient, added in tensor order. Waits for the queue.
+  [[nodiscard]] kernels::Norm total();
 
  private:
   struct Target {
@@ -38,18 +41,22 @@ class Gradients {
     float* sum = nullptr;  ///< null when there is one micro-batch, and for fp32
     std::uint64_t elements = 0;
   };
+  template <class Work>
+  void launch(Work work);
   [[nodiscard]] Target target(std::uint64_t first, std::uint64_t elements) const;
-  /// True when the gradient in `target.grad` is final.
-  bool add(const Target& target, const std::byte* values, std::uint64_t micro_batch);
+  void add(const Target& target, const std::byte* values, bool first);
+  void end_slice(const Target& target, const std::byte* values, const state::Chunk& chunk, kernels::Norm& norm,
+                 bool tied);
   kernels::Norm finish(const Target& target, const std::byte* values);  ///< values: not yet in grad, or null
   kernels::Norm tiled(std::uint64_t elements, auto body);
 
   const plan::Schedule& schedule_;
   const state::Layout& layout_;
   const state::ComputeType type_;
-  std::byte* const arena_;
+  const Arenas arenas_;
   EmbeddingRows* const rows_;
   Team& team_;
+  const OpenDevice& device_;
   std::uint64_t micro_batches_ = 1;
   const plan::Visit* visit_ = nullptr;
   std::vector<std::uint8_t> seen_;    ///< by tensor of the open block: 0 none, 1 some, 2 final

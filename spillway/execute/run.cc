@@ -115,6 +115,14 @@ void Run::map_memory() {
   const Clocked clocked(found_.phases.memory);
   arena = memory::Arena(plan_.plan.arena, arena_parts(plan_.plan, plan_.budget, plan_.nodes));
   for (const auto& path : paths) path->register_memory(arena.span());
+  open_device();
+}
+
+void Run::open_device() {
+  if (!plan_.plan.residency.device) return;
+  device = execute::open_device(plan_.device);
+  device.device->register_host(arena.span());
+  device.device->allocate(plan_.plan.device_arena);
 }
 
 void Run::recover(const Opening& opening) {
@@ -165,12 +173,13 @@ void Run::make_lanes(unsigned threads) {
     }
   }
   updater = std::make_unique<Updater>(schedule, layout, plan_.description.rule(), memory, rows.get());
-  gradients = std::make_unique<Gradients>(schedule, layout, type, memory, rows.get(), *team);
+  gradients = std::make_unique<Gradients>(schedule, layout, type, arenas(), rows.get(), *team, device);
   tiers = std::make_unique<Tiers>(plan_.plan, layout, plan_.description.rule(), memory, store.get());
   tensors = std::make_unique<Tensors>(plan_.description, layout, *tiers, scratch(), found_.found);
   executor = std::make_unique<Executor>(
       schedule, memory, store.get(), *updater,
-      UpdateCores{plan_.rates.update_cores, plan_.rates.cores, update_lanes(plan_.budget, plan_.rates, plan_.nodes)});
+      UpdateCores{plan_.rates.update_cores, plan_.rates.cores, update_lanes(plan_.budget, plan_.rates, plan_.nodes)},
+      ComputeDevice{device.device.get(), device.stream});
 }
 
 // ---- what was left

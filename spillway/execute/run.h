@@ -8,7 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "spillway/device/device.h"
+#include "spillway/execute/arenas.h"
 #include "spillway/execute/books.h"
+#include "spillway/execute/device_options.h"
 #include "spillway/execute/executor.h"
 #include "spillway/execute/gradients.h"
 #include "spillway/execute/nodes.h"
@@ -66,6 +69,7 @@ struct RunPlan {
   const plan::Rates& rates;
   const plan::Plan& plan;
   const std::vector<NodeOptions>& nodes;
+  const DeviceOptions& device;
 
   [[nodiscard]] bool durable() const noexcept { return plan.durability != plan::Durability::none; }
 };
@@ -79,6 +83,9 @@ class Run {
   Run& operator=(const Run&) = delete;
 
   [[nodiscard]] const Found& found() const noexcept { return found_; }
+  [[nodiscard]] Arenas arenas() const {
+    return {arena.data(), device.device ? device.device->memory().data() : nullptr};
+  }
   /// Above what is resident, between steps: for a chunk and what updating it again takes.
   [[nodiscard]] std::span<std::byte> scratch() const { return arena.span().subspan(plan_.plan.resident); }
 
@@ -94,6 +101,7 @@ class Run {
   [[nodiscard]] double waited() const noexcept { return waited_; }  ///< seconds that commits waited for the one before
 
   memory::Arena arena;
+  OpenDevice device;  ///< with memory of its own; none: visits compute in the arena
   std::vector<std::unique_ptr<storage::Path>> paths;
   std::unique_ptr<Books> books;         ///< null: nothing is durable
   std::unique_ptr<storage::Pool> pool;  ///< null: nothing is on a path
@@ -121,6 +129,7 @@ class Run {
   void map_memory();
   void recover(const Opening& opening);
   void open_books();
+  void open_device();
   void make_lanes(unsigned threads);
   [[nodiscard]] Replay::Parts replay_parts();
   void restore(Replay& replay);

@@ -17,9 +17,11 @@ using plan::TaskKind;
 using plan::VisitKind;
 
 const char* kind_name(TaskKind kind) {
-  static constexpr const char* kNames[] = {"read weight",  "read state",  "read grad",  "read activation",
-                                           "write weight", "write state", "write grad", "write activation",
-                                           "write rows",   "update",      "visit"};
+  static constexpr const char* kNames[] = {
+      "read weight",    "read state",    "read grad",         "read activation", "write weight",
+      "write state",    "write grad",    "write activation",  "write rows",      "update",
+      "visit",          "upload weight", "upload activation", "download grad",   "download activation",
+      "download hidden"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -29,18 +31,15 @@ const char* visit_name(VisitKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-const char* lane_name(Lane lane) {
-  static constexpr const char* kNames[] = {"compute", "update", "read", "write"};
-  return kNames[static_cast<std::size_t>(lane)];
-}
-
 std::string task_name(const plan::Plan& plan, const state::Layout& layout, const plan::Task& task) {
   if (task.kind == TaskKind::visit) {
     const auto& visit = plan.schedule.visits[task.subject];
     return std::string(visit_name(visit.kind)) + " " + layout.blocks()[visit.block].name + " " +
            std::to_string(visit.slice);
   }
-  if (task.kind == TaskKind::read_activation || task.kind == TaskKind::write_activation) {
+  if (task.kind == TaskKind::download_hidden) return kind_name(task.kind);
+  if (task.kind == TaskKind::read_activation || task.kind == TaskKind::write_activation ||
+      task.kind == TaskKind::upload_activation || task.kind == TaskKind::download_activation) {
     return std::string(kind_name(task.kind)) + " " + std::to_string(task.subject);
   }
   return std::string(kind_name(task.kind)) + " " + layout.blocks()[layout.chunks()[task.subject].block].name +
@@ -49,7 +48,7 @@ std::string task_name(const plan::Plan& plan, const state::Layout& layout, const
 
 /// The first lane of each kind has its number, later update lanes those after them all.
 int thread_of(const plan::Task& task) {
-  return static_cast<int>(task.unit == 0 ? static_cast<unsigned>(task.lane) + 1 : task.unit + 4U);
+  return static_cast<int>(task.unit == 0 ? static_cast<unsigned>(task.lane) + 1 : task.unit + 6U);
 }
 
 /// Serial lanes as slices; transfers overlap, so they are asynchronous spans.
@@ -70,7 +69,7 @@ void add_task(json& events, int process, const plan::Task& task, std::size_t id,
   }
   const auto key = std::to_string(process) + "." + std::to_string(id);
   events.push_back({{"ph", "b"},
-                    {"cat", lane_name(task.lane)},
+                    {"cat", plan::name_of(task.lane)},
                     {"id", key},
                     {"name", name},
                     {"pid", process},
@@ -78,7 +77,7 @@ void add_task(json& events, int process, const plan::Task& task, std::size_t id,
                     {"ts", begin_us},
                     {"args", args}});
   events.push_back({{"ph", "e"},
-                    {"cat", lane_name(task.lane)},
+                    {"cat", plan::name_of(task.lane)},
                     {"id", key},
                     {"name", name},
                     {"pid", process},
@@ -86,20 +85,21 @@ void add_task(json& events, int process, const plan::Task& task, std::size_t id,
                     {"ts", begin_us + length_us}});
 }
 
-void add_names(json& events, int process, const char* name, std::size_t nodes) {
+void add_names(json& events, int process, const char* name, std::size_t nodes, bool device) {
   events.push_back({{"ph", "M"}, {"name", "process_name"}, {"pid", process}, {"args", {{"name", name}}}});
-  for (const auto lane : {Lane::compute, Lane::update, Lane::read, Lane::write}) {
+  for (const auto lane : {Lane::compute, Lane::update, Lane::read, Lane::write, Lane::to_device, Lane::from_device}) {
+    if (lane >= Lane::to_device && !device) continue;
     events.push_back({{"ph", "M"},
                       {"name", "thread_name"},
                       {"pid", process},
                       {"tid", static_cast<int>(lane) + 1},
-                      {"args", {{"name", lane_name(lane)}}}});
+                      {"args", {{"name", plan::name_of(lane)}}}});
   }
   for (std::size_t unit = 1; unit < nodes; ++unit) {
     events.push_back({{"ph", "M"},
                       {"name", "thread_name"},
                       {"pid", process},
-                      {"tid", unit + 4},
+                      {"tid", unit + 6},
                       {"args", {{"name", "update, node " + std::to_string(unit)}}}});
   }
 }
@@ -140,8 +140,8 @@ void add_memory(json& events, int process, const plan::Schedule& schedule, Start
 std::string trace(const plan::Plan& plan, const state::Layout& layout, const std::vector<Times>& times) {
   json events = json::array();
   const auto& tasks = plan.schedule.tasks;
-  add_names(events, 1, "measured", plan.node_peaks.size());
-  add_names(events, 2, "predicted", plan.node_peaks.size());
+  add_names(events, 1, "measured", plan.node_peaks.size(), plan.residency.device.has_value());
+  add_names(events, 2, "predicted", plan.node_peaks.size(), plan.residency.device.has_value());
   double zero = std::numeric_limits<double>::infinity();
   for (const auto& it : times) {
     if (it.end > 0) zero = std::min(zero, it.start);

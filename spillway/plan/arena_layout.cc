@@ -1,7 +1,6 @@
 #include "spillway/plan/arena_layout.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace spillway::plan {
 namespace {
@@ -34,10 +33,12 @@ Bytes lowest_gap(std::vector<Range>& taken, Bytes bytes) {
 
 }  // namespace
 
-Bytes lay_out(Schedule& schedule) {
+Bytes lay_out(Schedule& schedule, Tier tier) {
   auto& buffers = schedule.buffers;
-  std::vector<Index> order(buffers.size());
-  std::iota(order.begin(), order.end(), Index{0});
+  std::vector<Index> order;
+  for (Index b = 0; b < buffers.size(); ++b) {
+    if (buffers[b].tier == tier) order.push_back(b);
+  }
   // Whole-step buffers go to the bottom; then the large, then the early.
   std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) {
     if (buffers[a].whole != buffers[b].whole) return buffers[a].whole;
@@ -70,15 +71,15 @@ Bytes lay_out(Schedule& schedule) {
   return total;
 }
 
-Bytes resident_bytes(const Schedule& schedule) {
+Bytes resident_bytes(const Schedule& schedule, Tier tier) {
   Bytes end = 0;
   for (const auto& buffer : schedule.buffers) {
-    if (buffer.whole) end = std::max(end, buffer.offset + round_up(buffer.bytes, kAlignment));
+    if (buffer.whole && buffer.tier == tier) end = std::max(end, buffer.offset + round_up(buffer.bytes, kAlignment));
   }
   return end;
 }
 
-Bytes live_peak(const Schedule& schedule) {
+Bytes live_peak(const Schedule& schedule, Tier tier) {
   std::vector<std::int64_t> change(schedule.positions + 2, 0);
   std::int64_t whole = 0;
   const auto add = [&](std::uint32_t first, std::uint32_t last, std::int64_t bytes) {
@@ -86,6 +87,7 @@ Bytes live_peak(const Schedule& schedule) {
     change[last + 1] -= bytes;
   };
   for (const auto& buffer : schedule.buffers) {
+    if (buffer.tier != tier) continue;
     const auto bytes = static_cast<std::int64_t>(round_up(buffer.bytes, kAlignment));
     if (buffer.whole) {
       whole += bytes;
@@ -142,7 +144,9 @@ void add_reuse_dependencies(Schedule& schedule) {
     for (Index j = 0; j < buffers.size(); ++j) {
       const auto& other = buffers[j];
       // A buffer follows itself, too: its former user is its own last use, one step ago.
-      if (other.whole || other.offset >= end || buffer.offset >= other.offset + other.bytes) continue;
+      if (other.tier != buffer.tier || other.whole || other.offset >= end ||
+          buffer.offset >= other.offset + other.bytes)
+        continue;
       const bool previous = other.last >= buffer.first;
       const auto age = previous ? buffer.first + schedule.positions - other.last : buffer.first - other.last;
       formers.push_back({age, j, previous});

@@ -18,9 +18,10 @@ void add(std::vector<Held>& change, const Buffer& buffer, std::uint32_t first, s
 }
 
 /// What begins and ends to be held at every position.
-std::vector<Held> changes(const Schedule& schedule) {
+std::vector<Held> changes(const Schedule& schedule, Tier tier) {
   std::vector<Held> out(schedule.positions + 2, Held{});
   for (const auto& buffer : schedule.buffers) {
+    if (buffer.tier != tier) continue;
     if (buffer.whole) {
       add(out, buffer, 0, schedule.positions - 1);
     } else if (buffer.first <= buffer.last) {
@@ -35,8 +36,8 @@ std::vector<Held> changes(const Schedule& schedule) {
 
 /// Calls `see` with the bytes of every class at each position.
 template <class See>
-void walk(const Schedule& schedule, See&& see) {
-  const auto change = changes(schedule);
+void walk(const Schedule& schedule, Tier tier, See&& see) {
+  const auto change = changes(schedule, tier);
   Held now{};
   for (std::uint32_t p = 0; p < schedule.positions; ++p) {
     for (std::size_t k = 0; k < now.size(); ++k) now[k] += change[p][k];
@@ -54,10 +55,10 @@ std::map<std::string, Bytes> named(const Held& held) {
 
 }  // namespace
 
-std::map<std::string, Bytes> classes_of(const Schedule& schedule, Bytes arena) {
+std::map<std::string, Bytes> classes_of(const Schedule& schedule, Bytes arena, Tier tier) {
   Held best{};
   std::int64_t peak = -1;
-  walk(schedule, [&](const Held& now) {
+  walk(schedule, tier, [&](const Held& now) {
     const auto sum = std::accumulate(now.begin(), now.end(), std::int64_t{0});
     if (sum <= peak) return;
     peak = sum;
@@ -69,10 +70,10 @@ std::map<std::string, Bytes> classes_of(const Schedule& schedule, Bytes arena) {
   return out;
 }
 
-std::vector<std::map<std::string, Bytes>> classes_by_position(const Schedule& schedule) {
+std::vector<std::map<std::string, Bytes>> classes_by_position(const Schedule& schedule, Tier tier) {
   std::vector<std::map<std::string, Bytes>> out;
   out.reserve(schedule.positions);
-  walk(schedule, [&](const Held& now) { out.push_back(named(now)); });
+  walk(schedule, tier, [&](const Held& now) { out.push_back(named(now)); });
   return out;
 }
 

@@ -9,10 +9,11 @@
 
 namespace spillway::plan {
 
-/// Bytes by class of buffer at the position where most are in use, and "gaps" between them; sums to `arena`.
-[[nodiscard]] std::map<std::string, Bytes> classes_of(const Schedule& schedule, Bytes arena);
+/// Bytes by class of buffer of a tier at the position where most are in use, and "gaps" between them; sums to `arena`.
+[[nodiscard]] std::map<std::string, Bytes> classes_of(const Schedule& schedule, Bytes arena, Tier tier = Tier::host);
 
 /// The same at every position of the step, without gaps.
-[[nodiscard]] std::vector<std::map<std::string, Bytes>> classes_by_position(const Schedule& schedule);
+[[nodiscard]] std::vector<std::map<std::string, Bytes>> classes_by_position(const Schedule& schedule,
+                                                                            Tier tier = Tier::host);
 
 }  // namespace spillway::plan

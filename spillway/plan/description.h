@@ -50,6 +50,14 @@ struct NodeBudget {
   [[nodiscard]] std::string name() const { return text("numa:", id); }
 };
 
+/// A compute device with memory of its own, as the planner sees it.
+struct DeviceTier {
+  Bytes capacity = 0;                        ///< for all that this process holds there
+  Bytes work = 0;                            ///< of it, PyTorch's working set
+  bool in_dram = false;                      ///< its memory is the host's (a simulated device), and counts there, too
+  std::optional<double> weight, activation;  ///< share that stays there; empty = the planner decides
+};
+
 /// What of the state on storage paths survives a kill (docs/decisions/0001-durable-storage.md).
 enum class Durability : std::uint8_t { none, checkpoint, step };
 
@@ -77,7 +85,8 @@ struct Budget {
   /// The memory nodes that DRAM is made of. The first is the compute device's: the process and all that comes and goes
   /// in a step lie there. None: a single tier, `dram`.
   std::vector<NodeBudget> nodes;
-  bool streams_weights = false;  ///< the device reads a weight once a visit, over a link; else it reads it in place
+  std::optional<DeviceTier> device;  ///< none: visits compute in host memory
+  bool streams_weights = false;      ///< the device reads a weight once a visit, over a link; else it reads it in place
   Placement placement;
   std::uint64_t window = 0;              ///< blocks in flight in backward; 0 = the planner decides
   std::optional<Durability> durability;  ///< empty: `step` when anything is on a path, else `none`
@@ -125,6 +134,8 @@ struct Rates {
   double head_loss = 0, head_gradient = 0;     ///< one slice, all micro-batches
   double tail_forward = 0, tail_backward = 0;  ///< the last layer block when a head follows
   double between = 0;                          ///< once a step: prologue, embedding, hand-over
+  double to_device = 0, from_device = 0;       ///< bytes per second of the device's link, both at once
+  double copy_latency = 0;                     ///< seconds that a copy takes beside its bytes
 
   /// All paths together: pieces are dealt so that they finish at the same time.
   [[nodiscard]] PathRates storage() const noexcept {

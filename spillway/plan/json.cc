@@ -117,6 +117,13 @@ Budget parse_budget(const std::string& input) {
   out.clipping = get<bool>(object, "clipping", true);
   out.speculate = get<bool>(object, "speculative_updates", false);
   out.checkpoints = static_cast<std::uint32_t>(std::min<std::uint64_t>(count(object, "checkpoints", 0), 1U << 20));
+  if (const auto device = object.find("device"); device != object.end() && device->contains("memory")) {
+    out.device = DeviceTier{.capacity = count(*device, "memory"),
+                            .work = count(*device, "work", 0),
+                            .in_dram = get<bool>(*device, "in_dram", false),
+                            .weight = parse_share(*device, "weight"),
+                            .activation = parse_share(*device, "activation")};
+  }
   const auto storage = get<json>(object, "storage", json::array());
   for (std::size_t p = 0; p < storage.size(); ++p) {
     out.paths.push_back({.name = text("path:", p), .capacity = count(storage[p], "capacity")});
@@ -180,6 +187,10 @@ Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   out.tail_forward = rate(seconds, "tail_forward", 0);
   out.tail_backward = rate(seconds, "tail_backward", 0);
   out.between = rate(seconds, "between", rate(seconds, "prologue", 0));
+  const auto device = get<json>(object, "device", json::object());
+  out.to_device = rate(device, "to_device", 0);
+  out.from_device = rate(device, "from_device", 0);
+  out.copy_latency = rate(device, "latency", 0);
   return out;
 }
 

@@ -10,6 +10,7 @@
 #include "spillway/base/error.h"
 #include "spillway/plan/arena_layout.h"
 #include "spillway/plan/classes.h"
+#include "spillway/plan/device_choice.h"
 #include "spillway/plan/nodes.h"
 
 namespace spillway::plan {
@@ -51,6 +52,7 @@ class Planner {
     check_updates();
     check_learning();
     list_units();
+    choose_device();
     room_ = budget_.dram > fixed() ? budget_.dram - fixed() : 0;
     for (const auto& node : budget_.nodes) capacity_.push_back(node.capacity);
     choose();
@@ -58,11 +60,15 @@ class Planner {
     return finish();
   }
 
-  [[nodiscard]] Bytes fixed() const noexcept { return budget_.process + budget_.work + kEngineBytes; }
+  [[nodiscard]] Bytes fixed() const noexcept {
+    const bool in_dram = budget_.device && budget_.device->in_dram;
+    return budget_.process + budget_.work + kEngineBytes + (in_dram ? device_.bytes() : 0);
+  }
 
   /// Smallest arena this placement allows.
   Bytes smallest() {
     list_units();
+    choose_device();
     return measure(fixed_residency(), scaled(0)).second;
   }
 
@@ -174,6 +180,20 @@ class Planner {
       out.grad[c] = !has_gradient(layout_.chunks()[c].learning);
     }
     std::fill_n(out.activation.begin(), first_backward(layout_), true);
+    out.device = device_.residency();
+    return out;
+  }
+
+  void choose_device() {
+    if (!budget_.device) return;
+    device_.choose([&](const DeviceResidency& stays, std::uint32_t ahead) {
+      return make_schedule(description_, layout_, nothing_with(stays), {.device = ahead}, redo_);
+    });
+  }
+
+  [[nodiscard]] Residency nothing_with(const DeviceResidency& stays) const {
+    auto out = nothing();
+    out.device = stays;
     return out;
   }
 
@@ -231,6 +251,7 @@ class Planner {
              .grad_write = 2,
              .head = 2};
     }
+    out.device = device_.ahead();
     if (budget_.window > 0) out.backward = static_cast<std::uint32_t>(budget_.window);
     const auto most = static_cast<std::uint32_t>(layout_.chunks().size());
     out.state_read = std::min(out.state_read, most);
@@ -263,6 +284,7 @@ class Planner {
     auto placed = residency;
     std::vector<Region> regions;
     if (dealing_ != nullptr && !place(schedule, bytes, placed, regions)) return false;
+    plan_.device_arena = lay_out(schedule, Tier::device);
     plan_.schedule = std::move(schedule);
     plan_.arena = regions.empty() ? bytes : regions.back().end;
     plan_.regions = std::move(regions);
@@ -373,7 +395,7 @@ class Planner {
 
   /// Bytes of a step over the paths.
   struct Traffic {
-    Bytes read = 0, written = 0;
+    Bytes read = 0, written = 0, to_device = 0, from_device = 0;
   };
   [[nodiscard]] static Traffic traffic(const Schedule& schedule) {
     Traffic sum;
@@ -381,6 +403,8 @@ class Planner {
       if (schedule.settled_by_early(task)) continue;
       if (task.lane == Lane::read) sum.read += task.bytes;
       if (task.lane == Lane::write) sum.written += task.bytes / task.every;
+      if (task.lane == Lane::to_device) sum.to_device += task.bytes;
+      if (task.lane == Lane::from_device) sum.from_device += task.bytes;
     }
     return sum;
   }
@@ -546,6 +570,7 @@ class Planner {
     add_reuse_dependencies(plan_.schedule);
     plan_.durability = durability_;
     plan_.dram_peak = fixed() + plan_.arena;
+    if (budget_.device) plan_.device_peak = budget_.device->work + plan_.device_arena;
     if (!plan_.regions.empty()) {
       plan_.node_peaks = bytes_by_node(plan_.regions, capacity_.size());
       plan_.node_peaks[0] += fixed();
@@ -554,10 +579,13 @@ class Planner {
     const auto moved = traffic(plan_.schedule);
     plan_.read_per_step = moved.read;
     plan_.written_per_step = moved.written;
+    plan_.to_device_per_step = moved.to_device;
+    plan_.from_device_per_step = moved.from_device;
     plan_.prediction = simulate(plan_.schedule, description_, layout_, rates_, kSimulatedSteps, storage_name());
     if (redo_.gradients) count_durability();
     count_early();
     plan_.dram_classes = classes_of(plan_.schedule, plan_.arena);
+    if (budget_.device) plan_.device_classes = classes_of(plan_.schedule, plan_.device_arena, Tier::device);
     return std::move(plan_);
   }
 
@@ -589,6 +617,7 @@ class Planner {
   const state::FieldBytes bytes_;
   std::vector<Unit> units_;
   std::vector<std::size_t> free_;  ///< units the planner may keep, most traffic saved per byte first
+  DeviceChoice device_{description_, layout_, budget_};
   Bytes room_ = 0;
   std::vector<Bytes> capacity_;       ///< by memory node
   std::vector<Dealing> dealings_;     ///< to several nodes, and
@@ -619,6 +648,7 @@ void add_memory(nlohmann::json& out, const Plan& plan, const state::UpdateRule& 
   out["bytes"].push_back({{"class", "interpreter and libraries"}, {"tier", first}, {"bytes", budget.process}});
   out["bytes"].push_back({{"class", "working set"}, {"tier", first}, {"bytes", budget.work}});
   add("engine", first, kEngineBytes);
+  if (budget.device && budget.device->in_dram) add("simulated device", first, plan.device_arena);
   auto here = plan.dram_classes;
   for (std::size_t n = 1; n < plan.node_peaks.size(); ++n) {
     auto gaps = plan.node_peaks[n];
@@ -638,6 +668,19 @@ void add_memory(nlohmann::json& out, const Plan& plan, const state::UpdateRule& 
     const auto& node = budget.nodes[n];
     out["tiers"].push_back({{"name", node.name()}, {"capacity", node.capacity}, {"planned_peak", plan.node_peaks[n]}});
   }
+}
+
+/// The memory of a device of its own.
+void add_device_memory(nlohmann::json& out, const Plan& plan, const Budget& budget) {
+  if (!budget.device) return;
+  const auto add = [&](const std::string& name, Bytes bytes) {
+    if (bytes > 0) out["bytes"].push_back({{"class", name}, {"tier", "device"}, {"bytes", bytes}});
+  };
+  add("working set", budget.device->work);
+  for (const auto& [name, bytes] : plan.device_classes) add(name, bytes);
+  out["tiers"].push_back(
+      {{"name", "device"}, {"capacity", budget.device->capacity}, {"planned_peak", plan.device_peak}});
+  out["device_bytes_per_step"] = {{"to_device", plan.to_device_per_step}, {"from_device", plan.from_device_per_step}};
 }
 
 /// What lies on which path is decided as it is written; the shares are those of the reserved volumes.
@@ -696,6 +739,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   out["tiers"] = json::array();
   out["bytes"] = json::array();
   add_memory(out, plan, description.rule(), layout, budget);
+  add_device_memory(out, plan, budget);
   add_paths(out, plan, budget);
   const auto& prediction = plan.prediction;
   out["durability"] = name_of(plan.durability);
@@ -715,10 +759,15 @@ std::string to_json(const Plan& plan, const Description& description, const stat
                     {"transfer", prediction.transfer_seconds},
                     {"update", prediction.update_seconds},
                     {"stall", prediction.stall_seconds}};
+  if (budget.device) {
+    out["seconds"]["to_device"] = prediction.to_device_seconds;
+    out["seconds"]["from_device"] = prediction.from_device_seconds;
+  }
   const auto& ahead = plan.lookahead;
   out["lookahead"] = {{"state_read", ahead.state_read},   {"write", ahead.write},
                       {"weight_read", ahead.weight_read}, {"backward", ahead.backward},
                       {"grad_write", ahead.grad_write},   {"head", ahead.head}};
+  if (budget.device) out["lookahead"]["device"] = ahead.device;
   return out.dump(2);
 }
 

@@ -21,7 +21,9 @@ struct Plan {
   Schedule schedule;    ///< laid out, with the dependencies that shared bytes need
   Bytes arena = 0;      ///< bytes of the DRAM arena
   Bytes resident = 0;   ///< bytes at its bottom that stay; above them, between steps, is scratch for one chunk at least
-  Bytes dram_peak = 0;  ///< process + work + arena + kEngineBytes
+  Bytes dram_peak = 0;  ///< process + work + arena + kEngineBytes, and the device's arena where that is in DRAM
+  Bytes device_arena = 0;         ///< bytes of the arena of a device with memory of its own
+  Bytes device_peak = 0;          ///< with PyTorch's working set there
   std::vector<Region> regions;    ///< of the arena on memory nodes; empty: there is one
   std::vector<Bytes> node_peaks;  ///< by node, as Budget::nodes: sums to `dram_peak`; empty: there is one
   Bytes path_bytes = 0;           ///< on all paths, without what follows
@@ -29,14 +31,16 @@ struct Plan {
   Bytes path_spare = 0;           ///< of `path_bytes`, for images that wait for a flush
   std::vector<Bytes> volumes;     ///< by path: what its volume reserves for data; together at least `path_bytes`
   Bytes read_per_step = 0, written_per_step = 0;
+  Bytes to_device_per_step = 0, from_device_per_step = 0;
   Simulation prediction;
   std::size_t early_chunks = 0;  ///< updated during backward (Budget::updates), and
   Bytes undo = 0;                ///< what their old versions take, which shares memory with what backward has let go
   double early_saves = 0;        ///< seconds of the predicted step; negative: early updates were asked for and cost
   Bytes durable_per_step = 0;    ///< bytes of `written_per_step` that durability costs
   double durable_seconds = 0;    ///< of the predicted step that durability costs
-  std::map<std::string, Bytes> dram_classes;  ///< who holds the arena at its fullest, by class; sums to `arena`
-  std::map<std::string, Bytes> path_classes;  ///< by class; sums to `path_bytes`
+  std::map<std::string, Bytes> dram_classes;    ///< who holds the arena at its fullest, by class; sums to `arena`
+  std::map<std::string, Bytes> device_classes;  ///< the same of the device's arena
+  std::map<std::string, Bytes> path_classes;    ///< by class; sums to `path_bytes`
 };
 
 /// The plan for these budgets. What the caller fixed in `budget.placement` is obeyed; the rest of the DRAM first holds

@@ -29,7 +29,7 @@ class Placer {
     if (at_ > 0) at_ = round_up(at_, kHugePage);
     stack(0);
     for (auto& buffer : schedule_.buffers) {
-      if (!buffer.whole) buffer.offset = buffer.offset - floor + at_;
+      if (!buffer.whole && buffer.tier == Tier::host) buffer.offset = buffer.offset - floor + at_;
     }
     add({at_, bytes - floor + at_, 0});
     return std::move(regions_);
@@ -58,7 +58,7 @@ class Placer {
   void stack(std::uint16_t node) {
     for (Index b = 0; b < schedule_.buffers.size(); ++b) {
       auto& buffer = schedule_.buffers[b];
-      if (!buffer.whole || node_[b] != node) continue;
+      if (!buffer.whole || buffer.tier != Tier::host || node_[b] != node) continue;
       buffer.offset = at_;
       at_ += round_up(buffer.bytes, kPage);
       add({buffer.offset, at_, node});

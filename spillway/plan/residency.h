@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "spillway/plan/description.h"
@@ -12,6 +13,13 @@ namespace spillway::plan {
 using Index = std::uint32_t;
 inline constexpr Index kNone = ~Index{0};
 
+/// What stays in the memory of a device beside what comes and goes. The weights there are copies: the master is the
+/// host's, and each step brings the new one.
+struct DeviceResidency {
+  std::vector<bool> weight;      ///< by chunk; equal for all chunks of a layer
+  std::vector<bool> activation;  ///< by border, from forward to backward
+};
+
 /// Which bytes stay in DRAM. Layers by block, tables by slice (chunk), states by chunk, activations by border.
 struct Residency {
   std::vector<bool> weight;      ///< by chunk; equal for all chunks of a layer
@@ -20,6 +28,7 @@ struct Residency {
   std::vector<bool> activation;  ///< by border: input of layer block i
   std::vector<bool> undo = {};   ///< by chunk: its old version, for an early update (can_be_early()); empty: of none
   std::vector<std::uint16_t> node = {};  ///< by chunk: index into Budget::nodes of what stays in DRAM; empty: the first
+  std::optional<DeviceResidency> device = {};  ///< none: visits compute in host memory
 };
 
 /// True when the gradient of this chunk is stored as a dense field: everything that learns but an embedding that is not

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "spillway/plan/device_lanes.h"
+
 namespace spillway::plan {
 namespace {
 
@@ -422,6 +424,13 @@ class Builder {
 
   [[nodiscard]] Bytes element() const { return bytes_.weight; }
 
+  /// The copy of a weight that forward has brought to the device is still there.
+  [[nodiscard]] bool on_device(Index c) const { return residency_.device && residency_.device->weight[c]; }
+  [[nodiscard]] Index weights_of(Index layer) const {
+    const auto i = std::ranges::find(layers_, layer) - layers_.begin();
+    return out_.visits[forward_visits_[static_cast<std::size_t>(i)]].weights;
+  }
+
   /// Position from which a backward visit's bytes may be read: after the last update of the step.
   [[nodiscard]] std::uint32_t before_visit(Index visit) const {
     const auto at = position(visit);
@@ -461,7 +470,7 @@ class Builder {
       out_.visits[loss].weights = residency_.weight[c] ? out_.resident_slice[c] : read_again(c, loss);
     }
     auto& kept = buffer(out_.visits[loss].weights);
-    if (residency_.weight[c]) {
+    if (residency_.weight[c] || on_device(c)) {
       out_.visits[gradient].weights = out_.visits[loss].weights;
     } else if (turn) {
       kept.last = std::max(kept.last, position(gradient));
@@ -529,6 +538,8 @@ class Builder {
     const auto first = chunk_of(b, 0);
     if (residency_.weight[first]) {
       out_.visits[visit].weights = out_.resident_weight[b];
+    } else if (on_device(first)) {
+      out_.visits[visit].weights = weights_of(b);
     } else {
       const auto window =
           add_buffer(BufferClass::window, block(b).elements * bytes_.weight, before_visit(visit), position(visit));
@@ -634,7 +645,14 @@ void set_nodes(Schedule& schedule, const Residency& residency) {
 
 Schedule make_schedule(const Description& description, const state::Layout& layout, const Residency& residency,
                        const Lookahead& lookahead, const Redo& redo) {
-  return Builder(description, layout, residency, lookahead, redo).build();
+  if (!residency.device) return Builder(description, layout, residency, lookahead, redo).build();
+  auto host = residency;  // what stays on the device has no place here
+  for (Index i = 0; i < host.activation.size(); ++i) {
+    if (residency.device->activation[i]) host.activation[i] = true;
+  }
+  auto out = Builder(description, layout, host, lookahead, redo).build();
+  add_device(out, description, layout, *residency.device, lookahead.device);
+  return out;
 }
 
 std::vector<bool> patient_updates(const Schedule& schedule) {
@@ -643,7 +661,7 @@ std::vector<bool> patient_updates(const Schedule& schedule) {
   for (Index t = 0; t < schedule.tasks.size(); ++t) {
     const auto& task = schedule.tasks[t];
     for (const auto& need : task.needs) {
-      if (task.lane == Lane::read) out[need.task] = false;
+      if (task.lane == Lane::read || task.lane == Lane::to_device) out[need.task] = false;
       if (schedule.tasks[need.task].lane == Lane::read) out[t] = false;
     }
   }

@@ -15,6 +15,7 @@
 // wraps around.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -23,7 +24,16 @@
 
 namespace spillway::plan {
 
-enum class Lane : std::uint8_t { compute, update, read, write };
+enum class Lane : std::uint8_t { compute, update, read, write, to_device, from_device };
+
+/// As timelines and stalls say it: "read", "to_device".
+[[nodiscard]] constexpr const char* name_of(Lane lane) noexcept {
+  constexpr const char* kNames[] = {"compute", "update", "read", "write", "to_device", "from_device"};
+  return kNames[static_cast<std::size_t>(lane)];
+}
+
+/// Where a buffer lies. On a device without memory of its own everything is the host's.
+enum class Tier : std::uint8_t { host, device };
 
 enum class TaskKind : std::uint8_t {
   read_weight,
@@ -37,6 +47,12 @@ enum class TaskKind : std::uint8_t {
   write_rows,
   update,
   visit,
+  // Copies to a device with memory of its own, and from there:
+  upload_weight,
+  upload_activation,
+  download_grad,
+  download_activation,
+  download_hidden,  ///< the gradient of hidden states, for the embedding
 };
 
 enum class VisitKind : std::uint8_t {
@@ -68,9 +84,11 @@ struct Task {
   Lane lane = Lane::compute;
   std::uint16_t unit = 0;   ///< which of the lanes of that kind; update: the node, an index into Budget::nodes
   Index subject = kNone;    ///< chunk; border for activations; index into Schedule::visits for visits; part of the rows
-  Index buffer = kNone;     ///< transfers: where the bytes are
+  Index buffer = kNone;     ///< transfers: where the bytes are; copies: on the device
   Bytes buffer_offset = 0;  ///< transfers: from the start of the buffer
-  Bytes bytes = 0;          ///< transfers: bytes moved; updates: elements
+  Index host_buffer = kNone;  ///< copies: where the bytes are on the host, and
+  Bytes host_offset = 0;      ///< from the start of that buffer
+  Bytes bytes = 0;            ///< transfers: bytes moved; updates: elements
   std::uint32_t deadline =
       0;  ///< position that needs it, counted from the start of the instance; may exceed `positions`
   Phase phase = Phase::forward;
@@ -91,11 +109,12 @@ enum class BufferClass : std::uint8_t {
 
 struct Buffer {
   BufferClass kind = BufferClass::scratch;
+  Tier tier = Tier::host;
   Bytes bytes = 0;
   std::uint32_t first = 0;                     ///< first position in use
   std::uint32_t last = 0;                      ///< last position in use; smaller than `first` when it wraps around
   bool whole = false;                          ///< in use at every position
-  Bytes offset = 0;                            ///< in the arena, from lay_out()
+  Bytes offset = 0;                            ///< in the arena of its tier, from lay_out()
   std::vector<Index> first_tasks, last_tasks;  ///< who fills it first, who lets go of it last
   std::vector<Index> earlier_tasks;            ///< who lets go of one that wraps around in the instance that filled it
 };
@@ -106,6 +125,7 @@ struct Visit {
   Index slice = 0;      ///< chunk of the block, embedding and head visits
   Index task = kNone;
   std::uint32_t position = 0;
+  bool on_host = false;  ///< although there is a device with memory of its own
   // Buffers, kNone where there is none.
   Index weights = kNone, input = kNone, output = kNone, grad = kNone, grad_sum = kNone;
 };
@@ -118,6 +138,7 @@ struct Lookahead {
   std::uint32_t backward = 1;     ///< weights and activations read this many visits before backward
   std::uint32_t grad_write = 1;   ///< gradient buffers kept this many visits
   std::uint32_t head = 1;         ///< slices of the head read this many visits before
+  std::uint32_t device = 1;       ///< copies to and from a device run this many visits before and after
 };
 
 /// What a step writes so that it is durable (docs/decisions/0001-durable-storage.md).
@@ -147,6 +168,8 @@ struct Schedule {
                                                                 ///< of what does not learn, but for a resident weight
   std::vector<Bytes> weight_at, grad_at;                        ///< by chunk: offset in that buffer
   Index hidden_gradient = kNone, accumulator = kNone;           ///< buffers
+  Index embedding_output = kNone,
+        embedding_gradient = kNone;  ///< with a device: where the embedding's visits, on the host, find both
   Index row_sums = kNone,
         rows = kNone;  ///< buffers of an embedding that learns: fp32 gradient of the step's rows; rounded, pending
   std::vector<std::uint32_t> image_every, image_turn;  ///< by chunk: as Task's, of its images; every 0: no image
@@ -166,9 +189,9 @@ struct Schedule {
 };
 
 /// By task: updates that may wait until compute waits, when they share its cores: what they work on stays in memory,
-/// and no read waits for the bytes that they let go. (A thread beside compute costs it more than the update takes: the
-/// other threads of a matrix product wait for the one that is held up.) `schedule` has the dependencies of shared
-/// bytes.
+/// and no read waits for the bytes that they let go, nor a copy to a device for the weights. (A thread beside compute
+/// costs it more than the update takes: the other threads of a matrix product wait for the one that is held up.)
+/// `schedule` has the dependencies of shared bytes.
 [[nodiscard]] std::vector<bool> patient_updates(const Schedule& schedule);
 
 /// Bytes before the first of `count` rounded rows in the rows buffer: their count and their ids (int64).

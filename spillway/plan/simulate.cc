@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <queue>
+#include <utility>
 
 namespace spillway::plan {
 namespace {
@@ -55,6 +56,16 @@ double weight_seconds(const Schedule& schedule, const Description& description, 
   return most == seconds.end() ? 0 : *most * times;
 }
 
+bool is_copy(const Task& task) {
+  return task.lane == Lane::to_device || task.lane == Lane::from_device;
+}
+
+/// The directions do not slow each other down.
+double copy_seconds(const Task& task, const Rates& rates) {
+  const auto rate = task.lane == Lane::to_device ? rates.to_device : rates.from_device;
+  return rates.copy_latency + (rate > 0 ? static_cast<double>(task.bytes) / rate : 0);
+}
+
 /// One node per task and step; successors by template.
 class Machine {
  public:
@@ -66,7 +77,7 @@ class Machine {
         steps_(steps),
         tasks_(schedule.tasks.size()),
         updates_(update_lanes(schedule, rates)) {
-    lanes_.resize(kUpdates + updates_ + 2);
+    lanes_.resize(kUpdates + updates_ + 4);
     same_.resize(tasks_);
     next_.resize(tasks_);
     work_.resize(tasks_);
@@ -76,6 +87,7 @@ class Machine {
       work_[t] = task.kind == TaskKind::visit
                      ? std::max(visit_seconds(schedule, layout, rates, task.subject),
                                 weight_seconds(schedule, description, layout, rates, task.subject))
+                 : is_copy(task) ? copy_seconds(task, rates)
                  : schedule.settled_by_early(task)
                      ? 0
                      : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
@@ -124,9 +136,13 @@ class Machine {
       case Lane::read:
         return lanes_[kUpdates + updates_];
       case Lane::write:
+        return lanes_[kUpdates + updates_ + 1];
+      case Lane::to_device:
+        return lanes_[kUpdates + updates_ + 2];
+      case Lane::from_device:
         break;
     }
-    return lanes_[kUpdates + updates_ + 1];
+    return lanes_[kUpdates + updates_ + 3];
   }
 
   void make_ready(std::size_t n) {
@@ -182,6 +198,7 @@ class Machine {
       lanes_[kUpdates].rate = (rates_.update > 0 ? rates_.update : 1e9) * (own ? rates_.update_cores : share * hands);
     }
     const bool both = read.busy && write.busy;
+    for (std::size_t lane = 2; lane < 4; ++lane) lanes_[kUpdates + updates_ + lane].rate = 1;  // seconds already
     read.rate = both ? storage_.mixed / 2 : storage_.read;
     write.rate = both ? storage_.mixed / 2 : storage_.write;
   }
@@ -326,6 +343,9 @@ Simulation simulate(const Schedule& schedule, const Description& description, co
     out.tasks.push_back({times.start - begin, times.end - begin});
     const auto& task = schedule.tasks[t];
     if (schedule.settled_by_early(task)) continue;
+    if (is_copy(task)) {
+      (task.lane == Lane::to_device ? out.to_device_seconds : out.from_device_seconds) += copy_seconds(task, rates);
+    }
     if (task.lane == Lane::read || task.lane == Lane::write) {
       out.transfer_seconds += static_cast<double>(task.bytes) / task.every;
     }
@@ -337,8 +357,12 @@ Simulation simulate(const Schedule& schedule, const Description& description, co
   double busy = 0;
   for (const auto& visit : schedule.visits) busy += out.tasks[visit.task].end - out.tasks[visit.task].start;
   out.stall_seconds = std::max(0.0, out.step_seconds - busy);
-  const auto most = std::max({out.compute_seconds, out.transfer_seconds, out.update_seconds});
-  out.bottleneck = most == out.compute_seconds ? "compute" : most == out.transfer_seconds ? storage_name : "update";
+  const std::pair<double, std::string> parts[] = {{out.compute_seconds, "compute"},
+                                                  {out.transfer_seconds, storage_name},
+                                                  {out.update_seconds, "update"},
+                                                  {out.to_device_seconds, name_of(Lane::to_device)},
+                                                  {out.from_device_seconds, name_of(Lane::from_device)}};
+  out.bottleneck = std::ranges::max_element(parts, {}, &std::pair<double, std::string>::first)->second;
   return out;
 }
 

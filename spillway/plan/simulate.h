@@ -13,13 +13,15 @@ struct TaskTimes {
 };
 
 struct Simulation {
-  double step_seconds = 0;       ///< from one steady step's end to the next
-  double compute_seconds = 0;    ///< visits alone, on free cores
-  double transfer_seconds = 0;   ///< all bytes of the paths at their mixed rate
-  double update_seconds = 0;     ///< all updates on one core; with several memory nodes, by the one that ends last
-  double stall_seconds = 0;      ///< compute waiting
-  std::string bottleneck;        ///< "compute", the name of the storage, or "update"
-  std::vector<TaskTimes> tasks;  ///< of the last simulated step, by Schedule::tasks
+  double step_seconds = 0;         ///< from one steady step's end to the next
+  double compute_seconds = 0;      ///< visits alone, on free cores
+  double transfer_seconds = 0;     ///< all bytes of the paths at their mixed rate
+  double update_seconds = 0;       ///< all updates on one core; with several memory nodes, by the one that ends last
+  double to_device_seconds = 0;    ///< all copies to the device, and
+  double from_device_seconds = 0;  ///< from there
+  double stall_seconds = 0;        ///< compute waiting
+  std::string bottleneck;          ///< "compute", the name of the storage, "update", "to_device" or "from_device"
+  std::vector<TaskTimes> tasks;    ///< of the last simulated step, by Schedule::tasks
 };
 
 /// Event-driven, fluid: a lane serves its earliest deadline among the tasks that are ready; reads and writes share the

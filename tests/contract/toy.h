@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "spillway/engine.h"
@@ -65,6 +67,9 @@ class Toy {
     return engine_.end_step(update);
   }
 
+  /// Where the arithmetic of visits is done, in the order of these calls: at once, or behind the caller.
+  std::function<void(std::function<void()>)> compute = [](const std::function<void()>& work) { work(); };
+
   StepUpdate update{.learning_rate = 1e-2, .weight_decay = 0.1, .max_grad_norm = 1.0};  ///< that steps end with
   std::optional<StepUpdate> expected = std::nullopt;                                    ///< that they begin with
 
@@ -89,54 +94,75 @@ class Toy {
     const auto n = description_.tokens * description_.hidden;
     const auto& block = engine_.layout().blocks()[visit.block];
     switch (visit.kind) {
-      case plan::VisitKind::forward: {
-        if (first_forward_) std::fill_n(bf16(visit.input), n, to_bf16(0.5F));
+      case plan::VisitKind::forward:
+        compute([=, this, &block, first = first_forward_] { forward(visit, used(block), n, first); });
         first_forward_ = false;
-        const auto factor = 1 + sum_of(visit.weights, used(block));
-        for (std::uint64_t i = 0; i < n; ++i) {
-          bf16(visit.output)[i] = to_bf16(to_float(bf16(visit.input)[i]) * factor + 0.01F * static_cast<float>(i % 3));
-        }
         break;
-      }
       case plan::VisitKind::head_loss:
-        carry_ += sum_of(visit.weights, visit.rows * block.columns);
+        compute([=, this, &block] { carry_ += sum_of(visit.weights, visit.rows * block.columns); });
         break;
-      case plan::VisitKind::head_gradient: {
-        const auto factor =
-            sum_of(visit.weights, visit.rows * block.columns) + to_float(bf16(visit.input)[visit.rows % n]);
-        std::vector<std::uint16_t> gradient(visit.rows * block.columns);
-        for (std::size_t m = 0; m < micro_batches_; ++m) {
-          for (std::size_t i = 0; i < gradient.size(); ++i) {
-            gradient[i] = to_bf16(to_float(bf16(visit.weights)[i]) * 0.3F + factor + noise(m * 31 + i));
-          }
-          if (block.learning_chunks > 0) engine_.head_gradient(reinterpret_cast<std::byte*>(gradient.data()), m);
-        }
-        for (std::uint64_t i = 0; i < n; ++i)
-          visit.accumulator[i] = (visit.slice == block.chunks - 1 ? 0 : visit.accumulator[i]) + factor * 1e-3F;
+      case plan::VisitKind::head_gradient:
+        head_gradient(visit, block, n);
         break;
-      }
-      case plan::VisitKind::backward: {
-        if (visit.accumulator != nullptr) {
-          for (std::uint64_t i = 0; i < n; ++i) bf16(visit.hidden_gradient)[i] = to_bf16(visit.accumulator[i]);
-        } else if (visit.output != nullptr) {
-          std::copy(bf16(visit.output), bf16(visit.output) + n, bf16(visit.hidden_gradient));
-        }
-        const auto factor = sum_of(visit.weights, used(block));
-        for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
-          if (learns(engine_.layout().tensors()[t].spec.learning)) gradients(visit, t, factor);
-        }
-        for (std::uint64_t i = 0; i < n; ++i) {
-          bf16(visit.hidden_gradient)[i] = to_bf16(to_float(bf16(visit.hidden_gradient)[i]) * 0.9F +
-                                                   to_float(bf16(visit.input)[i]) * 1e-3F + factor);
-        }
+      case plan::VisitKind::backward:
+        backward(visit, block, n);
         break;
-      }
       case plan::VisitKind::embedding_backward:
         engine_.embedding_backward(visit.hidden_gradient);
         break;
       case plan::VisitKind::embedding:
         break;
     }
+  }
+
+  void forward(const Visit& visit, std::uint64_t used, std::uint64_t n, bool first) const {
+    if (first) std::fill_n(bf16(visit.input), n, to_bf16(0.5F));
+    const auto factor = 1 + sum_of(visit.weights, used);
+    for (std::uint64_t i = 0; i < n; ++i) {
+      bf16(visit.output)[i] = to_bf16(to_float(bf16(visit.input)[i]) * factor + 0.01F * static_cast<float>(i % 3));
+    }
+  }
+
+  void head_gradient(const Visit& visit, const state::Block& block, std::uint64_t n) {
+    const auto factor = std::make_shared<float>();
+    compute([=, this, &block] {
+      *factor = sum_of(visit.weights, visit.rows * block.columns) + to_float(bf16(visit.input)[visit.rows % n]);
+    });
+    const auto gradient = std::make_shared<std::vector<std::uint16_t>>(visit.rows * block.columns);
+    for (std::size_t m = 0; m < micro_batches_; ++m) {
+      compute([=] {
+        for (std::size_t i = 0; i < gradient->size(); ++i) {
+          (*gradient)[i] = to_bf16(to_float(bf16(visit.weights)[i]) * 0.3F + *factor + noise(m * 31 + i));
+        }
+      });
+      if (block.learning_chunks > 0) engine_.head_gradient(reinterpret_cast<std::byte*>(gradient->data()), m);
+    }
+    compute([=, gradient = gradient, last = visit.slice == block.chunks - 1] {  // which stays until here
+      for (std::uint64_t i = 0; i < n; ++i) {
+        visit.accumulator[i] = (last ? 0 : visit.accumulator[i]) + *factor * 1e-3F;
+      }
+    });
+  }
+
+  void backward(const Visit& visit, const state::Block& block, std::uint64_t n) {
+    const auto factor = std::make_shared<float>();
+    compute([=, this, &block] {
+      if (visit.accumulator != nullptr) {
+        for (std::uint64_t i = 0; i < n; ++i) bf16(visit.hidden_gradient)[i] = to_bf16(visit.accumulator[i]);
+      } else if (visit.output != nullptr) {
+        std::copy(bf16(visit.output), bf16(visit.output) + n, bf16(visit.hidden_gradient));
+      }
+      *factor = sum_of(visit.weights, used(block));
+    });
+    for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
+      if (learns(engine_.layout().tensors()[t].spec.learning)) gradients(visit, t, factor);
+    }
+    compute([=] {
+      for (std::uint64_t i = 0; i < n; ++i) {
+        bf16(visit.hidden_gradient)[i] =
+            to_bf16(to_float(bf16(visit.hidden_gradient)[i]) * 0.9F + to_float(bf16(visit.input)[i]) * 1e-3F + *factor);
+      }
+    });
   }
 
   std::uint64_t used(const state::Block& block) const {
@@ -148,17 +174,21 @@ class Toy {
     return end;
   }
 
-  void gradients(const Visit& visit, std::size_t tensor, float factor) {
+  void gradients(const Visit& visit, std::size_t tensor, const std::shared_ptr<float>& factor) {
     const auto& it = engine_.layout().tensors()[tensor];
-    std::vector<std::uint16_t> gradient(it.elements);
+    const auto gradient = std::make_shared<std::vector<std::uint16_t>>(it.elements);
     for (std::size_t m = 0; m < micro_batches_; ++m) {
-      const auto pull = to_float(bf16(visit.hidden_gradient)[m]) + to_float(bf16(visit.input)[tensor % 7]);
-      for (std::size_t i = 0; i < gradient.size(); ++i) {
-        gradient[i] = to_bf16(to_float(bf16(visit.weights)[it.first + i]) * 0.2F + factor + pull + noise(i + m) * 0.1F);
-      }
-      if (poisoned_) gradient.back() = 0x7F80;  // infinity
-      engine_.gradient(tensor, reinterpret_cast<std::byte*>(gradient.data()), m);
+      compute([=, first = it.first, poisoned = poisoned_] {
+        const auto pull = to_float(bf16(visit.hidden_gradient)[m]) + to_float(bf16(visit.input)[tensor % 7]);
+        for (std::size_t i = 0; i < gradient->size(); ++i) {
+          (*gradient)[i] =
+              to_bf16(to_float(bf16(visit.weights)[first + i]) * 0.2F + *factor + pull + noise(i + m) * 0.1F);
+        }
+        if (poisoned) gradient->back() = 0x7F80;  // infinity
+      });
+      engine_.gradient(tensor, reinterpret_cast<std::byte*>(gradient->data()), m);
     }
+    compute([gradient] {});  // which stays until here
   }
 
   Engine& engine_;

@@ -188,8 +188,6 @@ def test_refused_by_name(words: list[str], parts: list[str]) -> None:
         ["--lsp_rank", "64"],
         ["--device", "cuda"],
         ["--device", "cuda:1"],
-        ["--device", "simulated"],
-        ["--gpu_memory", "8GiB"],
         ["--trainable", "layers"],
         ["--frozen", "embed"],
     ],

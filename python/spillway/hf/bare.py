@@ -62,6 +62,9 @@ class BareEngine:
     def memory(self) -> torch.Tensor:
         return self._arena
 
+    def device_memory(self) -> torch.Tensor:
+        return self._arena
+
     def tensor_offset(self, tensor: int) -> int:
         return self._offsets[tensor]
 
@@ -135,7 +138,7 @@ class BareEngine:
                 yield BareVisit("backward", block, weights=self._weights_at(block), input=self._border_at(place),
                                 hidden_gradient=self._gradient_at,
                                 accumulator=self._sums_at if place == last - 1 else 0)  # fmt: skip
-            yield BareVisit("embedding_backward")
+            yield BareVisit("embedding_backward", hidden_gradient=self._gradient_at)
         yield BareVisit("end")
 
     def _slices(self) -> Iterator[tuple[int, int]]:

@@ -52,8 +52,9 @@ class Stream:
         """
         self._skeleton = skeleton
         self._engine = engine
-        self._arena = as_tensor(engine.memory())
+        self._arena = as_tensor(engine.device_memory())
         self._typed = self._arena.view(skeleton.dtype)
+        self._host = as_tensor(engine.memory()).view(skeleton.dtype)
         self._prologue = Prologue(skeleton)
         self._scratch = Scratch()
         self._micro_batch = 0  # whose gradients are being handed over
@@ -87,7 +88,7 @@ class Stream:
         """Lets go of the engine's memory, which may be unmapped from here on."""
         for stage in self._stack:
             stage.release()
-        del self._arena, self._typed
+        del self._arena, self._typed, self._host
 
     def _run(
         self, work: Work, training: bool, update: dict[str, float], step: int, watch: Watch | None = None
@@ -158,11 +159,11 @@ class Stream:
             self._input(visit.hidden_gradient, place, batch, passage).copy_(result)
         for kept in self._owned[place]:  # what this block's own visit found no gradient for
             kept.hand_over(self._give)
-        turn.hidden_gradient = visit.hidden_gradient
 
     def _embedding_backward(self, visit: Visit | BareVisit, turn: Turn) -> None:
         columns, width = self._skeleton.columns, self._skeleton.width
-        flat = self._at(turn.hidden_gradient, turn.work.tokens * width)
+        first = visit.hidden_gradient // self._host.element_size()
+        flat = self._host[first : first + turn.work.tokens * width]
         if columns == width:
             gradient = flat.view(-1, columns)
         else:
@@ -279,7 +280,6 @@ class Turn:
     work: Work
     passages: list[Passage]  # by micro-batch
     head: HeadPass
-    hidden_gradient: int = 0  # offset of d loss / d hidden after the last backward visit
 
     def auxiliary(self, training: bool) -> float:
         """What the routers add to the summed loss: of a step the sum over its micro-batches for each label token, as

@@ -29,6 +29,8 @@ def causes(facts: Facts) -> list[Cause]:
         "read": f"waiting for reads of {paths}",
         "write": f"waiting for writes to {paths}",
         "update": "waiting for the optimizer's update",
+        "to_device": "waiting for copies to the device",
+        "from_device": "waiting for copies from the device",
         "commit": f"waiting for {paths} to be flushed",
     }
     waits = facts.summary.get("stall_seconds", {})

@@ -6,15 +6,17 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from spillway.report.timeline import LANES, Span, Step, union
+from spillway.report.timeline import Span, Step, union
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960, 76, 16, 14, 34
 COLORS = {  # by kind of task, as the page's variables
     "embedding": "c1", "forward": "c1", "head loss": "c2", "head gradient": "c2", "backward": "c3",
     "embedding backward": "c3", "update": "c4", "read weight": "c5", "read state": "c6", "read grad": "c7",
     "read activation": "c8", "write weight": "c5", "write state": "c6", "write grad": "c7", "write activation": "c8",
-    "write rows": "c7", "other": "c8",
+    "write rows": "c7", "upload weight": "c5", "upload activation": "c8", "download grad": "c7",
+    "download activation": "c8", "download hidden": "c6", "other": "c8",
 }  # fmt: skip
+TRANSFERS = ("read", "write", "to_device", "from_device")  # lanes
 CLASSES = {
     "weight": "c5", "window": "c1", "state": "c6", "staging": "c4", "grad": "c7", "activation": "c8", "scratch": "c2",
     "undo": "c3",
@@ -97,7 +99,7 @@ def line(frame: Frame, points: Sequence[tuple[float, float]], kind: str) -> str:
 
 def lanes(step: Step, until: float) -> str:
     """One step, a row for each lane; what lies closer than half a pixel is drawn as one."""
-    row, rows = 34, len(LANES)
+    row, rows = 34, len(step.lanes)
     height = TOP + rows * row + BOTTOM
     first = step.first
     frame = Frame(height, (0, until or 1), (0, 1))
@@ -109,8 +111,9 @@ def lanes(step: Step, until: float) -> str:
         body += f'<rect class="lane" x="{LEFT}" y="{y + 2}" width="{WIDTH - LEFT - RIGHT}" height="{row - 6}"/>'
         kinds = sorted({span.kind for span in spans})
         for index, kind in enumerate(kinds):
-            share = (row - 6) / len(kinds) if name in ("read", "write") else row - 6
-            top = y + 2 + (index * share if name in ("read", "write") else 0)
+            beside = name in TRANSFERS  # transfers overlap
+            share = (row - 6) / len(kinds) if beside else row - 6
+            top = y + 2 + (index * share if beside else 0)
             own = [Span(span.name, span.start - first, span.end - first) for span in spans if span.kind == kind]
             for start, end in union(own, gap):
                 body += bar(frame, kind, start, end, top, share)

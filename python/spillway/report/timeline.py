@@ -8,6 +8,7 @@ from typing import Any
 
 PROCESSES = {1: "measured", 2: "predicted"}
 LANES = {1: "compute", 2: "update", 3: "read", 4: "write"}
+DEVICE_LANES = {5: "to_device", 6: "from_device"}  # where there is one; after them the updates of further nodes
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,16 @@ KINDS = (
     "write grad",
     "write activation",
     "write rows",
+    "upload weight",
+    "upload activation",
+    "download grad",
+    "download activation",
+    "download hidden",
 )
+
+
+def lane_of(number: int) -> str:
+    return {**LANES, **DEVICE_LANES}.get(number, f"update {number - len(LANES) - len(DEVICE_LANES)}")
 
 
 @dataclass
@@ -90,12 +100,12 @@ def steps(trace: Iterable[dict[str, Any]]) -> dict[str, Step]:
         step = found.setdefault(PROCESSES[event["pid"]], Step())
         at = event["ts"] / 1e6
         if event["ph"] == "X":
-            step.lanes[LANES[event["tid"]]].append(Span(event["name"], at, at + event["dur"] / 1e6))
+            step.lanes.setdefault(lane_of(event["tid"]), []).append(Span(event["name"], at, at + event["dur"] / 1e6))
         elif event["ph"] == "b":
             begun[event["id"]] = (event["name"], at)
         elif event["ph"] == "e":
             name, start = begun.pop(event["id"])
-            step.lanes[LANES[event["tid"]]].append(Span(name, start, at))
+            step.lanes.setdefault(lane_of(event["tid"]), []).append(Span(name, start, at))
         elif event["ph"] == "C":
             step.memory.append((at, event["args"]))
     return found

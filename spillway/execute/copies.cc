@@ -1,0 +1,181 @@
+#include "spillway/execute/copies.h"
+
+#include <algorithm>
+#include <exception>
+
+namespace spillway::execute {
+
+using device::Direction;
+using plan::Index;
+using plan::Lane;
+using plan::TaskKind;
+
+namespace {
+
+/// Of a heap whose top is due first.
+bool later(const CopyLane::Copy& a, const CopyLane::Copy& b) {
+  return a.deadline > b.deadline;
+}
+
+}  // namespace
+
+CopyLane::CopyLane(device::Device& device, Direction direction)
+    : device_(device), direction_(direction), stream_(device.make_stream()) {
+  for (auto& event : events_) event = device.make_event();
+  thread_ = std::thread([this] { serve(); });
+}
+
+CopyLane::~CopyLane() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void CopyLane::start(const Copy& copy) {
+  {
+    const std::lock_guard lock(mutex_);
+    ready_.push_back(copy);
+    std::push_heap(ready_.begin(), ready_.end(), later);
+  }
+  wake_.notify_all();
+}
+
+void CopyLane::serve() {
+  std::deque<UnderWay> under_way;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [&] { return stop_ || !ready_.empty() || !under_way.empty(); });
+    if (stop_ && under_way.empty()) return;
+    while (!ready_.empty() && under_way.size() < kDepth) {
+      std::pop_heap(ready_.begin(), ready_.end(), later);
+      auto& it = under_way.emplace_back(UnderWay{ready_.back(), issued_++ % kDepth, {}});
+      ready_.pop_back();
+      lock.unlock();
+      issue(it);
+      lock.lock();
+    }
+    lock.unlock();
+    end(under_way.front());
+    under_way.pop_front();
+    lock.lock();
+  }
+}
+
+void CopyLane::issue(UnderWay& it) {
+  try {
+    if (it.copy.after) device_.wait(stream_, *it.copy.after);
+    device_.copy(stream_, direction_, it.copy.to, it.copy.from, it.copy.bytes);
+    device_.record(events_[it.event], stream_);
+  } catch (...) {
+    it.error = std::current_exception();
+  }
+}
+
+void CopyLane::end(UnderWay& it) {
+  try {
+    if (!it.error) device_.synchronise(events_[it.event]);
+  } catch (...) {
+    it.error = std::current_exception();
+  }
+  it.copy.done(it.copy.context, it.copy.token, it.error);
+}
+
+Copies::Copies(const plan::Schedule& schedule, std::byte* host, device::Device& device, device::Stream compute)
+    : schedule_(schedule),
+      host_(host),
+      device_(device),
+      compute_(compute),
+      up_(device, Direction::to_device),
+      down_(device, Direction::from_device) {
+  for (auto& marks : marks_) {
+    marks.resize(schedule.visits.size());
+    for (auto& mark : marks) mark.event = device.make_event();
+  }
+  needs_.resize(schedule.tasks.size());
+  std::vector<std::uint8_t> seen(2 * schedule.tasks.size(), 0);
+  for (Index t = 0; t < schedule.tasks.size(); ++t) {
+    const auto lane = schedule.tasks[t].lane;
+    if (lane != Lane::to_device && lane != Lane::from_device) continue;
+    std::fill(seen.begin(), seen.end(), std::uint8_t{0});
+    collect(t, false, seen, needs_[t]);
+  }
+}
+
+/// A copy that an instance skips has waited for nothing: who follows it waits for its visits.
+void Copies::collect(Index task, bool previous, std::vector<std::uint8_t>& seen, std::vector<Need>& out) const {
+  for (const auto& need : schedule_.tasks[task].needs) {
+    const bool before = previous || need.previous;
+    if (previous && need.previous) continue;  // of two instances before: everything has ended
+    auto& mark = seen[2 * need.task + (before ? 1 : 0)];
+    if (mark != 0) continue;
+    mark = 1;
+    const auto& it = schedule_.tasks[need.task];
+    if (it.kind == TaskKind::visit) {
+      if (!schedule_.visits[it.subject].on_host) out.push_back({it.subject, before});
+    } else if (it.lane == Lane::to_device || it.lane == Lane::from_device) {
+      collect(need.task, before, seen, out);
+    }
+  }
+}
+
+void Copies::begin(std::uint64_t instance) {
+  const std::lock_guard lock(mutex_);
+  before_[instance % 2] = last_;
+}
+
+void Copies::issued(std::uint64_t instance, Index visit) {
+  if (schedule_.visits[visit].on_host) return;
+  const std::lock_guard lock(mutex_);
+  auto& mark = marks_[instance % 2][visit];
+  mark.instance = instance;
+  last_ = mark.event;
+  device_.record(mark.event, compute_);
+}
+
+/// An instance that skips a visit has come past it with the visits before.
+std::optional<Index> Copies::issued_up_to(Index visit, std::uint64_t instance) const {
+  const auto& marks = marks_[instance % 2];
+  for (auto v = visit + 1; v-- > 0;) {
+    if (marks[v].instance == instance) return v;
+  }
+  return std::nullopt;
+}
+
+/// Of these visits the one that was issued last: the stream of visits has come to it after all others.
+std::optional<device::Event> Copies::last_of(const std::vector<Need>& needs, std::uint64_t instance) {
+  std::optional<device::Event> out;
+  std::uint64_t latest = 0;
+  const std::lock_guard lock(mutex_);
+  for (const auto& need : needs) {
+    if (need.previous && instance == 0) continue;
+    const auto wanted = instance - (need.previous ? 1 : 0);
+    const auto visit = issued_up_to(need.visit, wanted);
+    const auto order = wanted * (schedule_.visits.size() + 1) + (visit ? *visit + 1 : 0) + 1;
+    if (order <= latest) continue;
+    latest = order;
+    out = visit ? marks_[wanted % 2][*visit].event : before_[wanted % 2];
+  }
+  return out;
+}
+
+void Copies::start(std::uint64_t instance, Index task, std::uint64_t deadline, storage::Done done, void* context,
+                   std::uint64_t token) {
+  const auto& it = schedule_.tasks[task];
+  auto* const there = device_.memory().data() + schedule_.buffers[it.buffer].offset + it.buffer_offset;
+  auto* const here = host_ + schedule_.buffers[it.host_buffer].offset + it.host_offset;
+  const bool up = it.lane == Lane::to_device;
+  (up ? up_ : down_)
+      .start({.to = up ? there : here,
+              .from = up ? here : there,
+              .bytes = it.bytes,
+              .after = last_of(needs_[task], instance),
+              .deadline = deadline,
+              .done = done,
+              .context = context,
+              .token = token});
+}
+
+}  // namespace spillway::execute

@@ -1,0 +1,110 @@
+// Copies between the host and a device, as the schedule's lanes of each direction: a thread that gives a stream its
+// copies, the earliest deadline first, and waits for their ends, so that the caller who computes never does.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "spillway/device/device.h"
+#include "spillway/plan/schedule.h"
+#include "spillway/storage/path.h"
+
+namespace spillway::execute {
+
+/// One direction.
+class CopyLane {
+ public:
+  struct Copy {
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    Bytes bytes = 0;
+    std::optional<device::Event> after = {};  ///< that the stream waits for first
+    std::uint64_t deadline = 0;
+    storage::Done done = nullptr;  ///< called by the lane's thread when the bytes are there
+    void* context = nullptr;
+    std::uint64_t token = 0;
+  };
+
+  CopyLane(device::Device& device, device::Direction direction);
+  ~CopyLane();
+  CopyLane(const CopyLane&) = delete;
+  CopyLane& operator=(const CopyLane&) = delete;
+
+  void start(const Copy& copy);
+
+ private:
+  /// Given to the stream at once: enough that the link does not wait for us, few enough that an urgent copy is soon
+  /// next.
+  static constexpr std::size_t kDepth = 3;
+
+  struct UnderWay {
+    Copy copy;
+    std::size_t event = 0;  ///< into events_
+    std::exception_ptr error;
+  };
+
+  void serve();
+  void issue(UnderWay& it);
+  void end(UnderWay& it);
+
+  device::Device& device_;
+  const device::Direction direction_;
+  const device::Stream stream_;
+  std::array<device::Event, kDepth> events_{};
+  std::size_t issued_ = 0;  ///< the thread's own
+
+  std::mutex mutex_;  ///< guards what follows
+  std::condition_variable wake_;
+  std::vector<Copy> ready_;  ///< heap
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+/// Both directions, and the visits that their copies wait for on the device.
+class Copies {
+ public:
+  /// `compute`: the stream that visits are issued to. All references must outlive it.
+  Copies(const plan::Schedule& schedule, std::byte* host, device::Device& device, device::Stream compute);
+
+  void begin(std::uint64_t instance);
+  /// The visit's work has been given to the stream.
+  void issued(std::uint64_t instance, plan::Index visit);
+  /// A copy task, when all that it needs has ended or been issued.
+  void start(std::uint64_t instance, plan::Index task, std::uint64_t deadline, storage::Done done, void* context,
+             std::uint64_t token);
+
+ private:
+  /// A visit of the device; of the instance before when `previous`.
+  struct Need {
+    plan::Index visit = plan::kNone;
+    bool previous = false;
+  };
+  struct Mark {
+    device::Event event = 0;
+    std::uint64_t instance = ~std::uint64_t{0};  ///< when it was recorded last
+  };
+
+  void collect(plan::Index task, bool previous, std::vector<std::uint8_t>& seen, std::vector<Need>& out) const;
+  [[nodiscard]] std::optional<device::Event> last_of(const std::vector<Need>& needs, std::uint64_t instance);
+  [[nodiscard]] std::optional<plan::Index> issued_up_to(plan::Index visit, std::uint64_t instance) const;  // locked
+
+  const plan::Schedule& schedule_;
+  std::byte* const host_;
+  device::Device& device_;
+  const device::Stream compute_;
+  std::vector<std::vector<Need>> needs_;                ///< by task; of copies
+  std::mutex mutex_;                                    ///< guards what follows up to the lanes
+  std::optional<device::Event> last_;                   ///< of the visit that was issued last
+  std::array<std::optional<device::Event>, 2> before_;  ///< by instance modulo 2: `last_` when it began
+  std::array<std::vector<Mark>, 2> marks_;              ///< by instance modulo 2, by visit
+  CopyLane up_, down_;
+};
+
+}  // namespace spillway::execute

@@ -1,0 +1,31 @@
+// Which compute device a run has.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "spillway/device/device.h"
+#include "spillway/device/simulated.h"
+
+namespace spillway::execute {
+
+struct DeviceOptions {
+  std::string name = "simulated";  ///< matters when the plan has a device
+  device::SimulatedOptions simulated = {};
+  /// For tests of the order of events: visits are issued to a stream of the simulated device's own, which this is told
+  /// and which the caller then gives its work to (Simulated::call). Empty: the caller computes itself.
+  std::function<void(device::Simulated&, device::Stream)> queue = {};
+};
+
+/// A device that was opened, and the stream that visits are issued to.
+struct OpenDevice {
+  std::unique_ptr<device::Device> device;
+  device::Stream stream = 0;
+  device::Simulated* queue = nullptr;  ///< null: the caller computes itself
+};
+
+/// Throws Error(bad_input) for a name that is none, and what opening the device throws.
+[[nodiscard]] OpenDevice open_device(const DeviceOptions& options);
+
+}  // namespace spillway::execute

@@ -1,0 +1,120 @@
+#include "spillway/plan/device_choice.h"
+
+#include <algorithm>
+
+#include "spillway/base/error.h"
+#include "spillway/plan/arena_layout.h"
+
+namespace spillway::plan {
+
+using state::BlockRole;
+
+void DeviceChoice::list_units() {
+  fixed_.clear();
+  free_.clear();
+  const auto element = state::field_bytes(description_.type).weight;
+  std::vector<Unit> borders, weights;
+  Index layers = 0;
+  for (const auto& block : layout_.blocks()) {
+    const auto first = static_cast<Index>(block.first_chunk);
+    if (block.role == BlockRole::layer) {
+      borders.push_back({true, layers++, 1, description_.tokens * description_.hidden * element});
+      weights.push_back({false, first, static_cast<Index>(block.chunks), block.elements * element});
+    }
+    const bool head = block.role == BlockRole::head || (block.role == BlockRole::embedding && description_.tied_head);
+    for (Index c = first; head && c < first + block.chunks; ++c) {
+      weights.push_back({false, c, 1, layout_.chunks()[c].elements * element});
+    }
+  }
+  const auto add = [&](std::vector<Unit>& units, const std::optional<double>& share) {
+    std::ranges::reverse(units);
+    const auto count = static_cast<double>(units.size());
+    for (std::size_t i = 0; i < units.size(); ++i) {
+      if (!share) free_.push_back(units[i]);
+      if (share && static_cast<double>(i) < *share * count - 0.5) fixed_.push_back(units[i]);
+    }
+  };
+  add(borders, budget_.device->activation);
+  add(weights, budget_.device->weight);
+}
+
+DeviceResidency DeviceChoice::with(std::size_t free) const {
+  const auto layers = std::ranges::count(layout_.blocks(), BlockRole::layer, &state::Block::role);
+  DeviceResidency out{std::vector<bool>(layout_.chunks().size(), false),
+                      std::vector<bool>(static_cast<std::size_t>(layers), false)};
+  const auto keep = [&](const Unit& unit) {
+    auto& flags = unit.activation ? out.activation : out.weight;
+    std::fill_n(flags.begin() + unit.first, unit.count, true);
+  };
+  std::ranges::for_each(fixed_, keep);
+  for (std::size_t i = 0; i < free; ++i) keep(free_[i]);
+  return out;
+}
+
+Bytes DeviceChoice::room() const noexcept {
+  const auto& device = *budget_.device;
+  return device.capacity - std::min(device.capacity, device.work);
+}
+
+bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std::uint32_t ahead) {
+  const auto stays = with(free);
+  auto tried = schedule(stays, ahead);
+  const auto bytes = lay_out(tried, Tier::device);
+  if (bytes > room()) return false;
+  if (budget_.device->in_dram) {  // and leaves the host what it needs at least
+    const auto host = budget_.process + budget_.work + lay_out(tried);
+    if (free > 0 && host + bytes > budget_.dram) return false;
+  }
+  residency_ = stays;
+  ahead_ = ahead;
+  bytes_ = bytes;
+  return true;
+}
+
+/// The most that can stay beside a window; what try_it() leaves is of that.
+std::size_t DeviceChoice::most(const DeviceSchedule& schedule, std::uint32_t ahead) {
+  std::size_t low = 0, high = free_.size();
+  while (low < high) {
+    const auto middle = low + (high - low + 1) / 2;
+    if (try_it(schedule, middle, ahead)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  try_it(schedule, low, ahead);
+  return low;
+}
+
+void DeviceChoice::choose(const DeviceSchedule& schedule) {
+  list_units();
+  if (budget_.window > 0) {
+    const auto ahead = static_cast<std::uint32_t>(budget_.window) - 1;
+    if (try_it(schedule, 0, ahead)) {
+      most(schedule, ahead);
+      return;
+    }
+  } else {
+    for (const std::uint32_t ahead : {1U, 0U}) {
+      if (!try_it(schedule, 0, ahead)) continue;
+      const auto kept = most(schedule, ahead);
+      if (ahead == 1) try_it(schedule, kept, 2);
+      return;
+    }
+  }
+  auto least = schedule(with(0), budget_.window > 0 ? static_cast<std::uint32_t>(budget_.window) - 1 : 0);
+  refuse(lay_out(least, Tier::device));
+}
+
+void DeviceChoice::refuse(Bytes needed) const {
+  const auto& device = *budget_.device;
+  auto message =
+      text("does not fit on the device: the smallest plan needs ", human(device.work + needed),
+           " there (PyTorch's working set ", human(device.work), ", arena ", human(needed), "), and gpu_memory is ",
+           human(device.capacity), ". It would fit with --gpu_memory ", ceil_div(device.work + needed, MiB), "MiB, ");
+  if (budget_.window > 1) message += "with a smaller --window, ";
+  if (device.weight.value_or(0) > 0 || device.activation.value_or(0) > 0) message += "with less that stays there, ";
+  throw Error(ErrorCode::does_not_fit, message + "or with a smaller max_length or per_device_train_batch_size");
+}
+
+}  // namespace spillway::plan

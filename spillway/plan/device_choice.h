@@ -1,0 +1,54 @@
+// What stays in the memory of a compute device, and how far ahead copies run to it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "spillway/plan/schedule.h"
+
+namespace spillway::plan {
+
+/// The schedule of a step in which this stays on the device; with host memory as small as it can be.
+using DeviceSchedule = std::function<Schedule(const DeviceResidency&, std::uint32_t ahead)>;
+
+/// Border activations first, the last layers' before others' (they are kept for the shortest time): each saves two
+/// copies of its bytes a step. Then weights, of which each saves one. What comes and goes has a window of two blocks,
+/// of three where everything else stays, and of one where no more fits.
+class DeviceChoice {
+ public:
+  DeviceChoice(const Description& description, const state::Layout& layout, const Budget& budget)
+      : description_(description), layout_(layout), budget_(budget) {}
+
+  /// For a budget with a device. Throws Error(does_not_fit) with what would fit.
+  void choose(const DeviceSchedule& schedule);
+
+  [[nodiscard]] const std::optional<DeviceResidency>& residency() const noexcept { return residency_; }
+  [[nodiscard]] std::uint32_t ahead() const noexcept { return ahead_; }
+  [[nodiscard]] Bytes bytes() const noexcept { return bytes_; }  ///< of the device's arena
+
+ private:
+  /// What can be kept together: a border, or the chunks of a layer, or a slice of a head.
+  struct Unit {
+    bool activation = false;
+    Index first = 0, count = 1;
+    Bytes bytes = 0;
+  };
+
+  void list_units();
+  [[nodiscard]] DeviceResidency with(std::size_t free) const;
+  [[nodiscard]] Bytes room() const noexcept;
+  bool try_it(const DeviceSchedule& schedule, std::size_t free, std::uint32_t ahead);
+  std::size_t most(const DeviceSchedule& schedule, std::uint32_t ahead);
+  [[noreturn]] void refuse(Bytes needed) const;
+
+  const Description& description_;
+  const state::Layout& layout_;
+  const Budget& budget_;
+  std::vector<Unit> fixed_, free_;  ///< what the caller asked for; what may be kept beside
+  std::optional<DeviceResidency> residency_;
+  std::uint32_t ahead_ = 1;
+  Bytes bytes_ = 0;
+};
+
+}  // namespace spillway::plan

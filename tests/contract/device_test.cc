@@ -1,0 +1,150 @@
+// A device with memory of its own never changes a bit of the result: whatever stays there, however its copies are
+// delayed, with state in DRAM or on paths.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdlib>
+#include <random>
+
+#include "tests/contract/directory.h"
+#include "tests/contract/toy.h"
+#include "tests/plan/models.h"
+
+namespace spillway {
+namespace {
+
+using plan::test::describe;
+using test::Directory;
+
+struct Outcome {
+  std::vector<float> masters;
+  std::vector<double> norms;
+};
+
+/// `queued`: the caller's work runs behind it, in a stream of the simulated device.
+Outcome train(const plan::Description& description, Settings settings, int steps, bool pause, bool queued = false) {
+  std::function<void(std::function<void()>)> compute;
+  if (queued) {
+    settings.device.queue = [&](device::Simulated& device, device::Stream stream) {
+      compute = [&device, stream](std::function<void()> work) { device.call(stream, std::move(work)); };
+    };
+  }
+  Engine engine(description, std::move(settings));
+  engine.start();
+  test::Toy toy(engine, description, description.micro_batches);
+  if (queued) toy.compute = compute;
+  toy.fill();
+  Outcome out;
+  for (int s = 0; s < steps; ++s) {
+    toy.expected = s % 3 == 0 ? std::nullopt : std::optional(toy.update);
+    out.norms.push_back(toy.step(static_cast<std::uint64_t>(s)).grad_norm);
+    if (pause && s % 3 == 1) engine.flush();
+    if (pause && s % 3 == 2) toy.step(1000 + static_cast<std::uint64_t>(s), false);
+  }
+  out.masters = toy.masters();
+  return out;
+}
+
+Settings everything_in_dram() {
+  Settings out;
+  out.budget.dram = 4 * GiB;
+  return out;
+}
+
+Settings with_device(std::uint64_t seed) {
+  auto out = everything_in_dram();
+  out.budget.device = plan::DeviceTier{.capacity = 1 * GiB};
+  out.device.simulated = {.memory = 1 * GiB, .seed = seed, .longest_delay = 5e-5};
+  return out;
+}
+
+void expect_same(const Outcome& expected, const Outcome& found, const std::string& what) {
+  ASSERT_EQ(expected.norms, found.norms) << what;
+  ASSERT_EQ(expected.masters.size(), found.masters.size());
+  for (std::size_t i = 0; i < expected.masters.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(expected.masters[i]), std::bit_cast<std::uint32_t>(found.masters[i]))
+        << what << ", element " << i;
+  }
+}
+
+std::uint64_t rounds(const char* name, std::uint64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
+}
+
+TEST(Device, ChangesNoBit) {
+  std::mt19937 random(31);
+  std::uniform_real_distribution<> share(0, 1);
+  for (int round = 0; round < 20; ++round) {
+    const auto description = describe(plan::test::random_shape(random, round));
+    const auto expected = train(description, everything_in_dram(), 6, false);
+    for (int placement = 0; placement < 4; ++placement) {
+      auto settings = with_device(random() % 3 == 0 ? 0 : random());
+      settings.threads = 1 + random() % 3;
+      settings.budget.window = random() % 4;
+      settings.budget.speculate = true;
+      settings.budget.updates = random() % 2 == 0 ? plan::Updates::early : plan::Updates::automatic;
+      settings.device.simulated.registers = random() % 4 != 0;
+      auto& device = *settings.budget.device;
+      if (placement > 0) device.weight = placement == 1 ? 0 : share(random);
+      if (placement > 0) device.activation = placement == 1 ? 0 : share(random);
+      const std::array<Directory, 2> directories;
+      for (std::size_t p = 0; p < directories.size() && placement == 3; ++p) {
+        settings.storage.places.push_back({directories[p].path()});
+        settings.budget.paths.push_back({.name = text("path:", p), .capacity = 1 * GiB});
+      }
+      if (placement == 3) settings.budget.placement = {share(random), share(random), share(random), share(random)};
+      const bool queued = random() % 2 == 0;
+      expect_same(expected, train(description, settings, 6, placement >= 2, queued),
+                  text("round ", round, " placement ", placement, queued ? " queued" : ""));
+    }
+  }
+}
+
+/// SPILLWAY_DEVICE_SEEDS says how many.
+TEST(Device, RandomDelaysChangeNoBit) {
+  const auto description =
+      describe({.layers = 2, .hidden = 16, .ffn = 24, .vocabulary = 60, .tokens = 16, .chunk_elements = 512});
+  const auto expected = train(description, everything_in_dram(), 4, false);
+  for (std::uint64_t seed = 1; seed <= rounds("SPILLWAY_DEVICE_SEEDS", 200); ++seed) {
+    auto settings = with_device(seed);
+    settings.budget.device->weight = seed % 3 == 0 ? 0.5 : 0;
+    settings.budget.device->activation = seed % 5 == 0 ? 1 : 0;
+    settings.budget.window = seed % 4;
+    expect_same(expected, train(description, settings, 4, seed % 2 == 0, seed % 3 != 1), text("seed ", seed));
+  }
+}
+
+TEST(Device, ItsBudgetHolds) {
+  const auto description = describe({.layers = 4, .tokens = 32});
+  const auto expected = train(description, everything_in_dram(), 3, false);
+  auto settings = with_device(0);
+  settings.budget.device->capacity = 1;
+  Bytes least = 0;
+  try {
+    const Engine engine(description, settings);
+    FAIL() << "fitted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::does_not_fit);
+    const std::string message = error.what();
+    const auto at = message.find("--gpu_memory ");
+    ASSERT_NE(at, std::string::npos) << message;
+    least = std::stoull(message.substr(at + 13)) * MiB;
+  }
+  std::size_t residents = 0;
+  for (auto capacity = least; capacity < least + 600 * KiB; capacity += 100 * KiB) {
+    settings.budget.device->capacity = settings.device.simulated.memory = capacity;
+    const auto plan = Engine(description, settings).plan();
+    EXPECT_LE(plan.device_peak, capacity);
+    const auto& stays = *plan.residency.device;
+    const auto now =
+        static_cast<std::size_t>(std::ranges::count(stays.weight, true) + std::ranges::count(stays.activation, true));
+    EXPECT_GE(now, residents);
+    residents = now;
+    expect_same(expected, train(description, settings, 3, false), text("capacity ", capacity));
+  }
+  EXPECT_GT(residents, 0U);
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,165 @@
+// What holds for every schedule with a device: who waits for whom, and what lies where.
+#include "spillway/plan/device_lanes.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "spillway/plan/arena_layout.h"
+#include "spillway/plan/planner.h"
+#include "tests/plan/models.h"
+
+namespace spillway::plan {
+namespace {
+
+using test::describe;
+
+bool is_copy(const Task& task) {
+  return task.lane == Lane::to_device || task.lane == Lane::from_device;
+}
+
+Residency random_residency(const Description& description, const state::Layout& layout, std::mt19937& random) {
+  Residency out;
+  const auto chunks = layout.chunks().size();
+  for (auto* flags : {&out.weight, &out.state, &out.grad}) flags->assign(chunks, false);
+  DeviceResidency device{std::vector<bool>(chunks, false), {}};
+  for (const auto& block : layout.blocks()) {
+    const bool layer = block.role == state::BlockRole::layer;
+    const bool weight = random() % 2 == 0, grad = random() % 2 == 0, there = random() % 3 == 0;
+    for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
+      out.weight[c] = layer ? weight : random() % 2 == 0;
+      out.grad[c] = layer ? grad : random() % 2 == 0;
+      out.state[c] = random() % 2 == 0;
+      device.weight[c] = layer ? there : random() % 3 == 0;
+    }
+    if (layer) {
+      out.activation.push_back(random() % 2 == 0);
+      device.activation.push_back(random() % 2 == 0);
+    }
+  }
+  static_cast<void>(description);
+  out.device = device;
+  return out;
+}
+
+class DeviceSchedules : public ::testing::Test {
+ protected:
+  template <class See>
+  void each(See see) {
+    std::mt19937 random(3);
+    for (int round = 0; round < 60; ++round) {
+      const auto description = describe(test::random_shape(random, round));
+      const auto layout = description.layout();
+      const auto residency = random_residency(description, layout, random);
+      const Lookahead ahead{.state_read = 1 + static_cast<std::uint32_t>(random() % 3),
+                            .write = 1 + static_cast<std::uint32_t>(random() % 3),
+                            .backward = 1 + static_cast<std::uint32_t>(random() % 2),
+                            .grad_write = static_cast<std::uint32_t>(random() % 3),
+                            .device = static_cast<std::uint32_t>(random() % 4)};
+      auto schedule =
+          make_schedule(description, layout, residency, ahead, {.gradients = random() % 2 == 0, .period = 3});
+      static_cast<void>(lay_out(schedule));
+      static_cast<void>(lay_out(schedule, Tier::device));
+      add_reuse_dependencies(schedule);
+      see(schedule, description, layout, round);
+    }
+  }
+};
+
+TEST_F(DeviceSchedules, NoHostTaskWaitsForAVisitOfTheDevice) {
+  each([](const Schedule& schedule, const auto&, const auto&, int round) {
+    for (const auto& task : schedule.tasks) {
+      const bool visit = task.kind == TaskKind::visit && !schedule.visits[task.subject].on_host;
+      if (visit || is_copy(task)) continue;
+      for (const auto& need : task.needs) {
+        const auto& other = schedule.tasks[need.task];
+        const bool chained = task.kind == TaskKind::visit;  // the caller's own order
+        EXPECT_FALSE(other.kind == TaskKind::visit && !schedule.visits[other.subject].on_host && !chained)
+            << "round " << round << ", a task of lane " << name_of(task.lane);
+      }
+    }
+  });
+}
+
+TEST_F(DeviceSchedules, VisitsOfTheDeviceFindAllTheirBytesThere) {
+  each([](const Schedule& schedule, const auto&, const auto&, int round) {
+    for (const auto& visit : schedule.visits) {
+      for (const auto buffer : {visit.weights, visit.input, visit.output, visit.grad, visit.grad_sum}) {
+        if (buffer == kNone) continue;
+        EXPECT_EQ(schedule.buffers[buffer].tier == Tier::device, !visit.on_host)
+            << "round " << round << ", visit kind " << static_cast<int>(visit.kind);
+      }
+    }
+  });
+}
+
+TEST_F(DeviceSchedules, CopiesGoFromTierToTierWithinTheirBuffers) {
+  each([](const Schedule& schedule, const auto&, const auto&, int round) {
+    std::size_t copies = 0;
+    for (const auto& task : schedule.tasks) {
+      if (!is_copy(task)) continue;
+      ++copies;
+      const auto& there = schedule.buffers[task.buffer];
+      const auto& here = schedule.buffers[task.host_buffer];
+      EXPECT_EQ(there.tier, Tier::device) << round;
+      EXPECT_EQ(here.tier, Tier::host) << round;
+      EXPECT_LE(task.buffer_offset + task.bytes, there.bytes) << round;
+      EXPECT_LE(task.host_offset + task.bytes, here.bytes) << round;
+      EXPECT_GT(task.bytes, 0U) << round;
+    }
+    EXPECT_GT(copies, 0U) << round;
+  });
+}
+
+/// Every task can run: the dependencies within an instance have no circle.
+TEST_F(DeviceSchedules, TasksEnd) {
+  each([](const Schedule& schedule, const Description& description, const state::Layout& layout, int round) {
+    Rates rates{.cores = 2, .paths = {{1e9, 1e9, 1e9}}, .update = 1e8, .forward = 1e-3, .backward = 2e-3};
+    rates.to_device = rates.from_device = 1e9;
+    const auto played = simulate(schedule, description, layout, rates, 4);
+    for (Index t = 0; t < schedule.tasks.size(); ++t) {
+      ASSERT_TRUE(played.tasks[t].end != 0 || played.tasks[t].start != 0 || schedule.tasks[t].every > 1)
+          << "round " << round << ", task " << t << " of lane " << name_of(schedule.tasks[t].lane);
+    }
+    EXPECT_GT(played.to_device_seconds, 0) << round;
+    EXPECT_GT(played.from_device_seconds, 0) << round;
+  });
+}
+
+TEST(DevicePlan, WhatStaysSavesTraffic) {
+  const auto description = describe({.layers = 4, .tokens = 64});
+  const auto layout = description.layout();
+  Budget budget{.dram = 1 * GiB};
+  budget.device = DeviceTier{.capacity = 1 * GiB, .weight = 0, .activation = 0};
+  const auto moving = make_plan(description, layout, budget, {});
+  budget.device->weight = budget.device->activation = 1;
+  const auto staying = make_plan(description, layout, budget, {});
+  EXPECT_LT(staying.to_device_per_step, moving.to_device_per_step);
+  EXPECT_LT(staying.from_device_per_step, moving.from_device_per_step);
+  EXPECT_GT(staying.device_arena, moving.device_arena);
+  EXPECT_LT(staying.arena, moving.arena);  // borders are no longer kept there
+  Bytes weights = 0, grads = 0;
+  for (const auto& chunk : layout.chunks()) {
+    weights += chunk.elements * 2;
+    grads += chunk.elements * 2;
+  }
+  EXPECT_GE(moving.from_device_per_step, grads);
+  EXPECT_LE(staying.from_device_per_step, grads + description.tokens * description.hidden * 2 + 8 * KiB);
+  EXPECT_LE(staying.to_device_per_step, weights + description.tokens * description.hidden * 2 + 8 * KiB);
+}
+
+TEST(DevicePlan, ASlowLinkIsTheBottleneck) {
+  const auto description = describe({.layers = 4, .tokens = 64});
+  const auto layout = description.layout();
+  Budget budget{.dram = 1 * GiB};
+  budget.device = DeviceTier{.capacity = 1 * GiB, .weight = 0, .activation = 0};
+  Rates rates{.cores = 2, .update = 1e9, .forward = 1e-6, .backward = 2e-6};
+  rates.to_device = 1e6;
+  rates.from_device = 1e9;
+  const auto plan = make_plan(description, layout, budget, rates);
+  EXPECT_EQ(plan.prediction.bottleneck, "to_device");
+  EXPECT_GE(plan.prediction.step_seconds, 0.99 * plan.prediction.to_device_seconds);
+}
+
+}  // namespace
+}  // namespace spillway::plan
