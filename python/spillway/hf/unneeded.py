@@ -31,9 +31,10 @@ class Uncomputed(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         hidden, weight = ctx.saved_tensors
         gradient = gradients[0].flatten(0, -2)
-        to_weight = gradient.t().mm(hidden.flatten(0, -2))
-        to_hidden = gradient.mm(weight).view(hidden.shape)
-        return to_hidden, to_weight, gradient.sum(0) if ctx.biased else None, None
+        wanted = ctx.needs_input_grad
+        to_hidden = gradient.mm(weight).view(hidden.shape) if wanted[0] else None
+        to_weight = gradient.t().mm(hidden.flatten(0, -2)) if wanted[1] else None
+        return to_hidden, to_weight, gradient.sum(0) if ctx.biased and wanted[2] else None, None
 
 
 @contextmanager
