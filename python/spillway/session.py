@@ -76,6 +76,8 @@ class Session:
         packing = config.packing or bool(config.eval_packing)
         self._skeleton = build(copy.deepcopy(self._model_config), DTYPES[config.compute_dtype])
         self._adapters = adapters_of(config)
+        if self._adapters is not None and isinstance(self._model_config, OwnConfig):
+            raise InputError("method: lora is for models of transformers; of a module its own code says what learns")
         if self._adapters is not None:
             self._adapters.adapt(self._skeleton)
         elif frozen is None:

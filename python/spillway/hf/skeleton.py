@@ -77,7 +77,7 @@ class Skeleton:
     @property
     def stored(self) -> PreTrainedModel:
         """The model as checkpoints have it, on meta."""
-        return self._original or self.model
+        return self.model if self._original is None else self._original
 
     def look_again(self) -> None:
         """Names and places of all parameters; what an adapter stands before keeps the name it had."""
