@@ -59,11 +59,25 @@ def find_unneeded(layers: Sequence[nn.Module], calls: Sequence[Arguments], hidde
     The layers hold real weights; `calls` are their arguments, `hidden` [rows, length, hidden] any input.
     """
     names = {name for layer in layers for name, module in layer.named_modules() if type(module) is nn.Linear}
-    return frozenset(
-        name
-        for name in names
-        if all(holds(layer, name, call, hidden) for layer, call in zip(layers, calls, strict=True))
-    )
+    with all_learning(layers):
+        return frozenset(
+            name
+            for name in names
+            if all(holds(layer, name, call, hidden) for layer, call in zip(layers, calls, strict=True))
+        )
+
+
+@contextmanager
+def all_learning(layers: Sequence[nn.Module]) -> Iterator[None]:
+    """Inside, nothing is frozen: what is frozen in these layers may learn in others of their kind."""
+    frozen = [p for layer in layers for p in layer.parameters() if not p.requires_grad and p.is_floating_point()]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
 
 
 def holds(layer: nn.Module, name: str, call: Arguments, hidden: torch.Tensor) -> bool:
