@@ -328,7 +328,7 @@ GROUPS: dict[str, list[Key]] = {
             absent=values_besides("full", "lora"),
         ),
         Key("lora_r", whole(1), None, "rank of the adapters", "16"),
-        Key("lora_alpha", whole(1), None, "what the adapters' product is multiplied by, times the rank", "32"),
+        Key("lora_alpha", whole(1), None, "over `lora_r`, what the adapters' product is multiplied by", "32"),
         Key("lora_dropout", BETA, None, "of the adapters' input", "0.05"),
         Key(
             "lora_target_modules",
