@@ -177,14 +177,15 @@ class Engine::Impl {
   }
 
   void fetch_tensor(std::size_t tensor, std::uint64_t first, std::span<float> values) {
+    if (read_back_) return read_back_->fetch(tensor, first, values);
     settle_updates();
     running().tensors->fetch(tensor, first, values);
   }
 
-  void save_weights(const std::filesystem::path& directory, Bytes max_shard) {
-    if (read_back_) return state::save_weights(read_back_->stream(), directory, {.max_shard = max_shard});
+  void save_weights(const std::filesystem::path& directory, const state::SaveOptions& options) {
+    if (read_back_) return state::save_weights(read_back_->stream(), directory, options);
     settle_updates();
-    running().tensors->save_weights(directory, max_shard);
+    running().tensors->save_weights(directory, options);
   }
 
   void save_state(const std::filesystem::path& directory) {
@@ -194,10 +195,10 @@ class Engine::Impl {
   }
 
   state::StateFormat load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,
-                                std::int64_t step) {
+                                std::int64_t step, const std::map<std::string, std::string>& names) {
     check_loading();
     settle_updates();
-    const auto found = running().tensors->load_state(directory, weights);
+    const auto found = running().tensors->load_state(directory, weights, names);
     steps_ = step;
     return found;
   }
@@ -623,15 +624,16 @@ void Engine::store_tensor(std::size_t tensor, std::uint64_t first, std::span<con
 void Engine::fetch_tensor(std::size_t tensor, std::uint64_t first, std::span<float> values) {
   impl_->fetch_tensor(tensor, first, values);
 }
-void Engine::save_weights(const std::filesystem::path& directory, Bytes max_shard) {
-  impl_->save_weights(directory, max_shard);
+void Engine::save_weights(const std::filesystem::path& directory, Bytes max_shard,
+                          const std::map<std::string, std::string>& stored_names) {
+  impl_->save_weights(directory, {.max_shard = max_shard, .names = stored_names});
 }
 void Engine::save_state(const std::filesystem::path& directory) {
   impl_->save_state(directory);
 }
 state::StateFormat Engine::load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,
-                                      std::int64_t step) {
-  return impl_->load_state(directory, weights, step);
+                                      std::int64_t step, const std::map<std::string, std::string>& stored_names) {
+  return impl_->load_state(directory, weights, step, stored_names);
 }
 void Engine::begin_step(const StepBegin& begin) {
   impl_->begin_step(begin);

@@ -179,17 +179,22 @@ class Engine {
 
   // ---- state in and out; these wait for pending updates ----
 
-  /// From safetensors. `stored_names`: names in the checkpoint that differ from the description's.
+  /// From safetensors. `stored_names`: names in the checkpoint that differ from the description's; an empty one says
+  /// that it holds no such tensor, which is zero then.
   void load_weights(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& stored_names);
-  /// fp32 values of elements [first, first + size) of tensor number `tensor`.
+  /// fp32 values of elements [first, first + size) of tensor number `tensor`. fetch_tensor() serves after read_back(),
+  /// too.
   void store_tensor(std::size_t tensor, std::uint64_t first, std::span<const float> values);
   void fetch_tensor(std::size_t tensor, std::uint64_t first, std::span<float> values);
-  void save_weights(const std::filesystem::path& directory, Bytes max_shard);
+  /// `stored_names`: as for load_weights(); tensors of an empty name are left out.
+  void save_weights(const std::filesystem::path& directory, Bytes max_shard,
+                    const std::map<std::string, std::string>& stored_names = {});
   void save_state(const std::filesystem::path& directory);
   /// Moments and residuals from save_state()'s directory, weights from the checkpoint; `step` optimizer steps so far.
-  /// Moments of another format are converted; returns the format that was found.
+  /// Moments of another format are converted; returns the format that was found. Frozen tensors whose stored name is
+  /// empty stay as load_weights() left them.
   state::StateFormat load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,
-                                std::int64_t step);
+                                std::int64_t step, const std::map<std::string, std::string>& stored_names = {});
 
   // ---- one step ----
 

@@ -22,6 +22,7 @@ namespace {
 using Array = nb::ndarray<nb::device::cpu, nb::c_contig>;
 using Ids = nb::ndarray<std::int64_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
 using Floats = nb::ndarray<float, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
+using Names = std::map<std::string, std::string>;
 using Release = nb::call_guard<nb::gil_scoped_release>;
 
 std::byte* bytes_of(const Array& array) {
@@ -193,7 +194,7 @@ void bind_engine(nb::module_& module) {
            [](const Engine& self, std::size_t tensor) { return self.layout().tensors().at(tensor).first; })
       .def(
           "load_weights",
-          [](Engine& self, const std::string& checkpoint, const std::map<std::string, std::string>& stored_names) {
+          [](Engine& self, const std::string& checkpoint, const Names& stored_names) {
             const nb::gil_scoped_release release;
             self.load_weights(checkpoint, stored_names);
           },
@@ -208,21 +209,26 @@ void bind_engine(nb::module_& module) {
              const nb::gil_scoped_release release;
              self.fetch_tensor(tensor, first, {values.data(), values.size()});
            })
-      .def("save_weights",
-           [](Engine& self, const std::string& directory, std::uint64_t max_shard) {
-             const nb::gil_scoped_release release;
-             self.save_weights(directory, max_shard);
-           })
+      .def(
+          "save_weights",
+          [](Engine& self, const std::string& directory, std::uint64_t max_shard, const Names& stored_names) {
+            const nb::gil_scoped_release release;
+            self.save_weights(directory, max_shard, stored_names);
+          },
+          "directory"_a, "max_shard"_a, "stored_names"_a = Names{})
       .def("save_state",
            [](Engine& self, const std::string& directory, std::int64_t) {
              const nb::gil_scoped_release release;
              self.save_state(directory);
            })
-      .def("load_state",
-           [](Engine& self, const std::string& directory, const std::string& weights, std::int64_t step) {
-             const nb::gil_scoped_release release;
-             return std::string(name_of(self.load_state(directory, weights, step)));
-           })
+      .def(
+          "load_state",
+          [](Engine& self, const std::string& directory, const std::string& weights, std::int64_t step,
+             const Names& stored_names) {
+            const nb::gil_scoped_release release;
+            return std::string(name_of(self.load_state(directory, weights, step, stored_names)));
+          },
+          "directory"_a, "weights"_a, "step"_a, "stored_names"_a = Names{})
       .def(
           "begin_step",
           [](Engine& self, const Ids& ids, std::vector<std::uint64_t> counts, bool training,

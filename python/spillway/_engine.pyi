@@ -24,8 +24,9 @@ class Engine:
     `description` (JSON): {"compute_dtype": "bf16"|"fp16"|"fp32", "optimizer": "adamw"|"adam"|"lion"|"sgd" (adamw),
     "state_format": "exact"|"bf16"|"int8" (exact), "seed": of the run (0), "hidden_size": H, "micro_batches": most per
     step, "tokens": most per step, "tied_head": bool, "blocks": [{"name", "role": "embedding", "layer" or "head",
-    "tensors": [{"name", "shape": [..], "decay": bool}]}]}. Blocks in order of execution: at most one embedding first,
-    layers (final norm and the like are a last block of role layer), at most one head last; a tied head has no block.
+    "tensors": [{"name", "shape": [..], "decay": bool, "frozen": bool (false)}]}]}. Blocks in order of execution: at
+    most one embedding first, layers (final norm and the like are a last block of role layer), at most one head last; a
+    tied head has no block.
 
     `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "placement": {...},
     "storage": [{"directory" or "device", "capacity": bytes}], "nodes": [{"id", "capacity": bytes, "update",
@@ -71,7 +72,8 @@ class Engine:
         "offset": byte in the file, "bytes": n, "what": chunk and tensor}], "step": N or null}."""
     def read_back(self, checkpoint: str | None = None) -> str:
         """Instead of start(): opens the volumes for reading only; the newest durable step, replayed in memory, or the
-        manifest in the directory `checkpoint`. Returns what start() does; then save_weights and save_state work."""
+        manifest in the directory `checkpoint`. Returns what start() does; then save_weights, save_state and
+        fetch_tensor work."""
     def close(self) -> None: ...
     def memory(self) -> Any:
         """The arena as one uint8 array (shared, not copied); after start()."""
@@ -81,17 +83,19 @@ class Engine:
         """First element of tensor number `tensor` (counted over all blocks, in description order) within its block."""
 
     # State in and out. All of these first wait for pending updates.
-    def load_weights(self, checkpoint: str, stored_names: dict[str, str]) -> None: ...
+    def load_weights(self, checkpoint: str, stored_names: dict[str, str]) -> None:
+        """`stored_names`: names in the checkpoint that differ; "" for a tensor that it does not hold, which is zero."""
     def store_tensor(self, tensor: int, first: int, values: Any) -> None:
         """fp32 values of elements [first, first + len) of one tensor: random initialisation."""
     def fetch_tensor(self, tensor: int, first: int, values: Any) -> None:
         """The reverse: the fp32 master into `values`."""
-    def save_weights(self, directory: str, max_shard: int) -> None: ...
+    def save_weights(self, directory: str, max_shard: int, stored_names: dict[str, str] = ...) -> None:
+        """`stored_names`: as for load_weights; tensors named "" are left out."""
     def save_state(self, directory: str, step: int) -> None:
         """A state that stands alone."""
-    def load_state(self, directory: str, weights: str, step: int) -> str:
+    def load_state(self, directory: str, weights: str, step: int, stored_names: dict[str, str] = ...) -> str:
         """From the directory of save_state and the checkpoint's weights, after `step` updates. Returns the state format
-        found there; moments of another one are converted."""
+        found there; moments of another one are converted. Frozen tensors whose stored name is "" stay as they are."""
     def save_manifest(self, directory: str) -> None:
         """The state of the last step as directory/manifest.bin; its places on the paths are pinned."""
     def release_manifest(self, content: bytes) -> None:

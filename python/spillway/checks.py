@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 from spillway.config import Config
@@ -27,6 +28,18 @@ def check(
     check_fields(config)
     check_places(config)
     check_updates(config)
+    check_method(config)
+
+
+def check_method(config: Config) -> None:
+    for name in ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"):
+        if config.method != "lora" and getattr(config, name) not in (None, []):
+            raise InputError(f"{name}: it is for method lora, and the method is {config.method}")
+    for name in ("trainable", "frozen"):
+        if config.method == "lora" and getattr(config, name):
+            raise InputError(f"{name}: with method lora the adapters learn and all of the base is frozen; leave it out")
+    if config.method == "lora" and find_spec("peft") is None:
+        raise InputError("method: lora needs the package peft; install it with `pip install peft`")
 
 
 def check_required(config: Config, names: tuple[str, ...]) -> None:

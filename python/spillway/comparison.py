@@ -213,8 +213,10 @@ def train_plainly(
     import torch
 
     from spillway.hf.describe import decay_names
+    from spillway.hf.freeze import freeze
     from spillway.hf.source import DTYPES
 
+    freeze(model, config.trainable, config.frozen)
     masters = dict(model.named_parameters())
     computing = model if config.compute_dtype == "fp32" else copy.deepcopy(model).to(DTYPES[config.compute_dtype])
     weights = dict(computing.named_parameters())
@@ -243,7 +245,8 @@ def train_plainly(
             with torch.no_grad():
                 for name, master in masters.items():
                     weights[name].copy_(master)
-    return trained, {name: master.detach() for name, master in masters.items()}
+    compared = config.compute_dtype == "fp32"  # else what is frozen is rounded, and no more is kept of it
+    return trained, {name: m.detach() for name, m in masters.items() if m.requires_grad or compared}
 
 
 def gradients(model: PreTrainedModel, batches: list[Batch]) -> float:

@@ -143,6 +143,9 @@ def parsed(key: Key, value: Any, origin: str) -> Any:
         raise InputError(f"{origin}{key.name}: got {value!r}, expects {key.kind.expected}") from None
 
 
+LORA = {"lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.05}  # TRL's defaults
+
+
 def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
     """Defaults that depend on other keys, and paths that no longer depend on the working directory."""
     values = dict(values)
@@ -164,6 +167,9 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
         values["resume_from_checkpoint"] = None
     if values["device"] == "auto":
         values["device"] = "cpu"
+    if values["method"] == "lora":
+        for name, default in LORA.items():
+            values[name] = default if values[name] is None else values[name]
     return with_strategies(values)
 
 

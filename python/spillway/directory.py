@@ -21,6 +21,8 @@ OWN_FILES = ("config.yaml", "plan.json", METRICS, *RESULTS)
 MODEL_FILES = (
     "model*.safetensors",
     "model.safetensors.index.json",
+    "adapter_model.safetensors",
+    "adapter_config.json",
     "config.json",
     "generation_config.json",
     "tokenizer.json",

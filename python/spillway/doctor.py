@@ -18,7 +18,7 @@ OPTIONAL = {  # package: what is not here without it, the extra that brings it
     "pyarrow": ("Parquet files cannot be read", "data"),
     "accelerate": ("no Trainer, and report_to has no trackers", "trainer"),
     "trl": ("no SFTTrainer", "trl"),
-    "peft": ("adapters in its format cannot be loaded here", "lora"),
+    "peft": ("method lora is refused", "lora"),
     "tensorboard": ("report_to: tensorboard is refused", "tensorboard"),
 }
 

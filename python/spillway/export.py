@@ -71,8 +71,11 @@ def fill(run: StoredRun, checkpoint: Path | None, target: Path) -> int:
 def save(run: StoredRun, engine: Any, payload: dict[str, Any], target: Path) -> None:
     known, state = run.identity, RunState.of(payload["run"], run.identity.fixed)
     (target / STATE).mkdir()
-    save_weights(run, engine, target)
     engine.save_state(str(target / STATE), payload["session"]["steps"])
+    if run.config.method == "lora":
+        save_adapters(run, engine, target)
+    else:
+        save_weights(run, engine, target)
     save_beside(run.config, target)
     log = trainer_state(run.config, known.steps, known.steps_per_epoch, state, run.output_dir / METRICS)
     write_json(target / "trainer_state.json", log)
@@ -93,11 +96,26 @@ def save_weights(run: StoredRun, engine: Any, target: Path) -> None:
     files.save_weights(skeleton, run.description(), engine, target, MAX_SHARD, source)
 
 
+def save_adapters(run: StoredRun, engine: Any, target: Path) -> None:
+    """As PEFT names them; the base is where it was."""
+    from spillway.hf.lora import adapters_of
+    from spillway.hf.skeleton import build
+    from spillway.hf.source import DTYPES, load_config, resolve_directory
+
+    adapters = adapters_of(run.config)
+    assert adapters is not None
+    adapters.adapt(build(load_config(resolve_directory(run.config.model)), DTYPES[run.config.compute_dtype]))
+    adapters.save(engine, run.description(), run.config.model, target)
+    adapters.save_weights(engine, run.description(), target / STATE)
+
+
 def save_beside(config: Config, target: Path) -> None:
-    """Configuration, generation configuration and tokenizer, from the model that the run began with."""
+    """Configuration, generation configuration and tokenizer, from the model that the run began with. Adapters have a
+    configuration of their own."""
     from spillway.data import load_tokenizer
     from spillway.hf.source import load_config, resolve_directory, save_config
 
     source = resolve_directory(config.model)
-    save_config(source, load_config(source), config.compute_dtype, target)
+    if config.method != "lora":
+        save_config(source, load_config(source), config.compute_dtype, target)
     load_tokenizer(config).save_pretrained(str(target))

@@ -17,6 +17,7 @@ from spillway.values import (
     INTERVAL,
     MAPPING,
     NODE,
+    PATTERN,
     PLACEMENT,
     REPORTERS,
     RESUME,
@@ -24,6 +25,7 @@ from spillway.values import (
     STEPS,
     STORAGE,
     TEXT,
+    TEXTS,
     Kind,
     choice,
     number,
@@ -303,26 +305,43 @@ GROUPS: dict[str, list[Key]] = {
     ],
     "Method": [
         Key(
-            "trainable", TEXT, None, "regular expression of what trains; not in this release", "all", absent=when_given
+            "trainable",
+            PATTERN,
+            [],
+            "regular expression (`re.search`) of the names of parameters that train; may be given several times",
+            "all",
         ),
         Key(
-            "frozen", TEXT, None, "regular expression of what does not; not in this release", "none", absent=when_given
+            "frozen",
+            PATTERN,
+            [],
+            "regular expression of those that do not, whatever `trainable` says; may be given several times. What is "
+            "frozen has no gradient, no moments and no residual, and no step writes it",
+            "none",
         ),
         Key(
             "method",
             choice("full", "lora", "lsp"),
             "full",
-            "`full`; `lora` and `lsp` are to come",
-            absent=values_besides("full"),
+            "`full`; `lora`: adapters of PEFT on a frozen base, which streams from where it lies and is never written; "
+            "`lsp` is to come",
+            absent=values_besides("full", "lora"),
+        ),
+        Key("lora_r", whole(1), None, "rank of the adapters", "16"),
+        Key("lora_alpha", whole(1), None, "over `lora_r`, what the adapters' product is multiplied by", "32"),
+        Key("lora_dropout", BETA, None, "of the adapters' input", "0.05"),
+        Key(
+            "lora_target_modules",
+            TEXTS,
+            [],
+            "names, or ends of names, of the linear layers that get an adapter, or `all-linear`; may be given several "
+            "times",
+            "PEFT's own for the model type",
         ),
     ]
     + [
         Key(name, ANY, None, "not in this release", absent=when_given)
         for name in (
-            "lora_r",
-            "lora_alpha",
-            "lora_dropout",
-            "lora_target_modules",
             "lsp_rank",
             "lsp_nonzeros",
             "lsp_modules",

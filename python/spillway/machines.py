@@ -68,12 +68,18 @@ def plan_elsewhere(config: Config, profile: str, tell: Tell) -> dict[str, Any]:
 def describe_model(config: Config) -> tuple[dict[str, Any], dict[str, int]]:
     """The engine's description, from config.json alone; and sizes that its tensors do not say."""
     from spillway.hf.describe import WorkSize, describe
+    from spillway.hf.freeze import freeze
+    from spillway.hf.lora import adapters_of
     from spillway.hf.skeleton import build
     from spillway.hf.source import DTYPES, load_config, resolve_directory
     from spillway.settings import update_rule
 
     model = load_config(resolve_directory(config.model))
     skeleton = build(copy.deepcopy(model), DTYPES[config.compute_dtype])
+    if (adapters := adapters_of(config)) is not None:
+        adapters.adapt(skeleton)
+    else:
+        freeze(skeleton.model, config.trainable, config.frozen)
     tokens = config.max_length * config.per_device_train_batch_size * config.gradient_accumulation_steps
     size = WorkSize(config.gradient_accumulation_steps, tokens)
     return describe(skeleton, size, config.compute_dtype) | update_rule(config) | {"seed": config.seed}, widths(model)

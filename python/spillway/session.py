@@ -11,7 +11,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,10 @@ from spillway.directory import nothing_to_resume
 from spillway.errors import InputError
 from spillway.hf import files, heap
 from spillway.hf.describe import WorkSize, describe
+from spillway.hf.freeze import freeze, freeze_like
 from spillway.hf.generation import callable_model
 from spillway.hf.initialise import draw
+from spillway.hf.lora import adapters_of
 from spillway.hf.microbatch import MicroBatch, Work, arrange
 from spillway.hf.own import OwnConfig
 from spillway.hf.probe import prove
@@ -59,9 +61,11 @@ class Session:
         engine_type: EngineType | None = None,
         keeping: Keeping | None = None,
         model_config: PreTrainedConfig | OwnConfig | None = None,
+        frozen: Collection[str] | None = None,
     ) -> None:
         """`engine_type`: what is called with description and settings; the C++ engine when None. `model_config`: the
-        model's own, changed by whoever opens the session; as it lies in the directory when None."""
+        model's own, changed by whoever opens the session; as it lies in the directory when None. `frozen`: names of
+        the parameters that do not learn; None: as the configuration says."""
         heap.settle()
         self._threads = threads.settle()
         self._config = config
@@ -71,6 +75,15 @@ class Session:
             require_weights(self._source)
         packing = config.packing or bool(config.eval_packing)
         self._skeleton = build(copy.deepcopy(self._model_config), DTYPES[config.compute_dtype])
+        self._adapters = adapters_of(config)
+        if self._adapters is not None and isinstance(self._model_config, OwnConfig):
+            raise InputError("method: lora is for models of transformers; of a module its own code says what learns")
+        if self._adapters is not None:
+            self._adapters.adapt(self._skeleton)
+        elif frozen is None:
+            freeze(self._skeleton.model, config.trainable, config.frozen)
+        else:
+            freeze_like(self._skeleton, frozen)
         proof = prove(copy.deepcopy(self._model_config), packing)
         self._skeleton.unused, self._unneeded = proof.unused, proof.unneeded
         engine_type = engine_type or calls.native_engine()
@@ -219,8 +232,13 @@ class Session:
         return callable_model(self._skeleton.model, self.logits)
 
     def save_model(self, directory: Path) -> None:
-        """Safetensors (and index), config.json, generation_config.json: what `from_pretrained` reads."""
+        """Safetensors (and index), config.json, generation_config.json: what `from_pretrained` reads; of adapters what
+        `PeftModel.from_pretrained` reads beside the base."""
         self._running()
+        if self._adapters is not None:
+            with translated():
+                self._adapters.save(self._engine, self.description, self._config.model, directory)
+            return
         with translated():
             files.save_weights(self._skeleton, self.description, self._engine, directory, MAX_SHARD, self._began_with())
         if not isinstance(self._model_config, OwnConfig):  # what is built by code of its own is described by that
@@ -249,6 +267,8 @@ class Session:
                 self._engine.save_manifest(str(state))
             else:
                 self._engine.save_state(str(state), self._steps)
+                if self._adapters is not None:
+                    self._adapters.save_weights(self._engine, self.description, state)
         write_counts(state, self._counts())
         wear.save(state, self._written())
 
@@ -336,9 +356,16 @@ class Session:
         return recovery
 
     def _load(self, opening: Opening) -> None:
+        if opening.checkpoint is None or self._adapters is not None:
+            self._load_model()
         if opening.checkpoint is not None:
             self._load_checkpoint(opening.checkpoint)
-        elif self._config.init == "random":
+        elif self._adapters is not None:
+            self._adapters.begin(self._engine, self.description)
+
+    def _load_model(self) -> None:
+        """The weights that the run begins with; of adapters the base, which no step changes."""
+        if self._config.init == "random":
             draw(self._skeleton, self._engine, self._config.seed)
         else:
             files.load_weights(self._skeleton, self.description, self._engine, self._source)
@@ -347,7 +374,10 @@ class Session:
         state = checkpoint / STATE
         self._set_counts(read_counts(state))
         self._written_before = wear.read(state)
-        found = files.load_state(self._skeleton, self.description, self._engine, state, checkpoint, self._steps)
+        if self._adapters is not None:
+            found = self._adapters.load(self._engine, self.description, state, self._steps)
+        else:
+            found = files.load_state(self._skeleton, self.description, self._engine, state, checkpoint, self._steps)
         if found != self._config.state_format:
             self._news.append(
                 f"the optimizer state of {checkpoint} was {found} and is converted to {self._config.state_format}"

@@ -12,6 +12,7 @@ from spillway.config import Config
 from spillway.dataset import Dataset
 from spillway.directory import RUN_STATE
 from spillway.errors import InputError
+from spillway.keys import KEYS
 from spillway.records import write_json
 from spillway.sums import Mean
 
@@ -28,6 +29,12 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "state_format",
     "optim",
     "method",
+    "trainable",
+    "frozen",
+    "lora_r",
+    "lora_alpha",
+    "lora_dropout",
+    "lora_target_modules",
 )
 
 
@@ -110,12 +117,17 @@ def check_keys(saved: dict[str, Any], config: Config) -> None:
     """Raises InputError naming the first key that is not as it was. A model or file that only moved is the same."""
     now = fixed_keys(config)
     for name in FIXED:
-        if saved[name] != now[name]:
+        before = saved.get(name, KEYS[name].default)  # of a release that did not have the key
+        if before != now[name]:
             raise InputError(
-                f"{name}: the run was started with {saved[name]}, a resume cannot change it to {now[name]}"
+                f"{name}: the run was started with {told(before)}, a resume cannot change it to {told(now[name])}"
             )
     if saved["model_config"] != now["model_config"] or (not now["model_config"] and saved["model"] != now["model"]):
         raise InputError(changed("model", saved["model"], now["model"], "its config.json"))
+
+
+def told(value: Any) -> str:
+    return (" ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)
 
 
 def same_durability(before: str, config: Config) -> Config:

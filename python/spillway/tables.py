@@ -69,10 +69,14 @@ def state(plan: Plan) -> str:
     """What is kept of every parameter."""
     if "bytes_per_parameter" not in plan:
         return ""
-    return (
+    words = (
         f"Weights and {plan['optimizer']} state take {plan['bytes_per_parameter']:.1f} bytes per parameter "
         f"(state_format {plan['state_format']})."
     )
+    learning, every = plan.get("learning_parameters", 0), plan.get("parameters", 0)
+    if 0 < learning < every:
+        words += f" {learning:,} of {every:,} parameters learn ({100 * learning / every:.2g} %); the others are frozen."
+    return words
 
 
 def share(part: float, whole: float) -> str:

@@ -58,6 +58,15 @@ def parse_text(value: Any) -> str:
     return str(value)
 
 
+def parse_pattern(value: Any) -> str:
+    text = parse_text(value)
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError from error
+    return text
+
+
 def parse_flag(value: Any) -> bool:
     if isinstance(value, bool):
         return value
@@ -240,6 +249,7 @@ STORAGE = Kind("DIR, and where wanted ,capacity=SIZE or ,endurance=SIZE", parse_
 DEVICE = Kind("DEVICE, and where wanted ,capacity=SIZE or ,endurance=SIZE", parse_storage, many=True)
 REPORTERS = Kind("none, all, or one of " + ", ".join(TRACKERS), parse_tracker, many=True)
 NODE = Kind("N=SIZE, such as 0=100GiB", parse_node, many=True)
+PATTERN = Kind("a regular expression", parse_pattern, many=True)
 TEXTS = Kind("text", parse_text, many=True)
 PLACEMENT = Kind(
     "auto, dram, path, or groups such as weight=dram,state=path,grad=50%,activation=dram",

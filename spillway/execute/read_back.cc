@@ -5,6 +5,8 @@
 
 #include "spillway/base/error.h"
 #include "spillway/execute/names.h"
+#include "spillway/execute/tensor_parts.h"
+#include "spillway/state/convert.h"
 #include "spillway/storage/scrub.h"
 #include "spillway/storage/superblock.h"
 
@@ -94,7 +96,21 @@ void ReadBack::describe() {
   }
 }
 
+void ReadBack::fetch(std::size_t tensor, std::uint64_t first, std::span<float> values) {
+  const auto rule = plan_.description.rule();
+  for_parts(plan_.layout, tensor, first, values.size(), [&](const state::Span& span, std::size_t chunk) {
+    const auto& it = plan_.layout.chunks()[chunk];
+    auto* weight = stream_.data();
+    auto* state = weight + weight_bytes(rule, it);
+    if (fetched_ != chunk) load(chunk, weight, has_state(it.learning) ? state : nullptr);
+    fetched_ = chunk;
+    const auto fields = state::chunk_fields(rule.type, it.elements, weight, state, it.learning);
+    state::from_chunk(fields, span.chunk_first, values.subspan(span.tensor_first - first, span.elements));
+  });
+}
+
 state::ChunkStream ReadBack::stream() {
+  fetched_ = ~std::size_t{0};
   return {plan_.layout, plan_.description.rule(), *this, stream_};
 }
 

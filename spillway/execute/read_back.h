@@ -23,6 +23,8 @@ class ReadBack : public state::ChunkStore {
 
   [[nodiscard]] const Found& found() const noexcept { return found_; }
   [[nodiscard]] state::ChunkStream stream();
+  /// As Tensors::fetch().
+  void fetch(std::size_t tensor, std::uint64_t first, std::span<float> values);
 
   void load(std::size_t chunk, std::byte* weight, std::byte* state) override;
   void store(std::size_t chunk, const std::byte* weight, const std::byte* state) override;
@@ -41,6 +43,7 @@ class ReadBack : public state::ChunkStore {
   std::unique_ptr<Team> team_;
   std::optional<Replay> replay_;
   memory::Arena arena_;
+  std::size_t fetched_ = ~std::size_t{0};                ///< the chunk in `stream_`, where fetch() has left one
   std::span<std::byte> stream_, chunk_, replay_memory_;  ///< in the arena
 };
 

@@ -1,39 +1,10 @@
 #include "spillway/execute/tensors.h"
 
-#include <algorithm>
 #include <cstring>
 
-#include "spillway/base/error.h"
+#include "spillway/execute/tensor_parts.h"
 
 namespace spillway::execute {
-namespace {
-
-/// Calls body(span, chunk) for the parts of elements [first, first + count) of a tensor.
-template <class Body>
-void for_parts(const state::Layout& layout, std::size_t tensor, std::uint64_t first, std::uint64_t count,
-               const Body& body) {
-  const auto& it = layout.tensors().at(tensor);
-  if (first + count > it.elements) {
-    throw Error(ErrorCode::bad_input,
-                text("elements ", first, " to ", first + count, " of ", it.spec.name, ", which has ", it.elements));
-  }
-  const auto& block = layout.blocks()[it.block];
-  for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
-    for (auto span : layout.spans(c)) {
-      if (span.tensor != tensor) continue;
-      const auto begin = std::max(first, span.tensor_first);
-      const auto end = std::min(first + count, span.tensor_first + span.elements);
-      if (begin >= end) continue;
-      span.chunk_first += begin - span.tensor_first;
-      span.tensor_first = begin;
-      span.elements = end - begin;
-      body(span, c);
-    }
-  }
-}
-
-}  // namespace
-
 Tensors::Tensors(const plan::Description& description, const state::Layout& layout, Tiers& tiers,
                  std::span<std::byte> scratch, bool filled)
     : description_(description),
@@ -109,18 +80,18 @@ void Tensors::load(std::size_t chunk, std::byte* weight, std::byte* state) {
 
 void Tensors::store(std::size_t chunk, const std::byte* weight, const std::byte* state) {
   tiers_.store(chunk, weight, state);
+  filled_[chunk] = true;
 }
 
 void Tensors::load_weights(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& names) {
   edited_ = filled_.size();
   const state::SafetensorsReader reader(checkpoint);
   state::load_weights(stream(), reader, names);
-  filled_.assign(filled_.size(), true);
 }
 
-void Tensors::save_weights(const std::filesystem::path& directory, Bytes max_shard) {
+void Tensors::save_weights(const std::filesystem::path& directory, const state::SaveOptions& options) {
   settle();
-  state::save_weights(stream(), directory, {.max_shard = max_shard});
+  state::save_weights(stream(), directory, options);
 }
 
 void Tensors::save_state(const std::filesystem::path& directory) {
@@ -128,11 +99,10 @@ void Tensors::save_state(const std::filesystem::path& directory) {
   state::save_state(stream(), directory);
 }
 
-state::StateFormat Tensors::load_state(const std::filesystem::path& directory, const std::filesystem::path& weights) {
-  edited_ = filled_.size();
-  const auto found = state::load_state(stream(), directory, weights);
-  filled_.assign(filled_.size(), true);
-  return found;
+state::StateFormat Tensors::load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,
+                                       const std::map<std::string, std::string>& names) {
+  put_back();  // what is not loaded stays
+  return state::load_state(stream(), directory, weights, names);
 }
 
 }  // namespace spillway::execute

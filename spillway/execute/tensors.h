@@ -32,9 +32,10 @@ class Tensors : private state::ChunkStore {
   // As state::load_weights and its like:
 
   void load_weights(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& names);
-  void save_weights(const std::filesystem::path& directory, Bytes max_shard);
+  void save_weights(const std::filesystem::path& directory, const state::SaveOptions& options);
   void save_state(const std::filesystem::path& directory);
-  state::StateFormat load_state(const std::filesystem::path& directory, const std::filesystem::path& weights);
+  state::StateFormat load_state(const std::filesystem::path& directory, const std::filesystem::path& weights,
+                                const std::map<std::string, std::string>& names);
 
  private:
   struct Memory {

@@ -41,7 +41,7 @@ double work_bytes_per_token(const ModelSizes& model, const DeviceWork& work) {
 
 ByClass device_memory(const ModelSizes& model, const DeviceWork& work) {
   return {{"weights in flight", kWeightWindow * model.layer * model.weight},
-          {"gradients in flight", model.layer * (kSum + model.grad)},
+          {"gradients in flight", model.layer * (model.learning * kSum + model.grad)},
           {"working set", work.tokens() * work_bytes_per_token(model, work)},
           {"activations in flight", 4 * border(model, work)},
           {"head", head_bytes(model, work)}};

@@ -229,7 +229,7 @@ class Placer {
     if (out_.durable) {  // two slots of gradients, an image of what is resident, places to write to
       all["durability"] = off * model_.grad * (2 - out_.grad_path) +
                           off * (model_.weight + model_.state) * (1 - images) +
-                          kSpare * off * (model_.weight + model_.state);
+                          kSpare * off * (model_.rewritten() + model_.state);
     }
     deal_to_drives(all);
   }

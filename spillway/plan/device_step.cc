@@ -153,18 +153,20 @@ class Builder {
   Id piece(double elements, std::size_t position) {
     const auto state = place_.state_path;
     const auto in =
-        elements * (state * (model_.state + std::min(1.0, place_.weight_path / std::max(state, 1e-9)) * model_.weight) +
-                    place_.grad_path * model_.grad);
+        elements *
+        (state * (model_.state + std::min(1.0, place_.weight_path / std::max(state, 1e-9)) * model_.rewritten()) +
+         place_.grad_path * model_.grad);
     // States may come while backward still runs; gradients that lie there are complete with the step.
     const auto ready = read(in, position, {place_.grad_path > 0 ? end() : kNoLane, before()});
     auto nodes = place_.state_nodes;
     for (std::size_t n = 0; n < nodes.size(); ++n) nodes[n] += state * (place_.staging_nodes[n] - nodes[n]);
     const auto done =
         add(elements * model_.update_traffic(), machine_.update(nodes), update_, position, {ready, end()});
-    auto image = state * model_.state + place_.weight_path * model_.weight;
+    auto image = state * model_.state + place_.weight_path * model_.rewritten();
     if (place_.durable) {
       const auto images = std::max(place_.weight_path, state);
-      image = images * model_.weight + state * model_.state + (1 - images) * (model_.weight + model_.state) / kImages;
+      const auto resident = (1 - images) * (model_.rewritten() + model_.state) / kImages;
+      image = images * model_.rewritten() + state * model_.state + resident;
     }
     pieces_.push_back(write(elements * image, position, {done}));
     return done;

@@ -35,15 +35,17 @@ ModelSizes sizes_of(const Description& description, const state::Layout& layout)
   out.layer = elements / out.layers;
   out.matrix = matrix / out.layers;
   const auto rule = description.rule();
-  const auto bytes = state::field_bytes(rule.type);
-  out.weight = static_cast<double>(bytes.weight);
-  out.grad = static_cast<double>(bytes.grad);
-  double state = 0, chunks = 0;
+  out.weight = static_cast<double>(state::field_bytes(rule.type).weight);
+  double state = 0, grad = 0, learning = 0, chunks = 0;
   for (const auto& chunk : layout.chunks()) {
     state += static_cast<double>(state_bytes(rule, chunk));
+    grad += static_cast<double>(grad_bytes(rule, chunk));
+    learning += state::learns(chunk.learning) ? static_cast<double>(chunk.elements) : 0;
     chunks += static_cast<double>(chunk.elements);
   }
   out.state = state / chunks;
+  out.grad = grad / chunks;
+  out.learning = learning / chunks;
   return out;
 }
 

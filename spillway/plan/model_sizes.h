@@ -24,11 +24,14 @@ struct ModelSizes {
   double table = 0;   ///< elements of the embedding; of the head as many
   double tables = 0;  ///< 1 when they are the same, 2 when not
   double hidden = 0, vocabulary = 0;
-  double weight = 2, state = 10, grad = 2;  ///< bytes per element
+  double weight = 2, state = 10, grad = 2;  ///< bytes per element, on average over those that learn and the others
+  double learning = 1;                      ///< share of elements that learn: whose weights an update reads and writes
 
   [[nodiscard]] double elements() const noexcept { return layers * layer + tables * table; }
   /// Bytes that an update on a host moves per element: weight and state in and out, the gradient in.
-  [[nodiscard]] double update_traffic() const noexcept { return 2 * (weight + state) + grad; }
+  [[nodiscard]] double update_traffic() const noexcept { return 2 * (rewritten() + state) + grad; }
+  /// Bytes of weights per element that an update changes.
+  [[nodiscard]] double rewritten() const noexcept { return learning * weight; }
 
   /// Operations of one device's forward pass through a layer and through the head, all micro-batches. Attention is
   /// causal: half of the products.

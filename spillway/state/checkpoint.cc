@@ -48,24 +48,32 @@ void load_weights(const ChunkStream& stream, const SafetensorsReader& checkpoint
     auto* state = weight + weight_bytes(stream.rule, chunk);
     std::memset(weight, 0, weight_bytes(stream.rule, chunk) + state_bytes(stream.rule, chunk));
     const auto fields = chunk_fields(stream.rule.type, chunk.elements, weight, state, chunk.learning);
-    for (const auto& span : stream.layout.spans(chunk.id)) load_masters(source, span, fields, piece);
+    for (const auto& span : stream.layout.spans(chunk.id)) {
+      if (source.find(span.tensor) != nullptr) load_masters(source, span, fields, piece);
+    }
     stream.store.store(chunk.id, weight, state);
   }
 }
 
 void save_weights(const ChunkStream& stream, const std::filesystem::path& directory, const SaveOptions& options) {
   check_scratch(stream);
+  constexpr auto kAbsent = ~std::size_t{0};
   std::vector<TensorOut> tensors;
+  std::vector<std::size_t> numbers;  // of tensors of the layout, in the files
   for (const auto& tensor : stream.layout.tensors()) {
-    tensors.push_back(
-        {stored_name(options.names, tensor.spec.name), weight_dtype(stream.rule.type), tensor.spec.shape});
+    const auto& name = stored_name(options.names, tensor.spec.name);
+    numbers.push_back(name.empty() ? kAbsent : tensors.size());
+    if (!name.empty()) tensors.push_back({name, weight_dtype(stream.rule.type), tensor.spec.shape});
   }
   SafetensorsWriter writer(directory, "model", std::move(tensors), options.max_shard);
   const auto unit = field_bytes(stream.rule.type).weight;
   for (const auto& chunk : stream.layout.chunks()) {
+    const auto& spans = stream.layout.spans(chunk.id);
+    if (std::ranges::all_of(spans, [&](const Span& span) { return numbers[span.tensor] == kAbsent; })) continue;
     stream.store.load(chunk.id, stream.scratch.data(), nullptr);
-    for (const auto& span : stream.layout.spans(chunk.id)) {
-      writer.write(span.tensor, span.tensor_first,
+    for (const auto& span : spans) {
+      if (numbers[span.tensor] == kAbsent) continue;
+      writer.write(numbers[span.tensor], span.tensor_first,
                    stream.scratch.subspan(span.chunk_first * unit, span.elements * unit));
     }
   }

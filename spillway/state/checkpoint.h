@@ -43,13 +43,14 @@ struct ChunkStream {
 /// Throws Error(internal) when the stream has less.
 void check_scratch(const ChunkStream& stream);
 
-/// Name in the layout to name in the checkpoint; a tensor that is not in it has the same name in both.
+/// Name in the layout to name in the checkpoint; a tensor that is not in it has the same name in both. An empty name:
+/// the checkpoint holds no such tensor.
 using StoredNames = std::map<std::string, std::string>;
 
 /// Starts from pretrained weights: masters exactly those of the file (BF16, F16, F32; F64 rounded), moments zero,
-/// padding zero. Throws Error(bad_input) that names the tensor, before anything is stored, when a tensor is missing,
-/// has another shape (both are named), or another type. Tensors of the checkpoint that the layout lacks are passed
-/// over.
+/// padding zero; tensors that the checkpoint does not hold zero. Throws Error(bad_input) that names the tensor, before
+/// anything is stored, when a tensor is missing, has another shape (both are named), or another type. Tensors of the
+/// checkpoint that the layout lacks are passed over.
 void load_weights(const ChunkStream& stream, const SafetensorsReader& checkpoint, const StoredNames& names = {});
 
 struct SaveOptions {
@@ -58,6 +59,7 @@ struct SaveOptions {
 };
 
 /// Writes `directory`/model*.safetensors (and index): the compute weights, BF16, F16 or F32, tensors in layout order.
+/// Chunks of which the checkpoint holds nothing are not touched.
 /// The directory exists. Errors as SafetensorsWriter; then the directory is as it was.
 void save_weights(const ChunkStream& stream, const std::filesystem::path& directory, const SaveOptions& options = {});
 
@@ -66,9 +68,10 @@ void save_weights(const ChunkStream& stream, const std::filesystem::path& direct
 void save_state(const ChunkStream& stream, const std::filesystem::path& directory);
 
 /// Inverts save_weights and save_state bit for bit; moments of another format are converted (moments.h). Returns the
-/// format that was found. `weights` as for SafetensorsReader. Throws Error(bad_input) that names file and tensor,
-/// before anything is stored, when one is missing, one too many (state only), of another shape, of another type, or
-/// when the state is of an optimizer with other moments.
+/// format that was found. `weights` as for SafetensorsReader; frozen tensors that it does not hold stay as they are,
+/// the others must be there. Throws Error(bad_input) that names file and tensor, before anything is stored, when one is
+/// missing, one too many (state only), of another shape, of another type, or when the state is of an optimizer with
+/// other moments.
 StateFormat load_state(const ChunkStream& stream, const std::filesystem::path& directory,
                        const std::filesystem::path& weights, const StoredNames& names = {});
 

@@ -302,11 +302,25 @@ StateFormat load_state(const ChunkStream& stream, const fs::path& directory, con
   moments.reserve(rule.moments());
   for (std::size_t m = 0; m < rule.moments(); ++m) moments.emplace_back(stream, directory, m);
 
+  const auto absent = [&](const Span& span) { return weight_source.find(span.tensor) == nullptr; };
+  for (const auto& tensor : stream.layout.tensors()) {
+    if (has_state(tensor.spec.learning) && stored_name(names, tensor.spec.name).empty()) {
+      throw Error(ErrorCode::bad_input,
+                  text("the weights of ", tensor.spec.name, ", which learns, are not to be read"));
+    }
+  }
   for (const auto& chunk : stream.layout.chunks()) {
+    const auto& spans = stream.layout.spans(chunk.id);
+    if (!spans.empty() && std::ranges::all_of(spans, absent)) continue;
+    if (std::ranges::any_of(spans, absent)) {
+      throw Error(ErrorCode::bad_input,
+                  text(weights.string(), " holds a part of the frozen tensors of ",
+                       stream.layout.blocks()[chunk.block].name, "; all or none are to be there"));
+    }
     auto* weight = stream.scratch.data();
     auto* state = weight + weight_bytes(rule, chunk);
     std::memset(weight, 0, weight_bytes(rule, chunk) + state_bytes(rule, chunk));
-    for (const auto& span : stream.layout.spans(chunk.id)) {
+    for (const auto& span : spans) {
       const auto at = locate(rule, chunk, span, {weight, state}, span.chunk_first, span.elements);
       weight_source.read(span.tensor, span.tensor_first, span.elements, at.span.weight);
       if (!has_state(chunk.learning)) continue;

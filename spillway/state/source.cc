@@ -40,6 +40,7 @@ Source::Source(const Layout& layout, const SafetensorsReader& reader, const std:
     const auto needed = shape(tensor);
     if (!needed) continue;
     const auto& name = stored_name(names, tensor.spec.name);
+    if (name.empty()) continue;
     const auto* stored = tensors_.back() = reader.find(name);
     if (stored == nullptr) refuse(where, text(where, " has no tensor ", name, suggestion(reader, name)));
     if (stored->shape == *needed) continue;

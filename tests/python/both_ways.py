@@ -18,6 +18,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 import native
 from hf_models import batch
 from spillway.hf.describe import decay_names
+from spillway.hf.freeze import freeze
 from spillway.hf.microbatch import IGNORED
 from spillway.hf.router import ARGUMENTS, FUNCTION
 from spillway.hf.skeleton import find_layers, from_config
@@ -54,6 +55,7 @@ def compare(
     )
     try:
         plain = load(directory / "model")
+        freeze(plain, settings.get("trainable", ()), settings.get("frozen", ()))
         work = steps_of(plain.config.get_text_config().vocab_size, asks_for_routers(plain))
         streamed = [session.step(step, RATE) for step in work]
         expected = train_plain(plain, work, RUN_SEED if random else None)

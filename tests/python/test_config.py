@@ -179,17 +179,24 @@ def test_refused_by_name(words: list[str], parts: list[str]) -> None:
     assert all(part in message for part in parts), message
 
 
+def test_adapters_have_the_defaults_of_trl_where_they_are_asked_for() -> None:
+    plain, lora = resolve({}, {}), resolve({}, {"method": "lora", "lora_r": "4"})
+    assert (plain.lora_r, plain.lora_alpha, plain.lora_dropout) == (None, None, None)
+    assert (lora.lora_r, lora.lora_alpha, lora.lora_dropout, lora.lora_target_modules) == (4, 32, 0.05, [])
+
+
+def test_patterns_are_one_or_several() -> None:
+    assert resolve({}, {"frozen": "embed"}).frozen == ["embed"]
+    assert resolve({}, {"trainable": ["a", "b$"]}).trainable == ["a", "b$"]
+
+
 @pytest.mark.parametrize(
     "words",
     [
-        ["--method", "lora"],
         ["--method", "lsp"],
-        ["--lora_r", "8"],
         ["--lsp_rank", "64"],
         ["--device", "cuda"],
         ["--device", "cuda:1"],
-        ["--trainable", "layers"],
-        ["--frozen", "embed"],
     ],
 )
 def test_features_to_come_are_refused_by_name(words: list[str]) -> None:

@@ -64,6 +64,15 @@ class Mixed(nn.Module):
         return self.head(self.body["blocks"](self.body["words"](ids))) * self.scale, None
 
 
+class PartlyFrozen(Mixed):
+    """Its own code says that the words and the first block do not learn."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.body["words"].requires_grad_(False)
+        self.body["blocks"][0].requires_grad_(False)
+
+
 class OnlyLast(Decoder):  # type: ignore[misc, valid-type]
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         return super().forward(input_ids[:, -1:])
@@ -85,6 +94,9 @@ TIED = spillway.Blocks(partial(tied, 32, 3), partial(tied, 16, 2), "blocks", "wo
 KINDS = {
     "tied": TIED,
     "two kinds": spillway.Blocks(partial(Mixed, 32, 5), partial(Mixed, 16, 2), "body.blocks", "body.words", "head"),
+    "partly frozen": spillway.Blocks(
+        partial(PartlyFrozen, 32, 5), partial(PartlyFrozen, 16, 2), "body.blocks", "body.words", "head"
+    ),
 }
 
 

@@ -329,8 +329,7 @@ def test_what_load_takes(given: Path) -> None:
 
 
 def test_a_changed_skeleton_is_refused(given: Path, tmp_path: Path) -> None:
-    frozen = loaded(given)
-    frozen.model.layers[0].requires_grad_(False)
+    frozen = loaded(given).requires_grad_(False)
     resized = loaded(given)
     resized.model.embed_tokens.weight = torch.nn.Parameter(torch.empty(400, 16, device="meta"))
     for model in (frozen, resized):
@@ -423,3 +422,26 @@ def test_the_loop_example_before_and_after(given: Path, tmp_path: Path) -> None:
     ]
     assert len(losses[0]) == 4 and losses[1] == pytest.approx(losses[0], abs=2e-6)
     same_weights(tmp_path / "after", tmp_path / "before")
+
+
+def test_what_requires_no_gradient_on_the_skeleton_is_frozen(given: Path, tmp_path: Path) -> None:
+    """As the stock Trainer treats it; the head is tied to the embedding."""
+    ours = loaded(given, storage=tmp_path, placement="path")
+    theirs = AutoModelForCausalLM.from_pretrained(given / "model", dtype=torch.float32)
+    for model in (ours, theirs):
+        model.model.embed_tokens.requires_grad_(False)
+        model.model.layers[0].requires_grad_(False)
+    logs = []
+    for kind, model, out in ((Trainer, ours, "ours"), (transformers.Trainer, theirs, "theirs")):
+        trainer = kind(model=model, **parts(given, tmp_path / out))
+        trainer.train()
+        trainer.save_model(str(tmp_path / out))
+        logs.append([row for row in trainer.state.log_history if "loss" in row])
+    for one, other in zip(*logs, strict=True):
+        for name in ("loss", "grad_norm"):
+            assert one[name] == pytest.approx(other[name], rel=1e-5), (name, one["step"])
+    places = (tmp_path / "ours", tmp_path / "theirs", given / "model")
+    found, expected, begun = (load_file(place / "model.safetensors") for place in places)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, **SAME_WEIGHTS)
+        assert torch.equal(found[name], begun[name]) == ("embed" in name or "layers.0" in name)

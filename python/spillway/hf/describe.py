@@ -30,7 +30,8 @@ class WorkSize:
 
 
 def describe(skeleton: Skeleton, size: WorkSize, compute_dtype: str) -> dict[str, Any]:
-    """The engine's description; see python/spillway/_engine.pyi. Tensors keep the model's order."""
+    """The engine's description; see python/spillway/_engine.pyi. Tensors keep the model's order; those that require no
+    gradient are frozen."""
     names = skeleton.names
     modules = {id(module): name for name, module in skeleton.model.named_modules()}
     decaying = set(decay_names(skeleton.model))
@@ -38,6 +39,7 @@ def describe(skeleton: Skeleton, size: WorkSize, compute_dtype: str) -> dict[str
     def block(name: str, role: str, parameters: Iterable[nn.Parameter]) -> dict[str, Any]:
         tensors = [
             {"name": names[id(p)], "shape": list(p.shape), "decay": names[id(p)] in decaying and skeleton.learns(p)}
+            | ({} if p.requires_grad else {"frozen": True})
             for p in parameters
         ]
         return {"name": name, "role": role, "tensors": tensors}

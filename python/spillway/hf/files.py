@@ -157,8 +157,8 @@ class Names:
 
 def load(skeleton: Skeleton, description: dict[str, Any], engine: Engine, source: Path) -> None:
     """Every tensor of the description, and the model's saved buffers, from a checkpoint in the library's form."""
-    names, stored = Names(skeleton.model), Stored(source)
-    numbers = tensor_numbers(description)
+    names, stored = Names(skeleton.stored), Stored(source)
+    numbers = base_numbers(skeleton, description)
     missing = set(numbers) | names.buffers
     for group in names.loading(stored.names()):
         for name, tensor in converted(names, group, stored, source).items():
@@ -200,7 +200,7 @@ def save(
     try:
         write(str(held))
         stored = Stored(held)
-        buffers = {name: t for name, t in skeleton.model.state_dict().items() if name in Names(skeleton.model).buffers}
+        buffers = {name: t for name, t in skeleton.model.state_dict().items() if name in Names(skeleton.stored).buffers}
         rewrite(skeleton, stored, buffers, directory, max_shard, carry_from)
     finally:
         shutil.rmtree(held, ignore_errors=True)
@@ -209,7 +209,7 @@ def save(
 def rewrite(
     skeleton: Skeleton, stored: Stored, buffers: Tensors, directory: Path, max_shard: int, carry_from: Path | None
 ) -> None:
-    names = Names(skeleton.model)
+    names = Names(skeleton.stored)
     groups = names.saving(stored.names() | set(buffers)).values()
 
     def read(name: str) -> torch.Tensor:
@@ -249,7 +249,7 @@ def write_files(
 
 def to_engine(skeleton: Skeleton, description: dict[str, Any], checkpoint: Path, target: Path) -> None:
     """A checkpoint's tensors as the engine names them, in a directory of their own; buffers into the model."""
-    names, stored = Names(skeleton.model), Stored(checkpoint)
+    names, stored = Names(skeleton.stored), Stored(checkpoint)
     numbers = tensor_numbers(description)
     listed: list[tuple[str, torch.Tensor]] = []
     groups = names.loading(stored.names())
@@ -283,10 +283,18 @@ def tensor_numbers(description: dict[str, Any]) -> dict[str, tuple[int, list[int
     return {tensor["name"]: (number, tensor["shape"]) for number, tensor in enumerate(tensors)}
 
 
+def base_numbers(skeleton: Skeleton, description: dict[str, Any]) -> dict[str, tuple[int, list[int]]]:
+    """Those of the model itself, adapters left out."""
+    own = set(skeleton.adapters.names) if skeleton.adapters else set()
+    return {name: found for name, found in tensor_numbers(description).items() if name not in own}
+
+
 def load_weights(skeleton: Skeleton, description: dict[str, Any], engine: Engine, source: Path) -> None:
     """From a checkpoint, by the engine itself where nothing is converted."""
     stored = stored_names(description, source, skeleton.model.base_model_prefix)
-    if plain(skeleton, description) and set(stored.values()) <= stored_keys(source):
+    if skeleton.adapters is not None:
+        stored |= skeleton.adapters.absent(description, adapters=False)
+    if plain(skeleton, description) and set(filter(None, stored.values())) <= stored_keys(source):
         engine.load_weights(str(source), stored)
     elif not stored_keys(source):  # unreadable: the engine's reader says why
         engine.load_weights(str(source), stored)
@@ -299,9 +307,9 @@ def save_weights(
 ) -> None:
     """To a directory that exists. `source`: the checkpoint that the run began with, if there is one."""
     began = source if stored_keys(source) else None
-    if began is not None and getattr(skeleton.model, "_weight_conversions", None) is None:
-        Names(skeleton.model).loading(stored_keys(began))  # a run that went on has not read it; older names are kept
-    if plain(skeleton, description) and (began is None or not Names(skeleton.model).carried(stored_keys(began))):
+    if began is not None and getattr(skeleton.stored, "_weight_conversions", None) is None:
+        Names(skeleton.stored).loading(stored_keys(began))  # a run that went on has not read it; older names are kept
+    if plain(skeleton, description) and (began is None or not Names(skeleton.stored).carried(stored_keys(began))):
         engine.save_weights(str(directory), max_shard)
     else:
         save(skeleton, lambda held: engine.save_weights(held, max_shard), directory, max_shard, began)
@@ -321,7 +329,7 @@ def load_state(
 
 def load_buffers(skeleton: Skeleton, source: Path) -> None:
     """The model's saved buffers, which no optimizer updates, as the checkpoint has them."""
-    names = Names(skeleton.model)
+    names = Names(skeleton.stored)
     if not names.buffers or not stored_keys(source):
         return
     stored = Stored(source)
@@ -332,4 +340,4 @@ def load_buffers(skeleton: Skeleton, source: Path) -> None:
 
 
 def plain(skeleton: Skeleton, description: dict[str, Any]) -> bool:
-    return Names(skeleton.model).as_they_are(set(tensor_numbers(description)))
+    return Names(skeleton.stored).as_they_are(set(base_numbers(skeleton, description)))

@@ -35,6 +35,7 @@ class HeadCode:
 
     bias: Kept | None = None
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None  # [1, tokens, rows] of logits to final ones
+    learns: bool = True  # its matrix has a gradient
 
 
 # micro-batch; logits of its labelled tokens, [tokens, rows of the slice]; the slice's first row
@@ -99,17 +100,24 @@ class HeadPass:
         self, hidden: torch.Tensor, table: torch.Tensor, first_row: int, accumulator: torch.Tensor
     ) -> None:
         """Pass 2 of one slice. accumulator: fp32 [tokens, hidden]; see `spread`."""
-        slice_gradient = self._scratch.matrix("slice", table.shape[0], table.shape[1], table.dtype)
         for batch in self._batches:
+            logits = None
             if batch.labelled.numel():
                 selected = self._select(batch, hidden)
                 logits = self._gradient(self._logits(selected, table, first_row), batch, first_row)
                 self._add_hidden_gradient(self._compact(batch, accumulator), logits, table)
-                torch.mm(logits.t(), selected, out=slice_gradient)
-            else:
-                slice_gradient.zero_()  # the engine counts micro-batches
-            self._engine.head_gradient(slice_gradient, batch.index)
+            if self._code.learns:
+                self._give(batch, table, None if logits is None else (logits, selected))
         self._summed = True
+
+    def _give(self, batch: MicroBatch, table: torch.Tensor, found: tuple[torch.Tensor, torch.Tensor] | None) -> None:
+        """The slice's own gradient. `found`: gradient of the logits, hidden states; None: no token has a label."""
+        slice_gradient = self._scratch.matrix("slice", table.shape[0], table.shape[1], table.dtype)
+        if found is None:
+            slice_gradient.zero_()  # the engine counts micro-batches
+        else:
+            torch.mm(found[0].t(), found[1], out=slice_gradient)
+        self._engine.head_gradient(slice_gradient, batch.index)
 
     def spread(self, accumulator: torch.Tensor, hidden_gradient: torch.Tensor) -> None:
         """The accumulator's sums, to their tokens; zero for tokens without a label."""

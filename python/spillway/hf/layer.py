@@ -59,7 +59,8 @@ class Stage:
         self._module = None if plan.layer is None else skeleton.layers[plan.layer]
         alone = self._module is not None and not plan.tail  # what follows a layer may look at every output of it
         named = self._module.named_modules() if alone and self._module is not None else ()
-        self._unneeded = [inner for name, inner in named if name in unneeded]
+        # One that has an adapter is computed: the adapter's own gradients go by another way.
+        self._unneeded = [inner for name, inner in named if name in unneeded and type(inner) is nn.Linear]
         self._slots = slots
         self._borrowed = borrowed
         self._sink = sink

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from spillway import checks
 from spillway.config import Config, normalised, resolve
 from spillway.errors import InputError
+from spillway.hf.freeze import freeze
 from spillway.hf.skeleton import build
 from spillway.hf.source import DTYPES, generation_config, load_config, resolve_directory
 
@@ -75,12 +76,15 @@ def load(
             f"durability: {config.durability} is for `spillway train`; the Trainer's checkpoints are copies that stand "
             "alone, and between them nothing is kept"
         )
+    if config.method != "full":
+        raise InputError(f"method: {config.method} is for `spillway train` and spillway.Session; the Trainer's is full")
     config = config.replaced(durability="none")
     checks.check_model(config)
     checks.check_places(config)
     directory = resolve_directory(config.model)
     found = load_config(directory)
     model = build(copy.deepcopy(found), DTYPES[config.compute_dtype]).model
+    freeze(model, config.trainable, config.frozen)
     model.generation_config = generation_config(directory, found)
     model.spillway_origin = Origin(config, set(given))
     return model
@@ -101,9 +105,9 @@ def named_dtype(dtype: Any) -> str:
 
 
 def untouched(model: PreTrainedModel) -> None:
-    """InputError where somebody gave the skeleton weights, froze a part of it, or changed its shape."""
+    """InputError where somebody gave the skeleton weights, or froze all of it."""
     for name, parameter in model.named_parameters():
         if parameter.device != torch.device("meta"):
             raise InputError(f"model: {name} was given bytes; weights of a loaded model live in the engine alone")
-        if not parameter.requires_grad:
-            raise InputError(f"model: {name} does not require a gradient; name what is frozen with load(frozen=...)")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise InputError("model: no parameter requires a gradient, so there is nothing to train")

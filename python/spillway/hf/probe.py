@@ -140,6 +140,8 @@ def compare(skeleton: Skeleton, model: PreTrainedModel, work: Work, kind: str, u
         raise refusal(kind, f"{what} of a small copy is {both}")
     largest = max(float(p.grad.abs().max()) for p in parameters.values() if p.grad is not None)
     for number, tensor in enumerate(engine.tensors):
+        if tensor.get("frozen"):
+            continue
         plain = parameters[tensor["name"]].grad
         if not close(engine.gradients.get(number, torch.zeros(tensor["shape"])), plain, largest * NOISE):
             raise refusal(kind, f"the gradient of {tensor['name']} in a small copy differs from transformers' own")

@@ -19,6 +19,7 @@ from transformers import PreTrainedConfig
 from spillway.hf import heap
 from spillway.hf.bare import BareEngine, BareVisit, count, mapped
 from spillway.hf.describe import WorkSize, describe, slice_rows
+from spillway.hf.freeze import freeze_kinds
 from spillway.hf.microbatch import Work, arrange
 from spillway.hf.own import OwnConfig
 from spillway.hf.prologue import Arguments, Prologue
@@ -96,6 +97,9 @@ def rehearse(
     """Runs the largest micro-batch of `shape` a few times. `skeleton` itself is not touched."""
     before = heap.resident()
     small = narrow_copy(skeleton)
+    if skeleton.adapters is not None:
+        skeleton.adapters.like(small)
+    freeze_kinds(small, skeleton)
     tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
     engine = TimedEngine(describe(small, WorkSize(1, tokens), compute_dtype), shape.micro_batches > 1, kernels)
     fill(engine)

@@ -15,12 +15,14 @@ from spillway.hf.layer import GradientSink
 class Kept:
     """One such tensor."""
 
-    def __init__(self, number: int, shape: torch.Size, dtype: torch.dtype) -> None:
+    def __init__(self, number: int, shape: torch.Size, dtype: torch.dtype, learns: bool = True) -> None:
         self.number = number
-        self.leaf = torch.zeros(shape, dtype=dtype).requires_grad_()
+        self.leaf = torch.zeros(shape, dtype=dtype)
         self.sum = torch.zeros(shape)
         self._added = False
-        self.leaf.register_post_accumulate_grad_hook(self._take)
+        self._learns = learns
+        if learns:
+            self.leaf.requires_grad_().register_post_accumulate_grad_hook(self._take)
 
     def refresh(self, weight: torch.Tensor) -> None:
         with torch.no_grad():
@@ -29,6 +31,8 @@ class Kept:
             self._added = False
 
     def add(self, gradient: torch.Tensor, rows: slice | None = None) -> None:
+        if not self._learns:
+            return
         target = self.sum if rows is None else self.sum[rows]
         target += gradient
         self._added = True

@@ -7,13 +7,14 @@ accessors, the layers as the largest list of modules, the rest by running the mo
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -24,6 +25,9 @@ from spillway.hf.own import OwnConfig, OwnModel
 from spillway.hf.prologue import Form, refusal
 from spillway.hf.router import Routers, find_routers
 from spillway.hf.source import first_line
+
+if TYPE_CHECKING:
+    from spillway.hf.lora import Adapters
 
 Places = list[tuple[nn.Module, str]]  # where a parameter hangs
 
@@ -62,7 +66,22 @@ class Skeleton:
     routers: Routers | None = None  # of a model that adds their auxiliary loss to its own
 
     def __post_init__(self) -> None:
-        self.names = stored_names(self.model)
+        self.adapters: Adapters | None = None
+        self._original: PreTrainedModel | None = None
+        self.look_again()
+
+    def remember_original(self) -> None:
+        """The model is about to get adapters: files go by what it was."""
+        self._original = on_meta(copy.deepcopy(self.config), self.dtype)
+
+    @property
+    def stored(self) -> PreTrainedModel:
+        """The model as checkpoints have it, on meta."""
+        return self.model if self._original is None else self._original
+
+    def look_again(self) -> None:
+        """Names and places of all parameters; what an adapter stands before keeps the name it had."""
+        self.names = {key: name.replace(".base_layer.", ".") for key, name in stored_names(self.model).items()}
         self.places: dict[int, Places] = defaultdict(list)
         for module in self.model.modules():
             for name, parameter in module._parameters.items():

@@ -62,7 +62,8 @@ class Stream:
         self._auxiliary = 0.0  # of the loss of what ran last
         self._kept: dict[int, Kept] = {}  # by the engine's number: what other blocks than its own use, too
         self._stack = self._stages(unneeded)
-        self._head = HeadCode(self._head_bias(), None if skeleton.simple_head else self._transformed)
+        transform = None if skeleton.simple_head else self._transformed
+        self._head = HeadCode(self._head_bias(), transform, skeleton.head.weight.requires_grad)
         self._dropout = Dropout(seed)
         self._after_visit = after_visit
 
@@ -183,7 +184,7 @@ class Stream:
         stages = []
         for plan in plans:
             slots = slots_of(skeleton, plan.parameters, first, self._engine.tensor_offset)
-            kept = [Kept(slot.tensor, slot.meta.shape, skeleton.dtype) for slot in slots
+            kept = [Kept(slot.tensor, slot.meta.shape, skeleton.dtype, slot.meta.requires_grad) for slot in slots
                     if id(slot.meta) in others or slot.meta is skeleton.head.bias]  # fmt: skip
             self._owned.append(kept)
             self._kept |= {k.number: k for k in kept}

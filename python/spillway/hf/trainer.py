@@ -25,6 +25,7 @@ from spillway.config import Config
 from spillway.errors import InputError
 from spillway.hf import refusals
 from spillway.hf.describe import decay_names
+from spillway.hf.freeze import frozen_names
 from spillway.hf.loading import Origin, untouched
 from spillway.hf.sizes import Sizes, largest
 from spillway.openings import STATE
@@ -167,7 +168,8 @@ class StreamedTraining:
                 raise InputError(
                     "weight_decay: which parameters decay is transformers' own rule; this Trainer has another"
                 )
-            parameters = [(name in decaying, parameter) for name, parameter in self.model.named_parameters()]
+            learning = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
+            parameters = [(name in decaying, parameter) for name, parameter in learning]
             groups = [
                 {"params": [p for decays, p in parameters if decays], "weight_decay": self.args.weight_decay},
                 {"params": [p for decays, p in parameters if not decays], "weight_decay": 0.0},
@@ -235,7 +237,13 @@ class StreamedTraining:
             elif self._from is not None:
                 config = config.replaced(model=str(self._from), init="pretrained")
             run = identity.new(Path(self.args.output_dir)).run
-            session = Session(config, sizes.shape, keeping=Keeping(run), model_config=copy.deepcopy(self.model.config))
+            session = Session(
+                config,
+                sizes.shape,
+                keeping=Keeping(run),
+                model_config=copy.deepcopy(self.model.config),
+                frozen=frozen_names(self.model),
+            )
             refusals.same_parameters(self.model, session.description)
             session.start(opening)
         weakref.finalize(self, session.close)

@@ -31,9 +31,10 @@ class Uncomputed(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         hidden, weight = ctx.saved_tensors
         gradient = gradients[0].flatten(0, -2)
-        to_weight = gradient.t().mm(hidden.flatten(0, -2))
-        to_hidden = gradient.mm(weight).view(hidden.shape)
-        return to_hidden, to_weight, gradient.sum(0) if ctx.biased else None, None
+        wanted = ctx.needs_input_grad
+        to_hidden = gradient.mm(weight).view(hidden.shape) if wanted[0] else None
+        to_weight = gradient.t().mm(hidden.flatten(0, -2)) if wanted[1] else None
+        return to_hidden, to_weight, gradient.sum(0) if ctx.biased and wanted[2] else None, None
 
 
 @contextmanager
@@ -58,11 +59,25 @@ def find_unneeded(layers: Sequence[nn.Module], calls: Sequence[Arguments], hidde
     The layers hold real weights; `calls` are their arguments, `hidden` [rows, length, hidden] any input.
     """
     names = {name for layer in layers for name, module in layer.named_modules() if type(module) is nn.Linear}
-    return frozenset(
-        name
-        for name in names
-        if all(holds(layer, name, call, hidden) for layer, call in zip(layers, calls, strict=True))
-    )
+    with all_learning(layers):
+        return frozenset(
+            name
+            for name in names
+            if all(holds(layer, name, call, hidden) for layer, call in zip(layers, calls, strict=True))
+        )
+
+
+@contextmanager
+def all_learning(layers: Sequence[nn.Module]) -> Iterator[None]:
+    """Inside, nothing is frozen: what is frozen in these layers may learn in others of their kind."""
+    frozen = [p for layer in layers for p in layer.parameters() if not p.requires_grad and p.is_floating_point()]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
 
 
 def holds(layer: nn.Module, name: str, call: Arguments, hidden: torch.Tensor) -> bool:

@@ -1,0 +1,183 @@
+"""LoRA: adapters of PEFT in the layers of a skeleton whose base is frozen, and their files.
+
+PEFT itself puts them in and draws their first values, so a run begins as one in memory does after
+`torch.manual_seed(seed); get_peft_model(model, LoraConfig(...))`. The base keeps the names that its checkpoint has; the
+adapters' tensors are the engine's like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from spillway.errors import InputError
+from spillway.hf.files import tensor_numbers
+from spillway.hf.source import first_line
+
+if TYPE_CHECKING:
+    from spillway._engine import Engine
+    from spillway.config import Config
+    from spillway.hf.skeleton import Skeleton
+
+ADAPTER = "adapter_model.safetensors"  # PEFT's names of files
+ADAPTER_CONFIG = "adapter_config.json"
+WEIGHTS = "adapter"  # under a checkpoint's state: the adapters' compute weights, as the engine names them
+NAME = "default"  # of the adapter in the modules; files do not have it
+Drawn = dict[int, dict[str, torch.Tensor]]  # by identity of an adapted layer: values by name within it
+PREFIX = "base_model.model."  # of names in PEFT's files
+
+
+@dataclass
+class Adapters:
+    """What a configuration asks for, and what it made of one skeleton."""
+
+    asked: dict[str, Any]  # arguments of LoraConfig
+    seed: int
+    names: list[str] = field(default_factory=list)  # of the adapters' parameters, in the model's order
+    begun: dict[str, torch.Tensor] = field(default_factory=dict)  # fp32, by name: PEFT's first values
+    config: Any = None  # PEFT's, with the modules that were found
+
+    def absent(self, description: dict[str, Any], adapters: bool) -> dict[str, str]:
+        """The engine's words for files that hold the base alone (`adapters`: these alone)."""
+        own = set(self.names)
+        tensors = (tensor["name"] for block in description["blocks"] for tensor in block["tensors"])
+        return {name: "" for name in tensors if (name in own) != adapters}
+
+    def like(self, skeleton: Skeleton) -> None:
+        """Adapters of the same kind for another skeleton; their values do not matter."""
+        made = Adapters(self.asked, self.seed)
+        made.adapt(skeleton)
+        made.begun = {}
+
+    def adapt(self, skeleton: Skeleton) -> None:
+        """Puts adapters into the skeleton's layers; everything else is frozen from here on."""
+        peft = required()
+        model = skeleton.model
+        skeleton.remember_original()
+        try:
+            with drawn_values() as drawn, torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.seed)
+                made = peft.get_peft_model(model, peft.LoraConfig(**self.asked))
+        except ValueError as error:  # PEFT knows no such module, or no modules of such a model
+            raise InputError(f"lora_target_modules: {first_line(error)}") from error
+        self.config = made.peft_config[NAME]
+        skeleton.adapters = self
+        refuse_elsewhere(skeleton, model)
+        self.take_values(model, drawn, skeleton.dtype)
+        skeleton.look_again()
+        model.train()
+
+    def take_values(self, model: nn.Module, drawn: Drawn, dtype: torch.dtype) -> None:
+        """The adapters' first values, until the engine has them; the parameters are of the base's type."""
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
+        values: dict[int, torch.Tensor] = {}
+        for place, layer in list(model.named_modules()):
+            if not isinstance(layer, BaseTunerLayer):
+                continue
+            for name, value in drawn[id(layer)].items():
+                owner, _, own = name.rpartition(".")
+                meta = nn.Parameter(torch.empty_like(value, dtype=dtype, device="meta"))
+                model.get_submodule(f"{place}.{owner}")._parameters[own] = meta
+                values[id(meta)] = value.to(dtype).float()  # as PEFT rounds them where the base is not of fp32
+        self.begun = {name: values[id(p)] for name, p in model.named_parameters() if id(p) in values}
+        self.names = list(self.begun)
+
+    def begin(self, engine: Engine, description: dict[str, Any]) -> None:
+        """Stores the first values, which are not kept any longer."""
+        numbers = tensor_numbers(description)
+        for name in self.names:
+            engine.store_tensor(numbers[name][0], 0, self.begun[name].view(-1))
+        self.begun = {}
+
+    def save(self, engine: Engine, description: dict[str, Any], base: str, to: Path) -> None:
+        """What `PeftModel.from_pretrained` reads: the adapters' masters in fp32, and their configuration."""
+        from spillway._engine import SafetensorsWriter
+
+        numbers = tensor_numbers(description)
+        listed = [(PREFIX + name.replace(f".{NAME}", ""), "F32", numbers[name][1]) for name in self.names]
+        writer = SafetensorsWriter(str(to), Path(ADAPTER).stem, listed, 1 << 62)
+        for place, name in enumerate(self.names):
+            number, shape = numbers[name]
+            values = torch.empty(torch.Size(shape).numel())
+            engine.fetch_tensor(number, 0, values)
+            writer.write(place, 0, values.view(torch.uint8).numpy())
+        writer.finish()
+        self.config.base_model_name_or_path, self.config.inference_mode = base, True
+        self.config.save_pretrained(str(to))
+
+    def save_weights(self, engine: Engine, description: dict[str, Any], state: Path) -> None:
+        """Beside the optimizer's state: what `load` needs to go on bit by bit."""
+        (state / WEIGHTS).mkdir(exist_ok=True)
+        engine.save_weights(str(state / WEIGHTS), 1 << 62, self.absent(description, adapters=True))
+
+    def load(self, engine: Engine, description: dict[str, Any], state: Path, steps: int) -> str:
+        """The adapters and their state; the base has been loaded. Returns the state format that was found."""
+        self.begun = {}
+        return engine.load_state(str(state), str(state / WEIGHTS), steps, self.absent(description, adapters=True))
+
+
+def adapters_of(config: Config) -> Adapters | None:
+    """None where the method is another."""
+    if config.method != "lora":
+        return None
+    targets: Any = list(config.lora_target_modules) or None
+    asked = {
+        "r": config.lora_r,
+        "lora_alpha": config.lora_alpha,
+        "lora_dropout": config.lora_dropout,
+        "target_modules": "all-linear" if targets == ["all-linear"] else targets,
+        "task_type": "CAUSAL_LM",
+    }
+    return Adapters(asked, config.seed)
+
+
+def required() -> Any:
+    try:
+        import peft
+    except ImportError:
+        raise InputError("method: lora needs the package peft; install it with `pip install peft`") from None
+    return peft
+
+
+@contextmanager
+def drawn_values() -> Iterator[Drawn]:
+    """Inside, what PEFT draws for an adapter is kept before it follows its base to meta."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    owner: Any = BaseTunerLayer
+    move = owner._move_adapter_to_device_of_base_layer
+    drawn: Drawn = {}
+
+    def keep(layer: Any, adapter_name: str, *more: Any, **named: Any) -> None:
+        learning = [name for name, parameter in layer.named_parameters() if f".{adapter_name}." in f".{name}."]
+        drawn[id(layer)] = {name: layer.get_parameter(name).detach().clone() for name in learning}
+        move(layer, adapter_name, *more, **named)
+
+    owner._move_adapter_to_device_of_base_layer = keep
+    try:
+        yield drawn
+    finally:
+        owner._move_adapter_to_device_of_base_layer = move
+
+
+def refuse_elsewhere(skeleton: Skeleton, model: nn.Module) -> None:
+    """Adapters stream with the layer that they are in, as PEFT's linear kind."""
+    from peft.tuners.lora import Linear
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    inside = {id(module) for layer in skeleton.layers for module in layer.modules()}
+    for name, module in model.named_modules():
+        if not isinstance(module, BaseTunerLayer):
+            continue
+        if id(module) not in inside:
+            raise InputError(f"lora_target_modules: {name} lies outside the layers, where no adapter can stream")
+        if type(module) is not Linear:
+            kind = type(module.get_base_layer()).__name__
+            raise InputError(f"lora_target_modules: {name} is a {kind}; adapters of linear layers alone can stream")
