@@ -5,6 +5,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/sys/library.h"
+#include "spillway/sys/pci.h"
 
 namespace spillway::device {
 namespace {
@@ -87,11 +88,11 @@ void CudaDriver::check(int result, const char* call) const {
   if (result != kCudaSuccess) throw Error(ErrorCode::io, text("the GPU failed in ", call, ": ", words(result)));
 }
 
-std::vector<GpuFacts> gpus(const CudaDriver& driver) {
+std::vector<GpuFacts> gpus(const CudaDriver& driver, const std::string& root) {
   const auto& calls = driver.calls();
   std::vector<GpuFacts> out;
   for (int index = 0; index < driver.devices(); ++index) {
-    GpuFacts facts{.index = index, .name = {}, .bus = {}};
+    GpuFacts facts{.index = index, .name = {}, .bus = {}, .node = {}};
     int device = 0;
     driver.check(calls.device_get(&device, index), "cuDeviceGet");
     char words[256] = {};
@@ -104,6 +105,7 @@ std::vector<GpuFacts> gpus(const CudaDriver& driver) {
     driver.check(calls.device_bus(bus, sizeof bus, device), "cuDeviceGetPCIBusId");
     facts.bus = bus;
     std::ranges::transform(facts.bus, facts.bus.begin(), [](unsigned char c) { return std::tolower(c); });
+    facts.node = sys::pci_node(facts.bus, root);
     out.push_back(std::move(facts));
   }
   return out;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -93,9 +94,11 @@ struct GpuFacts {
   int index = 0;
   std::string name;
   Bytes memory = 0;
-  std::string bus;  ///< PCI address as sysfs writes it, "0000:65:00.0"
+  std::string bus;          ///< PCI address as sysfs writes it, "0000:65:00.0"
+  std::optional<int> node;  ///< memory node that it is nearest to; none: the kernel does not say
 };
 
-[[nodiscard]] std::vector<GpuFacts> gpus(const CudaDriver& driver);
+/// `root` is "" but for tests.
+[[nodiscard]] std::vector<GpuFacts> gpus(const CudaDriver& driver, const std::string& root = "");
 
 }  // namespace spillway::device

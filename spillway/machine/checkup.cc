@@ -112,6 +112,7 @@ Finding look_at_gpus() {
   Finding out{.words = text("driver for CUDA ", driver.version() / 1000, ".", driver.version() % 1000 / 10)};
   for (const auto& gpu : device::gpus(driver)) {
     out.words += text(", cuda:", gpu.index, " ", gpu.name, " with ", human(gpu.memory), " at ", gpu.bus);
+    if (gpu.node) out.words += text(" by memory node ", *gpu.node);
   }
   return out;
 }

@@ -5,6 +5,7 @@
 
 #include "spillway/base/error.h"
 #include "tests/device/pretended.h"
+#include "tests/sys/pretended_nodes.h"
 
 namespace spillway::device {
 namespace {
@@ -61,8 +62,12 @@ TEST(CudaRefusals, MoreThanItsMemory) {
 
 TEST(CudaFacts, GpusAreListedWithTheirPlace) {
   const CudaDriver driver(kPretended);
-  const auto found = gpus(driver);
+  testing::PretendedNodes machine;
+  machine.write("sys/bus/pci/devices/0000:6b:00.0/numa_node", "1\n");
+  const auto found = gpus(driver, machine.root());
   ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].node, std::nullopt);
+  EXPECT_EQ(found[1].node, 1);
   EXPECT_EQ(found[1].name, "Pretended GPU");
   EXPECT_EQ(found[1].memory, 64 * MiB);
   EXPECT_EQ(found[1].bus, "0000:6b:00.0");  // as sysfs writes it

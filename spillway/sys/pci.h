@@ -1,0 +1,13 @@
+// Where a device on the PCI bus is attached.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace spillway::sys {
+
+/// The memory node that a PCI device is nearest to, by its address ("0000:65:00.0"); none where the kernel does not
+/// say. `root` is "" but for tests.
+[[nodiscard]] std::optional<int> pci_node(const std::string& address, const std::string& root = "");
+
+}  // namespace spillway::sys
