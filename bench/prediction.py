@@ -5,7 +5,8 @@
 
 A setting is a model of 0.1 to 1.5 billion parameters, a sequence, a share of each field group in DRAM and none to three
 storage paths of 100 to 500 MB/s (loop devices in --back with a limit on bytes per second; needs root). Setting N is
-always the same. One whose predicted step is longer than --longest is drawn again, since it says no more and takes long.
+always the same. One whose predicted step is longer than --longest is drawn again, since it says no more and takes long;
+so is one for whose paths --back has no room.
 The step's figure is the median over the steps but the first two; memory's is the largest resident set. Results go to
 bench/results/prediction.json, where those of earlier calls stay.
 """
@@ -16,6 +17,7 @@ import argparse
 import contextlib
 import json
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -24,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes import peak_watch
-from throttled import throttled
+from throttled import Throttled, throttled
 
 from spillway.arguments import parse
 
@@ -32,7 +34,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "prediction.json"
 GOAL_MEDIAN, GOAL_WORST, GOAL_PEAK = 0.05, 0.10, 0.02
 HEADS = 64  # elements of one
-MOST_PER_PARAMETER = 40  # bytes on paths: an image, what waits for a flush, two gradients, records
+MOST_PER_PARAMETER = 54  # bytes on paths: an image, what waits for a flush, two gradients, records; some to spare
 
 
 def draw(number: int, attempt: int) -> dict[str, Any]:
@@ -66,13 +68,31 @@ def words_of(setting: dict[str, Any], directory: Path, paths: list[str]) -> list
     words = ["--model", str(directory), "--init", "random", "--dataset", "none", "--output_dir", str(directory / "run")]
     words += [word for path in paths for word in ("--storage", path)]
     shares = ",".join(f"{name}={share}%" for name, share in setting["shares"].items())
-    return [*words, "--placement", shares or "dram", "--compute_dtype", setting["dtype"]]
+    words += ["--dram_budget", str(setting["budget"])] if "budget" in setting else []
+    placement = setting.get("placement", shares or "dram")
+    return [*words, "--placement", placement, "--compute_dtype", setting["dtype"]]
 
 
-def child(setting: dict[str, Any], steps: int, longest: float, paths: list[str]) -> dict[str, Any]:
+def unhurried(paths: Throttled) -> Any:
+    """The engine; while it makes its volumes, which takes long and says nothing, the paths are not throttled."""
+    from spillway._engine import Engine
+
+    class Unhurried(Engine):
+        def start(self, *words: Any) -> str:
+            paths.release()
+            try:
+                return super().start(*words)
+            finally:
+                paths.restore()
+
+    return Unhurried
+
+
+def child(setting: dict[str, Any], steps: int, longest: float, paths: Throttled) -> dict[str, Any]:
     import torch
     from transformers import Qwen2Config
 
+    from spillway.errors import DoesNotFit
     from spillway.protocol import Batch, Opening, WorkShape
     from spillway.session import Session
 
@@ -80,12 +100,16 @@ def child(setting: dict[str, Any], steps: int, longest: float, paths: list[str])
         directory, sequence = Path(name), setting["sequence"]
         Qwen2Config(use_cache=False, max_position_embeddings=32768, architectures=["Qwen2ForCausalLM"],
                     **setting["model"]).save_pretrained(directory)  # fmt: skip
-        session = Session(parse(words_of(setting, directory, paths)).config(), WorkShape(1, 1, sequence, 0, 0))
+        try:
+            config = parse(words_of(setting, directory, [str(path) for path in paths.directories])).config()
+            session = Session(config, WorkShape(1, 1, sequence, 0, 0), unhurried(paths))
+        except DoesNotFit as refusal:
+            return {"does_not_fit": str(refusal)}
         plan = session.plan
-        if plan["predicted_step_seconds"] > longest:
-            return {"too_long": plan["predicted_step_seconds"]}
+        if setting.get("plan_only") or plan["predicted_step_seconds"] > longest:
+            return {"plan": plan}
         session.start(Opening())
-        seconds = []
+        seconds: list[float] = []
         for step in range(steps):
             generator = torch.Generator().manual_seed(step)
             ids = torch.randint(0, setting["model"]["vocab_size"], (1, sequence), generator=generator)
@@ -95,17 +119,22 @@ def child(setting: dict[str, Any], steps: int, longest: float, paths: list[str])
             "tiers", "parameters", "path_bytes_per_step") if key in plan}, "peak_bytes": watch.bytes}  # fmt: skip
 
 
+def room_for(setting: dict[str, Any], back: Path) -> bool:
+    wanted = MOST_PER_PARAMETER * parameters(setting["model"]) if setting["paths"] else 0
+    return wanted + (2 << 30) < shutil.disk_usage(back).free
+
+
 def run(setting: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
-    mib = 64 + MOST_PER_PARAMETER * parameters(setting["model"]) // max(1, len(setting["paths"])) // (1 << 20)
+    mib = MOST_PER_PARAMETER * parameters(setting["model"]) / (1 << 20)
     with contextlib.ExitStack() as stack:
-        prefix: tuple[str, ...] = ()
-        directories: list[str] = []
+        paths = Throttled(Path(), [], [])
         if setting["paths"]:
-            paths = stack.enter_context(throttled(setting["paths"], 2 * mib, arguments.back))
-            prefix, directories = paths.prefix, [str(path) for path in paths.directories]
-        ask = json.dumps([setting, arguments.steps, arguments.longest, directories])
-        done = subprocess.run([*prefix, sys.executable, __file__, "--child", ask], stdout=subprocess.PIPE, text=True,
-                              check=True)  # fmt: skip
+            sizes = [256 + round(mib * rate / sum(setting["paths"])) for rate in setting["paths"]]
+            paths = stack.enter_context(throttled(setting["paths"], sizes, arguments.back))
+        ask = json.dumps([setting, arguments.steps, arguments.longest, paths.to_words()])
+        words = [sys.executable, str(HERE / "prediction.py"), "--child", ask]
+        words = [*paths.prefix, *words] if setting["paths"] else words
+        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
@@ -114,8 +143,7 @@ def measure(number: int, arguments: argparse.Namespace) -> dict[str, Any]:
     attempt = 0
     while True:
         setting = draw(number, attempt) | {"dtype": arguments.compute_dtype}
-        found = run(setting, arguments)
-        if "too_long" not in found:
+        if room_for(setting, arguments.back) and "seconds" in (found := run(setting, arguments)):
             break
         attempt += 1
     predicted, measured = found["plan"]["predicted_step_seconds"], statistics.median(found["seconds"][2:])
@@ -155,7 +183,8 @@ def main() -> None:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        return print(json.dumps(child(*json.loads(arguments.child))))
+        setting, steps, longest, paths = json.loads(arguments.child)
+        return print(json.dumps(child(setting, steps, longest, Throttled.from_words(paths))))
     rows = {row["number"]: row for row in json.loads(RESULTS.read_text())["rows"]} if RESULTS.exists() else {}
     for number in range(arguments.first, arguments.first + arguments.count):
         rows[number] = measure(number, arguments)

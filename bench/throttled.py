@@ -13,6 +13,7 @@ counts them twice. Needs root, losetup, mkfs.ext4 and that much memory; leaves n
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -27,10 +28,34 @@ from pathlib import Path
 class Throttled:
     def __init__(self, group: Path, directories: list[Path], loops: list[str]) -> None:
         self.group, self.directories, self.loops = group, directories, loops
+        self.rates: dict[int, float] = {}  # MB/s, by path
         enter = 'echo $$ >"$0/cgroup.procs" && exec "$@"'
         self.prefix = ("sh", "-c", enter, str(group))
 
     def limit(self, path: int, megabytes: float) -> None:
+        self.rates[path] = megabytes
+        self._write(path, megabytes)
+
+    def release(self) -> None:
+        for path in self.rates:
+            self._write(path, 1e6)
+
+    def restore(self) -> None:
+        for path, megabytes in self.rates.items():
+            self._write(path, megabytes)
+
+    def to_words(self) -> str:
+        """For a process that is to release and restore them."""
+        return json.dumps([str(self.group), [str(path) for path in self.directories], self.loops, self.rates])
+
+    @classmethod
+    def from_words(cls, words: str) -> Throttled:
+        group, directories, loops, rates = json.loads(words)
+        out = cls(Path(group), [Path(path) for path in directories], loops)
+        out.rates = {int(path): rate for path, rate in rates.items()}
+        return out
+
+    def _write(self, path: int, megabytes: float) -> None:
         device = Path(f"/sys/block/{Path(self.loops[path]).name}/dev").read_text().strip()
         for direction in ("read", "write"):
             limit = self.group / f"blkio.throttle.{direction}_bps_device"
@@ -64,7 +89,9 @@ def unmount(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def throttled(rates: Sequence[float], mib: int, back: Path = Path("/dev/shm")) -> Iterator[Throttled]:
+def throttled(rates: Sequence[float], mib: int | Sequence[int], back: Path = Path("/dev/shm")) -> Iterator[Throttled]:
+    """Paths of so many MB/s and MiB, the same for all or one each."""
+    sizes = [mib] * len(rates) if isinstance(mib, int) else mib
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is taken down
     with contextlib.ExitStack() as stack:
         group = make_group()
@@ -74,9 +101,9 @@ def throttled(rates: Sequence[float], mib: int, back: Path = Path("/dev/shm")) -
         work = Path(tempfile.mkdtemp(prefix="spillway-bench."))
         stack.callback(shutil.rmtree, work)
         paths = Throttled(group, [], [])
-        for number, rate in enumerate(rates):
+        for number, (rate, size) in enumerate(zip(rates, sizes, strict=True)):
             image, directory = images / str(number), work / str(number)
-            run("fallocate", "-l", f"{mib}M", str(image))
+            run("fallocate", "-l", f"{size}M", str(image))
             paths.loops.append(run("losetup", "--find", "--show", "--direct-io=on", str(image)))
             stack.callback(run, "losetup", "-d", paths.loops[-1])
             run("mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=0,nodiscard",

@@ -1,13 +1,17 @@
 // Memory on nodes, for tensors.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "module.h"
+#include "spillway/device/cuda.h"
+#include "spillway/device/registered.h"
 #include "spillway/memory/pages.h"
 #include "spillway/memory/placed.h"
 
@@ -16,6 +20,7 @@ using namespace nb::literals;
 
 namespace {
 
+using spillway::device::Registered;
 using spillway::memory::Placed;
 using spillway::memory::Placement;
 using Array = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
@@ -24,17 +29,24 @@ Placement placement_of(std::vector<int> nodes, std::vector<double> weights, std:
   return {.nodes = std::move(nodes), .weights = std::move(weights), .granularity = granularity, .strict = strict};
 }
 
+/// Let go of in the reverse order.
+struct Kept {
+  Placed placed;
+  std::optional<Registered> registered = {};
+};
+
 Array place(std::uint64_t bytes, std::vector<int> nodes, std::vector<double> weights, std::uint64_t granularity,
-            bool strict, bool huge_pages) {
+            bool strict, bool huge_pages, std::optional<int> gpu) {
   const auto placement = placement_of(std::move(nodes), std::move(weights), granularity, strict);
-  std::unique_ptr<Placed> placed;
+  std::unique_ptr<Kept> made;
   {
     const nb::gil_scoped_release release;
-    placed = std::make_unique<Placed>(bytes, placement, spillway::memory::PlacedOptions{.huge_pages = huge_pages});
+    made.reset(new Kept{Placed(bytes, placement, spillway::memory::PlacedOptions{.huge_pages = huge_pages})});
+    if (gpu) made->registered.emplace(spillway::device::make_cuda({.index = *gpu}), made->placed.span());
   }
-  auto* kept = placed.release();
-  const nb::capsule owner(kept, [](void* at) noexcept { delete static_cast<Placed*>(at); });
-  return Array(kept->span().data(), {kept->span().size()}, owner);
+  auto* kept = made.release();
+  const nb::capsule owner(kept, [](void* at) noexcept { delete static_cast<Kept*>(at); });
+  return Array(kept->placed.span().data(), {kept->placed.span().size()}, owner);
 }
 
 std::span<std::byte> range_of(std::uintptr_t address, std::uint64_t bytes) {
@@ -45,7 +57,8 @@ std::span<std::byte> range_of(std::uintptr_t address, std::uint64_t bytes) {
 
 void bind_memory(nb::module_& module) {
   module.def("place", &place, "bytes"_a, "nodes"_a, "weights"_a, "granularity"_a, "strict"_a, "huge_pages"_a,
-             "Zeroed memory on nodes, as an array that owns it.");
+             "gpu"_a = nb::none(),
+             "Zeroed memory on nodes, as an array that owns it; registered with a GPU, if given.");
   module.def(
       "where",
       [](std::uintptr_t address, std::uint64_t bytes) {

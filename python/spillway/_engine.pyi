@@ -209,9 +209,17 @@ def plan_machine(description: str, settings: str, profile: str, source: str = ..
     """The plan for the machine of a profile, as JSON. `settings`: work {sequence, batch, micro_batches, query, key,
     feed_forward}, dram_budget, gpu_memory (0: what the profile has), durability. MemoryError: it does not fit."""
 
-def place(bytes: int, nodes: list[int], weights: list[float], granularity: int, strict: bool, huge_pages: bool) -> Any:
-    """Zeroed memory on nodes (none named: anywhere) as a uint8 array that owns it; every page is in place. ValueError:
-    the placement makes no sense here; MemoryError: a node cannot hold it."""
+def place(
+    bytes: int,
+    nodes: list[int],
+    weights: list[float],
+    granularity: int,
+    strict: bool,
+    huge_pages: bool,
+    gpu: int | None = None,
+) -> Any:
+    """Zeroed memory on nodes (none named: anywhere) as a uint8 array that owns it; every page is in place. `gpu`: also
+    registered with that one. ValueError: the placement makes no sense here; MemoryError: a node cannot hold it."""
 
 def where(address: int, bytes: int) -> list[tuple[int, int]]:
     """(node, bytes) each, by rising node, as the kernel says page by page; node -1: not in memory."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spillway.calls import translated
 from spillway.errors import InputError
@@ -33,7 +33,8 @@ def empty(
     or by `weights`. It is zeroed, and every page of it is in place.
 
     `strict`: refused (DoesNotFit) when a node cannot hold its part; otherwise full nodes are passed over. InputError:
-    a node that does not exist, is offline or not permitted to this process. `pinned`: also registered with the GPU.
+    a node that does not exist, is offline or not permitted to this process. `pinned`: also registered with PyTorch's
+    current GPU, whose copies then run at the speed of the link.
     """
     import torch
 
@@ -41,8 +42,7 @@ def empty(
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     if any(size < 0 for size in sizes):
         raise InputError(f"shape: {list(sizes)} has a negative size")
-    if pinned:
-        require_gpu()
+    gpu = current_gpu() if pinned else None
     chosen, shares, unit = placement_of(node, nodes, weights, granularity)
     count = math.prod(sizes)
     if count == 0:
@@ -50,7 +50,7 @@ def empty(
     from spillway._engine import place
 
     with translated():
-        memory = place(count * dtype.itemsize, chosen, shares, unit, strict, huge_pages)
+        memory = place(count * dtype.itemsize, chosen, shares, unit, strict, huge_pages, gpu)
     found = torch.empty(0, dtype=dtype)
     return found.set_(torch.from_dlpack(memory).untyped_storage(), 0, sizes)  # a tensor in its own right, no view
 
@@ -119,9 +119,9 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), (last + 1) * tensor.element_size()
 
 
-def require_gpu() -> Any:
+def current_gpu() -> int:
     import torch
 
     if not torch.cuda.is_available():
         raise InputError("pinned: memory is pinned for a GPU, and PyTorch finds none here (torch.cuda.is_available())")
-    raise InputError("pinned: this release does not register memory with a GPU yet")
+    return torch.cuda.current_device()

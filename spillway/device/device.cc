@@ -76,17 +76,18 @@ std::span<std::byte> Device::allocate(Bytes bytes) {
   return memory_;
 }
 
-void Device::register_host(std::span<std::byte> range) {
-  if (range.empty()) return;
+bool Device::register_host(std::span<std::byte> range) {
+  if (range.empty()) return true;
   const auto reason = do_register(range);
   if (reason.empty()) {
     const std::lock_guard lock(mutex_);
     registered_.push_back(range);
-    return;
+    return true;
   }
   notice_ = text(human(range.size()), " of host memory could not be registered with ", name(), " (", reason,
                  "); copies pass through a ring of ", human(2 * kGoodCopy),
                  " for each direction, which takes more of the processors");
+  return false;
 }
 
 void Device::unregister_host(std::span<std::byte> range) {

@@ -46,8 +46,8 @@ class Device {
   [[nodiscard]] std::span<std::byte> memory() const noexcept { return memory_; }
 
   /// Tells the device of host memory that copies will come from and go to; it stays until unregister_host(). Where that
-  /// is refused, copies pass through a small ring that is registered, and notice() says so.
-  void register_host(std::span<std::byte> range);
+  /// is refused, copies pass through a small ring that is registered, notice() says so, and the answer is false.
+  bool register_host(std::span<std::byte> range);
   void unregister_host(std::span<std::byte> range);
   /// What a person should know; empty: nothing.
   [[nodiscard]] const std::string& notice() const noexcept { return notice_; }

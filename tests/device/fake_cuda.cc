@@ -20,7 +20,7 @@ namespace {
 using spillway::device::Event;
 using spillway::device::Stream;
 
-constexpr int kInvalidValue = 1, kInvalidContext = 201, kInvalidHandle = 400;
+constexpr int kInvalidValue = 1, kInvalidContext = 201, kInvalidHandle = 400, kAlreadyRegistered = 712;
 constexpr std::size_t kMemory = std::size_t{64} << 20;
 
 int setting(const char* name, int otherwise) {
@@ -192,8 +192,8 @@ EXPORT int cuMemHostRegister_v2(void* address, std::size_t bytes, unsigned flags
   if (setting("FAKE_CUDA_REGISTERS", 1) == 0) return spillway::device::kCudaOutOfMemory;
   if (flags != spillway::device::kCudaRegisterPortable) return kInvalidValue;
   const std::lock_guard lock(driver().mutex);
-  driver().host[static_cast<char*>(address)] = bytes;
-  return 0;
+  const bool known = !driver().host.emplace(static_cast<char*>(address), bytes).second;
+  return known ? kAlreadyRegistered : 0;
 }
 EXPORT int cuMemHostUnregister(void* address) {
   NEEDS_CONTEXT;

@@ -144,6 +144,14 @@ def test_what_makes_no_sense_is_refused(given: dict[str, object], message: str) 
         spillway.empty(4, **given)  # type: ignore[arg-type]
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_pinned_memory_is_known_to_the_gpu() -> None:
+    tensor = spillway.empty(8 * MIB, dtype=torch.uint8, node=NODES[0], pinned=True)
+    assert tensor.is_pinned()
+    tensor.fill_(7)
+    assert int(tensor.to("cuda", non_blocking=True).sum()) == 7 * 8 * MIB
+
+
 def test_a_negative_size_is_refused() -> None:
     with pytest.raises(InputError, match="negative"):
         spillway.empty((2, -1))
