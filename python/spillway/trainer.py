@@ -135,8 +135,8 @@ class Trainer:
             return
         self.told_at = now
         (self.output_dir / identity.FOLDER).mkdir(exist_ok=True)
+        self.session.write_timeline(self.output_dir / identity.TIMELINE)
         write_json(self.output_dir / identity.SO_FAR, self.summary(self.session))
-        self.session.write_timeline(self.output_dir / "timeline.json.gz")
 
     def log(self, result: StepResult, tokens: int, learning_rate: float) -> None:
         row = {

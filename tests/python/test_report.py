@@ -170,7 +170,8 @@ def test_a_running_runs_page_knows_what_is_known_so_far(tmp_path: Path, monkeypa
     assert third["steps"] == "3" and "still running" in pages[3]
     assert "seconds-compute" in third and third["step-measured"] != "-"
     assert "The step" in pages[3] and "<svg" in pages[3].split("<h2>The step</h2>")[1]
-    assert not (out / identity.SO_FAR).exists() and "still running" not in report.write(out).read_text()
+    assert not (out / identity.SO_FAR).exists() and not (out / identity.TIMELINE).exists()
+    assert "still running" not in report.write(out).read_text()
 
 
 def test_causes_sum_to_the_step(finished: Path) -> None:

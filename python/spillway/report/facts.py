@@ -79,17 +79,20 @@ def read(output_dir: Path) -> Facts:
     plan = output_dir / "plan.json"
     if not plan.is_file():
         raise InputError(f"output_dir: {output_dir} holds no run (there is no {plan})")
-    ended, so_far = output_dir / "summary.json", output_dir / identity.SO_FAR
+    goes_on = (output_dir / identity.SO_FAR).is_file()
+    ended, timeline = output_dir / "summary.json", output_dir / "timeline.json.gz"
+    if goes_on:
+        ended, timeline = output_dir / identity.SO_FAR, output_dir / identity.TIMELINE
     return Facts(
         output_dir,
         as_mapping(yaml.safe_load(text_of(output_dir / "config.yaml")), output_dir / "config.yaml"),
         as_json(plan),
-        as_json(ended) if ended.is_file() else (optional(so_far) or {}),
+        optional(ended) or {},
         list(rows(output_dir / METRICS)),
-        events(output_dir / "timeline.json.gz"),
+        events(timeline),
         optional(output_dir / identity.DESCRIPTION),
         optional(output_dir / identity.SETTINGS),
-        ended.is_file(),
+        ended.is_file() and not goes_on,
     )
 
 
