@@ -22,7 +22,9 @@ FOLDER = "spillway"
 RUN = Path(FOLDER, "run.json")
 DESCRIPTION = Path(FOLDER, "description.json")  # as given to the engine
 SETTINGS = Path(FOLDER, "settings.json")  # what the engine planned with
-FILES = (RUN, DESCRIPTION, SETTINGS)
+SO_FAR = Path(FOLDER, "so_far.json")  # what summary.json will say, while the run goes on
+TIMELINE = Path(FOLDER, "timeline.json.gz")  # the newest then
+FILES = (RUN, DESCRIPTION, SETTINGS, SO_FAR, TIMELINE)
 MOST_BYTES = 256  # of an identity: what a volume's superblock has room for
 
 

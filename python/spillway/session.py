@@ -308,8 +308,11 @@ class Session:
         return new
 
     def write_timeline(self, path: Path) -> None:
-        with gzip.open(path, "wt", encoding="utf-8") as stream:
+        """Whole or not at all: the page about a running run reads it."""
+        temporary = path.with_name(f".tmp-{path.name}")
+        with gzip.open(temporary, "wt", encoding="utf-8") as stream:
             stream.write(self._engine.timeline())
+        os.replace(temporary, path)
 
     def close(self) -> None:
         if self._stream is not None:

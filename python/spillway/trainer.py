@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 import shlex
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spillway import checkpoints
+from spillway import checkpoints, identity
 from spillway.config import Config
 from spillway.dataset import Dataset
 from spillway.errors import Interrupted
@@ -26,6 +27,8 @@ from spillway.state import RunState
 from spillway.summary import perplexity, summary
 from spillway.trackers import Trackers
 from spillway.trainer_state import trainer_state
+
+SO_FAR_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Trainer:
     saved: Path | None = field(init=False)  # the checkpoint that holds `state.step`
     trackers: Trackers = field(init=False)
     every_step: bool = field(init=False)  # each step is durable once it is committed
+    told_at: float = field(init=False, default=-math.inf)  # when the page of a run that goes on was last told
 
     def __post_init__(self) -> None:
         """InputError where a tracker is not here: before anything is planned."""
@@ -121,6 +125,18 @@ class Trainer:
             self.display.note(f"step {self.state.step}: the gradient is not finite, nothing was updated")
         for notice in self.session.notices():
             self.display.note(f"step {self.state.step}: {notice}")
+        self.tell_so_far()
+
+    def tell_so_far(self) -> None:
+        """What `spillway report` reads while the run goes on: after the second step, the first also loads, and then
+        every now and then."""
+        now = time.monotonic()
+        if len(self.seconds) < 2 or now - self.told_at < SO_FAR_SECONDS:
+            return
+        self.told_at = now
+        (self.output_dir / identity.FOLDER).mkdir(exist_ok=True)
+        self.session.write_timeline(self.output_dir / identity.TIMELINE)
+        write_json(self.output_dir / identity.SO_FAR, self.summary(self.session))
 
     def log(self, result: StepResult, tokens: int, learning_rate: float) -> None:
         row = {

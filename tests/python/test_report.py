@@ -15,7 +15,7 @@ import pytest
 
 import real_runs
 from real_runs import here, on_path
-from spillway import report
+from spillway import identity, report
 from spillway.errors import InputError
 from spillway.records import rows
 from spillway.report import advice, charts
@@ -23,6 +23,7 @@ from spillway.report.causes import causes
 from spillway.report.facts import read
 from spillway.report.timeline import Span, steps, union
 from spillway.sizes import duration, size
+from spillway.trainer import Trainer
 
 BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
@@ -150,6 +151,27 @@ def test_a_run_that_goes_on_has_a_page_too(finished: Path, tmp_path: Path) -> No
     assert "No step has been logged yet" in report.write(tmp_path / "out").read_text()
     with pytest.raises(InputError, match="no run"):
         report.write(tmp_path)
+
+
+def test_a_running_runs_page_knows_what_is_known_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written between two steps, as another process would."""
+    given = real_runs.inputs(tmp_path / "given")
+    out, pages = tmp_path / "out", {}
+    step = Trainer.step
+
+    def reported(trainer: Trainer) -> None:
+        step(trainer)
+        pages[trainer.state.step] = report.write(out, tmp_path / "page.html", advise=False).read_text()
+
+    monkeypatch.setattr(Trainer, "step", reported)
+    assert here(given, out, *on_path(tmp_path / "storage"), "--max_steps", "3") == 0
+    first, third = Figures(pages[1]).found, Figures(pages[3]).found
+    assert first["steps"] == "1" and "seconds-compute" not in first and "Known after the second step" in pages[1]
+    assert third["steps"] == "3" and "still running" in pages[3]
+    assert "seconds-compute" in third and third["step-measured"] != "-"
+    assert "The step" in pages[3] and "<svg" in pages[3].split("<h2>The step</h2>")[1]
+    assert not (out / identity.SO_FAR).exists() and not (out / identity.TIMELINE).exists()
+    assert "still running" not in report.write(out).read_text()
 
 
 def test_causes_sum_to_the_step(finished: Path) -> None:

@@ -23,16 +23,13 @@ class Facts:
     output_dir: Path
     config: dict[str, Any]  # config.yaml
     plan: dict[str, Any]  # plan.json
-    summary: dict[str, Any]  # summary.json; empty while the run goes on
+    summary: dict[str, Any]  # summary.json; while the run goes on what it has told so far, if anything
     rows: list[dict[str, Any]]  # metrics.jsonl
-    trace: list[dict[str, Any]]  # events of timeline.json.gz; empty while the run goes on
+    trace: list[dict[str, Any]]  # events of timeline.json.gz; empty before the second step
     description: dict[str, Any] | None  # as given to the engine, and
     settings: dict[str, Any] | None  # what it planned with
+    finished: bool = True
     machine: str = ""  # the profile's file, where the plan is for another machine
-
-    @property
-    def finished(self) -> bool:
-        return bool(self.summary)
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:
@@ -42,7 +39,8 @@ class Facts:
     def here(self) -> list[dict[str, Any]]:
         """Rows of the last process, as far as that can be told: those its summary counts."""
         count = self.summary.get("steps_here", len(self.steps))
-        return self.steps[-count:] if count else []
+        told = [row for row in self.steps if row["step"] <= self.summary.get("steps", row["step"])]
+        return told[-count:] if count else []
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
@@ -81,15 +79,20 @@ def read(output_dir: Path) -> Facts:
     plan = output_dir / "plan.json"
     if not plan.is_file():
         raise InputError(f"output_dir: {output_dir} holds no run (there is no {plan})")
+    goes_on = (output_dir / identity.SO_FAR).is_file()
+    ended, timeline = output_dir / "summary.json", output_dir / "timeline.json.gz"
+    if goes_on:
+        ended, timeline = output_dir / identity.SO_FAR, output_dir / identity.TIMELINE
     return Facts(
         output_dir,
         as_mapping(yaml.safe_load(text_of(output_dir / "config.yaml")), output_dir / "config.yaml"),
         as_json(plan),
-        as_json(output_dir / "summary.json") if (output_dir / "summary.json").is_file() else {},
+        optional(ended) or {},
         list(rows(output_dir / METRICS)),
-        events(output_dir / "timeline.json.gz"),
+        events(timeline),
         optional(output_dir / identity.DESCRIPTION),
         optional(output_dir / identity.SETTINGS),
+        ended.is_file() and not goes_on,
     )
 
 

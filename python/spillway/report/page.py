@@ -50,7 +50,8 @@ def figure(name: str, label: str, value: str) -> str:
 
 def head(facts: Facts) -> str:
     config = facts.config
-    done = facts.summary.get("steps") or (facts.steps[-1]["step"] if facts.steps else 0)
+    done = facts.summary.get("steps", 0) if facts.finished else 0
+    done = done or (facts.steps[-1]["step"] if facts.steps else 0)
     last = facts.steps[-1]["loss"] if facts.steps else None
     figures = [
         figure("steps", "steps" if facts.finished else "steps so far", str(done)),
@@ -83,7 +84,7 @@ def loss(facts: Facts) -> str:
 def times(facts: Facts) -> str:
     found = causes(facts)
     if not found:
-        return "<p>Known when the run has ended.</p>"
+        return "<p>Known after the second step.</p>"
     whole = sum(cause.seconds for cause in found) or 1
     bar = charts.shares([(cause.words, cause.seconds, CAUSES.get(cause.name, "c8")) for cause in found])
     table = rows_of(
