@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ def loss_of(model: nn.Module, step: int, rows: slice = slice(None)) -> torch.Ten
     return nn.functional.cross_entropy(model(x).float(), y, reduction="sum") / 24
 
 
-def train(model: nn.Module, optimizer: Any, steps: range, parts: int = 1) -> list[float]:
+def train(model: nn.Module, optimizer: Any, steps: Iterable[int], parts: int = 1) -> list[float]:
     losses = []
     for step in steps:
         optimizer.zero_grad()
@@ -90,9 +91,10 @@ def test_micro_batches_add_up_in_the_subspace() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_it_learns(dtype: torch.dtype) -> None:
+    """The same rows by heart, from projectors that are learned once."""
     model = network(dtype)
-    losses = train(model, subspace.AdamW(model, lr=1e-2), range(120), parts=2)
-    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+    losses = train(model, subspace.AdamW(model, lr=1e-2), [0] * 60, parts=2)
+    assert losses[-1] < 0.3 * losses[0]
 
 
 def test_a_bf16_weight_moves_by_less_than_it_can_show() -> None:
