@@ -27,12 +27,13 @@ from spillway.hf.describe import WorkSize, describe
 from spillway.hf.freeze import freeze, freeze_like
 from spillway.hf.generation import callable_model
 from spillway.hf.initialise import draw
+from spillway.hf.library import kept_in_fp32
 from spillway.hf.lora import adapters_of
 from spillway.hf.microbatch import MicroBatch, Work, arrange
 from spillway.hf.own import OwnConfig
 from spillway.hf.probe import prove
 from spillway.hf.rehearse import rehearse
-from spillway.hf.skeleton import build
+from spillway.hf.skeleton import Skeleton, build
 from spillway.hf.source import DTYPES, load_config, resolve_directory, save_config
 from spillway.hf.stream import Outcome, Stream
 from spillway.openings import STATE, on_paths, read_counts, tries_of, write_counts
@@ -104,6 +105,7 @@ class Session:
             None if config.profile is None else self.settings["profile"],
         )
         self.settings |= memory
+        self._news += rounded_tensors(self._skeleton)
         with translated():
             self._engine = engine_type(json.dumps(self.description), json.dumps(self.settings))
             self.plan: dict[str, Any] = json.loads(self._engine.plan())
@@ -457,6 +459,18 @@ def require_weights(directory: Path) -> None:
     others = [path.name for path in sorted(directory.glob("*.bin"))]
     found = f"; {others[0]} is there: save it as safetensors first" if others else ""
     raise InputError(f"{directory}: no model.safetensors and no model.safetensors.index.json{found}")
+
+
+def rounded_tensors(skeleton: Skeleton) -> list[str]:
+    """What a person should know of tensors that `from_pretrained` would keep in fp32."""
+    wide = kept_in_fp32(skeleton.model, skeleton.dtype)
+    names = [name for name in skeleton.names.values() if wide.search(name)]
+    if not names:
+        return []
+    return [
+        f"transformers computes {len(names)} tensors of this model in fp32 ({names[0]} ...); here they compute in "
+        f"{str(skeleton.dtype).removeprefix('torch.')}, as all others do, and their masters are fp32"
+    ]
 
 
 def volume_bytes(volume: str | None) -> int:

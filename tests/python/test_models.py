@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from both_ways import compare
+import native
+from both_ways import SHAPE, compare, save
 from small_configs import small_config
 
 KINDS = {
@@ -43,3 +44,12 @@ def test_dropout_is_drawn_alike_when_a_layer_runs_again(kind: str, tmp_path: Pat
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_a_plain_loop_and_the_librarys_files(kind: str, tmp_path: Path) -> None:
     compare(small_config(kind), tmp_path)
+
+
+def test_what_the_library_keeps_in_fp32_is_told(tmp_path: Path) -> None:
+    save(small_config("flint"), tmp_path / "model", 7)
+    for dtype, told in (("bf16", 1), ("fp32", 0)):
+        session = native.opened(tmp_path / "model", SHAPE, compute_dtype=dtype)
+        found = [notice for notice in session.notices() if "in fp32 (model.layers.0.self_attn.sinks" in notice]
+        session.close()
+        assert len(found) == told
