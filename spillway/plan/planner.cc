@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 
 #include "spillway/base/error.h"
@@ -12,6 +10,7 @@
 #include "spillway/plan/classes.h"
 #include "spillway/plan/device_choice.h"
 #include "spillway/plan/nodes.h"
+#include "spillway/plan/reserve.h"
 
 namespace spillway::plan {
 namespace {
@@ -490,78 +489,15 @@ class Planner {
     throw Error(ErrorCode::does_not_fit, message);
   }
 
-  /// Of a path's capacity, what data may take.
-  [[nodiscard]] Bytes data_capacity(std::size_t path) const {
-    const auto whole = round_down(budget_.paths[path].capacity, 1 * MiB);
-    return whole - std::min(whole, plan_.path_overhead);
-  }
-
   void check_path() {
-    auto need = storage_need(description_, layout_, plan_.residency, durability_, budget_.checkpoints);
     if (!budget_.has_path()) return;
+    auto need = storage_need(description_, layout_, plan_.residency, durability_, budget_.checkpoints);
     if (need.bytes() > 0) plan_.path_overhead = budget_.superblock;
     if (durability_ != Durability::none) plan_.path_overhead += budget_.records;
-    Bytes capacity = 0;
-    std::string there;
-    for (std::size_t p = 0; p < budget_.paths.size(); ++p) {
-      capacity += data_capacity(p);
-      there += text(there.empty() ? "" : ", ", budget_.paths[p].name, " with ", human(budget_.paths[p].capacity));
-    }
-    if (need.bytes() > capacity) {  // fewer images may wait for a flush
-      const auto less = std::min(need.bytes() - capacity, need.spare - need.least_spare);
-      if (less > 0) need.classes["durability"] -= less;
-      need.spare -= less;
-    }
+    plan_.volumes = reserve(budget_, rates_, durability_, plan_.path_overhead, need);
     plan_.path_spare = need.spare;
     plan_.path_classes = need.classes;
     plan_.path_bytes = need.bytes();
-    if (plan_.path_bytes <= capacity) {
-      plan_.volumes = share_out(plan_.path_bytes);
-      return;
-    }
-    refuse_path(there);
-  }
-
-  [[noreturn]] void refuse_path(const std::string& there) const {
-    const auto paths = budget_.paths.size();
-    auto message = text("does not fit on storage: the plan needs ",
-                        human(plan_.path_bytes + paths * plan_.path_overhead), " there, and there is ", there);
-    const auto durable = plan_.path_classes.find("durability");
-    if (durable != plan_.path_classes.end() && durable->second > 0) {
-      message += text(". ", human(durable->second), " of it make it durable (--durability ", name_of(durability_));
-      if (budget_.checkpoints > 0) {
-        message += text("; ", budget_.checkpoints, budget_.checkpoints == 1 ? " checkpoint is" : " checkpoints are",
-                        " kept there, fewer with --save_total_limit or none with --save_only_model");
-      }
-      message += ")";
-    }
-    message += ". It would fit with a larger capacity, with another --storage DIR, ";
-    if (durability_ == Durability::step) message += "with --durability checkpoint, ";
-    throw Error(ErrorCode::does_not_fit, message + "or with more DRAM (--dram_budget) and --placement auto");
-  }
-
-  /// What each path's volume reserves: its share by rate, and with several paths half as much again, so that the others
-  /// can take over from one that slows down.
-  [[nodiscard]] std::vector<Bytes> share_out(Bytes bytes) const {
-    const auto n = budget_.paths.size();
-    if (n == 1) return {bytes};
-    std::vector<double> weight(n, 1);
-    if (rates_.paths.size() >= n && std::ranges::all_of(rates_.paths, [](const auto& r) { return r.mixed > 0; })) {
-      for (std::size_t p = 0; p < n; ++p) weight[p] = rates_.paths[p].mixed;
-    }
-    const auto all = std::accumulate(weight.begin(), weight.end(), 0.0);
-    std::vector<Bytes> out(n);
-    Bytes sum = 0;
-    for (std::size_t p = 0; p < n; ++p) {
-      const auto wish = round_up(static_cast<Bytes>(1.5 * static_cast<double>(bytes) * weight[p] / all), 1 * MiB);
-      sum += out[p] = std::min(wish, data_capacity(p));
-    }
-    for (std::size_t p = 0; p < n && sum < bytes; ++p) {
-      const auto more = std::min(bytes - sum, data_capacity(p) - out[p]);
-      out[p] += more;
-      sum += more;
-    }
-    return out;
   }
 
   // ---- the result ----
@@ -625,89 +561,6 @@ class Planner {
   Plan plan_;
 };
 
-/// Bytes on the later nodes, by class; they stay, so that they are there whenever the arena is at its fullest.
-std::map<std::string, Bytes> classes_on(const Plan& plan, const state::UpdateRule& rule, const state::Layout& layout,
-                                        std::size_t node) {
-  std::map<std::string, Bytes> out;
-  for (Index c = 0; c < layout.chunks().size(); ++c) {
-    if (plan.residency.node[c] != node) continue;
-    const auto& chunk = layout.chunks()[c];
-    if (plan.residency.weight[c]) out["weight"] += weight_bytes(rule, chunk);
-    if (plan.residency.state[c]) out["state"] += state_bytes(rule, chunk);
-  }
-  return out;
-}
-
-/// DRAM, or each of its nodes.
-void add_memory(nlohmann::json& out, const Plan& plan, const state::UpdateRule& rule, const state::Layout& layout,
-                const Budget& budget) {
-  const auto first = plan.node_peaks.empty() ? "dram" : budget.nodes[0].name();
-  const auto add = [&](const std::string& name, const std::string& tier, Bytes bytes) {
-    if (bytes > 0) out["bytes"].push_back({{"class", name}, {"tier", tier}, {"bytes", bytes}});
-  };
-  out["bytes"].push_back({{"class", "interpreter and libraries"}, {"tier", first}, {"bytes", budget.process}});
-  out["bytes"].push_back({{"class", "working set"}, {"tier", first}, {"bytes", budget.work}});
-  add("engine", first, kEngineBytes);
-  if (budget.device && budget.device->in_dram) add("simulated device", first, plan.device_arena);
-  auto here = plan.dram_classes;
-  for (std::size_t n = 1; n < plan.node_peaks.size(); ++n) {
-    auto gaps = plan.node_peaks[n];
-    for (const auto& [name, bytes] : classes_on(plan, rule, layout, n)) {
-      add(name, budget.nodes[n].name(), bytes);
-      here[name] -= bytes;
-      gaps -= bytes;
-    }
-    add("gaps", budget.nodes[n].name(), gaps);
-    here["gaps"] -= std::min(here["gaps"], gaps);
-  }
-  for (const auto& [name, bytes] : here) add(name, first, bytes);
-  if (plan.node_peaks.empty()) {
-    out["tiers"].push_back({{"name", first}, {"capacity", budget.dram}, {"planned_peak", plan.dram_peak}});
-  }
-  for (std::size_t n = 0; n < plan.node_peaks.size(); ++n) {
-    const auto& node = budget.nodes[n];
-    out["tiers"].push_back({{"name", node.name()}, {"capacity", node.capacity}, {"planned_peak", plan.node_peaks[n]}});
-  }
-}
-
-/// The memory of a device of its own.
-void add_device_memory(nlohmann::json& out, const Plan& plan, const Budget& budget) {
-  if (!budget.device) return;
-  const auto add = [&](const std::string& name, Bytes bytes) {
-    if (bytes > 0) out["bytes"].push_back({{"class", name}, {"tier", "device"}, {"bytes", bytes}});
-  };
-  add("working set", budget.device->work);
-  for (const auto& [name, bytes] : plan.device_classes) add(name, bytes);
-  out["tiers"].push_back(
-      {{"name", "device"}, {"capacity", budget.device->capacity}, {"planned_peak", plan.device_peak}});
-  out["device_bytes_per_step"] = {{"to_device", plan.to_device_per_step}, {"from_device", plan.from_device_per_step}};
-}
-
-/// What lies on which path is decided as it is written; the shares are those of the reserved volumes.
-void add_paths(nlohmann::json& out, const Plan& plan, const Budget& budget) {
-  const auto reserved = std::accumulate(plan.volumes.begin(), plan.volumes.end(), Bytes{0});
-  for (std::size_t p = 0; p < plan.volumes.size(); ++p) {
-    const auto& path = budget.paths[p];
-    const auto share = [&](Bytes bytes) {
-      const auto part = static_cast<double>(plan.volumes[p]) / static_cast<double>(std::max<Bytes>(1, reserved));
-      return budget.paths.size() == 1 ? bytes : static_cast<Bytes>(static_cast<double>(bytes) * part);
-    };
-    const auto peak = plan.volumes[p] + plan.path_overhead;
-    out["tiers"].push_back({{"name", path.name}, {"capacity", path.capacity}, {"planned_peak", peak}});
-    if (plan.path_overhead > 0) {
-      out["bytes"].push_back({{"class", "records"}, {"tier", path.name}, {"bytes", plan.path_overhead}});
-    }
-    Bytes spare = plan.volumes[p];  // to take over from a path that slows down
-    for (const auto& [name, bytes] : plan.path_classes) {
-      out["bytes"].push_back({{"class", name}, {"tier", path.name}, {"bytes", share(bytes)}});
-      spare -= std::min(spare, share(bytes));
-    }
-    if (spare > 0) out["bytes"].push_back({{"class", "spare"}, {"tier", path.name}, {"bytes", spare}});
-    out["path_bytes_per_step"][path.name] = {{"read", share(plan.read_per_step)},
-                                             {"written", share(plan.written_per_step)}};
-  }
-}
-
 }  // namespace
 
 Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
@@ -719,56 +572,6 @@ Plan make_plan(const Description& description, const state::Layout& layout, cons
   const auto all = [](const std::vector<bool>& flags) { return std::ranges::all_of(flags, std::identity{}); };
   const bool stays = all(plan.residency.weight) && all(plan.residency.state);
   return plan.durability == Durability::checkpoint && stays ? with(Durability::none) : std::move(plan);
-}
-
-std::string to_json(const Plan& plan, const Description& description, const state::Layout& layout,
-                    const Budget& budget) {
-  using nlohmann::json;
-  json out;
-  out["fits"] = true;
-  out["parameters"] = layout.parameters();
-  out["learning_parameters"] = layout.learning_parameters();
-  out["compute_dtype"] = state::name_of(description.type);
-  out["optimizer"] = state::name_of(description.optimizer);
-  out["state_format"] = state::name_of(description.format);
-  Bytes kept = 0;
-  for (const auto& chunk : layout.chunks()) {
-    kept += weight_bytes(description.rule(), chunk) + state_bytes(description.rule(), chunk);
-  }
-  out["bytes_per_parameter"] = static_cast<double>(kept) / static_cast<double>(layout.parameters());
-  out["tiers"] = json::array();
-  out["bytes"] = json::array();
-  add_memory(out, plan, description.rule(), layout, budget);
-  add_device_memory(out, plan, budget);
-  add_paths(out, plan, budget);
-  const auto& prediction = plan.prediction;
-  out["durability"] = name_of(plan.durability);
-  if (plan.durability == Durability::step) {
-    out["durability_per_step"] = {{"written", plan.durable_per_step}, {"seconds", plan.durable_seconds}};
-  }
-  out["updates"] = {{"asked", name_of(budget.updates)},
-                    {"schedule", name_of(plan.early_chunks > 0 ? Updates::early : Updates::deferred)},
-                    {"early_chunks", plan.early_chunks},
-                    {"chunks", layout.chunks().size()},
-                    {"undo_bytes", plan.undo},
-                    {"seconds_saved", plan.early_saves},
-                    {"speculative", plan.early_chunks > 0 && budget.clipping}};
-  out["predicted_step_seconds"] = prediction.step_seconds;
-  out["bottleneck"] = prediction.bottleneck;
-  out["seconds"] = {{"compute", prediction.compute_seconds},
-                    {"transfer", prediction.transfer_seconds},
-                    {"update", prediction.update_seconds},
-                    {"stall", prediction.stall_seconds}};
-  if (budget.device) {
-    out["seconds"]["to_device"] = prediction.to_device_seconds;
-    out["seconds"]["from_device"] = prediction.from_device_seconds;
-  }
-  const auto& ahead = plan.lookahead;
-  out["lookahead"] = {{"state_read", ahead.state_read},   {"write", ahead.write},
-                      {"weight_read", ahead.weight_read}, {"backward", ahead.backward},
-                      {"grad_write", ahead.grad_write},   {"head", ahead.head}};
-  if (budget.device) out["lookahead"]["device"] = ahead.device;
-  return out.dump(2);
 }
 
 }  // namespace spillway::plan
