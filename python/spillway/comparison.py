@@ -1,7 +1,8 @@
 """`spillway check`: the first steps of a run both ways, through the engine and by plain PyTorch in memory.
 
 The plain way is written as anybody would: transformers' own model, `loss.backward()`, `clip_grad_norm_`, `AdamW` over
-fp32 masters. The same rows, order and rates; dropout is off in both, since its random numbers cannot agree.
+fp32 masters, with `method: lora` PEFT's adapters. The same rows, order and rates; dropout is off in both, since its
+random numbers cannot agree.
 """
 
 from __future__ import annotations
@@ -69,19 +70,21 @@ class Comparison:
 def compare(config: Config, layers: int | None, tell: Callable[[str], None]) -> Comparison:
     """`layers`: of the model, only so many. DoesNotFit, with the bytes, where the plain way does not."""
     check(config, required=("model", "dataset"))
-    if config.method != "full" or config.optim != "adamw" or config.state_format != "exact":
+    if config.optim != "adamw" or config.state_format != "exact":
         raise InputError(
-            "check: the plain way is full fine-tuning by AdamW with exact states; leave method, optim and state_format "
-            "at their defaults"
+            "check: the plain way is AdamW with exact states; leave optim and state_format at their defaults"
         )
     from spillway.run import load_work
+
+    config = config.replaced(lora_dropout=0.0)
 
     work = load_work(config.replaced(eval_dataset=None), tell)
     steps = min(config.max_steps if config.max_steps > 0 else STEPS, work.steps)
     with cut_model(config, layers) as (path, model_config):
         require_memory(model_config, config, layers)
         plain_model = load_plain(path, model_config, config)
-        begun = {name: parameter.detach().float().clone() for name, parameter in plain_model.named_parameters()}
+        choose_learning(plain_model, config)
+        begun = {name: parameter.detach().float().clone() for name, parameter in named(plain_model).items()}
         plain, masters = train_plainly(plain_model, config, work, steps)
         del plain_model
         engine, ours = train_streamed(config.replaced(model=str(path)), model_config, work, steps)
@@ -206,6 +209,27 @@ def load_plain(path: Path, model_config: PreTrainedConfig, config: Config) -> Pr
     return model.train()
 
 
+def choose_learning(model: PreTrainedModel, config: Config) -> None:
+    """Everything, what patterns say, or adapters that PEFT puts in."""
+    import torch
+
+    from spillway.hf.freeze import freeze
+    from spillway.hf.lora import adapters_of, required
+
+    adapters = adapters_of(config)
+    if adapters is None:
+        return freeze(model, config.trainable, config.frozen)
+    peft = required()
+    torch.manual_seed(adapters.seed)
+    peft.get_peft_model(model, peft.LoraConfig(**adapters.asked))  # in place
+    model.train()
+
+
+def named(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
+    """Parameters by the name that they have without adapters before them."""
+    return {name.replace(".base_layer.", "."): parameter for name, parameter in model.named_parameters()}
+
+
 def train_plainly(
     model: PreTrainedModel, config: Config, work: Work, steps: int
 ) -> tuple[Trained, dict[str, torch.Tensor]]:
@@ -213,13 +237,11 @@ def train_plainly(
     import torch
 
     from spillway.hf.describe import decay_names
-    from spillway.hf.freeze import freeze
     from spillway.hf.source import DTYPES
 
-    freeze(model, config.trainable, config.frozen)
-    masters = dict(model.named_parameters())
+    masters = named(model)
     computing = model if config.compute_dtype == "fp32" else copy.deepcopy(model).to(DTYPES[config.compute_dtype])
-    weights = dict(computing.named_parameters())
+    weights = named(computing)
     decaying = set(decay_names(model))
     groups = [
         {"params": [p for name, p in masters.items() if (name in decaying) == decays], "weight_decay": decay}

@@ -22,11 +22,10 @@ from spillway import calls, nodes, threads, volumes, wear
 from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
 from spillway.errors import InputError
-from spillway.hf import files, heap
+from spillway.hf import files, heap, initialise
 from spillway.hf.describe import WorkSize, describe
 from spillway.hf.freeze import freeze, freeze_like
 from spillway.hf.generation import callable_model
-from spillway.hf.initialise import draw
 from spillway.hf.library import kept_in_fp32
 from spillway.hf.lora import adapters_of
 from spillway.hf.microbatch import MicroBatch, Work, arrange
@@ -91,7 +90,9 @@ class Session:
         with loss_kernels(engine_type, config.compute_dtype) as kernels:
             self._rehearsed = rehearse(self._skeleton, config.compute_dtype, shape, packing, self._unneeded, kernels)
         logits = shape.logits * self._skeleton.vocabulary * self._skeleton.dtype.itemsize
-        self._rehearsed = replace(self._rehearsed, work_bytes=self._rehearsed.work_bytes + logits)
+        drawn = initialise.work_bytes(self._skeleton) if config.init == "random" else 0  # before the first step
+        work = max(self._rehearsed.work_bytes + logits, drawn)
+        self._rehearsed = replace(self._rehearsed, work_bytes=work)
         self._tokens = work_size(shape).tokens
         model = describe(self._skeleton, work_size(shape), config.compute_dtype)
         self.description = model | update_rule(config) | {"seed": config.seed}
@@ -371,7 +372,7 @@ class Session:
     def _load_model(self) -> None:
         """The weights that the run begins with; of adapters the base, which no step changes."""
         if self._config.init == "random":
-            draw(self._skeleton, self._engine, self._config.seed)
+            initialise.draw(self._skeleton, self._engine, self._config.seed)
         else:
             files.load_weights(self._skeleton, self.description, self._engine, self._source)
 

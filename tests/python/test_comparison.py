@@ -50,6 +50,14 @@ def test_settings_of_the_update_and_other_names(
     assert found and float(found[1]) < 1e-3
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_adapters_as_peft_has_them(given: Path, tmp_path: Path, dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("peft")
+    words = ["--method", "lora", "--lora_r", "4", "--lora_dropout", "0.2", "--weight_decay", "0.1"]
+    assert check(given, tmp_path, "--compute_dtype", dtype, "--learning_rate", "1e-2", *words) == 0
+    assert "equal but for rounding" in capsys.readouterr().out
+
+
 def test_a_wrong_update_is_found(
     given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,3 +56,22 @@ def test_weights_follow_from_the_seed_and_the_block_alone(monkeypatch: pytest.Mo
     assert all(torch.equal(one[name], deeper[name]) for name in one)
     table = one["model.embed_tokens.weight"]
     assert not table[0].any() and table[40].any() and not torch.equal(table[1:40], table[41:80])
+
+
+class Counting(Twin):
+    """Counts the fp32 elements that are there whenever a tensor is stored."""
+
+    most = 0
+
+    def store_tensor(self, tensor: int, first: int, values: torch.Tensor) -> None:
+        type(self).most = max(self.most, sum(p.numel() for p in self.model.parameters() if not p.is_meta))
+        super().store_tensor(tensor, first, values)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_is_drawn_at_once_is_told_before(tied: bool) -> None:
+    skeleton = build(tiny_config("llama", tied, num_hidden_layers=3), torch.bfloat16)
+    twin = Counting(json.dumps(describe(skeleton, WorkSize(1, 8), "bf16")), json.dumps({"dram_budget": 1 << 30}))
+    twin.model, Counting.most = skeleton.model, 0
+    draw(skeleton, twin, 3)
+    assert initialise.work_bytes(skeleton) == 4 * Counting.most > 0

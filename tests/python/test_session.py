@@ -77,6 +77,12 @@ def test_a_step_reports_what_the_trainer_writes_down(model: Path) -> None:
     session.close()
 
 
+def test_the_plan_counts_what_drawing_weights_takes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module.initialise, "work_bytes", lambda _: 1 << 28)
+    assert Session(config(model, init="random"), SHAPE, Twin).settings["work_bytes"] == 1 << 28
+    assert Session(config(model), SHAPE, Twin).settings["work_bytes"] < 1 << 28
+
+
 def test_the_saved_model_loads_without_a_word_and_gives_the_same_loss(model: Path, tmp_path: Path) -> None:
     session = opened(model)
     steps(session, 0, 3)

@@ -36,6 +36,13 @@ def draw(skeleton: Skeleton, engine: Engine, seed: int) -> None:
             draw_table(skeleton, skeleton.head, engine, number, (seed, len(skeleton.stages) + 1))
 
 
+def work_bytes(skeleton: Skeleton) -> int:
+    """The most that draw() holds at once: the fp32 values of a layer, or of a slice of a table."""
+    layers = [sum(p.numel() for p in [*stage.parameters, *stage.shared]) for stage in skeleton.stages]
+    tables = [slice_rows(*table.weight.shape) * table.weight.shape[1] for table in (skeleton.embedding, skeleton.head)]
+    return torch.float32.itemsize * max([*layers, *tables])
+
+
 def set_buffers(skeleton: Skeleton) -> None:
     """Buffers that checkpoints hold, as the class's constructor makes them: those of a model of few layers."""
     model = skeleton.model
