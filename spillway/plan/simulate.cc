@@ -277,6 +277,13 @@ class Machine {
   double now_ = 0;
 };
 
+/// Steps after which the same tasks have their turn again.
+unsigned turns_of(const Schedule& schedule) {
+  unsigned turns = 1;
+  for (const auto& task : schedule.tasks) turns = std::max(turns, task.every);
+  return turns;
+}
+
 /// Seconds of all updates: on one core, or by the nodes together, of which the last ends.
 double update_seconds(const Schedule& schedule, const Rates& rates) {
   std::vector<double> elements(update_lanes(schedule, rates), 0);
@@ -331,13 +338,16 @@ double visit_seconds(const Schedule& schedule, const state::Layout& layout, cons
 
 Simulation simulate(const Schedule& schedule, const Description& description, const state::Layout& layout,
                     const Rates& rates, unsigned steps, const std::string& storage_name) {
-  steps = std::max(2U, steps);
+  const auto turns = turns_of(schedule);
+  steps = std::max(turns + 2, steps);  // the first one begins with everything idle
   Machine machine(schedule, description, layout, rates, steps);
   machine.run();
   Simulation out;
-  const auto last = schedule.visits.back().task;
-  const auto begin = machine.times()[machine.node(steps - 2, last)].end;
-  out.step_seconds = machine.times()[machine.node(steps - 1, last)].end - begin;
+  const auto end_of = [&](unsigned step) {
+    return machine.times()[machine.node(step, schedule.visits.back().task)].end;
+  };
+  const auto begin = end_of(steps - 2);
+  out.step_seconds = (end_of(steps - 1) - end_of(steps - 1 - turns)) / turns;
   for (Index t = 0; t < schedule.tasks.size(); ++t) {
     const auto& times = machine.times()[machine.node(steps - 1, t)];
     out.tasks.push_back({times.start - begin, times.end - begin});
