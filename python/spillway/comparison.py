@@ -215,6 +215,7 @@ def choose_learning(model: PreTrainedModel, config: Config) -> None:
 
     from spillway.hf.freeze import freeze
     from spillway.hf.lora import adapters_of, required
+    from spillway.hf.source import DTYPES
 
     adapters = adapters_of(config)
     if adapters is None:
@@ -222,6 +223,10 @@ def choose_learning(model: PreTrainedModel, config: Config) -> None:
     peft = required()
     torch.manual_seed(adapters.seed)
     peft.get_peft_model(model, peft.LoraConfig(**adapters.asked))  # in place
+    with torch.no_grad():
+        for parameter in model.parameters():  # PEFT rounds what it draws to the type of the base
+            if parameter.requires_grad:
+                parameter.copy_(parameter.to(DTYPES[config.compute_dtype]))
     model.train()
 
 
