@@ -7,36 +7,12 @@
 #define HWY_TARGET_INCLUDE "spillway/kernels/project.cc"
 #include <hwy/foreach_target.h>
 
+#include "spillway/kernels/elements-inl.h"
 #include "spillway/kernels/weights-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace spillway::kernels::HWY_NAMESPACE {
 namespace {
-
-template <class D>
-HWY_INLINE Vec<D> load(D d, const std::uint16_t* in) {
-  return widen(d, hn::LoadU(Half<D>(), in));
-}
-template <class D>
-HWY_INLINE Vec<D> load(D d, const float* in) {
-  return hn::LoadU(d, in);
-}
-template <class D>
-HWY_INLINE Vec<D> load(D d, const Fp16* in) {
-  return widen_fp16(d, hn::LoadU(Half<D>(), &in->bits));
-}
-template <class D>
-HWY_INLINE void store(D d, Vec<D> values, std::uint16_t* out) {
-  hn::StoreU(round_bf16(d, values), Half<D>(), out);
-}
-template <class D>
-HWY_INLINE void store(D d, Vec<D> values, float* out) {
-  hn::StoreU(quiet(d, values), d, out);
-}
-template <class D>
-HWY_INLINE void store(D d, Vec<D> values, Fp16* out) {
-  hn::StoreU(round_fp16(d, values), Half<D>(), &out->bits);
-}
 
 // ---- compress
 

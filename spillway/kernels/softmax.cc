@@ -10,6 +10,7 @@
 #define HWY_TARGET_INCLUDE "spillway/kernels/softmax.cc"
 #include <hwy/foreach_target.h>
 
+#include "spillway/kernels/elements-inl.h"
 #include "spillway/kernels/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -18,33 +19,6 @@ namespace {
 
 using Wide = hn::CappedTag<float, kSoftmaxLanes>;
 using One = hn::CappedTag<float, 1>;
-
-template <class D>
-HWY_INLINE Vec<D> load(D d, const std::uint16_t* logits) {
-  return widen(d, hn::LoadU(Half<D>(), logits));
-}
-template <class D>
-HWY_INLINE Vec<D> load(D d, const float* logits) {
-  return hn::LoadU(d, logits);
-}
-
-template <class D>
-HWY_INLINE Vec<D> load(D d, const Fp16* logits) {
-  return widen_fp16(d, hn::LoadU(Half<D>(), &logits->bits));
-}
-
-template <class D>
-HWY_INLINE void store(D d, Vec<D> values, std::uint16_t* out) {
-  hn::StoreU(round_bf16(d, values), Half<D>(), out);
-}
-template <class D>
-HWY_INLINE void store(D d, Vec<D> values, float* out) {
-  hn::StoreU(quiet(d, values), d, out);
-}
-template <class D>
-HWY_INLINE void store(D d, Vec<D> values, Fp16* out) {
-  hn::StoreU(round_fp16(d, values), Half<D>(), &out->bits);
-}
 
 /// scalar::exp, a vector at a time.
 template <class D>

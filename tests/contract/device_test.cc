@@ -7,6 +7,7 @@
 #include <random>
 
 #include "tests/contract/directory.h"
+#include "tests/contract/outcome.h"
 #include "tests/contract/toy.h"
 #include "tests/plan/models.h"
 
@@ -15,11 +16,6 @@ namespace {
 
 using plan::test::describe;
 using test::Directory;
-
-struct Outcome {
-  std::vector<float> masters;
-  std::vector<double> norms;
-};
 
 /// `queued`: the caller's work runs behind it, in a stream of the simulated device.
 Outcome train(const plan::Description& description, Settings settings, int steps, bool pause, bool queued = false) {
@@ -45,26 +41,11 @@ Outcome train(const plan::Description& description, Settings settings, int steps
   return out;
 }
 
-Settings everything_in_dram() {
-  Settings out;
-  out.budget.dram = 4 * GiB;
-  return out;
-}
-
 Settings with_device(std::uint64_t seed) {
   auto out = everything_in_dram();
   out.budget.device = plan::DeviceTier{.capacity = 1 * GiB};
   out.device.simulated = {.memory = 1 * GiB, .seed = seed, .longest_delay = 5e-5};
   return out;
-}
-
-void expect_same(const Outcome& expected, const Outcome& found, const std::string& what) {
-  ASSERT_EQ(expected.norms, found.norms) << what;
-  ASSERT_EQ(expected.masters.size(), found.masters.size());
-  for (std::size_t i = 0; i < expected.masters.size(); ++i) {
-    ASSERT_EQ(std::bit_cast<std::uint32_t>(expected.masters[i]), std::bit_cast<std::uint32_t>(found.masters[i]))
-        << what << ", element " << i;
-  }
 }
 
 std::uint64_t rounds(const char* name, std::uint64_t otherwise) {

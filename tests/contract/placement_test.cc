@@ -6,6 +6,7 @@
 #include <span>
 
 #include "tests/contract/directory.h"
+#include "tests/contract/outcome.h"
 #include "tests/contract/toy.h"
 #include "tests/plan/models.h"
 
@@ -16,11 +17,6 @@ using plan::test::describe;
 using plan::test::Shape;
 
 using test::Directory;
-
-struct Outcome {
-  std::vector<float> masters;
-  std::vector<double> norms;
-};
 
 Outcome train(const plan::Description& description, Settings settings, int steps, bool pause) {
   Engine engine(description, std::move(settings));
@@ -35,21 +31,6 @@ Outcome train(const plan::Description& description, Settings settings, int steps
   }
   out.masters = toy.masters();
   return out;
-}
-
-Settings everything_in_dram() {
-  Settings out;
-  out.budget.dram = 4 * GiB;
-  return out;
-}
-
-void expect_same(const Outcome& expected, const Outcome& found, const std::string& what) {
-  ASSERT_EQ(expected.norms, found.norms) << what;
-  ASSERT_EQ(expected.masters.size(), found.masters.size());
-  for (std::size_t i = 0; i < expected.masters.size(); ++i) {
-    ASSERT_EQ(std::bit_cast<std::uint32_t>(expected.masters[i]), std::bit_cast<std::uint32_t>(found.masters[i]))
-        << what << ", element " << i;
-  }
 }
 
 /// The first `count` of them, each large enough for everything.

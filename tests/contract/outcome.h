@@ -1,0 +1,36 @@
+// What a short training gave, to compare runs whose bytes lie elsewhere bit by bit.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "spillway/base/bytes.h"
+#include "spillway/engine.h"
+
+namespace spillway {
+
+struct Outcome {
+  std::vector<float> masters;
+  std::vector<double> norms;
+};
+
+inline Settings everything_in_dram() {
+  Settings out;
+  out.budget.dram = 4 * GiB;
+  return out;
+}
+
+inline void expect_same(const Outcome& expected, const Outcome& found, const std::string& what) {
+  ASSERT_EQ(expected.norms, found.norms) << what;
+  ASSERT_EQ(expected.masters.size(), found.masters.size());
+  for (std::size_t i = 0; i < expected.masters.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(expected.masters[i]), std::bit_cast<std::uint32_t>(found.masters[i]))
+        << what << ", element " << i;
+  }
+}
+
+}  // namespace spillway
