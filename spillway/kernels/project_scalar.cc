@@ -1,30 +1,11 @@
 #include <cmath>
 
-#include "spillway/kernels/bf16.h"
+#include "spillway/kernels/elements_scalar.h"
 #include "spillway/kernels/project.h"
 #include "spillway/kernels/weights_scalar.h"
 
 namespace spillway::kernels::scalar {
 namespace {
-
-float value_of(std::uint16_t bf16) {
-  return kernels::widen(bf16);
-}
-float value_of(float value) {
-  return value;
-}
-float value_of(Fp16 value) {
-  return widen_fp16(value.bits);
-}
-void put(float value, std::uint16_t& out) {
-  out = round_bf16(value);
-}
-void put(float value, float& out) {
-  out = quiet(value);
-}
-void put(float value, Fp16& out) {
-  out.bits = round_fp16(value);
-}
 
 template <class T>
 void compress_to(const Projector& r, const T* in, std::size_t in_stride, std::size_t tokens, T* out,
@@ -34,9 +15,9 @@ void compress_to(const Projector& r, const T* in, std::size_t in_stride, std::si
       const auto group = c / r.nonzeros;
       float sum = 0;
       for (auto i = r.first(group); i < r.first(group + 1); ++i) {
-        sum = std::fma(value_of(in[t * in_stride + i]), r.values[c % r.nonzeros * r.stride() + i], sum);
+        sum = std::fma(load(in[t * in_stride + i]), r.values[c % r.nonzeros * r.stride() + i], sum);
       }
-      put(sum, out[c * out_stride + t]);
+      store(sum, out[c * out_stride + t]);
     }
   }
 }

@@ -2,35 +2,13 @@
 #include <cmath>
 #include <type_traits>
 
-#include "spillway/kernels/bf16.h"
-#include "spillway/kernels/fp16.h"
+#include "spillway/kernels/elements_scalar.h"
 #include "spillway/kernels/lanes.h"
 #include "spillway/kernels/softmax.h"
 #include "spillway/kernels/softmax_exp.h"
 
 namespace spillway::kernels::scalar {
 namespace {
-
-float load(std::uint16_t logit) {
-  return kernels::widen(logit);
-}
-float load(float logit) {
-  return logit;
-}
-
-float load(Fp16 logit) {
-  return widen_fp16(logit.bits);
-}
-
-void store(float value, std::uint16_t& out) {
-  out = round_bf16(value);
-}
-void store(float value, float& out) {
-  out = quiet(value);
-}
-void store(float value, Fp16& out) {
-  out.bits = round_fp16(value);
-}
 
 template <class T>
 void stats(const T* logits, std::size_t n, float* maximum, float* sum) {
