@@ -58,6 +58,7 @@ class Opening:
     durable: bool = False  # rather the newest durable step on the storage paths, where it is newer than `checkpoint`
     fresh: bool = True  # with neither, the model's weights will do
     pinned: tuple[Path, ...] = ()  # every checkpoint that holds places on the storage paths
+    adapters: Path | None = None  # with method lora, begin with those of this directory
 
 
 @dataclass(frozen=True)

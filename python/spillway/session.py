@@ -76,8 +76,6 @@ class Session:
         packing = config.packing or bool(config.eval_packing)
         self._skeleton = build(copy.deepcopy(self._model_config), DTYPES[config.compute_dtype])
         self._adapters = adapters_of(config)
-        if self._adapters is not None and isinstance(self._model_config, OwnConfig):
-            raise InputError("method: lora is for models of transformers; of a module its own code says what learns")
         if self._adapters is not None:
             self._adapters.adapt(self._skeleton)
         elif frozen is None:
@@ -367,7 +365,7 @@ class Session:
         if opening.checkpoint is not None:
             self._load_checkpoint(opening.checkpoint)
         elif self._adapters is not None:
-            self._adapters.begin(self._engine, self.description)
+            self._adapters.begin(self._engine, self.description, opening.adapters)
 
     def _load_model(self) -> None:
         """The weights that the run begins with; of adapters the base, which no step changes."""
