@@ -82,6 +82,7 @@ class StepResult:
     skipped: bool = False  # the gradient was not finite: nothing was updated
     loss_scale: float = 1.0  # what the loss was multiplied by before backward
     written: dict[str, int] = field(default_factory=dict)  # bytes per path over the run's life, earlier processes too
+    subspaces: dict[str, Any] = field(default_factory=dict)  # with method lsp, for rows of metrics.jsonl
 
 
 class Session(Protocol):

@@ -21,9 +21,10 @@ constexpr std::uint64_t kTile = 64 * 1024;
 constexpr std::uint64_t kPiece = 4096;
 static_assert(kPiece % kernels::kQuantBlock == 0 && kTile % kPiece == 0);
 
-/// Rows of a tile of the matrix.
-std::uint64_t tile_rows(const Subspace& it) noexcept {
-  return std::max<std::uint64_t>(kernels::kRowTile, kTile / it.columns / kernels::kRowTile * kernels::kRowTile);
+/// A tile of the matrix is whole groups of P's rows: so many.
+std::uint64_t tile_groups(const Subspace& it) noexcept {
+  const auto groups = it.rank / it.nonzeros;
+  return std::max<std::uint64_t>(1, kTile * groups / (it.rows * it.columns));
 }
 
 const state::FitRecord& record(const std::byte* pair) noexcept {
@@ -133,7 +134,7 @@ void SubspaceUpdate::run_first(const state::Chunk& chunk, const state::GroupPoin
 }
 
 std::size_t SubspaceUpdate::tiles(const state::Chunk& chunk) noexcept {
-  return ceil_div(chunk.subspace.rows, tile_rows(chunk.subspace));
+  return ceil_div(chunk.subspace.rank / chunk.subspace.nonzeros, tile_groups(chunk.subspace));
 }
 
 void SubspaceUpdate::run(const state::Chunk& chunk, const state::GroupPointers& groups, const kernels::UpdateStep& step,
@@ -142,12 +143,13 @@ void SubspaceUpdate::run(const state::Chunk& chunk, const state::GroupPointers& 
   const auto& span = layout_.spans(chunk.id).front();
   const bool decays = layout_.tensors()[span.tensor].spec.decay;
   const auto keep = decays ? static_cast<float>(1 - step.learning_rate * step.weight_decay) : 1.0F;
-  const auto row = tile * tile_rows(it), rows = std::min(tile_rows(it), it.rows - row);
-  const auto at = locate(rule_, chunk, span, groups, row * it.columns, rows * it.columns);
   const auto fields = state::pair_fields(it);
   const auto* const pair = groups.state + state_fields(rule_, chunk).pair;
   const kernels::Expansion expansion{view(pair + fields.p, it.rows, it), view(pair + fields.q, it.columns, it),
                                      delta_.data()};
+  const auto first = tile * tile_groups(it), last = std::min(first + tile_groups(it), expansion.p.groups());
+  const auto row = expansion.p.first(first), rows = expansion.p.first(last) - row;
+  const auto at = locate(rule_, chunk, span, groups, row * it.columns, rows * it.columns);
   thread_local std::vector<float> work;  // grows to its size and stays
   work.resize(std::max(work.size(), kernels::apply_work(expansion)));
   kernels::apply(form_of(rule_).weights, expansion, keep, at.span, row * it.columns, work.data());
