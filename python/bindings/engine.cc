@@ -283,9 +283,8 @@ void bind_engine(nb::module_& module) {
            [](const Engine& self) {
              nlohmann::json out = nlohmann::json::array();
              for (const auto& it : self.projectors()) {
-               out.push_back({{"tensor", self.layout().tensors()[it.tensor].spec.name},
-                              {"fits", it.fits},
-                              {"error", it.error}});
+               out.push_back(
+                   {{"tensor", self.layout().tensors()[it.tensor].spec.name}, {"fits", it.fits}, {"error", it.error}});
              }
              return out.dump();
            })

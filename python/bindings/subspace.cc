@@ -84,7 +84,9 @@ void step(Matrix& matrix, std::uintptr_t weight, std::uintptr_t rest, const std:
 /// What spillway::Engine does of subspaces for visits, alone: for an engine of Python's own.
 struct Projections {
   explicit Projections(const std::string& text)
-      : description(spillway::plan::parse_description(text)), layout(description.layout()), subspaces(description, layout) {}
+      : description(spillway::plan::parse_description(text)),
+        layout(description.layout()),
+        subspaces(description, layout) {}
   const spillway::plan::Description description;
   const spillway::state::Layout layout;
   spillway::execute::Subspaces subspaces;
