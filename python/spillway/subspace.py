@@ -65,6 +65,12 @@ class Held:
         torch.autograd.graph.increment_version([self.weight])
         self.version = self.weight._version
 
+    def master(self) -> torch.Tensor:
+        if self.rest is None:
+            return self.weight.detach().float().clone()
+        low = self.rest.int() & 0xFFFF
+        return (((self.weight.view(torch.int16).int() - (low >> 15)) << 16) | low).view(torch.float32)
+
     def state(self) -> dict[str, Any]:
         out = {
             "step": torch.tensor(float(self.step)),
@@ -181,6 +187,10 @@ class AdamW(torch.optim.Optimizer):
     def errors(self) -> dict[str, float]:
         """By weight: the running estimate of |P P' G Q Q' - G| / |G|; 0 before the first step after a fit."""
         return {held.name: held.matrix.error for held in self._held.values()}
+
+    def masters(self) -> dict[str, torch.Tensor]:
+        """By weight: its exact values, fp32."""
+        return {f"{held.name}.weight": held.master() for held in self._held.values()}
 
     def fits(self) -> dict[str, int]:
         """By weight: times that its projectors were learned."""
