@@ -253,6 +253,8 @@ def train_plainly(
     weights = named(computing)
     inside, names = in_subspaces(computing, config)
     masters = {name: master for name, master in learning.items() if name not in names}
+    if inside is not None:
+        inside.adopt({name: learning[name].detach() for name in names})
     decaying = set(decay_names(model))
     groups = [
         {"params": [p for name, p in masters.items() if (name in decaying) == decays], "weight_decay": decay}

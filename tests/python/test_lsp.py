@@ -125,7 +125,7 @@ def test_export_stands_alone_and_goes_on(given: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compute_dtype", ["fp32", "bf16"])
 def test_check_is_equal_but_for_rounding(compute_dtype: str, given: Path, tmp_path: Path, capsys: Any) -> None:
-    words = ("--method", "lsp", "--compute_dtype", compute_dtype, "--max_steps", "3")
+    words = ("--method", "lsp", "--compute_dtype", compute_dtype, "--max_steps", "3", "--learning_rate", "1e-5")
     assert real_runs.here(given, tmp_path / "out", *words, verb="check") == 0
     assert "equal but for rounding" in capsys.readouterr().out
 
