@@ -57,8 +57,7 @@ void bind_machine(nb::module_& module) {
         return spillway::machine::to_json(spillway::machine::measure(paths, seconds, kind, most_memory));
       },
       nb::arg("directories"), nb::arg("seconds") = 0.4, nb::arg("compute_dtype") = "bf16",
-      nb::arg("optimizer") = "adamw", nb::arg("state_format") = "exact",
-      nb::arg("most_memory") = ~std::uint64_t{0},
+      nb::arg("optimizer") = "adamw", nb::arg("state_format") = "exact", nb::arg("most_memory") = ~std::uint64_t{0},
       "This machine's profile as JSON; `directories`: where the storage paths' rates are measured.");
   module.def(
       "checkup",

@@ -158,6 +158,13 @@ def update_rule(config: Config) -> dict[str, str]:
     return {"compute_dtype": config.compute_dtype, "optimizer": config.optim, "state_format": config.state_format}
 
 
+def subspace_checks(config: Config) -> dict[str, Any]:
+    """When projectors are learned again, as the engine names it."""
+    if config.method != "lsp":
+        return {}
+    return {"subspaces": {"check_every": config.lsp_check_every, "threshold": config.lsp_threshold}}
+
+
 NO_RULE: Mapping[str, str] = MappingProxyType({})
 
 
