@@ -180,9 +180,10 @@ def measure(
     compute_dtype: str = "bf16",
     optimizer: str = "adamw",
     state_format: str = "exact",
+    most_memory: int = ...,
 ) -> str:
     """This machine's profile as JSON; `directories` (or block devices, which are only read): where the storage paths'
-    rates are measured. The rest: what the rate of updates is of."""
+    rates are measured. The rest: what the rate of updates is of, and the bytes that it may take meanwhile."""
 
 def checkup(places: list[str]) -> list[tuple[str, str, str]]:
     """(what, "good", "lesser" or "missing", words) of each thing that the engine can use here; `places`: directories or
