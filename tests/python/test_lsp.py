@@ -165,6 +165,9 @@ def test_a_device_of_its_own_changes_no_bit_and_rows_say_what_is_missed(given: P
     assert rows[-1]["projectors_learned"] > rows[0]["projectors_learned"] > 0
     assert all(0 <= error < 1 for row in rows for error in row["gradient_error"].values())
     assert len(rows[-1]["gradient_error"]) == 2  # layers
+    page = (tmp_path / "cpu" / "report.html").read_text()
+    assert "What projectors miss" in page and "Projectors of 14 matrices were learned" in page
+    assert json.loads((tmp_path / "cpu" / "summary.json").read_text())["subspaces"]["matrices"] == 14
 
 
 def test_under_the_trainer_resumed_with_the_same_bits(given: Path, tmp_path: Path) -> None:
