@@ -94,9 +94,9 @@ def subspaces(facts: Facts) -> str:
     learned = told[-1]["projectors_learned"]
     words = f"Projectors were learned {learned} times, all matrices together."
     if found := facts.plan.get("subspaces"):
-        matrices = found["matrices"]
+        matrices, again = found["matrices"], max(0, learned - found["matrices"])
         words = (
-            f"Projectors of {matrices} matrices were learned {learned} times, {max(0, learned - matrices)} of them again. "
+            f"Projectors of {matrices} matrices were learned {learned} times, {again} of them again. "
             f"Gradients are {size(found['gradient_bytes'])} a step instead of {size(found['gradient_bytes_in_full'])}."
         )
     legend = keys([("train", "the layer that misses least"), ("held", "most")])
