@@ -283,13 +283,19 @@ class Planner {
     auto placed = residency;
     std::vector<Region> regions;
     if (dealing_ != nullptr && !place(schedule, bytes, placed, regions)) return false;
-    plan_.device_arena = lay_out(schedule, Tier::device);
+    set_device_arena(schedule);
     plan_.schedule = std::move(schedule);
     plan_.arena = regions.empty() ? bytes : regions.back().end;
     plan_.regions = std::move(regions);
     plan_.residency = std::move(placed);
     plan_.lookahead = lookahead;
     return true;
+  }
+
+  void set_device_arena(Schedule& schedule) {
+    if (!budget_.device) return;
+    plan_.device_workspace = device_workspace(layout_, description_.tied_head, description_.tokens);
+    plan_.device_arena = round_up(lay_out(schedule, Tier::device), 256) + plan_.device_workspace.bytes();
   }
 
   /// Deals what stays to the nodes and lays it out so; false when a node or the budget is too small.
@@ -521,8 +527,14 @@ class Planner {
     if (redo_.gradients) count_durability();
     count_early();
     plan_.dram_classes = classes_of(plan_.schedule, plan_.arena);
-    if (budget_.device) plan_.device_classes = classes_of(plan_.schedule, plan_.device_arena, Tier::device);
+    if (budget_.device) count_device();
     return std::move(plan_);
+  }
+
+  void count_device() {
+    const auto arithmetic = plan_.device_workspace.bytes();
+    plan_.device_classes = classes_of(plan_.schedule, plan_.device_arena - arithmetic, Tier::device);
+    plan_.device_classes["arithmetic"] = arithmetic;
   }
 
   /// What the same plan would write and take if its steps were not durable.

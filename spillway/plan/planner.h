@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "spillway/plan/device_workspace.h"
 #include "spillway/plan/regions.h"
 #include "spillway/plan/schedule.h"
 #include "spillway/plan/simulate.h"
@@ -22,14 +23,15 @@ struct Plan {
   Bytes arena = 0;      ///< bytes of the DRAM arena
   Bytes resident = 0;   ///< bytes at its bottom that stay; above them, between steps, is scratch for one chunk at least
   Bytes dram_peak = 0;  ///< process + work + arena + kEngineBytes, and the device's arena where that is in DRAM
-  Bytes device_arena = 0;         ///< bytes of the arena of a device with memory of its own
-  Bytes device_peak = 0;          ///< with PyTorch's working set there
-  std::vector<Region> regions;    ///< of the arena on memory nodes; empty: there is one
-  std::vector<Bytes> node_peaks;  ///< by node, as Budget::nodes: sums to `dram_peak`; empty: there is one
-  Bytes path_bytes = 0;           ///< on all paths, without what follows
-  Bytes path_overhead = 0;        ///< of each path: superblock and records
-  Bytes path_spare = 0;           ///< of `path_bytes`, for images that wait for a flush
-  std::vector<Bytes> volumes;     ///< by path: what its volume reserves for data; together at least `path_bytes`
+  Bytes device_arena = 0;                 ///< bytes of the arena of a device with memory of its own
+  DeviceWorkspace device_workspace = {};  ///< what lies at its end, for arithmetic
+  Bytes device_peak = 0;                  ///< with PyTorch's working set there
+  std::vector<Region> regions;            ///< of the arena on memory nodes; empty: there is one
+  std::vector<Bytes> node_peaks;          ///< by node, as Budget::nodes: sums to `dram_peak`; empty: there is one
+  Bytes path_bytes = 0;                   ///< on all paths, without what follows
+  Bytes path_overhead = 0;                ///< of each path: superblock and records
+  Bytes path_spare = 0;                   ///< of `path_bytes`, for images that wait for a flush
+  std::vector<Bytes> volumes;  ///< by path: what its volume reserves for data; together at least `path_bytes`
   Bytes read_per_step = 0, written_per_step = 0;
   Bytes to_device_per_step = 0, from_device_per_step = 0;
   Simulation prediction;

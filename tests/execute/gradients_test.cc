@@ -93,8 +93,10 @@ class GradientPass : public ::testing::TestWithParam<std::uint64_t> {
 
 TEST_P(GradientPass, NormAndFiniteCheckTakeNoBytesBesideTheGradient) {
   Team team(2);
-  const OpenDevice device;
-  Gradients gradients(schedule_, layout_, description_.type, arena_.data(), nullptr, team, device);
+  const auto device = device::make_cpu();
+  const auto sizes = plan::device_workspace(layout_, false, description_.tokens);
+  Gradients gradients(schedule_, layout_, description_.type, arena_.data(), nullptr, team,
+                      {*device, 0, nullptr, sizes});
   static_cast<void>(pass(gradients));  // the first call of a kernel chooses its instruction set
   const auto before = allocations.load();
   const auto norm = pass(gradients);
