@@ -2,7 +2,7 @@
 
 engine_run.py --shape 0.5b --sequence 1024 --steps 4 [--layers N]
               [--placement path --storage DIR --dram-budget BYTES] [--device cuda:0 --gpu-memory BYTES] [--batch N]
-              [--micro-batches N]
+              [--micro-batches N] [--compute-dtype fp32] [--learning-rate R]
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def main() -> None:
     parser.add_argument("--dram-budget")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--gpu-memory")
+    parser.add_argument("--compute-dtype", default="bf16")
+    parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--batch", type=int, default=1, help="rows of a micro-batch")
     parser.add_argument("--micro-batches", type=int, default=1)
     arguments = parser.parse_args()
@@ -43,15 +45,17 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
 
     config_of(arguments.shape, arguments.layers).save_pretrained(directory)
     words = ["--model", str(directory), "--init", "random", "--dataset", "none", "--output_dir", str(directory / "run"),
-             "--placement", arguments.placement, "--learning_rate", "1e-5", "--overwrite",
-             "--device", arguments.device]  # fmt: skip
+             "--placement", arguments.placement, "--learning_rate", str(arguments.learning_rate), "--overwrite",
+             "--device", arguments.device, "--compute_dtype", arguments.compute_dtype]  # fmt: skip
     if arguments.gpu_memory:
         words += ["--gpu_memory", arguments.gpu_memory]
     if arguments.storage:
         words += ["--storage", str(arguments.storage)]
     if arguments.dram_budget:
         words += ["--dram_budget", arguments.dram_budget]
-    session = Session(parse(words).config(), WorkShape(arguments.micro_batches, arguments.batch, arguments.sequence, 0, 0))
+    session = Session(
+        parse(words).config(), WorkShape(arguments.micro_batches, arguments.batch, arguments.sequence, 0, 0)
+    )
     session.start(Opening())
     seconds, losses, norms, stalls = [], [], [], []
     count = arguments.batch * arguments.sequence
@@ -61,7 +65,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
             ids = random_tokens(arguments.shape, count, step * arguments.micro_batches + number)
             batches.append(Batch(*[ids.view(arguments.batch, -1)] * 2, None, count))
         before = stalled(session)
-        result = session.step(batches, 1e-5)
+        result = session.step(batches, arguments.learning_rate)
         seconds.append(result.seconds)
         losses.append(result.loss_sum / result.label_tokens)
         norms.append(result.grad_norm)

@@ -21,12 +21,14 @@ namespace {
 
 using Array = nb::ndarray<nb::device::cpu, nb::c_contig>;
 using Anywhere = nb::ndarray<nb::c_contig>;  // where visits compute
+using Tokens = nb::ndarray<nb::ndim<2>, nb::device::cpu, nb::c_contig>;
 using Ids = nb::ndarray<std::int64_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
 using Floats = nb::ndarray<float, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
 using Names = std::map<std::string, std::string>;
 using Release = nb::call_guard<nb::gil_scoped_release>;
 
-std::byte* bytes_of(const Array& array) {
+template <class Any>
+std::byte* bytes_of(const Any& array) {
   return static_cast<std::byte*>(array.data());
 }
 
@@ -213,9 +215,13 @@ void bind_engine(nb::module_& module) {
            [](Engine& self) {
              const auto memory = self.device_memory();
              const auto gpu = self.gpu();
-             return nb::ndarray<std::uint8_t, nb::ndim<1>>(
-                 memory.data(), {memory.size()}, nb::find(self), {}, nb::dtype<std::uint8_t>(),
-                 gpu ? nb::device::cuda::value : nb::device::cpu::value, gpu.value_or(0));
+             if (!gpu) {
+               return nb::cast(
+                   nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(self)));
+             }
+             return nb::cast(nb::ndarray<std::uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(self), {},
+                                                                    nb::dtype<std::uint8_t>(), nb::device::cuda::value,
+                                                                    *gpu));
            })
       .def("tensor_offset",
            [](const Engine& self, std::size_t tensor) { return self.layout().tensors().at(tensor).first; })
@@ -284,6 +290,34 @@ void bind_engine(nb::module_& module) {
            [](Engine& self, std::size_t tensor, const Anywhere& values, std::uint64_t micro_batch) {
              const nb::gil_scoped_release release;
              self.gradient(tensor, there(self, values, "a gradient"), micro_batch);
+           })
+      .def("learns_projectors", &Engine::learns_projectors)
+      .def("learn_projectors",
+           [](Engine& self, std::size_t tensor, const Floats& gradient) {
+             const nb::gil_scoped_release release;
+             self.learn_projectors(tensor, {gradient.data(), gradient.size()});
+           })
+      .def("compress",
+           [](Engine& self, std::size_t tensor, unsigned side, const Tokens& in, const Tokens& out) {
+             const nb::gil_scoped_release release;
+             self.compress(tensor, side, bytes_of(in), in.shape(1), in.shape(0), bytes_of(out));
+           })
+      .def("signs",
+           [](const Engine& self, std::size_t tensor, const Floats& out) {
+             self.signs(tensor, {out.data(), out.size()});
+           })
+      .def("sample",
+           [](Engine& self, std::size_t tensor, const Floats& values) {
+             self.sample(tensor, {values.data(), values.size()});
+           })
+      .def("projectors",
+           [](const Engine& self) {
+             nlohmann::json out = nlohmann::json::array();
+             for (const auto& it : self.projectors()) {
+               out.push_back(
+                   {{"tensor", self.layout().tensors()[it.tensor].spec.name}, {"fits", it.fits}, {"error", it.error}});
+             }
+             return out.dump();
            })
       .def("head_gradient",
            [](Engine& self, const Anywhere& values, std::uint64_t micro_batch) {

@@ -64,8 +64,8 @@ def translated(reading: bool = False) -> Iterator[None]:
         if type(error).__name__ != "OutOfMemoryError":  # of a GPU: torch.OutOfMemoryError
             raise
         raise DoesNotFit(
-            f"gpu_memory: PyTorch needed more than the plan has left it on the GPU ({str(error).splitlines()[0]}); raise "
-            "--gpu_memory, or use a smaller max_length or per_device_train_batch_size"
+            f"gpu_memory: PyTorch needed more than the plan has left it on the GPU ({str(error).splitlines()[0]}); "
+            "raise --gpu_memory, or use a smaller max_length or per_device_train_batch_size"
         ) from error
     except OSError as error:
         raise (InputError if reading else SpillwayError)(str(error)) from error

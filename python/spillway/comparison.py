@@ -222,7 +222,7 @@ def choose_learning(model: PreTrainedModel, config: Config) -> None:
         return freeze(model, config.trainable, config.frozen)
     peft = required()
     torch.manual_seed(adapters.seed)
-    peft.get_peft_model(model, peft.LoraConfig(**adapters.asked))  # in place
+    peft.get_peft_model(model, adapters.wanted(peft, model))  # in place
     with torch.no_grad():
         for parameter in model.parameters():  # PEFT rounds what it draws to the type of the base
             if parameter.requires_grad:
@@ -232,7 +232,9 @@ def choose_learning(model: PreTrainedModel, config: Config) -> None:
 
 def named(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
     """Parameters by the name that they have without adapters before them."""
-    return {name.replace(".base_layer.", "."): parameter for name, parameter in model.named_parameters()}
+    from spillway.hf.skeleton import bare_name
+
+    return {bare_name(name): parameter for name, parameter in model.named_parameters()}
 
 
 def train_plainly(

@@ -222,6 +222,7 @@ class Session:
             "tokens": tokens,
             "step_seconds": result.seconds,
             "path_bytes": result.path_bytes,
+            **result.subspaces,
         }
         if result.skipped:
             row["skipped"] = True

@@ -58,6 +58,7 @@ class Opening:
     durable: bool = False  # rather the newest durable step on the storage paths, where it is newer than `checkpoint`
     fresh: bool = True  # with neither, the model's weights will do
     pinned: tuple[Path, ...] = ()  # every checkpoint that holds places on the storage paths
+    adapters: Path | None = None  # with method lora, begin with those of this directory
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class StepResult:
     skipped: bool = False  # the gradient was not finite: nothing was updated
     loss_scale: float = 1.0  # what the loss was multiplied by before backward
     written: dict[str, int] = field(default_factory=dict)  # bytes per path over the run's life, earlier processes too
+    subspaces: dict[str, Any] = field(default_factory=dict)  # with method lsp, for rows of metrics.jsonl
 
 
 class Session(Protocol):

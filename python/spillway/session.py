@@ -22,7 +22,7 @@ from spillway import calls, device, nodes, threads, volumes, wear
 from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
 from spillway.errors import InputError
-from spillway.hf import files, heap, initialise
+from spillway.hf import files, heap, initialise, subspaces
 from spillway.hf.describe import WorkSize, describe
 from spillway.hf.freeze import freeze, freeze_like
 from spillway.hf.generation import callable_model
@@ -37,7 +37,7 @@ from spillway.hf.source import DTYPES, load_config, resolve_directory, save_conf
 from spillway.hf.stream import Outcome, Stream
 from spillway.openings import STATE, on_paths, read_counts, tries_of, write_counts
 from spillway.protocol import Keeping, Opening, Recovery, StepResult
-from spillway.settings import engine_settings, update_rule
+from spillway.settings import engine_settings, subspace_checks, update_rule
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -77,14 +77,13 @@ class Session:
         packing = config.packing or bool(config.eval_packing)
         self._skeleton = build(copy.deepcopy(self._model_config), DTYPES[config.compute_dtype])
         self._adapters = adapters_of(config)
-        if self._adapters is not None and isinstance(self._model_config, OwnConfig):
-            raise InputError("method: lora is for models of transformers; of a module its own code says what learns")
         if self._adapters is not None:
             self._adapters.adapt(self._skeleton)
         elif frozen is None:
             freeze(self._skeleton.model, config.trainable, config.frozen)
         else:
             freeze_like(self._skeleton, frozen)
+        subspaces.choose(self._skeleton, config)
         proof = prove(copy.deepcopy(self._model_config), packing)
         self._skeleton.unused, self._unneeded = proof.unused, proof.unneeded
         engine_type = engine_type or calls.native_engine()
@@ -98,11 +97,9 @@ class Session:
         self._rehearsed = replace(self._rehearsed, work_bytes=work)
         self._tokens = work_size(shape).tokens
         model = describe(self._skeleton, work_size(shape), config.compute_dtype)
-        self.description = model | update_rule(config) | {"seed": config.seed}
+        self.description = model | update_rule(config) | subspace_checks(config) | {"seed": config.seed}
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
-        self.settings = engine_settings(
-            config, self._rehearsed, self._keeping, self._threads.update_cores, self._place
-        )
+        self.settings = engine_settings(config, self._rehearsed, self._keeping, self._update_cores(), self._place)
         memory, self._news = nodes.node_settings(
             config.node,
             self._rehearsed.process_bytes,
@@ -130,6 +127,11 @@ class Session:
         self._started = False  # the volumes are open, and ours
         self._precious = False  # they hold something that a later one may go on from
 
+    def _update_cores(self) -> int:
+        """Cores that only updates use: all but two when a GPU computes, which are for the caller and for copies."""
+        threads = self._threads
+        return max(1, threads.compute + threads.update_cores - 2) if self._place.on_gpu else threads.update_cores
+
     def start(self, opening: Opening) -> Recovery | None:
         """Maps the memory and opens the volumes; state from there, from a checkpoint, or the model's weights."""
         with translated(reading=True):
@@ -138,6 +140,7 @@ class Session:
                 self._load(opening)
             elif self._config.init == "pretrained":
                 files.load_buffers(self._skeleton, self._source)
+        self._place.watch_peak()
         self._place.bound(device.left(self.plan))
         self._stream = Stream(
             self._skeleton,
@@ -191,6 +194,7 @@ class Session:
             skipped=bool(update["skipped"]),
             loss_scale=update.get("loss_scale", 1.0),
             written=self._written(),
+            subspaces=subspaces.told(self._engine) if self._skeleton.spaces else {},
         )
 
     def evaluate(self, batches: Sequence[Batch]) -> tuple[float, int]:
@@ -308,6 +312,7 @@ class Session:
                 name: {"count": path.get("syncs", 0), "seconds": path.get("sync_seconds", 0.0)}
                 for name, path in counters.get("paths", {}).items()
             },
+            **({"subspaces": subspaces.summed(self._engine)} if self._skeleton.spaces else {}),
             "rehearsed": {"work_bytes": self._rehearsed.work_bytes, "seconds": self._rehearsed.seconds},
         }
 
@@ -379,7 +384,7 @@ class Session:
         if opening.checkpoint is not None:
             self._load_checkpoint(opening.checkpoint)
         elif self._adapters is not None:
-            self._adapters.begin(self._engine, self.description)
+            self._adapters.begin(self._engine, self.description, opening.adapters)
 
     def _load_model(self) -> None:
         """The weights that the run begins with; of adapters the base, which no step changes."""

@@ -31,8 +31,8 @@ GROUPS = ("weight", "state", "grad", "activation")
 def engine_settings(
     config: Config, rehearsed: Rehearsed, keeping: Keeping, update_cores: int = 0, place: Place = HOST
 ) -> dict[str, Any]:
-    """What the engine plans with; see _engine.pyi. `update_cores`: that compute leaves to updates. `place`: where visits
-    compute."""
+    """What the engine plans with; see _engine.pyi. `update_cores`: that compute leaves to updates. `place`: where
+    visits compute."""
     dram_budget = config.dram_budget or default_budget()
     found = profile(config.profile, [path.place for path in config.paths], update_rule(config))
     return path_settings(config, keeping) | {
@@ -159,6 +159,13 @@ def device_bytes(device: str) -> int:
 def update_rule(config: Config) -> dict[str, str]:
     """What an update is of, as the engine names it."""
     return {"compute_dtype": config.compute_dtype, "optimizer": config.optim, "state_format": config.state_format}
+
+
+def subspace_checks(config: Config) -> dict[str, Any]:
+    """When projectors are learned again, as the engine names it."""
+    if config.method != "lsp":
+        return {}
+    return {"subspaces": {"check_every": config.lsp_check_every, "threshold": config.lsp_threshold}}
 
 
 NO_RULE: Mapping[str, str] = MappingProxyType({})

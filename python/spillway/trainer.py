@@ -149,6 +149,7 @@ class Trainer:
             "step_seconds": result.seconds,
             "path_bytes": result.path_bytes,
         }
+        row |= result.subspaces
         if result.loss_scale != 1:
             row["loss_scale"] = result.loss_scale
         if result.skipped:

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -69,6 +70,9 @@ class Device {
   [[nodiscard]] virtual std::string cannot_compute() const { return {}; }
   /// Threads of the host for run(), where that is the host's work. What it names must outlive the device's work.
   void use(const Crew& crew) noexcept { crew_ = crew; }
+  /// Code of the host that reads and writes the device's memory, in the order of the stream; it may run later. Throws
+  /// Error(unsupported) where the host does not read that memory.
+  virtual void on_host(Stream stream, std::function<void()> work);
   /// Sets bytes of the device's memory.
   virtual void fill(Stream stream, std::byte* to, std::uint8_t value, Bytes bytes) = 0;
 

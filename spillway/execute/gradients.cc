@@ -1,6 +1,8 @@
 #include "spillway/execute/gradients.h"
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
 #include <utility>
 
 #include "spillway/base/error.h"
@@ -18,13 +20,14 @@ float* as_fp32(std::byte* at) {
 
 }  // namespace
 
-Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout, state::ComputeType type,
-                     Arenas arenas, EmbeddingRows* rows, Team& team, const Arithmetic& where)
+Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
+                     Arenas arenas, EmbeddingRows* rows, Subspaces& subspaces, Team& team, const Arithmetic& where)
     : schedule_(schedule),
       layout_(layout),
-      type_(type),
+      type_(rule.type),
       arenas_(arenas),
       rows_(rows),
+      subspaces_(subspaces),
       team_(team),
       where_(where),
       summed_(where.device.make_event()),
@@ -32,10 +35,29 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
       host_squares_(where.sizes.squares),
       squares_(apart() ? reinterpret_cast<double*>(where.workspace) : host_squares_.data()),
       others_(rows != nullptr && rows->dense() ? layout.blocks()[rows->block()].chunks : 0) {
+  place_tensors(rule);
   std::size_t tensors = 1;
   for (const auto& block : layout.blocks()) tensors = std::max(tensors, block.tensors);
   seen_.resize(tensors);
   if (!others_.empty()) parts_.reserve(where.sizes.parts);
+}
+
+void Gradients::place_tensors(const state::UpdateRule& rule) {
+  places_.resize(layout_.tensors().size());
+  for (const auto& block : layout_.blocks()) {
+    Place at;
+    for (auto c = block.first_chunk; c < block.first_chunk + block.learning_chunks; ++c) {
+      const auto& chunk = layout_.chunks()[c];
+      at.pair = at.grad + core_bytes(rule, chunk);
+      for (const auto& span : layout_.spans(c)) {
+        if (span.tensor_first > 0) continue;
+        const auto inner = span.chunk_first;  // of a subspace 0
+        places_[span.tensor] = {at.grad + inner * state::field_bytes(type_).grad, at.sum + inner, at.pair};
+      }
+      at.grad += grad_bytes(rule, chunk);
+      at.sum += chunk.core;
+    }
+  }
 }
 
 void Gradients::begin(std::uint64_t micro_batches) {
@@ -50,13 +72,31 @@ void Gradients::open(const plan::Visit& visit) {
   std::fill(seen_.begin(), seen_.end(), std::uint8_t{0});
 }
 
-Gradients::Target Gradients::target(std::uint64_t first, std::uint64_t elements) const {
+Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_t elements) const {
   Target out{.elements = elements};
-  out.grad = arenas_.at(schedule_.buffers[visit_->grad]) + first * state::field_bytes(type_).grad;
+  out.grad = arenas_.at(schedule_.buffers[visit_->grad]) + at;
   if (visit_->grad_sum != plan::kNone && micro_batches_ > 1) {
-    out.sum = as_fp32(arenas_.at(schedule_.buffers[visit_->grad_sum])) + first;
+    out.sum = as_fp32(arenas_.at(schedule_.buffers[visit_->grad_sum])) + sum_at;
   }
   return out;
+}
+
+Gradients::Target Gradients::target_of(std::size_t tensor) const {
+  return target(places_[tensor].grad, places_[tensor].sum, layout_.tensors()[tensor].core());
+}
+
+/// S is complete: what an update needs beside it. A step whose gradients were not finite before any projectors could be
+/// learned is one to be skipped.
+void Gradients::finish_inside(std::size_t tensor, const Target& to, bool seen) {
+  if (layout_.tensors()[tensor].subspace.rank == 0) return;
+  auto* const pair = to.grad + (places_[tensor].pair - places_[tensor].grad);
+  auto* const squares = squares_ + slots_.tensor(tensor);
+  const auto count = device::square_tiles(to.elements);
+  where_.device.on_host(where_.stream, [=, this] {
+    if (!seen) std::fill_n(squares, count, 0.0);
+    if (seen && !subspaces_.fitted(tensor)) squares[0] = std::numeric_limits<double>::quiet_NaN();
+    subspaces_.close(tensor, std::accumulate(squares, squares + count, 0.0), pair);
+  });
 }
 
 void Gradients::add(const Target& to, const std::byte* values, bool first) {
@@ -83,7 +123,7 @@ void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t 
     throw Error(ErrorCode::bad_input, text("a gradient of ", it.spec.name, ", which is frozen"));
   }
   auto& seen = seen_[tensor - layout_.blocks()[it.block].first_tensor];
-  const auto to = target(it.first, it.elements);
+  const auto to = target_of(tensor);
   // A tensor that is first seen in a later micro-batch starts its sum there.
   const bool first = seen == 0 || micro_batch == 0, last = micro_batch + 1 == micro_batches_;
   const bool summed = micro_batches_ > 1;
@@ -96,7 +136,7 @@ void Gradients::take_slice(const std::byte* values, std::uint64_t micro_batch) {
   const auto& block = layout_.blocks()[visit_->block];
   const auto chunk = block.first_chunk + visit_->slice;
   const auto& it = layout_.chunks()[chunk];
-  const auto to = target(0, it.used);
+  const auto to = target(0, 0, it.used);
   const bool first = seen_[0] == 0 || micro_batch == 0, last = micro_batch + 1 == micro_batches_;
   const bool summed = micro_batches_ > 1;
   if (summed) add(to, values, first);
@@ -175,15 +215,14 @@ void Gradients::close() {
   if (visit_ != nullptr && visit_->kind == plan::VisitKind::backward) {
     const auto& block = layout_.blocks()[visit_->block];
     for (std::size_t i = 0; i < block.tensors; ++i) {
-      if (seen_[i] == 2) continue;
-      const auto& tensor = layout_.tensors()[block.first_tensor + i];
-      if (!has_gradient(tensor.spec.learning)) continue;
-      const auto to = target(tensor.first, tensor.elements);
-      if (seen_[i] == 1) {
-        finish(to, nullptr, squares_ + slots_.tensor(block.first_tensor + i));
-      } else {
+      const auto number = block.first_tensor + i;
+      if (!has_gradient(layout_.tensors()[number].spec.learning)) continue;
+      const auto to = target_of(number);
+      if (seen_[i] == 1) finish(to, nullptr, squares_ + slots_.tensor(number));
+      if (seen_[i] == 0) {
         where_.device.fill(where_.stream, to.grad, 0, to.elements * state::field_bytes(type_).grad);
       }
+      finish_inside(number, to, seen_[i] != 0);
     }
   }
   if (visit_ != nullptr && visit_->kind == plan::VisitKind::head_gradient && seen_[0] != 2) {

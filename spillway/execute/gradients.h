@@ -10,6 +10,7 @@
 #include "spillway/execute/arenas.h"
 #include "spillway/execute/rows.h"
 #include "spillway/execute/squares.h"
+#include "spillway/execute/subspaces.h"
 #include "spillway/execute/team.h"
 #include "spillway/kernels/gradient.h"
 #include "spillway/plan/device_workspace.h"
@@ -28,9 +29,10 @@ struct Arithmetic {
 
 class Gradients {
  public:
-  /// `rows` may be null. What is handed over stays until the stream has come to it. All references must outlive it.
-  Gradients(const plan::Schedule& schedule, const state::Layout& layout, state::ComputeType type, Arenas arenas,
-            EmbeddingRows* rows, Team& team, const Arithmetic& where);
+  /// `rows` may be null. Of a tensor that learns in a subspace the gradient is S. What is handed over stays until the
+  /// stream has come to it. All references must outlive it.
+  Gradients(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule, Arenas arenas,
+            EmbeddingRows* rows, Subspaces& subspaces, Team& team, const Arithmetic& where);
 
   void begin(std::uint64_t micro_batches);
   void open(const plan::Visit& visit);
@@ -51,7 +53,10 @@ class Gradients {
     float* sum = nullptr;  ///< null when there is one micro-batch, and for fp32
     std::uint64_t elements = 0;
   };
-  [[nodiscard]] Target target(std::uint64_t first, std::uint64_t elements) const;
+  void place_tensors(const state::UpdateRule& rule);
+  [[nodiscard]] Target target(Bytes at, std::uint64_t sum_at, std::uint64_t elements) const;
+  [[nodiscard]] Target target_of(std::size_t tensor) const;
+  void finish_inside(std::size_t tensor, const Target& to, bool seen);
   void run(const device::Work& work) { where_.device.run(where_.stream, work); }
   void add(const Target& target, const std::byte* values, bool first);
   /// `values`: not yet in grad, or null. `squares`: null when they are not wanted.
@@ -69,7 +74,15 @@ class Gradients {
   const state::ComputeType type_;
   const Arenas arenas_;
   EmbeddingRows* const rows_;
+  Subspaces& subspaces_;
   Team& team_;
+  /// Where a layer's tensor lies in the gradients of its block, and S before its projectors.
+  struct Place {
+    Bytes grad = 0;         ///< bytes from the start of the gradients
+    std::uint64_t sum = 0;  ///< elements from the start of the sums
+    Bytes pair = 0;         ///< as `grad`: the projectors; of a subspace alone
+  };
+  std::vector<Place> places_;  ///< by tensor
   const Arithmetic where_;
   const device::Event summed_;
   std::uint64_t micro_batches_ = 1;

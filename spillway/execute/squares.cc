@@ -33,7 +33,7 @@ SquareSlots::SquareSlots(const state::Layout& layout) : tensors_(layout.tensors(
     slots_.push_back({.first = end_, .count = device::square_tiles(elements)});
     end_ += slots_.back().count;
   };
-  for (const auto& tensor : layout.tensors()) add(tensor.elements);
+  for (const auto& tensor : layout.tensors()) add(tensor.core());
   slots_.resize(tensors_ + layout.chunks().size());
   for (const auto& block : layout.blocks()) {
     if (block.role == state::BlockRole::layer) continue;

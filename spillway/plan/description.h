@@ -14,6 +14,12 @@
 
 namespace spillway::plan {
 
+/// When projectors are learned again.
+struct SubspaceChecks {
+  std::uint64_t every = 100;  ///< updates between two looks at what a matrix's projectors miss; > 0
+  double threshold = 0.9;     ///< of that error, relative to the gradient: beyond it they are learned again; > 0
+};
+
 /// The model and the largest step it will be asked for.
 struct Description {
   state::ComputeType type = state::ComputeType::bf16;
@@ -26,6 +32,7 @@ struct Description {
   std::uint64_t tokens = 0;              ///< most tokens of a step, padding included
   std::uint64_t micro_batches = 1;       ///< most micro-batches of a step
   std::uint64_t chunk_elements = state::kDefaultChunkElements;
+  SubspaceChecks subspaces = {};  ///< of tensors that learn in subspaces
 
   [[nodiscard]] constexpr state::UpdateRule rule() const noexcept { return {type, optimizer, format}; }
   [[nodiscard]] state::Layout layout() const { return state::Layout(blocks, chunk_elements, rule().alignment()); }

@@ -6,7 +6,7 @@ namespace spillway::plan {
 
 DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, std::uint64_t tokens) {
   DeviceWorkspace out;
-  for (const auto& tensor : layout.tensors()) out.squares += ceil_div(tensor.elements, kSquaresTile);
+  for (const auto& tensor : layout.tensors()) out.squares += ceil_div(tensor.core(), kSquaresTile);
   for (const auto& block : layout.blocks()) {
     if (block.role == state::BlockRole::layer) continue;
     for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {

@@ -22,7 +22,9 @@ struct Plan {
   Schedule schedule;    ///< laid out, with the dependencies that shared bytes need
   Bytes arena = 0;      ///< bytes of the DRAM arena
   Bytes resident = 0;   ///< bytes at its bottom that stay; above them, between steps, is scratch for one chunk at least
-  Bytes dram_peak = 0;  ///< process + work + arena + kEngineBytes, and the device's arena where that is in DRAM
+  Bytes subspaces = 0;  ///< bytes of projectors and of work on subspaces, beside the arena
+  Bytes dram_peak = 0;  ///< process + work + arena + kEngineBytes + subspaces, and the device's arena where that is in
+                        ///< DRAM
   Bytes device_arena = 0;                 ///< bytes of the arena of a device with memory of its own
   DeviceWorkspace device_workspace = {};  ///< what lies at its end, for arithmetic
   Bytes device_peak = 0;                  ///< with PyTorch's working set there

@@ -166,14 +166,14 @@ def test_the_base_stays_on_its_path(tmp_path: Path) -> None:
 def test_what_cannot_stream_is_refused_by_name(targets: list[str], words: str) -> None:
     skeleton = build(tiny_config("llama", False), torch.float32)
     with pytest.raises(InputError, match=words):
-        Adapters({"r": 2, "target_modules": targets, "task_type": "CAUSAL_LM"}, 1).adapt(skeleton)
+        Adapters({"r": 2, "target_modules": targets}, 1).adapt(skeleton)
 
 
 def test_the_base_keeps_its_names_and_is_frozen() -> None:
     config = tiny_config("gpt2", True)
     plain = describe(build(config, torch.float32), WorkSize(1, 8), "fp32")
     skeleton = build(config, torch.float32)
-    made = Adapters({"r": 2, "task_type": "CAUSAL_LM"}, 1)
+    made = Adapters({"r": 2}, 1)
     made.adapt(skeleton)
     tensors = [t for block in describe(skeleton, WorkSize(1, 8), "fp32")["blocks"] for t in block["tensors"]]
     base = [t for t in tensors if t["name"] not in made.names]

@@ -1,6 +1,6 @@
-"""Visits on a device that the host does not read: every tensor that an operation takes lies there, and nothing asks for a
-value before the step ends. The device is torch's `meta`, which has shapes and no values, so this holds for a GPU where
-there is none; what the values are is shown by the simulated device and on real GPUs (scripts/gpu_check.py)."""
+"""Visits on a device that the host does not read: every tensor that an operation takes lies there, and nothing asks for
+a value before the step ends. The device is torch's `meta`, which has shapes and no values, so this holds for a GPU
+where there is none; what the values are is shown by the simulated device and on real GPUs (scripts/gpu_check.py)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ CROSSING = {"aten::_to_copy", "aten::copy_"}  # the two that bring bytes from on
 
 
 class OneDevice(TorchDispatchMode):
-    """Refuses an operation on tensors of more than one device, numbers aside. Values that are asked for are counted, and
-    are `answer`: the library's code for masks asks once whether rows are packed, where a micro-batch enters the model.
+    """Refuses an operation on tensors of more than one device, numbers aside. Values that are asked for are counted,
+    and are `answer`: the library's code for masks asks once whether rows are packed, where a micro-batch enters the
+    model.
     """
 
     def __init__(self, answer: bool) -> None:

@@ -14,6 +14,7 @@ from spillway import checks
 from spillway.config import Config, normalised, resolve
 from spillway.errors import InputError
 from spillway.hf.freeze import freeze
+from spillway.hf.lora import adapters_of
 from spillway.hf.skeleton import build
 from spillway.hf.source import DTYPES, generation_config, load_config, resolve_directory
 
@@ -58,8 +59,9 @@ def load(
     """The model of a directory or hub id as a skeleton on `meta`: every module, no weights.
 
     `keys` are those of the configuration that say where bytes live and how they are computed (`dram_budget`,
-    `placement`, `state_format`, `compute_dtype`, `max_length`, `packing` ...); `dtype` is `compute_dtype` by torch's
-    name. What TrainingArguments has is said there. InputError for anything else.
+    `placement`, `state_format`, `compute_dtype`, `max_length`, `packing` ...) and what of it learns (`trainable`,
+    `frozen`, `method="lora"` with `lora_r` and its neighbours); `dtype` is `compute_dtype` by torch's name. What
+    TrainingArguments has is said there. InputError for anything else.
     """
     given = normalised(keys, "load()")
     for name in given:
@@ -76,15 +78,18 @@ def load(
             f"durability: {config.durability} is for `spillway train`; the Trainer's checkpoints are copies that stand "
             "alone, and between them nothing is kept"
         )
-    if config.method != "full":
-        raise InputError(f"method: {config.method} is for `spillway train` and spillway.Session; the Trainer's is full")
     config = config.replaced(durability="none")
     checks.check_model(config)
     checks.check_places(config)
+    checks.check_method(config)
     directory = resolve_directory(config.model)
     found = load_config(directory)
-    model = build(copy.deepcopy(found), DTYPES[config.compute_dtype]).model
-    freeze(model, config.trainable, config.frozen)
+    skeleton = build(copy.deepcopy(found), DTYPES[config.compute_dtype])
+    model = skeleton.model
+    if (adapters := adapters_of(config)) is not None:
+        adapters.like(skeleton)  # their values are drawn when training begins, by the Trainer's seed
+    else:
+        freeze(model, config.trainable, config.frozen)
     model.generation_config = generation_config(directory, found)
     model.spillway_origin = Origin(config, set(given))
     return model

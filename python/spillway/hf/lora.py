@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from spillway.errors import InputError
 from spillway.hf.files import tensor_numbers
+from spillway.hf.own import OwnModel
 from spillway.hf.source import first_line
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ class Adapters:
         try:
             with drawn_values() as drawn, torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.seed)
-                made = peft.get_peft_model(model, peft.LoraConfig(**self.asked))
+                made = peft.get_peft_model(model, self.wanted(peft, model))
         except ValueError as error:  # PEFT knows no such module, or no modules of such a model
             raise InputError(f"lora_target_modules: {first_line(error)}") from error
         self.config = made.peft_config[NAME]
@@ -72,6 +74,11 @@ class Adapters:
         self.take_values(model, drawn, skeleton.dtype)
         skeleton.look_again()
         model.train()
+
+    def wanted(self, peft: Any, model: nn.Module) -> Any:
+        """PEFT knows what a task asks of transformers' models only."""
+        task = {} if isinstance(model, OwnModel) else {"task_type": "CAUSAL_LM"}
+        return peft.LoraConfig(**self.asked, **task)
 
     def take_values(self, model: nn.Module, drawn: Drawn, dtype: torch.dtype) -> None:
         """The adapters' first values, until the engine has them; the parameters are of the base's type."""
@@ -89,19 +96,36 @@ class Adapters:
         self.begun = {name: values[id(p)] for name, p in model.named_parameters() if id(p) in values}
         self.names = list(self.begun)
 
-    def begin(self, engine: Engine, description: dict[str, Any]) -> None:
-        """Stores the first values, which are not kept any longer."""
+    def begin(self, engine: Engine, description: dict[str, Any], saved: Path | None = None) -> None:
+        """Stores the first values, which are not kept any longer: PEFT's, or those of a directory that `save` wrote."""
         numbers = tensor_numbers(description)
+        if saved is not None:
+            self.take_saved(saved)
         for name in self.names:
             engine.store_tensor(numbers[name][0], 0, self.begun[name].view(-1))
         self.begun = {}
+
+    def take_saved(self, directory: Path) -> None:
+        """First values from PEFT's file. InputError where it is missing or holds other adapters."""
+        path = directory / ADAPTER
+        if not path.is_file():
+            raise InputError(f"method: lora goes on from adapters, and there is no {path}")
+        found = load_file(path)
+        for name in self.names:
+            stored, shape = found.pop(file_name(name), None), self.begun[name].shape
+            if stored is None or stored.shape != shape:
+                there = "nothing" if stored is None else list(stored.shape)
+                raise InputError(f"lora_r, lora_target_modules: {path} has {there} for {name}, which is {list(shape)}")
+            self.begun[name] = stored.float()
+        if found:
+            raise InputError(f"lora_target_modules: {path} has {min(found)} besides, which this run has no place for")
 
     def save(self, engine: Engine, description: dict[str, Any], base: str, to: Path) -> None:
         """What `PeftModel.from_pretrained` reads: the adapters' masters in fp32, and their configuration."""
         from spillway._engine import SafetensorsWriter
 
         numbers = tensor_numbers(description)
-        listed = [(PREFIX + name.replace(f".{NAME}", ""), "F32", numbers[name][1]) for name in self.names]
+        listed = [(file_name(name), "F32", numbers[name][1]) for name in self.names]
         writer = SafetensorsWriter(str(to), Path(ADAPTER).stem, listed, 1 << 62)
         for place, name in enumerate(self.names):
             number, shape = numbers[name]
@@ -123,6 +147,11 @@ class Adapters:
         return engine.load_state(str(state), str(state / WEIGHTS), steps, self.absent(description, adapters=True))
 
 
+def file_name(name: str) -> str:
+    """Of an adapter's parameter in PEFT's files."""
+    return PREFIX + name.replace(f".{NAME}", "")
+
+
 def adapters_of(config: Config) -> Adapters | None:
     """None where the method is another."""
     if config.method != "lora":
@@ -133,7 +162,6 @@ def adapters_of(config: Config) -> Adapters | None:
         "lora_alpha": config.lora_alpha,
         "lora_dropout": config.lora_dropout,
         "target_modules": "all-linear" if targets == ["all-linear"] else targets,
-        "task_type": "CAUSAL_LM",
     }
     return Adapters(asked, config.seed)
 

@@ -51,6 +51,8 @@ class Place:
 
     def take_buffers(self, model: nn.Module) -> None:
         """Rotary tables and other buffers of a model whose parameters are on meta."""
+        if self.device.type == "cpu":
+            return
         moved: dict[int, torch.Tensor] = {}
         for module in model.modules():
             for name, buffer in module._buffers.items():

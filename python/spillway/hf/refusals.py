@@ -8,6 +8,7 @@ import transformers
 
 from spillway.errors import InputError
 from spillway.hf.loading import Origin, origin_of
+from spillway.hf.skeleton import bare_name
 from spillway.keys import KEYS, WITHOUT
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ NO_LOGITS = (
 NOT_LOADED = (
     "model: the Trainer streams what spillway.hf.load made, and this is something else: "
     "model = spillway.hf.load(PATH, storage=...)"
+)
+ADAPTERS = (
+    "adapters stream with the model that load makes, which puts PEFT's into it: "
+    'load(PATH, method="lora", lora_r=16, lora_alpha=32, lora_target_modules=["q_proj", "v_proj"])'
 )
 RECOMPUTES = "the engine always recomputes each layer in backward; nothing is wrapped for it"
 # argument, whether its value asks for something, and why it is not done
@@ -38,7 +43,12 @@ ARGUMENTS = (
 
 def model_first(positional: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Before the library looks at anything: a name would make it load the whole model."""
-    if origin_of(positional[0] if positional else named.get("model")) is None:
+    model = positional[0] if positional else named.get("model")
+    if named.get("peft_config") is not None:
+        raise InputError(f"peft_config: {ADAPTERS}")
+    if type(model).__module__.startswith("peft."):
+        raise InputError(f"model: it was given to PEFT; {ADAPTERS}")
+    if origin_of(model) is None:
         raise InputError(NOT_LOADED)
 
 
@@ -96,8 +106,20 @@ def same_parameters(model: PreTrainedModel, description: dict[str, Any]) -> None
     """A model whose embedding was resized, or to which something was added, is not what the engine holds."""
     held = {tensor["name"]: tensor["shape"] for block in description["blocks"] for tensor in block["tensors"]}
     for name, parameter in model.named_parameters():
-        if held.get(name) != list(parameter.shape):
+        there = held.get(bare_name(name))
+        if there != list(parameter.shape):
             raise InputError(
-                f"model: {name} is {list(parameter.shape)}, the checkpoint's is {held.get(name)}; change the "
-                "checkpoint first (from_pretrained, resize, save_pretrained), then load it"
+                f"model: {name} is {list(parameter.shape)}, the checkpoint's is {there}; change the checkpoint first "
+                "(from_pretrained, resize, save_pretrained), then load it"
+            )
+
+
+def same_learning(model: PreTrainedModel, description: dict[str, Any]) -> None:
+    """With adapters somebody may have set `requires_grad` on the skeleton, which changes nothing of what learns."""
+    frozen = {tensor["name"] for block in description["blocks"] for tensor in block["tensors"] if tensor.get("frozen")}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad == (bare_name(name) in frozen):
+            raise InputError(
+                f"model: requires_grad of {name} was changed; with method lora the adapters learn and all of the base "
+                "is frozen"
             )

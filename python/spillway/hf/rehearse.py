@@ -27,6 +27,7 @@ from spillway.hf.prologue import Arguments, Prologue
 from spillway.hf.shrink import fewer_layers
 from spillway.hf.skeleton import Skeleton, build
 from spillway.hf.stream import Stream
+from spillway.hf.subspaces import choose_kinds
 from spillway.protocol import Batch
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def rehearse(
     if skeleton.adapters is not None:
         skeleton.adapters.like(small)
     freeze_kinds(small, skeleton)
+    choose_kinds(small, skeleton)
     tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
     engine = TimedEngine(describe(small, WorkSize(1, tokens), compute_dtype), shape.micro_batches > 1, kernels, place)
     fill(engine)
@@ -129,7 +131,7 @@ def rehearse(
                 stream.step(sample(small, shape.batch, length, packing), {}, 0)
         if shape.eval_batch * shape.eval_length > shape.batch * shape.length:
             stream.evaluate(sample(small, shape.eval_batch, shape.eval_length, packing))
-    kept = tokens * BYTES_PER_TOKEN + (masks(small, train) if packing else 0)
+    kept = tokens * BYTES_PER_TOKEN + (masks(small, train, place) if packing else 0)
     work_bytes = max(0, watch.bytes - with_arena) + (shape.micro_batches - 1) * kept
     device_bytes = max(0, place.peak() - held) + (shape.micro_batches - 1) * kept
     stream.close()
@@ -196,11 +198,11 @@ def runs_after(warm_up: float) -> int:
     return 1 if warm_up > LONG else 3
 
 
-def masks(skeleton: Skeleton, work: Work) -> int:
+def masks(skeleton: Skeleton, work: Work, place: Place = HOST) -> int:
     """Bytes of what the layers are given besides the hidden state: kept for every packed micro-batch of a step."""
     if not skeleton.simple_entry:
         return 0
-    return argument_bytes(Prologue(skeleton).record(work.micro_batches[:1])[0].calls)
+    return argument_bytes(Prologue(skeleton, place.device).record(work.to(place.device).micro_batches[:1])[0].calls)
 
 
 def argument_bytes(calls: list[Arguments]) -> int:

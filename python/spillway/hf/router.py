@@ -108,7 +108,7 @@ class Balance:
         probabilities = logits.softmax(-1)
         chosen = probabilities.topk(self._routers.top_k, dim=-1).indices.reshape(-1)
         if self._real is None:
-            self._chosen += torch.bincount(chosen, minlength=self._routers.experts)
+            self._chosen.scatter_add_(0, chosen, torch.ones_like(chosen, dtype=torch.float32))
             self._rows += logits.shape[0]
         else:
             self._chosen.scatter_add_(0, chosen, self._real.repeat_interleave(self._routers.top_k))

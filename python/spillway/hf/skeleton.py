@@ -28,6 +28,7 @@ from spillway.hf.source import first_line
 
 if TYPE_CHECKING:
     from spillway.hf.lora import Adapters
+    from spillway.hf.subspaces import Space
 
 Places = list[tuple[nn.Module, str]]  # where a parameter hangs
 
@@ -67,6 +68,7 @@ class Skeleton:
 
     def __post_init__(self) -> None:
         self.adapters: Adapters | None = None
+        self.spaces: dict[int, Space] = {}  # by identity of a parameter that learns in a subspace
         self._original: PreTrainedModel | None = None
         self.look_again()
 
@@ -81,7 +83,7 @@ class Skeleton:
 
     def look_again(self) -> None:
         """Names and places of all parameters; what an adapter stands before keeps the name it had."""
-        self.names = {key: name.replace(".base_layer.", ".") for key, name in stored_names(self.model).items()}
+        self.names = {key: bare_name(name) for key, name in stored_names(self.model).items()}
         self.places: dict[int, Places] = defaultdict(list)
         for module in self.model.modules():
             for name, parameter in module._parameters.items():
@@ -215,6 +217,11 @@ def build(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> Skeleton:
     outline(skeleton)
     skeleton.routers = find_routers(skeleton)
     return skeleton
+
+
+def bare_name(name: str) -> str:
+    """What a parameter was called before an adapter stood before it."""
+    return name.replace(".base_layer.", ".")
 
 
 def on_meta(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> PreTrainedModel:

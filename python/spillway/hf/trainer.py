@@ -183,15 +183,19 @@ class StreamedTraining:
         directory = Path(output_dir or self.args.output_dir)
         directory.mkdir(parents=True, exist_ok=True)
         self.session.save_model(directory)
+        if not self._adapted:
+            self._save_configs(directory)
+        tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)  # type: ignore[attr-defined]
+        if tokenizer is not None:
+            tokenizer.save_pretrained(directory)
+        torch.save(self.args, directory / ARGUMENTS)
+
+    def _save_configs(self, directory: Path) -> None:
         saved = copy.deepcopy(self.model.config)
         saved.dtype, saved.architectures = self.model.dtype, [type(self.model).__name__]
         saved.save_pretrained(directory)
         if self.model.can_generate():
             self.model.generation_config.save_pretrained(directory)
-        tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)  # type: ignore[attr-defined]
-        if tokenizer is not None:
-            tokenizer.save_pretrained(directory)
-        torch.save(self.args, directory / ARGUMENTS)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         self.session.save_state(Path(output_dir))
@@ -221,6 +225,11 @@ class StreamedTraining:
 
     # ---- the session
 
+    @property
+    def _adapted(self) -> bool:
+        """What learns are adapters, and files hold these alone."""
+        return bool(self._origin.config.method == "lora")
+
     def _known_sizes(self) -> Sizes:
         if self._sizes is None:
             self._sizes = largest(self, self._origin)
@@ -234,6 +243,8 @@ class StreamedTraining:
             opening = Opening()
             if self._from is not None and self._with_state:
                 opening = Opening(checkpoint=self._from)
+            elif self._from is not None and self._adapted:
+                opening = Opening(adapters=self._from)
             elif self._from is not None:
                 config = config.replaced(model=str(self._from), init="pretrained")
             run = identity.new(Path(self.args.output_dir)).run
@@ -245,6 +256,8 @@ class StreamedTraining:
                 frozen=frozen_names(self.model),
             )
             refusals.same_parameters(self.model, session.description)
+            if self._adapted:
+                refusals.same_learning(self.model, session.description)
             session.start(opening)
         weakref.finalize(self, session.close)
         return session

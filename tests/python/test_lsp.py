@@ -1,0 +1,141 @@
+"""Layers that learn in subspaces in a streamed run: equal to the optimizer for a loop of one's own, resumed bit by bit,
+and refused by name where that cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import both_ways
+import native
+import real_runs
+from hf_models import tiny_config
+from spillway import subspace
+from spillway.hf.describe import decay_names
+
+LSP = {"method": "lsp", "adam_epsilon": both_ways.EPSILON}
+MODULES = r"q_proj|down_proj|up_proj"
+BITS = 2e-4  # projectors are eigenvectors, which differ by more than a gradient's rounding
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return real_runs.inputs(tmp_path_factory.mktemp("lsp"))
+
+
+def plain_losses(model: Any, work: Any) -> list[float]:
+    """A loop of one's own: matrices in subspaces, the rest in full, one norm over both."""
+    inside = subspace.AdamW(
+        model, both_ways.RATE, eps=both_ways.EPSILON, weight_decay=both_ways.DECAY, modules=MODULES, rank=8, nonzeros=2
+    )
+    decaying = set(decay_names(model))
+    learning = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    groups = [
+        {"params": [p for name, p in learning.items() if (name in decaying) == decays], "weight_decay": decay}
+        for decays, decay in ((True, both_ways.DECAY), (False, 0.0))
+    ]
+    others = torch.optim.AdamW(groups, lr=both_ways.RATE, eps=both_ways.EPSILON)
+    losses = []
+    for step in work:
+        labels = sum(int((batch.labels[:, 1:] != -100).sum()) for batch in step)
+        total = 0.0
+        for batch in step:
+            loss = both_ways.plain_loss(model, batch, labels)
+            loss.backward()
+            total += float(loss.detach())
+        losses.append(total)
+        torch.nn.utils.clip_grad_norm_([*inside.parameters(), *learning.values()], both_ways.CLIP)
+        for optimizer in (inside, others):
+            optimizer.step()
+            optimizer.zero_grad()
+    return losses
+
+
+@pytest.mark.parametrize("place", ["dram", "path"])
+def test_equals_the_optimizer_of_a_plain_loop(place: str, tmp_path: Path) -> None:
+    """Ten steps of two micro-batches, with clipping and decay: losses, norms' effect and every weight."""
+    both_ways.save(tiny_config("llama", True, num_hidden_layers=3), tmp_path / "model", 7)
+    more = {"placement": "path", "storage": tmp_path} if place == "path" else {}
+    session = native.opened(
+        tmp_path / "model", both_ways.SHAPE, weight_decay=both_ways.DECAY, max_grad_norm=both_ways.CLIP,
+        lsp_modules=[MODULES], lsp_rank=8, lsp_nonzeros=2, **LSP, **more,
+    )  # fmt: skip
+    plain = both_ways.load(tmp_path / "model")
+    work = both_ways.steps_of(plain.config.vocab_size)
+    try:
+        losses = [r.loss_sum / r.label_tokens for r in (session.step(step, both_ways.RATE) for step in work)]
+        masters = session.masters()
+        told = json.loads(session._engine.projectors())
+    finally:
+        session.close()
+    assert losses == pytest.approx(plain_losses(plain, work), rel=1e-5)
+    begun = load_file(tmp_path / "model" / "model.safetensors")
+    for name, weight in plain.named_parameters():
+        moved = float((weight.detach() - begun[name]).abs().max())
+        assert float((masters[name] - weight.detach()).abs().max()) <= BITS * moved, name
+    assert len(told) == 9 and all(it["fits"] == 1 and 0 <= it["error"] < 1 for it in told)
+
+
+def weights(directory: Path) -> bytes:
+    return (directory / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(("storage", "state_format"), [(False, "exact"), (True, "exact"), (True, "int8")])
+def test_a_resumed_run_ends_with_the_same_bits(
+    storage: bool, state_format: str, given: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """In bf16, with projectors learned again; from a checkpoint that stands alone, and from what lies on the path."""
+    words = ["--method", "lsp", "--lsp_check_every", "2", "--lsp_threshold", "0.05", "--state_format", state_format]
+    words += ["--lr_scheduler_type", "constant", "--save_steps", "2"]
+    more = real_runs.on_path(tmp_path / "path") if storage else []
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    assert real_runs.here(given, whole, *words, "--max_steps", "5") == 0
+    assert real_runs.here(given, again, *words, *more, "--max_steps", "3") == 0
+    going_on = (*words, *more, "--max_steps", "5", "--resume_from_checkpoint", "true")
+    assert real_runs.here(given, again, *going_on, "--lsp_rank", "8") == 2
+    assert "lsp_rank: the run was started with None" in capsys.readouterr().err
+    assert real_runs.here(given, again, *going_on) == 0
+    assert weights(again) == weights(whole) == weights(real_runs.last_checkpoint(again))
+    assert real_runs.metrics(again) == real_runs.metrics(whole)
+    losses = [row["loss"] for row in real_runs.metrics(whole) if "loss" in row]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("compute_dtype", ["fp16", "fp32"])
+def test_other_types_learn(compute_dtype: str, given: Path, tmp_path: Path) -> None:
+    words = ("--method", "lsp", "--compute_dtype", compute_dtype, "--max_steps", "6")
+    assert real_runs.here(given, tmp_path / "out", *words) == 0
+    losses = [row["loss"] for row in real_runs.metrics(tmp_path / "out") if "loss" in row]
+    assert losses[-1] < losses[0]
+
+
+def test_export_stands_alone_and_goes_on(given: Path, tmp_path: Path) -> None:
+    words = ("--method", "lsp", "--max_steps", "3", "--save_steps", "2")
+    out, alone = tmp_path / "out", tmp_path / "alone"
+    assert real_runs.here(given, out, *words, *real_runs.on_path(tmp_path / "path")) == 0
+    assert real_runs.main(["export", str(out), "--to", str(alone), "--checkpoint", str(out / "checkpoint-2")]) == 0
+    assert real_runs.here(given, tmp_path / "next", *words, "--resume_from_checkpoint", str(alone)) == 0
+    assert weights(tmp_path / "next") == weights(out)
+
+
+def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any) -> None:
+    def said(*more: str) -> str:
+        assert real_runs.here(given, tmp_path / "out", *more) == 2
+        return str(capsys.readouterr().err)
+
+    assert "lsp_rank: it is for method lsp, and the method is full" in said("--lsp_rank", "8")
+    assert "lsp_residual: the value 'feedback' is not available" in said(
+        "--method", "lsp", "--lsp_residual", "feedback"
+    )
+    assert "lsp_rank: 10 is no multiple of lsp_nonzeros 4; use 8" in said("--method", "lsp", "--lsp_rank", "10")
+    assert "'q_prj' matches no linear layer that learns" in said("--method", "lsp", "--lsp_modules", "q_prj")
+    large = said("--method", "lsp", "--lsp_rank", "4096")
+    assert "model.layers.0.self_attn.q_proj: lsp_rank 4096" in large and "choose layers without it" in large
+    words = ("--method", "lsp", "--optim", "sgd", "--weight_decay", "0.1")
+    assert "weight_decay: with method lsp and optim sgd" in said(*words)
+    assert not (tmp_path / "out").exists()
