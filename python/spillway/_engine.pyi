@@ -181,9 +181,10 @@ def measure(
     compute_dtype: str = "bf16",
     optimizer: str = "adamw",
     state_format: str = "exact",
+    most_memory: int = ...,
 ) -> str:
     """This machine's profile as JSON; `directories` (or block devices, which are only read): where the storage paths'
-    rates are measured. The rest: what the rate of updates is of."""
+    rates are measured. The rest: what the rate of updates is of, and the bytes that it may take meanwhile."""
 
 def gpu_kernels() -> bool:
     """Whether kernels for a GPU were built in: CUDA's compiler was there."""

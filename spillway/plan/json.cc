@@ -185,6 +185,7 @@ Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   out.update_cores = static_cast<unsigned>(std::min<std::uint64_t>(count(object, "update_cores", 0), profile.cores));
   out.cores = std::max(1U, profile.cores - out.update_cores);
   out.update = profile.update_elements_per_second;
+  out.update_all = profile.update_elements_per_second_all_cores;
   out.io_cores = 0;
   out.nodes = parse_nodes(object);
   share_threads(out);
