@@ -21,7 +21,7 @@ function(spillway_cuda_kernels target source image)
   # --fmad=false: bits as on the host. The host's compiler is only asked for its headers.
   add_custom_command(
     OUTPUT ${fatbin}
-    COMMAND ${SPILLWAY_NVCC} -std=c++20 -O3 --fmad=false --expt-relaxed-constexpr -Werror all-warnings -ccbin
+    COMMAND ${SPILLWAY_NVCC} -std=c++20 -O3 --fmad=false --expt-relaxed-constexpr "$<$<BOOL:${SPILLWAY_STRICT}>:-Werror;all-warnings>" -ccbin
             ${CMAKE_CXX_COMPILER} -I${PROJECT_SOURCE_DIR} ${SPILLWAY_CUDA_TARGETS} -MD -MF ${fatbin}.d --fatbin -o
             ${fatbin} ${source}
     DEPENDS ${source}

@@ -63,8 +63,11 @@ class Check:
 
     def build(self) -> Report:
         bundle = [f"-DSPILLWAY_BUNDLE={BUNDLE}"] if BUNDLE.is_dir() else []
+        # A compiler that the project was not built with yet: its warnings are no errors, and what its library's headers
+        # no longer bring along by themselves is brought.
+        newer = ["-DSPILLWAY_STRICT=OFF", "-DCMAKE_CXX_FLAGS=-include cstdint -include algorithm"]
         run("cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", "-DSPILLWAY_TESTS=ON", "-DSPILLWAY_PYTHON=ON",
-            "-DSPILLWAY_BENCH=ON", "-DSPILLWAY_EXAMPLES=OFF", f"-DPython_EXECUTABLE={sys.executable}", *bundle,
+            "-DSPILLWAY_BENCH=ON", "-DSPILLWAY_EXAMPLES=OFF", f"-DPython_EXECUTABLE={sys.executable}", *newer, *bundle,
             seconds=120)  # fmt: skip
         run("ninja", "-C", BUILD, "device_test", "device_copies", "_engine", seconds=400)
         (built,) = (BUILD / "python" / "bindings").glob("_engine*.so")

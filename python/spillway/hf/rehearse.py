@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 BYTES_PER_TOKEN = 64  # ids, labels, positions, running log-sum-exp: what a step keeps for every token besides states
 SLACK = 0.35  # of the working set: holes of the heap, and huge pages that fill them (0.25 seen at 1.5 G parameters)
-DEVICE_SLACK = 0.1  # the same on a GPU, whose allocator keeps blocks that it has split
+DEVICE_SLACK = 0.2  # the same on a GPU, whose allocator keeps blocks that it has split
 LONG = 10.0  # seconds; a step longer than this is measured once, not three times
 
 
