@@ -1,8 +1,9 @@
 """A few steps of the engine on a model of a real shape; prints one JSON line.
 
 engine_run.py --shape 0.5b --sequence 1024 --steps 4 [--layers N]
-              [--placement path --storage DIR --dram-budget BYTES] [--device cuda:0 --gpu-memory BYTES] [--batch N]
-              [--micro-batches N] [--compute-dtype fp32] [--learning-rate R]
+              [--placement path --storage DIR --dram-budget BYTES] [--method lsp] [--profile FILE] [--durability none]
+              [--device cuda:0 --gpu-memory BYTES] [--batch N] [--micro-batches N] [--compute-dtype fp32]
+              [--learning-rate R]
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ def main() -> None:
     parser.add_argument("--placement", default="dram")
     parser.add_argument("--storage", type=Path)
     parser.add_argument("--dram-budget")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--gpu-memory")
-    parser.add_argument("--compute-dtype", default="bf16")
+    for name in ("method", "device", "gpu-memory", "profile", "durability", "compute-dtype"):
+        parser.add_argument(f"--{name}")
     parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--batch", type=int, default=1, help="rows of a micro-batch")
     parser.add_argument("--micro-batches", type=int, default=1)
@@ -45,17 +45,17 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
 
     config_of(arguments.shape, arguments.layers).save_pretrained(directory)
     words = ["--model", str(directory), "--init", "random", "--dataset", "none", "--output_dir", str(directory / "run"),
-             "--placement", arguments.placement, "--learning_rate", str(arguments.learning_rate), "--overwrite",
-             "--device", arguments.device, "--compute_dtype", arguments.compute_dtype]  # fmt: skip
-    if arguments.gpu_memory:
-        words += ["--gpu_memory", arguments.gpu_memory]
+             "--placement", arguments.placement, "--learning_rate", str(arguments.learning_rate),
+             "--overwrite"]  # fmt: skip
     if arguments.storage:
         words += ["--storage", str(arguments.storage)]
     if arguments.dram_budget:
         words += ["--dram_budget", arguments.dram_budget]
-    session = Session(
-        parse(words).config(), WorkShape(arguments.micro_batches, arguments.batch, arguments.sequence, 0, 0)
-    )
+    for name in ("method", "device", "gpu_memory", "profile", "durability", "compute_dtype"):
+        if value := getattr(arguments, name):
+            words += [f"--{name}", value]
+    shape = WorkShape(arguments.micro_batches, arguments.batch, arguments.sequence, 0, 0)
+    session = Session(parse(words).config(), shape)
     session.start(Opening())
     seconds, losses, norms, stalls = [], [], [], []
     count = arguments.batch * arguments.sequence

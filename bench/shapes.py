@@ -10,9 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 # hidden, feed-forward, layers, heads, key-value heads: those of Qwen2.5
-SHAPES = {"tiny": (256, 1024, 4, 4, 2), "0.5b": (896, 4864, 24, 14, 2), "1.5b": (1536, 8960, 28, 12, 2),
-          "7b": (3584, 18944, 28, 28, 4)}  # fmt: skip
-VOCABULARY = {"tiny": 8192, "0.5b": 151936, "1.5b": 151936, "7b": 152064}
+SHAPES = {
+    "tiny": (256, 1024, 4, 4, 2),
+    "wide": (1024, 4096, 8, 16, 4),
+    "0.5b": (896, 4864, 24, 14, 2),
+    "1.5b": (1536, 8960, 28, 12, 2),
+    "7b": (3584, 18944, 28, 28, 4),
+}
+VOCABULARY = {"tiny": 8192, "wide": 8192, "0.5b": 151936, "1.5b": 151936, "7b": 152064}
 UNTIED = ("7b",)
 
 

@@ -81,6 +81,27 @@ def test_equals_the_optimizer_of_a_plain_loop(place: str, tmp_path: Path) -> Non
     assert len(told) == 9 and all(it["fits"] == 1 and 0 <= it["error"] < 1 for it in told)
 
 
+@pytest.mark.parametrize(("kind", "module"), [("gpt2", r"attn\.c_proj"), ("llama", "o_proj")])
+def test_a_space_as_large_as_the_matrix_is_the_matrix(kind: str, module: str, tmp_path: Path) -> None:
+    """Gradient descent does not see that S is G in other coordinates: the steps are those of method full."""
+    config = tiny_config(kind, True, num_hidden_layers=2)
+    both_ways.save(config, tmp_path / "model", 7)
+    found = []
+    for more in ({}, {**LSP, "lsp_modules": [module], "lsp_rank": config.hidden_size, "lsp_nonzeros": 16}):
+        words: dict[str, Any] = {"optim": "sgd", "momentum": 0.5, "weight_decay": 0.0, "max_grad_norm": 1.0}
+        session = native.opened(tmp_path / "model", both_ways.SHAPE, **words, **more)
+        try:
+            work = both_ways.steps_of(config.vocab_size)[:4]
+            found.append([session.step(step, 0.1) for step in work])
+            told = json.loads(session._engine.projectors())
+        finally:
+            session.close()
+    assert len(told) == 2
+    for full, inside in zip(*found, strict=True):
+        assert inside.loss_sum == pytest.approx(full.loss_sum, rel=1e-5)
+        assert inside.grad_norm == pytest.approx(full.grad_norm, rel=1e-4)
+
+
 def weights(directory: Path) -> bytes:
     return (directory / "model.safetensors").read_bytes()
 
@@ -165,6 +186,9 @@ def test_a_device_of_its_own_changes_no_bit_and_rows_say_what_is_missed(given: P
     assert rows[-1]["projectors_learned"] > rows[0]["projectors_learned"] > 0
     assert all(0 <= error < 1 for row in rows for error in row["gradient_error"].values())
     assert len(rows[-1]["gradient_error"]) == 2  # layers
+    page = (tmp_path / "cpu" / "report.html").read_text()
+    assert "What projectors miss" in page and "Projectors of 14 matrices were learned" in page
+    assert json.loads((tmp_path / "cpu" / "summary.json").read_text())["subspaces"]["matrices"] == 14
 
 
 def test_under_the_trainer_resumed_with_the_same_bits(given: Path, tmp_path: Path) -> None:
