@@ -66,6 +66,16 @@ class There(BareEngine):
         self.given = 0
         self.loss_stats = self.loss_gradient = Loss()  # type: ignore[method-assign]
 
+    def memory(self) -> torch.Tensor:
+        """The host's, where the embedding's visits are."""
+        return torch.zeros(self._arena.numel(), dtype=torch.uint8)
+
+    def embedding_forward(self, output: torch.Tensor | None = None) -> None:
+        """The host's, too."""
+
+    def embedding_backward(self, values: torch.Tensor) -> None:
+        assert values.device.type == "cpu"
+
     def gradient(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
         super().gradient(tensor, values, micro_batch)
         assert values.device == ELSEWHERE.device and values.is_contiguous()
@@ -107,7 +117,8 @@ def test_every_operation_of_a_step_is_on_one_device(name: str, kind: str, monkey
         stream.step(work, {}, 0)
         stream.evaluate(work)
     assert engine.given > 4
-    assert mode.asked <= 3 * len(work.micro_batches), "something waits for the device inside a step"
+    often = 3 if skeleton.plain else 12  # a model with code of its own before or after its layers is entered each time
+    assert mode.asked <= often * len(work.micro_batches), "something waits for the device inside a step"
 
 
 def test_the_mode_sees_what_lies_elsewhere() -> None:
