@@ -566,9 +566,29 @@ class Planner {
   Plan plan_;
 };
 
-}  // namespace
+/// Empty when nothing learns in a subspace.
+std::optional<InFull> in_full(Description description, const state::Layout& layout, const Budget& budget,
+                              const Rates& rates) {
+  const auto inside = [](const state::Tensor& it) { return it.subspace.rank > 0; };
+  if (std::ranges::none_of(layout.tensors(), inside)) return std::nullopt;
+  for (auto& block : description.blocks) {
+    for (auto& tensor : block.tensors) {
+      if (tensor.learning == state::Learning::subspace) tensor.learning = state::Learning::full;
+    }
+  }
+  try {
+    const auto plan = make_plan(description, description.layout(), budget, rates);
+    return InFull{.fits = true,
+                  .step_seconds = plan.prediction.step_seconds,
+                  .on_paths = plan.read_per_step + plan.written_per_step,
+                  .on_link = plan.to_device_per_step + plan.from_device_per_step};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::does_not_fit) throw;
+    return InFull{};
+  }
+}
 
-Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
+Plan plan_for(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
   const auto with = [&](Durability durability) {
     return Planner(description, layout, budget, rates, durability).make();
   };
@@ -577,6 +597,19 @@ Plan make_plan(const Description& description, const state::Layout& layout, cons
   const auto all = [](const std::vector<bool>& flags) { return std::ranges::all_of(flags, std::identity{}); };
   const bool stays = all(plan.residency.weight) && all(plan.residency.state);
   return plan.durability == Durability::checkpoint && stays ? with(Durability::none) : std::move(plan);
+}
+
+}  // namespace
+
+Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
+  auto plan = plan_for(description, layout, budget, rates);
+  plan.in_full = in_full(description, layout, budget, rates);
+  return plan;
+}
+
+bool no_help(const Plan& plan) noexcept {
+  return plan.in_full && plan.in_full->fits &&
+         plan.prediction.step_seconds >= (1 - InFull::kNoHelp) * plan.in_full->step_seconds;
 }
 
 }  // namespace spillway::plan

@@ -81,6 +81,27 @@ def test_equals_the_optimizer_of_a_plain_loop(place: str, tmp_path: Path) -> Non
     assert len(told) == 9 and all(it["fits"] == 1 and 0 <= it["error"] < 1 for it in told)
 
 
+@pytest.mark.parametrize(("kind", "module"), [("gpt2", r"attn\.c_proj"), ("llama", "o_proj")])
+def test_a_space_as_large_as_the_matrix_is_the_matrix(kind: str, module: str, tmp_path: Path) -> None:
+    """Gradient descent does not see that S is G in other coordinates: the steps are those of method full."""
+    config = tiny_config(kind, True, num_hidden_layers=2)
+    both_ways.save(config, tmp_path / "model", 7)
+    found = []
+    for more in ({}, {**LSP, "lsp_modules": [module], "lsp_rank": config.hidden_size, "lsp_nonzeros": 16}):
+        words: dict[str, Any] = {"optim": "sgd", "momentum": 0.5, "weight_decay": 0.0, "max_grad_norm": 1.0}
+        session = native.opened(tmp_path / "model", both_ways.SHAPE, **words, **more)
+        try:
+            work = both_ways.steps_of(config.vocab_size)[:4]
+            found.append([session.step(step, 0.1) for step in work])
+            told = json.loads(session._engine.projectors())
+        finally:
+            session.close()
+    assert len(told) == 2
+    for full, inside in zip(*found, strict=True):
+        assert inside.loss_sum == pytest.approx(full.loss_sum, rel=1e-5)
+        assert inside.grad_norm == pytest.approx(full.grad_norm, rel=1e-4)
+
+
 def weights(directory: Path) -> bytes:
     return (directory / "model.safetensors").read_bytes()
 
@@ -123,6 +144,20 @@ def test_export_stands_alone_and_goes_on(given: Path, tmp_path: Path) -> None:
     assert weights(tmp_path / "next") == weights(out)
 
 
+@pytest.mark.parametrize("compute_dtype", ["fp32", "bf16"])
+def test_check_is_equal_but_for_rounding(compute_dtype: str, given: Path, tmp_path: Path, capsys: Any) -> None:
+    words = ("--method", "lsp", "--compute_dtype", compute_dtype, "--max_steps", "3", "--learning_rate", "1e-5")
+    assert real_runs.here(given, tmp_path / "out", *words, verb="check") == 0
+    assert "equal but for rounding" in capsys.readouterr().out
+
+
+def test_the_plan_says_what_it_saves_and_where_it_does_not_help(given: Path, tmp_path: Path, capsys: Any) -> None:
+    assert real_runs.here(given, tmp_path / "out", "--method", "lsp", verb="plan") == 0
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "Subspaces: 14 matrices" in said and "In full a step would take" in said
+    assert "projectors" in said
+
+
 def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any) -> None:
     def said(*more: str) -> str:
         assert real_runs.here(given, tmp_path / "out", *more) == 2
@@ -139,3 +174,41 @@ def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any) -
     words = ("--method", "lsp", "--optim", "sgd", "--weight_decay", "0.1")
     assert "weight_decay: with method lsp and optim sgd" in said(*words)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_device_of_its_own_changes_no_bit_and_rows_say_what_is_missed(given: Path, tmp_path: Path) -> None:
+    words = ("--max_steps", "4", "--lsp_check_every", "2", "--lsp_threshold", "0.05", "--lsp_rank", "8")
+    for device in ("cpu", "simulated"):
+        assert real_runs.here(given, tmp_path / device, "--method", "lsp", *words, "--device", device) == 0
+    assert weights(tmp_path / "simulated") == weights(tmp_path / "cpu")
+    rows = real_runs.metrics(tmp_path / "cpu")
+    assert rows == real_runs.metrics(tmp_path / "simulated")
+    assert rows[-1]["projectors_learned"] > rows[0]["projectors_learned"] > 0
+    assert all(0 <= error < 1 for row in rows for error in row["gradient_error"].values())
+    assert len(rows[-1]["gradient_error"]) == 2  # layers
+    page = (tmp_path / "cpu" / "report.html").read_text()
+    assert "What projectors miss" in page and "Projectors of 14 matrices were learned" in page
+    assert json.loads((tmp_path / "cpu" / "summary.json").read_text())["subspaces"]["matrices"] == 14
+
+
+def test_under_the_trainer_resumed_with_the_same_bits(given: Path, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
+    from spillway.hf import Trainer
+    from test_trainer import StopAfter, loaded, logged, parts
+
+    asked = {"method": "lsp", "lsp_check_every": 2, "lsp_threshold": 0.05}
+    more = {"save_strategy": "steps", "save_steps": 3}
+
+    def streamed(out: Path, resume: bool = False, stop: int | None = None) -> Trainer:
+        trainer = Trainer(model=loaded(given, tmp_path / f"{out.name}-storage", **asked), **parts(given, out, **more))
+        if stop is not None:
+            trainer.add_callback(StopAfter(stop))
+        trainer.train(resume_from_checkpoint=str(out / "checkpoint-3") if resume else None)
+        trainer.save_model()
+        trainer.close()
+        return trainer
+
+    streamed(tmp_path / "ours", stop=5)
+    ours, whole = streamed(tmp_path / "ours", resume=True), streamed(tmp_path / "whole")
+    assert logged(ours) == logged(whole)
+    assert weights(tmp_path / "ours") == weights(tmp_path / "whole")

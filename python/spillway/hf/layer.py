@@ -161,7 +161,6 @@ class Stage:
     def _inner(self, slot: Slot, project: Projection, left_out: Sequence[nn.Module]) -> Inner:
         space = self._skeleton.spaces[id(slot.meta)]
         linear = slot.places[0][0]
-        assert isinstance(linear, nn.Linear)
         made = weakref.WeakMethod(project)  # type: ignore[arg-type]
 
         def s_of(x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 A linear layer y = x W' whose W learns so never forms dY' x: its input and its output's gradient go through the engine's
 projectors, and of each micro-batch the engine gets S = (dY P)' (x Q). The products are PyTorch's; what they are made
-with, and when projectors are learned, is the engine's.
+with, and when projectors are learned, is the engine's. GPT-2's Conv1D is y = x W: there x and dY change places.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from spillway import _engine
 from spillway.errors import InputError
@@ -57,20 +58,20 @@ def choose(skeleton: Skeleton, config: Config) -> None:
         raise InputError("method: lsp is for linear layers inside the model's layers, and none of them learns")
 
 
-def linear_layers(skeleton: Skeleton) -> dict[str, nn.Linear]:
+def linear_layers(skeleton: Skeleton) -> dict[str, Any]:
     """By name: those inside the layers whose weight learns and hangs in one place alone."""
     inside = {id(module) for layer in skeleton.layers for module in layer.modules()}
     return {
         name: module
         for name, module in skeleton.model.named_modules()
-        if type(module) is nn.Linear
+        if type(module) in (nn.Linear, Conv1D)
         and id(module) in inside
         and module.weight.requires_grad
         and len(skeleton.places[id(module.weight)]) == 1
     }
 
 
-def space_of(name: str, linear: nn.Linear, config: Config) -> Space:
+def space_of(name: str, linear: Any, config: Config) -> Space:
     rows, columns = linear.weight.shape
     try:
         return Space(
@@ -100,12 +101,13 @@ class InSubspace(torch.autograd.Function):
         _inside: torch.Tensor,
         project: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
         computed: bool,
+        turned: bool,
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.project, ctx.has_bias = project, bias is not None
+        ctx.project, ctx.has_bias, ctx.turned = project, bias is not None, turned
         if not computed:
             return x.new_zeros(()).expand(*x.shape[:-1], weight.shape[0])
-        return nn.functional.linear(x, weight, bias)
+        return nn.functional.linear(x, weight.T if turned else weight, bias)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -113,17 +115,18 @@ class InSubspace(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         to_x, _, to_bias, to_inside = ctx.needs_input_grad[:4]
         rows = dy.flatten(0, -2)
-        dx = rows.mm(weight).view(x.shape) if to_x else None
+        dx = rows.mm(weight.T if ctx.turned else weight).view(x.shape) if to_x else None
         db = rows.sum(0) if ctx.has_bias and to_bias else None
-        s = ctx.project(x.flatten(0, -2), rows) if to_inside else None
-        return dx, None, db, s, None, None
+        both = (x.flatten(0, -2), rows)
+        s = ctx.project(*(reversed(both) if ctx.turned else both)) if to_inside else None
+        return dx, None, db, s, None, None, None
 
 
 @dataclass(frozen=True)
 class Inner:
     """A linear layer whose weight learns in a subspace."""
 
-    linear: nn.Linear
+    linear: Any  # nn.Linear, or Conv1D
     inside: torch.Tensor  # [d, d], always 0 and of no memory: its gradient is S
     project: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # x and dY to S
     computed: bool  # its output is needed in backward
@@ -134,10 +137,13 @@ def redirected(inners: Sequence[Inner]) -> Iterator[None]:
     """Inside, the backward passes of these layers give S."""
 
     def replacement(it: Inner) -> Any:
-        return lambda x: InSubspace.apply(x, it.linear.weight, it.linear.bias, it.inside, it.project, it.computed)
+        turned = type(it.linear) is Conv1D
+        return lambda x: InSubspace.apply(
+            x, it.linear.weight, it.linear.bias, it.inside, it.project, it.computed, turned
+        )
 
     for it in inners:
-        it.linear.forward = replacement(it)  # type: ignore[method-assign]
+        it.linear.forward = replacement(it)
     try:
         yield
     finally:
