@@ -1,5 +1,5 @@
-// Copies to a device and from it as the engine makes them, in pieces through its lanes, beside one plain copy of the same
-// bytes: each direction alone, and both at once. Prints one line of JSON, bytes per second.
+// Copies to a device and from it as the engine makes them, in pieces through its lanes, beside one plain copy of the
+// same bytes: each direction alone, and both at once. Prints one line of JSON, bytes per second.
 //
 // device_copies [--device cuda:0] [--mebibytes 1024] [--piece 8] [--rounds 5]
 #include <algorithm>
@@ -41,12 +41,16 @@ double rate(int rounds, Bytes bytes, const Work& work) {
 class Plain {
  public:
   Plain(device::Device& device, Direction direction, Sides sides)
-      : device_(device), direction_(direction), sides_(sides), stream_(device.make_stream()), end_(device.make_event()) {}
+      : device_(device),
+        direction_(direction),
+        sides_(sides),
+        stream_(device.make_stream()),
+        end_(device.make_event()) {}
 
   void start() {
     const bool up = direction_ == Direction::to_device;
-    device_.copy(stream_, direction_, (up ? sides_.there : sides_.host).data(), (up ? sides_.host : sides_.there).data(),
-                 sides_.host.size());
+    device_.copy(stream_, direction_, (up ? sides_.there : sides_.host).data(),
+                 (up ? sides_.host : sides_.there).data(), sides_.host.size());
     device_.record(end_, stream_);
   }
   void wait() { device_.synchronise(end_); }
@@ -75,10 +79,11 @@ class Pieces {
                    .from = up ? here : there,
                    .bytes = std::min(piece_, sides_.host.size() - at),
                    .deadline = at,
-                   .done = [](void* self, std::uint64_t, const std::exception_ptr&) noexcept {
-                     auto& left = static_cast<Pieces*>(self)->left_;
-                     if (--left == 0) left.notify_all();
-                   },
+                   .done =
+                       [](void* self, std::uint64_t, const std::exception_ptr&) noexcept {
+                         auto& left = static_cast<Pieces*>(self)->left_;
+                         if (--left == 0) left.notify_all();
+                       },
                    .context = this});
     }
   }

@@ -2,7 +2,7 @@
 kernels against the host's, a small fine-tune on both, the memory budget, and short benchmarks; writes
 bench/results/gpu-NAME.json.
 
-python3 scripts/gpu_check.py [--device cuda:0] [--out FILE] [--bench] [--only NAME ...]
+python3 scripts/gpu_check.py [--device cuda:0] [--out FILE] [--bench] [--only NAME ...] [--built TREE]
 
 Needs nvcc, CMake, Ninja, a C++ compiler, and a Python with PyTorch, transformers, nanobind and what Spillway needs
 beside them; headers and libraries from build/gpu-bundle where that is (make gpu-bundle), else from the system.
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-BUILD = ROOT / "build" / "gpu"
+TREE = ROOT / "build" / "gpu"
 BUNDLE = ROOT / "build" / "gpu-bundle"
 GIB = 2**30
 PARAMETERS = {"tiny": 6.3e6, "0.5b": 494e6, "1.5b": 1.544e9, "7b": 7.616e9}
@@ -38,12 +38,14 @@ class Failed(Exception):
 
 
 class Check:
-    def __init__(self, device: str, out: Path | None, dry: bool) -> None:
+    def __init__(self, device: str, out: Path | None, dry: bool, built: Path | None) -> None:
         self.device = device
+        self.tree = built or TREE
+        self.built = built is not None
         self.dry = dry
         self.report: Report = {"facts": facts(device), "parts": {}}
         name = re.sub(r"[^a-z0-9]+", "-", str(self.report["facts"]["gpu"]).lower().replace("nvidia", "")).strip("-")
-        self.out = out or (BUILD / "dry.json" if dry else ROOT / "bench" / "results" / f"gpu-{name}.json")
+        self.out = out or (TREE / "dry.json" if dry else ROOT / "bench" / "results" / f"gpu-{name}.json")
 
     def part(self, name: str, work: Callable[[], Report]) -> bool:
         began = time.monotonic()
@@ -62,27 +64,31 @@ class Check:
     # ---- parts
 
     def build(self) -> Report:
-        bundle = [f"-DSPILLWAY_BUNDLE={BUNDLE}"] if BUNDLE.is_dir() else []
-        # A compiler that the project was not built with yet: its warnings are no errors, and what its library's headers
-        # no longer bring along by themselves is brought.
-        newer = ["-DSPILLWAY_STRICT=OFF", "-DCMAKE_CXX_FLAGS=-include cstdint -include algorithm"]
-        run("cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", "-DSPILLWAY_TESTS=ON", "-DSPILLWAY_PYTHON=ON",
-            "-DSPILLWAY_BENCH=ON", "-DSPILLWAY_EXAMPLES=OFF", f"-DPython_EXECUTABLE={sys.executable}", *newer, *bundle,
-            seconds=120)  # fmt: skip
-        run("ninja", "-C", BUILD, "device_test", "device_copies", "_engine", seconds=400)
-        (built,) = (BUILD / "python" / "bindings").glob("_engine*.so")
-        link = ROOT / "python" / "spillway" / built.name
+        if not self.built:
+            self.make()
+        (found,) = (self.tree / "python" / "bindings").glob("_engine*.so")
+        link = ROOT / "python" / "spillway" / found.name
         link.unlink(missing_ok=True)
-        link.symlink_to(built)
+        link.symlink_to(found)
         words = "from spillway import _engine; print(_engine.gpu_kernels())"
         kernels = python("-c", words, seconds=120).strip() == "True"
         if not kernels and not self.dry:
             raise Failed("the build has no kernels for a GPU: nvcc was not found")
-        return {"kernels": kernels, "bundle": bool(bundle)}
+        return {"kernels": kernels}
+
+    def make(self) -> None:
+        bundle = [f"-DSPILLWAY_BUNDLE={BUNDLE}"] if BUNDLE.is_dir() else []
+        # A compiler that the project was not built with yet: its warnings are no errors, and what its library's headers
+        # no longer bring along by themselves is brought.
+        newer = ["-DSPILLWAY_STRICT=OFF", "-DCMAKE_CXX_FLAGS=-include cstdint -include algorithm"]
+        run("cmake", "-S", ROOT, "-B", TREE, "-G", "Ninja", "-DSPILLWAY_TESTS=ON", "-DSPILLWAY_PYTHON=ON",
+            "-DSPILLWAY_BENCH=ON", "-DSPILLWAY_EXAMPLES=OFF", f"-DPython_EXECUTABLE={sys.executable}", *newer, *bundle,
+            seconds=120)  # fmt: skip
+        run("ninja", "-C", TREE, "device_test", "device_copies", "_engine", seconds=400)
 
     def contract(self) -> Report:
-        said = run(BUILD / "tests" / "device_test", "--gtest_brief=1", seconds=200, fails=True)
-        listed = run(BUILD / "tests" / "device_test", "--gtest_list_tests", seconds=30)
+        said = run(self.tree / "tests" / "device_test", "--gtest_brief=1", seconds=200, fails=True)
+        listed = run(self.tree / "tests" / "device_test", "--gtest_list_tests", seconds=30)
         passed = re.search(r"\[  PASSED  \] (\d+) test", said)
         if passed is None or "[  FAILED  ]" in said:
             raise Failed(said)
@@ -121,7 +127,7 @@ class Check:
 
     def copies(self) -> Report:
         size = "64" if self.dry else "2048"
-        said = run(BUILD / "bench" / "device_copies", "--device", self.device, "--mebibytes", size, seconds=120)
+        said = run(self.tree / "bench" / "device_copies", "--device", self.device, "--mebibytes", size, seconds=120)
         return dict(json.loads(said.strip().splitlines()[-1]))
 
     def steps(self) -> Report:
@@ -248,11 +254,12 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--built", type=Path, help="a tree that device_test, device_copies and _engine are built in")
     parser.add_argument("--bench", action="store_true")
     parser.add_argument("--only", nargs="*", help="parts whose name begins so")
     arguments = parser.parse_args(words)
     dry = arguments.device == "simulated"
-    check = Check(arguments.device, arguments.out, dry)
+    check = Check(arguments.device, arguments.out, dry, arguments.built and arguments.built.absolute())
     print(json.dumps(check.report["facts"]), flush=True)
     if not check.part("build", check.build):
         return 1
