@@ -284,7 +284,8 @@ TEST(Planner, SubspacesHelpOverASlowPathAndNotWhereAllIsHidden) {
 
   const auto hidden = subspace_plan(false, "up|down");
   EXPECT_TRUE(no_help(hidden)) << hidden.prediction.step_seconds << " s, in full " << hidden.in_full->hidden_seconds;
-  // Backward of 6 layers and the norm, on average 0.06 s; in full 3 products where here are 2 and a sixteenth (d = n / 2, 256 x 1024).
+  // Backward of 6 layers and the norm, on average 0.06 s; in full 3 products where here are 2 and a sixteenth
+  // (d = n / 2, 256 x 1024).
   const auto longer = 7 * 0.06 * (3 / (2 + 128.0 * 128 / (256 * 1024)) - 1);
   EXPECT_NEAR(hidden.in_full->step_seconds - hidden.in_full->hidden_seconds, longer, 0.02 * longer);
 }
