@@ -578,6 +578,19 @@ class Planner {
   Plan plan_;
 };
 
+/// How much longer backward takes with the products of whole gradients: with each matrix a product to compute again,
+/// one for the input's gradient, and where it learns one for its own, of which a subspace takes the share d² / (m n).
+double products_in_full(const state::Layout& layout) {
+  double here = 0, in_full = 0;
+  for (const auto& tensor : layout.tensors()) {
+    if (layout.blocks()[tensor.block].role != BlockRole::layer || tensor.spec.shape.size() < 2) continue;
+    const auto elements = static_cast<double>(tensor.elements);
+    here += 2 * elements + (learns(tensor.spec.learning) ? static_cast<double>(tensor.core()) : 0);
+    in_full += 2 * elements + (learns(tensor.spec.learning) ? elements : 0);
+  }
+  return here > 0 ? in_full / here : 1;
+}
+
 /// Empty when nothing learns in a subspace.
 std::optional<InFull> in_full(Description description, const state::Layout& layout, const Budget& budget,
                               const Rates& rates) {
@@ -588,10 +601,15 @@ std::optional<InFull> in_full(Description description, const state::Layout& layo
       if (tensor.learning == state::Learning::subspace) tensor.learning = state::Learning::full;
     }
   }
+  const auto whole = description.layout();
+  auto slower = rates;
+  slower.backward *= products_in_full(layout);
+  slower.tail_backward *= products_in_full(layout);
   try {
-    const auto plan = make_plan(description, description.layout(), budget, rates);
+    const auto plan = make_plan(description, whole, budget, slower);
     return InFull{.fits = true,
                   .step_seconds = plan.prediction.step_seconds,
+                  .hidden_seconds = make_plan(description, whole, budget, rates).prediction.step_seconds,
                   .on_paths = plan.read_per_step + plan.written_per_step,
                   .on_link = plan.to_device_per_step + plan.from_device_per_step};
   } catch (const Error& error) {
@@ -621,7 +639,7 @@ Plan make_plan(const Description& description, const state::Layout& layout, cons
 
 bool no_help(const Plan& plan) noexcept {
   return plan.in_full && plan.in_full->fits &&
-         plan.prediction.step_seconds >= (1 - InFull::kNoHelp) * plan.in_full->step_seconds;
+         plan.prediction.step_seconds >= (1 - InFull::kNoHelp) * plan.in_full->hidden_seconds;
 }
 
 }  // namespace spillway::plan

@@ -18,11 +18,12 @@ inline constexpr Bytes kEngineBytes = 24 * MiB;
 
 /// A plan of the same budgets, were every tensor that learns in a subspace to learn in full.
 struct InFull {
-  bool fits = false;  ///< else what follows is 0
-  double step_seconds = 0;
+  bool fits = false;                ///< else what follows is 0
+  double step_seconds = 0;          ///< predicted, with the products of whole gradients
+  double hidden_seconds = 0;        ///< the same, were these products free: what its transfers and updates make of it
   Bytes on_paths = 0, on_link = 0;  ///< moved by a step, both ways
 
-  /// A subspace saves this share of a step's time or less: the way in full is hidden behind compute already.
+  /// Fewer bytes save this share of a step's time or less: those in full are hidden behind compute already.
   static constexpr double kNoHelp = 0.02;
 };
 
@@ -69,7 +70,7 @@ struct Plan {
 [[nodiscard]] Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget,
                              const Rates& rates);
 
-/// Whether the plan in full is as fast as this one, within InFull::kNoHelp.
+/// Whether fewer bytes do not make this plan faster than the one in full, within InFull::kNoHelp.
 [[nodiscard]] bool no_help(const Plan& plan) noexcept;
 
 /// plan.json.
