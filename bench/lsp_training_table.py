@@ -101,8 +101,7 @@ def draw(found: Found, path: Path) -> None:
                 draw_case(panel, list(lines_of(found, task, method, share, times).values()), method, share)
             panel.set(title=f"{task}, {TASKS[task].steps * times} steps", xlabel="step", ylabel="held-out loss")
             panel.grid(alpha=0.3)
-            if panel.lines:
-                panel.legend(fontsize=7)
+            panel.legend(fontsize=7) if panel.lines else panel.set_axis_off()
     figure.savefig(path)
     pyplot.close(figure)
 
