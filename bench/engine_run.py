@@ -1,7 +1,7 @@
 """A few steps of the engine on a model of a real shape; prints one JSON line.
 
 engine_run.py --shape 0.5b --sequence 1024 --steps 4 [--layers N]
-              [--placement path --storage DIR --dram-budget BYTES]
+              [--placement path --storage DIR --dram-budget BYTES] [--method lsp] [--device simulated --profile FILE]
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ def main() -> None:
     parser.add_argument("--placement", default="dram")
     parser.add_argument("--storage", type=Path)
     parser.add_argument("--dram-budget")
+    for name in ("method", "device", "gpu-memory", "profile", "durability"):
+        parser.add_argument(f"--{name}")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, peak_watch() as watch:
         found = run(arguments, Path(directory))
@@ -42,6 +44,9 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
         words += ["--storage", str(arguments.storage)]
     if arguments.dram_budget:
         words += ["--dram_budget", arguments.dram_budget]
+    for name in ("method", "device", "gpu_memory", "profile", "durability"):
+        if value := getattr(arguments, name):
+            words += [f"--{name}", value]
     session = Session(parse(words).config(), WorkShape(1, 1, arguments.sequence, 0, 0))
     session.start(Opening())
     seconds, loss = [], 0.0

@@ -10,8 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 # hidden, feed-forward, layers, heads, key-value heads: those of Qwen2.5
-SHAPES = {"tiny": (256, 1024, 4, 4, 2), "0.5b": (896, 4864, 24, 14, 2), "1.5b": (1536, 8960, 28, 12, 2)}
-VOCABULARY = {"tiny": 8192, "0.5b": 151936, "1.5b": 151936}
+SHAPES = {
+    "tiny": (256, 1024, 4, 4, 2),
+    "wide": (1024, 4096, 8, 16, 4),
+    "0.5b": (896, 4864, 24, 14, 2),
+    "1.5b": (1536, 8960, 28, 12, 2),
+}
+VOCABULARY = {"tiny": 8192, "wide": 8192, "0.5b": 151936, "1.5b": 151936}
 
 
 def config_of(shape: str, layers: int | None = None) -> Any:

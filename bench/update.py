@@ -1,98 +1,130 @@
-"""The fused update beside what a user would run instead, on the same machine, in alternating rounds.
+"""The fused update beside what a user would run instead: all in one process, over the same gradients, in alternating
+rounds.
 
-    python bench/update.py BUILD/bench/kernels_update [--params N] [--threads T] [--rounds R]
+    python bench/update.py [--params N] [--threads T ...] [--rounds R]
 
-Per parameter Spillway keeps a bf16 weight, a 16-bit residual and two fp32 moments, and reads a bf16 gradient: 14 bytes.
-torch.optim.AdamW(fused=True) on an fp32 master gives the same bits; from a bf16 gradient and to a bf16 weight it needs
-two casts, and with both copies 20 bytes. DeepSpeed's CPU Adam is measured where it can be imported. Medians; the first
-round of each warms up.
+On virtual machines two processes may get memory of different speed, so a rival in a process of its own says little.
+`spillway.optim.AdamW` keeps, of a bf16 parameter with a bf16 gradient, a 16-bit residual and two fp32 moments: 14 bytes
+with the gradient, 26 moved. torch.optim.AdamW(fused=True) on an fp32 master gives the same bits and moves 28; from a
+bf16 gradient and to a bf16 weight it needs two casts (the fp32 gradient is a new one, as `zero_grad()` leaves none;
+DeepSpeed keeps its own). With `bf16` and `int8` states 18 and 14 bytes are moved. DeepSpeed's CPU Adam is measured
+where it can be imported. The ceiling is a copy (read and write) with as many threads. Rates are medians, ratios medians
+of the ratios within a round; the first round of each warms up. Results go to bench/results/update.json.
 """
 
+from __future__ import annotations
+
 import argparse
-import re
+import json
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
+import spillway
+
 Step = Callable[[], object]
+RESULTS = Path(__file__).parent / "results" / "update.json"
+OURS = "spillway exact"
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program", help="the built kernels_update")
-    parser.add_argument("--params", type=int, default=128 << 20)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--params", type=int, default=256 << 20)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=9)
     return parser.parse_args()
 
 
-def spillway_rate(args: argparse.Namespace) -> float:
-    """Parameters per second of adamw_exact: the median of three steps in a process of its own."""
-    command = [args.program, "--params", str(args.params), "--threads", str(args.threads), "--rounds", "3"]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    found = re.search(rf"^{args.threads} threads?: update ([\d.]+) G params/s", printed, re.MULTILINE)
-    if found is None:
-        raise SystemExit(f"{args.program} did not print a rate for {args.threads} threads:\n{printed}")
-    return float(found[1]) * 1e9
-
-
-def timed(step: Step, params: int) -> float:
-    step()
+def timed(step: Step) -> float:
     begin = time.perf_counter()
     step()
-    return params / (time.perf_counter() - begin)
+    return time.perf_counter() - begin
 
 
-def with_casts(step: Step, master: torch.Tensor, grad16: torch.Tensor, weight16: torch.Tensor) -> Step:
-    def cast_step() -> None:
-        assert master.grad is not None
-        master.grad.copy_(grad16)
+class Contest:
+    """All share one fp32 master, its gradient, and their bf16 copies."""
+
+    def __init__(self, params: int) -> None:
+        self.master = torch.nn.Parameter(torch.full((params,), 0.02))
+        self.grad16 = torch.full((params,), 1e-3, dtype=torch.bfloat16)
+        self.weight16 = self.master.detach().bfloat16()
+        self.master.grad = self.grad16.float()
+
+    def steps(self) -> dict[str, Step]:
+        out: dict[str, Step] = {f"spillway {name}": self.ours(name) for name in ("exact", "bf16", "int8")}
+        fused = torch.optim.AdamW([self.master], lr=1e-5, weight_decay=0.01, fused=True)
+        out["torch AdamW(fused) alone"] = fused.step
+        out["torch AdamW(fused) and casts"] = self.with_casts(fused.step, new=True)
+        try:
+            from deepspeed.ops.adam import DeepSpeedCPUAdam
+        except ImportError:
+            print("DeepSpeed is not installed: left out")
+        else:
+            deepspeed = DeepSpeedCPUAdam([self.master], lr=1e-5, weight_decay=0.01, adamw_mode=True)
+            out["DeepSpeedCPUAdam alone"] = deepspeed.step
+            out["DeepSpeedCPUAdam and casts"] = self.with_casts(deepspeed.step, new=False)
+        return out
+
+    def ours(self, form: str) -> Step:
+        weight = torch.nn.Parameter(self.weight16.clone())
+        weight.grad = self.grad16
+        return spillway.optim.AdamW([weight], lr=1e-5, weight_decay=0.01, format=form).step
+
+    def with_casts(self, step: Step, new: bool) -> Step:
+        """From the bf16 gradient, and to the bf16 weight."""
+
+        def cast_step() -> None:
+            if new:
+                self.master.grad = self.grad16.float()
+            else:
+                self.master.grad.copy_(self.grad16)
+            step()
+            with torch.no_grad():
+                self.weight16.copy_(self.master)
+
+        return cast_step
+
+    def copy(self) -> float:
+        """Bytes per second, read and written, of fp32 to fp32."""
+        half = self.master.numel() // 2
+        with torch.no_grad():
+            seconds = timed(lambda: self.master[:half].copy_(self.master.grad[:half]))
+        return 8 * half / seconds
+
+
+def measure(params: int, threads: int, rounds: int) -> dict[str, object]:
+    torch.set_num_threads(threads)
+    contest = Contest(params)
+    steps = contest.steps()
+    for step in steps.values():
         step()
-        weight16.copy_(master.detach())
-
-    return cast_step
-
-
-def torch_steps(params: int) -> dict[str, Step]:
-    """The rivals. All share one master, its gradient and its bf16 copies."""
-    torch.manual_seed(0)
-    master = torch.nn.Parameter(torch.empty(params).normal_(std=0.02))
-    grad16 = torch.empty(params, dtype=torch.bfloat16).normal_(std=1e-3)
-    weight16 = master.detach().bfloat16()
-    master.grad = grad16.float()
-    fused = torch.optim.AdamW([master], lr=1e-5, weight_decay=0.01, fused=True)
-    steps: dict[str, Step] = {
-        "torch AdamW(fused) alone": fused.step,
-        "torch AdamW(fused) and casts": with_casts(fused.step, master, grad16, weight16),
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    copies = []
+    for _ in range(rounds):
+        copies.append(contest.copy())
+        for name, step in steps.items():
+            seconds[name].append(timed(step))
+    copied = statistics.median(copies)
+    rows = {
+        name: {
+            "params_per_second": params / statistics.median(taken),
+            "spillway_is_faster": statistics.median(b / a for a, b in zip(seconds[OURS], taken, strict=True)),
+        }
+        for name, taken in seconds.items()
     }
-    try:
-        from deepspeed.ops.adam import DeepSpeedCPUAdam
-    except ImportError:
-        print("DeepSpeed is not installed: left out")
-        return steps
-    deepspeed = DeepSpeedCPUAdam([master], lr=1e-5, weight_decay=0.01, adamw_mode=True)
-    steps["DeepSpeedCPUAdam alone"] = deepspeed.step
-    steps["DeepSpeedCPUAdam and casts"] = with_casts(deepspeed.step, master, grad16, weight16)
-    return steps
+    print(f"{params} parameters, {threads} threads, medians of {rounds} rounds; copy {copied / 1e9:.1f} GB/s")
+    for name, row in rows.items():
+        print(f"  {name:30} {row['params_per_second'] / 1e9:.2f} G params/s; ours is {row['spillway_is_faster']:.2f}x")
+    return {"params": params, "threads": threads, "copy_bytes_per_second": copied, "rows": rows}
 
 
 def main() -> None:
     args = arguments()
-    torch.set_num_threads(args.threads)
-    steps = torch_steps(args.params)
-    rates: dict[str, list[float]] = {"spillway adamw_exact": [], **{name: [] for name in steps}}
-    for _ in range(args.rounds):
-        rates["spillway adamw_exact"].append(spillway_rate(args))
-        for name, step in steps.items():
-            rates[name].append(timed(step, args.params))
-    print(f"{args.params} parameters, {args.threads} threads, medians of {args.rounds} alternating rounds, warm")
-    ours = rates["spillway adamw_exact"]
-    for name, theirs in rates.items():
-        ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
-        print(f"{name:30} {statistics.median(theirs) / 1e9:.3f} G params/s   spillway is {ratio:.2f}x")
+    found = [measure(args.params, threads, args.rounds) for threads in args.threads]
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

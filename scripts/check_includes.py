@@ -21,7 +21,7 @@ ROOMS: dict[str, set[str]] = {
     "state": {"base", "kernels", "storage", "memory"},
     "machine": {"base", "sys", "memory", "storage", "kernels", "device"},
     "plan": {"base", "state/layout.h", "state/rule.h", "machine/profile.h"},
-    "execute": {"base", "plan", "state", "memory", "storage", "device", "kernels"},
+    "execute": {"base", "plan", "state", "memory", "storage", "device", "kernels", "subspace"},
     "subspace": {"base", "kernels"},
 }
 

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "spillway/execute/compute.h"
 #include "spillway/execute/loss.h"
 #include "spillway/execute/read_back.h"
 #include "spillway/execute/run.h"
@@ -107,6 +108,7 @@ class Engine::Impl {
         execute::Opening{opening.reopen, opening.at_least, opening.checkpoint, opening.pinned});
     const auto& found = running_->found();
     pending_ = kept_ = false;
+    subspaces_read_ = false;
     calm_ = 0;
     scaler_ = execute::LossScaler(description_.type == ComputeType::fp16);
     steps_ = found.updates;
@@ -159,7 +161,8 @@ class Engine::Impl {
   // ---- state ----
 
   /// What is loaded is part of the first commit.
-  void check_loading() const {
+  void check_loading() {
+    subspaces_read_ = false;
     if (!running().books || !begun_) return;
     throw Error(ErrorCode::bad_input, "this run is durable and has begun; weights and states change by steps alone");
   }
@@ -210,8 +213,10 @@ class Engine::Impl {
     std::uint64_t tokens = 0;
     for (const auto count : begin.counts) tokens += count;
     check_step(begin, tokens);
+    if (begin.update) check_decay(*begin.update);
     if (!begin.training) settle_updates();
     run.tensors->settle();
+    if (begin.training) begin_subspaces();
     if (!committed_ && (begin.training || pending_)) commit({});
     if (run.rows) run.rows->begin(begin.ids);
     started_ = run.executor->now();
@@ -253,6 +258,26 @@ class Engine::Impl {
     mode.kept = kept_;
     pending_ = kept_ = false;
     running().executor->begin(mode);
+  }
+
+  /// The projectors that visits go by: those that the last update had.
+  void begin_subspaces() {
+    auto& run = running();
+    if (!run.subspaces->any()) return;
+    if (!subspaces_read_) run.restore_subspaces();  // no update is pending after a start or a load
+    subspaces_read_ = true;
+    run.subspaces->begin(steps_, scaler_.scale());
+  }
+
+  void check_decay(const StepUpdate& update) const {
+    if (update.weight_decay == 0 || !running().subspaces->any()) return;
+    if (description_.optimizer == kernels::Optimizer::adamw || description_.optimizer == kernels::Optimizer::lion)
+      return;
+    throw Error(
+        ErrorCode::bad_input,
+        text("weight_decay ", update.weight_decay, " with method lsp: ", state::name_of(description_.optimizer),
+             " adds it to the gradient, which is not there for a matrix that learns in a subspace; use adamw or "
+             "lion, or weight_decay 0"));
   }
 
   void check_step(const StepBegin& begin, std::uint64_t tokens) const {
@@ -304,7 +329,7 @@ class Engine::Impl {
     throw Error(ErrorCode::bad_input, text(call, " of ", layout_.blocks()[visit.block].name, ", which is frozen"));
   }
 
-  void gradient(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
+  void gradient(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) const {
     check_learns(open_visit(VisitKind::backward, "gradient()"), "gradient()");
     running().gradients->take(tensor, values, micro_batch);
   }
@@ -323,6 +348,7 @@ class Engine::Impl {
     auto& run = running();
     if (run.executor->next() != nullptr)
       throw Error(ErrorCode::bad_input, "end_step() before the last visit has ended");
+    if (training_) check_decay(update);
     StepResult out;
     if (training_) decide(update, out);
     out.step = steps_;
@@ -353,7 +379,33 @@ class Engine::Impl {
       update_ = update_of(update, clip / static_cast<float>(out.loss_scale), steps_);
       pending_ = true;
     }
+    if (running().subspaces->any()) running().subspaces->end(!out.skipped);
     settle_early(out);
+  }
+
+  // ---- subspaces
+
+  execute::Subspaces& subspaces(std::size_t tensor, const char* call) const {
+    const auto& visit = open_visit(VisitKind::backward, call);
+    if (tensor >= layout_.tensors().size() || layout_.tensors()[tensor].block != visit.block) {
+      throw Error(ErrorCode::bad_input, text(call, " of tensor number ", tensor, " outside its block's visit"));
+    }
+    return *running().subspaces;
+  }
+
+  void compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
+                std::byte* out) const {
+    const auto projector = subspaces(tensor, "compress()").side(tensor, side);
+    execute::compress(description_.type, projector, in, in_stride, tokens, out, *running().team);
+  }
+
+  std::vector<Engine::Projectors> projectors() const {
+    std::vector<Engine::Projectors> out;
+    for (std::size_t t = 0; t < layout_.tensors().size(); ++t) {
+      if (layout_.tensors()[t].subspace.rank == 0) continue;
+      out.push_back({t, running().subspaces->fits(t), running().subspaces->error(t)});
+    }
+    return out;
   }
 
   /// Early updates stay where they applied what was decided; else the old versions are put back.
@@ -589,6 +641,7 @@ class Engine::Impl {
   bool pending_ = false;                          ///< an update waits for the next step
   kernels::UpdateStep update_;                    ///< what it applies
   std::optional<kernels::UpdateStep> predicted_;  ///< what early updates of this step apply
+  bool subspaces_read_ = false;                   ///< projectors in memory are those of the states
   bool kept_ = false;                             ///< of the pending update, what was done early
   unsigned calm_ = 0;                             ///< steps in a row that were neither clipped nor skipped
   std::int64_t steps_ = 0;                        ///< optimizer steps decided so far
@@ -668,6 +721,25 @@ void Engine::end_visit() {
 }
 void Engine::gradient(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
   impl_->gradient(tensor, values, micro_batch);
+}
+bool Engine::learns_projectors(std::size_t tensor) const {
+  return impl_->subspaces(tensor, "learns_projectors()").learns(tensor);
+}
+void Engine::learn_projectors(std::size_t tensor, std::span<const float> gradient) {
+  impl_->subspaces(tensor, "learn_projectors()").learn(tensor, gradient);
+}
+void Engine::compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
+                      std::byte* out) {
+  impl_->compress(tensor, side, in, in_stride, tokens, out);
+}
+void Engine::signs(std::size_t tensor, std::span<float> out) const {
+  impl_->subspaces(tensor, "signs()").signs(tensor, out);
+}
+void Engine::sample(std::size_t tensor, std::span<const float> values) {
+  impl_->subspaces(tensor, "sample()").sample(tensor, values);
+}
+std::vector<Engine::Projectors> Engine::projectors() const {
+  return impl_->projectors();
 }
 void Engine::head_gradient(const std::byte* values, std::uint64_t micro_batch) {
   impl_->head_gradient(values, micro_batch);

@@ -12,6 +12,14 @@
 //   }
 //   auto result = engine.end_step({.learning_rate = 1e-3});
 //
+// A matrix whose TensorSpec says that it learns in a subspace has a gradient S [rank, rank]: for each micro-batch in
+// its backward visit, with the layer's input x [tokens, columns] and output gradient y [tokens, rows],
+//
+//   if (engine.learns_projectors(t)) engine.learn_projectors(t, y' x);     // in fp32
+//   engine.compress(t, 0, y, ...); engine.compress(t, 1, x, ...);          // y P and x Q
+//   engine.gradient(t, (y P)' (x Q), m);                                   // of the compute type
+//   engine.sample(t, y' (x z));                                            // z from signs(); for projector_errors()
+//
 // A tensor whose TensorSpec says that it is frozen has a weight alone: no gradient is to be given for it, no moments
 // and no master are kept, and no step writes it. Layers below the lowest one that learns have no backward visit, and
 // without an embedding that learns there is no embedding_backward visit.
@@ -208,6 +216,15 @@ class Engine {
   /// Backward visit: one micro-batch's gradient of a tensor of the block, in the compute type. Micro-batches rise. Of a
   /// frozen tensor it is refused; so is head_gradient() of a frozen head, whose visits remain for the hidden gradient.
   void gradient(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch);
+  // Backward visit, of a tensor that learns in a subspace; see above. Error(bad_input) of any other.
+  [[nodiscard]] bool learns_projectors(std::size_t tensor) const;
+  void learn_projectors(std::size_t tensor, std::span<const float> gradient);
+  /// `tokens` rows of `in`, which are `in_stride` elements apart, times P (side 0) or Q (side 1): out [rank, tokens],
+  /// both of the compute type.
+  void compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
+                std::byte* out);
+  void signs(std::size_t tensor, std::span<float> out) const;      ///< [columns], 1 and -1: the same all through a step
+  void sample(std::size_t tensor, std::span<const float> values);  ///< [rows]
   /// head_gradient visit: the slice's gradient [rows, columns].
   void head_gradient(const std::byte* values, std::uint64_t micro_batch);
   /// embedding_backward visit: d loss / d embedding output [tokens, columns].
@@ -238,6 +255,14 @@ class Engine {
   [[nodiscard]] execute::LossScaler::State loss_scale() const;
   /// Of the run that this one goes on from.
   void set_loss_scale(const execute::LossScaler::State& state);
+
+  /// By tensor that learns in a subspace, after a step.
+  struct Projectors {
+    std::size_t tensor = 0;
+    std::uint64_t fits = 0;  ///< times that they were learned
+    double error = 0;        ///< running estimate of |G - P P' G Q Q'| / |G|, of the steps since; 0: of none
+  };
+  [[nodiscard]] std::vector<Projectors> projectors() const;
 
   // ---- kernels of the loss, over the engine's threads ----
 

@@ -20,12 +20,14 @@ using namespace nb::literals;
 namespace {
 
 using Array = nb::ndarray<nb::device::cpu, nb::c_contig>;
+using Tokens = nb::ndarray<nb::ndim<2>, nb::device::cpu, nb::c_contig>;
 using Ids = nb::ndarray<std::int64_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
 using Floats = nb::ndarray<float, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
 using Names = std::map<std::string, std::string>;
 using Release = nb::call_guard<nb::gil_scoped_release>;
 
-std::byte* bytes_of(const Array& array) {
+template <class Any>
+std::byte* bytes_of(const Any& array) {
   return static_cast<std::byte*>(array.data());
 }
 
@@ -257,6 +259,34 @@ void bind_engine(nb::module_& module) {
            [](Engine& self, std::size_t tensor, const Array& values, std::uint64_t micro_batch) {
              const nb::gil_scoped_release release;
              self.gradient(tensor, bytes_of(values), micro_batch);
+           })
+      .def("learns_projectors", &Engine::learns_projectors)
+      .def("learn_projectors",
+           [](Engine& self, std::size_t tensor, const Floats& gradient) {
+             const nb::gil_scoped_release release;
+             self.learn_projectors(tensor, {gradient.data(), gradient.size()});
+           })
+      .def("compress",
+           [](Engine& self, std::size_t tensor, unsigned side, const Tokens& in, const Tokens& out) {
+             const nb::gil_scoped_release release;
+             self.compress(tensor, side, bytes_of(in), in.shape(1), in.shape(0), bytes_of(out));
+           })
+      .def("signs",
+           [](const Engine& self, std::size_t tensor, const Floats& out) {
+             self.signs(tensor, {out.data(), out.size()});
+           })
+      .def("sample",
+           [](Engine& self, std::size_t tensor, const Floats& values) {
+             self.sample(tensor, {values.data(), values.size()});
+           })
+      .def("projectors",
+           [](const Engine& self) {
+             nlohmann::json out = nlohmann::json::array();
+             for (const auto& it : self.projectors()) {
+               out.push_back(
+                   {{"tensor", self.layout().tensors()[it.tensor].spec.name}, {"fits", it.fits}, {"error", it.error}});
+             }
+             return out.dump();
            })
       .def("head_gradient",
            [](Engine& self, const Array& values, std::uint64_t micro_batch) {

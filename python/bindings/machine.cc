@@ -50,14 +50,14 @@ void bind_machine(nb::module_& module) {
   module.def(
       "measure",
       [](const std::vector<std::string>& directories, double seconds, const std::string& compute_dtype,
-         const std::string& optimizer, const std::string& state_format) {
+         const std::string& optimizer, const std::string& state_format, std::uint64_t most_memory) {
         const auto kind = kind_of(compute_dtype, optimizer, state_format);
         const nb::gil_scoped_release release;
         const std::vector<std::filesystem::path> paths(directories.begin(), directories.end());
-        return spillway::machine::to_json(spillway::machine::measure(paths, seconds, kind));
+        return spillway::machine::to_json(spillway::machine::measure(paths, seconds, kind, most_memory));
       },
       nb::arg("directories"), nb::arg("seconds") = 0.4, nb::arg("compute_dtype") = "bf16",
-      nb::arg("optimizer") = "adamw", nb::arg("state_format") = "exact",
+      nb::arg("optimizer") = "adamw", nb::arg("state_format") = "exact", nb::arg("most_memory") = ~std::uint64_t{0},
       "This machine's profile as JSON; `directories`: where the storage paths' rates are measured.");
   module.def(
       "checkup",

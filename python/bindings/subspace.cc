@@ -8,6 +8,9 @@
 
 #include "module.h"
 #include "spillway/base/error.h"
+#include "spillway/execute/compute.h"
+#include "spillway/execute/subspaces.h"
+#include "spillway/plan/json.h"
 #include "spillway/state/rule.h"
 #include "spillway/subspace/matrix.h"
 
@@ -19,10 +22,16 @@ namespace {
 using spillway::subspace::Matrix;
 using Values = nb::ndarray<nb::numpy, float, nb::ndim<1>, nb::c_contig>;
 using Given = nb::ndarray<const float, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
+using Tokens = nb::ndarray<nb::ndim<2>, nb::device::cpu, nb::c_contig>;
+using Floats = nb::ndarray<float, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
 using Release = nb::call_guard<nb::gil_scoped_release>;
 
 const spillway::subspace::Projector& side_of(const Matrix& matrix, unsigned side) {
   return side == 0 ? matrix.pair().p : matrix.pair().q;
+}
+
+std::byte* bytes(const Tokens& tokens) {
+  return static_cast<std::byte*>(tokens.data());
 }
 
 /// A copy for Python.
@@ -71,6 +80,18 @@ void step(Matrix& matrix, std::uintptr_t weight, std::uintptr_t rest, const std:
                .rest = reinterpret_cast<std::byte*>(rest),      // NOLINT
                .n = matrix.pair().p.rows() * matrix.pair().q.rows()});
 }
+
+/// What spillway::Engine does of subspaces for visits, alone: for an engine of Python's own.
+struct Projections {
+  explicit Projections(const std::string& text)
+      : description(spillway::plan::parse_description(text)),
+        layout(description.layout()),
+        subspaces(description, layout) {}
+  const spillway::plan::Description description;
+  const spillway::state::Layout layout;
+  spillway::execute::Subspaces subspaces;
+  spillway::execute::Team team{1};
+};
 
 }  // namespace
 
@@ -125,6 +146,38 @@ void bind_subspace(nb::module_& module) {
             self.bias() = {std::get<0>(bias), std::get<1>(bias), std::get<2>(bias)};
           },
           "What the estimate is made of.");
+  nb::class_<Projections>(module, "Projections", "Projectors of a description's matrices, as Engine has them.")
+      .def(nb::init<const std::string&>(), "description"_a)
+      .def("learns_projectors", [](const Projections& self, std::size_t t) { return self.subspaces.learns(t); })
+      .def("learn_projectors",
+           [](Projections& self, std::size_t tensor, const Given& gradient) {
+             const nb::gil_scoped_release release;
+             self.subspaces.learn(tensor, {gradient.data(), gradient.size()});
+           })
+      .def("compress",
+           [](Projections& self, std::size_t tensor, unsigned side, const Tokens& in, const Tokens& out) {
+             const nb::gil_scoped_release release;
+             spillway::execute::compress(self.description.type, self.subspaces.side(tensor, side), bytes(in),
+                                         in.shape(1), in.shape(0), bytes(out), self.team);
+           })
+      .def("signs",
+           [](const Projections& self, std::size_t tensor, const Floats& out) {
+             self.subspaces.signs(tensor, {out.data(), out.size()});
+           })
+      .def("sample",
+           [](Projections& self, std::size_t tensor, const Given& seen) {
+             self.subspaces.sample(tensor, {seen.data(), seen.size()});
+           })
+      .def("end_step", [](Projections& self) {
+        self.subspaces.end(true);
+        self.subspaces.begin(0, 1);
+      });
+  module.def(
+      "subspace_rank",
+      [](std::size_t rows, std::size_t columns, std::size_t rank, std::size_t nonzeros) {
+        return spillway::subspace::rank_of({.rows = rows, .columns = columns, .rank = rank, .nonzeros = nonzeros});
+      },
+      "rows"_a, "columns"_a, "rank"_a, "nonzeros"_a, "The rank that is meant; 0: half of the smaller side.");
   module.def(
       "draw_signs",
       [](std::uint64_t seed, std::uint64_t tensor, std::int64_t step, std::size_t n) {

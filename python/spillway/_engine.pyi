@@ -24,9 +24,10 @@ class Engine:
     `description` (JSON): {"compute_dtype": "bf16"|"fp16"|"fp32", "optimizer": "adamw"|"adam"|"lion"|"sgd" (adamw),
     "state_format": "exact"|"bf16"|"int8" (exact), "seed": of the run (0), "hidden_size": H, "micro_batches": most per
     step, "tokens": most per step, "tied_head": bool, "blocks": [{"name", "role": "embedding", "layer" or "head",
-    "tensors": [{"name", "shape": [..], "decay": bool, "frozen": bool (false)}]}]}. Blocks in order of execution: at
-    most one embedding first, layers (final norm and the like are a last block of role layer), at most one head last; a
-    tied head has no block.
+    "tensors": [{"name", "shape": [..], "decay": bool, "frozen": bool (false), "subspace": {"rank", "nonzeros"} (absent:
+    learns in full)}]}], "subspaces": {"check_every", "threshold"}}. Blocks in order of execution: at most one embedding
+    first, layers (final norm and the like are a last block of role layer), at most one head last; a tied head has no
+    block.
 
     `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "placement": {...},
     "storage": [{"directory" or "device", "capacity": bytes}], "nodes": [{"id", "capacity": bytes, "update",
@@ -114,6 +115,20 @@ class Engine:
     def gradient(self, tensor: int, values: Any, micro_batch: int) -> None:
         """In a backward visit: one micro-batch's gradient of a tensor of the block (compute type, tensor's shape,
         contiguous). Micro-batches in rising order; a tensor that got none has gradient zero."""
+    # In a backward visit, of a tensor with "subspace" (d = its rank); gradient() then takes S [d, d].
+    def learns_projectors(self, tensor: int) -> bool:
+        """Whether projectors are to be learned from this micro-batch's whole gradient before S is made."""
+    def learn_projectors(self, tensor: int, gradient: Any) -> None:
+        """From a gradient [rows * columns], fp32; of what is not finite nothing is learned, and the step is skipped."""
+    def compress(self, tensor: int, side: int, tokens: Any, out: Any) -> None:
+        """tokens [n, rows] by P (side 0), or [n, columns] by Q (1), to out [d, n]; both of the compute type."""
+    def signs(self, tensor: int, out: Any) -> None:
+        """This step's signs z [columns], fp32."""
+    def sample(self, tensor: int, values: Any) -> None:
+        """A micro-batch's G z [rows], fp32: for the estimate of what the projectors miss."""
+    def projectors(self) -> str:
+        """JSON [{"tensor": name, "fits": times learned, "error": running estimate of |G - P P' G Q Q'| / |G|}], after a
+        step; 0 before the first sample after a fit."""
     def head_gradient(self, values: Any, micro_batch: int) -> None:
         """In a head_gradient visit: one micro-batch's gradient [rows, hidden] of the slice (compute type)."""
     def embedding_backward(self, values: Any) -> None:
@@ -167,9 +182,10 @@ def measure(
     compute_dtype: str = "bf16",
     optimizer: str = "adamw",
     state_format: str = "exact",
+    most_memory: int = ...,
 ) -> str:
     """This machine's profile as JSON; `directories` (or block devices, which are only read): where the storage paths'
-    rates are measured. The rest: what the rate of updates is of."""
+    rates are measured. The rest: what the rate of updates is of, and the bytes that it may take meanwhile."""
 
 def checkup(places: list[str]) -> list[tuple[str, str, str]]:
     """(what, "good", "lesser" or "missing", words) of each thing that the engine can use here; `places`: directories or
@@ -296,3 +312,17 @@ class SubspaceMatrix:
 
 def draw_signs(seed: int, tensor: int, step: int, n: int) -> Any:
     """1 or -1, n times, fp32."""
+
+def subspace_rank(rows: int, columns: int, rank: int, nonzeros: int) -> int:
+    """What is meant: 0 is half of the smaller side, a multiple of `nonzeros`. ValueError for what cannot be."""
+
+class Projections:
+    """What `Engine` does of subspaces in visits, alone; see there. Every end_step() begins the next step."""
+
+    def __init__(self, description: str) -> None: ...
+    def learns_projectors(self, tensor: int) -> bool: ...
+    def learn_projectors(self, tensor: int, gradient: Any) -> None: ...
+    def compress(self, tensor: int, side: int, tokens: Any, out: Any) -> None: ...
+    def signs(self, tensor: int, out: Any) -> None: ...
+    def sample(self, tensor: int, values: Any) -> None: ...
+    def end_step(self) -> None: ...

@@ -32,14 +32,30 @@ def check(
 
 
 def check_method(config: Config) -> None:
-    for name in ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"):
-        if config.method != "lora" and getattr(config, name) not in (None, []):
-            raise InputError(f"{name}: it is for method lora, and the method is {config.method}")
+    for name in KEYS:
+        method, _, rest = name.partition("_")
+        if rest and method in ("lora", "lsp") and config.method != method and getattr(config, name) not in (None, []):
+            raise InputError(f"{name}: it is for method {method}, and the method is {config.method}")
     for name in ("trainable", "frozen"):
         if config.method == "lora" and getattr(config, name):
             raise InputError(f"{name}: with method lora the adapters learn and all of the base is frozen; leave it out")
     if config.method == "lora" and find_spec("peft") is None:
         raise InputError("method: lora needs the package peft; install it with `pip install peft`")
+    if config.method == "lsp":
+        check_subspaces(config)
+
+
+def check_subspaces(config: Config) -> None:
+    if config.weight_decay > 0 and config.optim in ("adam", "sgd"):
+        raise InputError(
+            f"weight_decay: with method lsp and optim {config.optim}, which adds the decay to the gradient, it has no "
+            "place: there is no gradient of the whole matrix; use optim adamw or lion, or weight_decay 0"
+        )
+    if config.lsp_rank is not None and config.lsp_rank % config.lsp_nonzeros:
+        raise InputError(
+            f"lsp_rank: {config.lsp_rank} is no multiple of lsp_nonzeros {config.lsp_nonzeros}; use "
+            f"{max(1, config.lsp_rank // config.lsp_nonzeros) * config.lsp_nonzeros}"
+        )
 
 
 def check_required(config: Config, names: tuple[str, ...]) -> None:

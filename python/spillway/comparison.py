@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel
 
+    from spillway import subspace
     from spillway.trainer import Work
 
 STEPS = 5
@@ -246,9 +248,13 @@ def train_plainly(
     from spillway.hf.describe import decay_names
     from spillway.hf.source import DTYPES
 
-    masters = named(model)
+    learning = named(model)
     computing = model if config.compute_dtype == "fp32" else copy.deepcopy(model).to(DTYPES[config.compute_dtype])
     weights = named(computing)
+    inside, names = in_subspaces(computing, config)
+    masters = {name: master for name, master in learning.items() if name not in names}
+    if inside is not None:
+        inside.adopt({name: learning[name].detach() for name in names})
     decaying = set(decay_names(model))
     groups = [
         {"params": [p for name, p in masters.items() if (name in decaying) == decays], "weight_decay": decay}
@@ -265,17 +271,50 @@ def train_plainly(
                 master.grad = None if gradient is None else gradient.float()
                 weights[name].grad = None
         limit = config.max_grad_norm or math.inf
-        trained.norms.append(float(torch.nn.utils.clip_grad_norm_(masters.values(), limit)))
-        for group in optimizer.param_groups:
-            group["lr"] = work.rate(step)
-        optimizer.step()
-        optimizer.zero_grad()
+        every = [*masters.values(), *([] if inside is None else inside.parameters())]
+        trained.norms.append(float(torch.nn.utils.clip_grad_norm_(every, limit)))
+        for each in (optimizer, *([] if inside is None else [inside])):
+            for group in each.param_groups:
+                group["lr"] = work.rate(step)
+            each.step()
+            each.zero_grad()
         if computing is not model:
             with torch.no_grad():
                 for name, master in masters.items():
                     weights[name].copy_(master)
     compared = config.compute_dtype == "fp32"  # else what is frozen is rounded, and no more is kept of it
-    return trained, {name: m.detach() for name, m in masters.items() if m.requires_grad or compared}
+    found = {name: m.detach() for name, m in masters.items() if m.requires_grad or compared}
+    return trained, found if inside is None else found | inside.masters()
+
+
+def in_subspaces(model: PreTrainedModel, config: Config) -> tuple[subspace.AdamW | None, set[str]]:
+    """With method lsp the optimizer of the matrices that learn in subspaces, and their names."""
+    from spillway import subspace
+    from spillway.hf.freeze import freeze
+    from spillway.hf.skeleton import build
+    from spillway.hf.source import DTYPES
+    from spillway.hf.subspaces import choose
+
+    if config.method != "lsp":
+        return None, set()
+    skeleton = build(copy.deepcopy(model.config), DTYPES[config.compute_dtype])
+    freeze(skeleton.model, config.trainable, config.frozen)
+    choose(skeleton, config)
+    names = {skeleton.names[key] for key in skeleton.spaces}
+    modules = "|".join(f"^{re.escape(name.removesuffix('.weight'))}$" for name in names)
+    optimizer = subspace.AdamW(
+        model,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        weight_decay=config.weight_decay,
+        modules=modules,
+        rank=config.lsp_rank or 0,
+        nonzeros=config.lsp_nonzeros,
+        check_every=config.lsp_check_every,
+        threshold=config.lsp_threshold,
+        seed=config.seed,
+    )
+    return optimizer, names
 
 
 def gradients(model: PreTrainedModel, batches: list[Batch]) -> float:

@@ -144,6 +144,7 @@ def parsed(key: Key, value: Any, origin: str) -> Any:
 
 
 LORA = {"lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.05}  # TRL's defaults
+LSP = {"lsp_nonzeros": 4, "lsp_check_every": 100, "lsp_threshold": 0.9}
 
 
 def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
@@ -167,9 +168,9 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
         values["resume_from_checkpoint"] = None
     if values["device"] == "auto":
         values["device"] = "cpu"
-    if values["method"] == "lora":
-        for name, default in LORA.items():
-            values[name] = default if values[name] is None else values[name]
+    of_method: dict[str, Any] = {"lora": LORA, "lsp": LSP}.get(values["method"], {})
+    for name, default in of_method.items():
+        values[name] = default if values[name] is None else values[name]
     return with_strategies(values)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from spillway.values import (
-    ANY,
     DEVICE,
     FLAG,
     INTERVAL,
@@ -324,8 +323,8 @@ GROUPS: dict[str, list[Key]] = {
             choice("full", "lora", "lsp"),
             "full",
             "`full`; `lora`: adapters of PEFT on a frozen base, which streams from where it lies and is never written; "
-            "`lsp` is to come",
-            absent=values_besides("full", "lora"),
+            "`lsp`: the matrices of layers learn in small spaces of their own (arXiv 2406.10181): d x d instead of "
+            "m x n for gradients and moments, and every weight is trained",
         ),
         Key("lora_r", whole(1), None, "rank of the adapters", "16"),
         Key("lora_alpha", whole(1), None, "over `lora_r`, what the adapters' product is multiplied by", "32"),
@@ -338,17 +337,39 @@ GROUPS: dict[str, list[Key]] = {
             "times",
             "PEFT's own for the model type",
         ),
-    ]
-    + [
-        Key(name, ANY, None, "not in this release", absent=when_given)
-        for name in (
-            "lsp_rank",
-            "lsp_nonzeros",
+        Key("lsp_rank", whole(1), None, "d, a multiple of `lsp_nonzeros`", "half of each matrix's smaller side"),
+        Key("lsp_nonzeros", whole(1), None, "values in each row of a projector", "4"),
+        Key(
             "lsp_modules",
+            PATTERN,
+            [],
+            "regular expression (`re.search`) of the names of linear layers that learn in subspaces; may be given "
+            "several times; everything else that learns does so in full",
+            "all linear layers inside the model's layers, but those too small for `lsp_nonzeros`",
+        ),
+        Key(
             "lsp_check_every",
+            whole(1),
+            None,
+            "updates between two looks at what each matrix's projectors miss of its gradients",
+            "100",
+        ),
+        Key(
             "lsp_threshold",
+            POSITIVE,
+            None,
+            "of that error, relative to the gradient (0: nothing, 1: all is missed): beyond it the matrix's projectors "
+            "are learned again and its moments carried over",
+            "0.9",
+        ),
+        Key(
             "lsp_residual",
-        )
+            choice("none", "feedback", "rotating"),
+            None,
+            "a channel for what the projectors miss: `none` is what there is",
+            "none",
+            absent=values_besides(None, "none"),
+        ),
     ],
 }
 

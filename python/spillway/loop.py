@@ -225,6 +225,7 @@ class Session:
             "tokens": tokens,
             "step_seconds": result.seconds,
             "path_bytes": result.path_bytes,
+            **result.subspaces,
         }
         if result.node_updates:
             row["node_updates"] = result.node_updates

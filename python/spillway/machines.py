@@ -72,7 +72,8 @@ def describe_model(config: Config) -> tuple[dict[str, Any], dict[str, int]]:
     from spillway.hf.lora import adapters_of
     from spillway.hf.skeleton import build
     from spillway.hf.source import DTYPES, load_config, resolve_directory
-    from spillway.settings import update_rule
+    from spillway.hf.subspaces import choose
+    from spillway.settings import subspace_checks, update_rule
 
     model = load_config(resolve_directory(config.model))
     skeleton = build(copy.deepcopy(model), DTYPES[config.compute_dtype])
@@ -80,9 +81,11 @@ def describe_model(config: Config) -> tuple[dict[str, Any], dict[str, int]]:
         adapters.adapt(skeleton)
     else:
         freeze(skeleton.model, config.trainable, config.frozen)
+    choose(skeleton, config)
     tokens = config.max_length * config.per_device_train_batch_size * config.gradient_accumulation_steps
     size = WorkSize(config.gradient_accumulation_steps, tokens)
-    return describe(skeleton, size, config.compute_dtype) | update_rule(config) | {"seed": config.seed}, widths(model)
+    rule = update_rule(config) | subspace_checks(config)
+    return describe(skeleton, size, config.compute_dtype) | rule | {"seed": config.seed}, widths(model)
 
 
 def widths(model: Any) -> dict[str, int]:

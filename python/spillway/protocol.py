@@ -84,6 +84,7 @@ class StepResult:
     # by memory node, where there are several: {"elements", "seconds"} of updates that ended while the step ran
     node_updates: dict[str, dict[str, float]] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)  # bytes per path over the run's life, earlier processes too
+    subspaces: dict[str, Any] = field(default_factory=dict)  # with method lsp, for rows of metrics.jsonl
 
 
 class Session(Protocol):

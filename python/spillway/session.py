@@ -22,7 +22,7 @@ from spillway import calls, nodes, threads, volumes, wear
 from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
 from spillway.errors import InputError
-from spillway.hf import files, heap, initialise
+from spillway.hf import files, heap, initialise, subspaces
 from spillway.hf.describe import WorkSize, describe
 from spillway.hf.freeze import freeze, freeze_like
 from spillway.hf.generation import callable_model
@@ -37,7 +37,7 @@ from spillway.hf.source import DTYPES, load_config, resolve_directory, save_conf
 from spillway.hf.stream import Outcome, Stream
 from spillway.openings import STATE, on_paths, read_counts, tries_of, write_counts
 from spillway.protocol import Keeping, Opening, Recovery, StepResult
-from spillway.settings import engine_settings, update_rule
+from spillway.settings import engine_settings, subspace_checks, update_rule
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -82,6 +82,7 @@ class Session:
             freeze(self._skeleton.model, config.trainable, config.frozen)
         else:
             freeze_like(self._skeleton, frozen)
+        subspaces.choose(self._skeleton, config)
         proof = prove(copy.deepcopy(self._model_config), packing)
         self._skeleton.unused, self._unneeded = proof.unused, proof.unneeded
         engine_type = engine_type or calls.native_engine()
@@ -93,7 +94,7 @@ class Session:
         self._rehearsed = replace(self._rehearsed, work_bytes=work)
         self._tokens = work_size(shape).tokens
         model = describe(self._skeleton, work_size(shape), config.compute_dtype)
-        self.description = model | update_rule(config) | {"seed": config.seed}
+        self.description = model | update_rule(config) | subspace_checks(config) | {"seed": config.seed}
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
         self.settings = engine_settings(config, self._rehearsed, self._keeping, self._threads.update_cores)
         memory, self._news = nodes.node_settings(
@@ -180,6 +181,7 @@ class Session:
             loss_scale=update.get("loss_scale", 1.0),
             written=self._written(),
             node_updates=self._new_node_updates(),
+            subspaces=subspaces.told(self._engine) if self._skeleton.spaces else {},
         )
 
     def evaluate(self, batches: Sequence[Batch]) -> tuple[float, int]:
@@ -297,6 +299,7 @@ class Session:
                 name: {"count": path.get("syncs", 0), "seconds": path.get("sync_seconds", 0.0)}
                 for name, path in counters.get("paths", {}).items()
             },
+            **({"subspaces": subspaces.summed(self._engine)} if self._skeleton.spaces else {}),
             "rehearsed": {"work_bytes": self._rehearsed.work_bytes, "seconds": self._rehearsed.seconds},
         }
 

@@ -30,7 +30,8 @@ GROUPS = ("weight", "state", "grad", "activation")
 def engine_settings(config: Config, rehearsed: Rehearsed, keeping: Keeping, update_cores: int = 0) -> dict[str, Any]:
     """What the engine plans with; see _engine.pyi. `update_cores`: that compute leaves to updates."""
     dram_budget = config.dram_budget or default_budget()
-    found = profile(config.profile, [path.place for path in config.paths], update_rule(config))
+    spare = max(0, dram_budget - heap.resident()) // 2  # to measure in
+    found = profile(config.profile, [path.place for path in config.paths], update_rule(config), spare)
     return path_settings(config, keeping) | {
         "dram_budget": dram_budget,
         "process_bytes": rehearsed.process_bytes,
@@ -157,17 +158,26 @@ def update_rule(config: Config) -> dict[str, str]:
     return {"compute_dtype": config.compute_dtype, "optimizer": config.optim, "state_format": config.state_format}
 
 
+def subspace_checks(config: Config) -> dict[str, Any]:
+    """When projectors are learned again, as the engine names it."""
+    if config.method != "lsp":
+        return {}
+    return {"subspaces": {"check_every": config.lsp_check_every, "threshold": config.lsp_threshold}}
+
+
 NO_RULE: Mapping[str, str] = MappingProxyType({})
 
 
-def profile(path: str | None, places: Sequence[str] = (), rule: Mapping[str, str] = NO_RULE) -> dict[str, Any]:
-    """Rates of the machine: from a file, or measured now, with those of the storage paths and of such an update (see
-    machine/measure.h)."""
+def profile(
+    path: str | None, places: Sequence[str] = (), rule: Mapping[str, str] = NO_RULE, most_memory: int = 1 << 40
+) -> dict[str, Any]:
+    """Rates of the machine: from a file, or measured now, with those of the storage paths and of such an update, in at
+    most so many bytes of memory (see machine/measure.h)."""
     from spillway import _engine
 
     try:
         if path is None:
-            text = _engine.measure(list(places), MEASURE_SECONDS, **rule)
+            text = _engine.measure(list(places), MEASURE_SECONDS, **rule, most_memory=most_memory)
         else:
             text = _engine.check_profile(Path(path).read_text(encoding="utf-8"), path)
     except (OSError, UnicodeDecodeError) as error:

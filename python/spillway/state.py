@@ -35,6 +35,11 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "lora_alpha",
     "lora_dropout",
     "lora_target_modules",
+    "lsp_rank",
+    "lsp_nonzeros",
+    "lsp_modules",
+    "lsp_check_every",
+    "lsp_threshold",
 )
 
 

@@ -65,6 +65,23 @@ class Held:
         torch.autograd.graph.increment_version([self.weight])
         self.version = self.weight._version
 
+    def master(self) -> torch.Tensor:
+        if self.rest is None:
+            return self.weight.detach().float().clone()
+        low = self.rest.int() & 0xFFFF
+        return (((self.weight.view(torch.int16).int() - (low >> 15)) << 16) | low).view(torch.float32)
+
+    @torch.no_grad()
+    def adopt(self, master: torch.Tensor) -> None:
+        """Exact values, fp32, of which a bf16 weight holds the upper half."""
+        if self.rest is None:
+            self.weight.copy_(master)
+        else:
+            bits = master.contiguous().view(torch.int32)
+            self.weight.copy_(((bits + 0x8000) >> 16).to(torch.int16).view(torch.bfloat16))
+            self.rest.copy_(bits.to(torch.int16))
+        self.version = self.weight._version
+
     def state(self) -> dict[str, Any]:
         out = {
             "step": torch.tensor(float(self.step)),
@@ -181,6 +198,15 @@ class AdamW(torch.optim.Optimizer):
     def errors(self) -> dict[str, float]:
         """By weight: the running estimate of |P P' G Q Q' - G| / |G|; 0 before the first step after a fit."""
         return {held.name: held.matrix.error for held in self._held.values()}
+
+    def masters(self) -> dict[str, torch.Tensor]:
+        """By weight: its exact values, fp32."""
+        return {f"{held.name}.weight": held.master() for held in self._held.values()}
+
+    def adopt(self, masters: dict[str, torch.Tensor]) -> None:
+        """Weights begin with these values, fp32, whatever their type rounds them to."""
+        for held in self._held.values():
+            held.adopt(masters[f"{held.name}.weight"])
 
     def fits(self) -> dict[str, int]:
         """By weight: times that its projectors were learned."""

@@ -21,10 +21,30 @@ def show_plan(console: Console, plan: Plan) -> None:
     if words := state(plan):
         console.print(words, soft_wrap=True)
     console.print(prediction(plan), soft_wrap=True)
-    for words in (updates(plan), durability(plan), plan.get("threads", {}).get("words")):
+    for words in (subspaces(plan), updates(plan), durability(plan), plan.get("threads", {}).get("words")):
         if words:
             console.print(words, soft_wrap=True)
     show_answers(console, plan)
+
+
+def subspaces(plan: Plan) -> str:
+    """What learns in subspaces and what that saves, beside the same plan in full; empty where nothing does."""
+    found = plan.get("subspaces")
+    if not found:
+        return ""
+    words = (
+        f"Subspaces: {found['matrices']} matrices, {found['elements']:,} parameters; their gradients are "
+        f"{size(found['gradient_bytes'])} a step instead of {size(found['gradient_bytes_in_full'])}."
+    )
+    full = found.get("in_full")
+    if full is None:
+        return f"{words} In full (method full) it would not fit."
+    moved = [size(full[key]) for key in ("path_bytes_per_step", "device_bytes_per_step") if full[key]]
+    seconds = duration(full["predicted_step_seconds"])
+    words += f" In full a step would take {seconds}" + (f" and move {' and '.join(moved)}." if moved else ".")
+    if not found["helps"]:
+        words += " Subspaces do not help here: all that they save is hidden behind compute already; use method full."
+    return words
 
 
 def updates(plan: Plan) -> str:

@@ -139,6 +139,7 @@ class Trainer:
         }
         if result.node_updates:
             row["node_updates"] = result.node_updates
+        row |= result.subspaces
         if result.loss_scale != 1:
             row["loss_scale"] = result.loss_scale
         if result.skipped:

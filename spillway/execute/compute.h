@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "spillway/execute/team.h"
 #include "spillway/kernels/gradient.h"
+#include "spillway/kernels/project.h"
 #include "spillway/kernels/softmax.h"
 #include "spillway/state/layout.h"
 
@@ -21,5 +23,8 @@ void softmax_gradient(state::ComputeType type, std::byte* logits, std::size_t n,
                       std::size_t label);
 /// The value of one element.
 float value_at(state::ComputeType type, const std::byte* values, std::size_t index);
+/// kernels::compress() of any number of tokens, shared by the team: out [columns, tokens].
+void compress(state::ComputeType type, const kernels::Projector& projector, const std::byte* in, std::size_t in_stride,
+              std::size_t tokens, std::byte* out, Team& team);
 
 }  // namespace spillway::execute

@@ -417,11 +417,14 @@ void Executor::update_lane(Updates& lane) {
     bank(start.instance).times[start.task].start = now();
     lane.early = early;
     if (early) {
-      run_tiles(lock, lane, {.chunk = chunk, .count = work_.slices(chunk), .save = true, .early = true});
+      run_tiles(lock, lane, {.chunk = chunk, .count = work_.slices(chunk), .part = Part::save, .early = true});
     }
     lock.unlock();
     work_.prepare(chunk, early);
     lock.lock();
+    if (const auto first = work_.first_tiles(chunk); first > 0) {
+      run_tiles(lock, lane, {.chunk = chunk, .count = first, .part = Part::first, .early = early});
+    }
     run_tiles(lock, lane, {.chunk = chunk, .count = work_.tiles(chunk), .early = early});
     lane.early = false;
     if (early) {
@@ -486,12 +489,18 @@ void Executor::run_tiles(std::unique_lock<std::mutex>& lock, Updates& lane, Tile
 void Executor::take_tiles(Updates& lane, const Tiles& tiles) {
   for (auto tile = lane.next_tile.fetch_add(1); tile < tiles.count; tile = lane.next_tile.fetch_add(1)) {
     const auto began = lane.pace.limits() ? now() : 0;
-    if (tiles.save) {
-      work_.save(tiles.chunk, tile);
-    } else {
-      work_.run(tiles.chunk, tile, tiles.early);
+    switch (tiles.part) {
+      case Part::save:
+        work_.save(tiles.chunk, tile);
+        break;
+      case Part::first:
+        work_.run_first(tiles.chunk, tile, tiles.early);
+        break;
+      case Part::update:
+        work_.run(tiles.chunk, tile, tiles.early);
+        break;
     }
-    if (lane.pace.limits()) wait_for_pace(lane, tiles.chunk, tiles.count, began);
+    if (lane.pace.limits() && tiles.part != Part::first) wait_for_pace(lane, tiles.chunk, tiles.count, began);
   }
 }
 

@@ -33,8 +33,11 @@ class UpdateWork {
   virtual std::size_t slices(plan::Index chunk) const = 0;  ///< of the bytes that an early update changes
   /// Copies a slice to where the schedule has room for it: all of them before prepare(), when the update is early.
   virtual void save(plan::Index chunk, std::size_t slice) = 0;
-  virtual std::size_t tiles(plan::Index chunk) const = 0;
   virtual void prepare(plan::Index chunk, bool early) = 0;  ///< once, before the tiles
+  /// Tiles of a first part of the update, all of which end before any of run(); by default there is none.
+  virtual std::size_t first_tiles(plan::Index /*chunk*/) const { return 0; }
+  virtual void run_first(plan::Index /*chunk*/, std::size_t /*tile*/, bool /*early*/) {}
+  virtual std::size_t tiles(plan::Index chunk) const = 0;
   virtual void run(plan::Index chunk, std::size_t tile, bool early) = 0;
 };
 
@@ -133,12 +136,13 @@ class Executor {
     bool operator<(const UpdateEntry& other) const { return deadline > other.deadline; }
   };
 
+  enum class Part : std::uint8_t { save, first, update };  ///< of an update, one after the other
   /// Tiles that several threads take.
   struct Tiles {
     bool busy = false;
     Index chunk = plan::kNone;
     std::size_t count = 0;
-    bool save = false;  ///< they are slices to be saved
+    Part part = Part::update;
     bool early = false;
     std::size_t inside = 0;  ///< threads at work in them
   };

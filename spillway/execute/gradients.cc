@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "spillway/base/error.h"
@@ -16,9 +17,17 @@ float* as_fp32(std::byte* at) {
 
 }  // namespace
 
-Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout, state::ComputeType type,
-                     Arenas arenas, EmbeddingRows* rows, Team& team, const OpenDevice& device)
-    : schedule_(schedule), layout_(layout), type_(type), arenas_(arenas), rows_(rows), team_(team), device_(device) {
+Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
+                     Arenas arenas, EmbeddingRows* rows, Subspaces& subspaces, Team& team, const OpenDevice& device)
+    : schedule_(schedule),
+      layout_(layout),
+      type_(rule.type),
+      arenas_(arenas),
+      rows_(rows),
+      subspaces_(subspaces),
+      team_(team),
+      device_(device) {
+  place_tensors(rule);
   std::uint64_t most = 1;
   std::size_t tensors = 1;
   for (const auto& tensor : layout.tensors()) most = std::max(most, tensor.elements);
@@ -26,6 +35,24 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
   tiles_.resize(ceil_div(most, kernels::kNormTile));
   seen_.resize(tensors);
   norms_.resize(layout.tensors().size() + layout.chunks().size() + 1);
+}
+
+void Gradients::place_tensors(const state::UpdateRule& rule) {
+  places_.resize(layout_.tensors().size());
+  for (const auto& block : layout_.blocks()) {
+    Place at;
+    for (auto c = block.first_chunk; c < block.first_chunk + block.learning_chunks; ++c) {
+      const auto& chunk = layout_.chunks()[c];
+      at.pair = at.grad + core_bytes(rule, chunk);
+      for (const auto& span : layout_.spans(c)) {
+        if (span.tensor_first > 0) continue;
+        const auto inner = span.chunk_first;  // of a subspace 0
+        places_[span.tensor] = {at.grad + inner * state::field_bytes(type_).grad, at.sum + inner, at.pair};
+      }
+      at.grad += grad_bytes(rule, chunk);
+      at.sum += chunk.core;
+    }
+  }
 }
 
 void Gradients::begin(std::uint64_t micro_batches) {
@@ -38,13 +65,26 @@ void Gradients::open(const plan::Visit& visit) {
   std::fill(seen_.begin(), seen_.end(), std::uint8_t{0});
 }
 
-Gradients::Target Gradients::target(std::uint64_t first, std::uint64_t elements) const {
+Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_t elements) const {
   Target out{.elements = elements};
-  out.grad = arenas_.at(schedule_.buffers[visit_->grad]) + first * state::field_bytes(type_).grad;
+  out.grad = arenas_.at(schedule_.buffers[visit_->grad]) + at;
   if (visit_->grad_sum != plan::kNone && micro_batches_ > 1) {
-    out.sum = as_fp32(arenas_.at(schedule_.buffers[visit_->grad_sum])) + first;
+    out.sum = as_fp32(arenas_.at(schedule_.buffers[visit_->grad_sum])) + sum_at;
   }
   return out;
+}
+
+Gradients::Target Gradients::target_of(std::size_t tensor) const {
+  return target(places_[tensor].grad, places_[tensor].sum, layout_.tensors()[tensor].core());
+}
+
+/// S is complete: what an update needs beside it. A step whose gradients were not finite before any projectors could be
+/// learned is one to be skipped.
+void Gradients::finish_inside(std::size_t tensor, const Target& to, bool seen) {
+  if (layout_.tensors()[tensor].subspace.rank == 0) return;
+  auto& norm = norms_[tensor];
+  if (seen && !subspaces_.fitted(tensor)) norm.sum = std::numeric_limits<double>::quiet_NaN();
+  subspaces_.close(tensor, norm.sum, to.grad + (places_[tensor].pair - places_[tensor].grad));
 }
 
 kernels::Norm Gradients::tiled(std::uint64_t elements, auto body) {
@@ -96,7 +136,7 @@ void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t 
     throw Error(ErrorCode::bad_input, text("a gradient of ", it.spec.name, ", which is frozen"));
   }
   auto& seen = seen_[tensor - layout_.blocks()[it.block].first_tensor];
-  const auto to = target(it.first, it.elements);
+  const auto to = target_of(tensor);
   // A tensor that is first seen in a later micro-batch starts its sum there.
   const bool first = seen == 0 || micro_batch == 0, last = micro_batch + 1 == micro_batches_;
   seen = last ? 2 : 1;
@@ -111,7 +151,7 @@ void Gradients::take_slice(const std::byte* values, std::uint64_t micro_batch) {
   const auto& block = layout_.blocks()[visit_->block];
   const auto chunk = block.first_chunk + visit_->slice;
   const auto& it = layout_.chunks()[chunk];
-  const auto to = target(0, it.used);
+  const auto to = target(0, 0, it.used);
   const bool first = seen_[0] == 0 || micro_batch == 0, last = micro_batch + 1 == micro_batches_;
   seen_[0] = last ? 2 : 1;
   const bool tied = rows_ != nullptr && rows_->block() == visit_->block;
@@ -143,17 +183,14 @@ void Gradients::close() {
   if (visit_ != nullptr && visit_->kind == plan::VisitKind::backward) {
     const auto& block = layout_.blocks()[visit_->block];
     for (std::size_t i = 0; i < block.tensors; ++i) {
-      if (seen_[i] == 2) continue;
-      const auto& tensor = layout_.tensors()[block.first_tensor + i];
-      if (!has_gradient(tensor.spec.learning)) continue;
-      const auto to = target(tensor.first, tensor.elements);
-      const bool some = seen_[i] == 1;
-      launch([=, this, number = block.first_tensor + i] {
-        if (some) {
-          norms_[number] = finish(to, nullptr);
-        } else {
-          std::memset(to.grad, 0, to.elements * state::field_bytes(type_).grad);
-        }
+      const auto number = block.first_tensor + i;
+      const auto& tensor = layout_.tensors()[number];
+      if (!has_gradient(tensor.spec.learning) || (seen_[i] == 2 && tensor.subspace.rank == 0)) continue;
+      const auto to = target_of(number);
+      launch([=, this, seen = seen_[i]] {
+        if (seen == 1) norms_[number] = finish(to, nullptr);
+        if (seen == 0) std::memset(to.grad, 0, to.elements * state::field_bytes(type_).grad);
+        finish_inside(number, to, seen != 0);
       });
     }
   }

@@ -42,14 +42,22 @@ kernels::UpdateStep step_of(const plan::Description& description, const storage:
 }
 
 Replay::Replay(const Parts& parts, const storage::Recovered& recovered)
-    : parts_(parts), ids_(parts.description, parts.layout), table_(table_of(parts.layout)), commit_(&recovered.newest) {
+    : parts_(parts),
+      ids_(parts.description, parts.layout),
+      table_(table_of(parts.layout)),
+      subspace_(parts.layout, parts.description.rule()),
+      commit_(&recovered.newest) {
   for (const auto& image : recovered.images) images_.push_back(&image.stored);
   for (const auto& it : recovered.commits) commits_.push_back(&it.commit);
   for (const auto& it : recovered.gradients) gradients_[{it.stored.object, it.stored.version}] = &it.stored;
 }
 
 Replay::Replay(const Parts& parts, const storage::Manifest& manifest)
-    : parts_(parts), ids_(parts.description, parts.layout), table_(table_of(parts.layout)), commit_(&manifest.commit) {
+    : parts_(parts),
+      ids_(parts.description, parts.layout),
+      table_(table_of(parts.layout)),
+      subspace_(parts.layout, parts.description.rule()),
+      commit_(&manifest.commit) {
   for (const auto& image : manifest.images) images_.push_back(&image);
 }
 
@@ -61,7 +69,7 @@ std::size_t Replay::missing(std::size_t chunk) const {
 }
 
 Bytes Replay::scratch() const noexcept {
-  const auto gradient = parts_.layout.largest_chunk() * state::field_bytes(parts_.description.type).grad;
+  const auto gradient = largest_grad_bytes(parts_.description.rule(), parts_.layout);
   Bytes rows = 0;
   std::map<std::uint64_t, Bytes> of_step;
   for (const auto& [which, object] : gradients_) {
@@ -108,7 +116,7 @@ void Replay::load(std::size_t chunk, std::byte* weight, std::byte* state, std::s
 void Replay::update(std::size_t chunk, const storage::Commit& commit, std::byte* weight, std::byte* state,
                     std::span<std::byte> scratch) {
   const auto& it = parts_.layout.chunks()[chunk];
-  const auto bytes = it.elements * state::field_bytes(parts_.description.type).grad;
+  const auto bytes = grad_bytes(parts_.description.rule(), it);
   auto* grad = scratch.data();
   if (plan::has_dense_grad(parts_.description, parts_.layout, static_cast<plan::Index>(chunk))) {
     const auto& object = gradient(ids_.of_chunk(chunk), commit.step);
@@ -122,9 +130,18 @@ void Replay::update(std::size_t chunk, const storage::Commit& commit, std::byte*
     patch_rows(*table_, parts_.description.type, it, grad, rows);
   }
   const auto step = step_of(parts_.description, commit.fields);
+  if (it.subspace.rank > 0) return update_inside(chunk, {weight, state, grad}, step);
   parts_.team.run(update_tiles(it), [&](std::size_t tile) {
     update_tile(parts_.layout, parts_.description.rule(), chunk, {weight, state, grad}, step, tile);
   });
+}
+
+void Replay::update_inside(std::size_t chunk, const state::GroupPointers& groups, const kernels::UpdateStep& step) {
+  const auto& it = parts_.layout.chunks()[chunk];
+  subspace_.prepare(it, groups);
+  parts_.team.run(SubspaceUpdate::first_tiles(it),
+                  [&](std::size_t tile) { subspace_.run_first(it, groups, step, tile); });
+  parts_.team.run(SubspaceUpdate::tiles(it), [&](std::size_t tile) { subspace_.run(it, groups, step, tile); });
 }
 
 const storage::StoredObject& Replay::gradient(std::uint32_t number, std::uint64_t step) const {

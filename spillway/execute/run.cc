@@ -172,8 +172,10 @@ void Run::make_lanes(unsigned threads) {
                   memory + schedule.buffers[schedule.rows].offset);
     }
   }
+  subspaces = std::make_unique<Subspaces>(plan_.description, layout);
   updater = std::make_unique<Updater>(schedule, layout, plan_.description.rule(), memory, rows.get());
-  gradients = std::make_unique<Gradients>(schedule, layout, type, arenas(), rows.get(), *team, device);
+  gradients = std::make_unique<Gradients>(schedule, layout, plan_.description.rule(), arenas(), rows.get(), *subspaces,
+                                          *team, device);
   tiers = std::make_unique<Tiers>(plan_.plan, layout, plan_.description.rule(), memory, store.get());
   tensors = std::make_unique<Tensors>(plan_.description, layout, *tiers, scratch(), found_.found);
   executor = std::make_unique<Executor>(
@@ -233,6 +235,19 @@ void Run::write(Field field, std::size_t chunk, const std::byte* memory, std::ui
               .memory = const_cast<std::byte*>(memory),  // a write only reads it
               .bytes = field == Field::weight ? weight_bytes(rule, it) : state_bytes(rule, it),
               .version = version});
+}
+
+void Run::restore_subspaces() {
+  const auto rule = plan_.description.rule();
+  for (const auto& chunk : plan_.layout.chunks()) {
+    if (chunk.subspace.rank == 0) continue;
+    const auto* state = tiers->resident_state(chunk.id);
+    if (state == nullptr) {
+      tiers->load(chunk.id, nullptr, scratch().data());
+      state = scratch().data();
+    }
+    subspaces->restore(plan_.layout.spans(chunk.id).front().tensor, state + state_fields(rule, chunk).pair);
+  }
 }
 
 // ---- what is to be left

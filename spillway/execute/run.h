@@ -18,6 +18,7 @@
 #include "spillway/execute/replay.h"
 #include "spillway/execute/rows.h"
 #include "spillway/execute/store.h"
+#include "spillway/execute/subspaces.h"
 #include "spillway/execute/team.h"
 #include "spillway/execute/tensors.h"
 #include "spillway/execute/tiers.h"
@@ -91,6 +92,8 @@ class Run {
 
   // Durable runs, between steps, everything on its tier:
 
+  /// The projectors of all subspaces from the states of their chunks, whatever these were loaded from; between steps.
+  void restore_subspaces();
   /// What is on the tiers is the image of step `version` of every chunk.
   void seal(std::uint64_t version);
   void commit(std::uint64_t step, bool skipped, const kernels::UpdateStep& update, std::string_view payload);
@@ -108,6 +111,7 @@ class Run {
   std::unique_ptr<Store> store;         ///< as `pool`
   std::unique_ptr<Team> team;
   std::unique_ptr<EmbeddingRows> rows;  ///< null: no embedding
+  std::unique_ptr<Subspaces> subspaces;
   std::unique_ptr<Updater> updater;
   std::unique_ptr<Gradients> gradients;
   std::unique_ptr<Tiers> tiers;

@@ -27,7 +27,17 @@ void update_tile(const state::Layout& layout, const state::UpdateRule& rule, std
 
 Updater::Updater(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
                  std::byte* arena, const EmbeddingRows* rows)
-    : schedule_(schedule), layout_(layout), rule_(rule), arena_(arena), rows_(rows), undo_(schedule, arena) {}
+    : schedule_(schedule), layout_(layout), rule_(rule), arena_(arena), rows_(rows), undo_(schedule, arena) {
+  std::size_t lanes = 0;
+  for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
+    if (inside(c)) lanes = std::max<std::size_t>(lanes, schedule.tasks[schedule.update_task[c]].unit + 1U);
+  }
+  for (std::size_t lane = 0; lane < lanes; ++lane) subspaces_.emplace_back(layout, rule_);
+}
+
+SubspaceUpdate& Updater::subspace(plan::Index chunk) {
+  return subspaces_[schedule_.tasks[schedule_.update_task[chunk]].unit];
+}
 
 std::byte* Updater::at(plan::Index buffer) const {
   return arena_ + schedule_.buffers[buffer].offset;
@@ -43,19 +53,30 @@ state::GroupPointers Updater::groups(plan::Index chunk, bool early) const {
           grad(chunk, early)};
 }
 
+std::size_t Updater::first_tiles(plan::Index chunk) const {
+  return inside(chunk) ? SubspaceUpdate::first_tiles(layout_.chunks()[chunk]) : 0;
+}
+
 std::size_t Updater::tiles(plan::Index chunk) const {
-  return update_tiles(layout_.chunks()[chunk]);
+  return inside(chunk) ? SubspaceUpdate::tiles(layout_.chunks()[chunk]) : update_tiles(layout_.chunks()[chunk]);
 }
 
 void Updater::prepare(plan::Index chunk, bool early) {
   const auto& it = layout_.chunks()[chunk];
+  if (inside(chunk)) return subspace(chunk).prepare(it, groups(chunk, early));
   if (rows_ == nullptr || it.block != rows_->block()) return;
   if (!rows_->dense()) std::memset(grad(chunk, early), 0, grad_bytes(rule_, it));
   rows_->patch(it, grad(chunk, early));
 }
 
+void Updater::run_first(plan::Index chunk, std::size_t tile, bool early) {
+  subspace(chunk).run_first(layout_.chunks()[chunk], groups(chunk, early), early ? early_step_ : step_, tile);
+}
+
 void Updater::run(plan::Index chunk, std::size_t tile, bool early) {
-  update_tile(layout_, rule_, chunk, groups(chunk, early), early ? early_step_ : step_, tile);
+  const auto& step = early ? early_step_ : step_;
+  if (inside(chunk)) return subspace(chunk).run(layout_.chunks()[chunk], groups(chunk, early), step, tile);
+  update_tile(layout_, rule_, chunk, groups(chunk, early), step, tile);
 }
 
 }  // namespace spillway::execute

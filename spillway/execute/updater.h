@@ -1,8 +1,11 @@
 // The update of one chunk: the optimizer over its tensors, wherever the schedule put their fields.
 #pragma once
 
+#include <vector>
+
 #include "spillway/execute/executor.h"
 #include "spillway/execute/rows.h"
+#include "spillway/execute/subspace_update.h"
 #include "spillway/execute/undo_log.h"
 #include "spillway/kernels/update.h"
 #include "spillway/plan/schedule.h"
@@ -32,14 +35,18 @@ class Updater : public UpdateWork {
 
   [[nodiscard]] std::size_t slices(plan::Index chunk) const override { return undo_.slices(chunk); }
   void save(plan::Index chunk, std::size_t slice) override { undo_.save(chunk, slice); }
-  [[nodiscard]] std::size_t tiles(plan::Index chunk) const override;
   void prepare(plan::Index chunk, bool early) override;
+  [[nodiscard]] std::size_t first_tiles(plan::Index chunk) const override;
+  void run_first(plan::Index chunk, std::size_t tile, bool early) override;
+  [[nodiscard]] std::size_t tiles(plan::Index chunk) const override;
   void run(plan::Index chunk, std::size_t tile, bool early) override;
 
  private:
   [[nodiscard]] state::GroupPointers groups(plan::Index chunk, bool early) const;
   [[nodiscard]] std::byte* grad(plan::Index chunk, bool early) const;
   [[nodiscard]] std::byte* at(plan::Index buffer) const;
+  [[nodiscard]] bool inside(plan::Index chunk) const { return layout_.chunks()[chunk].subspace.rank > 0; }
+  [[nodiscard]] SubspaceUpdate& subspace(plan::Index chunk);
 
   const plan::Schedule& schedule_;
   const state::Layout& layout_;
@@ -47,6 +54,7 @@ class Updater : public UpdateWork {
   std::byte* const arena_;
   const EmbeddingRows* const rows_;
   const UndoLog undo_;
+  std::vector<SubspaceUpdate> subspaces_;  ///< by update lane
   kernels::UpdateStep step_, early_step_;
 };
 

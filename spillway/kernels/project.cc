@@ -121,31 +121,6 @@ HWY_INLINE void with_nonzeros(std::size_t r, const Body& body) {
   body(std::integral_constant<std::size_t, 0>());
 }
 
-/// u[k] = (row i of P) * delta[:, k], for k in [begin, end). Four values go by value, so that they stay in registers.
-HWY_INLINE void mix_rows(const Expansion& e, std::size_t row, std::size_t begin, std::size_t end, float* u) {
-  const auto& p = e.p;
-  const float* const delta = e.delta + p.group_of(row) * p.nonzeros * p.columns + begin;
-  const float* const values = p.values + row;
-  const std::size_t r = p.nonzeros, stride = p.stride(), columns = p.columns;
-  if (r == 4) {
-    const float v0 = values[0], v1 = values[stride], v2 = values[2 * stride], v3 = values[3 * stride];
-    return for_each_vector<float>(end - begin, [=](auto d, std::size_t k) HWY_ATTR {
-      auto sum = fused(d, hn::Set(d, v0), hn::LoadU(d, delta + k), hn::Zero(d));
-      sum = fused(d, hn::Set(d, v1), hn::LoadU(d, delta + columns + k), sum);
-      sum = fused(d, hn::Set(d, v2), hn::LoadU(d, delta + 2 * columns + k), sum);
-      sum = fused(d, hn::Set(d, v3), hn::LoadU(d, delta + 3 * columns + k), sum);
-      hn::StoreU(sum, d, u + begin + k);
-    });
-  }
-  for_each_vector<float>(end - begin, [=](auto d, std::size_t k) HWY_ATTR {
-    auto sum = hn::Zero(d);
-    for (std::size_t s = 0; s < r; ++s) {
-      sum = fused(d, hn::Set(d, values[s * stride]), hn::LoadU(d, delta + s * columns + k), sum);
-    }
-    hn::StoreU(sum, d, u + begin + k);
-  });
-}
-
 /// Where the rows of Q have their values: columns[j - begin] is the first of the group of row j.
 struct Places {
   std::size_t begin = 1, end = 0;  ///< rows of Q
@@ -160,7 +135,7 @@ struct Places {
       for (; j < last; ++j) columns[j - from] = static_cast<std::int32_t>(g * q.nonzeros);
     }
     const auto lanes = hn::Lanes(hn::ScalableTag<float>());
-    close = true;
+    close = q.columns >= lanes;
     for (std::size_t j = 0; j + lanes <= to - from; j += lanes) {
       const auto reach = static_cast<std::size_t>(columns[j + lanes - 1] - columns[j]) + q.nonzeros;
       close = close && reach <= lanes;
@@ -168,100 +143,164 @@ struct Places {
   }
 };
 
-/// `kRows` rows of W, or a part of one: elements from `at` of the span on, where row k begins `row` elements behind the
-/// one before; their u lie `u_stride` apart.
-template <std::size_t kRows, bool kClose, class WeightsOf>
-HWY_INLINE void apply_rows(const WeightsOf& weights, const Projector& q, float keep, const float* u,
-                           std::size_t u_stride, const Places& places, std::size_t at, std::size_t row) {
+/// kRows rows of delta times a vector of rows of Q, those from `at` of `places` on; `out` has rows of kColumnTile.
+template <std::size_t kRows, bool kClose, class D>
+HWY_INLINE void times_q(D d, const Projector& q, const float* delta, const Places& places, std::size_t at, float* out) {
+  const hn::RebindToSigned<D> di;
+  constexpr bool kPicks = kClose && hn::MaxLanes(D()) > 1;
+  const float* const values = q.values + places.begin + at;
+  const std::size_t columns = q.columns, stride = q.stride();
+  auto where = hn::LoadU(di, places.columns + at);
+  // One array each would keep its vectors in memory.
+  auto c0 = hn::Zero(d), c1 = c0, c2 = c0, c3 = c0;
+  [[maybe_unused]] auto u0 = c0, u1 = c0, u2 = c0, u3 = c0;
+  if constexpr (kPicks) {
+    const auto first = std::min(static_cast<std::size_t>(places.columns[at]), columns - hn::Lanes(d));
+    where = hn::Sub(where, hn::Set(di, static_cast<std::int32_t>(first)));
+    delta += first;
+    u0 = hn::LoadU(d, delta);
+    if constexpr (kRows == 4) {
+      u1 = hn::LoadU(d, delta + columns), u2 = hn::LoadU(d, delta + 2 * columns);
+      u3 = hn::LoadU(d, delta + 3 * columns);
+    }
+  }
   with_nonzeros(q.nonzeros, [&](auto known) HWY_ATTR {
-    const std::size_t r = known > 0 ? known : q.nonzeros, stride = q.stride();
-    const float* const values = q.values + places.begin;
-    const std::int32_t* const columns = places.columns;
-    for_each_vector<float>(places.end - places.begin, [=](auto d, std::size_t i) HWY_ATTR {
-      using D = decltype(d);
-      const hn::RebindToSigned<D> di;
-      constexpr bool kPicks = kClose && hn::MaxLanes(D()) > 1;
-      const auto where = hn::LoadU(di, columns + i);
-      const float* from = u;
-      [[maybe_unused]] auto lane = where;
+    const std::size_t r = known > 0 ? known : q.nonzeros;
+    for (std::size_t t = 0; t < r; ++t) {
+      const auto value = hn::LoadU(d, values + t * stride);
+      const auto place = hn::Add(where, hn::Set(di, static_cast<std::int32_t>(t)));
       if constexpr (kPicks) {
-        from += columns[i];
-        lane = hn::Sub(where, hn::Set(di, columns[i]));
-      }
-      // One array each would keep its vectors in memory.
-      auto c0 = hn::Zero(d), c1 = c0, c2 = c0, c3 = c0;
-      [[maybe_unused]] auto u0 = c0, u1 = c0, u2 = c0, u3 = c0;
-      if constexpr (kPicks) {
-        u0 = hn::LoadU(d, from);
+        const auto index = hn::IndicesFromVec(d, place);
+        c0 = fused(d, value, hn::TableLookupLanes(u0, index), c0);
         if constexpr (kRows == 4) {
-          u1 = hn::LoadU(d, from + u_stride), u2 = hn::LoadU(d, from + 2 * u_stride);
-          u3 = hn::LoadU(d, from + 3 * u_stride);
+          c1 = fused(d, value, hn::TableLookupLanes(u1, index), c1);
+          c2 = fused(d, value, hn::TableLookupLanes(u2, index), c2);
+          c3 = fused(d, value, hn::TableLookupLanes(u3, index), c3);
+        }
+      } else {
+        c0 = fused(d, value, hn::GatherIndex(d, delta, place), c0);
+        if constexpr (kRows == 4) {
+          c1 = fused(d, value, hn::GatherIndex(d, delta + columns, place), c1);
+          c2 = fused(d, value, hn::GatherIndex(d, delta + 2 * columns, place), c2);
+          c3 = fused(d, value, hn::GatherIndex(d, delta + 3 * columns, place), c3);
         }
       }
+    }
+  });
+  hn::StoreU(c0, d, out);
+  if constexpr (kRows == 4) {
+    hn::StoreU(c1, d, out + kColumnTile), hn::StoreU(c2, d, out + 2 * kColumnTile);
+    hn::StoreU(c3, d, out + 3 * kColumnTile);
+  }
+}
+
+template <std::size_t kRows, bool kClose>
+HWY_INLINE void times_q_of(const Projector& q, const float* delta, const Places& places, std::size_t at,
+                           std::size_t count, float* out) {
+  for_each_vector<float>(count, [=, &q, &places](auto d, std::size_t i)
+                                    HWY_ATTR { times_q<kRows, kClose>(d, q, delta, places, at + i, out + i); });
+}
+
+/// Calls body(tag, index) for pairs of whole vectors; returns the elements that these are.
+template <class Body>
+HWY_INLINE std::size_t for_each_pair(std::size_t n, const Body& body) {
+  const hn::ScalableTag<float> d;
+  const std::size_t step = 2 * hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + step <= n; i += step) body(d, i);
+  return i;
+}
+
+/// T = (a group's rows of delta) * Q^T for `count` rows of Q from `at` of `places` on: p.nonzeros rows, and every row
+/// of W in the group changes by a sum of them. Pairs of vectors lie as load_pair() has those of weights that come in
+/// pairs.
+template <bool kPaired, bool kClose>
+HWY_INLINE void spread(const Expansion& e, std::size_t group, const Places& places, std::size_t at, std::size_t count,
+                       float* tile) {
+  const std::size_t r = e.p.nonzeros, columns = e.p.columns;
+  const float* const delta = e.delta + group * r * columns;
+  std::size_t s = 0;
+  for (; s + 4 <= r; s += 4) times_q_of<4, kClose>(e.q, delta + s * columns, places, at, count, tile + s * kColumnTile);
+  for (; s < r; ++s) times_q_of<1, kClose>(e.q, delta + s * columns, places, at, count, tile + s * kColumnTile);
+#if HWY_TARGET != HWY_SCALAR
+  for (s = 0; kPaired && s < r; ++s) {
+    for_each_pair(count, [row = tile + s * kColumnTile](auto d, std::size_t i) HWY_ATTR {
+      const auto a = hn::LoadU(d, row + i), b = hn::LoadU(d, row + i + hn::Lanes(d));
+      hn::StoreU(hn::ConcatEven(d, b, a), d, row + i);
+      hn::StoreU(hn::ConcatOdd(d, b, a), d, row + i + hn::Lanes(d));
+    });
+  }
+#endif
+}
+
+/// Part of a row of W: `count` elements from `at` of the span on. `values`: of the row of P, `stride` apart. `next`:
+/// how far from here the part begins that comes after.
+template <class WeightsOf>
+HWY_INLINE void apply_part(const WeightsOf& weights, std::size_t nonzeros, const float* values, std::size_t stride,
+                           const float* tile, float keep, std::size_t at, std::size_t count, std::ptrdiff_t next) {
+  with_nonzeros(nonzeros, [=, &weights](auto known) HWY_ATTR {
+    const std::size_t r = known > 0 ? known : nonzeros;
+    const auto changed = [=](auto d, auto master, std::size_t i) HWY_ATTR {
+      auto sum = hn::Zero(d);
       for (std::size_t s = 0; s < r; ++s) {
-        const auto value = hn::LoadU(d, values + s * stride + i);
-        const auto place = hn::Add(kPicks ? lane : where, hn::Set(di, static_cast<std::int32_t>(s)));
-        if constexpr (kPicks) {
-          const auto index = hn::IndicesFromVec(d, place);
-          c0 = fused(d, value, hn::TableLookupLanes(u0, index), c0);
-          if constexpr (kRows == 4) {
-            c1 = fused(d, value, hn::TableLookupLanes(u1, index), c1);
-            c2 = fused(d, value, hn::TableLookupLanes(u2, index), c2);
-            c3 = fused(d, value, hn::TableLookupLanes(u3, index), c3);
-          }
-        } else {
-          c0 = fused(d, value, hn::GatherIndex(d, u, place), c0);
-          if constexpr (kRows == 4) {
-            c1 = fused(d, value, hn::GatherIndex(d, u + u_stride, place), c1);
-            c2 = fused(d, value, hn::GatherIndex(d, u + 2 * u_stride, place), c2);
-            c3 = fused(d, value, hn::GatherIndex(d, u + 3 * u_stride, place), c3);
-          }
-        }
+        sum = fused(d, hn::Set(d, values[s * stride]), hn::LoadU(d, tile + s * kColumnTile + i), sum);
       }
-      const auto put = [&](std::size_t k, Vec<D> change) HWY_ATTR {
-        const auto to = at + k * row + i;
-        weights.prefetch_at(to);
-        const auto master = fused(d, weights.load(d, to), hn::Set(d, keep), change);
-        weights.store(d, to, quiet(d, master));
-      };
-      put(0, c0);
-      if constexpr (kRows == 4) put(1, c1), put(2, c2), put(3, c3);
+      return fused(d, master, hn::Set(d, keep), sum);
+    };
+    std::size_t done = 0;
+    if constexpr (WeightsOf::kPaired) {
+      done = for_each_pair(count, [=](auto d, std::size_t i) HWY_ATTR {
+        weights.prefetch_weight(at + i + next);
+        auto even = hn::Undefined(d), odd = even;
+        weights.load_pair(d, at + i, even, odd);
+        even = changed(d, even, i), odd = changed(d, odd, i + hn::Lanes(d));
+        if (HWY_UNLIKELY(!hn::AllFalse(d, hn::IsNaN(hn::Add(even, odd))))) even = quiet(d, even), odd = quiet(d, odd);
+        weights.store_pair(d, at + i, even, odd);
+      });
+    }
+    for_each_vector<float>(count - done, [=](auto d, std::size_t i) HWY_ATTR {
+      weights.prefetch_weight(at + done + i + next);
+      const auto master = weights.load(d, at + done + i);
+      weights.store(d, at + done + i, quiet(d, changed(d, master, done + i)));
     });
   });
 }
 
-template <std::size_t kRows, class WeightsOf>
-HWY_INLINE void apply_tile(const Expansion& e, const WeightsOf& weights, float keep, float* u, const Places& places,
-                           std::size_t row, std::size_t at) {
-  const auto& q = e.q;
-  const auto u_stride = q.columns + kProjectorPad;
-  for (std::size_t k = 0; k < kRows; ++k) {
-    mix_rows(e, row + k, q.group_of(places.begin) * q.nonzeros, (q.group_of(places.end - 1) + 1) * q.nonzeros,
-             u + k * u_stride);
-  }
-  if (places.close) {
-    apply_rows<kRows, true>(weights, q, keep, u, u_stride, places, at, q.rows);
-  } else {
-    apply_rows<kRows, false>(weights, q, keep, u, u_stride, places, at, q.rows);
+/// Rows [row, row + rows) of one group of P, the columns of `places`; elements from `at` of the span on.
+template <class WeightsOf>
+HWY_INLINE void apply_group(const Expansion& e, const WeightsOf& weights, float keep, const Places& places,
+                            std::size_t row, std::size_t rows, std::size_t at, float* tile) {
+  const auto& p = e.p;
+  const auto columns = e.q.rows, width = places.end - places.begin;
+  for (std::size_t begin = 0; begin < width; begin += kColumnTile) {
+    const auto count = std::min(kColumnTile, width - begin);
+    if (places.close) {
+      spread<WeightsOf::kPaired, true>(e, p.group_of(row), places, begin, count, tile);
+    } else {
+      spread<WeightsOf::kPaired, false>(e, p.group_of(row), places, begin, count, tile);
+    }
+    for (std::size_t k = 0; k < rows; ++k) {
+      // Behind the group's last row come the first one's next columns.
+      const auto next = static_cast<std::ptrdiff_t>(k + 1 < rows ? columns : count - (rows - 1) * columns);
+      apply_part(weights, p.nonzeros, p.values + row + k, p.stride(), tile, keep, at + k * columns + begin, count,
+                 next);
+    }
   }
 }
 
 template <class WeightsOf>
 HWY_NOINLINE void apply_as(const Expansion& e, float keep, const UpdateSpan& span, std::size_t first, float* work) {
-  const auto& q = e.q;
+  const auto columns = e.q.rows;
   const WeightsOf weights(span);
-  Places places{.columns = reinterpret_cast<std::int32_t*>(work + kRowTile * (q.columns + kProjectorPad))};
+  Places places{.columns = reinterpret_cast<std::int32_t*>(work + e.p.nonzeros * kColumnTile)};
   for (std::size_t at = 0; at < span.n;) {
-    const auto row = (first + at) / q.rows, begin = (first + at) % q.rows;
-    const auto end = std::min(q.rows, begin + (span.n - at));
-    places.find(q, begin, end);
-    if (begin == 0 && span.n - at >= kRowTile * q.rows) {
-      apply_tile<kRowTile>(e, weights, keep, work, places, row, at);
-      at += kRowTile * q.rows;
-    } else {
-      apply_tile<1>(e, weights, keep, work, places, row, at);
-      at += end - begin;
-    }
+    const auto row = (first + at) / columns, begin = (first + at) % columns;
+    const auto whole = begin == 0 ? (span.n - at) / columns : 0;
+    const auto rows = std::min(whole, e.p.first(e.p.group_of(row) + 1) - row);
+    const auto end = rows > 0 ? columns : std::min(columns, begin + (span.n - at));
+    places.find(e.q, begin, end);
+    apply_group(e, weights, keep, places, row, std::max<std::size_t>(1, rows), at, work);
+    at += rows > 0 ? rows * columns : end - begin;
   }
 }
 

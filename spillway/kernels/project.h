@@ -8,7 +8,7 @@
 // measured on gradients of a trained model and estimate them no better: bench/lsp_quality.py --errors.)
 //
 // Every instruction set gives the same bits: an element of a result is a chain of fused multiply-adds from 0 on, in the
-// order of the sum's index.
+// order of the sum's index; P * delta * Q^T is P * (delta * Q^T), since the rows of a group share their rows of delta.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ namespace spillway::kernels {
 inline constexpr std::size_t kProjectorPad = 16;
 /// Tokens that are compressed together.
 inline constexpr std::size_t kTokenTile = 16;
-/// Rows of a weight that are updated together.
-inline constexpr std::size_t kRowTile = 4;
+/// Columns of a weight that are updated together, for all rows of a group.
+inline constexpr std::size_t kColumnTile = 512;
 
 /// A view. Requires nonzeros > 0, columns a multiple of it, and columns <= rows.
 struct Projector {
@@ -65,7 +65,7 @@ struct Expansion {
 
 /// Floats that apply() works on.
 [[nodiscard]] constexpr std::size_t apply_work(const Expansion& expansion) noexcept {
-  return kRowTile * (expansion.q.columns + kProjectorPad) + expansion.q.rows;
+  return expansion.p.nonzeros * kColumnTile + expansion.q.rows;
 }
 
 /// master = keep * master + P * delta * Q^T over the elements [first, first + span.n) of the matrix [p.rows, q.rows],

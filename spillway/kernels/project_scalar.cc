@@ -26,14 +26,13 @@ void compress_to(const Projector& r, const T* in, std::size_t in_stride, std::si
 float change_of(const Expansion& e, std::size_t row, std::size_t column) {
   const auto &p = e.p, &q = e.q;
   float sum = 0;
-  for (std::size_t t = 0; t < q.nonzeros; ++t) {
-    const auto k = q.group_of(column) * q.nonzeros + t;
-    float mixed = 0;
-    for (std::size_t s = 0; s < p.nonzeros; ++s) {
-      const auto c = p.group_of(row) * p.nonzeros + s;
-      mixed = std::fma(p.values[s * p.stride() + row], e.delta[c * p.columns + k], mixed);
+  for (std::size_t s = 0; s < p.nonzeros; ++s) {
+    const float* const line = e.delta + (p.group_of(row) * p.nonzeros + s) * p.columns;
+    float spread = 0;
+    for (std::size_t t = 0; t < q.nonzeros; ++t) {
+      spread = std::fma(q.values[t * q.stride() + column], line[q.group_of(column) * q.nonzeros + t], spread);
     }
-    sum = std::fma(q.values[t * q.stride() + column], mixed, sum);
+    sum = std::fma(p.values[s * p.stride() + row], spread, sum);
   }
   return sum;
 }

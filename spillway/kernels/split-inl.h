@@ -26,6 +26,34 @@ HWY_INLINE void split_bits(D d, Vec<Bits<D>> bits, std::uint16_t* weight, std::u
   hn::StoreU(low_halves(d, bits), dh, residual);
 }
 
+#if HWY_TARGET != HWY_SCALAR
+// Twice as many elements as D has lanes, in two vectors: elements 0, 2, 4, ... and 1, 3, 5, ... A word of memory holds
+// the halves of one of each, so that shifts and masks do what takes shuffles where neighbours stay neighbours.
+
+template <class D>
+HWY_INLINE void join_pair(D d, const std::uint16_t* weight, const std::uint16_t* residual, Vec<D>& even, Vec<D>& odd) {
+  const hn::Repartition<std::uint16_t, D> halves;
+  const Bits<D> du;
+  const auto low = hn::LoadU(halves, residual);
+  const auto high = hn::BitCast(du, hn::Sub(hn::LoadU(halves, weight), hn::ShiftRight<15>(low)));
+  const auto rest = hn::BitCast(du, low), mask = hn::Set(du, 0xFFFF);
+  even = hn::BitCast(d, select_bits(d, mask, rest, hn::ShiftLeft<16>(high)));
+  odd = hn::BitCast(d, select_bits(d, mask, hn::ShiftRight<16>(rest), high));
+}
+
+template <class D>
+HWY_INLINE void split_pair(D d, Vec<D> even, Vec<D> odd, std::uint16_t* weight, std::uint16_t* residual) {
+  const hn::Repartition<std::uint16_t, D> halves;
+  const Bits<D> du;
+  const auto a = hn::BitCast(du, even), b = hn::BitCast(du, odd);
+  const auto mask = hn::Set(du, 0xFFFF), half = hn::Set(du, 0x8000);
+  const auto high = select_bits(d, mask, hn::ShiftRight<16>(hn::Add(a, half)), hn::Add(b, half));
+  const auto low = select_bits(d, mask, a, hn::ShiftLeft<16>(b));
+  hn::StoreU(hn::BitCast(halves, high), halves, weight);
+  hn::StoreU(hn::BitCast(halves, low), halves, residual);
+}
+#endif
+
 }  // namespace spillway::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -17,6 +17,9 @@ inline constexpr std::size_t kAhead = 384;
 
 class SplitWeights {
  public:
+  /// Two vectors are read at once: elements 0, 2, 4, ... and 1, 3, 5, ...: halves of words need no shuffle.
+  static constexpr bool kPaired = HWY_TARGET != HWY_SCALAR;
+
   explicit SplitWeights(const UpdateSpan& span)
       : weight_(reinterpret_cast<std::uint16_t*>(span.weight)),
         rest_(reinterpret_cast<std::uint16_t*>(span.rest)),
@@ -27,9 +30,21 @@ class SplitWeights {
     prefetch<kAhead>(rest_ + i);
     prefetch<kAhead>(grad_ + i);
   }
+  HWY_INLINE void prefetch_weight(std::size_t i) const {
+    prefetch<0>(weight_ + i);
+    prefetch<0>(rest_ + i);
+  }
   template <class D>
   HWY_INLINE Vec<D> gradient(D d, std::size_t i) const {
     return widen(d, hn::LoadU(Half<D>(), grad_ + i));
+  }
+  template <class D>
+  HWY_INLINE void load_pair(D d, std::size_t i, Vec<D>& even, Vec<D>& odd) const {
+    join_pair(d, weight_ + i, rest_ + i, even, odd);
+  }
+  template <class D>
+  HWY_INLINE void store_pair(D d, std::size_t i, Vec<D> even, Vec<D> odd) const {
+    split_pair(d, even, odd, weight_ + i, rest_ + i);
   }
   template <class D>
   HWY_INLINE Vec<D> load(D d, std::size_t i) const {
@@ -48,6 +63,8 @@ class SplitWeights {
 
 class Fp32Weights {
  public:
+  static constexpr bool kPaired = false;
+
   explicit Fp32Weights(const UpdateSpan& span)
       : weight_(reinterpret_cast<float*>(span.weight)), grad_(reinterpret_cast<const float*>(span.grad)) {}
 
@@ -55,6 +72,7 @@ class Fp32Weights {
     prefetch<kAhead>(weight_ + i);
     prefetch<kAhead>(grad_ + i);
   }
+  HWY_INLINE void prefetch_weight(std::size_t i) const { prefetch<0>(weight_ + i); }
   template <class D>
   HWY_INLINE Vec<D> gradient(D d, std::size_t i) const {
     return hn::LoadU(d, grad_ + i);
@@ -75,6 +93,8 @@ class Fp32Weights {
 
 class Fp16Weights {
  public:
+  static constexpr bool kPaired = false;
+
   explicit Fp16Weights(const UpdateSpan& span)
       : weight_(reinterpret_cast<std::uint16_t*>(span.weight)),
         master_(reinterpret_cast<float*>(span.rest)),
@@ -84,6 +104,10 @@ class Fp16Weights {
     prefetch<kAhead>(weight_ + i);
     prefetch<kAhead>(master_ + i);
     prefetch<kAhead>(grad_ + i);
+  }
+  HWY_INLINE void prefetch_weight(std::size_t i) const {
+    prefetch<0>(weight_ + i);
+    prefetch<0>(master_ + i);
   }
   template <class D>
   HWY_INLINE Vec<D> gradient(D d, std::size_t i) const {

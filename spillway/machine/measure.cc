@@ -7,17 +7,20 @@
 #include "spillway/machine/calibrate.h"
 #include "spillway/machine/facts.h"
 #include "spillway/machine/measure_device.h"
+#include "spillway/machine/node_work.h"
 #include "spillway/memory/arena.h"
 #include "spillway/storage/path.h"
 #include "spillway/sys/block_device.h"
+#include "spillway/sys/cpu.h"
 #include "spillway/sys/device_id.h"
+#include "spillway/sys/numa.h"
 
 namespace spillway::machine {
 namespace {
 
 constexpr Bytes kArea = 512 * MiB;
 constexpr Bytes kLeastFree = 2 * GiB;
-constexpr Bytes kUpdateMemory = 96 * MiB;  // beyond the caches of most processors
+constexpr Bytes kLeastUpdateMemory = 96 * MiB, kMostUpdateMemory = 512 * MiB;
 constexpr Bytes kPathMemory = 32 * MiB;
 
 /// A folder of our own in a storage directory, removed with all it holds.
@@ -73,6 +76,24 @@ PathProfile measure_directory(const std::filesystem::path& directory, double sec
   return calibrate_path(path, options.name, memory.span(), {.offset = offset, .bytes = kArea}, seconds);
 }
 
+/// Twice the cache, so that updates are measured at the speed of memory.
+Bytes update_memory(const Profile& machine, Bytes most) {
+  const auto wanted = std::clamp<Bytes>(2 * sys::last_cache_bytes(), kLeastUpdateMemory, kMostUpdateMemory);
+  return std::max(std::min({wanted, most, round_down(machine.dram_available / 8, sys::kPage)}), kCalibrationMemory);
+}
+
+void measure_updates(Profile& out, Bytes bytes, double seconds, const UpdateKind& kind) {
+  const memory::Arena memory(bytes);
+  const auto cpus = sys::thread_affinity();
+  const auto run = [&](std::size_t threads) {
+    return together(memory.span(), static_cast<unsigned>(threads), cpus,
+                    [&](std::span<std::byte> part) { return calibrate_update(part, seconds, kind); });
+  };
+  const auto threads = std::clamp<std::size_t>(out.cores, 1, bytes / kCalibrationMemory);
+  out.update_elements_per_second = run(1);
+  out.update_elements_per_second_all_cores = threads > 1 ? run(threads) : out.update_elements_per_second;
+}
+
 /// A directory tells more of its drive than a block device, which is only read.
 std::vector<Drive> drives_of(std::span<const std::filesystem::path> places) {
   std::vector<Drive> drives;
@@ -88,12 +109,10 @@ std::vector<Drive> drives_of(std::span<const std::filesystem::path> places) {
 
 }  // namespace
 
-Profile measure(std::span<const std::filesystem::path> places, double seconds, const UpdateKind& kind) {
+Profile measure(std::span<const std::filesystem::path> places, double seconds, const UpdateKind& kind,
+                Bytes most_memory) {
   auto out = facts();
-  {
-    const memory::Arena memory(kUpdateMemory);
-    out.update_elements_per_second = calibrate_update(memory.span(), seconds, kind);
-  }
+  measure_updates(out, update_memory(out, most_memory), seconds, kind);
   out.paths.resize(places.size());
   for (const Drive& drive : drives_of(places)) {
     const auto& place = places[drive.measured];

@@ -13,9 +13,9 @@ namespace spillway::machine {
 /// `seconds` for each figure. Paths are named by their place in the list. A directory is measured in a volume of its
 /// own, in a new folder, which is gone afterwards; with less than 2 GiB free there its rates stay 0 (unknown). A block
 /// device is only read (measure_device.h): its other rates stay 0. What lies on one drive is measured once, in a
-/// directory if there is one, and shares what was found. Takes 96 MiB of memory while it runs. Throws what a path
-/// throws.
+/// directory if there is one, and shares what was found. Takes 96 to 512 MiB of memory while it runs, twice the
+/// cache, but not more than `most_memory`. Throws what a path throws.
 [[nodiscard]] Profile measure(std::span<const std::filesystem::path> places, double seconds = 0.4,
-                              const UpdateKind& kind = {});
+                              const UpdateKind& kind = {}, Bytes most_memory = ~Bytes{0});
 
 }  // namespace spillway::machine

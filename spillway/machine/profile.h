@@ -102,10 +102,11 @@ struct Profile {
   std::vector<GpuProfile> gpus;           ///< names differ
   std::vector<PathProfile> paths;         ///< names differ
   double update_elements_per_second = 0;  ///< update on one thread, of the kind that was asked for; 0 = unknown
-  double copy_bytes_per_second = 0;       ///< bytes copied from DRAM to DRAM on one thread; 0 = unknown
-  double compute_flops_per_second = 0;    ///< of the compute device; 0 = unknown
-  std::vector<NodeAccess> access;         ///< processors by memory, as measured; no pair twice
-  std::vector<LayerProfile> layers;       ///< rates of compute by layer shape
+  double update_elements_per_second_all_cores = 0;  ///< the same on every processor at once; 0 = unknown
+  double copy_bytes_per_second = 0;                 ///< bytes copied from DRAM to DRAM on one thread; 0 = unknown
+  double compute_flops_per_second = 0;              ///< of the compute device; 0 = unknown
+  std::vector<NodeAccess> access;                   ///< processors by memory, as measured; no pair twice
+  std::vector<LayerProfile> layers;                 ///< rates of compute by layer shape
 
   bool operator==(const Profile&) const = default;
 };

@@ -18,6 +18,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormatKey = "spillway_profile";
+constexpr const char* kUpdateAll = "update_elements_per_second_all_cores";
 constexpr int kFormat = 2;
 constexpr int kOldest = 1;  ///< read, too: no nodes, no GPUs
 constexpr double kMostCores = 1 << 20;
@@ -332,6 +333,7 @@ std::string to_json(const Profile& profile) {
   out["gpus"] = list_of(profile.gpus);
   out["paths"] = list_of(profile.paths);
   out["update_elements_per_second"] = profile.update_elements_per_second;
+  if (profile.update_elements_per_second_all_cores > 0) out[kUpdateAll] = profile.update_elements_per_second_all_cores;
   out["copy_bytes_per_second"] = profile.copy_bytes_per_second;
   out["compute_flops_per_second"] = profile.compute_flops_per_second;
   if (!profile.access.empty()) out["access"] = list_of(profile.access);
@@ -346,8 +348,8 @@ Profile from_json(std::string_view words, const std::string& source) {
     object.refuse(kFormatKey, text("is ", format, "; this build reads formats ", kOldest, " to ", kFormat));
   }
   object.refuse_others({kFormatKey, "machine", "comment", "cores", "dram_total", "dram_available", "nodes", "gpus",
-                        "paths", "update_elements_per_second", "copy_bytes_per_second", "compute_flops_per_second",
-                        "access", "layers"});
+                        "paths", "update_elements_per_second", kUpdateAll, "copy_bytes_per_second",
+                        "compute_flops_per_second", "access", "layers"});
   Profile out;
   if (object.has("machine")) out.machine = object.word("machine");
   out.comment = comment_from(json, object);
@@ -359,6 +361,7 @@ Profile from_json(std::string_view words, const std::string& source) {
   static_cast<void>(object.list("paths"));  // may be empty, not missing
   out.paths = list_from(object, "paths", path_from);
   out.update_elements_per_second = object.number("update_elements_per_second", kMostRate);
+  out.update_elements_per_second_all_cores = object.optional(kUpdateAll, kMostRate);
   out.copy_bytes_per_second = object.number("copy_bytes_per_second", kMostRate);
   out.compute_flops_per_second = object.number("compute_flops_per_second", kMostRate);
   out.access = list_from(object, "access", access_from);

@@ -14,6 +14,12 @@
 
 namespace spillway::plan {
 
+/// When projectors are learned again.
+struct SubspaceChecks {
+  std::uint64_t every = 100;  ///< updates between two looks at what a matrix's projectors miss; > 0
+  double threshold = 0.9;     ///< of that error, relative to the gradient: beyond it they are learned again; > 0
+};
+
 /// The model and the largest step it will be asked for.
 struct Description {
   state::ComputeType type = state::ComputeType::bf16;
@@ -26,6 +32,7 @@ struct Description {
   std::uint64_t tokens = 0;              ///< most tokens of a step, padding included
   std::uint64_t micro_batches = 1;       ///< most micro-batches of a step
   std::uint64_t chunk_elements = state::kDefaultChunkElements;
+  SubspaceChecks subspaces = {};  ///< of tensors that learn in subspaces
 
   [[nodiscard]] constexpr state::UpdateRule rule() const noexcept { return {type, optimizer, format}; }
   [[nodiscard]] state::Layout layout() const { return state::Layout(blocks, chunk_elements, rule().alignment()); }
@@ -128,6 +135,7 @@ struct Rates {
   std::vector<PathRates> paths;                ///< as in Budget::paths; fewer: the rest is unknown
   std::vector<NodeRates> nodes;                ///< as in Budget::nodes; none: one node
   double update = 0;                           ///< elements per second, one thread
+  double update_all = 0;                       ///< elements per second, every core at once; 0 = unknown
   unsigned update_cores = 0;                   ///< that only updates use, beside `cores`; 0: they share those
   double io_cores = 0.1;                       ///< cores that the paths' threads keep busy at full speed
   double forward = 0, backward = 0;            ///< one layer block of average size, all micro-batches
@@ -136,6 +144,11 @@ struct Rates {
   double between = 0;                          ///< once a step: prologue, embedding, hand-over
   double to_device = 0, from_device = 0;       ///< bytes per second of the device's link, both at once
   double copy_latency = 0;                     ///< seconds that a copy takes beside its bytes
+
+  /// Elements per second of this many threads, where memory is one node.
+  [[nodiscard]] double update_with(double hands) const noexcept {
+    return NodeRates{.update = update_all, .update_thread = update}.with(hands);
+  }
 
   /// All paths together: pieces are dealt so that they finish at the same time.
   [[nodiscard]] PathRates storage() const noexcept {

@@ -22,7 +22,7 @@ class DeviceLanes {
         residency_(residency),
         ahead_(ahead),
         element_(state::field_bytes(description.type).weight),
-        grad_(state::field_bytes(description.type).grad) {}
+        rule_(description.rule()) {}
 
   void run() {
     find();
@@ -250,7 +250,7 @@ class DeviceLanes {
     move(visit.grad_sum);
     Bytes at = 0;
     for (auto c = chunks_of(visit).first; at < buffer(host).bytes; ++c) {
-      const auto size = layout_.chunks()[c].elements * grad_;
+      const auto size = grad_bytes(rule_, layout_.chunks()[c]);
       const auto task = download(TaskKind::download_grad, c, {visit.grad, at}, {host, at}, size, v);
       if (const auto write = grad_writes_.find(c); write != grad_writes_.end()) wait_for_copy(write->second, v, task);
       if (out_.early[c].task != kNone) wait_for_copy(out_.early[c].task, v, task);
@@ -277,7 +277,8 @@ class DeviceLanes {
   const state::Layout& layout_;
   const DeviceResidency& residency_;
   const std::uint32_t ahead_;
-  const Bytes element_, grad_;              ///< bytes of an element of a weight and of a gradient
+  const Bytes element_;  ///< bytes of an element of a weight
+  const state::UpdateRule rule_;
   std::vector<Index> embedding_, forward_;  ///< visits, in order
   std::vector<Index> backward_;             ///< visit by block
   Index embedding_backward_ = kNone;

@@ -51,8 +51,22 @@ state::BlockSpec parse_block(const json& object) {
     out.tensors.push_back({get<std::string>(tensor, "name"), get<std::vector<std::int64_t>>(tensor, "shape"),
                            get<bool>(tensor, "decay", false),
                            get<bool>(tensor, "frozen", false) ? state::Learning::frozen : state::Learning::full});
+    const auto subspace = tensor.find("subspace");
+    if (subspace == tensor.end() || subspace->is_null()) continue;
+    out.tensors.back().learning = state::Learning::subspace;
+    out.tensors.back().rank = count(*subspace, "rank");
+    out.tensors.back().nonzeros = count(*subspace, "nonzeros");
   }
   return out;
+}
+
+SubspaceChecks parse_checks(const json& object) {
+  SubspaceChecks out;
+  out.every = count(object, "check_every", static_cast<double>(out.every));
+  out.threshold = get<double>(object, "threshold", out.threshold);
+  if (out.every > 0 && out.threshold > 0) return out;
+  throw Error(ErrorCode::bad_input,
+              text("lsp_check_every is ", out.every, " and lsp_threshold ", out.threshold, "; both must be above 0"));
 }
 
 std::optional<double> parse_share(const json& placement, const char* key) {
@@ -99,6 +113,7 @@ Description parse_description(const std::string& input) {
   out.tokens = count(object, "tokens");
   out.micro_batches = std::max<std::uint64_t>(1, count(object, "micro_batches"));
   out.chunk_elements = count(object, "chunk_elements", static_cast<double>(state::kDefaultChunkElements));
+  out.subspaces = parse_checks(get<json>(object, "subspaces", json::object()));
   return out;
 }
 
@@ -170,6 +185,7 @@ Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   out.update_cores = static_cast<unsigned>(std::min<std::uint64_t>(count(object, "update_cores", 0), profile.cores));
   out.cores = std::max(1U, profile.cores - out.update_cores);
   out.update = profile.update_elements_per_second;
+  out.update_all = profile.update_elements_per_second_all_cores;
   out.io_cores = 0;
   out.nodes = parse_nodes(object);
   share_threads(out);

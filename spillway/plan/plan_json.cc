@@ -31,6 +31,7 @@ void add_memory(nlohmann::json& out, const Plan& plan, const state::UpdateRule& 
   out["bytes"].push_back({{"class", "interpreter and libraries"}, {"tier", first}, {"bytes", budget.process}});
   out["bytes"].push_back({{"class", "working set"}, {"tier", first}, {"bytes", budget.work}});
   add("engine", first, kEngineBytes);
+  add("projectors", first, plan.subspaces);
   if (budget.device && budget.device->in_dram) add("simulated device", first, plan.device_arena);
   auto here = plan.dram_classes;
   for (std::size_t n = 1; n < plan.node_peaks.size(); ++n) {
@@ -91,6 +92,29 @@ void add_paths(nlohmann::json& out, const Plan& plan, const Budget& budget) {
   }
 }
 
+/// What learns in subspaces, and the same plan in full.
+void add_subspaces(nlohmann::json& out, const Plan& plan, const state::UpdateRule& rule, const state::Layout& layout) {
+  if (!plan.in_full) return;
+  std::uint64_t matrices = 0, elements = 0;
+  Bytes gradients = 0, in_full = 0;
+  for (const auto& chunk : layout.chunks()) {
+    if (chunk.subspace.rank == 0) continue;
+    ++matrices;
+    elements += chunk.used;
+    gradients += grad_bytes(rule, chunk);
+    in_full += chunk.elements * state::field_bytes(rule.type).grad;
+  }
+  out["subspaces"] = {{"matrices", matrices},
+                      {"elements", elements},
+                      {"gradient_bytes", gradients},
+                      {"gradient_bytes_in_full", in_full},
+                      {"helps", !no_help(plan)}};
+  if (!plan.in_full->fits) return;
+  out["subspaces"]["in_full"] = {{"predicted_step_seconds", plan.in_full->step_seconds},
+                                 {"path_bytes_per_step", plan.in_full->on_paths},
+                                 {"device_bytes_per_step", plan.in_full->on_link}};
+}
+
 }  // namespace
 
 std::string to_json(const Plan& plan, const Description& description, const state::Layout& layout,
@@ -113,6 +137,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   add_memory(out, plan, description.rule(), layout, budget);
   add_device_memory(out, plan, budget);
   add_paths(out, plan, budget);
+  add_subspaces(out, plan, description.rule(), layout);
   const auto& prediction = plan.prediction;
   out["durability"] = name_of(plan.durability);
   if (plan.durability == Durability::step) {

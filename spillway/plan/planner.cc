@@ -11,6 +11,7 @@
 #include "spillway/plan/device_choice.h"
 #include "spillway/plan/nodes.h"
 #include "spillway/plan/reserve.h"
+#include "spillway/plan/subspace_memory.h"
 
 namespace spillway::plan {
 namespace {
@@ -61,7 +62,7 @@ class Planner {
 
   [[nodiscard]] Bytes fixed() const noexcept {
     const bool in_dram = budget_.device && budget_.device->in_dram;
-    return budget_.process + budget_.work + kEngineBytes + (in_dram ? device_.bytes() : 0);
+    return budget_.process + budget_.work + kEngineBytes + subspaces_ + (in_dram ? device_.bytes() : 0);
   }
 
   /// Smallest arena this placement allows.
@@ -143,7 +144,9 @@ class Planner {
         if (group == Group::weight) {
           units_.push_back({group, first, chunks, block.elements * bytes_.weight});
         } else if (const auto learning = static_cast<Index>(block.learning_chunks); learning > 0) {
-          units_.push_back({group, first, learning, block.learning_elements * bytes_.grad});
+          Bytes bytes = 0;
+          for (Index c = first; c < first + learning; ++c) bytes += bytes_of(group, layout_.chunks()[c]);
+          units_.push_back({group, first, learning, bytes});
         }
         continue;
       }
@@ -268,7 +271,7 @@ class Planner {
   Bytes arena_of(Schedule& schedule) const {
     auto scratch = largest_chunk_bytes(rule_, layout_);
     if (redo_.gradients) {
-      scratch += layout_.largest_chunk() * bytes_.grad;
+      scratch += largest_grad_bytes(rule_, layout_);
       if (schedule.rows != kNone) scratch += round_up(schedule.buffers[schedule.rows].bytes, 4096);
     }
     const auto laid_out = lay_out(schedule);  // first: resident_bytes() reads the offsets it gives
@@ -473,8 +476,8 @@ class Planner {
     auto message =
         text("does not fit in DRAM: the smallest plan for this placement needs ", human(fixed + arena),
              " (interpreter and libraries ", human(budget_.process), ", PyTorch's working set ", human(budget_.work),
-             ", arena ", human(arena), ", engine ", human(kEngineBytes), "), and dram_budget is ", human(budget_.dram),
-             ". It would fit with --dram_budget ", ceil_div(fixed + arena, MiB), "MiB");
+             ", arena ", human(arena), ", engine ", human(kEngineBytes + subspaces_), "), and dram_budget is ",
+             human(budget_.dram), ". It would fit with --dram_budget ", ceil_div(fixed + arena, MiB), "MiB");
 
     auto other = budget_;
     if (!other.has_path()) other.paths.emplace_back();
@@ -506,6 +509,7 @@ class Planner {
     add_reuse_dependencies(plan_.schedule);
     plan_.durability = durability_;
     plan_.dram_peak = fixed() + plan_.arena;
+    plan_.subspaces = subspaces_;
     if (budget_.device) plan_.device_peak = budget_.device->work + plan_.device_arena;
     if (!plan_.regions.empty()) {
       plan_.node_peaks = bytes_by_node(plan_.regions, capacity_.size());
@@ -554,6 +558,7 @@ class Planner {
   std::vector<Unit> units_;
   std::vector<std::size_t> free_;  ///< units the planner may keep, most traffic saved per byte first
   DeviceChoice device_{description_, layout_, budget_};
+  const Bytes subspaces_ = subspace_bytes(layout_, std::max<std::size_t>(1, budget_.nodes.size()));
   Bytes room_ = 0;
   std::vector<Bytes> capacity_;       ///< by memory node
   std::vector<Dealing> dealings_;     ///< to several nodes, and
@@ -561,9 +566,29 @@ class Planner {
   Plan plan_;
 };
 
-}  // namespace
+/// Empty when nothing learns in a subspace.
+std::optional<InFull> in_full(Description description, const state::Layout& layout, const Budget& budget,
+                              const Rates& rates) {
+  const auto inside = [](const state::Tensor& it) { return it.subspace.rank > 0; };
+  if (std::ranges::none_of(layout.tensors(), inside)) return std::nullopt;
+  for (auto& block : description.blocks) {
+    for (auto& tensor : block.tensors) {
+      if (tensor.learning == state::Learning::subspace) tensor.learning = state::Learning::full;
+    }
+  }
+  try {
+    const auto plan = make_plan(description, description.layout(), budget, rates);
+    return InFull{.fits = true,
+                  .step_seconds = plan.prediction.step_seconds,
+                  .on_paths = plan.read_per_step + plan.written_per_step,
+                  .on_link = plan.to_device_per_step + plan.from_device_per_step};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::does_not_fit) throw;
+    return InFull{};
+  }
+}
 
-Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
+Plan plan_for(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
   const auto with = [&](Durability durability) {
     return Planner(description, layout, budget, rates, durability).make();
   };
@@ -572,6 +597,19 @@ Plan make_plan(const Description& description, const state::Layout& layout, cons
   const auto all = [](const std::vector<bool>& flags) { return std::ranges::all_of(flags, std::identity{}); };
   const bool stays = all(plan.residency.weight) && all(plan.residency.state);
   return plan.durability == Durability::checkpoint && stays ? with(Durability::none) : std::move(plan);
+}
+
+}  // namespace
+
+Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
+  auto plan = plan_for(description, layout, budget, rates);
+  plan.in_full = in_full(description, layout, budget, rates);
+  return plan;
+}
+
+bool no_help(const Plan& plan) noexcept {
+  return plan.in_full && plan.in_full->fits &&
+         plan.prediction.step_seconds >= (1 - InFull::kNoHelp) * plan.in_full->step_seconds;
 }
 
 }  // namespace spillway::plan

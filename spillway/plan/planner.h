@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "spillway/plan/regions.h"
@@ -14,6 +15,16 @@ namespace spillway::plan {
 /// Bytes the engine's own tables, rings and threads take beside the arena.
 inline constexpr Bytes kEngineBytes = 24 * MiB;
 
+/// A plan of the same budgets, were every tensor that learns in a subspace to learn in full.
+struct InFull {
+  bool fits = false;  ///< else what follows is 0
+  double step_seconds = 0;
+  Bytes on_paths = 0, on_link = 0;  ///< moved by a step, both ways
+
+  /// A subspace saves this share of a step's time or less: the way in full is hidden behind compute already.
+  static constexpr double kNoHelp = 0.02;
+};
+
 struct Plan {
   Durability durability = Durability::none;
   Residency residency;
@@ -21,7 +32,9 @@ struct Plan {
   Schedule schedule;    ///< laid out, with the dependencies that shared bytes need
   Bytes arena = 0;      ///< bytes of the DRAM arena
   Bytes resident = 0;   ///< bytes at its bottom that stay; above them, between steps, is scratch for one chunk at least
-  Bytes dram_peak = 0;  ///< process + work + arena + kEngineBytes, and the device's arena where that is in DRAM
+  Bytes subspaces = 0;  ///< bytes of projectors and of work on subspaces, beside the arena
+  Bytes dram_peak = 0;  ///< process + work + arena + kEngineBytes + subspaces, and the device's arena where that is in
+                        ///< DRAM
   Bytes device_arena = 0;         ///< bytes of the arena of a device with memory of its own
   Bytes device_peak = 0;          ///< with PyTorch's working set there
   std::vector<Region> regions;    ///< of the arena on memory nodes; empty: there is one
@@ -33,11 +46,12 @@ struct Plan {
   Bytes read_per_step = 0, written_per_step = 0;
   Bytes to_device_per_step = 0, from_device_per_step = 0;
   Simulation prediction;
-  std::size_t early_chunks = 0;  ///< updated during backward (Budget::updates), and
-  Bytes undo = 0;                ///< what their old versions take, which shares memory with what backward has let go
-  double early_saves = 0;        ///< seconds of the predicted step; negative: early updates were asked for and cost
-  Bytes durable_per_step = 0;    ///< bytes of `written_per_step` that durability costs
-  double durable_seconds = 0;    ///< of the predicted step that durability costs
+  std::optional<InFull> in_full;  ///< none: nothing learns in a subspace
+  std::size_t early_chunks = 0;   ///< updated during backward (Budget::updates), and
+  Bytes undo = 0;                 ///< what their old versions take, which shares memory with what backward has let go
+  double early_saves = 0;         ///< seconds of the predicted step; negative: early updates were asked for and cost
+  Bytes durable_per_step = 0;     ///< bytes of `written_per_step` that durability costs
+  double durable_seconds = 0;     ///< of the predicted step that durability costs
   std::map<std::string, Bytes> dram_classes;    ///< who holds the arena at its fullest, by class; sums to `arena`
   std::map<std::string, Bytes> device_classes;  ///< the same of the device's arena
   std::map<std::string, Bytes> path_classes;    ///< by class; sums to `path_bytes`
@@ -52,6 +66,9 @@ struct Plan {
 /// there, and settings that would fit.
 [[nodiscard]] Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget,
                              const Rates& rates);
+
+/// Whether the plan in full is as fast as this one, within InFull::kNoHelp.
+[[nodiscard]] bool no_help(const Plan& plan) noexcept;
 
 /// plan.json.
 [[nodiscard]] std::string to_json(const Plan& plan, const Description& description, const state::Layout& layout,

@@ -76,6 +76,7 @@ class Builder {
   [[nodiscard]] const state::Block& block(Index b) const { return layout_.blocks()[b]; }
   [[nodiscard]] const state::Chunk& chunk(Index c) const { return layout_.chunks()[c]; }
   [[nodiscard]] bool learns(Index c) const { return state::learns(chunk(c).learning); }
+  [[nodiscard]] Bytes grad_bytes(Index c) const { return state::grad_bytes(description_.rule(), chunk(c)); }
   [[nodiscard]] Index chunk_of(Index b, std::size_t i) const { return static_cast<Index>(block(b).first_chunk + i); }
 
   Index event_visit(VisitKind kind, Index b, Index slice = 0) {
@@ -200,7 +201,7 @@ class Builder {
       out_.update_task[c] = add_task({.kind = TaskKind::update,
                                       .lane = Lane::update,
                                       .subject = c,
-                                      .bytes = chunk(c).elements,
+                                      .bytes = state::update_elements(description_.rule(), chunk(c)),
                                       .deadline = tick_[c],
                                       .phase = Phase::update});
       add_state(c);
@@ -246,7 +247,7 @@ class Builder {
     const auto task = add_task({.kind = TaskKind::update,
                                 .lane = Lane::update,
                                 .subject = c,
-                                .bytes = chunk(c).elements,
+                                .bytes = state::update_elements(description_.rule(), chunk(c)),
                                 .deadline = at,
                                 .phase = Phase::early});
     const auto bytes = chunk(c).elements * bytes_.weight + buffer(out_.resident_state[c]).bytes;
@@ -272,7 +273,7 @@ class Builder {
       buffer(resident).last_tasks.push_back(update);
       return;
     }
-    const auto bytes = chunk(c).elements * bytes_.grad;
+    const auto bytes = grad_bytes(c);
     const bool dense = has_dense_grad(description_, layout_, c);
     const auto first = dense ? before_tick(c, ahead_.weight_read) : tick_[c];
     const auto staging = add_buffer(BufferClass::staging, bytes, first, tick_[c]);
@@ -560,11 +561,14 @@ class Builder {
 
   /// The gradient of `chunks` chunks from `first` on, made by `visit` in one buffer.
   void add_dense_grad(Index visit, Index first, std::size_t chunks) {
-    std::uint64_t elements = 0;
-    for (std::size_t i = 0; i < chunks; ++i) elements += chunk(static_cast<Index>(first + i)).elements;
     const auto at = position(visit);
-    const auto bytes = elements * bytes_.grad;
     const auto last = static_cast<Index>(first + chunks - 1);
+    std::uint64_t elements = 0;
+    Bytes bytes = 0;
+    for (auto c = first; c <= last; ++c) {
+      elements += chunk(c).core;
+      bytes += grad_bytes(c);
+    }
     const bool resident = residency_.grad[first];
     const auto leave = resident ? tick_[last] : std::min(at + ahead_.grad_write, out_.positions - 1);
     const auto grad = add_buffer(BufferClass::grad, bytes, at, leave);
@@ -578,7 +582,7 @@ class Builder {
     }
     Bytes offset = 0;
     for (auto c = first; c <= last; ++c) {
-      const auto size = chunk(c).elements * bytes_.grad;
+      const auto size = grad_bytes(c);
       if (!resident) {
         write_grad_[c] = transfer(TaskKind::write_grad, c, grad, offset, size, leave, Phase::backward);
         need(write_grad_[c], task_of(visit));

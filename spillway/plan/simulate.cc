@@ -195,7 +195,7 @@ class Machine {
     } else {
       // While compute waits, its cores update, too.
       const double hands = computes ? 1 : std::max(1.0, cores - io);
-      lanes_[kUpdates].rate = (rates_.update > 0 ? rates_.update : 1e9) * (own ? rates_.update_cores : share * hands);
+      lanes_[kUpdates].rate = rates_.update_with(own ? rates_.update_cores : share * hands);
     }
     const bool both = read.busy && write.busy;
     for (std::size_t lane = 2; lane < 4; ++lane) lanes_[kUpdates + updates_ + lane].rate = 1;  // seconds already
@@ -292,7 +292,7 @@ double update_seconds(const Schedule& schedule, const Rates& rates) {
       elements[task.unit] += static_cast<double>(task.bytes);
     }
   }
-  if (elements.size() == 1 && rates.nodes.empty()) return elements[0] / (rates.update > 0 ? rates.update : 1e9);
+  if (elements.size() == 1 && rates.nodes.empty()) return elements[0] / rates.update_with(1);
   double longest = 0;
   for (std::size_t unit = 0; unit < elements.size(); ++unit) {
     const auto node = unit < rates.nodes.size() ? rates.nodes[unit] : NodeRates{};

@@ -22,7 +22,28 @@ std::uint64_t checked_elements(const TensorSpec& spec) {
   return elements;
 }
 
+Subspace checked_subspace(const TensorSpec& spec, BlockRole role) {
+  if (spec.learning != Learning::subspace) return {};
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot learn in a subspace: ", why));
+  };
+  if (role != BlockRole::layer || spec.shape.size() != 2) refuse("only matrices inside layers can");
+  const Subspace out{static_cast<std::uint64_t>(spec.shape[0]), static_cast<std::uint64_t>(spec.shape[1]), spec.rank,
+                     spec.nonzeros};
+  if (out.nonzeros == 0 || out.rank == 0 || out.rank % out.nonzeros != 0 ||
+      out.rank > std::min(out.rows, out.columns)) {
+    refuse(text("it is ", out.rows, " x ", out.columns, ", lsp_rank ", out.rank, " and lsp_nonzeros ", out.nonzeros,
+                "; the rank must be a multiple of lsp_nonzeros and at most the smaller side"));
+  }
+  return out;
+}
+
 }  // namespace
+
+std::vector<std::int64_t> Tensor::core_shape() const {
+  const auto rank = static_cast<std::int64_t>(subspace.rank);
+  return rank > 0 ? std::vector{rank, rank} : spec.shape;
+}
 
 Layout::Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements, std::uint64_t alignment)
     : chunk_elements_(round_up(std::max<std::uint64_t>(chunk_elements, 1), kChunkGranule)), alignment_(alignment) {
@@ -50,7 +71,8 @@ Block& Layout::add_block(const BlockSpec& spec) {
                      .tensors = spec.tensors.size(),
                      .first_chunk = chunks_.size()});
   for (const auto& tensor : spec.tensors) {
-    tensors_.push_back({tensor, blocks_.size() - 1, 0, checked_elements(tensor)});
+    tensors_.push_back({.spec = tensor, .block = blocks_.size() - 1, .elements = checked_elements(tensor)});
+    tensors_.back().subspace = checked_subspace(tensor, spec.role);
     parameters_ += tensors_.back().elements;
     if (learns(tensor.learning)) learning_parameters_ += tensors_.back().elements;
   }
@@ -71,6 +93,7 @@ void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Learning learnin
               .elements = round_up(used, kChunkGranule),
               .used = used,
               .learning = learning};
+  if (learning == Learning::full) chunk.core = chunk.elements;
   std::vector<Span> spans;
   for (std::size_t i = block.first_tensor; i < block.first_tensor + block.tensors; ++i) {
     const auto& tensor = tensors_[i];
@@ -79,9 +102,13 @@ void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Learning learnin
     const auto end = std::min(tensor.first + tensor.elements, first + used);
     if (begin >= end) continue;
     spans.push_back({i, begin - tensor.first, begin - first, end - begin});
-    if (tensor.elements >= kSmallTensor) continue;
+    if (learning == Learning::subspace) {
+      chunk.subspace = tensor.subspace;
+      chunk.core = round_up(tensor.core(), kChunkGranule);
+    }
+    if (tensor.core() >= kSmallTensor) continue;
     spans.back().small = chunk.small;
-    chunk.small += round_up(end - begin, kSmallGranule);
+    chunk.small += round_up(learning == Learning::subspace ? tensor.core() : end - begin, kSmallGranule);
   }
   largest_chunk_ = std::max(largest_chunk_, chunk.elements);
   block.chunks += 1;
@@ -95,21 +122,39 @@ void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Learning learnin
 }
 
 void Layout::add_layer(const BlockSpec& spec) {
-  const auto& block = add_block(spec);
+  add_block(spec);
   std::uint64_t begin = 0;
   for (const auto learning : kLearnings) {
-    auto at = begin;
-    for (auto i = block.first_tensor; i < block.first_tensor + block.tensors; ++i) {
-      if (tensors_[i].spec.learning == learning) at = round_up(add_tensor(i, at), alignment_);
-    }
-    if (at == begin) continue;
-    const auto total = round_up(at - begin, kChunkGranule);
-    const auto size = round_up(ceil_div(total, ceil_div(total, chunk_elements_)), kChunkGranule);
-    for (std::uint64_t first = 0; first < total; first += size) {
-      add_chunk(begin + first, std::min(size, total - first), learning);
-    }
-    begin += total;
+    begin = learning == Learning::subspace ? add_subspaces(begin) : add_range(begin, learning);
   }
+}
+
+/// The last block's tensors that learn so, from element `begin` on, cut into chunks; returns where the next may begin.
+std::uint64_t Layout::add_range(std::uint64_t begin, Learning learning) {
+  const auto& block = blocks_.back();
+  auto at = begin;
+  for (auto i = block.first_tensor; i < block.first_tensor + block.tensors; ++i) {
+    if (tensors_[i].spec.learning == learning) at = round_up(add_tensor(i, at), alignment_);
+  }
+  if (at == begin) return begin;
+  const auto total = round_up(at - begin, kChunkGranule);
+  const auto size = round_up(ceil_div(total, ceil_div(total, chunk_elements_)), kChunkGranule);
+  for (std::uint64_t first = 0; first < total; first += size) {
+    add_chunk(begin + first, std::min(size, total - first), learning);
+  }
+  return begin + total;
+}
+
+std::uint64_t Layout::add_subspaces(std::uint64_t begin) {
+  const auto first = blocks_.back().first_tensor, last = first + blocks_.back().tensors;
+  const auto inside = [&](std::size_t i) { return tensors_[i].spec.learning == Learning::subspace; };
+  for (auto i = first; i < last; ++i) {
+    if (inside(i)) begin = round_up(add_tensor(i, begin), kChunkGranule);
+  }
+  for (auto i = first; i < last; ++i) {
+    if (inside(i)) add_chunk(tensors_[i].first, tensors_[i].elements, Learning::subspace);
+  }
+  return begin;
 }
 
 void Layout::add_table(const BlockSpec& spec) {

@@ -23,20 +23,31 @@ enum class ComputeType : std::uint8_t {
 
 /// How a tensor takes part in learning. In a layer those of one way lie together, in this order: what learns first.
 enum class Learning : std::uint8_t {
-  full,    ///< has a gradient, and a state of its own
-  frozen,  ///< has neither: its weight is read and never written
+  full,      ///< has a gradient, and a state of its own
+  subspace,  ///< a matrix that has both in a small space alone (docs/decisions/0004-subspaces.md)
+  frozen,    ///< has neither: its weight is read and never written
 };
-inline constexpr std::array kLearnings{Learning::full, Learning::frozen};
+inline constexpr std::array kLearnings{Learning::full, Learning::subspace, Learning::frozen};
 
 [[nodiscard]] constexpr bool learns(Learning learning) noexcept {
   return learning != Learning::frozen;
 }
+
+/// Where a matrix [rows, columns] learns: S = P' G Q [rank, rank], with `nonzeros` values in each row of P and Q.
+struct Subspace {
+  std::uint64_t rows = 0, columns = 0;
+  std::uint64_t rank = 0, nonzeros = 0;  ///< 0: there is none
+
+  [[nodiscard]] constexpr std::uint64_t elements() const noexcept { return rank * rank; }
+  friend bool operator==(const Subspace&, const Subspace&) = default;
+};
 
 struct TensorSpec {
   std::string name;                 ///< as in the checkpoint, e.g. "model.layers.0.mlp.up_proj.weight"
   std::vector<std::int64_t> shape;  ///< all dimensions > 0
   bool decay = false;               ///< weight decay applies
   Learning learning = Learning::full;
+  std::uint64_t rank = 0, nonzeros = 0;  ///< of Subspace, for Learning::subspace; else 0
 };
 
 /// How a block takes part in a step.
@@ -58,9 +69,15 @@ struct Tensor {
   std::size_t block = 0;       ///< index into Layout::blocks()
   std::uint64_t first = 0;     ///< first element, counted from the start of the block
   std::uint64_t elements = 0;  ///< product of the shape
+  Subspace subspace = {};      ///< Learning::subspace alone
+
+  /// Elements of its gradient and its moments, and their shape; of what is frozen they mean nothing.
+  [[nodiscard]] std::uint64_t core() const noexcept { return subspace.rank > 0 ? subspace.elements() : elements; }
+  [[nodiscard]] std::vector<std::int64_t> core_shape() const;
 };
 
-/// What moves together: a contiguous range of a block, all of whose tensors learn in the same way.
+/// What moves together: a contiguous range of a block, all of whose tensors learn in the same way. A matrix that learns
+/// in a subspace is a chunk of its own: an update needs all of it.
 struct Chunk {
   std::size_t id = 0;          ///< index into Layout::chunks()
   std::size_t block = 0;       ///< index into Layout::blocks()
@@ -69,6 +86,9 @@ struct Chunk {
   std::uint64_t used = 0;      ///< elements from `first` on that belong to the block (gaps between tensors included)
   std::uint64_t small = 0;     ///< room for the elements of small tensors, each span padded to kSmallGranule
   Learning learning = Learning::full;
+  std::uint64_t core =
+      0;  ///< elements of its gradient and its moments: `elements`; of a subspace its own, padded; or 0
+  Subspace subspace = {};  ///< Learning::subspace alone
 };
 
 /// Tensors of fewer elements are small: some formats keep their moments apart.
@@ -94,7 +114,7 @@ struct Block {
   std::size_t first_chunk = 0, chunks = 0;    ///< range in Layout::chunks()
   std::uint64_t elements = 0;                 ///< sum of its chunks' `elements`
   std::size_t learning_chunks = 0;            ///< of its chunks the first so many learn, and
-  std::uint64_t learning_elements = 0;        ///< of its elements
+  std::uint64_t learning_elements = 0;        ///< of its elements, subspaces by their matrices
   std::uint64_t rows = 0, columns = 0;        ///< embedding and head: shape of the table; else 0
   std::uint64_t slice_rows = 0;               ///< embedding and head: rows of every slice but the last
 };
@@ -111,7 +131,9 @@ class Layout {
   /// `alignment`: elements, a multiple of kTensorAlignment that divides kChunkGranule; tensors of a layer start at
   /// multiples of it, and with more than kTensorAlignment slices of a table, too, counted from the start of the table.
   /// What learns in another way than the tensors before it begins a chunk. Throws Error(bad_input) naming the tensor
-  /// for an empty block, an empty or repeated name, a dimension <= 0, or a table that is not of two dimensions.
+  /// for an empty block, an empty or repeated name, a dimension <= 0, a table that is not of two dimensions or learns
+  /// in a subspace, a subspace of what is no matrix, or one whose rank is no multiple of its nonzeros or larger than a
+  /// side.
   explicit Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements = kDefaultChunkElements,
                   std::uint64_t alignment = kTensorAlignment);
 
@@ -131,6 +153,8 @@ class Layout {
   void add_table(const BlockSpec& spec);
   Block& add_block(const BlockSpec& spec);
   std::uint64_t add_tensor(std::size_t tensor, std::uint64_t first);
+  std::uint64_t add_range(std::uint64_t begin, Learning learning);
+  std::uint64_t add_subspaces(std::uint64_t begin);
   void add_chunk(std::uint64_t first, std::uint64_t used, Learning learning);
 
   std::uint64_t chunk_elements_, alignment_;

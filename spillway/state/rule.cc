@@ -34,20 +34,42 @@ Located locate(const UpdateRule& rule, const Chunk& chunk, const Span& span, con
   const auto bytes = field_bytes(rule.type);
   const auto fields = state_fields(rule, chunk);
   auto* const state = has_state(chunk.learning) ? groups.state : nullptr;
+  const bool inside = chunk.learning == Learning::subspace;
   const auto kept = moments_of(rule.format, span.is_small());
   const bool apart = rule.format == StateFormat::int8 && kept == kernels::Moments::fp32;
   Located out{.form = {.weights = form_of(rule).weights, .moments = kept},
               .span = {.weight = at(groups.weight, first * bytes.weight),
                        .rest = rest_bytes(rule.type) == 0 ? nullptr : at(state, first * rest_bytes(rule.type)),
-                       .grad = groups.grad == nullptr ? nullptr : groups.grad + first * bytes.grad,
+                       .grad = groups.grad == nullptr || inside ? nullptr : groups.grad + first * bytes.grad,
                        .n = n,
                        .index = (std::uint64_t{chunk.block} << 40) | (chunk.first + first)}};
-  for (std::size_t m = 0; m < rule.moments(); ++m) {
+  for (std::size_t m = 0; m < rule.moments() && !inside; ++m) {
     const auto small = fields.small[m] + (span.small + first - span.chunk_first) * sizeof(float);
     out.span.moments[m] = at(state, apart ? small : fields.moments[m] + first * moment_bytes(rule.format));
     if (out.form.moments != kernels::Moments::int8) continue;
     const auto scale = fields.scales[m] + first / kernels::kQuantBlock * sizeof(float);
     out.span.scales[m] = reinterpret_cast<float*>(at(state, scale));
+  }
+  return out;
+}
+
+Located locate_core(const UpdateRule& rule, const Chunk& chunk, const GroupPointers& groups, std::uint64_t first,
+                    std::uint64_t n) {
+  const auto bytes = field_bytes(rule.type);
+  const auto fields = state_fields(rule, chunk);
+  const bool small = chunk.small > 0;
+  const auto kept = moments_of(rule.format, small);
+  const bool apart = small && rule.format == StateFormat::int8;
+  Located out{.form = {.weights = kernels::Weights::fp32, .moments = kept},
+              .span = {.grad = groups.grad == nullptr ? nullptr : groups.grad + first * bytes.grad,
+                       .n = n,
+                       .index = (std::uint64_t{chunk.block} << 40) | (chunk.first + first)}};
+  for (std::size_t m = 0; m < rule.moments(); ++m) {
+    out.span.moments[m] = at(
+        groups.state, apart ? fields.small[m] + first * sizeof(float) : fields.moments[m] + first * moment_bytes(kept));
+    if (kept != kernels::Moments::int8) continue;
+    const auto scale = fields.scales[m] + first / kernels::kQuantBlock * sizeof(float);
+    out.span.scales[m] = reinterpret_cast<float*>(at(groups.state, scale));
   }
   return out;
 }
@@ -66,16 +88,16 @@ std::vector<NamedArray> state_arrays(const UpdateRule& rule, const Chunk& chunk)
   const auto rest = rest_bytes(rule.type);
   if (rest > 0) add(rest_name(rule.type), 0, chunk.elements, rest, 1);
   for (std::size_t m = 0; m < rule.moments(); ++m) {
-    add(moment_name(rule.optimizer, m), fields.moments[m], chunk.elements, moment_bytes(rule.format), 1);
+    add(moment_name(rule.optimizer, m), fields.moments[m], chunk.core, moment_bytes(rule.format), 1);
   }
-  if (rule.format != StateFormat::int8) return out;
-  for (std::size_t m = 0; m < rule.moments(); ++m) {
-    add(scale_name(rule.optimizer, m), fields.scales[m], chunk.elements / kernels::kQuantBlock, sizeof(float),
+  for (std::size_t m = 0; m < rule.moments() && rule.format == StateFormat::int8; ++m) {
+    add(scale_name(rule.optimizer, m), fields.scales[m], chunk.core / kernels::kQuantBlock, sizeof(float),
         kernels::kQuantBlock);
   }
-  for (std::size_t m = 0; m < rule.moments(); ++m) {
+  for (std::size_t m = 0; m < rule.moments() && rule.format == StateFormat::int8; ++m) {
     add(moment_name(rule.optimizer, m), fields.small[m], chunk.small, sizeof(float), 0);
   }
+  add("projectors", fields.pair, pair_fields(chunk.subspace).bytes / sizeof(float), sizeof(float), 1);
   return out;
 }
 

@@ -12,6 +12,7 @@
 
 #include "spillway/base/bytes.h"
 #include "spillway/kernels/form_bytes.h"
+#include "spillway/kernels/project.h"
 #include "spillway/kernels/update.h"
 #include "spillway/state/layout.h"
 
@@ -42,7 +43,7 @@ struct UpdateRule {
   return learning != Learning::frozen;
 }
 [[nodiscard]] constexpr bool has_gradient(Learning learning) noexcept {
-  return learning == Learning::full;
+  return learning != Learning::frozen;
 }
 
 /// Bytes per element beside the moments: the residual of a bf16 weight, the master of an fp16 weight.
@@ -62,11 +63,38 @@ using kernels::moment_bytes;
   return moment_bytes(moments_of(format, false));
 }
 
+/// What is known of the projectors of a subspace beside their values; plain data, part of what is saved.
+struct FitRecord {
+  double fits = 0;                 ///< times that they were learned; 0: never, their values are 0
+  double captured = 0, whole = 0;  ///< subspace::Bias, of the steps since
+  double samples = 0;              ///< the same
+  std::array<double, 4> spare = {};
+  friend bool operator==(const FitRecord&, const FitRecord&) = default;
+};
+static_assert(sizeof(FitRecord) == 64);
+
+/// The projectors of a subspace as they lie in a state group and behind S in a gradient, in bytes from their start: the
+/// record, then the values of P and of Q as kernels::Projector reads them.
+struct PairFields {
+  std::uint64_t p_values = 0, q_values = 0;
+  Bytes p = 0, q = 0, bytes = 0;  ///< `bytes` of all; 0 where there is no subspace
+};
+
+[[nodiscard]] constexpr PairFields pair_fields(const Subspace& subspace) noexcept {
+  if (subspace.rank == 0) return {};
+  const auto values = [&](std::uint64_t rows) { return subspace.nonzeros * (rows + kernels::kProjectorPad); };
+  PairFields out{.p_values = values(subspace.rows), .q_values = values(subspace.columns), .p = sizeof(FitRecord)};
+  out.q = out.p + out.p_values * sizeof(float);
+  out.bytes = out.q + out.q_values * sizeof(float);
+  return out;
+}
+
 /// The arrays of a state group, in bytes from its start: first the rest, then the moments, then, int8 only, scales and
-/// the moments of small tensors, as Span::small numbers them. Optimizers of one moment leave the second of each empty.
-/// What is frozen has none of them.
+/// the moments of small tensors, as Span::small numbers them, at last the projectors of a subspace. Optimizers of one
+/// moment leave the second of each empty. What is frozen has none of them; in a subspace the moments are those of S.
 struct StateFields {
   std::array<Bytes, 2> moments = {}, scales = {}, small = {};
+  Bytes pair = 0;   ///< PairFields
   Bytes bytes = 0;  ///< of the whole group; a multiple of 4096
 };
 
@@ -80,11 +108,14 @@ struct StateFields {
       out.bytes += bytes;
     }
   };
-  place(out.moments, chunk.elements * moment_bytes(rule.format));
+  place(out.moments, chunk.core * moment_bytes(rule.format));
   if (rule.format == StateFormat::int8) {
-    place(out.scales, chunk.elements / kernels::kQuantBlock * sizeof(float));
+    place(out.scales, chunk.core / kernels::kQuantBlock * sizeof(float));
     place(out.small, chunk.small * sizeof(float));
   }
+  out.bytes = round_up(out.bytes, Bytes{8});
+  out.pair = out.bytes;
+  out.bytes += pair_fields(chunk.subspace).bytes;
   out.bytes = round_up(out.bytes, Bytes{4096});
   return out;
 }
@@ -96,8 +127,22 @@ struct StateFields {
 [[nodiscard]] constexpr Bytes state_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
   return state_fields(rule, chunk).bytes;
 }
+/// Of a gradient, before the projectors that S was made with.
+[[nodiscard]] constexpr Bytes core_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
+  return chunk.core * field_bytes(rule.type).grad;
+}
 [[nodiscard]] constexpr Bytes grad_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
-  return has_gradient(chunk.learning) ? chunk.elements * field_bytes(rule.type).grad : 0;
+  return core_bytes(rule, chunk) + round_up(pair_fields(chunk.subspace).bytes, Bytes{4096});
+}
+
+/// What an update costs, counted in elements that learn in full, by the bytes that it moves: of a subspace the update
+/// of S, and a weight that is read and written with its rest.
+[[nodiscard]] constexpr std::uint64_t update_elements(const UpdateRule& rule, const Chunk& chunk) noexcept {
+  if (chunk.subspace.rank == 0) return chunk.elements;
+  const auto bytes = field_bytes(rule.type);
+  const auto rewritten = 2 * (bytes.weight + rest_bytes(rule.type));
+  const auto all = rewritten + 2 * rule.moments() * moment_bytes(rule.format) + bytes.grad;
+  return chunk.core + ceil_div(chunk.elements * rewritten, all);
 }
 
 /// Weight and state together of the chunk that has most of them.
@@ -106,6 +151,13 @@ struct StateFields {
   for (const auto& chunk : layout.chunks()) {
     most = std::max(most, weight_bytes(rule, chunk) + state_bytes(rule, chunk));
   }
+  return most;
+}
+
+/// A gradient of the chunk that has the largest.
+[[nodiscard]] inline Bytes largest_grad_bytes(const UpdateRule& rule, const Layout& layout) noexcept {
+  Bytes most = 0;
+  for (const auto& chunk : layout.chunks()) most = std::max(most, grad_bytes(rule, chunk));
   return most;
 }
 
@@ -133,6 +185,10 @@ struct Located {
 };
 [[nodiscard]] Located locate(const UpdateRule& rule, const Chunk& chunk, const Span& span, const GroupPointers& groups,
                              std::uint64_t first, std::uint64_t n);
+/// Of a subspace locate() has weight and rest alone. This has gradient and moments of elements [first, first + n) of S,
+/// whose weight is the caller's own, in fp32.
+[[nodiscard]] Located locate_core(const UpdateRule& rule, const Chunk& chunk, const GroupPointers& groups,
+                                  std::uint64_t first, std::uint64_t n);
 
 /// One array of a group, for people and files.
 struct NamedArray {

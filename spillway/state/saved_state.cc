@@ -28,7 +28,7 @@ fs::path path_of(const fs::path& directory, const char* name) {
 }
 
 Moments kept_by(const UpdateRule& rule, const Tensor& tensor) {
-  return moments_of(rule.format, tensor.elements < kSmallTensor);
+  return moments_of(rule.format, tensor.core() < kSmallTensor);
 }
 
 /// A residual's bits, or a master.
@@ -37,7 +37,7 @@ const char* rest_dtype(ComputeType type) {
 }
 
 Shape scale_shape(const Tensor& tensor) {
-  return {static_cast<std::int64_t>(scales_of(tensor.elements))};
+  return {static_cast<std::int64_t>(scales_of(tensor.core()))};
 }
 
 /// The scales of a span: its first element starts a block.
@@ -46,6 +46,37 @@ struct ScaleSpan {
       : first(span.tensor_first / kQuantBlock), count(ceil_div(span.elements, kQuantBlock)) {}
   std::uint64_t first, count;
 };
+
+/// The arrays of a span: its weight and rest, and its moments, which are those of S where it learns in a subspace.
+struct Places {
+  Places(const UpdateRule& rule, const Chunk& chunk, const Span& of, const GroupPointers& groups)
+      : span(of), inner(of), at(locate(rule, chunk, of, groups, of.chunk_first, of.elements)), moments(at) {
+    if (chunk.subspace.rank == 0) return;
+    inner.elements = chunk.subspace.elements();
+    moments = locate_core(rule, chunk, groups, 0, inner.elements);
+  }
+  Span span, inner;
+  Located at, moments;
+};
+
+/// The parts of the projectors' file that a matrix has.
+struct PairPart {
+  const char* suffix;
+  const char* dtype;
+  Shape shape;
+  Bytes first, bytes;  ///< in PairFields
+};
+
+std::vector<PairPart> pair_parts(const Subspace& subspace) {
+  const auto fields = pair_fields(subspace);
+  const auto values = [&](std::uint64_t rows) {
+    return Shape{static_cast<std::int64_t>(subspace.nonzeros),
+                 static_cast<std::int64_t>(rows + kernels::kProjectorPad)};
+  };
+  return {{".fit", "F64", {sizeof(FitRecord) / sizeof(double)}, 0, sizeof(FitRecord)},
+          {".p", "F32", values(subspace.rows), fields.p, fields.p_values * sizeof(float)},
+          {".q", "F32", values(subspace.columns), fields.q, fields.q_values * sizeof(float)}};
+}
 
 // ---- out
 
@@ -64,23 +95,25 @@ class FileOut {
         list.push_back({tensor.spec.name, "F32", scale_shape(tensor)});
       } else {
         const auto* dtype = file.holds == StateFile::Holds::rest ? rest_dtype(stream.rule.type) : moment_dtype(kept);
-        list.push_back({tensor.spec.name, dtype, tensor.spec.shape});
+        const bool whole = file.holds == StateFile::Holds::rest;
+        list.push_back({tensor.spec.name, dtype, whole ? tensor.spec.shape : tensor.core_shape()});
       }
     }
     if (!list.empty()) writer_.emplace(directory, file.name, std::move(list), ~Bytes{0});
   }
 
-  void write(const UpdateRule& rule, const Span& span, const Located& at) {
-    if (numbers_[span.tensor] == kAbsent) return;
+  void write(const UpdateRule& rule, const Places& places) {
+    const auto& moments = places.moments;
+    if (numbers_[places.span.tensor] == kAbsent) return;
     switch (file_.holds) {
       case StateFile::Holds::rest:
-        return put(span, at.span.rest, rest_bytes(rule.type));
+        return put(places.span, places.at.span.rest, rest_bytes(rule.type));
       case StateFile::Holds::moment:
-        return put(span, at.span.moments[file_.moment], moment_bytes(at.form.moments));
+        return put(places.inner, moments.span.moments[file_.moment], moment_bytes(moments.form.moments));
       case StateFile::Holds::scale:
-        const ScaleSpan scales(span);
-        const std::span values(at.span.scales[file_.moment], scales.count);
-        writer_->write(numbers_[span.tensor], scales.first, std::as_bytes(values));
+        const ScaleSpan scales(places.inner);
+        const std::span values(moments.span.scales[file_.moment], scales.count);
+        writer_->write(numbers_[places.inner.tensor], scales.first, std::as_bytes(values));
     }
   }
 
@@ -100,6 +133,36 @@ class FileOut {
   std::optional<SafetensorsWriter> writer_;
 };
 
+/// The projectors of all matrices that learn in subspaces.
+class PairsOut {
+ public:
+  PairsOut(const Layout& layout, const fs::path& directory) {
+    std::vector<TensorOut> list;
+    for (const auto& tensor : layout.tensors()) {
+      first_.push_back(list.size());
+      if (tensor.subspace.rank == 0) continue;
+      for (auto& part : pair_parts(tensor.subspace)) {
+        list.push_back({tensor.spec.name + part.suffix, part.dtype, std::move(part.shape)});
+      }
+    }
+    if (!list.empty()) writer_.emplace(directory, kProjectorFile, std::move(list), ~Bytes{0});
+  }
+
+  void write(const Chunk& chunk, std::size_t tensor, const std::byte* pair) {
+    if (chunk.subspace.rank == 0) return;
+    auto number = first_[tensor];
+    for (const auto& part : pair_parts(chunk.subspace)) writer_->write(number++, 0, {pair + part.first, part.bytes});
+  }
+
+  void finish() {
+    if (writer_) writer_->finish();
+  }
+
+ private:
+  std::vector<std::size_t> first_;  ///< by tensor of the layout: number in the file
+  std::optional<SafetensorsWriter> writer_;
+};
+
 void make_directory(const fs::path& directory) {
   std::error_code error;
   fs::create_directory(directory, error);
@@ -114,6 +177,10 @@ void make_directory(const fs::path& directory) {
 /// In files of what learns.
 std::optional<Shape> shape_of(const Tensor& tensor) {
   return has_state(tensor.spec.learning) ? std::optional(tensor.spec.shape) : std::nullopt;
+}
+
+std::optional<Shape> core_shape_of(const Tensor& tensor) {
+  return has_state(tensor.spec.learning) ? std::optional(tensor.core_shape()) : std::nullopt;
 }
 
 /// One file that is about to be read.
@@ -139,7 +206,7 @@ class MomentIn {
   MomentIn(const ChunkStream& stream, const fs::path& directory, std::size_t moment)
       : rule_(stream.rule),
         moment_(moment),
-        values_(stream.layout, path_of(directory, moment_name(rule_.optimizer, moment))) {
+        values_(stream.layout, path_of(directory, moment_name(rule_.optimizer, moment)), core_shape_of) {
     values_.source.check_types([](const std::string& dtype) { return moments_of(dtype).has_value(); },
                                "F32, BF16 or U8");
     for (const auto& tensor : stream.layout.tensors()) {
@@ -229,6 +296,42 @@ class MomentIn {
   std::vector<std::uint8_t> codes_;
 };
 
+/// The projectors as they were saved. Throws Error(bad_input) naming the first that is missing or of another shape.
+class PairsIn {
+ public:
+  PairsIn(const Layout& layout, const fs::path& directory)
+      : file_(path_of(directory, kProjectorFile)), layout_(layout) {
+    if (std::ranges::none_of(layout.tensors(), [](const Tensor& it) { return it.subspace.rank > 0; })) return;
+    reader_.emplace(file_);
+    for (const auto& tensor : layout.tensors()) {
+      if (tensor.subspace.rank == 0) continue;
+      for (const auto& part : pair_parts(tensor.subspace)) check(tensor.spec.name + part.suffix, part);
+    }
+  }
+
+  void read(const Chunk& chunk, std::size_t tensor, std::byte* pair) const {
+    if (chunk.subspace.rank == 0) return;
+    for (const auto& part : pair_parts(chunk.subspace)) {
+      const auto& stored = *reader_->find(layout_.tensors()[tensor].spec.name + part.suffix);
+      reader_->read(stored, 0, stored.elements, pair + part.first);
+    }
+  }
+
+ private:
+  void check(const std::string& name, const PairPart& part) const {
+    const auto* stored = reader_->find(name);
+    if (stored != nullptr && stored->shape == part.shape && stored->dtype == part.dtype) return;
+    throw Error(ErrorCode::bad_input,
+                text(file_.string(), stored == nullptr ? " has no " : " has another shape or type of ", name,
+                     ": its run had other matrices in subspaces, or another lsp_rank or lsp_nonzeros"),
+                0, file_.string());
+  }
+
+  const fs::path file_;
+  const Layout& layout_;
+  std::optional<SafetensorsReader> reader_;
+};
+
 /// A state that has a moment more is one of another optimizer.
 void check_optimizer(const UpdateRule& rule, const fs::path& directory) {
   for (const char* name : {"exp_avg", "exp_avg_sq", "momentum_buffer"}) {
@@ -274,16 +377,19 @@ void save_state(const ChunkStream& stream, const fs::path& directory) {
   for (const auto& file : state_files(stream.rule)) {
     files.push_back(std::make_unique<FileOut>(stream, file, directory));
   }
+  PairsOut pairs(stream.layout, directory);
   for (const auto& chunk : stream.layout.chunks()) {
     if (!has_state(chunk.learning)) continue;
     auto* state = stream.scratch.data();
     stream.store.load(chunk.id, nullptr, state);
     for (const auto& span : stream.layout.spans(chunk.id)) {
-      const auto at = locate(stream.rule, chunk, span, {.state = state}, span.chunk_first, span.elements);
-      for (auto& file : files) file->write(stream.rule, span, at);
+      const Places places(stream.rule, chunk, span, {.state = state});
+      for (auto& file : files) file->write(stream.rule, places);
+      pairs.write(chunk, span.tensor, state + state_fields(stream.rule, chunk).pair);
     }
   }
   for (auto& file : files) file->finish();
+  pairs.finish();
 }
 
 StateFormat load_state(const ChunkStream& stream, const fs::path& directory, const fs::path& weights,
@@ -301,6 +407,7 @@ StateFormat load_state(const ChunkStream& stream, const fs::path& directory, con
   std::vector<MomentIn> moments;
   moments.reserve(rule.moments());
   for (std::size_t m = 0; m < rule.moments(); ++m) moments.emplace_back(stream, directory, m);
+  const PairsIn pairs(stream.layout, directory);
 
   const auto absent = [&](const Span& span) { return weight_source.find(span.tensor) == nullptr; };
   for (const auto& tensor : stream.layout.tensors()) {
@@ -321,11 +428,12 @@ StateFormat load_state(const ChunkStream& stream, const fs::path& directory, con
     auto* state = weight + weight_bytes(rule, chunk);
     std::memset(weight, 0, weight_bytes(rule, chunk) + state_bytes(rule, chunk));
     for (const auto& span : spans) {
-      const auto at = locate(rule, chunk, span, {weight, state}, span.chunk_first, span.elements);
-      weight_source.read(span.tensor, span.tensor_first, span.elements, at.span.weight);
+      const Places places(rule, chunk, span, {weight, state});
+      weight_source.read(span.tensor, span.tensor_first, span.elements, places.at.span.weight);
       if (!has_state(chunk.learning)) continue;
-      if (rest) rest->source.read(span.tensor, span.tensor_first, span.elements, at.span.rest);
-      for (auto& moment : moments) moment.read(span, at);
+      if (rest) rest->source.read(span.tensor, span.tensor_first, span.elements, places.at.span.rest);
+      for (auto& moment : moments) moment.read(places.inner, places.moments);
+      pairs.read(chunk, span.tensor, state + state_fields(rule, chunk).pair);
     }
     stream.store.store(chunk.id, weight, state);
   }

@@ -12,7 +12,7 @@
 namespace spillway::state {
 
 struct StateFile {
-  enum class Holds : std::uint8_t { rest, moment, scale };
+  enum class Holds : std::uint8_t { rest, moment, scale };  ///< the last two by Tensor::core_shape()
   Holds holds = Holds::rest;
   std::size_t moment = 0;
   const char* name = "";  ///< without ".safetensors"
@@ -20,6 +20,10 @@ struct StateFile {
 
 /// Those of a run with this rule, in the order in which they lie in a state group.
 [[nodiscard]] std::vector<StateFile> state_files(const UpdateRule& rule);
+
+/// The file of the projectors of subspaces, without ".safetensors": of a matrix NAME the tensors NAME.p and NAME.q, as
+/// kernels::Projector reads their values (fp32 [nonzeros, rows + kProjectorPad]), and NAME.fit, a FitRecord (F64 [8]).
+inline constexpr const char* kProjectorFile = "projectors";
 
 /// Type in the file's header of elements of a tensor kept so: F32, BF16, U8.
 [[nodiscard]] const char* moment_dtype(kernels::Moments moments) noexcept;

@@ -1,5 +1,7 @@
 #include "spillway/sys/cpu.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -41,6 +43,14 @@ Quota cpu_quota_below(const std::string& root) {
     if (here) tightest = std::min(tightest.value_or(*here), *here);
   }
   return tightest;
+}
+
+std::size_t last_cache_bytes() {
+  long most = 0;
+  for (const int level : {_SC_LEVEL4_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE}) {
+    if (most <= 0) most = ::sysconf(level);
+  }
+  return most > 0 ? static_cast<std::size_t>(most) : 0;
 }
 
 }  // namespace spillway::sys

@@ -1,6 +1,7 @@
 // How much of the machine's processors this process may use.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -12,5 +13,8 @@ namespace spillway::sys {
 
 /// The same, read below `root` ("" is the real machine; tests hand a tree of their own).
 [[nodiscard]] std::optional<double> cpu_quota_below(const std::string& root);
+
+/// Bytes of the last cache before memory, of one socket; 0 = unknown.
+[[nodiscard]] std::size_t last_cache_bytes();
 
 }  // namespace spillway::sys

@@ -35,8 +35,9 @@ int kills(int few) {
 class Kill : public ::testing::Test {
  protected:
   explicit Kill(state::StateFormat format = state::StateFormat::exact, std::optional<StepUpdate> update = {},
-                const std::string& frozen = {})
-      : run_({.layers = 2, .tokens = 16, .micro_batches = 1, .format = format, .frozen = frozen}, kSteps, update) {}
+                const std::string& frozen = {}, const std::string& subspace = {})
+      : run_({.layers = 2, .tokens = 16, .micro_batches = 1, .format = format, .frozen = frozen, .subspace = subspace},
+             kSteps, update) {}
 
   [[nodiscard]] Settings settings(const plan::Placement& placement) const {
     return DurableRun::settings(where_.path(), 2, placement);
@@ -219,6 +220,16 @@ class KillFrozen : public Kill {
 };
 
 TEST_F(KillFrozen, AtAnyInstant) {
+  kill_at_any_instant(placements(), kills(8));
+}
+
+/// Projectors and the moments inside go with the image; what a step has learned, with its gradient.
+class KillSubspace : public Kill {
+ protected:
+  KillSubspace() : Kill(state::StateFormat::exact, std::nullopt, "embed", "up|down") {}
+};
+
+TEST_F(KillSubspace, AtAnyInstant) {
   kill_at_any_instant(placements(), kills(8));
 }
 

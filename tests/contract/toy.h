@@ -155,7 +155,12 @@ class Toy {
       *factor = sum_of(visit.weights, used(block));
     });
     for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
-      if (learns(engine_.layout().tensors()[t].spec.learning)) gradients(visit, t, factor);
+      const auto& it = engine_.layout().tensors()[t];
+      if (it.subspace.rank > 0) {
+        for (std::size_t m = 0; m < micro_batches_; ++m) inside(visit, t, *factor, m);
+      } else if (learns(it.spec.learning)) {
+        gradients(visit, t, factor);
+      }
     }
     compute([=] {
       for (std::uint64_t i = 0; i < n; ++i) {
@@ -172,6 +177,78 @@ class Toy {
       end = std::max(end, it.first + it.elements);
     }
     return end;
+  }
+
+  /// A matrix that learns in a subspace: a few tokens' inputs and output gradients. Works at once.
+  void inside(const Visit& visit, std::size_t tensor, float factor, std::size_t m) {
+    constexpr std::size_t kTokens = 5;
+    const auto& it = engine_.layout().tensors()[tensor];
+    const auto rows = it.subspace.rows, columns = it.subspace.columns;
+    const auto pull = to_float(bf16(visit.hidden_gradient)[m]) + to_float(bf16(visit.input)[tensor % 7]);
+    std::vector<std::uint16_t> x(kTokens * columns), y(kTokens * rows);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const auto weight = to_float(bf16(visit.weights)[it.first + i % it.elements]);
+      x[i] = to_bf16(weight * 0.2F + factor + noise(i * 3 + m));
+    }
+    for (std::size_t i = 0; i < y.size(); ++i) y[i] = to_bf16(pull * 0.1F + noise(i * 7 + m + tensor) * 0.3F);
+    if (poisoned_) y.back() = 0x7F80;  // infinity
+    inside(tensor, x, y, m);
+  }
+
+ public:
+  /// A micro-batch's tokens x [tokens, columns] and y [tokens, rows], as a layer hands them over. Returns their S.
+  std::vector<std::uint16_t> inside(std::size_t tensor, const std::vector<std::uint16_t>& x,
+                                    const std::vector<std::uint16_t>& y, std::size_t m) {
+    const auto& it = engine_.layout().tensors()[tensor].subspace;
+    const auto tokens = x.size() / it.columns;
+    if (engine_.learns_projectors(tensor)) engine_.learn_projectors(tensor, product(y, it.rows, x, it.columns, tokens));
+    std::vector<std::uint16_t> inner(it.rank * tokens), outer(it.rank * tokens), s;
+    engine_.compress(tensor, 0, bytes(y), it.rows, tokens, bytes(outer));
+    engine_.compress(tensor, 1, bytes(x), it.columns, tokens, bytes(inner));
+    for (std::size_t i = 0; i < it.rank; ++i) {
+      for (std::size_t k = 0; k < it.rank; ++k) {
+        float sum = 0;
+        for (std::size_t t = 0; t < tokens; ++t) {
+          sum += to_float(outer[i * tokens + t]) * to_float(inner[k * tokens + t]);
+        }
+        s.push_back(to_bf16(sum));
+      }
+    }
+    engine_.gradient(tensor, bytes(s), m);
+    std::vector<float> signs(it.columns);
+    engine_.signs(tensor, signs);
+    engine_.sample(tensor, seen(y, it.rows, x, signs, tokens));
+    return s;
+  }
+
+  /// y' x in fp32, [rows, columns].
+  static std::vector<float> product(const std::vector<std::uint16_t>& y, std::size_t rows,
+                                    const std::vector<std::uint16_t>& x, std::size_t columns, std::size_t tokens) {
+    std::vector<float> out(rows * columns);
+    for (std::size_t t = 0; t < tokens; ++t) {
+      for (std::size_t i = 0; i < rows; ++i) {
+        for (std::size_t k = 0; k < columns; ++k) {
+          out[i * columns + k] += to_float(y[t * rows + i]) * to_float(x[t * columns + k]);
+        }
+      }
+    }
+    return out;
+  }
+
+ private:
+  static std::vector<float> seen(const std::vector<std::uint16_t>& y, std::size_t rows,
+                                 const std::vector<std::uint16_t>& x, const std::vector<float>& z, std::size_t tokens) {
+    std::vector<float> out(rows);
+    for (std::size_t t = 0; t < tokens; ++t) {
+      float sum = 0;
+      for (std::size_t k = 0; k < z.size(); ++k) sum += to_float(x[t * z.size() + k]) * z[k];
+      for (std::size_t i = 0; i < rows; ++i) out[i] += to_float(y[t * rows + i]) * sum;
+    }
+    return out;
+  }
+  static std::byte* bytes(std::vector<std::uint16_t>& values) { return reinterpret_cast<std::byte*>(values.data()); }
+  static const std::byte* bytes(const std::vector<std::uint16_t>& values) {
+    return reinterpret_cast<const std::byte*>(values.data());
   }
 
   void gradients(const Visit& visit, std::size_t tensor, const std::shared_ptr<float>& factor) {

@@ -94,7 +94,8 @@ class GradientPass : public ::testing::TestWithParam<std::uint64_t> {
 TEST_P(GradientPass, NormAndFiniteCheckTakeNoBytesBesideTheGradient) {
   Team team(2);
   const OpenDevice device;
-  Gradients gradients(schedule_, layout_, description_.type, arena_.data(), nullptr, team, device);
+  Subspaces subspaces(description_, layout_);
+  Gradients gradients(schedule_, layout_, description_.rule(), arena_.data(), nullptr, subspaces, team, device);
   static_cast<void>(pass(gradients));  // the first call of a kernel chooses its instruction set
   const auto before = allocations.load();
   const auto norm = pass(gradients);

@@ -191,8 +191,9 @@ struct Update {
 
 /// Rectangles either way, each side with its own groups.
 const std::vector<std::pair<Shape, Shape>> kRectangles = {
-    {{8, 4, 4}, {8, 4, 4}},     {{24, 12, 4}, {37, 12, 3}}, {{70, 12, 3}, {24, 12, 4}}, {{16, 16, 16}, {40, 16, 4}},
-    {{33, 11, 1}, {11, 11, 1}}, {{20, 4, 4}, {129, 4, 4}},  {{48, 24, 8}, {53, 24, 8}}, {{1, 1, 1}, {5, 1, 1}}};
+    {{8, 4, 4}, {8, 4, 4}},      {{24, 12, 4}, {37, 12, 3}}, {{70, 12, 3}, {24, 12, 4}},
+    {{16, 16, 16}, {40, 16, 4}}, {{33, 11, 1}, {11, 11, 1}}, {{20, 4, 4}, {129, 4, 4}},
+    {{48, 24, 8}, {53, 24, 8}},  {{1, 1, 1}, {5, 1, 1}},     {{41, 40, 4}, {1100, 40, 4}}};  // more columns than a tile
 
 TEST(Project, AppliesAsScalarWhereverItIsCut) {
   testing::on_every_target([] {
@@ -239,12 +240,31 @@ TEST(Project, AppliesAsDenseMatrices) {
 
 TEST(Project, KeepsWhatIsNotANumber) {
   testing::on_every_target([] {
-    Update it({8, 4, 4}, {8, 4, 4});
-    it.delta[0] = NAN;
-    Matrix expected(Weights::split, 64), actual(Weights::split, 64);
-    scalar::apply(Weights::split, it.expansion, 1, expected.span(0, 64), 0);
-    apply(Weights::split, it.expansion, 1, actual.span(0, 64), 0, it.work.data());
-    EXPECT_TRUE(std::isnan(actual.at(0)));
+    for (const std::size_t columns : {8, 70}) {
+      const auto n = 8 * columns;
+      Update it({8, 4, 4}, {columns, 4, 4});
+      it.delta[0] = NAN;
+      Matrix expected(Weights::split, n), actual(Weights::split, n);
+      for (auto* matrix : {&expected, &actual}) matrix->put(n - 1, INFINITY), matrix->put(n - 2, -INFINITY);
+      scalar::apply(Weights::split, it.expansion, 1, expected.span(0, n), 0);
+      apply(Weights::split, it.expansion, 1, actual.span(0, n), 0, it.work.data());
+      EXPECT_TRUE(std::isnan(actual.at(0)));
+      EXPECT_EQ(expected.weight, actual.weight);
+      EXPECT_EQ(expected.rest, actual.rest);
+    }
+  });
+}
+
+TEST(Project, KeepsInfinities) {
+  testing::on_every_target([] {
+    const std::size_t n = 8 * 64;
+    Update it({8, 4, 4}, {64, 4, 4});
+    Matrix expected(Weights::split, n), actual(Weights::split, n);
+    for (auto* matrix : {&expected, &actual}) matrix->put(0, INFINITY), matrix->put(1, -INFINITY);
+    scalar::apply(Weights::split, it.expansion, 1, expected.span(0, n), 0);
+    apply(Weights::split, it.expansion, 1, actual.span(0, n), 0, it.work.data());
+    EXPECT_EQ(INFINITY, actual.at(0));
+    EXPECT_EQ(-INFINITY, actual.at(1));
     EXPECT_EQ(expected.weight, actual.weight);
     EXPECT_EQ(expected.rest, actual.rest);
   });

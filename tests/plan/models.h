@@ -16,7 +16,11 @@ struct Shape {
   std::uint64_t tokens = 128, micro_batches = 2, chunk_elements = 8192;
   kernels::Optimizer optimizer = kernels::Optimizer::adamw;
   state::StateFormat format = state::StateFormat::exact;
-  std::string frozen = {};  ///< regular expression of names; empty: nothing is
+  std::string frozen = {};    ///< regular expression of names; empty: nothing is
+  std::string subspace = {};  ///< of matrices in layers, which learn in subspaces of `rank` and `nonzeros`
+  std::uint64_t rank = 32, nonzeros = 4;
+  SubspaceChecks checks = {.every = 3, .threshold = 0.01};  ///< so that projectors are learned again and again
+  state::ComputeType type = state::ComputeType::bf16;
 };
 
 /// Frozen parts of such a model, all but a few tensors or none of some layers: what adapters and partial training
@@ -58,13 +62,20 @@ inline Description describe(const Shape& shape) {
   out.tokens = shape.tokens;
   out.micro_batches = shape.micro_batches;
   out.chunk_elements = shape.chunk_elements;
-  const std::regex frozen(shape.frozen);
+  const std::regex frozen(shape.frozen), subspace(shape.subspace);
   for (auto& block : out.blocks) {
     for (auto& tensor : block.tensors) {
       const bool is = !shape.frozen.empty() && std::regex_search(tensor.name, frozen);
       tensor.learning = is ? state::Learning::frozen : state::Learning::full;
+      const bool matrix = block.role == state::BlockRole::layer && tensor.shape.size() == 2;
+      if (is || !matrix || shape.subspace.empty() || !std::regex_search(tensor.name, subspace)) continue;
+      tensor.learning = state::Learning::subspace;
+      tensor.rank = shape.rank;
+      tensor.nonzeros = shape.nonzeros;
     }
   }
+  out.subspaces = shape.checks;
+  out.type = shape.type;
   out.optimizer = shape.optimizer;
   out.format = shape.format;
   out.seed = 42;

@@ -240,5 +240,61 @@ TEST(Planner, HoldsItsBudgetAndIsNoSlowerWhenItIsLarger) {
   EXPECT_EQ(moved, 0U) << "64 MiB hold everything";
 }
 
+/// A model of matrices over a slow path, and in memory.
+Plan subspace_plan(bool on_path, const std::string& subspace, Bytes dram = 1 * GiB) {
+  const auto description = test::describe({.layers = 6,
+                                           .hidden = 256,
+                                           .ffn = 1024,
+                                           .embedding = false,
+                                           .head = false,
+                                           .micro_batches = 1,
+                                           .chunk_elements = 1 << 16,
+                                           .subspace = subspace,
+                                           .rank = 128});
+  Budget budget;
+  budget.dram = dram;
+  if (on_path) {
+    budget.paths.push_back({.capacity = 4 * GiB});
+    budget.placement = {0, 0, 0, 1};
+    budget.durability = Durability::none;
+  }
+  Rates rates;
+  rates.cores = 2;
+  rates.update_cores = 2;
+  rates.update = 1e9;
+  rates.forward = 0.02;
+  rates.backward = 0.06;
+  rates.paths = {{.read = 1e8, .write = 1e8, .mixed = 1e8}};
+  return make_plan(description, description.layout(), budget, rates);
+}
+
+TEST(Planner, SubspacesHelpOverASlowPathAndNotWhereAllIsHidden) {
+  const auto slow = subspace_plan(true, "up|down");
+  ASSERT_TRUE(slow.in_full);
+  EXPECT_TRUE(slow.in_full->fits);
+  EXPECT_LT(slow.prediction.step_seconds, 0.8 * slow.in_full->step_seconds);
+  EXPECT_LT(slow.read_per_step + slow.written_per_step, slow.in_full->on_paths / 2);
+  EXPECT_FALSE(no_help(slow));
+
+  const auto full = subspace_plan(true, "");
+  EXPECT_FALSE(full.in_full);
+  EXPECT_EQ(full.prediction.step_seconds, slow.in_full->step_seconds);
+  EXPECT_EQ(full.read_per_step + full.written_per_step, slow.in_full->on_paths);
+
+  const auto hidden = subspace_plan(false, "up|down");
+  EXPECT_TRUE(no_help(hidden)) << hidden.prediction.step_seconds << " s, in full " << hidden.in_full->step_seconds;
+}
+
+TEST(Planner, SubspacesCountTheirProjectorsAndFitWhereTheModelInFullDoesNot) {
+  const auto plan = subspace_plan(false, "up|down");
+  EXPECT_GT(plan.subspaces, 12 * 2 * 4 * (256 + 1024) * sizeof(float));
+  EXPECT_EQ(plan.dram_peak, plan.arena + kEngineBytes + plan.subspaces);
+  const auto tight = subspace_plan(false, "up|down", plan.dram_peak);
+  ASSERT_TRUE(tight.in_full);
+  EXPECT_FALSE(tight.in_full->fits);
+  EXPECT_FALSE(no_help(tight));
+  EXPECT_THROW(static_cast<void>(subspace_plan(false, "up|down", plan.dram_peak - 1)), Error);
+}
+
 }  // namespace
 }  // namespace spillway::plan

@@ -60,6 +60,15 @@ TEST_F(Simulate, UpdatesTakeOfTheCoresThatTheyShare) {
   EXPECT_GE(found.step_seconds, found.compute_seconds + found.update_seconds / rates_.cores - 1e-9);
 }
 
+TEST_F(Simulate, UpdatesOnEveryCoreAreNoFasterThanTheirMemory) {
+  rates_.update = 1e7;
+  const auto free = plan(1).prediction;
+  rates_.update_all = 1.2e7;
+  const auto bound = plan(1).prediction;
+  EXPECT_GT(bound.step_seconds, free.step_seconds);
+  EXPECT_GE(bound.step_seconds, bound.compute_seconds + bound.update_seconds / 1.2 - 1e-9);
+}
+
 TEST_F(Simulate, OnCoresOfTheirOwnOnlyTheFirstUpdatesAreWaitedFor) {
   rates_.update = 4e7;  // a layer in less time than its forward visit
   rates_.update_cores = 2;

@@ -185,6 +185,12 @@ def test_adapters_have_the_defaults_of_trl_where_they_are_asked_for() -> None:
     assert (lora.lora_r, lora.lora_alpha, lora.lora_dropout, lora.lora_target_modules) == (4, 32, 0.05, [])
 
 
+def test_subspaces_have_defaults_of_their_own() -> None:
+    full, lsp = resolve({}, {}), resolve({}, {"method": "lsp", "lsp_rank": 64, "lsp_residual": "none"})
+    assert (full.lsp_rank, full.lsp_nonzeros, full.lsp_check_every, full.lsp_threshold) == (None, None, None, None)
+    assert (lsp.lsp_rank, lsp.lsp_nonzeros, lsp.lsp_check_every, lsp.lsp_threshold) == (64, 4, 100, 0.9)
+
+
 def test_patterns_are_one_or_several() -> None:
     assert resolve({}, {"frozen": "embed"}).frozen == ["embed"]
     assert resolve({}, {"trainable": ["a", "b$"]}).trainable == ["a", "b$"]
@@ -193,8 +199,7 @@ def test_patterns_are_one_or_several() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["--method", "lsp"],
-        ["--lsp_rank", "64"],
+        ["--lsp_residual", "rotating"],
         ["--device", "cuda"],
         ["--device", "cuda:1"],
     ],

@@ -244,5 +244,34 @@ TEST(Layout, WithoutFrozenTensorsItIsWhatItWas) {
   EXPECT_EQ(layout.blocks()[1].learning_elements, layout.blocks()[1].elements);
 }
 
+TEST(Layout, AMatrixThatLearnsInASubspaceIsAChunkOfItsOwnBetweenTheOthers) {
+  TensorSpec wide{.name = "wide", .shape = {300, 50}, .learning = Learning::subspace, .rank = 24, .nonzeros = 4};
+  TensorSpec tall{.name = "tall", .shape = {90, 200}, .learning = Learning::subspace, .rank = 80, .nonzeros = 2};
+  const TensorSpec fixed{.name = "fixed", .shape = {70}, .learning = Learning::frozen};
+  const Layout layout({{"layer", BlockRole::layer, {fixed, wide, {"bias", {300}}, tall}}}, 4096);
+  const auto& chunks = layout.chunks();
+  ASSERT_EQ(chunks.size(), 4U);
+  for (std::size_t c = 0; c + 1 < chunks.size(); ++c)
+    EXPECT_EQ(chunks[c].first + chunks[c].elements, chunks[c + 1].first);
+  EXPECT_EQ(chunks[0].learning, Learning::full);
+  EXPECT_EQ(chunks[0].core, chunks[0].elements);
+  EXPECT_EQ(chunks[3].learning, Learning::frozen);
+  EXPECT_EQ(chunks[3].core, 0U);
+  for (const auto& [chunk, tensor] : {std::pair{1, 1}, {2, 3}}) {
+    const auto& it = chunks[static_cast<std::size_t>(chunk)];
+    const auto& of = layout.tensors()[static_cast<std::size_t>(tensor)];
+    ASSERT_EQ(layout.spans(it.id).size(), 1U);
+    EXPECT_EQ(layout.spans(it.id).front().tensor, static_cast<std::size_t>(tensor));
+    EXPECT_EQ(layout.spans(it.id).front().elements, of.elements) << "larger than a chunk may else be, and whole";
+    EXPECT_EQ(it.subspace, of.subspace);
+    EXPECT_EQ(it.core, round_up(of.spec.rank * of.spec.rank, kChunkGranule));
+    EXPECT_EQ(of.core_shape(), (std::vector<std::int64_t>(2, static_cast<std::int64_t>(of.spec.rank))));
+  }
+  EXPECT_TRUE(layout.spans(1).front().is_small()) << "24 x 24 moments";
+  EXPECT_EQ(chunks[1].small, 576U);
+  EXPECT_FALSE(layout.spans(2).front().is_small());
+  EXPECT_EQ(layout.blocks()[0].learning_chunks, 3U);
+}
+
 }  // namespace
 }  // namespace spillway::state

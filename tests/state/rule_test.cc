@@ -176,5 +176,33 @@ TEST(Rule, WhatIsFrozenHasAWeightAlone) {
   }
 }
 
+TEST(Rule, ASubspaceHasTheRestOfTheMatrixTheMomentsOfSAndItsProjectors) {
+  const Subspace space{.rows = 256, .columns = 512, .rank = 128, .nonzeros = 4};
+  const Chunk chunk{
+      .elements = 256 * 512, .used = 256 * 512, .learning = Learning::subspace, .core = 128 * 128, .subspace = space};
+  const UpdateRule rule{.type = ComputeType::bf16};
+  const auto pair = sizeof(FitRecord) + 4 * (256 + 512 + 2 * kernels::kProjectorPad) * sizeof(float);
+  EXPECT_EQ(pair_fields(space).bytes, pair);
+  EXPECT_EQ(weight_bytes(rule, chunk), 256U * 512 * 2);
+  EXPECT_EQ(state_bytes(rule, chunk), round_up(Bytes{256 * 512 * 2 + 2 * 128 * 128 * 4 + pair}, Bytes{4096}));
+  EXPECT_EQ(grad_bytes(rule, chunk), 128U * 128 * 2 + round_up(pair, Bytes{4096}));
+  // S in full, and of the matrix 8 of the 26 bytes that an update of an element moves.
+  EXPECT_EQ(update_elements(rule, chunk), 128U * 128 + ceil_div(std::uint64_t{256 * 512} * 8, 26));
+  std::vector<std::byte> weight(weight_bytes(rule, chunk)), state(state_bytes(rule, chunk)),
+      grad(grad_bytes(rule, chunk));
+  const GroupPointers groups{weight.data(), state.data(), grad.data()};
+  const auto whole = locate(rule, chunk, {.elements = 256 * 512}, groups, 1024, 512);
+  EXPECT_EQ(whole.span.weight, weight.data() + 2048);
+  EXPECT_EQ(whole.span.rest, state.data() + 2048);
+  EXPECT_EQ(whole.span.grad, nullptr);
+  EXPECT_EQ(whole.span.moments[0], nullptr);
+  const auto inner = locate_core(rule, chunk, groups, 256, 512);
+  EXPECT_EQ(inner.form.weights, kernels::Weights::fp32);
+  EXPECT_EQ(inner.span.grad, grad.data() + 512);
+  EXPECT_EQ(inner.span.moments[0], state.data() + 256 * 512 * 2 + 1024);
+  EXPECT_EQ(inner.span.moments[1], inner.span.moments[0] + 128 * 128 * 4);
+  EXPECT_EQ(state_fields(rule, chunk).pair + pair, 256U * 512 * 2 + 2 * 128 * 128 * 4 + pair);
+}
+
 }  // namespace
 }  // namespace spillway::state

@@ -6,6 +6,7 @@ the layout of a block are those of the C++ engine.
 
 from __future__ import annotations
 
+import json
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from typing import Any
 
 import torch
 
+from spillway import _engine
 from spillway.hf.describe import CHUNK_ELEMENTS, slice_rows
 from spillway.hf.logits import loss_gradient, loss_stats
 
 TENSOR_ALIGNMENT = 64  # elements, state::kTensorAlignment
+INSIDE = ("learns_projectors", "learn_projectors", "compress", "signs", "sample")
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
@@ -51,6 +54,9 @@ class BareEngine:
         self._layers = [b for b, block in enumerate(self.blocks) if block["role"] == "layer"]
         self._head = 0 if description["tied_head"] else len(self.blocks) - 1
         self._lay_out()
+        self._projections: _engine.Projections | None = None
+        if any("subspace" in tensor for tensor in self.tensors):
+            self._projections = _engine.Projections(json.dumps(description))
         self._ids = torch.empty(0, dtype=torch.int64)
         self._visits: Iterator[BareVisit] = iter(())
         self._visit = BareVisit("end")
@@ -97,7 +103,7 @@ class BareEngine:
         self._visit = BareVisit("end")
 
     def gradient(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
-        if self._block_of[tensor] != self._visit.block or list(values.shape) != self.tensors[tensor]["shape"]:
+        if self._block_of[tensor] != self._visit.block or list(values.shape) != self._shape(tensor):
             raise ValueError(f"gradient of {self.tensors[tensor]['name']} in a visit of block {self._visit.block}")
         self._add(tensor, slice(None), values)
 
@@ -110,7 +116,20 @@ class BareEngine:
             self._sum_of(0).index_add_(0, self._ids, values.float())
 
     def end_step(self, update: dict[str, float]) -> dict[str, float]:
+        if self._projections is not None:
+            self._projections.end_step()
         return {}
+
+    def __getattr__(self, name: str) -> Any:
+        """What visits ask of subspaces."""
+        if name in INSIDE and self._projections is not None:
+            return getattr(self._projections, name)
+        raise AttributeError(name)
+
+    def _shape(self, tensor: int) -> list[int]:
+        """Of a gradient."""
+        rank = self.tensors[tensor].get("subspace", {}).get("rank")
+        return [rank, rank] if rank else self.tensors[tensor]["shape"]
 
     def loss_scale(self) -> tuple[float, int]:
         return 1.0, 0
@@ -182,7 +201,7 @@ class BareEngine:
 
     def _sum_of(self, tensor: int) -> torch.Tensor:
         if tensor not in self.gradients:
-            self.gradients[tensor] = torch.zeros(self.tensors[tensor]["shape"])
+            self.gradients[tensor] = torch.zeros(self._shape(tensor))
         return self.gradients[tensor]
 
     def _add(self, tensor: int, rows: slice, values: torch.Tensor) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ def describe(skeleton: Skeleton, size: WorkSize, compute_dtype: str) -> dict[str
         tensors = [
             {"name": names[id(p)], "shape": list(p.shape), "decay": names[id(p)] in decaying and skeleton.learns(p)}
             | ({} if p.requires_grad else {"frozen": True})
+            | ({"subspace": asdict(skeleton.spaces[id(p)])} if id(p) in skeleton.spaces else {})
             for p in parameters
         ]
         return {"name": name, "role": role, "tensors": tensors}

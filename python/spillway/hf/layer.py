@@ -17,6 +17,7 @@ from spillway.hf.microbatch import MicroBatch
 from spillway.hf.passage import Crossing, Passage
 from spillway.hf.prologue import record
 from spillway.hf.skeleton import Places, Skeleton, StagePlan
+from spillway.hf.subspaces import Inner, redirected
 from spillway.hf.tail import head_input
 from spillway.hf.unneeded import uncomputed
 
@@ -36,6 +37,7 @@ class Slot:
 
 Borrowed = tuple[Places, torch.Tensor, nn.Parameter]  # where it hangs, the leaf to hang there, what is on meta
 GradientSink = Callable[[int, torch.Tensor], None]  # tensor number, its gradient
+Projection = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]  # tensor number, x, dY: S
 
 
 class Stage:
@@ -48,11 +50,12 @@ class Stage:
         slots: list[Slot],
         borrowed: list[Borrowed],
         sink: GradientSink,
+        project: Projection,
         unneeded: Collection[str] = (),
     ) -> None:
         """`borrowed`: parameters that belong to an earlier stage, see `shared`. `sink`, a bound method, is given every
-        gradient as soon as autograd has it, and must not keep it. `unneeded`: linear layers of a layer, by name, that
-        backward does not compute again.
+        gradient as soon as autograd has it, and must not keep it; `project`, another, makes S for what learns in a
+        subspace. `unneeded`: linear layers of a layer, by name, that backward does not compute again.
         """
         self._skeleton = skeleton
         self.plan = plan
@@ -60,10 +63,13 @@ class Stage:
         alone = self._module is not None and not plan.tail  # what follows a layer may look at every output of it
         named = self._module.named_modules() if alone and self._module is not None else ()
         # One that has an adapter is computed: the adapter's own gradients go by another way.
-        self._unneeded = [inner for name, inner in named if name in unneeded and type(inner) is nn.Linear]
+        left_out = [inner for name, inner in named if name in unneeded and type(inner) is nn.Linear]
         self._slots = slots
         self._borrowed = borrowed
         self._sink = sink
+        self._inners = [self._inner(slot, project, left_out) for slot in slots if id(slot.meta) in skeleton.spaces]
+        inside = {id(it.linear) for it in self._inners}
+        self._unneeded = [linear for linear in left_out if id(linear) not in inside]
         self._leaves: dict[int, list[torch.Tensor]] = {}  # by the block's first element in the arena
 
     def bind(self, arena: torch.Tensor, first: int) -> None:
@@ -108,7 +114,7 @@ class Stage:
         """Recomputes the stage from its input; d loss / d output in, d loss / d input out."""
         leaf = hidden.detach().requires_grad_()
         crossing = passage.crossing()
-        with torch.enable_grad(), uncomputed(self._unneeded):
+        with torch.enable_grad(), uncomputed(self._unneeded), redirected(self._inners):
             output = self._again(leaf, batch, ids, crossing)
         torch.autograd.backward([output, *crossing.outputs], [gradient, *crossing.gradients])
         crossing.collect()
@@ -148,10 +154,26 @@ class Stage:
     def _leaf(self, arena: torch.Tensor, first: int, slot: Slot) -> torch.Tensor:
         begin, shape = first + slot.first, slot.meta.shape
         leaf = arena[begin : begin + shape.numel()].view(shape).detach()
-        if not slot.meta.requires_grad:
-            return leaf
-        leaf.requires_grad_()
-        # Autograd holds its hooks where Python's garbage collector does not look.
+        if slot.meta.requires_grad and id(slot.meta) not in self._skeleton.spaces:
+            self._hand_over(slot, leaf.requires_grad_())
+        return leaf
+
+    def _inner(self, slot: Slot, project: Projection, left_out: Sequence[nn.Module]) -> Inner:
+        space = self._skeleton.spaces[id(slot.meta)]
+        linear = slot.places[0][0]
+        made = weakref.WeakMethod(project)  # type: ignore[arg-type]
+
+        def s_of(x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+            make = made()
+            assert make is not None
+            return make(slot.tensor, x, dy)
+
+        inside = torch.zeros((), dtype=self._skeleton.dtype).expand(space.rank, space.rank).detach().requires_grad_()
+        self._hand_over(slot, inside)
+        return Inner(linear, inside, s_of, all(linear is not other for other in left_out))
+
+    def _hand_over(self, slot: Slot, leaf: torch.Tensor) -> None:
+        """To the sink. Autograd holds its hooks where Python's garbage collector does not look."""
         sink = weakref.WeakMethod(self._sink)
 
         def hand_over(parameter: torch.Tensor) -> None:
@@ -161,7 +183,6 @@ class Stage:
             parameter.grad = None
 
         leaf.register_post_accumulate_grad_hook(hand_over)
-        return leaf
 
 
 def hang(places: Places, tensor: torch.Tensor) -> None:

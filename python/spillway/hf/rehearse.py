@@ -26,6 +26,7 @@ from spillway.hf.prologue import Arguments, Prologue
 from spillway.hf.shrink import fewer_layers
 from spillway.hf.skeleton import Skeleton, build
 from spillway.hf.stream import Stream
+from spillway.hf.subspaces import choose_kinds
 from spillway.protocol import Batch
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def rehearse(
     if skeleton.adapters is not None:
         skeleton.adapters.like(small)
     freeze_kinds(small, skeleton)
+    choose_kinds(small, skeleton)
     tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
     engine = TimedEngine(describe(small, WorkSize(1, tokens), compute_dtype), shape.micro_batches > 1, kernels)
     fill(engine)

@@ -28,6 +28,7 @@ from spillway.hf.source import first_line
 
 if TYPE_CHECKING:
     from spillway.hf.lora import Adapters
+    from spillway.hf.subspaces import Space
 
 Places = list[tuple[nn.Module, str]]  # where a parameter hangs
 
@@ -67,6 +68,7 @@ class Skeleton:
 
     def __post_init__(self) -> None:
         self.adapters: Adapters | None = None
+        self.spaces: dict[int, Space] = {}  # by identity of a parameter that learns in a subspace
         self._original: PreTrainedModel | None = None
         self.look_again()
 

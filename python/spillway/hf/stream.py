@@ -18,6 +18,7 @@ from spillway.hf.prologue import Prologue, Recording
 from spillway.hf.router import Balance
 from spillway.hf.shared import Kept
 from spillway.hf.skeleton import Skeleton
+from spillway.hf.subspaces import Space, project
 from spillway.hf.tail import transformed_logits
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Stream:
         self._last = 0  # the last micro-batch of the step
         self._auxiliary = 0.0  # of the loss of what ran last
         self._kept: dict[int, Kept] = {}  # by the engine's number: what other blocks than its own use, too
+        self._spaces: dict[int, Space] = {}  # by the engine's number: what learns in a subspace
         self._stack = self._stages(unneeded)
         transform = None if skeleton.simple_head else self._transformed
         self._head = HeadCode(self._head_bias(), transform, skeleton.head.weight.requires_grad)
@@ -188,9 +190,10 @@ class Stream:
                     if id(slot.meta) in others or slot.meta is skeleton.head.bias]  # fmt: skip
             self._owned.append(kept)
             self._kept |= {k.number: k for k in kept}
+            self._spaces |= {s.tensor: skeleton.spaces[id(s.meta)] for s in slots if id(s.meta) in skeleton.spaces}
             by_parameter |= {id(s.meta): self._kept[s.tensor] for s in slots if s.tensor in self._kept}
             borrowed = [(skeleton.places[id(p)], by_parameter[id(p)].leaf, p) for p in plan.shared]
-            stages.append(Stage(skeleton, plan, slots, borrowed, self._hand_over, unneeded))
+            stages.append(Stage(skeleton, plan, slots, borrowed, self._hand_over, self._project, unneeded))
             first += len(slots)
         return stages
 
@@ -214,6 +217,9 @@ class Stream:
             kept.hand_over(self._give, gradient)
         else:
             self._give(tensor, gradient)
+
+    def _project(self, tensor: int, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+        return project(self._engine, tensor, self._spaces[tensor], x, dy)
 
     def _give(self, tensor: int, gradient: torch.Tensor) -> None:
         self._engine.gradient(tensor, gradient, self._micro_batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 from spillway.report.timeline import Span, Step, union
@@ -88,6 +88,24 @@ def loss_curve(train: Sequence[tuple[int, float]], held_out: Sequence[tuple[int,
                 f'<circle class="held" cx="{x}" cy="{y}" r="3"><title>step {point[0]}: {point[1]:.5g}</title></circle>'
             )
     return svg(280, "loss over the steps", body)
+
+
+def missed(layers: Mapping[str, Sequence[tuple[int, float]]]) -> str:
+    """What the projectors of each layer miss of its gradients, over the steps; the least and the most of all layers
+    stand out."""
+    steps = [step for points in layers.values() for step, _ in points]
+    frame = Frame(240, (min(steps), max(steps)), (0.0, 1.0))
+    body = frame.axes(lambda value: f"{value:g}", lambda value: f"{value:.2g}", "step")
+    for name, points in layers.items():
+        shown = " ".join("{},{}".format(*frame.at(x, y)) for x, y in points)
+        body += f'<polyline class="line soft" points="{shown}"><title>{escape(name)}</title></polyline>'
+    for choose, kind in ((min, "train"), (max, "held")):
+        by_step: dict[int, list[float]] = {}
+        for points in layers.values():
+            for step, value in points:
+                by_step.setdefault(step, []).append(value)
+        body += line(frame, [(step, choose(values)) for step, values in sorted(by_step.items())], kind)
+    return svg(240, "relative error of the layers' gradients over the steps", body)
 
 
 def line(frame: Frame, points: Sequence[tuple[float, float]], kind: str) -> str:

@@ -23,6 +23,7 @@ def text(facts: Facts, words: str) -> str:
         head(facts),
         f'<p class="advice" id="advice">{escape(words)}</p>',
         section("Loss", loss(facts)),
+        section("What projectors miss", subspaces(facts)),
         section("Where the time of a step went", times(facts)),
         section("Prediction beside measurement", beside(facts)),
         section("The step", timeline(two)),
@@ -79,6 +80,27 @@ def loss(facts: Facts) -> str:
         return "<p>No step has been logged yet.</p>"
     legend = keys([("train", "training")] + ([("held", "held out")] if held_out else []))
     return charts.loss_curve(train, held_out) + legend
+
+
+def subspaces(facts: Facts) -> str:
+    """With method lsp: relative gradient error by layer, refits, and bytes beside those in full."""
+    told = [row for row in facts.steps if row.get("gradient_error")]
+    if not told:
+        return ""
+    layers: dict[str, list[tuple[int, float]]] = {}
+    for row in told:
+        for name, error in row["gradient_error"].items():
+            layers.setdefault(name, []).append((row["step"], error))
+    learned = told[-1]["projectors_learned"]
+    words = f"Projectors were learned {learned} times, all matrices together."
+    if found := facts.plan.get("subspaces"):
+        matrices, again = found["matrices"], max(0, learned - found["matrices"])
+        words = (
+            f"Projectors of {matrices} matrices were learned {learned} times, {again} of them again. "
+            f"Gradients are {size(found['gradient_bytes'])} a step instead of {size(found['gradient_bytes_in_full'])}."
+        )
+    legend = keys([("train", "the layer that misses least"), ("held", "most")])
+    return charts.missed(layers) + legend + f'<p id="subspaces">{escape(words)}</p>'
 
 
 def times(facts: Facts) -> str:
@@ -232,7 +254,7 @@ section{margin-top:34px}svg{width:100%;height:auto;display:block}p{margin:6px 0}
 .figures{display:flex;flex-wrap:wrap;gap:12px 34px}.figure b{display:block;font-size:22px;font-weight:600}
 .figure span{color:var(--soft);font-size:13px}.advice{background:var(--note);padding:12px 16px;border-radius:6px;
 margin-top:22px}.grid{stroke:var(--rule)}.tick{fill:var(--soft);font-size:12px}.line{fill:none;stroke-width:1.6}
-.train{stroke:var(--c1)}.held{stroke:var(--c3)}circle.train{fill:var(--c1)}circle.held{fill:var(--c3)}
+.soft{stroke:var(--rule);stroke-width:1}.train{stroke:var(--c1)}.held{stroke:var(--c3)}circle.train{fill:var(--c1)}circle.held{fill:var(--c3)}
 .lane{fill:var(--lane)}.budget{stroke:var(--c3);stroke-width:1.5;stroke-dasharray:6 4}.wide{overflow-x:auto}
 table{border-collapse:collapse;width:100%;margin-top:8px;font-variant-numeric:tabular-nums}
 td:not(:last-child),th{white-space:nowrap}

@@ -1,0 +1,99 @@
+"""Whole training steps by method lsp beside method full, in turn: over a path of a known speed, and with a device whose
+link has one.
+
+    lsp_steps.py path --back DIR     everything on a path of 400 MB/s each way (throttled.py; needs root)
+    lsp_steps.py link                a simulated device with a link of 10, and of 25 GB/s each way
+
+126 M parameters (hidden 1024, eight layers), sequence 128, bf16, d = n/2, r = 4. A round runs each method once, in a
+process of its own; the figure is the median over all its steps but the first, which learns the projectors. Results go
+to bench/results/lsp-steps-NAME.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from throttled import throttled
+
+HERE = Path(__file__).parent
+METHODS = ("full", "lsp")
+SPEED = 400  # MB/s
+LINKS = (10e9, 25e9)  # bytes per second
+ROOM = 6 << 10  # MiB of the path
+
+
+def run(steps: int, prefix: Sequence[str], *words: str) -> dict[str, Any]:
+    command = [*prefix, sys.executable, str(HERE / "engine_run.py"), "--shape", "wide", "--sequence", "128"]
+    done = subprocess.run([*command, "--steps", str(steps), *words], stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    plan = found["plan"]
+    return {
+        "seconds": found["seconds"],
+        "median": statistics.median(found["seconds"][1:]),
+        "loss": found["loss"],
+        "peak_bytes": found["peak_bytes"],
+        "predicted": plan["predicted_step_seconds"],
+        "path_bytes": plan.get("path_bytes_per_step"),
+        "device_bytes": plan.get("device_bytes_per_step"),
+        "subspaces": plan.get("subspaces"),
+    }
+
+
+def over_a_path(arguments: argparse.Namespace) -> dict[str, Any]:
+    found: dict[str, list[dict[str, Any]]] = {method: [] for method in METHODS}
+    with throttled([SPEED], mib=ROOM, back=arguments.back) as paths:
+        for _ in range(arguments.rounds):
+            for method in METHODS:
+                words = ("--method", method, "--placement", "path", "--storage", str(paths.directories[0]))
+                found[method].append(run(arguments.steps, paths.prefix, *words, "--durability", "none"))
+    return {"megabytes_per_second": SPEED, **found}
+
+
+def over_a_link(arguments: argparse.Namespace) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        for speed in LINKS:
+            profile = Path(directory, "profile.json")
+            profile.write_text(json.dumps(machine(speed)), encoding="utf-8")
+            found: dict[str, list[dict[str, Any]]] = {method: [] for method in METHODS}
+            for _ in range(arguments.rounds):
+                for method in METHODS:
+                    words = ("--method", method, "--device", "simulated", "--profile", str(profile))
+                    found[method].append(run(arguments.steps, (), *words, "--gpu-memory", "1GiB"))
+            out[f"{speed / 1e9:g} GB/s"] = found
+    return out
+
+
+def machine(speed: float) -> dict[str, Any]:
+    """As `spillway doctor --measure` would write it, with a link of this speed."""
+    from spillway.settings import profile
+
+    found = dict(profile(None))
+    gpu = {"name": "link", "memory": 1 << 31, "flops_per_second": 1e12}
+    gpu |= {"to_gpu_bytes_per_second": speed, "from_gpu_bytes_per_second": speed}
+    return found | {"gpus": [gpu]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("path", "link"))
+    parser.add_argument("--back", type=Path, help="directory on a disk for the path; memory without it")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=4)
+    arguments = parser.parse_args()
+    found = over_a_path(arguments) if arguments.what == "path" else over_a_link(arguments)
+    target = HERE / "results" / f"lsp-steps-{arguments.what}.json"
+    target.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+#include "spillway/execute/subspace_update.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "spillway/execute/compute.h"
+#include "spillway/kernels/moments.h"
+#include "spillway/subspace/transfer.h"
+
+namespace spillway::execute {
+namespace {
+
+using kernels::Moments;
+using state::Subspace;
+
+/// Elements of a tile of S and, about, of the matrix: what one thread does at a time.
+constexpr std::uint64_t kTile = 64 * 1024;
+/// Elements of S whose gradient is widened at a time: whole blocks of codes.
+constexpr std::uint64_t kPiece = 4096;
+static_assert(kPiece % kernels::kQuantBlock == 0 && kTile % kPiece == 0);
+
+/// A tile of the matrix is whole groups of P's rows: so many.
+std::uint64_t tile_groups(const Subspace& it) noexcept {
+  const auto groups = it.rank / it.nonzeros;
+  return std::max<std::uint64_t>(1, kTile * groups / (it.rows * it.columns));
+}
+
+const state::FitRecord& record(const std::byte* pair) noexcept {
+  return *reinterpret_cast<const state::FitRecord*>(pair);
+}
+
+kernels::Projector view(const std::byte* values, std::uint64_t rows, const Subspace& it) noexcept {
+  return {reinterpret_cast<const float*>(values), rows, it.rank, it.nonzeros};
+}
+
+subspace::Projector copied(const std::byte* values, std::uint64_t rows, const Subspace& it) {
+  subspace::Projector out(rows, it.rank, it.nonzeros);
+  std::memcpy(out.values().data(), values, out.values().size() * sizeof(float));
+  return out;
+}
+
+subspace::Pair copied(const std::byte* pair, const Subspace& it) {
+  const auto at = state::pair_fields(it);
+  return {copied(pair + at.p, it.rows, it), copied(pair + at.q, it.columns, it)};
+}
+
+void decode(const state::Located& from, std::size_t moment, float* values) {
+  const auto* at = from.span.moments[moment];
+  switch (from.form.moments) {
+    case Moments::fp32:
+      return static_cast<void>(std::memcpy(values, at, from.span.n * sizeof(float)));
+    case Moments::bf16:
+      return kernels::decode_bf16(reinterpret_cast<const std::uint16_t*>(at), values, from.span.n);
+    case Moments::int8:
+      const auto kind = moment == 0 ? kernels::Moment::first : kernels::Moment::second;
+      return kernels::decode_int8(kind, reinterpret_cast<const std::uint8_t*>(at), from.span.scales[moment], values,
+                                  from.span.n);
+  }
+}
+
+void encode(const float* values, std::size_t moment, const state::Located& to) {
+  auto* at = to.span.moments[moment];
+  switch (to.form.moments) {
+    case Moments::fp32:
+      return static_cast<void>(std::memcpy(at, values, to.span.n * sizeof(float)));
+    case Moments::bf16:
+      return kernels::encode_bf16(values, reinterpret_cast<std::uint16_t*>(at), to.span.n);
+    case Moments::int8:
+      const auto kind = moment == 0 ? kernels::Moment::first : kernels::Moment::second;
+      return kernels::encode_int8(kind, values, reinterpret_cast<std::uint8_t*>(at), to.span.scales[moment], to.span.n);
+  }
+}
+
+/// What the optimizer does inside: elements of an update of the matrix are around rank / sqrt(rows * columns) times
+/// those of S, so the learning rate is multiplied by the reverse (subspace/matrix.h). Decay is the matrix's own.
+kernels::UpdateStep inside(const kernels::UpdateStep& step, const Subspace& it) {
+  auto out = step;
+  out.weight_decay = 0;
+  out.learning_rate *=
+      std::sqrt(static_cast<double>(it.rows) * static_cast<double>(it.columns)) / static_cast<double>(it.rank);
+  return out;
+}
+
+}  // namespace
+
+SubspaceUpdate::SubspaceUpdate(const state::Layout& layout, const state::UpdateRule& rule)
+    : layout_(layout), rule_(rule) {
+  std::uint64_t most = 0;
+  for (const auto& tensor : layout.tensors()) most = std::max(most, tensor.subspace.elements());
+  delta_.resize(most);
+}
+
+void SubspaceUpdate::prepare(const state::Chunk& chunk, const state::GroupPointers& groups) {
+  auto* const ours = groups.state + state_fields(rule_, chunk).pair;
+  const auto* const made_with = groups.grad + core_bytes(rule_, chunk);
+  const auto before = record(ours).fits;
+  if (before > 0 && before != record(made_with).fits) carry(chunk, groups);
+  std::memcpy(ours, made_with, state::pair_fields(chunk.subspace).bytes);
+}
+
+void SubspaceUpdate::carry(const state::Chunk& chunk, const state::GroupPointers& groups) {
+  const auto& it = chunk.subspace;
+  const auto before = copied(groups.state + state_fields(rule_, chunk).pair, it);
+  const auto after = copied(groups.grad + core_bytes(rule_, chunk), it);
+  const auto at = locate_core(rule_, chunk, groups, 0, it.elements());
+  const auto values = std::span(delta_).first(it.elements());
+  for (std::size_t m = 0; m < rule_.moments(); ++m) {
+    decode(at, m, values.data());
+    m == 0 ? subspace::carry_first(before, after, values) : subspace::carry_second(before, after, values);
+    encode(values.data(), m, at);
+  }
+}
+
+std::size_t SubspaceUpdate::first_tiles(const state::Chunk& chunk) noexcept {
+  return ceil_div(chunk.subspace.elements(), kTile);
+}
+
+void SubspaceUpdate::run_first(const state::Chunk& chunk, const state::GroupPointers& groups,
+                               const kernels::UpdateStep& step, std::size_t tile) {
+  const auto begin = tile * kTile, end = std::min(begin + kTile, chunk.subspace.elements());
+  const auto own = inside(step, chunk.subspace);
+  std::array<float, kPiece> gradient;  // NOLINT: filled below
+  for (auto first = begin; first < end; first += kPiece) {
+    const auto n = std::min(kPiece, end - first);
+    auto at = locate_core(rule_, chunk, groups, first, n);
+    widen(rule_.type, at.span.grad, gradient.data(), n);
+    std::fill_n(delta_.data() + first, n, 0.0F);
+    at.span.weight = reinterpret_cast<std::byte*>(delta_.data() + first);
+    at.span.grad = reinterpret_cast<const std::byte*>(gradient.data());
+    kernels::update(at.form, at.span, own);
+  }
+}
+
+std::size_t SubspaceUpdate::tiles(const state::Chunk& chunk) noexcept {
+  return ceil_div(chunk.subspace.rank / chunk.subspace.nonzeros, tile_groups(chunk.subspace));
+}
+
+void SubspaceUpdate::run(const state::Chunk& chunk, const state::GroupPointers& groups, const kernels::UpdateStep& step,
+                         std::size_t tile) const {
+  const auto& it = chunk.subspace;
+  const auto& span = layout_.spans(chunk.id).front();
+  const bool decays = layout_.tensors()[span.tensor].spec.decay;
+  const auto keep = decays ? static_cast<float>(1 - step.learning_rate * step.weight_decay) : 1.0F;
+  const auto fields = state::pair_fields(it);
+  const auto* const pair = groups.state + state_fields(rule_, chunk).pair;
+  const kernels::Expansion expansion{view(pair + fields.p, it.rows, it), view(pair + fields.q, it.columns, it),
+                                     delta_.data()};
+  const auto first = tile * tile_groups(it), last = std::min(first + tile_groups(it), expansion.p.groups());
+  const auto row = expansion.p.first(first), rows = expansion.p.first(last) - row;
+  const auto at = locate(rule_, chunk, span, groups, row * it.columns, rows * it.columns);
+  thread_local std::vector<float> work;  // grows to its size and stays
+  work.resize(std::max(work.size(), kernels::apply_work(expansion)));
+  kernels::apply(form_of(rule_).weights, expansion, keep, at.span, row * it.columns, work.data());
+}
+
+}  // namespace spillway::execute

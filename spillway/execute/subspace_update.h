@@ -1,0 +1,41 @@
+// The update of a matrix that learns in a subspace (docs/decisions/0004-subspaces.md): a function of the chunk's groups
+// and the step alone, so that it can be done again from them, wherever they lay.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "spillway/kernels/project.h"
+#include "spillway/kernels/update.h"
+#include "spillway/state/layout.h"
+#include "spillway/state/rule.h"
+
+namespace spillway::execute {
+
+/// Works on one chunk at a time, in three parts; what is not run by tiles is run once. Calls do not throw.
+class SubspaceUpdate {
+ public:
+  /// Allocates for the largest subspace of the layout. References must outlive it.
+  SubspaceUpdate(const state::Layout& layout, const state::UpdateRule& rule);
+
+  /// The projectors that S was made with become those of the state; where they are others than before, the moments are
+  /// carried over. Allocates then, and only then.
+  void prepare(const state::Chunk& chunk, const state::GroupPointers& groups);
+  /// The optimizer on a tile of S: moments, and the change of a weight that was 0.
+  [[nodiscard]] static std::size_t first_tiles(const state::Chunk& chunk) noexcept;
+  void run_first(const state::Chunk& chunk, const state::GroupPointers& groups, const kernels::UpdateStep& step,
+                 std::size_t tile);
+  /// That change onto a tile of the matrix, after all of S.
+  [[nodiscard]] static std::size_t tiles(const state::Chunk& chunk) noexcept;
+  void run(const state::Chunk& chunk, const state::GroupPointers& groups, const kernels::UpdateStep& step,
+           std::size_t tile) const;
+
+ private:
+  void carry(const state::Chunk& chunk, const state::GroupPointers& groups);
+
+  const state::Layout& layout_;
+  const state::UpdateRule rule_;
+  std::vector<float> delta_;  ///< [rank, rank]
+};
+
+}  // namespace spillway::execute

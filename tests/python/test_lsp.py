@@ -1,0 +1,214 @@
+"""Layers that learn in subspaces in a streamed run: equal to the optimizer for a loop of one's own, resumed bit by bit,
+and refused by name where that cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import both_ways
+import native
+import real_runs
+from hf_models import tiny_config
+from spillway import subspace
+from spillway.hf.describe import decay_names
+
+LSP = {"method": "lsp", "adam_epsilon": both_ways.EPSILON}
+MODULES = r"q_proj|down_proj|up_proj"
+BITS = 2e-4  # projectors are eigenvectors, which differ by more than a gradient's rounding
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return real_runs.inputs(tmp_path_factory.mktemp("lsp"))
+
+
+def plain_losses(model: Any, work: Any) -> list[float]:
+    """A loop of one's own: matrices in subspaces, the rest in full, one norm over both."""
+    inside = subspace.AdamW(
+        model, both_ways.RATE, eps=both_ways.EPSILON, weight_decay=both_ways.DECAY, modules=MODULES, rank=8, nonzeros=2
+    )
+    decaying = set(decay_names(model))
+    learning = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    groups = [
+        {"params": [p for name, p in learning.items() if (name in decaying) == decays], "weight_decay": decay}
+        for decays, decay in ((True, both_ways.DECAY), (False, 0.0))
+    ]
+    others = torch.optim.AdamW(groups, lr=both_ways.RATE, eps=both_ways.EPSILON)
+    losses = []
+    for step in work:
+        labels = sum(int((batch.labels[:, 1:] != -100).sum()) for batch in step)
+        total = 0.0
+        for batch in step:
+            loss = both_ways.plain_loss(model, batch, labels)
+            loss.backward()
+            total += float(loss.detach())
+        losses.append(total)
+        torch.nn.utils.clip_grad_norm_([*inside.parameters(), *learning.values()], both_ways.CLIP)
+        for optimizer in (inside, others):
+            optimizer.step()
+            optimizer.zero_grad()
+    return losses
+
+
+@pytest.mark.parametrize("place", ["dram", "path"])
+def test_equals_the_optimizer_of_a_plain_loop(place: str, tmp_path: Path) -> None:
+    """Ten steps of two micro-batches, with clipping and decay: losses, norms' effect and every weight."""
+    both_ways.save(tiny_config("llama", True, num_hidden_layers=3), tmp_path / "model", 7)
+    more = {"placement": "path", "storage": tmp_path} if place == "path" else {}
+    session = native.opened(
+        tmp_path / "model", both_ways.SHAPE, weight_decay=both_ways.DECAY, max_grad_norm=both_ways.CLIP,
+        lsp_modules=[MODULES], lsp_rank=8, lsp_nonzeros=2, **LSP, **more,
+    )  # fmt: skip
+    plain = both_ways.load(tmp_path / "model")
+    work = both_ways.steps_of(plain.config.vocab_size)
+    try:
+        losses = [r.loss_sum / r.label_tokens for r in (session.step(step, both_ways.RATE) for step in work)]
+        masters = session.masters()
+        told = json.loads(session._engine.projectors())
+    finally:
+        session.close()
+    assert losses == pytest.approx(plain_losses(plain, work), rel=1e-5)
+    begun = load_file(tmp_path / "model" / "model.safetensors")
+    for name, weight in plain.named_parameters():
+        moved = float((weight.detach() - begun[name]).abs().max())
+        assert float((masters[name] - weight.detach()).abs().max()) <= BITS * moved, name
+    assert len(told) == 9 and all(it["fits"] == 1 and 0 <= it["error"] < 1 for it in told)
+
+
+@pytest.mark.parametrize(("kind", "module"), [("gpt2", r"attn\.c_proj"), ("llama", "o_proj")])
+def test_a_space_as_large_as_the_matrix_is_the_matrix(kind: str, module: str, tmp_path: Path) -> None:
+    """Gradient descent does not see that S is G in other coordinates: the steps are those of method full."""
+    config = tiny_config(kind, True, num_hidden_layers=2)
+    both_ways.save(config, tmp_path / "model", 7)
+    found = []
+    for more in ({}, {**LSP, "lsp_modules": [module], "lsp_rank": config.hidden_size, "lsp_nonzeros": 16}):
+        words: dict[str, Any] = {"optim": "sgd", "momentum": 0.5, "weight_decay": 0.0, "max_grad_norm": 1.0}
+        session = native.opened(tmp_path / "model", both_ways.SHAPE, **words, **more)
+        try:
+            work = both_ways.steps_of(config.vocab_size)[:4]
+            found.append([session.step(step, 0.1) for step in work])
+            told = json.loads(session._engine.projectors())
+        finally:
+            session.close()
+    assert len(told) == 2
+    for full, inside in zip(*found, strict=True):
+        assert inside.loss_sum == pytest.approx(full.loss_sum, rel=1e-5)
+        assert inside.grad_norm == pytest.approx(full.grad_norm, rel=1e-4)
+
+
+def weights(directory: Path) -> bytes:
+    return (directory / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(("storage", "state_format"), [(False, "exact"), (True, "exact"), (True, "int8")])
+def test_a_resumed_run_ends_with_the_same_bits(
+    storage: bool, state_format: str, given: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """In bf16, with projectors learned again; from a checkpoint that stands alone, and from what lies on the path."""
+    words = ["--method", "lsp", "--lsp_check_every", "2", "--lsp_threshold", "0.05", "--state_format", state_format]
+    words += ["--lr_scheduler_type", "constant", "--save_steps", "2"]
+    more = real_runs.on_path(tmp_path / "path") if storage else []
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    assert real_runs.here(given, whole, *words, "--max_steps", "5") == 0
+    assert real_runs.here(given, again, *words, *more, "--max_steps", "3") == 0
+    going_on = (*words, *more, "--max_steps", "5", "--resume_from_checkpoint", "true")
+    assert real_runs.here(given, again, *going_on, "--lsp_rank", "8") == 2
+    assert "lsp_rank: the run was started with None" in capsys.readouterr().err
+    assert real_runs.here(given, again, *going_on) == 0
+    assert weights(again) == weights(whole) == weights(real_runs.last_checkpoint(again))
+    assert real_runs.metrics(again) == real_runs.metrics(whole)
+    losses = [row["loss"] for row in real_runs.metrics(whole) if "loss" in row]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("compute_dtype", ["fp16", "fp32"])
+def test_other_types_learn(compute_dtype: str, given: Path, tmp_path: Path) -> None:
+    words = ("--method", "lsp", "--compute_dtype", compute_dtype, "--max_steps", "6")
+    assert real_runs.here(given, tmp_path / "out", *words) == 0
+    losses = [row["loss"] for row in real_runs.metrics(tmp_path / "out") if "loss" in row]
+    assert losses[-1] < losses[0]
+
+
+def test_export_stands_alone_and_goes_on(given: Path, tmp_path: Path) -> None:
+    words = ("--method", "lsp", "--max_steps", "3", "--save_steps", "2")
+    out, alone = tmp_path / "out", tmp_path / "alone"
+    assert real_runs.here(given, out, *words, *real_runs.on_path(tmp_path / "path")) == 0
+    assert real_runs.main(["export", str(out), "--to", str(alone), "--checkpoint", str(out / "checkpoint-2")]) == 0
+    assert real_runs.here(given, tmp_path / "next", *words, "--resume_from_checkpoint", str(alone)) == 0
+    assert weights(tmp_path / "next") == weights(out)
+
+
+@pytest.mark.parametrize("compute_dtype", ["fp32", "bf16"])
+def test_check_is_equal_but_for_rounding(compute_dtype: str, given: Path, tmp_path: Path, capsys: Any) -> None:
+    words = ("--method", "lsp", "--compute_dtype", compute_dtype, "--max_steps", "3", "--learning_rate", "1e-5")
+    assert real_runs.here(given, tmp_path / "out", *words, verb="check") == 0
+    assert "equal but for rounding" in capsys.readouterr().out
+
+
+def test_the_plan_says_what_it_saves_and_where_it_does_not_help(given: Path, tmp_path: Path, capsys: Any) -> None:
+    assert real_runs.here(given, tmp_path / "out", "--method", "lsp", verb="plan") == 0
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "Subspaces: 14 matrices" in said and "In full a step would take" in said
+    assert "projectors" in said
+
+
+def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any) -> None:
+    def said(*more: str) -> str:
+        assert real_runs.here(given, tmp_path / "out", *more) == 2
+        return str(capsys.readouterr().err)
+
+    assert "lsp_rank: it is for method lsp, and the method is full" in said("--lsp_rank", "8")
+    assert "lsp_residual: the value 'feedback' is not available" in said(
+        "--method", "lsp", "--lsp_residual", "feedback"
+    )
+    assert "lsp_rank: 10 is no multiple of lsp_nonzeros 4; use 8" in said("--method", "lsp", "--lsp_rank", "10")
+    assert "'q_prj' matches no linear layer that learns" in said("--method", "lsp", "--lsp_modules", "q_prj")
+    large = said("--method", "lsp", "--lsp_rank", "4096")
+    assert "model.layers.0.self_attn.q_proj: lsp_rank 4096" in large and "choose layers without it" in large
+    words = ("--method", "lsp", "--optim", "sgd", "--weight_decay", "0.1")
+    assert "weight_decay: with method lsp and optim sgd" in said(*words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_device_of_its_own_changes_no_bit_and_rows_say_what_is_missed(given: Path, tmp_path: Path) -> None:
+    words = ("--max_steps", "4", "--lsp_check_every", "2", "--lsp_threshold", "0.05", "--lsp_rank", "8")
+    for device in ("cpu", "simulated"):
+        assert real_runs.here(given, tmp_path / device, "--method", "lsp", *words, "--device", device) == 0
+    assert weights(tmp_path / "simulated") == weights(tmp_path / "cpu")
+    rows = real_runs.metrics(tmp_path / "cpu")
+    assert rows == real_runs.metrics(tmp_path / "simulated")
+    assert rows[-1]["projectors_learned"] > rows[0]["projectors_learned"] > 0
+    assert all(0 <= error < 1 for row in rows for error in row["gradient_error"].values())
+    assert len(rows[-1]["gradient_error"]) == 2  # layers
+    page = (tmp_path / "cpu" / "report.html").read_text()
+    assert "What projectors miss" in page and "Projectors of 14 matrices were learned" in page
+    assert json.loads((tmp_path / "cpu" / "summary.json").read_text())["subspaces"]["matrices"] == 14
+
+
+def test_under_the_trainer_resumed_with_the_same_bits(given: Path, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
+    from spillway.hf import Trainer
+    from test_trainer import StopAfter, loaded, logged, parts
+
+    asked = {"method": "lsp", "lsp_check_every": 2, "lsp_threshold": 0.05}
+    more = {"save_strategy": "steps", "save_steps": 3}
+
+    def streamed(out: Path, resume: bool = False, stop: int | None = None) -> Trainer:
+        trainer = Trainer(model=loaded(given, tmp_path / f"{out.name}-storage", **asked), **parts(given, out, **more))
+        if stop is not None:
+            trainer.add_callback(StopAfter(stop))
+        trainer.train(resume_from_checkpoint=str(out / "checkpoint-3") if resume else None)
+        trainer.save_model()
+        trainer.close()
+        return trainer
+
+    streamed(tmp_path / "ours", stop=5)
+    ours, whole = streamed(tmp_path / "ours", resume=True), streamed(tmp_path / "whole")
+    assert logged(ours) == logged(whole)
+    assert weights(tmp_path / "ours") == weights(tmp_path / "whole")
