@@ -77,14 +77,23 @@ def rates_of(line: str) -> tuple[float, float]:
 
 
 def fio(
-    target: Path, pattern: str, mib: int, seconds: float, *, offset: int = 0, warm: bool, prefix: Prefix = ()
+    target: Path,
+    pattern: str,
+    mib: int,
+    seconds: float,
+    *,
+    offset: int = 0,
+    warm: bool,
+    huge: bool = False,
+    prefix: Prefix = (),
 ) -> float:
     """Bytes per second, both directions together: io_uring, O_DIRECT, 1 MiB, 16 in flight, registered buffers and file.
 
-    On `mib` of the file from `offset` (MiB) on; `warm`: all of it is written right before. On huge pages where 32 are
-    reserved: large requests are served faster from them, and the engine's memory is on them, too.
+    On `mib` of the file from `offset` (MiB) on; `warm`: all of it is written right before. `huge`: on huge pages, 32 of
+    which must be reserved, else as fio comes: large requests are served faster from them, and the engine's memory is on
+    them, too.
     """
-    memory = "mmaphuge" if int(HUGE_PAGES.read_text()) >= 32 else "malloc"
+    memory = "mmaphuge" if huge else "malloc"
     words = [*prefix, "fio", "--name=x", f"--filename={target}", f"--offset={offset}M", f"--size={mib}M",
              "--bs=1M", "--iodepth=16",
              "--ioengine=io_uring", "--direct=1", "--fixedbufs=1", "--registerfiles=1", f"--iomem={memory}",

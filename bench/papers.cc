@@ -1,6 +1,7 @@
 // What the simulator says of each paper's own method on its machine, beside the published figure, and of Spillway's
 // there.
 //   papers PROFILES    the folder with papers-*.json; prints one JSON object
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -10,6 +11,7 @@
 #include "spillway/plan/device_plan.h"
 #include "spillway/plan/peers/cxl.h"
 #include "spillway/plan/peers/host_memory.h"
+#include "spillway/plan/peers/lsp.h"
 #include "spillway/plan/peers/streamed.h"
 #include "spillway/plan/peers/third_level.h"
 
@@ -226,6 +228,116 @@ void streamed(Report& report) {
   }
 }
 
+// ---- LSP-Offload
+
+struct LspRun {
+  std::string name;
+  LspModel model;
+  double tokens = 0, rank = 0, nonzeros = 0;
+  LspDelays delays;
+
+  [[nodiscard]] LspWork work(double d) const { return {.tokens = tokens, .rank = d, .nonzeros = nonzeros}; }
+  [[nodiscard]] double seconds(const Hardware& hardware, LspMethod method, double d) const {
+    return lsp_step(hardware, model, work(d), method, delays).seconds;
+  }
+};
+
+/// Matrices, tokens, d, r and delays as the released scripts have them; only Llama's `gate` is left out there.
+LspRun deepseek() {
+  return {
+      .name = "DeepSeek-6.7B",
+      .model = {.layers = 32, .matrices = {{4096, 4096, 4}, {11008, 4096, 2}, {4096, 11008}}, .table = 32256 * 4096},
+      .tokens = 4 * 1024,
+      .rank = 2048,
+      .nonzeros = 8,
+      .delays = {.process = 1, .apply = 2, .late = 10}};
+}
+LspRun llama() {
+  return {.name = "Llama-3B",
+          .model = {.layers = 26,
+                    .matrices = {{3200, 3200, 4}, {8640, 3200}, {8640, 3200, 1, false}, {3200, 8640}},
+                    .table = 32000 * 3200},
+          .tokens = 16 * 512,
+          .rank = 1024,
+          .nonzeros = 16};
+}
+LspRun gpt2() {
+  return {.name = "GPT2-774M",
+          .model = {.layers = 36,
+                    .matrices = {{3840, 1280}, {1280, 1280}, {5120, 1280}, {1280, 5120}},
+                    .table = 50257 * 1280},
+          .tokens = 4 * 512,
+          .rank = 512,
+          .nonzeros = 16};
+}
+
+/// The machine with the device's rate at which the run takes so many seconds.
+Hardware fitted(Hardware hardware, const LspRun& run, LspMethod method, double d, double seconds) {
+  double low = 1e12, high = 1e15;
+  for (int i = 0; i < 40; ++i) {
+    auto& rate = hardware.devices.front().flops;
+    rate = std::sqrt(low * high);
+    (run.seconds(hardware, method, d) > seconds ? low : high) = rate;
+  }
+  return hardware;
+}
+
+/// Spillway's rows of a run, beside the same without offload.
+void spillway_rows(Report& report, const Hardware& hardware, const LspRun& run) {
+  const auto resident = run.seconds(hardware, LspMethod::resident, 0);
+  const auto row = [&](const std::string& what, double d) {
+    const auto seconds = run.seconds(hardware, LspMethod::spillway, d);
+    report.row("lsp", run.name + ", Spillway, " + what, 0, seconds);
+    report.row("lsp", run.name + ", Spillway, " + what + ", times as long as without offload", 0, seconds / resident);
+  };
+  row("whole gradients", 0);
+  row("d = " + std::to_string(static_cast<int>(run.rank)), run.rank);
+}
+
+void lsp(Report& report) {
+  const auto bare = report.machine("lsp"), laptop_bare = report.machine("lsp-laptop");
+  const auto row = [&](const Hardware& on, const LspRun& run, const std::string& what, LspMethod method, double d,
+                       double published, const char* how = "") {
+    report.row("lsp", run.name + ", " + what, published, run.seconds(on, method, d), how);
+  };
+  const auto first = deepseek();
+  const auto card = fitted(bare, first, LspMethod::resident, 0, 1.634);
+  row(card, first, "without offload", LspMethod::resident, 0, 1.634, "given");
+  row(card, first, "ZeRO-Offload as measured there", LspMethod::zero, 0, 4.108, "fitted");
+  row(card, first, "LSP, d = 2048", LspMethod::published, 2048, 1.968);
+  spillway_rows(report, card, first);
+
+  const auto second = llama();
+  const auto for_second = fitted(bare, second, LspMethod::published, 256, 1.77);
+  row(for_second, second, "without offload", LspMethod::resident, 0, 0);
+  row(for_second, second, "ZeRO-Offload as measured there", LspMethod::zero, 0, 3.63);
+  row(for_second, second, "LSP, d = 256", LspMethod::published, 256, 1.77, "fitted");
+  row(for_second, second, "LSP, d = 512", LspMethod::published, 512, 1.80);
+  row(for_second, second, "LSP, d = 1024", LspMethod::published, 1024, 1.94);
+  spillway_rows(report, for_second, second);
+
+  const auto third = gpt2();
+  const auto laptop = fitted(laptop_bare, third, LspMethod::adapters, 0, 1.17);
+  row(laptop, third, "LoRA", LspMethod::adapters, 0, 1.17, "given");
+  row(laptop, third, "without offload", LspMethod::resident, 0, 0);
+  row(laptop, third, "ZeRO-Offload as measured there", LspMethod::zero, 0, 3.14, "fitted");
+  row(laptop, third, "LSP, d = 512", LspMethod::published, 512, 1.538);
+  spillway_rows(report, laptop, third);
+
+  for (const double gigabytes : {10.0, 25.0}) {
+    auto linked = card;
+    linked.devices.front().to_device = linked.devices.front().from_device = gigabytes * 1e9;
+    for (const double d : {0.0, first.rank}) {
+      const auto step = lsp_step(linked, first.model, first.work(d), LspMethod::spillway);
+      const auto what =
+          std::to_string(static_cast<int>(gigabytes)) + " GB/s each way, " + (d > 0 ? "d = 2048" : "whole gradients");
+      report.row("lsp_links", what + ", seconds", 0, step.seconds);
+      report.row("lsp_links", what + ", GB down", 0, step.down / 1e9);
+      report.row("lsp_links", what + ", GB up", 0, step.up / 1e9);
+    }
+  }
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -241,6 +353,7 @@ int main(int count, char** words) {
     host_memory_table(report);
     third_level(report);
     streamed(report);
+    lsp(report);
     std::puts(report.text().c_str());
   } catch (const spillway::Error& error) {
     std::fprintf(stderr, "papers: %s\n", error.what());

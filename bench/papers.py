@@ -1,6 +1,7 @@
 """The papers' machines: simulated beside published, as tables in docs/papers.md, results and a plot.
 
-python bench/papers.py BUILD: runs BUILD/bench/papers on profiles/, and plans for whole models with `spillway plan`.
+python bench/papers.py BUILD: runs BUILD/bench/papers on profiles/, and plans for whole models with `spillway plan`
+(--old-plans: those of the results there are).
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ TITLES = {
     "third_level": ("ZeRO-3 with NVMe and MLP-Offload: seconds an iteration", "profiles/papers-mlp-offload.json"),
     "greedysnake": ("GreedySnake: times as fast as ZeRO-Infinity", "profiles/papers-greedysnake.json"),
     "lohan": ("LoHan: TFLOPS of GPT-13B by number of drives", "profiles/papers-lohan.json"),
+    "lsp": ("LSP-Offload: seconds an iteration", "profiles/papers-lsp.json, profiles/papers-lsp-laptop.json"),
+    "lsp_links": ("DeepSeek-6.7B over other links", "profiles/papers-lsp.json"),
 }
 Row = dict[str, Any]
 
@@ -53,12 +56,19 @@ def table(rows: list[Row]) -> str:
 
 def verdict(rows: list[Row]) -> str:
     predicted = [row for row in rows if row["published"] and not row["how"]]
+    if not predicted:
+        return "No figure was predicted that is published."
     good = sum(abs(error(row)) <= TOLERANCE for row in predicted)
     return f"{good} of {len(predicted)} figures that were neither given nor fitted lie within {TOLERANCE} %."
 
 
-def comments(profile: str) -> str:
-    return "\n".join(f"- {line}" for line in json.loads((ROOT / profile).read_text())["comment"])
+def comments(profiles: str) -> str:
+    """What each of the profiles says of itself."""
+    parts = []
+    for profile in profiles.split(", "):
+        lines = "\n".join(f"- {line}" for line in json.loads((ROOT / profile).read_text())["comment"])
+        parts.append(f"`{profile}`:\n\n{lines}")
+    return "\n\n".join(parts)
 
 
 def plans(folder: Path) -> list[dict[str, Any]]:
@@ -114,12 +124,9 @@ def page(tables: dict[str, list[Row]], found: list[dict[str, Any]]) -> str:
     said = notes()
     parts = [HEAD, said["intro"], "![Published and simulated](images/papers.png)\n"]
     for name, (title, profile) in TITLES.items():
-        parts.append(
-            f"## {title}\n\n`{profile}`:\n\n{comments(profile)}\n\n{table(tables[name])}\n\n{verdict(tables[name])}"
-        )
+        parts.append(f"## {title}\n\n{comments(profile)}\n\n{table(tables[name])}\n\n{verdict(tables[name])}")
         if name in said:
             parts.append(said[name])
-    parts.append("## LSP-Offload\n\n" + said["lsp"])
     parts.append("## Plans for whole models\n\n" + said["plans"] + "\n\n" + plan_table(found))
     return "\n\n".join(parts) + "\n"
 
@@ -130,16 +137,18 @@ def plot(tables: dict[str, list[Row]], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(2, 2, figsize=(11, 7.5))
+    figure, axes = plt.subplots(3, 2, figsize=(11, 11))
     panels = (
         (axes[0, 0], "cxl_updates", "CPU Adam over DRAM and CXL, ms"),
         (axes[0, 1], "third_level", "seconds an iteration, 4 GPUs"),
         (axes[1, 0], "host_memory", "host memory, GiB"),
         (axes[1, 1], "lohan", "TFLOPS by drives, GPT-13B"),
+        (axes[2, 0], "lsp", "LSP-Offload, seconds an iteration"),
+        (axes[2, 1], "cxl_transfers", "CXL, GiB/s per GPU"),
     )
     for axis, name, title in panels:
         rows = [row for row in tables[name] if ", backward" not in row["what"] and ", update" not in row["what"]]
-        rows = [row for row in rows if "speed-up" not in row["what"] and "(%)" not in row["what"]]
+        rows = [row for row in rows if not any(word in row["what"] for word in ("speed-up", "(%)", "times as long"))]
         places = range(len(rows))
         axis.barh(
             [p - 0.2 for p in places], [row["published"] for row in rows], 0.4, label="published", color="#9aa5b1"
@@ -160,11 +169,15 @@ def plot(tables: dict[str, list[Row]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("build", type=Path)
+    parser.add_argument("--old-plans", action="store_true")
     arguments = parser.parse_args()
     program = arguments.build / "bench" / "papers"
     tables = json.loads(subprocess.run([program, ROOT / "profiles"], capture_output=True, text=True, check=True).stdout)
-    with tempfile.TemporaryDirectory() as folder:
-        found = plans(Path(folder))
+    if arguments.old_plans:
+        found = json.loads((RESULTS / "papers.json").read_text())["plans"]
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            found = plans(Path(folder))
     keep = ("machine", "model", "sequence", "refused", "predicted_step_seconds", "tokens_per_second", "bottleneck",
             "next_bottleneck", "seconds_alone", "tiers", "longest_sequence", "shares")  # fmt: skip
     short = [{key: plan[key] for key in keep if key in plan} for plan in found]

@@ -9,8 +9,8 @@ a real drive; there both write the whole file right before each figure, so that 
 warm. The update is Spillway's own (each chunk is read, updated and written, 12 bytes per parameter), beside fio's mixed
 pattern on a file of its own. On the drive also: Spillway without checksums, and fio beside a program that does nothing
 but read memory at the rate of the drive, as checksums must: what the machine takes for that. Large requests are served
-faster from huge pages, which Spillway's buffers are on; fio's are, too, where 32 are reserved
-(echo 64 > /proc/sys/vm/nr_hugepages). Results: bench/results/storage-fio.json.
+faster from huge pages, which Spillway's buffers are on. fio is measured as it comes, and on the drive once more on huge
+pages where 32 are reserved (echo 64 > /proc/sys/vm/nr_hugepages). Results: bench/results/storage-fio.json.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class Sides:
     """Both programs on one directory."""
 
     def __init__(
-        self, arguments: argparse.Namespace, directory: Path, mib: int, *, drive: bool, prefix: Prefix
+        self, arguments: argparse.Namespace, directory: Path, mib: int, *, drive: bool, prefix: Prefix = ()
     ) -> None:
         self.arguments, self.directory, self.mib, self.drive, self.prefix = arguments, directory, mib, drive, prefix
+        self.huge = False  # pages for fio
 
     def path_rate(self, program: Asked, pattern: str) -> float:
         if self.drive or pattern != "write":
@@ -43,7 +44,8 @@ class Sides:
     def fio_rate(self, pattern: str) -> float:
         """Where the volume's data lie."""
         volume = self.directory / "spillway.volume"
-        return fio(volume, pattern, self.mib, self.arguments.seconds, offset=1, warm=self.drive, prefix=self.prefix)
+        how: dict[str, Any] = {"warm": self.drive, "huge": self.huge, "prefix": self.prefix}
+        return fio(volume, pattern, self.mib, self.arguments.seconds, offset=1, **how)
 
     def fio_rate_beside_reader(self, pattern: str, rate: float) -> float:
         reader = subprocess.Popen([self.arguments.programs / "memory_read", str(rate)], stdin=subprocess.PIPE)
@@ -90,7 +92,15 @@ class Sides:
             found = pairs(
                 self.arguments.pairs,
                 lambda: sum(rates_of(program.ask("update"))),
-                lambda: fio(own, "mixed", self.mib, self.arguments.seconds, warm=self.drive, prefix=self.prefix),
+                lambda: fio(
+                    own,
+                    "mixed",
+                    self.mib,
+                    self.arguments.seconds,
+                    warm=self.drive,
+                    huge=self.huge,
+                    prefix=self.prefix,
+                ),  # fmt: skip
                 say=f"{name}, update",
             )
         own.unlink()
@@ -121,12 +131,14 @@ def main() -> None:
             found[f"limit_{limit:.0f}"] = sides.path(name) | sides.update(name)
     if arguments.storage:
         with tempfile.TemporaryDirectory(dir=arguments.storage) as work:
-            sides = Sides(arguments, Path(work), arguments.mib, drive=True, prefix=())
-            found["drive"] = sides.path("drive")
+            sides = Sides(arguments, Path(work), arguments.mib, drive=True)
+            found["drive"] = sides.path("drive") | sides.update("drive")
+            sides.huge = int(HUGE_PAGES.read_text()) >= 32
+            if sides.huge:
+                found["drive_huge_pages"] = sides.path("fio on huge pages") | sides.update("fio on huge pages")
             found["without_checksums"] = sides.path("no checksums", "--no-checksums")
-            rates = {pattern: it["medians"]["other"] for pattern, it in found["drive"].items()}
+            rates = {pattern: found["drive"][pattern]["medians"]["other"] for pattern in PATTERNS}
             found["fio_beside_a_reader"] = sides.reader("fio, reader", rates)
-            found["drive"] |= sides.update("drive")
     save("storage-fio", found)
 
 

@@ -143,6 +143,36 @@ def test_goes_on_bit_by_bit_from_a_saved_state(dtype: torch.dtype) -> None:
         assert torch.equal(a, b)
 
 
+def test_steps_are_those_of_the_paper_with_the_same_positions_and_values() -> None:
+    """As the paper's code computes them (arXiv 2406.10181, algorithm 1), in double and with dense projectors: the input
+    is compressed on its way forward, the output gradient on its way back, their product is S; Adam works on S, and the
+    expanded delta goes onto the weight."""
+    rate, beta1, beta2, epsilon = 1e-2, 0.9, 0.999, 1e-8
+    model = network()
+    optimizer = subspace.AdamW(model, lr=rate, betas=(beta1, beta2), eps=epsilon, weight_decay=0, modules="^2$")
+    loss_of(model, 0).backward()  # learns the projectors
+    optimizer.zero_grad()
+    state, layer = optimizer.state_dict()["state"][0], model[2]
+    (rows, columns), d = layer.weight.shape, optimizer._held[next(optimizer.parameters())].matrix.rank
+    p, q = dense(state["p"], rows, d, 4), dense(state["q"], columns, d, 4)
+    kept: dict[str, torch.Tensor] = {}
+    layer.register_forward_pre_hook(lambda _, inputs: kept.update(compressed=q.T @ inputs[0].double().T))
+    layer.register_full_backward_hook(lambda _, __, outer: kept.update(gradient=outer[0].double() @ p))
+    weight, first, second = layer.weight.detach().double(), torch.zeros(d, d).double(), torch.zeros(d, d).double()
+    for step in range(1, 4):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+        s = (kept["compressed"] @ kept["gradient"]).T
+        first = beta1 * first + (1 - beta1) * s
+        second = beta2 * second + (1 - beta2) * s.square()
+        delta = -rate * (first / (1 - beta1**step)) / ((second / (1 - beta2**step)).sqrt() + epsilon)
+        # Ours means a rate to be that of the whole weight; the paper's is that of the delta.
+        weight += (rows * columns) ** 0.5 / d * (p @ delta @ q.T)
+        change = (weight - layer.weight.double()).norm() / (rate * d)
+        assert change < 1e-4, f"step {step}: {change}"
+
+
 def test_projectors_are_learned_again_when_they_miss_too_much() -> None:
     model = network()
     optimizer = subspace.AdamW(model, lr=1e-3, check_every=5, threshold=0.01)

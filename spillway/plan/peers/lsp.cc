@@ -1,0 +1,227 @@
+#include "spillway/plan/peers/lsp.h"
+
+#include <algorithm>
+
+namespace spillway::plan {
+namespace {
+
+constexpr double kHalf = 2, kSingle = 4;  ///< bytes of a number
+constexpr double kUpdateTraffic = 26;     ///< bytes that a host's update moves for an element, as a profile's rates are
+constexpr double kApplyTraffic = 8;       ///< weight and residual, read and written
+constexpr unsigned kSteps = 4;
+
+/// One matrix: operations on the device and bytes moved in its memory.
+struct Costs {
+  double product = 0;  ///< operations of one product with the tokens
+  double compress = 0, compress_bytes = 0;
+  double apply = 0, apply_bytes = 0;
+  double numbers = 0;  ///< that leave the device, and come back
+};
+
+Costs costs_of(const LspMatrix& it, const LspWork& work, LspMethod method) {
+  const double m = it.rows, n = it.columns, d = work.rank, tokens = work.tokens;
+  Costs out{.product = 2 * m * n * tokens};
+  if (method == LspMethod::adapters) return out;
+  if (!it.trained || d == 0 || method == LspMethod::resident || method == LspMethod::zero) {
+    out.compress = out.product;  // the weight's gradient
+    if (it.trained) out.numbers = m * n;
+    if (it.trained && method == LspMethod::zero) out.apply_bytes = (kSingle + 4 * kHalf) * m * n;
+    return out;
+  }
+  out.numbers = d * d;
+  out.compress = 2 * d * d * tokens;
+  if (method == LspMethod::spillway) {
+    out.compress += 2 * work.nonzeros * (m + n) * tokens;
+    out.compress_bytes = kHalf * tokens * (m + n + 4 * d);  // compressed, written and read again
+    return out;
+  }
+  // Projectors are written out as dense matrices, once for compressing and once for coming back.
+  out.compress += 2 * d * (m + n) * tokens;
+  out.compress_bytes = kHalf * d * (m + n);
+  out.apply = 2 * d * d * std::min(m, n) + 2 * d * m * n;
+  out.apply_bytes = kHalf * d * (m + n) + 4 * kHalf * m * n;
+  return out;
+}
+
+/// Its result, the gradient of its input, and that of its weight where anything but adapters trains.
+double head_operations(const LspModel& model, const LspWork& work, LspMethod method) {
+  return (method == LspMethod::adapters ? 2 : 3) * 2 * model.table * work.tokens;
+}
+
+class Step {
+ public:
+  using Id = std::uint32_t;
+  using Ids = std::vector<Id>;
+
+  Step(const Hardware& hardware, const LspModel& model, const LspWork& work, LspMethod method, const LspDelays& delays)
+      : model_(model),
+        work_(work),
+        method_(method),
+        delays_(delays),
+        machine_(flow_, hardware, 1),
+        node_(all_at(0, hardware.nodes.size())) {
+    for (auto* lane : {&compute_, &down_, &update_, &up_}) *lane = flow_.add_lane();
+    for (const auto& matrix : model.matrices) {
+      for (unsigned i = 0; i < matrix.count; ++i) layer_.push_back(costs_of(matrix, work, method));
+    }
+    ready_.resize(model.layers * layer_.size());
+  }
+
+  LspStep play() {
+    for (unsigned step = 0; step < kSteps; ++step) {
+      step_ = step;
+      if (step + 1 == kSteps) out_ = {};
+      forward();
+      backward();
+    }
+    const auto played = flow_.play();
+    out_.seconds = played.tasks[ends_[kSteps - 1]].end - played.tasks[ends_[kSteps - 2]].end;
+    return out_;
+  }
+
+ private:
+  [[nodiscard]] const Costs& costs(std::size_t matrix) const { return layer_[matrix % layer_.size()]; }
+  [[nodiscard]] double wire() const { return method_ == LspMethod::spillway ? kHalf : kSingle; }
+  [[nodiscard]] bool blocks() const { return method_ == LspMethod::published || method_ == LspMethod::zero; }
+
+  Id add(double work, std::vector<FlowUse> uses, Id lane, std::size_t position, Ids needs) {
+    std::erase(needs, kNoLane);
+    return flow_.add({.work = work,
+                      .uses = std::move(uses),
+                      .lane = lane,
+                      .deadline = step_ * 1'000'000ULL + position,
+                      .needs = std::move(needs)});
+  }
+
+  /// Among what waits: Spillway's is by the next forward pass, the others' first come, first served.
+  std::size_t turn(std::size_t matrix) { return method_ == LspMethod::spillway ? matrix : order_++; }
+
+  /// On the device, after all that it was given before.
+  Id visit(double operations, double bytes, Ids needs) {
+    out_.operations += operations;
+    needs.push_back(last_);
+    last_ = add(operations, machine_.compute(0), compute_, order_++, std::move(needs));
+    if (bytes > 0) last_ = add(bytes, machine_.device_update(0), compute_, order_++, {last_});
+    return last_;
+  }
+
+  Id down(std::size_t matrix, Id after) {
+    const auto bytes = wire() * costs(matrix).numbers;
+    out_.down += bytes;
+    return add(bytes, machine_.from_device(0, node_), down_, turn(matrix), {after});
+  }
+
+  /// The host's part, and what comes back: deltas, or with Spillway the weights.
+  Id processed(std::size_t matrix, Id after) {
+    const auto& it = costs(matrix);
+    auto traffic = kUpdateTraffic * it.numbers;
+    if (changes_master()) traffic += kApplyTraffic * elements(matrix);
+    return add(traffic, machine_.update(node_), update_, turn(matrix), {after});
+  }
+  Id up(std::size_t matrix, Id after) {
+    const auto bytes = method_ == LspMethod::spillway ? kHalf * elements(matrix) : wire() * costs(matrix).numbers;
+    out_.up += bytes;
+    return add(bytes, machine_.to_device(0, node_), up_, turn(matrix), {after});
+  }
+  void apply(std::size_t matrix, Id arrived) { visit(costs(matrix).apply, costs(matrix).apply_bytes, {arrived}); }
+
+  [[nodiscard]] bool changes_master() const { return method_ == LspMethod::spillway && work_.rank > 0; }
+  [[nodiscard]] double elements(std::size_t matrix) const { return costs(matrix).product / (2 * work_.tokens); }
+
+  void forward() {
+    if (method_ == LspMethod::zero && step_ > 0) update_all();
+    for (std::size_t i = 0; i < ready_.size(); ++i) {
+      if (method_ == LspMethod::published && step_ > 0 && i < delays_.late && costs(i).numbers > 0) {
+        apply(i, up(i, processed(i, down(i, last_))));
+      }
+      visit(costs(i).product, 0, {method_ == LspMethod::spillway && step_ > 0 ? ready_[i] : kNoLane});
+    }
+  }
+
+  /// Everything between two passes.
+  void update_all() {
+    // The host takes the matrices in the order of the forward pass: the gradient that left last comes first.
+    const auto end = add(0, {}, kNoLane, 0, {last_, ready_.front()});
+    Ids arrived(ready_.size(), kNoLane);
+    for (std::size_t i = 0; i < ready_.size(); ++i) {
+      if (costs(i).numbers > 0) arrived[i] = up(i, processed(i, end));
+    }
+    for (std::size_t i = 0; i < ready_.size(); ++i) {
+      if (costs(i).numbers > 0) apply(i, arrived[i]);
+    }
+  }
+
+  void backward() {
+    visit(head_operations(model_, work_, method_), 0, {});
+    Ids processed_after;  // by visit, in the order of the pass
+    std::vector<std::pair<std::size_t, Id>> to_apply;
+    for (std::size_t i = ready_.size(); i-- > 0;) {
+      if ((i + 1) % layer_.size() == 0) {
+        for (const auto& it : layer_) visit(it.product, 0, {});  // once more, from the layer's input
+      }
+      const auto place = processed_after.size();
+      const auto waits = blocks() && place > delays_.process ? processed_after[place - delays_.process - 1] : kNoLane;
+      visit(costs(i).product + costs(i).compress, costs(i).compress_bytes, {waits});
+      processed_after.push_back(kNoLane);
+      if (costs(i).numbers > 0) leave(i, processed_after, to_apply);
+      if (to_apply.size() > delays_.apply) {
+        apply(to_apply.front().first, to_apply.front().second);
+        to_apply.erase(to_apply.begin());
+      }
+    }
+    for (const auto& [i, arrived] : to_apply) apply(i, arrived);
+    ends_.push_back(add(0, {}, kNoLane, order_, {last_}));
+  }
+
+  void leave(std::size_t i, Ids& processed_after, std::vector<std::pair<std::size_t, Id>>& to_apply) {
+    switch (method_) {
+      case LspMethod::resident:
+      case LspMethod::adapters:
+        return;
+      case LspMethod::zero:
+        ready_[i] = down(i, last_);
+        return;
+      case LspMethod::published: {
+        if (i < delays_.late) return;
+        processed_after.back() = processed(i, down(i, last_));
+        to_apply.emplace_back(i, up(i, processed_after.back()));
+        return;
+      }
+      case LspMethod::spillway:
+        ready_[i] = up(i, processed(i, down(i, last_)));
+        return;
+    }
+  }
+
+  const LspModel& model_;
+  const LspWork& work_;
+  const LspMethod method_;
+  const LspDelays delays_;
+  Flow flow_;
+  FlowMachine machine_;
+  const Shares node_;
+  std::vector<Costs> layer_;
+  Ids ready_;  ///< by matrix: what its next forward pass waits for
+  Ids ends_;
+  LspStep out_;
+  Id compute_ = 0, down_ = 0, update_ = 0, up_ = 0, last_ = kNoLane;
+  std::uint64_t step_ = 0, order_ = 0;
+};
+
+}  // namespace
+
+LspStep lsp_step(const Hardware& hardware, const LspModel& model, const LspWork& work, LspMethod method,
+                 const LspDelays& delays) {
+  return Step(hardware, model, work, method, delays).play();
+}
+
+double lsp_rate(const LspModel& model, const LspWork& work, LspMethod method, double seconds) {
+  double operations = head_operations(model, work, method);
+  for (const auto& matrix : model.matrices) {
+    const auto it = costs_of(matrix, work, method);
+    operations += static_cast<double>(model.layers) * matrix.count * (3 * it.product + it.compress);
+  }
+  return operations / seconds;
+}
+
+}  // namespace spillway::plan
