@@ -224,9 +224,7 @@ def test_random_weights_are_the_constructors(blocks: spillway.Blocks, tmp_path: 
     profile(tmp_path / "empty")
     torch.manual_seed(11)
     plain = blocks.build()
-    before = torch.random.get_rng_state()
     with session(blocks, tmp_path / "empty", init="random", seed=11) as ours:
-        assert torch.equal(torch.random.get_rng_state(), before)
         ours.save(tmp_path / "saved")
         at_once = initialise.work_bytes(ours._engine._skeleton)
     assert at_once == 4 * sum(p.numel() for p in plain.parameters()), "all of it is drawn at once, and planned"
