@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake spillway python -name __pycache__ -prune -o -print)
 CXX_FILES := find spillway python tests bench examples -name '*.cc' -o -name '*.h'
 
-.PHONY: help quickstart test install packages sweep \
+.PHONY: help quickstart test install packages sweep gpu-bundle gpu-check gpu-bench \
 	test-cpp test-python kills power-cuts numa check-includes check-format check-lint check-types asan tsan format clean
 .NOTPARALLEL:
 
@@ -27,6 +27,8 @@ help:
 	@echo "make kills        a few hundred runs killed, resumed and compared; make power-cuts: after every event of the drives"
 	@echo "make numa         placed memory and tensors in a virtual machine with three nodes, and one with CXL cards"
 	@echo "make sweep        every model type of transformers, through the engine and in plain PyTorch: docs/reference/models.md"
+	@echo "make gpu-check    what needs an NVIDIA GPU, on the machine that has one; make gpu-bundle: what that machine may lack"
+	@echo "make gpu-bench    real shapes under several budgets of GPU memory"
 	@echo "make asan, tsan   the C++ tests under sanitizers"
 	@echo "make format       clang-format and ruff, in place"
 	@echo "make clean        removes .venv and build"
@@ -83,6 +85,17 @@ test-python: install
 
 sweep: install
 	$(BIN)/python scripts/sweep_models.py --jobs 2 --out docs/reference/models.md
+
+# On a machine with a GPU, with its own Python and PyTorch: nothing is installed. `gpu-bundle` packs, on a machine with
+# Debian's packages, the headers and libraries that it may lack.
+gpu-bundle:
+	$(PYTHON) scripts/gpu_bundle.py
+
+gpu-check:
+	$(PYTHON) scripts/gpu_check.py
+
+gpu-bench:
+	$(PYTHON) scripts/gpu_check.py --bench
 
 check-includes: $(VENV)/stamp-venv
 	$(BIN)/python scripts/check_includes.py

@@ -1,7 +1,9 @@
 """A few steps of the engine on a model of a real shape; prints one JSON line.
 
 engine_run.py --shape 0.5b --sequence 1024 --steps 4 [--layers N]
-              [--placement path --storage DIR --dram-budget BYTES] [--method lsp] [--device simulated --profile FILE]
+              [--placement path --storage DIR --dram-budget BYTES] [--method lsp] [--profile FILE] [--durability none]
+              [--device cuda:0 --gpu-memory BYTES] [--batch N] [--micro-batches N] [--compute-dtype fp32]
+              [--learning-rate R]
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import argparse
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from shapes import config_of, peak_watch, random_tokens
 
@@ -25,8 +28,11 @@ def main() -> None:
     parser.add_argument("--placement", default="dram")
     parser.add_argument("--storage", type=Path)
     parser.add_argument("--dram-budget")
-    for name in ("method", "device", "gpu-memory", "profile", "durability"):
+    for name in ("method", "device", "gpu-memory", "profile", "durability", "compute-dtype"):
         parser.add_argument(f"--{name}")
+    parser.add_argument("--learning-rate", type=float, default=1e-5)
+    parser.add_argument("--batch", type=int, default=1, help="rows of a micro-batch")
+    parser.add_argument("--micro-batches", type=int, default=1)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, peak_watch() as watch:
         found = run(arguments, Path(directory))
@@ -39,25 +45,48 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
 
     config_of(arguments.shape, arguments.layers).save_pretrained(directory)
     words = ["--model", str(directory), "--init", "random", "--dataset", "none", "--output_dir", str(directory / "run"),
-             "--placement", arguments.placement, "--learning_rate", "1e-5", "--overwrite"]  # fmt: skip
+             "--placement", arguments.placement, "--learning_rate", str(arguments.learning_rate),
+             "--overwrite"]  # fmt: skip
     if arguments.storage:
         words += ["--storage", str(arguments.storage)]
     if arguments.dram_budget:
         words += ["--dram_budget", arguments.dram_budget]
-    for name in ("method", "device", "gpu_memory", "profile", "durability"):
+    for name in ("method", "device", "gpu_memory", "profile", "durability", "compute_dtype"):
         if value := getattr(arguments, name):
             words += [f"--{name}", value]
-    session = Session(parse(words).config(), WorkShape(1, 1, arguments.sequence, 0, 0))
+    shape = WorkShape(arguments.micro_batches, arguments.batch, arguments.sequence, 0, 0)
+    session = Session(parse(words).config(), shape)
     session.start(Opening())
-    seconds, loss = [], 0.0
+    seconds, losses, norms, stalls = [], [], [], []
+    count = arguments.batch * arguments.sequence
     for step in range(arguments.steps):
-        ids = random_tokens(arguments.shape, arguments.sequence, step)
-        result = session.step([Batch(ids, ids, None, arguments.sequence)], 1e-5)
+        batches = []
+        for number in range(arguments.micro_batches):
+            ids = random_tokens(arguments.shape, count, step * arguments.micro_batches + number)
+            batches.append(Batch(*[ids.view(arguments.batch, -1)] * 2, None, count))
+        before = stalled(session)
+        result = session.step(batches, arguments.learning_rate)
         seconds.append(result.seconds)
-        loss = result.loss_sum / result.label_tokens
+        losses.append(result.loss_sum / result.label_tokens)
+        norms.append(result.grad_norm)
+        stalls.append({cause: value - before.get(cause, 0.0) for cause, value in stalled(session).items()})
     measured = session.measured()
     session.close()
-    return {"seconds": seconds, "loss": loss, "plan": session.plan, "measured": measured}
+    return {
+        "seconds": seconds,
+        "loss": losses[-1],
+        "losses": losses,
+        "grad_norms": norms,
+        "stalls": stalls,
+        "tokens": count * arguments.micro_batches,
+        "plan": session.plan,
+        "measured": measured,
+    }
+
+
+def stalled(session: Any) -> dict[str, float]:
+    """Seconds that compute has waited so far, by cause."""
+    return dict(session.measured()["stall_seconds"])
 
 
 if __name__ == "__main__":

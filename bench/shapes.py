@@ -15,8 +15,10 @@ SHAPES = {
     "wide": (1024, 4096, 8, 16, 4),
     "0.5b": (896, 4864, 24, 14, 2),
     "1.5b": (1536, 8960, 28, 12, 2),
+    "7b": (3584, 18944, 28, 28, 4),
 }
-VOCABULARY = {"tiny": 8192, "wide": 8192, "0.5b": 151936, "1.5b": 151936}
+VOCABULARY = {"tiny": 8192, "wide": 8192, "0.5b": 151936, "1.5b": 151936, "7b": 152064}
+UNTIED = ("7b",)
 
 
 def config_of(shape: str, layers: int | None = None) -> Any:
@@ -26,7 +28,7 @@ def config_of(shape: str, layers: int | None = None) -> Any:
     return Qwen2Config(
         hidden_size=hidden, intermediate_size=feed_forward, num_hidden_layers=layers or own_layers,
         num_attention_heads=heads, num_key_value_heads=kv_heads, vocab_size=VOCABULARY[shape],
-        tie_word_embeddings=True, use_cache=False, max_position_embeddings=32768,
+        tie_word_embeddings=shape not in UNTIED, use_cache=False, max_position_embeddings=32768,
         architectures=["Qwen2ForCausalLM"],
     )  # fmt: skip
 

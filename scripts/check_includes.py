@@ -17,7 +17,7 @@ ROOMS: dict[str, set[str]] = {
     "memory": {"base", "sys"},
     "storage": {"base", "sys"},
     "kernels": {"base"},
-    "device": {"base", "sys"},
+    "device": {"base", "sys", "kernels"},
     "state": {"base", "kernels", "storage", "memory"},
     "machine": {"base", "sys", "memory", "storage", "kernels", "device"},
     "plan": {"base", "state/layout.h", "state/rule.h", "machine/profile.h"},

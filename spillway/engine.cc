@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "spillway/execute/compute.h"
-#include "spillway/execute/loss.h"
+#include "spillway/execute/element.h"
 #include "spillway/execute/read_back.h"
 #include "spillway/execute/run.h"
 #include "spillway/execute/trace.h"
@@ -574,9 +574,9 @@ class Engine::Impl {
 
   std::string timeline() const { return execute::trace(plan_, layout_, running().executor->last_times()); }
 
-  execute::LogitSlice logits(std::byte* values, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
-                             const std::int64_t* labels) const {
-    return {description_.type, values, tokens, rows, first_row, labels};
+  device::Logits logits(std::byte* values, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
+                        const std::int64_t* labels) const {
+    return {execute::element_of(description_.type), values, tokens, rows, first_row, labels};
   }
 
   [[nodiscard]] const execute::LossScaler::State& loss_scale() const { return scaler_.state(); }
@@ -686,6 +686,9 @@ std::span<std::byte> Engine::device_memory() const {
   const auto& run = impl_->running();
   return run.device.device ? run.device.device->memory() : run.arena.span();
 }
+std::optional<int> Engine::gpu() const {
+  return impl_->plan_.residency.device ? execute::gpu_of(impl_->settings_.device.name) : std::nullopt;
+}
 void Engine::load_weights(const std::filesystem::path& checkpoint,
                           const std::map<std::string, std::string>& stored_names) {
   impl_->load_weights(checkpoint, stored_names);
@@ -767,13 +770,13 @@ void Engine::release_manifest(std::span<const std::byte> manifest) {
 }
 void Engine::loss_stats(std::byte* logits, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
                         const std::int64_t* labels, float* maximum, float* sum, float* gold) {
-  execute::loss_stats(impl_->logits(logits, tokens, rows, first_row, labels), maximum, sum, gold,
-                      *impl_->running().team);
+  const auto slice = impl_->logits(logits, tokens, rows, first_row, labels);
+  impl_->running().compute(device::LossStats{slice, maximum, sum, gold});
 }
 void Engine::loss_gradient(std::byte* logits, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
                            const std::int64_t* labels, const float* maximum, const float* log_sum, float scale) {
-  execute::loss_gradient(impl_->logits(logits, tokens, rows, first_row, labels), maximum, log_sum, scale,
-                         *impl_->running().team);
+  const auto slice = impl_->logits(logits, tokens, rows, first_row, labels);
+  impl_->running().compute(device::LossGradient{slice, maximum, log_sum, scale});
 }
 execute::LossScaler::State Engine::loss_scale() const {
   return impl_->loss_scale();

@@ -185,6 +185,9 @@ class Engine {
   /// the host all the same.
   [[nodiscard]] std::span<std::byte> device_memory() const;
 
+  /// Number of the GPU whose memory that is; none: the host reads it.
+  [[nodiscard]] std::optional<int> gpu() const;
+
   // ---- state in and out; these wait for pending updates ----
 
   /// From safetensors. `stored_names`: names in the checkpoint that differ from the description's; an empty one says
@@ -264,7 +267,8 @@ class Engine {
   };
   [[nodiscard]] std::vector<Projectors> projectors() const;
 
-  // ---- kernels of the loss, over the engine's threads ----
+  // ---- kernels of the loss, where visits compute: over the engine's threads, or in the order of a GPU's stream, whose
+  // memory the pointers are into then
 
   void loss_stats(std::byte* logits, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
                   const std::int64_t* labels, float* maximum, float* sum, float* gold);

@@ -20,6 +20,7 @@ using namespace nb::literals;
 namespace {
 
 using Array = nb::ndarray<nb::device::cpu, nb::c_contig>;
+using Anywhere = nb::ndarray<nb::c_contig>;  // where visits compute
 using Tokens = nb::ndarray<nb::ndim<2>, nb::device::cpu, nb::c_contig>;
 using Ids = nb::ndarray<std::int64_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
 using Floats = nb::ndarray<float, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
@@ -29,6 +30,28 @@ using Release = nb::call_guard<nb::gil_scoped_release>;
 template <class Any>
 std::byte* bytes_of(const Any& array) {
   return static_cast<std::byte*>(array.data());
+}
+
+/// What a visit hands over, in the memory that it computes in.
+template <class T = std::byte>
+T* there(const spillway::Engine& engine, const Anywhere& array, const char* what) {
+  const auto gpu = engine.gpu();
+  const bool fits = gpu ? array.device_type() == nb::device::cuda::value && array.device_id() == *gpu
+                        : array.device_type() == nb::device::cpu::value;
+  if (fits) return static_cast<T*>(array.data());
+  throw spillway::Error(
+      spillway::ErrorCode::bad_input,
+      spillway::text(what, " lies on device type ", array.device_type(), ", number ", array.device_id(),
+                     "; visits compute ", gpu ? spillway::text("on cuda:", *gpu) : "in host memory"));
+}
+
+template <class T>
+T* there(const spillway::Engine& engine, const Anywhere& array, std::size_t count, const char* what) {
+  if (array.dtype() != nb::dtype<T>() || array.size() != count) {
+    throw spillway::Error(spillway::ErrorCode::bad_input,
+                          spillway::text(what, ": ", count, " elements of another type are needed"));
+  }
+  return there<T>(engine, array, what);
 }
 
 const char* kind_name(spillway::plan::VisitKind kind) {
@@ -61,6 +84,7 @@ PyVisit convert(const spillway::Engine& engine, const spillway::Visit& visit) {
 spillway::execute::DeviceOptions parse_device(const nlohmann::json& json, const spillway::Settings& settings) {
   spillway::execute::DeviceOptions out;
   out.name = json.value("name", out.name);
+  out.stream = reinterpret_cast<void*>(json.value("stream", std::uintptr_t{0}));
   if (settings.budget.device) out.simulated.memory = settings.budget.device->capacity;
   if (json.value("bounded", false)) {
     out.simulated.to_device = settings.rates.to_device;
@@ -190,7 +214,14 @@ void bind_engine(nb::module_& module) {
       .def("device_memory",
            [](Engine& self) {
              const auto memory = self.device_memory();
-             return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(self));
+             const auto gpu = self.gpu();
+             if (!gpu) {
+               return nb::cast(
+                   nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(self)));
+             }
+             return nb::cast(nb::ndarray<std::uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(self), {},
+                                                                    nb::dtype<std::uint8_t>(), nb::device::cuda::value,
+                                                                    *gpu));
            })
       .def("tensor_offset",
            [](const Engine& self, std::size_t tensor) { return self.layout().tensors().at(tensor).first; })
@@ -256,9 +287,9 @@ void bind_engine(nb::module_& module) {
            })
       .def("end_visit", &Engine::end_visit, Release())
       .def("gradient",
-           [](Engine& self, std::size_t tensor, const Array& values, std::uint64_t micro_batch) {
+           [](Engine& self, std::size_t tensor, const Anywhere& values, std::uint64_t micro_batch) {
              const nb::gil_scoped_release release;
-             self.gradient(tensor, bytes_of(values), micro_batch);
+             self.gradient(tensor, there(self, values, "a gradient"), micro_batch);
            })
       .def("learns_projectors", &Engine::learns_projectors)
       .def("learn_projectors",
@@ -289,9 +320,9 @@ void bind_engine(nb::module_& module) {
              return out.dump();
            })
       .def("head_gradient",
-           [](Engine& self, const Array& values, std::uint64_t micro_batch) {
+           [](Engine& self, const Anywhere& values, std::uint64_t micro_batch) {
              const nb::gil_scoped_release release;
-             self.head_gradient(bytes_of(values), micro_batch);
+             self.head_gradient(there(self, values, "the head's gradient"), micro_batch);
            })
       .def("embedding_backward",
            [](Engine& self, const Array& values) {
@@ -335,18 +366,24 @@ void bind_engine(nb::module_& module) {
              self.release_manifest(bytes);
            })
       .def("loss_stats",
-           [](Engine& self, const Array& logits, std::uint64_t first_row, const Ids& labels, const Floats& maximum,
-              const Floats& sum, const Floats& gold) {
+           [](Engine& self, const Anywhere& logits, std::uint64_t first_row, const Anywhere& labels,
+              const Anywhere& maximum, const Anywhere& sum, const Anywhere& gold) {
              const nb::gil_scoped_release release;
-             self.loss_stats(bytes_of(logits), logits.shape(0), logits.shape(1), first_row, labels.data(),
-                             maximum.data(), sum.data(), gold.data());
+             const auto tokens = logits.shape(0);
+             self.loss_stats(there(self, logits, "logits"), tokens, logits.shape(1), first_row,
+                             there<std::int64_t>(self, labels, tokens, "labels"),
+                             there<float>(self, maximum, tokens, "maximum"), there<float>(self, sum, tokens, "sum"),
+                             there<float>(self, gold, tokens, "gold"));
            })
       .def("loss_gradient",
-           [](Engine& self, const Array& logits, std::uint64_t first_row, const Ids& labels, const Floats& maximum,
-              const Floats& log_sum, double scale) {
+           [](Engine& self, const Anywhere& logits, std::uint64_t first_row, const Anywhere& labels,
+              const Anywhere& maximum, const Anywhere& log_sum, double scale) {
              const nb::gil_scoped_release release;
-             self.loss_gradient(bytes_of(logits), logits.shape(0), logits.shape(1), first_row, labels.data(),
-                                maximum.data(), log_sum.data(), static_cast<float>(scale));
+             const auto tokens = logits.shape(0);
+             self.loss_gradient(there(self, logits, "logits"), tokens, logits.shape(1), first_row,
+                                there<std::int64_t>(self, labels, tokens, "labels"),
+                                there<float>(self, maximum, tokens, "maximum"),
+                                there<float>(self, log_sum, tokens, "log_sum"), static_cast<float>(scale));
            })
       .def("loss_scale",
            [](const Engine& self) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "module.h"
+#include "spillway/device/cuda_launch.h"
 #include "spillway/machine/checkup.h"
 #include "spillway/machine/facts.h"
 #include "spillway/machine/measure.h"
@@ -33,6 +34,7 @@ spillway::machine::UpdateKind kind_of(const std::string& compute_dtype, const st
 }  // namespace
 
 void bind_machine(nb::module_& module) {
+  module.def("gpu_kernels", [] { return !spillway::device::cuda_image().empty(); });
   module.def(
       "dram_available", [] { return spillway::sys::dram_facts().available; },
       "Bytes of DRAM this process can take now without swapping or being killed (control groups included).");

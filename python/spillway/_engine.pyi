@@ -36,10 +36,11 @@ class Engine:
     when anything is on storage), "checkpoints": most manifests that are held at once while the run goes on,
     "update_schedule": "auto", "deferred" or "early", "speculative_updates": bool, "clipping": bool (steps clip),
     "update_cores": cores that only updates use, "run": identity, "overwrite": bool, "erase": bool (what the devices
-    hold), "keep": bool (the volumes stay when the engine closes), "device": {"name": "simulated", "memory": bytes that
-    may be used there, "work": of these, PyTorch's working set, "in_dram": bool (they count there, too), "to_device",
-    "from_device": bytes per second of its link, "latency": seconds of a copy, "bounded": bool (copies take at least as
-    long as these say)} ({}: visits compute in host memory)}.
+    hold), "keep": bool (the volumes stay when the engine closes), "device": {"name": "simulated" or "cuda:N",
+    "stream": handle of PyTorch's CUstream, "memory": bytes that may be used there, "work": of these, PyTorch's working
+    set, "in_dram": bool (they count there, too), "to_device", "from_device": bytes per second of its link, "latency":
+    seconds of a copy, "bounded": bool (copies take at least as long as these say)} ({}: visits compute in host
+    memory)}.
 
     Construction plans and allocates nothing; MemoryError with a message when it does not fit.
     """
@@ -186,6 +187,9 @@ def measure(
 ) -> str:
     """This machine's profile as JSON; `directories` (or block devices, which are only read): where the storage paths'
     rates are measured. The rest: what the rate of updates is of, and the bytes that it may take meanwhile."""
+
+def gpu_kernels() -> bool:
+    """Whether kernels for a GPU were built in: CUDA's compiler was there."""
 
 def checkup(places: list[str]) -> list[tuple[str, str, str]]:
     """(what, "good", "lesser" or "missing", words) of each thing that the engine can use here; `places`: directories or

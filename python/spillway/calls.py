@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from spillway.errors import DoesNotFit, InputError, SpillwayError
@@ -20,7 +21,9 @@ def native_engine() -> EngineType:
 
 
 @contextmanager
-def loss_kernels(engine_type: EngineType, compute_dtype: str) -> Iterator[Any]:
+def loss_kernels(
+    engine_type: EngineType, compute_dtype: str, device: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[Any]:
     """An engine of almost nothing, for a rehearsal that computes the loss as the run will."""
     table = {"name": "table", "shape": [1, 64], "decay": False}
     layer = {"name": "layer", "shape": [64], "decay": False}
@@ -35,7 +38,7 @@ def loss_kernels(engine_type: EngineType, compute_dtype: str) -> Iterator[Any]:
             {"name": "layer", "role": "layer", "tensors": [layer]},
         ],
     }
-    engine = engine_type(json.dumps(description), json.dumps(small_settings()))
+    engine = engine_type(json.dumps(description), json.dumps(small_settings() | {"device": dict(device)}))
     engine.start()
     try:
         yield engine
@@ -57,5 +60,12 @@ def translated(reading: bool = False) -> Iterator[None]:
         raise DoesNotFit(str(error)) from error
     except ValueError as error:
         raise InputError(str(error)) from error
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # of a GPU: torch.OutOfMemoryError
+            raise
+        raise DoesNotFit(
+            f"gpu_memory: PyTorch needed more than the plan has left it on the GPU ({str(error).splitlines()[0]}); "
+            "raise --gpu_memory, or use a smaller max_length or per_device_train_batch_size"
+        ) from error
     except OSError as error:
         raise (InputError if reading else SpillwayError)(str(error)) from error

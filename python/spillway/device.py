@@ -2,26 +2,80 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spillway.errors import InputError
+from spillway.hf.place import HOST, Place
 
 if TYPE_CHECKING:
     from spillway.config import Config
 
 SHARE = 4  # of dram_budget that a simulated device has where nothing is said
 PASSES = 1.5  # a simulated copy's time in plain copies: its target is poisoned first
+GPU_MARGIN = 0.1  # of a GPU's free memory, left alone when no budget is given
+SMALL = 64 * 2**20  # bytes that an engine of almost nothing may take of a GPU
 
 
-def settings(config: Config, dram_budget: int, profile: Mapping[str, Any]) -> dict[str, Any]:
-    """What the engine plans and opens it with; {}: visits compute in host memory."""
+def place(config: Config) -> Place:
+    """Where PyTorch computes. InputError when that GPU is not there."""
+    if not config.device.startswith("cuda"):
+        return HOST
+    if not torch.cuda.is_available():
+        build = "was built without CUDA" if torch.version.cuda is None else "finds no GPU that it can use"
+        raise InputError(f"device: {config.device}: PyTorch {torch.__version__} {build}; use --device cpu")
+    if config.method == "lsp":
+        raise InputError(f"method: lsp learns in host memory, which device {config.device} is not; use --device cpu")
+    index, count = number(config.device), torch.cuda.device_count()
+    if index >= count:
+        asked = "LOCAL_RANK asks for" if config.device == "cuda" else f"device: {config.device} asks for"
+        raise InputError(f"{asked} GPU {index}, and this process sees {count}, cuda:0 to cuda:{count - 1}")
+    return Place(torch.device("cuda", index))
+
+
+def number(name: str) -> int:
+    """Of the GPU: of several processes on one machine each has the one of its rank."""
+    return int(name.partition(":")[2] or os.environ.get("LOCAL_RANK", "0"))
+
+
+def settings(
+    config: Config, dram_budget: int, profile: Mapping[str, Any], place: Place = HOST, work: int = 0
+) -> dict[str, Any]:
+    """What the engine plans and opens it with; {}: visits compute in host memory. `work`: bytes of a GPU that PyTorch's
+    temporaries take."""
     if config.device == "cpu":
         return {}
+    if place.on_gpu:
+        memory = config.gpu_memory or int(place.free() * (1 - GPU_MARGIN))
+        return opening(place) | {"memory": memory, "work": work, **link(profile)}
     return {
         "name": config.device,
         "memory": config.gpu_memory or dram_budget // SHARE,
         "in_dram": True,
         **link(profile),
     }
+
+
+def small(config: Config, place: Place) -> dict[str, Any]:
+    """For an engine that computes there and holds almost nothing."""
+    return opening(place) | {"memory": SMALL} if place.on_gpu else {}
+
+
+def opening(place: Place) -> dict[str, Any]:
+    """Which GPU, and the stream that PyTorch works in."""
+    return {"name": f"cuda:{place.device.index}", "stream": place.stream()}
+
+
+def left(plan: Mapping[str, Any]) -> int:
+    """Bytes of a GPU that a plan leaves to PyTorch: what the engine's own memory does not take."""
+    tier = next((tier for tier in plan["tiers"] if tier["name"] == "device"), None)
+    if tier is None:
+        return 0
+    work = sum(part["bytes"] for part in plan["bytes"] if part["tier"] == "device" and part["class"] == "working set")
+    return int(tier["capacity"] - (tier["planned_peak"] - work))
 
 
 def link(profile: Mapping[str, Any]) -> dict[str, Any]:

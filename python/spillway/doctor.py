@@ -53,15 +53,19 @@ def package(name: str) -> Finding:
 
 
 def gpu() -> Finding:
-    """Training is on the processors in this release."""
+    """Whether `device: cuda` can be used."""
     try:
         import torch
     except Exception as error:
         return "gpu", "missing", f"PyTorch does not load: {error}"
     if not torch.cuda.is_available():
         return "gpu", "missing", "PyTorch finds none (torch.cuda.is_available()); training is on the processors"
+    from spillway import _engine
+
     names = ", ".join(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
-    return "gpu", "lesser", f"{names}; this release trains on the processors"
+    if not _engine.gpu_kernels():
+        return "gpu", "lesser", f"{names}; this build has no kernels for it: build it where CUDA's compiler (nvcc) is"
+    return "gpu", "good", f"{names} (--device cuda)"
 
 
 def show_findings(console: Console, findings: Sequence[Finding]) -> None:

@@ -6,6 +6,7 @@ whose feature is not in this release stands here too, so that it is refused by n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,11 @@ def when_given(value: Any) -> str:
 
 def values_besides(*present: Any) -> Callable[[Any], str]:
     return lambda value: "" if value in present else f"the value {value!r}"
+
+
+def unknown_device(value: Any) -> str:
+    known = value in ("auto", "cpu", "simulated", "cuda") or re.fullmatch(r"cuda:[0-9]+", str(value))
+    return "" if known else f"the value {value!r}"
 
 
 NOT_NEGATIVE = number("a number, 0 or more", lambda value: value >= 0)
@@ -226,8 +232,9 @@ GROUPS: dict[str, list[Key]] = {
             "auto",
             "where visits compute: `cpu`; `simulated`: a device with memory of its own, made of host memory, with the "
             "link of the `profile`'s first GPU or else as fast as memory, to see what a GPU would do and that the "
-            "results are the same; `auto` is `cpu` (`cuda` and `cuda:N` are to come)",
-            absent=values_besides("auto", "cpu", "simulated"),
+            "results are the same; `cuda:N`: the NVIDIA GPU of that number, `cuda`: that of the environment's "
+            "LOCAL_RANK, or the first; `auto` is `cpu`",
+            absent=unknown_device,
         ),
         Key("dram_budget", SIZE, None, "hard limit of the whole process's memory", "what is free, less a margin"),
         Key(
@@ -236,7 +243,7 @@ GROUPS: dict[str, list[Key]] = {
             None,
             "hard limit of the memory of a `device` that has its own, or for `plan` with the `profile` of a machine "
             "with a GPU",
-            "a quarter of `dram_budget` for a simulated device",
+            "a quarter of `dram_budget` for a simulated device, what is free less a margin on a GPU",
         ),
         Key(
             "placement",

@@ -35,7 +35,7 @@ def refuse_elsewhere(config: Config) -> None:
             "training runs on this one"
         )
     if config.gpu_memory is not None and config.device == "cpu":
-        raise InputError("gpu_memory: device cpu has no memory of its own; this key needs --device simulated")
+        raise InputError("gpu_memory: device cpu has no memory of its own; this key needs --device cuda or simulated")
 
 
 def plan_elsewhere(config: Config, profile: str, tell: Tell) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway import calls, nodes, threads, volumes, wear
+from spillway import calls, device, nodes, threads, volumes, wear
 from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
 from spillway.errors import InputError
@@ -28,7 +28,7 @@ from spillway.hf.freeze import freeze, freeze_like
 from spillway.hf.generation import callable_model
 from spillway.hf.library import kept_in_fp32
 from spillway.hf.lora import adapters_of
-from spillway.hf.microbatch import MicroBatch, Work, arrange
+from spillway.hf.microbatch import MicroBatch, Work, arrange, consecutive
 from spillway.hf.own import OwnConfig
 from spillway.hf.probe import prove
 from spillway.hf.rehearse import rehearse
@@ -67,6 +67,7 @@ class Session:
         model's own, changed by whoever opens the session; as it lies in the directory when None. `frozen`: names of
         the parameters that do not learn; None: as the configuration says."""
         heap.settle()
+        self._place = device.place(config)
         self._threads = threads.settle()
         self._config = config
         self._source = resolve_directory(config.model)
@@ -86,8 +87,10 @@ class Session:
         proof = prove(copy.deepcopy(self._model_config), packing)
         self._skeleton.unused, self._unneeded = proof.unused, proof.unneeded
         engine_type = engine_type or calls.native_engine()
-        with loss_kernels(engine_type, config.compute_dtype) as kernels:
-            self._rehearsed = rehearse(self._skeleton, config.compute_dtype, shape, packing, self._unneeded, kernels)
+        with loss_kernels(engine_type, config.compute_dtype, device.small(config, self._place)) as kernels:
+            self._rehearsed = rehearse(
+                self._skeleton, config.compute_dtype, shape, packing, self._unneeded, kernels, self._place
+            )
         logits = shape.logits * self._skeleton.vocabulary * self._skeleton.dtype.itemsize
         drawn = initialise.work_bytes(self._skeleton) if config.init == "random" else 0  # before the first step
         work = max(self._rehearsed.work_bytes + logits, drawn)
@@ -96,7 +99,7 @@ class Session:
         model = describe(self._skeleton, work_size(shape), config.compute_dtype)
         self.description = model | update_rule(config) | subspace_checks(config) | {"seed": config.seed}
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
-        self.settings = engine_settings(config, self._rehearsed, self._keeping, self._threads.update_cores)
+        self.settings = engine_settings(config, self._rehearsed, self._keeping, self._update_cores(), self._place)
         memory, self._news = nodes.node_settings(
             config.node,
             self._rehearsed.process_bytes,
@@ -125,6 +128,11 @@ class Session:
         self._started = False  # the volumes are open, and ours
         self._precious = False  # they hold something that a later one may go on from
 
+    def _update_cores(self) -> int:
+        """Cores that only updates use: all but two when a GPU computes, which are for the caller and for copies."""
+        threads = self._threads
+        return max(1, threads.compute + threads.update_cores - 2) if self._place.on_gpu else threads.update_cores
+
     def start(self, opening: Opening) -> Recovery | None:
         """Maps the memory and opens the volumes; state from there, from a checkpoint, or the model's weights."""
         with translated(reading=True):
@@ -133,8 +141,15 @@ class Session:
                 self._load(opening)
             elif self._config.init == "pretrained":
                 files.load_buffers(self._skeleton, self._source)
+        self._place.watch_peak()
+        self._place.bound(device.left(self.plan))
         self._stream = Stream(
-            self._skeleton, self._engine, self._config.seed, self._unneeded, after_visit=self._keep_to_plan
+            self._skeleton,
+            self._engine,
+            self._config.seed,
+            self._unneeded,
+            after_visit=self._keep_to_plan,
+            place=self._place,
         )
         self._written_before = wear.most([self._written_before, *(wear.read(path / STATE) for path in opening.pinned)])
         self._path_bytes = self._paths()
@@ -220,7 +235,8 @@ class Session:
     ) -> tuple[torch.Tensor, Outcome]:
         """[tokens, vocabulary], of these tokens counted row by row; the outcome of a pass in which each had label 0."""
         rows, length = ids.shape
-        batch = MicroBatch(0, 0, rows, length, positions, tokens, torch.zeros_like(tokens), real)
+        labels, ones = torch.zeros_like(tokens), 0.0 if real is None else float(real.sum())
+        batch = MicroBatch(0, 0, rows, length, positions, tokens, labels, real, consecutive(tokens), ones)
         work = Work(ids.reshape(-1), [batch])
         found = torch.empty(tokens.numel(), self._skeleton.vocabulary, dtype=self._skeleton.dtype)
 
@@ -286,7 +302,7 @@ class Session:
         for name, path in counters.get("paths", {}).items():
             tiers[name] = volume_bytes(path.get("volume"))
         if "device" in counters:
-            tiers["device"] = counters["device"]["memory"]
+            tiers["device"] = counters["device"]["memory"] + self._place.peak()
         return {
             "tiers": tiers,
             **({"nodes": found} if found else {}),

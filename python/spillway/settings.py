@@ -15,6 +15,7 @@ import torch
 from spillway import device, volumes
 from spillway.errors import InputError
 from spillway.hf import heap
+from spillway.hf.place import HOST, Place
 from spillway.protocol import Keeping
 
 if TYPE_CHECKING:
@@ -27,8 +28,11 @@ MEASURE_SECONDS = 0.3  # for each rate of the machine
 GROUPS = ("weight", "state", "grad", "activation")
 
 
-def engine_settings(config: Config, rehearsed: Rehearsed, keeping: Keeping, update_cores: int = 0) -> dict[str, Any]:
-    """What the engine plans with; see _engine.pyi. `update_cores`: that compute leaves to updates."""
+def engine_settings(
+    config: Config, rehearsed: Rehearsed, keeping: Keeping, update_cores: int = 0, place: Place = HOST
+) -> dict[str, Any]:
+    """What the engine plans with; see _engine.pyi. `update_cores`: that compute leaves to updates. `place`: where
+    visits compute."""
     dram_budget = config.dram_budget or default_budget()
     spare = max(0, dram_budget - heap.resident()) // 2  # to measure in
     found = profile(config.profile, [path.place for path in config.paths], update_rule(config), spare)
@@ -37,7 +41,7 @@ def engine_settings(config: Config, rehearsed: Rehearsed, keeping: Keeping, upda
         "process_bytes": rehearsed.process_bytes,
         "work_bytes": rehearsed.work_bytes,
         "profile": found,
-        "device": device.settings(config, dram_budget, found),
+        "device": device.settings(config, dram_budget, found, place, rehearsed.device_bytes),
         "seconds": rehearsed.seconds,
         "update_schedule": config.update_schedule,
         "speculative_updates": config.speculative_updates,

@@ -43,7 +43,10 @@ def subspaces(plan: Plan) -> str:
     seconds = duration(full["predicted_step_seconds"])
     words += f" In full a step would take {seconds}" + (f" and move {' and '.join(moved)}." if moved else ".")
     if not found["helps"]:
-        words += " Subspaces do not help here: all that they save is hidden behind compute already; use method full."
+        words += (
+            " Fewer bytes do not help here: all that method full would move and update is hidden behind compute, so "
+            "that what is left to save are its products."
+        )
     return words
 
 

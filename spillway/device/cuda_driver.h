@@ -54,6 +54,12 @@ struct CudaCalls {
   int (*synchronise_event)(CUevent_st* event) = nullptr;
   int (*copy_to_device)(unsigned long long to, const void* from, std::size_t bytes, CUstream_st* stream) = nullptr;
   int (*copy_from_device)(void* to, unsigned long long from, std::size_t bytes, CUstream_st* stream) = nullptr;
+  int (*load_module)(CUmod_st** module, const void* image) = nullptr;
+  int (*unload_module)(CUmod_st* module) = nullptr;
+  int (*get_function)(CUfunc_st** function, CUmod_st* module, const char* name) = nullptr;
+  int (*launch)(CUfunc_st* kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream_st* stream, void** arguments,
+                void** extra) = nullptr;
   int (*fill)(unsigned long long to, unsigned char value, std::size_t bytes, CUstream_st* stream) = nullptr;
 };
 

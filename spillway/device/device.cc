@@ -90,6 +90,14 @@ bool Device::register_host(std::span<std::byte> range) {
   return false;
 }
 
+void Device::on_host(Stream, std::function<void()> work) {
+  if (!host_reads()) {
+    throw Error(ErrorCode::unsupported, text(name(), ": the host does not read this device's memory, which subspaces ",
+                                             "(method lsp) need; use --device cpu, or another method"));
+  }
+  work();
+}
+
 void Device::unregister_host(std::span<std::byte> range) {
   {
     const std::lock_guard lock(mutex_);

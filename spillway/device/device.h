@@ -1,4 +1,4 @@
-// The compute device: memory, streams of copies, and events; one contract, several twins.
+// The compute device: memory, streams of copies and arithmetic, and events; one contract, several twins.
 //
 // Streams work in order, each beside the others. An event is recorded in a stream and is done when the stream has come
 // that far; other streams and the host wait for it. Recording it again forgets the time before. Each stream is fed by
@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "spillway/base/bytes.h"
+#include "spillway/device/work.h"
 
 namespace spillway::device {
 
@@ -62,6 +64,15 @@ class Device {
   /// Copies, in the order of the stream. Blocks only where host memory is not registered: then it may wait for what the
   /// stream has been given before.
   void copy(Stream stream, Direction direction, std::byte* to, const std::byte* from, Bytes bytes);
+  /// Arithmetic on the device's memory. Throws Error(unsupported) where cannot_compute() says why.
+  virtual void run(Stream stream, const Work& work) = 0;
+  /// Why run() cannot work; empty: it can.
+  [[nodiscard]] virtual std::string cannot_compute() const { return {}; }
+  /// Threads of the host for run(), where that is the host's work. What it names must outlive the device's work.
+  void use(const Crew& crew) noexcept { crew_ = crew; }
+  /// Code of the host that reads and writes the device's memory, in the order of the stream; it may run later. Throws
+  /// Error(unsupported) where the host does not read that memory.
+  virtual void on_host(Stream stream, std::function<void()> work);
   /// Sets bytes of the device's memory.
   virtual void fill(Stream stream, std::byte* to, std::uint8_t value, Bytes bytes) = 0;
 
@@ -75,6 +86,7 @@ class Device {
   virtual void synchronise() = 0;
 
  protected:
+  [[nodiscard]] const Crew& crew() const noexcept { return crew_; }
   [[nodiscard]] virtual std::span<std::byte> do_allocate(Bytes bytes) = 0;
   /// Empty when the range is registered, else the reason.
   [[nodiscard]] virtual std::string do_register(std::span<std::byte> range) = 0;
@@ -90,6 +102,7 @@ class Device {
 
   std::span<std::byte> memory_;
   std::string notice_;
+  Crew crew_;
   mutable std::mutex mutex_;  ///< guards what follows
   std::vector<std::span<std::byte>> registered_;
   std::map<Stream, std::unique_ptr<Staging>> staging_;

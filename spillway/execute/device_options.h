@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "spillway/device/device.h"
@@ -11,7 +12,8 @@
 namespace spillway::execute {
 
 struct DeviceOptions {
-  std::string name = "simulated";  ///< matters when the plan has a device
+  std::string name = "simulated";  ///< matters when the plan has a device; "simulated" or "cuda:N"
+  void* stream = nullptr;          ///< cuda: the caller's CUstream, which visits are issued to; null: the default one
   device::SimulatedOptions simulated = {};
   /// For tests of the order of events: visits are issued to a stream of the simulated device's own, which this is told
   /// and which the caller then gives its work to (Simulated::call). Empty: the caller computes itself.
@@ -25,7 +27,11 @@ struct OpenDevice {
   device::Simulated* queue = nullptr;  ///< null: the caller computes itself
 };
 
-/// Throws Error(bad_input) for a name that is none, and what opening the device throws.
+/// Number of the GPU that `name` asks for; none: it asks for none.
+[[nodiscard]] std::optional<int> gpu_of(const std::string& name);
+
+/// Throws Error(bad_input) for a name that is none, Error(unsupported) for a GPU that this build has no kernels for,
+/// and what opening the device throws.
 [[nodiscard]] OpenDevice open_device(const DeviceOptions& options);
 
 }  // namespace spillway::execute

@@ -1,15 +1,18 @@
 #include "spillway/execute/gradients.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "spillway/base/error.h"
-#include "spillway/execute/compute.h"
+#include "spillway/execute/element.h"
 
 namespace spillway::execute {
 namespace {
+
+static_assert(plan::kSquaresTile == device::kSquaresTile);
+static_assert(sizeof(device::Part) == 16, "plan::DeviceWorkspace counts on it");
 
 float* as_fp32(std::byte* at) {
   return reinterpret_cast<float*>(at);
@@ -18,7 +21,7 @@ float* as_fp32(std::byte* at) {
 }  // namespace
 
 Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
-                     Arenas arenas, EmbeddingRows* rows, Subspaces& subspaces, Team& team, const OpenDevice& device)
+                     Arenas arenas, EmbeddingRows* rows, Subspaces& subspaces, Team& team, const Arithmetic& where)
     : schedule_(schedule),
       layout_(layout),
       type_(rule.type),
@@ -26,15 +29,17 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
       rows_(rows),
       subspaces_(subspaces),
       team_(team),
-      device_(device) {
+      where_(where),
+      summed_(where.device.make_event()),
+      slots_(layout),
+      host_squares_(where.sizes.squares),
+      squares_(apart() ? reinterpret_cast<double*>(where.workspace) : host_squares_.data()),
+      others_(rows != nullptr && rows->dense() ? layout.blocks()[rows->block()].chunks : 0) {
   place_tensors(rule);
-  std::uint64_t most = 1;
   std::size_t tensors = 1;
-  for (const auto& tensor : layout.tensors()) most = std::max(most, tensor.elements);
   for (const auto& block : layout.blocks()) tensors = std::max(tensors, block.tensors);
-  tiles_.resize(ceil_div(most, kernels::kNormTile));
   seen_.resize(tensors);
-  norms_.resize(layout.tensors().size() + layout.chunks().size() + 1);
+  if (!others_.empty()) parts_.reserve(where.sizes.parts);
 }
 
 void Gradients::place_tensors(const state::UpdateRule& rule) {
@@ -57,7 +62,9 @@ void Gradients::place_tensors(const state::UpdateRule& rule) {
 
 void Gradients::begin(std::uint64_t micro_batches) {
   micro_batches_ = micro_batches;
-  std::fill(norms_.begin(), norms_.end(), kernels::Norm{});
+  slots_.begin();
+  rows_norm_ = 0;
+  listed_ = false;
 }
 
 void Gradients::open(const plan::Visit& visit) {
@@ -82,49 +89,29 @@ Gradients::Target Gradients::target_of(std::size_t tensor) const {
 /// learned is one to be skipped.
 void Gradients::finish_inside(std::size_t tensor, const Target& to, bool seen) {
   if (layout_.tensors()[tensor].subspace.rank == 0) return;
-  auto& norm = norms_[tensor];
-  if (seen && !subspaces_.fitted(tensor)) norm.sum = std::numeric_limits<double>::quiet_NaN();
-  subspaces_.close(tensor, norm.sum, to.grad + (places_[tensor].pair - places_[tensor].grad));
-}
-
-kernels::Norm Gradients::tiled(std::uint64_t elements, auto body) {
-  const auto tiles = ceil_div(elements, kernels::kNormTile);
-  team_.run(tiles, [&](std::size_t tile) {
-    const auto first = tile * kernels::kNormTile;
-    tiles_[tile] = body(first, std::min<std::uint64_t>(kernels::kNormTile, elements - first));
+  auto* const pair = to.grad + (places_[tensor].pair - places_[tensor].grad);
+  auto* const squares = squares_ + slots_.tensor(tensor);
+  const auto count = device::square_tiles(to.elements);
+  where_.device.on_host(where_.stream, [=, this] {
+    if (!seen) std::fill_n(squares, count, 0.0);
+    if (seen && !subspaces_.fitted(tensor)) squares[0] = std::numeric_limits<double>::quiet_NaN();
+    subspaces_.close(tensor, std::accumulate(squares, squares + count, 0.0), pair);
   });
-  kernels::Norm total;
-  for (std::size_t tile = 0; tile < tiles; ++tile) total.sum += tiles_[tile].sum;
-  return total;
-}
-
-/// Where the visits' own work is done: by the caller, or behind it in the device's queue.
-template <class Work>
-void Gradients::launch(Work work) {
-  if (device_.queue != nullptr) {
-    device_.queue->call(device_.stream, std::move(work));
-  } else {
-    work();
-  }
 }
 
 void Gradients::add(const Target& to, const std::byte* values, bool first) {
-  const auto bytes = state::field_bytes(type_).grad;
   auto* const sum = type_ == state::ComputeType::fp32 ? as_fp32(to.grad) : to.sum;
-  tiled(to.elements, [&](std::uint64_t at, std::uint64_t n) {
-    (first ? widen : execute::add)(type_, values + at * bytes, sum + at, n);
-    return kernels::Norm{};
-  });
+  run(device::Sum{.type = element_of(type_), .values = values, .sum = sum, .n = to.elements, .first = first});
 }
 
-kernels::Norm Gradients::finish(const Target& to, const std::byte* values) {
-  const auto bytes = state::field_bytes(type_).grad;
+void Gradients::finish(const Target& to, const std::byte* values, double* squares) {
   const bool rounds = values == nullptr && type_ != state::ComputeType::fp32;
-  const auto* const from = values != nullptr ? values : to.grad;
-  return tiled(to.elements, [&](std::uint64_t at, std::uint64_t n) {
-    return rounds ? round_norm(type_, to.sum + at, to.grad + at * bytes, n)
-                  : copy_norm(type_, from + at * bytes, to.grad + at * bytes, n);
-  });
+  run(device::Round{.type = element_of(type_),
+                    .sums = rounds ? to.sum : nullptr,
+                    .values = values != nullptr ? values : to.grad,
+                    .out = to.grad,
+                    .n = to.elements,
+                    .squares = squares});
 }
 
 void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
@@ -139,12 +126,10 @@ void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t 
   const auto to = target_of(tensor);
   // A tensor that is first seen in a later micro-batch starts its sum there.
   const bool first = seen == 0 || micro_batch == 0, last = micro_batch + 1 == micro_batches_;
+  const bool summed = micro_batches_ > 1;
+  if (summed) add(to, values, first);
+  if (last) finish(to, summed ? nullptr : values, squares_ + slots_.tensor(tensor));
   seen = last ? 2 : 1;
-  launch([=, this] {
-    const bool summed = micro_batches_ > 1;
-    if (summed) add(to, values, first);
-    if (last) norms_[tensor] = finish(to, summed ? nullptr : values);
-  });
 }
 
 void Gradients::take_slice(const std::byte* values, std::uint64_t micro_batch) {
@@ -153,30 +138,77 @@ void Gradients::take_slice(const std::byte* values, std::uint64_t micro_batch) {
   const auto& it = layout_.chunks()[chunk];
   const auto to = target(0, 0, it.used);
   const bool first = seen_[0] == 0 || micro_batch == 0, last = micro_batch + 1 == micro_batches_;
+  const bool summed = micro_batches_ > 1;
+  if (summed) add(to, values, first);
+  if (last) finish(to, summed ? nullptr : values, tied() ? nullptr : squares_ + slots_.slice(chunk));
+  if (last && tied()) end_tied(to, summed, it, visit_->slice);
   seen_[0] = last ? 2 : 1;
-  const bool tied = rows_ != nullptr && rows_->block() == visit_->block;
-  launch([=, this, &it] {
-    const bool summed = micro_batches_ > 1;
-    if (summed) add(to, values, first);
-    if (last) end_slice(to, summed ? nullptr : values, it, norms_[layout_.tensors().size() + chunk], tied);
-  });
 }
 
-void Gradients::end_slice(const Target& to, const std::byte* values, const state::Chunk& it, kernels::Norm& norm,
-                          bool tied) {
-  norm = finish(to, values);
-  if (!tied) return;
-  // A tied table: the step's own rows wait for the embedding's part and are not rounded yet.
-  if (values == nullptr && type_ != state::ComputeType::fp32) {
-    rows_->keep(it, to.sum);
-  } else {
-    rows_->keep(it, to.grad);
+bool Gradients::tied() const noexcept {
+  return rows_ != nullptr && rows_->block() == visit_->block;
+}
+
+/// A tied table: the step's own rows wait for the embedding's part and are not rounded yet.
+void Gradients::end_tied(const Target& to, bool summed, const state::Chunk& it, std::size_t slice) {
+  if (!listed_) list_others();
+  keep_rows(to, summed, it);
+  const auto& others = others_[slice];
+  const auto chunk = static_cast<std::size_t>(&it - layout_.chunks().data());
+  const auto* parts =
+      apart() ? reinterpret_cast<device::Part*>(where_.workspace + where_.sizes.parts_at()) : parts_.data();
+  run(device::Squares{.type = element_of(type_),
+                      .values = to.grad,
+                      .parts = parts + others.first,
+                      .count = others.count,
+                      .squares = squares_ + slots_.other_rows(chunk, others)});
+}
+
+void Gradients::keep_rows(const Target& to, bool summed, const state::Chunk& it) {
+  const auto kept = rows_->in_chunk(it);
+  if (kept.rows.empty()) return;
+  const auto columns = layout_.blocks()[visit_->block].columns;
+  const bool rounded = !summed || type_ == state::ComputeType::fp32;
+  const auto* ids = rows_->rows().data();
+  auto* out = rows_->sum_of(kept.first);
+  if (apart()) {
+    ids = reinterpret_cast<std::int64_t*>(where_.workspace + where_.sizes.rows_at());
+    out = as_fp32(where_.workspace + where_.sizes.gathered_at());
   }
-  norm = rows_->norm_of_others(it, to.grad);
+  run(device::Gather{.type = rounded ? element_of(type_) : device::Element::fp32,
+                     .values = rounded ? to.grad : reinterpret_cast<const std::byte*>(to.sum),
+                     .rows = ids + kept.first,
+                     .base = kept.base,
+                     .count = kept.rows.size(),
+                     .columns = columns,
+                     .out = out});
+  if (!apart()) return;
+  where_.device.copy(where_.stream, device::Direction::from_device,
+                     reinterpret_cast<std::byte*>(rows_->sum_of(kept.first)), reinterpret_cast<std::byte*>(out),
+                     kept.rows.size() * columns * sizeof(float));
+}
+
+/// Once a step, when the first slice of a tied table ends.
+void Gradients::list_others() {
+  const auto& block = layout_.blocks()[visit_->block];
+  parts_.clear();
+  for (std::size_t slice = 0; slice < others_.size(); ++slice) {
+    list_other_rows(*rows_, layout_.chunks()[block.first_chunk + slice], block.columns, others_[slice], parts_);
+  }
+  if (apart()) {
+    send(where_.sizes.parts_at(), parts_.data(), parts_.size() * sizeof(device::Part));
+    send(where_.sizes.rows_at(), rows_->rows().data(), rows_->rows().size_bytes());
+  }
+  listed_ = true;
+}
+
+void Gradients::send(Bytes to, const void* from, Bytes bytes) {
+  where_.device.copy(where_.stream, device::Direction::to_device, where_.workspace + to,
+                     static_cast<const std::byte*>(from), bytes);
 }
 
 void Gradients::take_rows(const std::byte* values) {
-  norms_.back() = rows_->round(values, team_);
+  rows_norm_ = rows_->round(values, team_).sum;
 }
 
 void Gradients::close() {
@@ -184,14 +216,13 @@ void Gradients::close() {
     const auto& block = layout_.blocks()[visit_->block];
     for (std::size_t i = 0; i < block.tensors; ++i) {
       const auto number = block.first_tensor + i;
-      const auto& tensor = layout_.tensors()[number];
-      if (!has_gradient(tensor.spec.learning) || (seen_[i] == 2 && tensor.subspace.rank == 0)) continue;
+      if (!has_gradient(layout_.tensors()[number].spec.learning)) continue;
       const auto to = target_of(number);
-      launch([=, this, seen = seen_[i]] {
-        if (seen == 1) norms_[number] = finish(to, nullptr);
-        if (seen == 0) std::memset(to.grad, 0, to.elements * state::field_bytes(type_).grad);
-        finish_inside(number, to, seen != 0);
-      });
+      if (seen_[i] == 1) finish(to, nullptr, squares_ + slots_.tensor(number));
+      if (seen_[i] == 0) {
+        where_.device.fill(where_.stream, to.grad, 0, to.elements * state::field_bytes(type_).grad);
+      }
+      finish_inside(number, to, seen_[i] != 0);
     }
   }
   if (visit_ != nullptr && visit_->kind == plan::VisitKind::head_gradient && seen_[0] != 2) {
@@ -201,10 +232,14 @@ void Gradients::close() {
 }
 
 kernels::Norm Gradients::total() {
-  if (device_.queue != nullptr) device_.device->synchronise();
-  kernels::Norm out;
-  for (const auto& norm : norms_) out.sum += norm.sum;
-  return out;
+  auto& device = where_.device;
+  if (apart()) {
+    device.copy(where_.stream, device::Direction::from_device, reinterpret_cast<std::byte*>(host_squares_.data()),
+                where_.workspace, host_squares_.size() * sizeof(double));
+  }
+  device.record(summed_, where_.stream);
+  device.synchronise(summed_);
+  return {slots_.total(host_squares_) + rows_norm_};
 }
 
 }  // namespace spillway::execute

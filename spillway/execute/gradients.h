@@ -1,40 +1,50 @@
 // Gradients on their way from autograd to their chunks: summed over micro-batches in fp32, rounded once, with the
-// global norm and the finite check folded into the pass that rounds.
+// global norm and the finite check folded into the pass that rounds. All of it is work of the device that visits
+// compute on, in the order of its stream; the host waits for the norm alone, at the end of the step.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "spillway/device/device.h"
 #include "spillway/execute/arenas.h"
-#include "spillway/execute/device_options.h"
 #include "spillway/execute/rows.h"
+#include "spillway/execute/squares.h"
 #include "spillway/execute/subspaces.h"
 #include "spillway/execute/team.h"
 #include "spillway/kernels/gradient.h"
+#include "spillway/plan/device_workspace.h"
 #include "spillway/plan/schedule.h"
 #include "spillway/state/layout.h"
 
 namespace spillway::execute {
 
+/// Where the arithmetic is done: a device, and the stream that visits are issued to.
+struct Arithmetic {
+  device::Device& device;
+  device::Stream stream = 0;
+  std::byte* workspace = nullptr;    ///< in its memory, of plan::device_workspace(); null: host memory of our own
+  plan::DeviceWorkspace sizes = {};  ///< of that
+};
+
 class Gradients {
  public:
-  /// `rows` may be null. Of a tensor that learns in a subspace the gradient is S. With a device that is given work in a
-  /// queue, all arithmetic but that of take_rows() goes there: what is handed over stays until the stream has come to
-  /// it. All references must outlive it.
+  /// `rows` may be null. Of a tensor that learns in a subspace the gradient is S. What is handed over stays until the
+  /// stream has come to it. All references must outlive it.
   Gradients(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule, Arenas arenas,
-            EmbeddingRows* rows, Subspaces& subspaces, Team& team, const OpenDevice& device);
+            EmbeddingRows* rows, Subspaces& subspaces, Team& team, const Arithmetic& where);
 
   void begin(std::uint64_t micro_batches);
   void open(const plan::Visit& visit);
   /// One micro-batch's gradient of tensor number `tensor` of the open block, or of the open slice.
   void take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch);
   void take_slice(const std::byte* values, std::uint64_t micro_batch);
-  /// d loss / d output of the embedding, [tokens, columns]: the open visit is embedding_backward.
+  /// d loss / d output of the embedding, [tokens, columns], in host memory: the open visit is embedding_backward.
   void take_rows(const std::byte* values);
   /// Ends the open visit: what got no gradient is zero.
   void close();
 
-  /// Sum of squares of the whole gradient, added in tensor order. Waits for the queue.
+  /// Sum of squares of the whole gradient, added in tensor order. Waits for the stream.
   [[nodiscard]] kernels::Norm total();
 
  private:
@@ -43,17 +53,21 @@ class Gradients {
     float* sum = nullptr;  ///< null when there is one micro-batch, and for fp32
     std::uint64_t elements = 0;
   };
-  template <class Work>
-  void launch(Work work);
   void place_tensors(const state::UpdateRule& rule);
   [[nodiscard]] Target target(Bytes at, std::uint64_t sum_at, std::uint64_t elements) const;
   [[nodiscard]] Target target_of(std::size_t tensor) const;
   void finish_inside(std::size_t tensor, const Target& to, bool seen);
+  void run(const device::Work& work) { where_.device.run(where_.stream, work); }
   void add(const Target& target, const std::byte* values, bool first);
-  void end_slice(const Target& target, const std::byte* values, const state::Chunk& chunk, kernels::Norm& norm,
-                 bool tied);
-  kernels::Norm finish(const Target& target, const std::byte* values);  ///< values: not yet in grad, or null
-  kernels::Norm tiled(std::uint64_t elements, auto body);
+  /// `values`: not yet in grad, or null. `squares`: null when they are not wanted.
+  void finish(const Target& target, const std::byte* values, double* squares);
+  void end_tied(const Target& target, bool summed, const state::Chunk& chunk, std::size_t slice);
+  void keep_rows(const Target& target, bool summed, const state::Chunk& chunk);
+  [[nodiscard]] bool tied() const noexcept;
+  void list_others();
+  /// Bytes of the host where the device's work finds them.
+  void send(Bytes to, const void* from, Bytes bytes);
+  [[nodiscard]] bool apart() const noexcept { return where_.workspace != nullptr; }
 
   const plan::Schedule& schedule_;
   const state::Layout& layout_;
@@ -62,7 +76,6 @@ class Gradients {
   EmbeddingRows* const rows_;
   Subspaces& subspaces_;
   Team& team_;
-  const OpenDevice& device_;
   /// Where a layer's tensor lies in the gradients of its block, and S before its projectors.
   struct Place {
     Bytes grad = 0;         ///< bytes from the start of the gradients
@@ -70,11 +83,18 @@ class Gradients {
     Bytes pair = 0;         ///< as `grad`: the projectors; of a subspace alone
   };
   std::vector<Place> places_;  ///< by tensor
+  const Arithmetic where_;
+  const device::Event summed_;
   std::uint64_t micro_batches_ = 1;
   const plan::Visit* visit_ = nullptr;
-  std::vector<std::uint8_t> seen_;    ///< by tensor of the open block: 0 none, 1 some, 2 final
-  std::vector<kernels::Norm> norms_;  ///< by tensor; slices and rows behind them
-  std::vector<kernels::Norm> tiles_;
+  std::vector<std::uint8_t> seen_;  ///< by tensor of the open block: 0 none, 1 some, 2 final
+  SquareSlots slots_;
+  std::vector<double> host_squares_;
+  double* const squares_;            ///< where the device's work writes them
+  double rows_norm_ = 0;             ///< of the embedding's own rows
+  std::vector<OtherRows> others_;    ///< by slice of a tied table; of this step
+  std::vector<device::Part> parts_;  ///< what they are made of
+  bool listed_ = false;              ///< the two are of this step
 };
 
 }  // namespace spillway::execute

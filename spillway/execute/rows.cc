@@ -5,7 +5,8 @@
 #include <numeric>
 
 #include "spillway/base/error.h"
-#include "spillway/execute/compute.h"
+#include "spillway/device/typed.h"
+#include "spillway/execute/element.h"
 
 namespace spillway::execute {
 namespace {
@@ -62,63 +63,24 @@ void EmbeddingRows::begin(std::span<const std::int64_t> ids) {
   first_.push_back(static_cast<std::uint32_t>(order_.size()));
 }
 
-EmbeddingRows::Range EmbeddingRows::in_chunk(const std::vector<std::int64_t>& rows, const state::Chunk& chunk) const {
-  const auto first = static_cast<std::int64_t>(chunk.first / columns_);
-  const auto last = first + static_cast<std::int64_t>(chunk.used / columns_);
-  const auto begin = std::lower_bound(rows.begin(), rows.end(), first);
-  const auto end = std::lower_bound(begin, rows.end(), last);
-  return {static_cast<std::size_t>(begin - rows.begin()), static_cast<std::size_t>(end - rows.begin())};
+EmbeddingRows::Kept EmbeddingRows::in_chunk(const state::Chunk& chunk) const {
+  const auto base = static_cast<std::int64_t>(chunk.first / columns_);
+  const auto begin = std::ranges::lower_bound(rows_, base);
+  const auto end = std::ranges::lower_bound(rows_, base + static_cast<std::int64_t>(chunk.used / columns_));
+  return {{begin, end}, static_cast<std::size_t>(begin - rows_.begin()), base};
 }
 
 void EmbeddingRows::gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output, Team& team) const {
-  const auto range = in_chunk(rows_, chunk);
+  const auto kept = in_chunk(chunk);
   const auto bytes = columns_ * state::field_bytes(type_).weight;
-  const auto base = static_cast<std::int64_t>(chunk.first / columns_);
-  const auto count = range.end - range.begin;
-  team.run(ceil_div(count, kRowsPerTile), [&](std::size_t tile) {
-    const auto end = std::min(range.begin + (tile + 1) * kRowsPerTile, range.end);
-    for (auto row = range.begin + tile * kRowsPerTile; row < end; ++row) {
-      const auto* source = weights + static_cast<std::uint64_t>(rows_[row] - base) * bytes;
-      for (auto i = first_[row]; i < first_[row + 1]; ++i) std::memcpy(output + order_[i] * bytes, source, bytes);
+  team.run(ceil_div(kept.rows.size(), kRowsPerTile), [&](std::size_t tile) {
+    const auto end = std::min((tile + 1) * kRowsPerTile, kept.rows.size());
+    for (auto row = tile * kRowsPerTile; row < end; ++row) {
+      const auto* source = weights + static_cast<std::uint64_t>(kept.rows[row] - kept.base) * bytes;
+      const auto number = kept.first + row;
+      for (auto i = first_[number]; i < first_[number + 1]; ++i) std::memcpy(output + order_[i] * bytes, source, bytes);
     }
   });
-}
-
-void EmbeddingRows::keep_as(state::ComputeType type, const state::Chunk& chunk, const std::byte* gradient) {
-  const auto range = in_chunk(rows_, chunk);
-  const auto base = static_cast<std::int64_t>(chunk.first / columns_);
-  const auto bytes = columns_ * state::field_bytes(type).grad;
-  for (auto row = range.begin; row < range.end; ++row) {
-    widen(type, gradient + static_cast<std::uint64_t>(rows_[row] - base) * bytes, sums_ + row * columns_, columns_);
-  }
-}
-
-void EmbeddingRows::keep(const state::Chunk& chunk, const float* sums) {
-  keep_as(state::ComputeType::fp32, chunk, reinterpret_cast<const std::byte*>(sums));
-}
-void EmbeddingRows::keep(const state::Chunk& chunk, const std::byte* gradient) {
-  keep_as(type_, chunk, gradient);
-}
-
-kernels::Norm EmbeddingRows::norm_of_others(const state::Chunk& chunk, const std::byte* gradient) const {
-  const auto range = in_chunk(rows_, chunk);
-  const auto base = static_cast<std::int64_t>(chunk.first / columns_);
-  const auto end = static_cast<std::int64_t>(chunk.used / columns_);
-  const auto bytes = state::field_bytes(type_).grad;
-  kernels::Norm total;
-  std::int64_t at = 0;
-  const auto add_up_to = [&](std::int64_t to) {
-    const auto first = static_cast<std::uint64_t>(at) * columns_;
-    const auto count = static_cast<std::uint64_t>(to - at) * columns_;
-    auto* from = const_cast<std::byte*>(gradient) + first * bytes;  // copied onto itself: only the norm is wanted
-    total.sum += copy_norm(type_, from, from, count).sum;
-  };
-  for (auto row = range.begin; row < range.end; ++row) {
-    add_up_to(rows_[row] - base);
-    at = rows_[row] - base + 1;
-  }
-  add_up_to(end);
-  return total;
 }
 
 kernels::Norm EmbeddingRows::round(const std::byte* gradient, Team& team) {
@@ -130,10 +92,10 @@ kernels::Norm EmbeddingRows::round(const std::byte* gradient, Team& team) {
       if (!dense_) std::memset(sum, 0, columns_ * sizeof(float));
       for (auto i = first_[row]; i < first_[row + 1]; ++i) {
         const auto* source = gradient + order_[i] * columns_ * bytes;
-        add(type_, source, sum, columns_);
+        device::add(element_of(type_), source, sum, columns_);
       }
       auto* out = rounded_ + plan::rows_header(rows_.size()) + row * columns_ * bytes;
-      norms_[row] = round_norm(type_, sum, out, columns_);
+      norms_[row] = device::round_norm(element_of(type_), sum, out, columns_);
     }
   });
   const auto count = static_cast<std::int64_t>(rows_.size());

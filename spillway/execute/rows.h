@@ -1,8 +1,8 @@
 // The embedding's side of a step: rows gathered for its tokens, and the gradient of just those rows.
 //
 // A step touches few rows of the table. Their gradient is summed in fp32, in token order, on top of what a tied head
-// left for them, rounded once, and put in place when the slice is updated; every other row's gradient is the head's
-// (tied) or zero.
+// left for them (execute/gradients brings it), rounded once, and put in place when the slice is updated; every other
+// row's gradient is the head's (tied) or zero.
 #pragma once
 
 #include <cstdint>
@@ -38,11 +38,16 @@ class EmbeddingRows {
   /// Copies the rows of all tokens whose id lies in `chunk` from `weights` to output [tokens, columns].
   void gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output, Team& team) const;
 
-  /// Tied head: takes the fp32 or compute-type gradient of the step's rows in `chunk`; [chunk rows, columns].
-  void keep(const state::Chunk& chunk, const float* sums);
-  void keep(const state::Chunk& chunk, const std::byte* gradient);  ///< of the compute type
-  /// Norm of the slice's gradient without the rows kept.
-  [[nodiscard]] kernels::Norm norm_of_others(const state::Chunk& chunk, const std::byte* gradient) const;
+  /// The step's rows of the table that lie in a chunk.
+  struct Kept {
+    std::span<const std::int64_t> rows;  ///< ids, rising
+    std::size_t first = 0;               ///< of the first among all the step's rows
+    std::int64_t base = 0;               ///< the chunk's first row
+  };
+  [[nodiscard]] Kept in_chunk(const state::Chunk& chunk) const;
+  [[nodiscard]] std::span<const std::int64_t> rows() const noexcept { return rows_; }
+  /// Where the fp32 sum of row number `row` of the step's rows lies; a tied head leaves its part there.
+  [[nodiscard]] float* sum_of(std::size_t row) const noexcept { return sums_ + row * columns_; }
 
   /// Adds d loss / d output [tokens, columns], rounds; returns the norm of the step's rows. They are pending from here.
   kernels::Norm round(const std::byte* gradient, Team& team);
@@ -54,13 +59,6 @@ class EmbeddingRows {
   [[nodiscard]] bool dense() const noexcept { return dense_; }
 
  private:
-  struct Range {
-    std::size_t begin = 0, end = 0;
-  };
-  /// Indices into `rows` (rising) that lie in the chunk.
-  [[nodiscard]] Range in_chunk(const std::vector<std::int64_t>& rows, const state::Chunk& chunk) const;
-  void keep_as(state::ComputeType type, const state::Chunk& chunk, const std::byte* gradient);
-
   const std::size_t block_;
   const state::Block& table_;
   const std::uint64_t table_rows_, columns_;

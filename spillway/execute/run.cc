@@ -125,6 +125,17 @@ void Run::open_device() {
   device.device->allocate(plan_.plan.device_arena);
 }
 
+Arithmetic Run::arithmetic() {
+  const auto sizes = plan::device_workspace(plan_.layout, plan_.description.tied_head, plan_.description.tokens);
+  if (!device.device) host_ = device::make_cpu();
+  auto& where = device.device ? *device.device : *host_;
+  where.use({team.get(), [](void* self, std::size_t tiles, const void* body, Team::Call call) {
+               static_cast<Team*>(self)->run_erased(tiles, body, call);
+             }});
+  if (!device.device) return {where, host_->adopt_stream(nullptr), nullptr, sizes};
+  return {where, device.stream, device.device->memory().data() + (plan_.plan.device_arena - sizes.bytes()), sizes};
+}
+
 void Run::recover(const Opening& opening) {
   for (const auto& directory : opening.pinned) pinned_.push_back(read_manifest(directory, books->identity()));
   if (opening.checkpoint) back_ = read_manifest(*opening.checkpoint, books->identity());
@@ -175,13 +186,18 @@ void Run::make_lanes(unsigned threads) {
   subspaces = std::make_unique<Subspaces>(plan_.description, layout);
   updater = std::make_unique<Updater>(schedule, layout, plan_.description.rule(), memory, rows.get());
   gradients = std::make_unique<Gradients>(schedule, layout, plan_.description.rule(), arenas(), rows.get(), *subspaces,
-                                          *team, device);
+                                          *team, arithmetic());
   tiers = std::make_unique<Tiers>(plan_.plan, layout, plan_.description.rule(), memory, store.get());
   tensors = std::make_unique<Tensors>(plan_.description, layout, *tiers, scratch(), found_.found);
   executor = std::make_unique<Executor>(
       schedule, memory, store.get(), *updater,
       UpdateCores{plan_.rates.update_cores, plan_.rates.cores, update_lanes(plan_.budget, plan_.rates, plan_.nodes)},
       ComputeDevice{device.device.get(), device.stream});
+}
+
+void Run::compute(const device::Work& work) {
+  auto& where = device.device ? *device.device : *host_;
+  where.run(device.stream, work);
 }
 
 // ---- what was left

@@ -103,6 +103,9 @@ class Run {
   void wait_durable();                                              ///< of everything committed
   [[nodiscard]] double waited() const noexcept { return waited_; }  ///< seconds that commits waited for the one before
 
+  /// On the device that visits compute on, in the order of their stream.
+  void compute(const device::Work& work);
+
   memory::Arena arena;
   OpenDevice device;  ///< with memory of its own; none: visits compute in the arena
   std::vector<std::unique_ptr<storage::Path>> paths;
@@ -134,6 +137,7 @@ class Run {
   void recover(const Opening& opening);
   void open_books();
   void open_device();
+  [[nodiscard]] Arithmetic arithmetic();
   void make_lanes(unsigned threads);
   [[nodiscard]] Replay::Parts replay_parts();
   void restore(Replay& replay);
@@ -141,6 +145,7 @@ class Run {
   void commit_held();
   void write(Field field, std::size_t chunk, const std::byte* memory, std::uint64_t version);
 
+  std::unique_ptr<device::Device> host_;  ///< where arithmetic is done when there is no other device
   Closing closing_{books, pool};
   const RunPlan plan_;
   Found found_;

@@ -5,7 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "spillway/execute/compute.h"
+#include "spillway/device/typed.h"
+#include "spillway/execute/element.h"
 #include "spillway/kernels/moments.h"
 #include "spillway/subspace/transfer.h"
 
@@ -125,7 +126,7 @@ void SubspaceUpdate::run_first(const state::Chunk& chunk, const state::GroupPoin
   for (auto first = begin; first < end; first += kPiece) {
     const auto n = std::min(kPiece, end - first);
     auto at = locate_core(rule_, chunk, groups, first, n);
-    widen(rule_.type, at.span.grad, gradient.data(), n);
+    device::widen(element_of(rule_.type), at.span.grad, gradient.data(), n);
     std::fill_n(delta_.data() + first, n, 0.0F);
     at.span.weight = reinterpret_cast<std::byte*>(delta_.data() + first);
     at.span.grad = reinterpret_cast<const std::byte*>(gradient.data());

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -25,9 +26,10 @@ class Team {
     run_erased(tiles, &body, [](const void* self, std::size_t tile) { (*static_cast<const Body*>(self))(tile); });
   }
 
- private:
   using Call = void (*)(const void* body, std::size_t tile);
   void run_erased(std::size_t tiles, const void* body, Call call);
+
+ private:
   void work();
   struct Loop {
     const void* body = nullptr;  ///< null between loops

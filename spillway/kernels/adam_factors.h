@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 
+#include "spillway/base/on_device.h"
 #include "spillway/kernels/update.h"
 
 namespace spillway::kernels {
@@ -38,7 +39,8 @@ struct AdamFactors {
   }
 
   /// Moments and weight of one element, weight decay aside. Fused where it says so and nowhere else.
-  [[nodiscard]] float scalar_step(float weight, float grad, float& exp_avg, float& exp_avg_sq) const {
+  [[nodiscard]] SPILLWAY_ON_DEVICE float scalar_step(float weight, float grad, float& exp_avg,
+                                                     float& exp_avg_sq) const {
     exp_avg = std::fma(lerp_weight, grad - exp_avg, lerp_from_grad ? grad : exp_avg);
     exp_avg_sq = std::fma(square_weight * grad, grad, beta2 * exp_avg_sq);
     const float root = std::sqrt(exp_avg_sq);

@@ -2,6 +2,7 @@
 // torch.optim.AdamW(fused=True) on the CPU, bit for bit.
 #pragma once
 
+#include "spillway/base/on_device.h"
 #include "spillway/kernels/adam_factors.h"
 
 namespace spillway::kernels {
@@ -13,7 +14,7 @@ struct AdamW : AdamFactors {
       : AdamFactors(s, form), decay(static_cast<float>(1 - s.learning_rate * s.weight_decay)) {}
 
   /// One element: the new moments in place, the new weight as result.
-  [[nodiscard]] float scalar(float weight, float grad, float& exp_avg, float& exp_avg_sq) const {
+  [[nodiscard]] SPILLWAY_ON_DEVICE float scalar(float weight, float grad, float& exp_avg, float& exp_avg_sq) const {
     return scalar_step(weight * decay, grad, exp_avg, exp_avg_sq);
   }
 };

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "spillway/base/on_device.h"
+
 namespace spillway::kernels {
 
 inline constexpr std::uint16_t kFp16NaN = 0x7E00;
@@ -14,7 +16,7 @@ struct Fp16 {
 };
 
 /// The float of the same value; a NaN becomes quiet and keeps its payload.
-[[nodiscard]] inline float widen_fp16(std::uint16_t fp16) noexcept {
+[[nodiscard]] SPILLWAY_ON_DEVICE inline float widen_fp16(std::uint16_t fp16) noexcept {
   const std::uint32_t sign = static_cast<std::uint32_t>(fp16 & 0x8000) << 16;
   const std::uint32_t exponent = fp16 >> 10 & 0x1F, fraction = fp16 & 0x3FF;
   if (exponent == 0) {
@@ -25,7 +27,7 @@ struct Fp16 {
 }
 
 /// The nearest fp16, ties to even; infinite from 65520 on; NaN becomes kFp16NaN.
-[[nodiscard]] inline std::uint16_t round_fp16(float value) noexcept {
+[[nodiscard]] SPILLWAY_ON_DEVICE inline std::uint16_t round_fp16(float value) noexcept {
   if (value != value) return kFp16NaN;
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000);

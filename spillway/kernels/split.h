@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "spillway/base/on_device.h"
+
 namespace spillway::kernels {
 
 /// Splits a float into bf16 (round half away from zero) and its low 16 bits; join inverts it bit for bit
@@ -15,11 +17,11 @@ void join(const std::uint16_t* weight, const std::uint16_t* residual, float* mas
 namespace scalar {
 
 /// One element, as patterns: a float register would be allowed to change a signalling NaN.
-[[nodiscard]] inline std::uint32_t join_bits(std::uint16_t weight, std::uint16_t residual) noexcept {
+[[nodiscard]] SPILLWAY_ON_DEVICE inline std::uint32_t join_bits(std::uint16_t weight, std::uint16_t residual) noexcept {
   const auto high = static_cast<std::uint16_t>(weight - (residual >> 15));
   return static_cast<std::uint32_t>(high) << 16 | residual;
 }
-inline void split_bits(std::uint32_t bits, std::uint16_t& weight, std::uint16_t& residual) noexcept {
+SPILLWAY_ON_DEVICE inline void split_bits(std::uint32_t bits, std::uint16_t& weight, std::uint16_t& residual) noexcept {
   weight = static_cast<std::uint16_t>((bits + 0x8000) >> 16);
   residual = static_cast<std::uint16_t>(bits);
 }

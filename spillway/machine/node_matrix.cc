@@ -1,13 +1,12 @@
 #include "spillway/machine/node_matrix.h"
 
-#include <hwloc.h>
-
 #include <algorithm>
 #include <optional>
 
 #include "spillway/base/error.h"
 #include "spillway/machine/node_work.h"
 #include "spillway/memory/placed.h"
+#include "spillway/sys/cpu.h"
 #include "spillway/sys/nodes.h"
 #include "spillway/sys/numa.h"
 
@@ -19,22 +18,8 @@ constexpr Bytes kPart = kCalibrationMemory;  ///< least memory of a thread
 
 using Cpus = std::vector<unsigned>;
 
-/// Bytes of the largest caches together.
-Bytes cache_bytes() {
-  hwloc_topology_t topology{};
-  if (hwloc_topology_init(&topology) != 0) return 0;
-  Bytes sum = 0;
-  if (hwloc_topology_load(topology) == 0) {
-    for (hwloc_obj_t at = nullptr; (at = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_L3CACHE, at)) != nullptr;) {
-      sum += at->attr->cache.size;
-    }
-  }
-  hwloc_topology_destroy(topology);
-  return sum;
-}
-
 Bytes memory_for(const sys::Node& node, Bytes asked) {
-  const Bytes wanted = asked == 0 ? std::clamp(2 * cache_bytes(), kLeast, kMost) : asked;
+  const Bytes wanted = asked == 0 ? std::clamp(2 * sys::largest_caches(), kLeast, kMost) : asked;
   return round_down(std::min(wanted, sys::takeable(node) / 4), 2 * MiB);
 }
 

@@ -4,6 +4,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/plan/arena_layout.h"
+#include "spillway/plan/device_workspace.h"
 
 namespace spillway::plan {
 
@@ -56,10 +57,15 @@ Bytes DeviceChoice::room() const noexcept {
   return device.capacity - std::min(device.capacity, device.work);
 }
 
+/// An arena with what arithmetic needs behind it.
+Bytes DeviceChoice::with_workspace(Bytes arena) const {
+  return round_up(arena, 256) + device_workspace(layout_, description_.tied_head, description_.tokens).bytes();
+}
+
 bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std::uint32_t ahead) {
   const auto stays = with(free);
   auto tried = schedule(stays, ahead);
-  const auto bytes = lay_out(tried, Tier::device);
+  const auto bytes = with_workspace(lay_out(tried, Tier::device));
   if (bytes > room()) return false;
   if (budget_.device->in_dram) {  // and leaves the host what it needs at least
     const auto host = budget_.process + budget_.work + lay_out(tried);
@@ -103,7 +109,7 @@ void DeviceChoice::choose(const DeviceSchedule& schedule) {
     }
   }
   auto least = schedule(with(0), budget_.window > 0 ? static_cast<std::uint32_t>(budget_.window) - 1 : 0);
-  refuse(lay_out(least, Tier::device));
+  refuse(with_workspace(lay_out(least, Tier::device)));
 }
 
 void DeviceChoice::refuse(Bytes needed) const {

@@ -38,6 +38,7 @@ class DeviceChoice {
   void list_units();
   [[nodiscard]] DeviceResidency with(std::size_t free) const;
   [[nodiscard]] Bytes room() const noexcept;
+  [[nodiscard]] Bytes with_workspace(Bytes arena) const;
   bool try_it(const DeviceSchedule& schedule, std::size_t free, std::uint32_t ahead);
   std::size_t most(const DeviceSchedule& schedule, std::uint32_t ahead);
   [[noreturn]] void refuse(Bytes needed) const;

@@ -111,6 +111,7 @@ void add_subspaces(nlohmann::json& out, const Plan& plan, const state::UpdateRul
                       {"helps", !no_help(plan)}};
   if (!plan.in_full->fits) return;
   out["subspaces"]["in_full"] = {{"predicted_step_seconds", plan.in_full->step_seconds},
+                                 {"without_products_seconds", plan.in_full->hidden_seconds},
                                  {"path_bytes_per_step", plan.in_full->on_paths},
                                  {"device_bytes_per_step", plan.in_full->on_link}};
 }

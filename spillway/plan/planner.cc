@@ -286,13 +286,19 @@ class Planner {
     auto placed = residency;
     std::vector<Region> regions;
     if (dealing_ != nullptr && !place(schedule, bytes, placed, regions)) return false;
-    plan_.device_arena = lay_out(schedule, Tier::device);
+    set_device_arena(schedule);
     plan_.schedule = std::move(schedule);
     plan_.arena = regions.empty() ? bytes : regions.back().end;
     plan_.regions = std::move(regions);
     plan_.residency = std::move(placed);
     plan_.lookahead = lookahead;
     return true;
+  }
+
+  void set_device_arena(Schedule& schedule) {
+    if (!budget_.device) return;
+    plan_.device_workspace = device_workspace(layout_, description_.tied_head, description_.tokens);
+    plan_.device_arena = round_up(lay_out(schedule, Tier::device), 256) + plan_.device_workspace.bytes();
   }
 
   /// Deals what stays to the nodes and lays it out so; false when a node or the budget is too small.
@@ -525,8 +531,14 @@ class Planner {
     if (redo_.gradients) count_durability();
     count_early();
     plan_.dram_classes = classes_of(plan_.schedule, plan_.arena);
-    if (budget_.device) plan_.device_classes = classes_of(plan_.schedule, plan_.device_arena, Tier::device);
+    if (budget_.device) count_device();
     return std::move(plan_);
+  }
+
+  void count_device() {
+    const auto arithmetic = plan_.device_workspace.bytes();
+    plan_.device_classes = classes_of(plan_.schedule, plan_.device_arena - arithmetic, Tier::device);
+    plan_.device_classes["arithmetic"] = arithmetic;
   }
 
   /// What the same plan would write and take if its steps were not durable.
@@ -566,6 +578,19 @@ class Planner {
   Plan plan_;
 };
 
+/// How much longer backward takes with the products of whole gradients: with each matrix a product to compute again,
+/// one for the input's gradient, and where it learns one for its own, of which a subspace takes the share d² / (m n).
+double products_in_full(const state::Layout& layout) {
+  double here = 0, in_full = 0;
+  for (const auto& tensor : layout.tensors()) {
+    if (layout.blocks()[tensor.block].role != BlockRole::layer || tensor.spec.shape.size() < 2) continue;
+    const auto elements = static_cast<double>(tensor.elements);
+    here += 2 * elements + (learns(tensor.spec.learning) ? static_cast<double>(tensor.core()) : 0);
+    in_full += 2 * elements + (learns(tensor.spec.learning) ? elements : 0);
+  }
+  return here > 0 ? in_full / here : 1;
+}
+
 /// Empty when nothing learns in a subspace.
 std::optional<InFull> in_full(Description description, const state::Layout& layout, const Budget& budget,
                               const Rates& rates) {
@@ -576,10 +601,15 @@ std::optional<InFull> in_full(Description description, const state::Layout& layo
       if (tensor.learning == state::Learning::subspace) tensor.learning = state::Learning::full;
     }
   }
+  const auto whole = description.layout();
+  auto slower = rates;
+  slower.backward *= products_in_full(layout);
+  slower.tail_backward *= products_in_full(layout);
   try {
-    const auto plan = make_plan(description, description.layout(), budget, rates);
+    const auto plan = make_plan(description, whole, budget, slower);
     return InFull{.fits = true,
                   .step_seconds = plan.prediction.step_seconds,
+                  .hidden_seconds = make_plan(description, whole, budget, rates).prediction.step_seconds,
                   .on_paths = plan.read_per_step + plan.written_per_step,
                   .on_link = plan.to_device_per_step + plan.from_device_per_step};
   } catch (const Error& error) {
@@ -609,7 +639,7 @@ Plan make_plan(const Description& description, const state::Layout& layout, cons
 
 bool no_help(const Plan& plan) noexcept {
   return plan.in_full && plan.in_full->fits &&
-         plan.prediction.step_seconds >= (1 - InFull::kNoHelp) * plan.in_full->step_seconds;
+         plan.prediction.step_seconds >= (1 - InFull::kNoHelp) * plan.in_full->hidden_seconds;
 }
 
 }  // namespace spillway::plan

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "spillway/plan/device_workspace.h"
 #include "spillway/plan/regions.h"
 #include "spillway/plan/schedule.h"
 #include "spillway/plan/simulate.h"
@@ -17,11 +18,12 @@ inline constexpr Bytes kEngineBytes = 24 * MiB;
 
 /// A plan of the same budgets, were every tensor that learns in a subspace to learn in full.
 struct InFull {
-  bool fits = false;  ///< else what follows is 0
-  double step_seconds = 0;
+  bool fits = false;                ///< else what follows is 0
+  double step_seconds = 0;          ///< predicted, with the products of whole gradients
+  double hidden_seconds = 0;        ///< the same, were these products free: what its transfers and updates make of it
   Bytes on_paths = 0, on_link = 0;  ///< moved by a step, both ways
 
-  /// A subspace saves this share of a step's time or less: the way in full is hidden behind compute already.
+  /// Fewer bytes save this share of a step's time or less: those in full are hidden behind compute already.
   static constexpr double kNoHelp = 0.02;
 };
 
@@ -35,14 +37,15 @@ struct Plan {
   Bytes subspaces = 0;  ///< bytes of projectors and of work on subspaces, beside the arena
   Bytes dram_peak = 0;  ///< process + work + arena + kEngineBytes + subspaces, and the device's arena where that is in
                         ///< DRAM
-  Bytes device_arena = 0;         ///< bytes of the arena of a device with memory of its own
-  Bytes device_peak = 0;          ///< with PyTorch's working set there
-  std::vector<Region> regions;    ///< of the arena on memory nodes; empty: there is one
-  std::vector<Bytes> node_peaks;  ///< by node, as Budget::nodes: sums to `dram_peak`; empty: there is one
-  Bytes path_bytes = 0;           ///< on all paths, without what follows
-  Bytes path_overhead = 0;        ///< of each path: superblock and records
-  Bytes path_spare = 0;           ///< of `path_bytes`, for images that wait for a flush
-  std::vector<Bytes> volumes;     ///< by path: what its volume reserves for data; together at least `path_bytes`
+  Bytes device_arena = 0;                 ///< bytes of the arena of a device with memory of its own
+  DeviceWorkspace device_workspace = {};  ///< what lies at its end, for arithmetic
+  Bytes device_peak = 0;                  ///< with PyTorch's working set there
+  std::vector<Region> regions;            ///< of the arena on memory nodes; empty: there is one
+  std::vector<Bytes> node_peaks;          ///< by node, as Budget::nodes: sums to `dram_peak`; empty: there is one
+  Bytes path_bytes = 0;                   ///< on all paths, without what follows
+  Bytes path_overhead = 0;                ///< of each path: superblock and records
+  Bytes path_spare = 0;                   ///< of `path_bytes`, for images that wait for a flush
+  std::vector<Bytes> volumes;  ///< by path: what its volume reserves for data; together at least `path_bytes`
   Bytes read_per_step = 0, written_per_step = 0;
   Bytes to_device_per_step = 0, from_device_per_step = 0;
   Simulation prediction;
@@ -67,7 +70,7 @@ struct Plan {
 [[nodiscard]] Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget,
                              const Rates& rates);
 
-/// Whether the plan in full is as fast as this one, within InFull::kNoHelp.
+/// Whether fewer bytes do not make this plan faster than the one in full, within InFull::kNoHelp.
 [[nodiscard]] bool no_help(const Plan& plan) noexcept;
 
 /// plan.json.

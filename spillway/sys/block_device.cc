@@ -1,12 +1,14 @@
 #include "spillway/sys/block_device.h"
 
-#include <blkid/blkid.h>
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
+#ifdef SPILLWAY_BLKID
+#include <blkid/blkid.h>
+#endif
 
 #include <algorithm>
 #include <cerrno>
@@ -67,6 +69,7 @@ fs::path kernel_entry(DeviceId device, const std::string& root = "") {
   return failure ? fs::path() : entry;
 }
 
+#ifdef SPILLWAY_BLKID
 using Probe = std::unique_ptr<blkid_struct_probe, decltype(&blkid_free_probe)>;
 
 /// Looks for file systems, arrays, volume managers, encryption, swap and partition tables.
@@ -95,6 +98,7 @@ std::string describe(const Probe& probe) {
   const std::string kind = value_of(probe, "USAGE") == "filesystem" ? " file system" : " signature";
   return text(type.find_first_of("aeio") == 0 ? "an " : "a ", type, kind, label.empty() ? "" : " '" + label + "'");
 }
+#endif
 
 bool is_zero(const File& device, Bytes from, Bytes bytes) {
   std::vector<std::byte> data(bytes);
@@ -165,6 +169,7 @@ BlockDevice examine_block_device(const fs::path& path) {
   return facts;
 }
 
+#ifdef SPILLWAY_BLKID
 std::string contents_of_device(const fs::path& path) {
   require_block_device(path);
   const File device(path);
@@ -176,6 +181,7 @@ std::string contents_of_device(const fs::path& path) {
   return is_zero(device, 0, edge) && is_zero(device, size - edge, edge) ? "" : kUnknownContents;
 }
 
+#endif
 std::string use_of_device(const fs::path& path, const std::string& root) {
   for (const Part& part : parts_of(number_of(path), root)) {
     const std::string use = use_of_part(part, root);
@@ -186,6 +192,7 @@ std::string use_of_device(const fs::path& path, const std::string& root) {
   return {};
 }
 
+#ifdef SPILLWAY_BLKID
 void erase_device(const fs::path& path) {
   require_block_device(path);
   const File device(path, {.write = true});
@@ -198,5 +205,26 @@ void erase_device(const fs::path& path) {
   zero(device, size - edge, edge);
   device.sync();
 }
+#else
+namespace {
+
+[[noreturn]] void cannot_look(const fs::path& path) {
+  require_block_device(path);
+  throw Error(
+      ErrorCode::unsupported,
+      text("cannot look for what ", path.string(), " holds: libblkid was not there when this was built; build it ",
+           "where libblkid-dev is, or name a directory as a storage path"),
+      0, path.string());
+}
+
+}  // namespace
+
+std::string contents_of_device(const fs::path& path) {
+  cannot_look(path);
+}
+void erase_device(const fs::path& path) {
+  cannot_look(path);
+}
+#endif
 
 }  // namespace spillway::sys

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "spillway/sys/control_groups.h"
 
@@ -43,6 +44,24 @@ Quota cpu_quota_below(const std::string& root) {
     if (here) tightest = std::min(tightest.value_or(*here), *here);
   }
   return tightest;
+}
+
+Bytes largest_caches(const std::string& root) {
+  std::set<std::string> seen;  // each is told of by every processor that shares it
+  Bytes sum = 0;
+  std::error_code failure;
+  for (const auto& cpu : std::filesystem::directory_iterator(root + "/sys/devices/system/cpu", failure)) {
+    for (const auto& cache : std::filesystem::directory_iterator(cpu.path() / "cache", failure)) {
+      int level = 0;
+      Bytes kibibytes = 0;
+      std::string sharers;
+      std::ifstream(cache.path() / "level") >> level;
+      std::ifstream(cache.path() / "size") >> kibibytes;  // "32768K"
+      std::ifstream(cache.path() / "shared_cpu_list") >> sharers;
+      if (level == 3 && seen.insert(sharers).second) sum += kibibytes * KiB;
+    }
+  }
+  return sum;
 }
 
 std::size_t last_cache_bytes() {

@@ -1,9 +1,11 @@
-// How much of the machine's processors this process may use.
+// How much of the machine's processors this process may use, and what caches they have.
 #pragma once
 
 #include <cstddef>
 #include <optional>
 #include <string>
+
+#include "spillway/base/bytes.h"
 
 namespace spillway::sys {
 
@@ -13,6 +15,9 @@ namespace spillway::sys {
 
 /// The same, read below `root` ("" is the real machine; tests hand a tree of their own).
 [[nodiscard]] std::optional<double> cpu_quota_below(const std::string& root);
+
+/// Bytes of the third-level caches together; 0 where the kernel tells of none. `root` is "" but for tests.
+[[nodiscard]] Bytes largest_caches(const std::string& root = "");
 
 /// Bytes of the last cache before memory, of one socket; 0 = unknown.
 [[nodiscard]] std::size_t last_cache_bytes();

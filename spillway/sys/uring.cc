@@ -1,3 +1,6 @@
+#include "spillway/sys/ring.h"
+
+#ifdef SPILLWAY_URING
 #include <liburing.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -8,7 +11,6 @@
 #include <vector>
 
 #include "spillway/sys/errno.h"
-#include "spillway/sys/ring.h"
 
 namespace spillway::sys {
 namespace {
@@ -197,6 +199,19 @@ class Uring final : public Ring {
 std::unique_ptr<Ring> make_uring(const File& file, unsigned depth) {
   return std::make_unique<Uring>(file, depth);
 }
+
+}  // namespace spillway::sys
+#else
+namespace spillway::sys {
+
+std::unique_ptr<Ring> make_uring(const File&, unsigned) {
+  throw Error(ErrorCode::unsupported, "io_uring is not available: liburing was not there when this was built");
+}
+
+}  // namespace spillway::sys
+#endif
+
+namespace spillway::sys {
 
 std::unique_ptr<Ring> make_ring(const File& file, unsigned depth) {
   try {

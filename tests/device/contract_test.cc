@@ -3,47 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <thread>
 
 #include "spillway/base/error.h"
-#include "spillway/device/cuda.h"
-#include "spillway/device/simulated.h"
 #include "spillway/sys/mapping.h"
-#include "tests/device/pretended.h"
+#include "tests/device/twins.h"
 
 namespace spillway::device {
 namespace {
-
-using Make = std::function<std::unique_ptr<Device>()>;
-
-struct Twin {
-  std::string name;
-  Make make;
-  bool registers = true;
-};
-
-void PrintTo(const Twin& twin, std::ostream* out) {
-  *out << twin.name;
-}
-
-std::vector<Twin> twins() {
-  std::vector<Twin> out{{"cpu", make_cpu},
-                        {"simulated", [] { return make_simulated({}); }},
-                        {"simulated_delayed", [] { return make_simulated({.seed = 5}); }},
-                        {"simulated_slow", [] { return make_simulated({.to_device = 4e8, .from_device = 2e8}); }},
-                        {"simulated_refusing", [] { return make_simulated({.registers = false, .seed = 6}); }, false},
-                        {"cuda_pretended", [] { return make_cuda({.library = kPretended}); }},
-                        {"cuda_refusing", [] { return refusing_cuda(); }, false}};
-  try {
-    const CudaDriver driver;
-    for (const auto& gpu : gpus(driver)) {
-      out.push_back({text("cuda_", gpu.index), [index = gpu.index] { return make_cuda({.index = index}); }});
-    }
-  } catch (const Error&) {  // there is none here
-  }
-  return out;
-}
 
 class DeviceContract : public ::testing::TestWithParam<Twin> {
  protected:

@@ -51,6 +51,10 @@ SAME(query_event, ::cuEventQuery);
 SAME(synchronise_event, ::cuEventSynchronize);
 SAME(copy_to_device, ::cuMemcpyHtoDAsync);
 SAME(copy_from_device, ::cuMemcpyDtoHAsync);
+SAME(load_module, ::cuModuleLoadData);
+SAME(unload_module, ::cuModuleUnload);
+SAME(get_function, ::cuModuleGetFunction);
+SAME(launch, ::cuLaunchKernel);
 SAME(fill, ::cuMemsetD8Async);
 
 static_assert(kCudaSuccess == CUDA_SUCCESS && kCudaOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY);

@@ -14,13 +14,15 @@
 #include "spillway/device/cuda_driver.h"
 #include "spillway/device/simulated.h"
 #include "spillway/sys/mapping.h"
+#include "tests/device/fake_kernels.h"
 
 namespace {
 
 using spillway::device::Event;
 using spillway::device::Stream;
 
-constexpr int kInvalidValue = 1, kInvalidContext = 201, kInvalidHandle = 400, kAlreadyRegistered = 712;
+constexpr int kInvalidValue = 1, kInvalidContext = 201, kInvalidHandle = 400, kAlreadyRegistered = 712, kNoBinary = 209,
+              kNotFound = 500;
 constexpr std::size_t kMemory = std::size_t{64} << 20;
 
 int setting(const char* name, int otherwise) {
@@ -274,6 +276,36 @@ EXPORT int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t b
   NEEDS_CONTEXT;
   if (!on_device(from, bytes) || !registered(to, bytes)) return kInvalidValue;
   return copy(stream, to, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(from)), bytes);
+}
+EXPORT int cuModuleLoadData(CUmod_st** module, const void* image) {
+  NEEDS_CONTEXT;
+  if (setting("FAKE_CUDA_LOADS", 1) == 0) return kNoBinary;
+  *module = static_cast<CUmod_st*>(const_cast<void*>(image));
+  return 0;
+}
+EXPORT int cuModuleUnload(CUmod_st*) {
+  NEEDS_CONTEXT;
+  return 0;
+}
+EXPORT int cuModuleGetFunction(CUfunc_st** function, CUmod_st*, const char* name) {
+  NEEDS_CONTEXT;
+  const auto* found = spillway::device::fake::find(name);
+  *function = reinterpret_cast<CUfunc_st*>(const_cast<spillway::device::fake::Kernel*>(found));
+  return found != nullptr ? 0 : kNotFound;
+}
+EXPORT int cuLaunchKernel(CUfunc_st* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned thread_y,
+                          unsigned thread_z, unsigned shared, CUstream_st* stream, void** arguments, void** extra) {
+  NEEDS_CONTEXT;
+  const auto* in = stream_of(stream);
+  const auto* kernel = reinterpret_cast<const spillway::device::fake::Kernel*>(function);
+  if (in == nullptr || x == 0 || y != 1 || z != 1 || thread_y != 1 || thread_z != 1) return kInvalidValue;
+  if (threads != spillway::device::threads::kBlock || shared != 0 || extra != nullptr) return kInvalidValue;
+  const auto work = kernel->bound(arguments[0]);  // a driver takes the arguments' bytes now
+  for (const auto& range : work.ranges) {
+    if (range.bytes > 0 && !on_device(reinterpret_cast<std::uintptr_t>(range.at), range.bytes)) return kInvalidValue;
+  }
+  driver().simulated->call(*in, [run = work.run, x] { run(x); });
+  return 0;
 }
 EXPORT int cuMemsetD8Async(unsigned long long to, unsigned char value, std::size_t bytes, CUstream_st* stream) {
   NEEDS_CONTEXT;

@@ -22,10 +22,16 @@ class Setting {
   const char* name_;
 };
 
+/// With kernels, whatever this build has: the driver knows them by name and runs them on the host.
+inline std::unique_ptr<Device> pretended_cuda() {
+  static constexpr std::byte kSome[1] = {};
+  return make_cuda({.library = kPretended, .kernels = kSome});
+}
+
 /// As the fixture registers its memory right after.
 inline std::unique_ptr<Device> refusing_cuda() {
   ::setenv("FAKE_CUDA_REGISTERS", "0", 1);
-  return make_cuda({.library = kPretended});
+  return pretended_cuda();
 }
 
 }  // namespace spillway::device

@@ -272,17 +272,22 @@ TEST(Planner, SubspacesHelpOverASlowPathAndNotWhereAllIsHidden) {
   const auto slow = subspace_plan(true, "up|down");
   ASSERT_TRUE(slow.in_full);
   EXPECT_TRUE(slow.in_full->fits);
-  EXPECT_LT(slow.prediction.step_seconds, 0.8 * slow.in_full->step_seconds);
+  EXPECT_LT(slow.prediction.step_seconds, 0.8 * slow.in_full->hidden_seconds);
   EXPECT_LT(slow.read_per_step + slow.written_per_step, slow.in_full->on_paths / 2);
   EXPECT_FALSE(no_help(slow));
 
   const auto full = subspace_plan(true, "");
   EXPECT_FALSE(full.in_full);
-  EXPECT_EQ(full.prediction.step_seconds, slow.in_full->step_seconds);
+  EXPECT_EQ(full.prediction.step_seconds, slow.in_full->hidden_seconds);
+  EXPECT_GE(slow.in_full->step_seconds, slow.in_full->hidden_seconds);
   EXPECT_EQ(full.read_per_step + full.written_per_step, slow.in_full->on_paths);
 
   const auto hidden = subspace_plan(false, "up|down");
-  EXPECT_TRUE(no_help(hidden)) << hidden.prediction.step_seconds << " s, in full " << hidden.in_full->step_seconds;
+  EXPECT_TRUE(no_help(hidden)) << hidden.prediction.step_seconds << " s, in full " << hidden.in_full->hidden_seconds;
+  // Backward of 6 layers and the norm, on average 0.06 s; in full 3 products where here are 2 and a sixteenth
+  // (d = n / 2, 256 x 1024).
+  const auto longer = 7 * 0.06 * (3 / (2 + 128.0 * 128 / (256 * 1024)) - 1);
+  EXPECT_NEAR(hidden.in_full->step_seconds - hidden.in_full->hidden_seconds, longer, 0.02 * longer);
 }
 
 TEST(Planner, SubspacesCountTheirProjectorsAndFitWhereTheModelInFullDoesNot) {

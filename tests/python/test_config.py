@@ -200,8 +200,8 @@ def test_patterns_are_one_or_several() -> None:
     "words",
     [
         ["--lsp_residual", "rotating"],
-        ["--device", "cuda"],
-        ["--device", "cuda:1"],
+        ["--device", "tpu"],
+        ["--device", "cuda:x"],
     ],
 )
 def test_features_to_come_are_refused_by_name(words: list[str]) -> None:
@@ -221,7 +221,7 @@ def test_features_to_come_are_refused_by_name(words: list[str]) -> None:
         ("optim: {a: 1}\n", ["optim", "one of"]),
         ("max_steps: true\n", ["max_steps"]),
         ("model: [a, b]\n", ["model"]),
-        ("device: cuda\n", ["run.yaml: device", "release"]),
+        ("device: cuda:one\n", ["run.yaml: device", "release"]),
         ("1: 2\n", ["unknown key '1'"]),
         ("a: !!python/object:os.system x\n", ["not valid YAML"]),
     ],

@@ -61,10 +61,10 @@ def test_a_user_goes_through_sudo(tmp_path: Path) -> None:
 
 
 def test_without_root_the_command_to_run_is_named(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, missing=("g++", "libhwloc-dev"), user=1000)
+    machine = Machine(tmp_path, missing=("g++", "libhwy-dev"), user=1000)
     result = machine.install()
     assert result.returncode == 1
-    assert "apt-get install g++ libhwloc-dev" in result.stderr
+    assert "apt-get install g++ libhwy-dev" in result.stderr
     assert machine.calls() == []
 
 

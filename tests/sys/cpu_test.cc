@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "spillway/base/error.h"
 #include "tests/sys/temporary.h"
 
 namespace spillway::sys {
@@ -52,6 +53,19 @@ TEST_F(CpuQuota, Version1WithoutALimit) {
   write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
   write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
   EXPECT_FALSE(quota());
+}
+
+TEST_F(CpuQuota, SharedCachesCountOnce) {
+  for (const auto* cpu : {"cpu0", "cpu1", "cpu2"}) {
+    const auto cache = text("sys/devices/system/cpu/", cpu, "/cache/");
+    write(cache + "index0/level", "1\n");
+    write(cache + "index0/size", "48K\n");
+    write(cache + "index3/level", "3\n");
+    write(cache + "index3/size", "32768K\n");
+    write(cache + "index3/shared_cpu_list", std::string(cpu) == "cpu2" ? "2\n" : "0-1\n");
+  }
+  EXPECT_EQ(largest_caches(directory_.path().string()), 64 * MiB);
+  EXPECT_EQ(largest_caches((directory_.path() / "none").string()), 0U);
 }
 
 }  // namespace

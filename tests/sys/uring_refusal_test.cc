@@ -1,5 +1,6 @@
 // What the ring does when the kernel does not take its entries at once: the queue of submissions is full, memory is
 // short, a signal came. liburing's own functions are replaced by ones that fail as often as they are told to.
+#ifdef SPILLWAY_URING
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <liburing.h>
@@ -99,3 +100,4 @@ TEST_F(UringRefusal, NamesAnErrorThatWillNotPass) {
 
 }  // namespace
 }  // namespace spillway::sys
+#endif  // SPILLWAY_URING

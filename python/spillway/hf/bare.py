@@ -42,7 +42,14 @@ class BareVisit:
 class BareEngine:
     """Weights, border activations and scratch in one arena; gradients summed in fp32 by tensor when `keep`."""
 
-    def __init__(self, description: dict[str, Any], keep: bool = True, chunk_elements: int = CHUNK_ELEMENTS) -> None:
+    def __init__(
+        self,
+        description: dict[str, Any],
+        keep: bool = True,
+        chunk_elements: int = CHUNK_ELEMENTS,
+        device: torch.device | None = None,
+    ) -> None:
+        self._device = device or torch.device("cpu")
         self.description = description
         self.dtype = TYPES[description["compute_dtype"]]
         self.blocks = description["blocks"]
@@ -85,7 +92,7 @@ class BareEngine:
     ) -> None:
         if sum(counts) != ids.numel() or ids.numel() > self.description["tokens"]:
             raise ValueError(f"{sum(counts)} tokens, {ids.numel()} ids, room for {self.description['tokens']}")
-        self._ids = ids
+        self._ids = ids.to(self._device)
         self.gradients = {}
         self._visits = self._schedule(training)
 
@@ -184,7 +191,8 @@ class BareEngine:
         end += border * (len(self._layers) + 1)
         self._gradient_at = self._bytes(end)
         self._sums_at = self._bytes(end + border)
-        self._arena = mapped(self._bytes(end + border) + 4 * border)
+        size = self._bytes(end + border) + 4 * border
+        self._arena = mapped(size) if self._device.type == "cpu" else on_device(size, self._device)
         self._typed = self._arena.view(self.dtype)
 
     def _bytes(self, elements: int) -> int:
@@ -216,6 +224,10 @@ def count(shape: list[int]) -> int:
 def mapped(size: int) -> torch.Tensor:
     """Zeroed bytes that are in memory, mapped by themselves: leaving, they leave no hole in the heap."""
     return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8).zero_()
+
+
+def on_device(size: int, device: torch.device) -> torch.Tensor:
+    return torch.zeros(size, dtype=torch.uint8, device=device)
 
 
 def aligned(elements: int) -> int:

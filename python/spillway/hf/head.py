@@ -45,7 +45,8 @@ Watch = Callable[[MicroBatch, torch.Tensor, int], None]
 class Scratch:
     """Flat buffers that grow to the largest request and stay."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = device or torch.device("cpu")
         self._buffers: dict[str, torch.Tensor] = {}
 
     def matrix(self, name: str, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
@@ -53,7 +54,7 @@ class Scratch:
         buffer = self._buffers.get(name)
         if buffer is None or buffer.numel() < count:
             self._buffers.pop(name, None)
-            buffer = self._buffers[name] = torch.empty(count, dtype=dtype)
+            buffer = self._buffers[name] = torch.empty(count, dtype=dtype, device=self.device)
         return buffer[:count].view(rows, columns)
 
 
@@ -77,7 +78,7 @@ class HeadPass:
         self._labelled = [batch for batch in batches if batch.labelled.numel()]
         self._scale = engine.loss_scale()[0] / max(1, label_tokens)
         self._scratch = scratch
-        self._stats = {batch.index: Stats(batch.labelled.numel()) for batch in self._labelled}
+        self._stats = {b.index: Stats(b.labelled.numel(), scratch.device) for b in self._labelled}
         self._summed = False  # the accumulator holds a slice already
 
     def add_loss(self, hidden: torch.Tensor, table: torch.Tensor, first_row: int) -> None:
@@ -126,11 +127,10 @@ class HeadPass:
             target.zero_()
             if batch.labelled.numel():
                 sums = self._compact(batch, accumulator)
-                run = consecutive(batch.labelled)
-                if run is None:
+                if batch.run is None:
                     target.index_copy_(0, batch.labelled, sums.to(target.dtype))
                 else:
-                    target[run] = sums
+                    target[batch.run] = sums
 
     def _transformed(self, logits: torch.Tensor) -> torch.Tensor:
         if self._code.transform is None:
@@ -179,9 +179,8 @@ class HeadPass:
     def _select(self, batch: MicroBatch, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states of the labelled tokens; a view where they are consecutive."""
         own = batch.part(hidden)
-        run = consecutive(batch.labelled)
-        if run is not None:
-            return own[run]
+        if batch.run is not None:
+            return own[batch.run]
         selected = self._scratch.matrix("selected", batch.labelled.numel(), hidden.shape[1], hidden.dtype)
         return torch.index_select(own, 0, batch.labelled, out=selected)
 
@@ -196,10 +195,10 @@ class HeadPass:
 class Stats:
     """Running log-sum-exp and the label's logit of some tokens."""
 
-    def __init__(self, tokens: int) -> None:
-        self.maximum = torch.full((tokens,), -math.inf)
-        self.sum = torch.zeros(tokens)
-        self.gold = torch.zeros(tokens)
+    def __init__(self, tokens: int, device: torch.device | None = None) -> None:
+        self.maximum = torch.full((tokens,), -math.inf, device=device)
+        self.sum = torch.zeros(tokens, device=device)
+        self.gold = torch.zeros(tokens, device=device)
         self._log_sum: torch.Tensor | None = None  # what `fold` has made
 
     @property
@@ -225,9 +224,3 @@ class Stats:
     def loss(self) -> float:
         log_sum = self.sum.double().log() if self._log_sum is None else self._log_sum.double()
         return float((self.maximum.double() + log_sum - self.gold.double()).sum())
-
-
-def consecutive(tokens: torch.Tensor) -> slice | None:
-    """The slice that rising token numbers are, if they are one."""
-    first, last = int(tokens[0]), int(tokens[-1])
-    return slice(first, last + 1) if last - first + 1 == tokens.numel() else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,10 +26,20 @@ class MicroBatch:
     labelled: torch.Tensor  # int64 [n], rising: tokens of this micro-batch that have a label
     labels: torch.Tensor  # int64 [n]: the token each of them is to predict
     real: torch.Tensor | None = None  # fp32 [tokens]: 0 for padding, else 1; None: there is none
+    run: slice | None = None  # what `labelled` is when its tokens are consecutive
+    real_tokens: float = 0.0  # sum of `real`
 
     @property
     def tokens(self) -> int:
         return self.rows * self.length
+
+    def to(self, device: torch.device) -> MicroBatch:
+        """With its tensors there; what the host asks of them it has asked already."""
+        if device.type == "cpu":
+            return self
+        moved = {name: tensor.to(device, non_blocking=True) for name in ("position_ids", "labelled", "labels", "real")
+                 if (tensor := getattr(self, name)) is not None}  # fmt: skip
+        return replace(self, **moved)
 
     def part(self, whole: torch.Tensor) -> torch.Tensor:
         """Its rows of a [tokens of the step, ...] tensor."""
@@ -42,6 +52,18 @@ class Work:
 
     ids: torch.Tensor  # int64 [tokens], one micro-batch after the other
     micro_batches: list[MicroBatch]
+    there: torch.Tensor | None = None  # `ids` where visits compute; None: as they are
+
+    def to(self, device: torch.device) -> Work:
+        """For visits there; `ids` stay with the host as well, which gathers the embedding's rows."""
+        if device.type == "cpu":
+            return self
+        batches = [batch.to(device) for batch in self.micro_batches]
+        return Work(self.ids, batches, self.ids.to(device, non_blocking=True))
+
+    def ids_of(self, batch: MicroBatch) -> torch.Tensor:
+        """Of one micro-batch, where visits compute."""
+        return batch.part(self.ids if self.there is None else self.there)
 
     @property
     def tokens(self) -> int:
@@ -66,10 +88,20 @@ def arrange(batches: Sequence[Batch]) -> Work:
         following = following.view(-1)
         labelled = (following != IGNORED).nonzero().view(-1)
         real = real_tokens(batch.lengths, length)
-        found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, following[labelled], real))
+        labels, ones = following[labelled], 0.0 if real is None else float(real.sum())
+        found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, labels, real,
+                                consecutive(labelled), ones))  # fmt: skip
         first += rows * length
     ids = torch.cat([batch.input_ids.reshape(-1) for batch in batches])
     return Work(ids, found)
+
+
+def consecutive(tokens: torch.Tensor) -> slice | None:
+    """The slice that rising token numbers are, if they are one."""
+    if not tokens.numel():
+        return None
+    first, last = int(tokens[0]), int(tokens[-1])
+    return slice(first, last + 1) if last - first + 1 == tokens.numel() else None
 
 
 def real_tokens(lengths: torch.Tensor | None, length: int) -> torch.Tensor | None:

@@ -82,7 +82,7 @@ def record(skeleton: Skeleton, batch: MicroBatch, ids: torch.Tensor, rows: torch
             calls.append(without_hidden(positional, keywords, seen[0], kind))
             if place == len(skeleton.layers) - 1:
                 raise Left
-            others = [torch.empty(0) for _ in range((skeleton.form or 1) - 1)]
+            others = [torch.empty(0, device=rows.device) for _ in range((skeleton.form or 1) - 1)]
             held.extend(others)
             passed.update({id(other): (place, number) for number, other in enumerate(others, start=1)})
             return seen[0] if skeleton.form is None else (seen[0], *others)
@@ -128,7 +128,7 @@ def embedded_rows(skeleton: Skeleton, rows: torch.Tensor, batch: MicroBatch) -> 
     def forward(ids: torch.Tensor, *more: Any, **keywords: Any) -> torch.Tensor:
         if tuple(ids.shape) != (batch.rows, batch.length):
             raise refusal(skeleton.config.model_type, "its embedding is asked for other tokens than the batch has")
-        numbers = torch.arange(batch.tokens).view(batch.rows, batch.length)
+        numbers = torch.arange(batch.tokens, device=rows.device).view(batch.rows, batch.length)
         embedding._parameters["weight"], embedding.padding_idx = rows, None  # type: ignore[assignment]
         try:
             given.append(type(embedding).forward(embedding, numbers, *more, **keywords))
@@ -177,8 +177,9 @@ def replaced_forwards(forwards: dict[Any, Callable[..., Any]]) -> Iterator[None]
 class Prologue:
     """Recordings of micro-batches. Where they depend on nothing but the shape, equal shapes share theirs."""
 
-    def __init__(self, skeleton: Skeleton) -> None:
+    def __init__(self, skeleton: Skeleton, device: torch.device | None = None) -> None:
         self._skeleton = skeleton
+        self._device = device
 
     def record(self, batches: list[MicroBatch]) -> list[Recording]:
         """For a skeleton whose arguments follow from shape and positions: by micro-batch."""
@@ -196,7 +197,8 @@ class Prologue:
 
     def _recorded(self, batch: MicroBatch) -> Recording:
         skeleton = self._skeleton
-        ids = torch.zeros(1, dtype=torch.int64).expand(batch.tokens)
-        rows = torch.zeros(1, dtype=skeleton.dtype).expand(batch.tokens, skeleton.embedding.embedding_dim)
-        with torch.no_grad(), skeleton.stand_ins():
+        ids = torch.zeros(1, dtype=torch.int64, device=self._device).expand(batch.tokens)
+        row = torch.zeros(1, dtype=skeleton.dtype, device=self._device)
+        rows = row.expand(batch.tokens, skeleton.embedding.embedding_dim)
+        with torch.no_grad(), skeleton.stand_ins(device=self._device):
             return record(skeleton, batch, ids, rows)

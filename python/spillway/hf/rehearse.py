@@ -17,11 +17,12 @@ import torch
 from transformers import PreTrainedConfig
 
 from spillway.hf import heap
-from spillway.hf.bare import BareEngine, BareVisit, count, mapped
+from spillway.hf.bare import BareEngine, BareVisit, count, mapped, on_device
 from spillway.hf.describe import WorkSize, describe, slice_rows
 from spillway.hf.freeze import freeze_kinds
 from spillway.hf.microbatch import Work, arrange
 from spillway.hf.own import OwnConfig
+from spillway.hf.place import HOST, Place
 from spillway.hf.prologue import Arguments, Prologue
 from spillway.hf.shrink import fewer_layers
 from spillway.hf.skeleton import Skeleton, build
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 BYTES_PER_TOKEN = 64  # ids, labels, positions, running log-sum-exp: what a step keeps for every token besides states
 SLACK = 0.35  # of the working set: holes of the heap, and huge pages that fill them (0.25 seen at 1.5 G parameters)
+DEVICE_SLACK = 0.2  # the same on a GPU, whose allocator keeps blocks that it has split
 LONG = 10.0  # seconds; a step longer than this is measured once, not three times
 
 
@@ -42,6 +44,7 @@ class Rehearsed:
     process_bytes: int  # in memory before: interpreter, libraries, the skeleton
     work_bytes: int  # PyTorch's temporaries at their peak, beyond that
     seconds: dict[str, float]  # by kind of visit, at the largest step, all micro-batches
+    device_bytes: int = 0  # PyTorch's temporaries on a GPU at their peak
 
 
 class LossKernels(Protocol):
@@ -56,11 +59,15 @@ class LossKernels(Protocol):
 class TimedEngine(BareEngine):
     """Takes gradients as the engine does, keeps none, and keeps the seconds of every visit."""
 
-    def __init__(self, description: dict[str, Any], several: bool, kernels: LossKernels | None) -> None:
+    def __init__(
+        self, description: dict[str, Any], several: bool, kernels: LossKernels | None, place: Place = HOST
+    ) -> None:
         """`several`: gradients are summed over micro-batches. `kernels`: None for slow ones of its own."""
-        super().__init__(description, keep=False)
+        super().__init__(description, keep=False, device=place.device)
+        self._place = place
         largest = max(count(tensor["shape"]) for tensor in self.tensors)
-        self._taken = mapped(4 * largest).view(torch.float32 if several else self.dtype)
+        taken = mapped(4 * largest) if place.device.type == "cpu" else on_device(4 * largest, place.device)
+        self._taken = taken.view(torch.float32 if several else self.dtype)
         if kernels is not None:
             self.loss_stats = kernels.loss_stats  # type: ignore[method-assign]
             self.loss_gradient = kernels.loss_gradient  # type: ignore[method-assign]
@@ -77,10 +84,12 @@ class TimedEngine(BareEngine):
 
     def next_visit(self) -> BareVisit:
         visit = super().next_visit()
+        self._place.settle()
         self._began = time.perf_counter()
         return visit
 
     def end_visit(self) -> None:
+        self._place.settle()
         seconds = time.perf_counter() - self._began
         tail = "tail_" if self._visit.block == self._tail and self._visit.kind in ("forward", "backward") else ""
         self.seconds[tail + self._visit.kind].append(seconds)
@@ -94,6 +103,7 @@ def rehearse(
     packing: bool,
     unneeded: Collection[str] = (),
     kernels: LossKernels | None = None,
+    place: Place = HOST,
 ) -> Rehearsed:
     """Runs the largest micro-batch of `shape` a few times. `skeleton` itself is not touched."""
     before = heap.resident()
@@ -103,10 +113,11 @@ def rehearse(
     freeze_kinds(small, skeleton)
     choose_kinds(small, skeleton)
     tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
-    engine = TimedEngine(describe(small, WorkSize(1, tokens), compute_dtype), shape.micro_batches > 1, kernels)
+    engine = TimedEngine(describe(small, WorkSize(1, tokens), compute_dtype), shape.micro_batches > 1, kernels, place)
     fill(engine)
     with_arena = heap.resident()
-    stream = Stream(small, engine, 0, unneeded)
+    held = place.watch_peak()
+    stream = Stream(small, engine, 0, unneeded, place=place)
     train = sample(small, shape.batch, shape.length, packing)
     between: list[float] = []
     with heap.PeakWatch() as watch:
@@ -120,12 +131,14 @@ def rehearse(
                 stream.step(sample(small, shape.batch, length, packing), {}, 0)
         if shape.eval_batch * shape.eval_length > shape.batch * shape.length:
             stream.evaluate(sample(small, shape.eval_batch, shape.eval_length, packing))
-    kept = tokens * BYTES_PER_TOKEN + (masks(small, train) if packing else 0)
+    kept = tokens * BYTES_PER_TOKEN + (masks(small, train, place) if packing else 0)
     work_bytes = max(0, watch.bytes - with_arena) + (shape.micro_batches - 1) * kept
+    device_bytes = max(0, place.peak() - held) + (shape.micro_batches - 1) * kept
     stream.close()
     del stream, engine
     heap.give_back()
-    return Rehearsed(before, int(work_bytes * (1 + SLACK)), seconds)
+    place.give_back()
+    return Rehearsed(before, int(work_bytes * (1 + SLACK)), seconds, int(device_bytes * (1 + DEVICE_SLACK)))
 
 
 def narrow_copy(skeleton: Skeleton) -> Skeleton:
@@ -152,7 +165,7 @@ def narrow(config: PreTrainedConfig | OwnConfig, skeleton: Skeleton, layers: int
 
 def fill(engine: BareEngine) -> None:
     """Weights of a usual size: zeros would run faster than a model does, in some places."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(engine.memory().device).manual_seed(0)
     for number, tensor in enumerate(engine.tensors):
         weight = engine.weight(number)
         if len(tensor["shape"]) == 1:
@@ -185,11 +198,11 @@ def runs_after(warm_up: float) -> int:
     return 1 if warm_up > LONG else 3
 
 
-def masks(skeleton: Skeleton, work: Work) -> int:
+def masks(skeleton: Skeleton, work: Work, place: Place = HOST) -> int:
     """Bytes of what the layers are given besides the hidden state: kept for every packed micro-batch of a step."""
     if not skeleton.simple_entry:
         return 0
-    return argument_bytes(Prologue(skeleton).record(work.micro_batches[:1])[0].calls)
+    return argument_bytes(Prologue(skeleton, place.device).record(work.to(place.device).micro_batches[:1])[0].calls)
 
 
 def argument_bytes(calls: list[Arguments]) -> int:

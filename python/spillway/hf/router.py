@@ -68,13 +68,13 @@ class Routers:
 class Balance:
     """One micro-batch in one step: what its layers add up to, and each one's part of the gradient."""
 
-    def __init__(self, routers: Routers, batch: MicroBatch, scale: float) -> None:
+    def __init__(self, routers: Routers, batch: MicroBatch, scale: float, device: torch.device | None = None) -> None:
         """`scale`: what the loss is multiplied by before backward."""
         self._routers = routers
         self._scale = scale
-        self._real = batch.real
-        self._chosen = torch.zeros(routers.experts)  # times that each expert was among the top k
-        self._probability = torch.zeros(routers.experts)
+        self._real, self._real_tokens = batch.real, batch.real_tokens
+        self._chosen = torch.zeros(routers.experts, device=device)  # times that each expert was among the top k
+        self._probability = torch.zeros(routers.experts, device=device)
         self._rows = 0.0
 
     @contextmanager
@@ -108,11 +108,11 @@ class Balance:
         probabilities = logits.softmax(-1)
         chosen = probabilities.topk(self._routers.top_k, dim=-1).indices.reshape(-1)
         if self._real is None:
-            self._chosen += torch.bincount(chosen, minlength=self._routers.experts)
+            self._chosen.scatter_add_(0, chosen, torch.ones_like(chosen, dtype=torch.float32))
             self._rows += logits.shape[0]
         else:
             self._chosen.scatter_add_(0, chosen, self._real.repeat_interleave(self._routers.top_k))
-            self._rows += float(self._real.sum())
+            self._rows += self._real_tokens
         self._probability += self._sum(probabilities)
 
     def _sum(self, probabilities: torch.Tensor) -> torch.Tensor:

@@ -15,10 +15,17 @@ from spillway.hf.layer import GradientSink
 class Kept:
     """One such tensor."""
 
-    def __init__(self, number: int, shape: torch.Size, dtype: torch.dtype, learns: bool = True) -> None:
+    def __init__(
+        self,
+        number: int,
+        shape: torch.Size,
+        dtype: torch.dtype,
+        learns: bool = True,
+        device: torch.device | None = None,
+    ) -> None:
         self.number = number
-        self.leaf = torch.zeros(shape, dtype=dtype)
-        self.sum = torch.zeros(shape)
+        self.leaf = torch.zeros(shape, dtype=dtype, device=device)
+        self.sum = torch.zeros(shape, device=device)
         self._added = False
         self._learns = learns
         if learns:

@@ -161,11 +161,13 @@ class Skeleton:
             self.model.train(training)
 
     @contextmanager
-    def stand_ins(self, parameters: Iterable[nn.Parameter] | None = None) -> Iterator[list[torch.Tensor]]:
+    def stand_ins(
+        self, parameters: Iterable[nn.Parameter] | None = None, device: torch.device | None = None
+    ) -> Iterator[list[torch.Tensor]]:
         """Inside, these (those of `entry` by default) are zeros that take no memory, so that code around them runs."""
         chosen = list(self.entry if parameters is None else parameters)
         before = [owner._parameters[name] for owner, name in (self.places[id(p)][0] for p in chosen)]
-        leaves = [torch.zeros((), dtype=p.dtype).expand(p.shape).detach().requires_grad_() for p in chosen]
+        leaves = [zeros(p, device).detach().requires_grad_() for p in chosen]
         self.hang(chosen, leaves)
         try:
             yield leaves
@@ -176,6 +178,11 @@ class Skeleton:
         for parameter, tensor in zip(parameters, tensors, strict=True):
             for owner, name in self.places[id(parameter)]:
                 owner._parameters[name] = tensor  # type: ignore[assignment]
+
+
+def zeros(like: torch.Tensor, device: torch.device | None) -> torch.Tensor:
+    """Of its shape and type, without bytes of their own."""
+    return torch.zeros((), dtype=like.dtype, device=device or "cpu").expand(like.shape)
 
 
 def stored_names(model: PreTrainedModel) -> dict[int, str]:

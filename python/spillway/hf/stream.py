@@ -14,6 +14,7 @@ from spillway.hf.head import HeadCode, HeadPass, Scratch, Watch
 from spillway.hf.layer import Stage, slots_of
 from spillway.hf.microbatch import MicroBatch, Work
 from spillway.hf.passage import Passage
+from spillway.hf.place import HOST, Place
 from spillway.hf.prologue import Prologue, Recording
 from spillway.hf.router import Balance
 from spillway.hf.shared import Kept
@@ -46,18 +47,21 @@ class Stream:
         seed: int,
         unneeded: Collection[str] = (),
         after_visit: Callable[[], None] = lambda: None,
+        place: Place = HOST,
     ) -> None:
         """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that need
         not be computed again in backward, as `probe.prove` found them. `after_visit` is called between visits, when
-        PyTorch holds no temporaries.
+        PyTorch holds no temporaries. `place`: where the engine's device memory is.
         """
         self._skeleton = skeleton
         self._engine = engine
+        self._place = place
+        place.take_buffers(skeleton.model)
         self._arena = as_tensor(engine.device_memory())
         self._typed = self._arena.view(skeleton.dtype)
         self._host = as_tensor(engine.memory()).view(skeleton.dtype)
-        self._prologue = Prologue(skeleton)
-        self._scratch = Scratch()
+        self._prologue = Prologue(skeleton, place.device)
+        self._scratch = Scratch(place.device)
         self._micro_batch = 0  # whose gradients are being handed over
         self._last = 0  # the last micro-batch of the step
         self._auxiliary = 0.0  # of the loss of what ran last
@@ -66,7 +70,7 @@ class Stream:
         self._stack = self._stages(unneeded)
         transform = None if skeleton.simple_head else self._transformed
         self._head = HeadCode(self._head_bias(), transform, skeleton.head.weight.requires_grad)
-        self._dropout = Dropout(seed)
+        self._dropout = Dropout(seed, place)
         self._after_visit = after_visit
 
     def step(self, work: Work, update: dict[str, float], step: int) -> Outcome:
@@ -99,10 +103,11 @@ class Stream:
         self._skeleton.train(training)
         self._engine.begin_step(work.ids, work.counts, training, update if training else None)
         self._engine.embedding_forward(None)
+        work = work.to(self._place.device)
         head = HeadPass(self._engine, work.micro_batches, work.label_tokens, self._scratch, self._head, watch)
         turn = Turn(work, self._passages(work), head)
         self._last = len(work.micro_batches) - 1
-        with self._dropout.step(step, training):
+        with self._place.current(), self._dropout.step(step, training):
             while (visit := self._engine.next_visit()).kind != "end":
                 self._visit(visit, turn)
                 self._engine.end_visit()
@@ -115,7 +120,7 @@ class Stream:
         balances: list[Balance | None] = [None] * len(batches)
         if skeleton.routers is not None:
             scale = self._engine.loss_scale()[0]
-            balances = [Balance(skeleton.routers, batch, scale) for batch in batches]
+            balances = [Balance(skeleton.routers, batch, scale, self._place.device) for batch in batches]
         recordings: list[Recording | None] = [None] * len(batches)
         if skeleton.simple_entry:
             recordings = list(self._prologue.record(batches))
@@ -143,7 +148,7 @@ class Stream:
             passage = turn.passages[batch.index]
             self._dropout.seed(batch.index, place)
             source = self._source(visit.input, place, batch, passage)
-            output = stage.forward(source, batch, batch.part(turn.work.ids), passage)
+            output = stage.forward(source, batch, turn.work.ids_of(batch), passage)
             passage.shapes[place] = output.shape
             self._output(visit.output, place, batch, passage).copy_(output)
 
@@ -158,7 +163,7 @@ class Stream:
             passage = turn.passages[batch.index]
             source = self._source(visit.input, place, batch, passage)
             gradient = self._output(visit.hidden_gradient, place, batch, passage)
-            result = stage.backward(source, gradient, batch, batch.part(turn.work.ids), passage)
+            result = stage.backward(source, gradient, batch, turn.work.ids_of(batch), passage)
             self._input(visit.hidden_gradient, place, batch, passage).copy_(result)
         for kept in self._owned[place]:  # what this block's own visit found no gradient for
             kept.hand_over(self._give)
@@ -186,8 +191,8 @@ class Stream:
         stages = []
         for plan in plans:
             slots = slots_of(skeleton, plan.parameters, first, self._engine.tensor_offset)
-            kept = [Kept(slot.tensor, slot.meta.shape, skeleton.dtype, slot.meta.requires_grad) for slot in slots
-                    if id(slot.meta) in others or slot.meta is skeleton.head.bias]  # fmt: skip
+            kept = [Kept(slot.tensor, slot.meta.shape, skeleton.dtype, slot.meta.requires_grad, self._place.device)
+                    for slot in slots if id(slot.meta) in others or slot.meta is skeleton.head.bias]  # fmt: skip
             self._owned.append(kept)
             self._kept |= {k.number: k for k in kept}
             self._spaces |= {s.tensor: skeleton.spaces[id(s.meta)] for s in slots if id(s.meta) in skeleton.spaces}
@@ -305,19 +310,20 @@ class Dropout:
     Always, in training: not only dropout draws (some routers do). Leaves PyTorch's own generator as it was.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, place: Place = HOST) -> None:
         self._seed = seed
+        self._place = place
         self._step = 0
         self._training = False
 
     def step(self, step: int, training: bool) -> AbstractContextManager[None]:
         self._step, self._training = step, training
-        forked: AbstractContextManager[None] = torch.random.fork_rng(devices=[], enabled=training)
+        forked: AbstractContextManager[None] = torch.random.fork_rng(devices=self._place.forked(), enabled=training)
         return forked
 
     def seed(self, micro_batch: int, stage: int) -> None:
         if self._training:
-            torch.default_generator.manual_seed(mixed(self._seed, self._step, micro_batch, stage))
+            self._place.seed(mixed(self._seed, self._step, micro_batch, stage))
 
 
 def mixed(*numbers: int) -> int:

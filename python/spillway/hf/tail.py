@@ -26,7 +26,7 @@ def head_input(skeleton: Skeleton, batch: MicroBatch, last: torch.Tensor) -> tor
         raise Left
 
     with replaced_forwards({skeleton.head: head}):
-        run_without_layers(skeleton, batch, last)
+        run_without_layers(skeleton, batch, last, last.device)
     if not found or found[0].shape[:-1] != (batch.rows, batch.length):
         raise refusal(skeleton.config.model_type, "its head is not called once for every token")
     return found[0]
@@ -36,12 +36,18 @@ def transformed_logits(skeleton: Skeleton, logits: torch.Tensor) -> torch.Tensor
     """What the model makes of its head's output [1, tokens, rows], which may be a slice of the vocabulary."""
     none = torch.empty(0, dtype=torch.int64)
     batch = MicroBatch(0, 0, 1, logits.shape[1], None, none, none)
-    with replaced_forwards({skeleton.head: lambda *_, **__: logits}), skeleton.stand_ins(skeleton.tail):
-        result = run_without_layers(skeleton, batch, None)
+    with replaced_forwards({skeleton.head: lambda *_, **__: logits}), skeleton.stand_ins(skeleton.tail, logits.device):
+        result = run_without_layers(skeleton, batch, None, logits.device)
     return result.logits
 
 
-def run_without_layers(skeleton: Skeleton, batch: MicroBatch, last: torch.Tensor | None, **more: Any) -> Any:
+def run_without_layers(
+    skeleton: Skeleton,
+    batch: MicroBatch,
+    last: torch.Tensor | None,
+    device: torch.device | None = None,
+    **more: Any,
+) -> Any:
     """Calls the model; its layers hand on what they are given, the last returns `last` (None: what it was given).
 
     `more`: further arguments of the model.
@@ -61,10 +67,10 @@ def run_without_layers(skeleton: Skeleton, batch: MicroBatch, last: torch.Tensor
 
         return forward
 
-    rows = torch.zeros((), dtype=skeleton.dtype).expand(batch.tokens, skeleton.columns)
-    ids = torch.zeros(1, dtype=torch.int64).expand(batch.rows, batch.length)
+    rows = torch.zeros((), dtype=skeleton.dtype, device=device).expand(batch.tokens, skeleton.columns)
+    ids = torch.zeros(1, dtype=torch.int64, device=device).expand(batch.rows, batch.length)
     forwards: dict[Any, Callable[..., Any]] = {layer: handed_on(place) for place, layer in enumerate(skeleton.layers)}
-    with embedded_rows(skeleton, rows, batch), replaced_forwards(forwards), skeleton.stand_ins():
+    with embedded_rows(skeleton, rows, batch), replaced_forwards(forwards), skeleton.stand_ins(device=device):
         try:
             return call_model(skeleton.model, ids, batch.position_ids, **more)
         except Left:

@@ -1,0 +1,92 @@
+"""Where PyTorch computes: host memory, or one GPU.
+
+Whatever is made for a visit is made there; nothing here moves weights or gradients, which is the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Place:
+    device: torch.device
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    def stream(self) -> int:
+        """The native handle of PyTorch's stream there; 0 is the default one, and where there is none."""
+        return int(torch.cuda.current_stream(self.device).cuda_stream) if self.on_gpu else 0
+
+    def settle(self) -> None:
+        """Waits for what was given to the device; only measurements need that."""
+        if self.on_gpu:
+            torch.cuda.synchronize(self.device)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """PyTorch's own GPU of this thread."""
+        if not self.on_gpu:
+            yield
+            return
+        with torch.cuda.device(self.device):
+            yield
+
+    def seed(self, number: int) -> None:
+        """Of every random number that a visit draws."""
+        torch.default_generator.manual_seed(number)
+        if self.on_gpu:
+            torch.cuda.default_generators[self.device.index].manual_seed(number)
+
+    def forked(self) -> list[int]:
+        """GPUs whose generators a step must leave as they were."""
+        return [self.device.index] if self.on_gpu else []
+
+    def take_buffers(self, model: nn.Module) -> None:
+        """Rotary tables and other buffers of a model whose parameters are on meta."""
+        if self.device.type == "cpu":
+            return
+        moved: dict[int, torch.Tensor] = {}
+        for module in model.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is None:
+                    continue
+                if id(buffer) not in moved:
+                    moved[id(buffer)] = buffer.to(self.device)
+                module._buffers[name] = moved[id(buffer)]
+
+    def free(self) -> int:
+        """Bytes that nobody uses."""
+        return int(torch.cuda.mem_get_info(self.device)[0]) if self.on_gpu else 0
+
+    def peak(self) -> int:
+        """Bytes that PyTorch's allocator held at most since `watch_peak`."""
+        return int(torch.cuda.max_memory_reserved(self.device)) if self.on_gpu else 0
+
+    def watch_peak(self) -> int:
+        """From now on; returns the bytes that it holds."""
+        if not self.on_gpu:
+            return 0
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return int(torch.cuda.memory_reserved(self.device))
+
+    def give_back(self) -> None:
+        if self.on_gpu:
+            torch.cuda.empty_cache()
+
+    def bound(self, most: int) -> None:
+        """Makes PyTorch's allocator refuse more than so many bytes."""
+        if self.on_gpu:
+            total = torch.cuda.get_device_properties(self.device).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, most / total), self.device)
+
+
+HOST = Place(torch.device("cpu"))

@@ -1,0 +1,98 @@
+// The kernels of the `cuda` twin: which threads there are, and how lanes are joined. What a thread does is in
+// cuda_threads.h. Compiled to machine code for each generation (cmake/SpillwayCuda.cmake), with multiplications and
+// additions kept apart: they are fused where the source says so, as on the host.
+#include "spillway/device/cuda_threads.h"
+
+namespace {
+
+using namespace spillway::device;
+using spillway::kernels::Fp16;
+using threads::Bf16;
+
+__device__ threads::Grid whole_grid() {
+  return {std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x, std::uint64_t{gridDim.x} * blockDim.x};
+}
+
+/// The warp's number, and how many there are.
+__device__ threads::Grid warps() {
+  const auto grid = whole_grid();
+  return {grid.thread / threads::kWarp, grid.threads / threads::kWarp};
+}
+
+__device__ unsigned lane() {
+  return threadIdx.x % threads::kWarp;
+}
+
+/// As kernels::tree_sum: of all lanes, in lane 0.
+template <class T>
+__device__ T tree_sum(T value) {
+  for (unsigned half = threads::kWarp / 2; half > 0; half /= 2) value += __shfl_down_sync(~0u, value, half);
+  return value;
+}
+
+template <class T>
+__device__ void round_tiles(const Round& a) {
+  const auto warp = warps();
+  for (auto tile = warp.thread; tile < square_tiles(a.n); tile += warp.threads) {
+    const double sum = tree_sum(threads::round<T>(a, tile, lane()));
+    if (lane() == 0 && a.squares != nullptr) a.squares[tile] = spillway::kernels::quiet(sum);
+  }
+}
+
+template <class T>
+__device__ void square_parts(const Squares& a) {
+  const auto warp = warps();
+  for (auto part = warp.thread; part < a.count; part += warp.threads) {
+    const double sum = tree_sum(threads::squares<T>(a, part, lane()));
+    if (lane() == 0) a.squares[part] = spillway::kernels::quiet(sum);
+  }
+}
+
+template <class T>
+__device__ void stats_of_tokens(const LossStats& a) {
+  const auto warp = warps();
+  for (auto token = warp.thread; token < a.logits.tokens; token += warp.threads) {
+    const float before = a.maximum[token];
+    float highest = threads::highest<T>(a, token, lane());
+    for (unsigned half = threads::kWarp / 2; half > 0; half /= 2) {
+      const float other = __shfl_xor_sync(~0u, highest, half);
+      highest = other > highest ? other : highest;
+    }
+    const spillway::kernels::SoftmaxFold fold(before, highest);
+    const float sum = tree_sum(threads::lane_exponentials<T>(a, token, lane(), fold.shift));
+    if (lane() == 0) threads::end_stats<T>(a, token, fold, sum);
+  }
+}
+
+template <class T>
+__device__ void gradient_of_tokens(const LossGradient& a) {
+  for (std::uint64_t token = blockIdx.x; token < a.logits.tokens; token += gridDim.x) {
+    threads::loss_gradient<T>(a, token, {threadIdx.x, blockDim.x});
+  }
+}
+
+}  // namespace
+
+#define KERNEL extern "C" __global__ void __launch_bounds__(threads::kBlock)
+#define FOR_EACH_TYPE(name, Arguments, body)                               \
+  KERNEL spillway_##name##_bf16(Arguments a) { body(Bf16); }               \
+  KERNEL spillway_##name##_fp16(Arguments a) { body(Fp16); }               \
+  KERNEL spillway_##name##_fp32(Arguments a) { body(float); }
+
+#define SUM(T) threads::sum<T>(a, whole_grid())
+#define ROUND(T) round_tiles<T>(a)
+#define SQUARES(T) square_parts<T>(a)
+#define GATHER(T) threads::gather<T>(a, whole_grid())
+#define LOSS_STATS(T) stats_of_tokens<T>(a)
+#define LOSS_GRADIENT(T) gradient_of_tokens<T>(a)
+
+FOR_EACH_TYPE(sum, Sum, SUM)
+FOR_EACH_TYPE(round, Round, ROUND)
+FOR_EACH_TYPE(squares, Squares, SQUARES)
+FOR_EACH_TYPE(gather, Gather, GATHER)
+FOR_EACH_TYPE(loss_stats, LossStats, LOSS_STATS)
+FOR_EACH_TYPE(loss_gradient, LossGradient, LOSS_GRADIENT)
+
+KERNEL spillway_adamw(threads::AdamWArguments a) {
+  threads::adamw(a, whole_grid());
+}

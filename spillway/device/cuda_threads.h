@@ -1,0 +1,198 @@
+// What one thread of each kernel does: shared by the kernels (cuda_kernels.cu), who launches them (cuda.cc) and the
+// pretended driver of the tests, which runs the same functions on the host, so that what a GPU will compute is compared
+// with the references where there is none.
+//
+// `Grid`: threads are counted over the whole launch. A warp sums in 32 lanes, as the references do (kernels/lanes.h);
+// what joins lanes is the kernel's.
+#pragma once
+
+#include <cstdint>
+
+#include "spillway/base/on_device.h"
+#include "spillway/device/work.h"
+#include "spillway/kernels/adamw.h"
+#include "spillway/kernels/bf16.h"
+#include "spillway/kernels/fp16.h"
+#include "spillway/kernels/lanes.h"
+#include "spillway/kernels/softmax.h"
+#include "spillway/kernels/softmax_exp.h"
+#include "spillway/kernels/split.h"
+
+namespace spillway::device::threads {
+
+inline constexpr unsigned kWarp = 32;
+inline constexpr unsigned kBlock = 256;  ///< threads of a block, of every kernel
+static_assert(kernels::kNormLanes == kWarp && kernels::kSoftmaxLanes == 2 * kWarp);
+
+struct Bf16 {
+  std::uint16_t bits;
+};
+
+SPILLWAY_ON_DEVICE inline float load(Bf16 value) {
+  return kernels::widen(value.bits);
+}
+SPILLWAY_ON_DEVICE inline float load(kernels::Fp16 value) {
+  return kernels::widen_fp16(value.bits);
+}
+SPILLWAY_ON_DEVICE inline float load(float value) {
+  return value;
+}
+SPILLWAY_ON_DEVICE inline void store(float value, Bf16& out) {
+  out.bits = kernels::round_bf16(value);
+}
+SPILLWAY_ON_DEVICE inline void store(float value, kernels::Fp16& out) {
+  out.bits = kernels::round_fp16(value);
+}
+SPILLWAY_ON_DEVICE inline void store(float value, float& out) {
+  out = kernels::quiet(value);
+}
+
+template <class T>
+SPILLWAY_ON_DEVICE const T* as(const std::byte* at) {
+  return reinterpret_cast<const T*>(at);
+}
+template <class T>
+SPILLWAY_ON_DEVICE T* as(std::byte* at) {
+  return reinterpret_cast<T*>(at);
+}
+
+struct Grid {
+  std::uint64_t thread = 0, threads = 1;
+};
+
+template <class T>
+SPILLWAY_ON_DEVICE void sum(const Sum& a, Grid grid) {
+  const T* const values = as<T>(a.values);
+  if (a.first) {
+    for (auto i = grid.thread; i < a.n; i += grid.threads) a.sum[i] = load(values[i]);
+  } else {
+    for (auto i = grid.thread; i < a.n; i += grid.threads) a.sum[i] = kernels::quiet(a.sum[i] + load(values[i]));
+  }
+}
+
+/// Elements that a lane asks for before it uses the first.
+inline constexpr unsigned kAtOnce = 8;
+
+/// A lane's part of the squares of elements [first, end): every 32nd. `take(i, T)` sees each element.
+template <class T, class Take>
+SPILLWAY_ON_DEVICE double lane_squares(const T* from, std::uint64_t first, std::uint64_t end, unsigned lane,
+                                       const Take& take) {
+  double out = 0;
+  auto i = first + lane;
+  for (; i + (kAtOnce - 1) * kWarp < end; i += kAtOnce * kWarp) {
+    T values[kAtOnce];
+    for (unsigned k = 0; k < kAtOnce; ++k) values[k] = from[i + k * kWarp];
+    for (unsigned k = 0; k < kAtOnce; ++k) {
+      const double value = take(i + k * kWarp, values[k]);
+      out += value * value;
+    }
+  }
+  for (; i < end; i += kWarp) {
+    const double value = take(i, from[i]);
+    out += value * value;
+  }
+  return out;
+}
+
+/// Of tile number `tile`.
+template <class T>
+SPILLWAY_ON_DEVICE double round(const Round& a, std::uint64_t tile, unsigned lane) {
+  const auto first = tile * kSquaresTile;
+  const auto end = first + kSquaresTile < a.n ? first + kSquaresTile : a.n;
+  T* const out = as<T>(a.out);
+  if (a.sums != nullptr) {
+    return lane_squares(a.sums, first, end, lane, [out](std::uint64_t i, float value) {
+      T rounded;
+      store(value, rounded);
+      out[i] = rounded;
+      return load(rounded);
+    });
+  }
+  const bool there = a.values == a.out;
+  return lane_squares(as<T>(a.values), first, end, lane, [out, there](std::uint64_t i, T value) {
+    if (!there) out[i] = value;
+    return load(value);
+  });
+}
+
+template <class T>
+SPILLWAY_ON_DEVICE double squares(const Squares& a, std::uint64_t part, unsigned lane) {
+  const auto it = a.parts[part];
+  return lane_squares(as<T>(a.values), it.first, it.first + it.count, lane,
+                      [](std::uint64_t, T value) { return load(value); });
+}
+
+template <class T>
+SPILLWAY_ON_DEVICE void gather(const Gather& a, Grid grid) {
+  const T* const values = as<T>(a.values);
+  for (auto i = grid.thread; i < a.count * a.columns; i += grid.threads) {
+    const auto row = i / a.columns;
+    const auto from = static_cast<std::uint64_t>(a.rows[row] - a.base) * a.columns + (i - row * a.columns);
+    a.out[i] = load(values[from]);
+  }
+}
+
+/// The larger of the old maximum and what a lane sees of a token's logits; NaN left out.
+template <class T>
+SPILLWAY_ON_DEVICE float highest(const LossStats& a, std::uint64_t token, unsigned lane) {
+  const T* const logits = as<T>(a.logits.values) + token * a.logits.rows;
+  float out = a.maximum[token];
+  for (std::uint64_t i = lane; i < a.logits.rows; i += kWarp) {
+    const float value = load(logits[i]);
+    out = value > out ? value : out;
+  }
+  return out;
+}
+
+/// Exponentials of lanes `lane` and `lane` + 32 of 64, the second onto the first.
+template <class T>
+SPILLWAY_ON_DEVICE float lane_exponentials(const LossStats& a, std::uint64_t token, unsigned lane, float shift) {
+  const T* const logits = as<T>(a.logits.values) + token * a.logits.rows;
+  float low = 0, high = 0;
+  for (std::uint64_t i = lane; i < a.logits.rows; i += 2 * kWarp) {
+    low += kernels::scalar::exp(load(logits[i]) - shift);
+    if (i + kWarp < a.logits.rows) high += kernels::scalar::exp(load(logits[i + kWarp]) - shift);
+  }
+  return low + high;
+}
+
+/// One thread of the token's.
+template <class T>
+SPILLWAY_ON_DEVICE void end_stats(const LossStats& a, std::uint64_t token, kernels::SoftmaxFold fold, float sum) {
+  a.maximum[token] = fold.maximum;
+  a.sum[token] = fold.sum(a.sum[token], sum);
+  const auto label = static_cast<std::uint64_t>(a.logits.labels[token]) - a.logits.first_row;
+  if (label < a.logits.rows) a.gold[token] = load(as<T>(a.logits.values)[token * a.logits.rows + label]);
+}
+
+template <class T>
+SPILLWAY_ON_DEVICE void loss_gradient(const LossGradient& a, std::uint64_t token, Grid columns) {
+  T* const logits = as<T>(a.logits.values) + token * a.logits.rows;
+  const auto label = static_cast<std::uint64_t>(a.logits.labels[token]) - a.logits.first_row;
+  const float maximum = a.maximum[token], log_sum = a.log_sum[token];
+  for (auto i = columns.thread; i < a.logits.rows; i += columns.threads) {
+    const float probability = kernels::scalar::exp((load(logits[i]) - maximum) - log_sum);
+    store((i == label ? probability - 1.0f : probability) * a.scale, logits[i]);
+  }
+}
+
+/// AdamWUpdate as it is launched: the step's constants are the host's.
+struct AdamWArguments {
+  AdamWUpdate update;
+  kernels::AdamW formula;
+};
+
+SPILLWAY_ON_DEVICE inline void adamw(const AdamWArguments& a, Grid grid) {
+  const auto& it = a.update;
+  for (auto i = grid.thread; i < it.n; i += grid.threads) {
+    const float weight = kernels::as_float(kernels::scalar::join_bits(it.weight[i], it.residual[i]));
+    float exp_avg = it.exp_avg[i], exp_avg_sq = it.exp_avg_sq[i];
+    const float grad = kernels::widen(it.grad[i]) * a.formula.gradient_scale;
+    const float next = kernels::quiet(a.formula.scalar(weight, grad, exp_avg, exp_avg_sq));
+    it.exp_avg[i] = kernels::quiet(exp_avg);
+    it.exp_avg_sq[i] = kernels::quiet(exp_avg_sq);
+    kernels::scalar::split_bits(kernels::as_bits(next), it.weight[i], it.residual[i]);
+  }
+}
+
+}  // namespace spillway::device::threads

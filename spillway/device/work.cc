@@ -1,0 +1,106 @@
+#include "spillway/device/work.h"
+
+#include <algorithm>
+
+#include "spillway/device/typed.h"
+
+namespace spillway::device {
+namespace {
+
+constexpr std::size_t kRowsPerTile = 16;
+
+/// Calls body(first, count) for every tile of squares.
+template <class Body>
+void by_tile(std::uint64_t n, const Crew& crew, const Body& body) {
+  crew.run(square_tiles(n), [&](std::size_t tile) {
+    const auto first = tile * kSquaresTile;
+    body(tile, first, std::min(kSquaresTile, n - first));
+  });
+}
+
+/// Calls body(row) for every row, a few to a tile.
+template <class Body>
+void by_row(std::uint64_t rows, const Crew& crew, const Body& body) {
+  crew.run((rows + kRowsPerTile - 1) / kRowsPerTile, [&](std::size_t tile) {
+    const auto end = std::min<std::uint64_t>((tile + 1) * kRowsPerTile, rows);
+    for (std::uint64_t row = tile * kRowsPerTile; row < end; ++row) body(row);
+  });
+}
+
+std::byte* row_of(const Logits& it, std::uint64_t token) {
+  return it.values + token * it.rows * bytes_of(it.type);
+}
+
+/// Index of the label in the slice; `rows` or more when it is elsewhere.
+std::uint64_t label_in(const Logits& it, std::uint64_t token) {
+  return static_cast<std::uint64_t>(it.labels[token]) - it.first_row;
+}
+
+void on_host(const Sum& it, const Crew& crew) {
+  by_tile(it.n, crew, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
+    (it.first ? widen : add)(it.type, it.values + at * bytes_of(it.type), it.sum + at, n);
+  });
+}
+
+void on_host(const Round& it, const Crew& crew) {
+  const auto bytes = bytes_of(it.type);
+  by_tile(it.n, crew, [&](std::size_t tile, std::uint64_t at, std::uint64_t n) {
+    auto* const out = it.out + at * bytes;
+    const auto norm = it.sums != nullptr ? round_norm(it.type, it.sums + at, out, n)
+                                         : copy_norm(it.type, it.values + at * bytes, out, n);
+    if (it.squares != nullptr) it.squares[tile] = norm.sum;
+  });
+}
+
+void on_host(const Squares& it, const Crew& crew) {
+  by_row(it.count, crew, [&](std::uint64_t i) {
+    const auto& part = it.parts[i];
+    auto* const from = const_cast<std::byte*>(it.values) + part.first * bytes_of(it.type);
+    it.squares[i] = copy_norm(it.type, from, from, part.count).sum;  // onto itself: only the norm is wanted
+  });
+}
+
+void on_host(const Gather& it, const Crew& crew) {
+  by_row(it.count, crew, [&](std::uint64_t i) {
+    const auto row = static_cast<std::uint64_t>(it.rows[i] - it.base);
+    widen(it.type, it.values + row * it.columns * bytes_of(it.type), it.out + i * it.columns, it.columns);
+  });
+}
+
+void on_host(const LossStats& it, const Crew& crew) {
+  by_row(it.logits.tokens, crew, [&](std::uint64_t token) {
+    const auto* const row = row_of(it.logits, token);
+    softmax_stats(it.logits.type, row, it.logits.rows, it.maximum + token, it.sum + token);
+    const auto label = label_in(it.logits, token);
+    if (label < it.logits.rows) it.gold[token] = value_at(it.logits.type, row, label);
+  });
+}
+
+void on_host(const LossGradient& it, const Crew& crew) {
+  by_row(it.logits.tokens, crew, [&](std::uint64_t token) {
+    const kernels::LogSumExp norm{it.maximum[token], it.log_sum[token]};
+    softmax_gradient(it.logits.type, row_of(it.logits, token), it.logits.rows, norm, it.scale,
+                     label_in(it.logits, token));
+  });
+}
+
+void on_host(const AdamWUpdate& it, const Crew& crew) {
+  by_tile(it.n, crew, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
+    const auto bytes = [at](auto* from) { return reinterpret_cast<std::byte*>(from + at); };
+    kernels::update({},
+                    {.weight = bytes(it.weight),
+                     .rest = bytes(it.residual),
+                     .moments = {bytes(it.exp_avg), bytes(it.exp_avg_sq)},
+                     .grad = reinterpret_cast<const std::byte*>(it.grad + at),
+                     .n = n},
+                    it.step);
+  });
+}
+
+}  // namespace
+
+void compute(const Work& work, const Crew& crew) {
+  std::visit([&](const auto& it) { on_host(it, crew); }, work);
+}
+
+}  // namespace spillway::device

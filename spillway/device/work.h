@@ -1,0 +1,129 @@
+// Arithmetic that a device does on its memory, in the order of a stream: what a visit leaves to do besides PyTorch's
+// own.
+//
+// Every twin gives the same bits: the order of every addition follows from the index of an element, and a GPU's kernels
+// are made of the functions that the host's references are made of.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+
+#include "spillway/kernels/gradient.h"
+#include "spillway/kernels/update.h"
+
+namespace spillway::device {
+
+enum class Element : std::uint8_t { bf16, fp16, fp32 };
+
+[[nodiscard]] constexpr std::size_t bytes_of(Element type) noexcept {
+  return type == Element::fp32 ? 4 : 2;
+}
+
+/// Squares are summed in tiles of so many elements, each by itself; who wants the sum of a span adds its tiles in
+/// order.
+inline constexpr std::uint64_t kSquaresTile = kernels::kNormTile;
+
+[[nodiscard]] constexpr std::uint64_t square_tiles(std::uint64_t elements) noexcept {
+  return (elements + kSquaresTile - 1) / kSquaresTile;
+}
+
+/// sum = values (`first`), or sum += values. n elements; no overlap.
+struct Sum {
+  Element type = Element::bf16;  ///< of `values`
+  const std::byte* values = nullptr;
+  float* sum = nullptr;
+  std::uint64_t n = 0;
+  bool first = false;
+};
+
+/// out = `sums` rounded to the type, or out = `values`, whichever is not null; and of what was written the sums of
+/// squares, tile by tile. They are inf or NaN exactly where an element is not finite. `values` may be `out`.
+struct Round {
+  Element type = Element::bf16;  ///< of `out` and `values`
+  const float* sums = nullptr;
+  const std::byte* values = nullptr;
+  std::byte* out = nullptr;
+  std::uint64_t n = 0;
+  double* squares = nullptr;  ///< square_tiles(n) of them; null: not wanted
+};
+
+/// A part of at most kSquaresTile elements.
+struct Part {
+  std::uint64_t first = 0, count = 0;
+};
+
+/// The sum of squares of each of the parts of `values`.
+struct Squares {
+  Element type = Element::bf16;
+  const std::byte* values = nullptr;
+  const Part* parts = nullptr;
+  std::uint64_t count = 0;
+  double* squares = nullptr;  ///< [count]
+};
+
+/// out[i] = row rows[i] - base of `values`, in fp32. [count, columns].
+struct Gather {
+  Element type = Element::bf16;  ///< of `values`
+  const std::byte* values = nullptr;
+  const std::int64_t* rows = nullptr;
+  std::int64_t base = 0;
+  std::uint64_t count = 0, columns = 0;
+  float* out = nullptr;
+};
+
+/// One slice of logits, [tokens, rows] contiguous.
+struct Logits {
+  Element type = Element::bf16;
+  std::byte* values = nullptr;
+  std::uint64_t tokens = 0, rows = 0;
+  std::uint64_t first_row = 0;           ///< of the slice in the vocabulary
+  const std::int64_t* labels = nullptr;  ///< [tokens], rows of the whole vocabulary
+};
+
+/// Cross entropy, pass 1: folds the slice into the running maximum and sum of exponentials, [tokens] each; notes the
+/// label's logit when it is here (kernels/softmax.h).
+struct LossStats {
+  Logits logits;
+  float *maximum = nullptr, *sum = nullptr, *gold = nullptr;
+};
+
+/// Pass 2: logits become d loss / d logits times scale.
+struct LossGradient {
+  Logits logits;
+  const float *maximum = nullptr, *log_sum = nullptr;  ///< [tokens]
+  float scale = 1;
+};
+
+/// AdamW on weights that lie as bf16 and residual, fp32 moments, bf16 gradient: kernels::update of the `exact` format.
+struct AdamWUpdate {
+  std::uint16_t *weight = nullptr, *residual = nullptr;
+  float *exp_avg = nullptr, *exp_avg_sq = nullptr;
+  const std::uint16_t* grad = nullptr;
+  std::uint64_t n = 0;
+  kernels::UpdateStep step;  ///< of AdamW
+};
+
+/// All pointers are into the device's memory (any alignment of the element's own), counts may be 0.
+using Work = std::variant<Sum, Round, Squares, Gather, LossStats, LossGradient, AdamWUpdate>;
+
+/// Who takes the tiles of a loop on the host: calls call(body, tile) once for each, and returns when all are done.
+struct Crew {
+  void* self = nullptr;  ///< null: the calling thread
+  void (*loop)(void* self, std::size_t tiles, const void* body,
+               void (*call)(const void* body, std::size_t tile)) = nullptr;
+
+  template <class Body>
+  void run(std::size_t tiles, const Body& body) const {
+    if (self == nullptr) {
+      for (std::size_t tile = 0; tile < tiles; ++tile) body(tile);
+      return;
+    }
+    loop(self, tiles, &body, [](const void* it, std::size_t tile) { (*static_cast<const Body*>(it))(tile); });
+  }
+};
+
+/// Does it here and now, on memory that the host reads. Allocates nothing.
+void compute(const Work& work, const Crew& crew);
+
+}  // namespace spillway::device

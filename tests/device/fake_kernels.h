@@ -1,0 +1,32 @@
+// The kernels of the `cuda` twin on the host: the same functions for each thread (spillway/device/cuda_threads.h), with
+// the grid that was launched, and lanes joined as a GPU's shuffles join them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "spillway/device/cuda_threads.h"
+
+namespace spillway::device::fake {
+
+struct Range {
+  const void* at = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// A launch whose arguments are known.
+struct Bound {
+  std::vector<Range> ranges;  ///< that it touches
+  std::function<void(unsigned blocks)> run;
+};
+
+struct Kernel {
+  std::string name;
+  std::function<Bound(const void* arguments)> bound;
+};
+
+/// Null: there is none of that name.
+const Kernel* find(const std::string& name);
+
+}  // namespace spillway::device::fake

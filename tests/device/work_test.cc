@@ -1,0 +1,338 @@
+// Arithmetic on every twin gives the bits of the host's, element by element: also what the kernels of a GPU do, which
+// the pretended driver runs on the host thread by thread. A real GPU takes part where there is one.
+#include "spillway/device/work.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "spillway/device/typed.h"
+#include "spillway/sys/mapping.h"
+#include "tests/device/twins.h"
+
+namespace spillway::device {
+namespace {
+
+constexpr Element kTypes[] = {Element::bf16, Element::fp16, Element::fp32};
+constexpr std::uint64_t kSizes[] = {0, 1, 31, 32, 33, 255, 65535, 65536, 65537, 200003};
+
+/// Bytes of a device's memory, laid out once and then the same for the host and for a device.
+class Image {
+ public:
+  /// Room for `count` elements; returns where.
+  template <class T>
+  Bytes room(std::uint64_t count) {
+    const auto at = round_up(bytes_.size(), 16);
+    bytes_.resize(at + count * sizeof(T), std::byte{0x5a});
+    return at;
+  }
+  template <class T>
+  Bytes put(const std::vector<T>& values) {
+    const auto at = room<T>(values.size());
+    std::memcpy(bytes_.data() + at, values.data(), values.size() * sizeof(T));
+    return at;
+  }
+  [[nodiscard]] const std::vector<std::byte>& bytes() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+template <class T>
+T* at(std::byte* base, Bytes offset) {
+  return reinterpret_cast<T*>(base + offset);
+}
+
+class DeviceWork : public ::testing::TestWithParam<Twin> {
+ protected:
+  static constexpr Bytes kMemory = 8 * MiB;
+
+  void SetUp() override {
+    device_ = GetParam().make();
+    if (const auto reason = device_->cannot_compute(); !reason.empty()) GTEST_SKIP() << reason;
+    device_->register_host(host_.span());
+    memory_ = device_->allocate(kMemory);
+    stream_ = device_->make_stream();
+  }
+  void TearDown() override {
+    if (!memory_.empty()) device_->synchronise();
+    ::unsetenv("FAKE_CUDA_REGISTERS");
+  }
+
+  /// The work as it is on memory that begins at `base`.
+  using Make = std::function<Work(std::byte* base)>;
+
+  void expect_same(const Image& image, const Make& make, const std::string& words) {
+    auto expected = image.bytes();
+    compute(make(expected.data()), {});
+    const auto bytes = expected.size();
+    ASSERT_LE(bytes, kMemory);
+    std::ranges::copy(image.bytes(), host_.span().data());
+    device_->copy(stream_, Direction::to_device, memory_.data(), host_.span().data(), bytes);
+    device_->run(stream_, make(memory_.data()));
+    device_->copy(stream_, Direction::from_device, host_.span().data(), memory_.data(), bytes);
+    const auto event = device_->make_event();
+    device_->record(event, stream_);
+    device_->synchronise(event);
+    for (std::size_t i = 0; i < bytes; ++i) ASSERT_EQ(host_.span().data()[i], expected[i]) << words << ", byte " << i;
+  }
+
+  std::uint32_t next() { return static_cast<std::uint32_t>(random_()); }
+
+  /// Usual values, and every now and then one that is not.
+  float value() {
+    static constexpr float kOdd[] = {0.0F, -0.0F, 1e-40F, -3e-39F, 3e38F, 65519.0F, 65520.0F, 6e-8F, -1e-7F};
+    if (next() % 50 == 0) return kOdd[next() % std::size(kOdd)];
+    return std::ldexp(std::normal_distribution<float>()(random_), static_cast<int>(next() % 9) - 4);
+  }
+  std::vector<float> floats(std::uint64_t n) {
+    std::vector<float> out(n);
+    for (auto& each : out) each = value();
+    return out;
+  }
+  /// The elements of `type`, as bytes.
+  std::vector<std::byte> elements(Element type, std::uint64_t n) {
+    std::vector<std::byte> out(n * bytes_of(type));
+    static_cast<void>(round_norm(type, floats(n).data(), out.data(), n));
+    return out;
+  }
+
+  std::mt19937_64 random_{17};
+  const sys::Mapping host_{kMemory};
+  std::unique_ptr<Device> device_;
+  std::span<std::byte> memory_;
+  Stream stream_ = 0;
+};
+
+TEST_P(DeviceWork, SumsOfMicroBatches) {
+  for (const auto type : kTypes) {
+    for (const auto n : kSizes) {
+      for (const bool first : {true, false}) {
+        Image image;
+        const auto values = image.put(elements(type, n));
+        const auto sum = image.put(floats(n));
+        expect_same(
+            image,
+            [&](std::byte* base) {
+              return Sum{type, base + values, at<float>(base, sum), n, first};
+            },
+            text("sum of ", n));
+      }
+    }
+  }
+}
+
+TEST_P(DeviceWork, RoundedWithTheirSquares) {
+  for (const auto type : kTypes) {
+    for (const auto n : kSizes) {
+      Image image;
+      const auto sums = image.put(floats(n));
+      const auto out = image.room<std::byte>(n * bytes_of(type));
+      const auto squares = image.room<double>(square_tiles(n));
+      expect_same(
+          image,
+          [&](std::byte* base) {
+            return Round{type, at<float>(base, sums), nullptr, base + out, n, at<double>(base, squares)};
+          },
+          text("round ", n));
+    }
+  }
+}
+
+TEST_P(DeviceWork, CopiedWithTheirSquaresAlsoInPlace) {
+  for (const auto type : kTypes) {
+    for (const auto n : kSizes) {
+      for (const bool in_place : {true, false}) {
+        Image image;
+        const auto values = image.put(elements(type, n));
+        const auto out = in_place ? values : image.room<std::byte>(n * bytes_of(type));
+        const auto squares = image.room<double>(square_tiles(n));
+        expect_same(
+            image,
+            [&](std::byte* base) {
+              return Round{type, nullptr, base + values, base + out, n, at<double>(base, squares)};
+            },
+            text("copy ", n));
+      }
+    }
+  }
+}
+
+TEST_P(DeviceWork, WhatIsNotFiniteIsSeen) {
+  for (const auto type : kTypes) {
+    for (const auto odd : {INFINITY, -INFINITY, std::nanf("")}) {
+      Image image;
+      std::vector<float> values(70000, 0.5F);
+      values[66666] = odd;
+      const auto sums = image.put(values);
+      const auto out = image.room<std::byte>(values.size() * bytes_of(type));
+      const auto squares = image.room<double>(2);
+      expect_same(
+          image,
+          [&](std::byte* base) {
+            return Round{type, at<float>(base, sums), nullptr, base + out, values.size(), at<double>(base, squares)};
+          },
+          "not finite");
+      double found[2] = {};
+      std::memcpy(found, host_.span().data() + squares, sizeof found);
+      EXPECT_TRUE(kernels::Norm{found[0]}.finite());
+      EXPECT_FALSE(kernels::Norm{found[1]}.finite());
+    }
+  }
+}
+
+TEST_P(DeviceWork, SquaresOfParts) {
+  for (const auto type : kTypes) {
+    Image image;
+    const std::vector<Part> parts{{0, 7}, {7, 65536}, {65543, 0}, {70000, 32}, {70100, 33}, {99000, 1000}};
+    const auto values = image.put(elements(type, 100000));
+    const auto where = image.put(parts);
+    const auto squares = image.room<double>(parts.size());
+    expect_same(
+        image,
+        [&](std::byte* base) {
+          return Squares{type, base + values, at<Part>(base, where), parts.size(), at<double>(base, squares)};
+        },
+        "parts");
+  }
+}
+
+TEST_P(DeviceWork, RowsOfATable) {
+  for (const auto type : kTypes) {
+    Image image;
+    const std::vector<std::int64_t> rows{100, 103, 104, 119};
+    const std::uint64_t columns = 771;
+    const auto values = image.put(elements(type, 20 * columns));
+    const auto ids = image.put(rows);
+    const auto out = image.room<float>(rows.size() * columns);
+    expect_same(
+        image,
+        [&](std::byte* base) {
+          return Gather{type,        base + values, at<std::int64_t>(base, ids), 100,
+                        rows.size(), columns,       at<float>(base, out)};
+        },
+        "rows");
+  }
+}
+
+TEST_P(DeviceWork, TheLossInSlices) {
+  for (const auto type : kTypes) {
+    for (const std::uint64_t rows : {1U, 63U, 64U, 65U, 1000U, 2731U}) {
+      Image image;
+      const std::uint64_t tokens = 11;
+      std::vector<std::int64_t> labels(tokens);
+      for (auto& label : labels)
+        label = 500 + static_cast<std::int64_t>(next() % (2 * rows)) - static_cast<int>(rows) / 2;
+      const auto logits = image.put(elements(type, tokens * rows));
+      const auto where = image.put(labels);
+      std::vector<float> maxima(tokens, -INFINITY);
+      maxima[3] = 2.5F;
+      const auto maximum = image.put(maxima);
+      const auto sum = image.put(std::vector<float>(tokens, 0.0F));
+      const auto gold = image.put(std::vector<float>(tokens, 0.0F));
+      const auto slice = [&](std::byte* base) {
+        return Logits{type, base + logits, tokens, rows, 500, at<std::int64_t>(base, where)};
+      };
+      expect_same(
+          image,
+          [&](std::byte* base) {
+            return LossStats{slice(base), at<float>(base, maximum), at<float>(base, sum), at<float>(base, gold)};
+          },
+          text("stats of ", rows));
+      expect_same(
+          image,
+          [&](std::byte* base) {
+            return LossGradient{slice(base), at<float>(base, maximum), at<float>(base, sum), 0.37F};
+          },
+          text("gradient of ", rows));
+    }
+  }
+}
+
+TEST_P(DeviceWork, AdamWOnExactStates) {
+  for (const auto beta1 : {0.9, 0.3}) {
+    for (const auto n : kSizes) {
+      Image image;
+      std::vector<std::uint16_t> weight(n), residual(n);
+      for (std::uint64_t i = 0; i < n; ++i) {
+        kernels::scalar::split_bits(std::bit_cast<std::uint32_t>(value()), weight[i], residual[i]);
+      }
+      auto squares = floats(n);
+      for (auto& each : squares) each = std::min(each * each, 1e30F);
+      const auto weights = image.put(weight), residuals = image.put(residual);
+      const auto first = image.put(floats(n)), second = image.put(squares);
+      const auto grad = image.put(elements(Element::bf16, n));
+      const kernels::UpdateStep step{
+          .learning_rate = 1e-3, .beta1 = beta1, .weight_decay = 0.1, .gradient_scale = 0.7F, .step = 3};
+      expect_same(
+          image,
+          [&](std::byte* base) {
+            return AdamWUpdate{at<std::uint16_t>(base, weights),
+                               at<std::uint16_t>(base, residuals),
+                               at<float>(base, first),
+                               at<float>(base, second),
+                               at<std::uint16_t>(base, grad),
+                               n,
+                               step};
+          },
+          text("adamw of ", n));
+    }
+  }
+}
+
+TEST_P(DeviceWork, WorkKeepsTheOrderOfItsStream) {
+  Image image;
+  constexpr std::uint64_t kElements = 100000;
+  const auto ones = std::vector<float>(kElements, 1.0F);
+  const auto values = image.put(ones);
+  const auto sum = image.put(std::vector<float>(kElements, 0.0F));
+  std::ranges::copy(image.bytes(), host_.span().data());
+  const auto other = device_->make_stream();
+  const auto sent = device_->make_event(), summed = device_->make_event();
+  device_->copy(other, Direction::to_device, memory_.data(), host_.span().data(), image.bytes().size());
+  device_->record(sent, other);
+  device_->wait(stream_, sent);
+  for (int i = 0; i < 7; ++i) {
+    device_->run(stream_,
+                 Sum{Element::fp32, memory_.data() + values, at<float>(memory_.data(), sum), kElements, false});
+  }
+  device_->record(summed, stream_);
+  device_->wait(other, summed);
+  device_->copy(other, Direction::from_device, host_.span().data(), memory_.data() + sum, kElements * sizeof(float));
+  device_->record(sent, other);
+  device_->synchronise(sent);
+  for (std::uint64_t i = 0; i < kElements; ++i) ASSERT_EQ(at<float>(host_.span().data(), 0)[i], 7.0F) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Twins, DeviceWork, ::testing::ValuesIn(twins()),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(CudaKernels, ABuildWithoutThemSaysSo) {
+  const auto device = make_cuda({.library = kPretended, .kernels = {}});
+  EXPECT_NE(device->cannot_compute().find("nvcc"), std::string::npos) << device->cannot_compute();
+  EXPECT_THROW(device->run(0, Sum{}), Error);
+}
+
+TEST(CudaKernels, ADriverThatRefusesThemIsQuoted) {
+  const Setting refuses("FAKE_CUDA_LOADS", "0");
+  const auto words = pretended_cuda()->cannot_compute();
+  EXPECT_NE(words.find("CUDA_ERROR_PRETENDED"), std::string::npos) << words;
+}
+
+TEST(CudaKernels, ThoseBuiltInHaveEveryName) {
+  const auto image = cuda_image();
+  if (image.empty())
+    GTEST_SKIP() << "nvcc was not there when this was built: there are no kernels for a GPU to look at";
+  const std::string_view bytes(reinterpret_cast<const char*>(image.data()), image.size());
+  EXPECT_EQ(kernel_names().size(), 19U);
+  for (const auto& name : kernel_names()) EXPECT_NE(bytes.find(name), std::string_view::npos) << name;
+}
+
+}  // namespace
+}  // namespace spillway::device
