@@ -99,7 +99,10 @@ class Session:
         model = describe(self._skeleton, work_size(shape), config.compute_dtype)
         self.description = model | update_rule(config) | subspace_checks(config) | {"seed": config.seed}
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
-        self.settings = engine_settings(config, self._rehearsed, self._keeping, self._update_cores(), self._place)
+        learning = sum(p.numel() for p in self._skeleton.model.parameters() if p.requires_grad)
+        self.settings = engine_settings(
+            config, self._rehearsed, self._keeping, learning, self._update_cores(), self._place
+        )
         memory, self._news = nodes.node_settings(
             config.node,
             self._rehearsed.process_bytes,
