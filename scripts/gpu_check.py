@@ -104,7 +104,7 @@ class Check:
             words = ["--shape", "tiny", "--sequence", "256", "--batch", "2", "--micro-batches", "2", "--steps", "5",
                      "--learning-rate", "1e-3", "--compute-dtype", dtype]  # fmt: skip
             here, there = engine(*words), engine(*words, "--device", self.device)
-            tight = engine(*words, "--device", self.device, "--gpu-memory", str(least(there)))
+            tight = engine(*words, "--device", self.device, "--gpu-memory", str(least(*words, "--device", self.device)))
             difference, itself = apart(here, there), apart(there, tight)
             found[dtype] = {"from_cpu": difference, "from_itself_in_less_memory": itself, "losses": there["losses"]}
             if difference > most or itself > most:
@@ -175,8 +175,13 @@ def facts(device: str) -> Report:
 
 def run(*words: Any, seconds: float = 60, fails: bool = False) -> str:
     """What the program said. Failed when it did, unless it `fails`."""
-    done = subprocess.run([str(word) for word in words], cwd=ROOT, env=environment(), capture_output=True, text=True,
-                          timeout=seconds)  # fmt: skip
+    try:
+        done = subprocess.run([str(word) for word in words], cwd=ROOT, env=environment(), capture_output=True,
+                              text=True, timeout=seconds)  # fmt: skip
+    except FileNotFoundError as error:
+        if fails:
+            return ""
+        raise Failed(f"{error}") from None
     if done.returncode != 0 and not fails:
         raise Failed(f"{' '.join(map(str, words))}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}")
     return done.stdout + (done.stderr if fails else "")
@@ -196,13 +201,16 @@ def engine(*words: str, seconds: float = 300) -> Report:
     return dict(json.loads(said.strip().splitlines()[-1]))
 
 
-def least(there: Report) -> int:
-    """What the device needs with nothing but windows: its working set, and as much of the arena as comes and goes."""
-    parts = [part for part in there["plan"]["bytes"] if part["tier"] == "device"]
-    stays = sum(part["bytes"] for part in parts if part["class"] in ("weight", "activation"))
-    tier = next(tier for tier in there["plan"]["tiers"] if tier["name"] == "device")
-    window = max(stays // 2, 8 << 20)  # two blocks of few, and what aligns them
-    return int(tier["planned_peak"] - stays + window)
+def least(*words: str) -> int:
+    """Bytes that such a run needs on the device at least, as its refusal says, and a little more: what PyTorch needs is
+    measured anew each time."""
+    try:
+        engine(*words, "--gpu-memory", str(1 << 20))
+    except Failed as refused:
+        if found := re.search(r"--gpu_memory (\d+)MiB", str(refused)):
+            return int(int(found[1]) * 1.05 + 8) << 20
+        raise
+    raise Failed("a device of one MiB was not refused")
 
 
 def apart(one: Report, other: Report) -> float:
