@@ -196,8 +196,10 @@ def run(*words: Any, seconds: float = 60, fails: bool = False) -> str:
 
 
 def environment() -> dict[str, str]:
+    """With the tools that were installed beside this Python: CMake and Ninja may be."""
     path = f"{ROOT / 'python'}{os.pathsep}{ROOT / 'bench'}"
-    return os.environ | {"PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return os.environ | {"PATH": tools, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
 
 def python(*words: Any, seconds: float) -> str:
