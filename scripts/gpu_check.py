@@ -21,6 +21,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,17 +101,23 @@ class Check:
 
     def equality(self) -> Report:
         """The same few steps in host memory and there; and there with as little memory as will do."""
+        kinds = (("fp32", 2e-4), ("bf16", 3e-2))
+        words = ["--shape", "tiny", "--sequence", "256", "--batch", "2", "--micro-batches", "2", "--steps", "5",
+                 "--learning-rate", "1e-3", "--compute-dtype"]  # fmt: skip
+        device = ["--device", self.device]
+        with ThreadPoolExecutor(4 if (os.cpu_count() or 1) >= 8 else 1) as together:
+            here = {dtype: together.submit(engine, *words, dtype) for dtype, _ in kinds}
+            there = {dtype: together.submit(engine, *words, dtype, *device) for dtype, _ in kinds}
+            tight = {dtype: together.submit(in_least, *words, dtype, *device) for dtype, _ in kinds}
         found: Report = {}
-        for dtype, most in (("fp32", 2e-4), ("bf16", 3e-2)):
-            words = ["--shape", "tiny", "--sequence", "256", "--batch", "2", "--micro-batches", "2", "--steps", "5",
-                     "--learning-rate", "1e-3", "--compute-dtype", dtype]  # fmt: skip
-            here, there = engine(*words), engine(*words, "--device", self.device)
-            tight = engine(*words, "--device", self.device, "--gpu-memory", str(least(there)))
-            difference, itself = apart(here, there), apart(there, tight)
-            found[dtype] = {"from_cpu": difference, "from_itself_in_less_memory": itself, "losses": there["losses"]}
+        for dtype, most in kinds:
+            difference = apart(here[dtype].result(), there[dtype].result())
+            itself = apart(there[dtype].result(), tight[dtype].result())
+            found[dtype] = {"from_cpu": difference, "from_itself_in_less_memory": itself,
+                            "losses": there[dtype].result()["losses"]}  # fmt: skip
             if difference > most or itself > most:
-                words = f"{dtype}: losses and norms differ by {difference:.2e} from the processor's, "
-                raise Failed(f"{words}by {itself:.2e} from those in less memory; {most:.0e} is what rounding explains")
+                said = f"{dtype}: losses and norms differ by {difference:.2e} from the processor's, "
+                raise Failed(f"{said}by {itself:.2e} from those in less memory; {most:.0e} is what rounding explains")
         return found
 
     def budget(self) -> Report:
@@ -147,10 +155,10 @@ class Check:
             for sequence, batch in lengths:
                 for memory in budgets:
                     name = f"{shape}, sequence {sequence}, {memory >> 20} MiB"
-                    yield name, lambda s=shape, q=sequence, b=batch, m=memory: timed(s, q, b, 4, 3, self.device, m)
+                    yield name, partial(timed, shape, sequence, batch, 4, 3, self.device, memory)
                 if not self.dry:
-                    plain = lambda s=shape, q=sequence, b=batch: resident(s, q, b, 4, self.device)  # noqa: E731
-                    yield f"{shape}, sequence {sequence}, without offload", plain
+                    name = f"{shape}, sequence {sequence}, without offload"
+                    yield name, partial(resident, shape, sequence, batch, 4, self.device)
 
 
 def facts(device: str) -> Report:
@@ -175,16 +183,23 @@ def facts(device: str) -> Report:
 
 def run(*words: Any, seconds: float = 60, fails: bool = False) -> str:
     """What the program said. Failed when it did, unless it `fails`."""
-    done = subprocess.run([str(word) for word in words], cwd=ROOT, env=environment(), capture_output=True, text=True,
-                          timeout=seconds)  # fmt: skip
+    try:
+        done = subprocess.run([str(word) for word in words], cwd=ROOT, env=environment(), capture_output=True,
+                              text=True, timeout=seconds)  # fmt: skip
+    except FileNotFoundError as error:
+        if fails:
+            return ""
+        raise Failed(f"{error}") from None
     if done.returncode != 0 and not fails:
         raise Failed(f"{' '.join(map(str, words))}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}")
     return done.stdout + (done.stderr if fails else "")
 
 
 def environment() -> dict[str, str]:
+    """With the tools that were installed beside this Python: CMake and Ninja may be."""
     path = f"{ROOT / 'python'}{os.pathsep}{ROOT / 'bench'}"
-    return os.environ | {"PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return os.environ | {"PATH": tools, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
 
 def python(*words: Any, seconds: float) -> str:
@@ -196,13 +211,20 @@ def engine(*words: str, seconds: float = 300) -> Report:
     return dict(json.loads(said.strip().splitlines()[-1]))
 
 
-def least(there: Report) -> int:
-    """What the device needs with nothing but windows: its working set, and as much of the arena as comes and goes."""
-    parts = [part for part in there["plan"]["bytes"] if part["tier"] == "device"]
-    stays = sum(part["bytes"] for part in parts if part["class"] in ("weight", "activation"))
-    tier = next(tier for tier in there["plan"]["tiers"] if tier["name"] == "device")
-    window = max(stays // 2, 8 << 20)  # two blocks of few, and what aligns them
-    return int(tier["planned_peak"] - stays + window)
+def least(*words: str) -> int:
+    """Bytes that such a run needs on the device at least, as its refusal says, and a little more: what PyTorch needs is
+    measured anew each time."""
+    try:
+        engine(*words, "--gpu-memory", str(1 << 20))
+    except Failed as refused:
+        if found := re.search(r"--gpu_memory (\d+)MiB", str(refused)):
+            return int(int(found[1]) * 1.05 + 8) << 20
+        raise
+    raise Failed("a device of one MiB was not refused")
+
+
+def in_least(*words: str) -> Report:
+    return engine(*words, "--gpu-memory", str(least(*words)))
 
 
 def apart(one: Report, other: Report) -> float:

@@ -220,7 +220,7 @@ class Engine::Impl {
     if (!committed_ && (begin.training || pending_)) commit({});
     if (run.rows) run.rows->begin(begin.ids);
     started_ = run.executor->now();
-    stalled_before_ = stalled();
+    stalled_before_ = running().executor->waits().sum();
     training_ = begin.training;
     if (pending_) run.updater->set(update_);
     run.gradients->begin(begin.counts.size());
@@ -353,7 +353,7 @@ class Engine::Impl {
     if (training_) decide(update, out);
     out.step = steps_;
     out.seconds = run.executor->now() - started_;
-    out.stall_seconds = stalled() - stalled_before_;
+    out.stall_seconds = run.executor->waits().sum() - stalled_before_;
     return out;
   }
 
@@ -494,7 +494,14 @@ class Engine::Impl {
     nlohmann::json out;
     const auto& run = running();
     out["arena_bytes"] = run.arena.size();
-    out["stall_seconds"] = run.executor->stalls();
+    out["stall_seconds"] = run.executor->waits().by_lane();
+    for (const auto& [cause, seconds] : run.executor->waits().seconds()) {
+      out["waits"][waited_for(cause)][plan::name_of(cause.lane)] = seconds;
+    }
+    const auto updated = run.executor->updated();
+    for (std::size_t unit = 0; unit < updated.size(); ++unit) {
+      out["updates"][node_name(unit)] = {{"elements", updated[unit].elements}, {"seconds", updated[unit].seconds}};
+    }
     for (std::size_t p = 0; p < run.paths.size(); ++p) {
       const auto& path = *run.paths[p];
       const auto c = path.counters();
@@ -514,6 +521,24 @@ class Engine::Impl {
       out["device"] = {{"name", device->name()}, {"memory", device->memory().size()}, {"notice", device->notice()}};
     add_pool(out);
     return out.dump();
+  }
+
+  std::string node_name(std::size_t unit) const {
+    return budget_.nodes.empty() ? "dram" : budget_.nodes.at(unit).name();
+  }
+
+  /// The tier that a wait was for.
+  std::string waited_for(const execute::Cause& cause) const {
+    switch (cause.lane) {
+      case plan::Lane::read:
+      case plan::Lane::write:
+        return budget_.paths.at(cause.unit).name;
+      case plan::Lane::to_device:
+      case plan::Lane::from_device:
+        return "device";
+      default:
+        return node_name(cause.unit);
+    }
   }
 
   /// Measured rates, and the paths that were taken out.
@@ -606,12 +631,6 @@ class Engine::Impl {
   std::uint32_t accumulator_last() const {
     const auto index = plan_.schedule.accumulator;
     return index == kNone ? 0 : plan_.schedule.buffers[index].last;
-  }
-
-  double stalled() const {
-    double sum = 0;
-    for (const auto& [cause, seconds] : running_->executor->stalls()) sum += seconds;
-    return sum;
   }
 
   const std::size_t embedding_;

@@ -154,7 +154,9 @@ class Engine:
     def set_loss_scale(self, scale: float, good: int) -> None:
         """As loss_scale() told it where this run goes on."""
     def counters(self) -> str:
-        """JSON: bytes per path and direction, busy seconds, peaks per tier, stall seconds by cause."""
+        """JSON: bytes per path and direction, busy seconds, peaks per tier, stall seconds by cause, and
+        "waits": {tier: {cause: seconds}}: each read and write by the path whose piece came last; and "updates": by
+        memory node (or "dram") {"elements", "seconds"} of its update lane."""
     def where(self) -> str:
         """JSON {"nodes": {name: {"planned", "there": bytes of the arena}}, "chunks": n, "elsewhere": [chunks]}: asked
         of the kernel page by page; {} when DRAM is one tier."""

@@ -26,6 +26,7 @@ from spillway.config import Config, normalised, read_file, resolve
 from spillway.errors import InputError
 from spillway.protocol import Keeping, Opening, StepResult, WorkShape
 from spillway.records import METRICS, Metrics, replace_text, write_json
+from spillway.so_far import SoFar
 from spillway.state import RunState
 from spillway.summary import perplexity, summary
 
@@ -63,6 +64,7 @@ class Session:
         self._schedule: rates.Rate | None = None
         self._seconds: list[float] = []  # of the steps of this process
         self._start = directory.decide(config) if config.output_dir is not None else None
+        self._so_far = SoFar(self._start.output_dir) if self._start is not None else None
         self._state = RunState(fixed=state.fixed_keys(config))
         self._config = self._found(config)
         self._shape = shape_of(self._config, given)
@@ -141,9 +143,10 @@ class Session:
         try:
             if self._opened and self._start is not None:
                 output_dir = self._start.output_dir
-                measured = summary(self._config, self.plan, self._engine.measured(), self._state, self._seconds)
-                write_json(output_dir / "summary.json", measured)
+                write_json(output_dir / "summary.json", self._summary())
                 self._engine.write_timeline(output_dir / "timeline.json.gz")
+                if self._so_far is not None:
+                    self._so_far.ended()
         finally:
             if self._metrics is not None:
                 self._metrics.close()
@@ -224,13 +227,20 @@ class Session:
             "path_bytes": result.path_bytes,
             **result.subspaces,
         }
+        if result.node_updates:
+            row["node_updates"] = result.node_updates
         if result.skipped:
             row["skipped"] = True
         if self._metrics is not None:
             self._metrics.add(row)
         if self._start is not None:
             self._engine.commit(self._state.moving())
+        if self._so_far is not None:
+            self._so_far.tell(self._engine, len(self._seconds), self._summary)
         return row
+
+    def _summary(self) -> dict[str, Any]:
+        return summary(self._config, self.plan, self._engine.measured(), self._state, self._seconds)
 
     def _rate(self, step: int) -> float:
         if self._schedule is None:

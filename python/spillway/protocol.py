@@ -81,6 +81,8 @@ class StepResult:
     path_bytes: PathBytes = field(default_factory=dict)
     skipped: bool = False  # the gradient was not finite: nothing was updated
     loss_scale: float = 1.0  # what the loss was multiplied by before backward
+    # by memory node, where there are several: {"elements", "seconds"} of updates that ended while the step ran
+    node_updates: dict[str, dict[str, float]] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)  # bytes per path over the run's life, earlier processes too
     subspaces: dict[str, Any] = field(default_factory=dict)  # with method lsp, for rows of metrics.jsonl
 
@@ -126,8 +128,8 @@ class Session(Protocol):
 
     def measured(self) -> dict[str, Any]:
         """Over this process {"tiers": {tier name: peak bytes}, "process_peak": bytes, "path_bytes": PathBytes,
-        "stall_seconds": {cause: seconds}}, and over the run's life {"written": {path: bytes}}; keys beyond these go
-        into summary.json as they are."""
+        "stall_seconds": {cause: seconds}, "waits": {tier: {cause: seconds}}}, and over the run's life {"written":
+        {path: bytes}}; keys beyond these go into summary.json as they are."""
 
     def notices(self) -> list[str]:
         """What a person should know about the tiers of a started session and was not told yet."""

@@ -198,8 +198,7 @@ class Run:
         summary = trainer.summary(session)
         write_json(output_dir / "summary.json", summary)
         session.write_timeline(output_dir / "timeline.json.gz")
-        for path in (identity.SO_FAR, identity.TIMELINE):
-            (output_dir / path).unlink(missing_ok=True)
+        trainer.so_far.ended()
         tables.show_summary(self.display.console, summary)
         if reason := plot_apart(output_dir / METRICS, output_dir / "loss.png", f"Training loss: {output_dir.name}"):
             self.display.note(f"no loss.png: {reason}")

@@ -99,7 +99,10 @@ class Session:
         model = describe(self._skeleton, work_size(shape), config.compute_dtype)
         self.description = model | update_rule(config) | subspace_checks(config) | {"seed": config.seed}
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
-        self.settings = engine_settings(config, self._rehearsed, self._keeping, self._update_cores(), self._place)
+        learning = sum(p.numel() for p in self._skeleton.model.parameters() if p.requires_grad)
+        self.settings = engine_settings(
+            config, self._rehearsed, self._keeping, learning, self._update_cores(), self._place
+        )
         memory, self._news = nodes.node_settings(
             config.node,
             self._rehearsed.process_bytes,
@@ -120,6 +123,7 @@ class Session:
         self._began = 0.0  # when the step's gradients were asked for
         self._half = (0.0, 0)  # its loss and label tokens
         self._path_bytes: PathBytes = {}
+        self._node_updates: dict[str, dict[str, float]] = {}
         self._written_before: wear.Written = {}  # by the run's earlier processes
         self._peak = 0
         self._in_use = 0  # bytes of the process that stayed when the heap was given back last
@@ -194,6 +198,7 @@ class Session:
             skipped=bool(update["skipped"]),
             loss_scale=update.get("loss_scale", 1.0),
             written=self._written(),
+            node_updates=self._new_node_updates(),
             subspaces=subspaces.told(self._engine) if self._skeleton.spaces else {},
         )
 
@@ -308,6 +313,7 @@ class Session:
             "path_bytes": self._paths(),
             "written": self._written(),
             "stall_seconds": counters.get("stall_seconds", {}),
+            "waits": counters.get("waits", {}),
             "flushes": {
                 name: {"count": path.get("syncs", 0), "seconds": path.get("sync_seconds", 0.0)}
                 for name, path in counters.get("paths", {}).items()
@@ -462,6 +468,16 @@ class Session:
         return {
             name: {direction: count - before.get(name, {}).get(direction, 0) for direction, count in now.items()}
             for name, now in self._path_bytes.items()
+        }
+
+    def _new_node_updates(self) -> dict[str, dict[str, float]]:
+        """Since the last call; nothing where DRAM is one tier."""
+        if len(nodes.names(self.plan)) < 2:
+            return {}
+        before, self._node_updates = self._node_updates, json.loads(self._engine.counters()).get("updates", {})
+        return {
+            name: {kind: count - before.get(name, {}).get(kind, 0) for kind, count in now.items()}
+            for name, now in self._node_updates.items()
         }
 
 

@@ -25,16 +25,18 @@ if TYPE_CHECKING:
 
 MARGIN = 0.1  # of what is free, left alone when no budget is given
 MEASURE_SECONDS = 0.3  # for each rate of the machine
+EXACT_BYTES = 12  # of a parameter, weight included
 GROUPS = ("weight", "state", "grad", "activation")
 
 
 def engine_settings(
-    config: Config, rehearsed: Rehearsed, keeping: Keeping, update_cores: int = 0, place: Place = HOST
+    config: Config, rehearsed: Rehearsed, keeping: Keeping, learning: int, update_cores: int = 0, place: Place = HOST
 ) -> dict[str, Any]:
-    """What the engine plans with; see _engine.pyi. `update_cores`: that compute leaves to updates. `place`: where
-    visits compute."""
+    """What the engine plans with; see _engine.pyi. `learning`: parameters that do. `update_cores`: that compute leaves
+    to updates. `place`: where visits compute."""
     dram_budget = config.dram_budget or default_budget()
-    spare = max(0, dram_budget - heap.resident()) // 2  # to measure in
+    # What is measured in must not be the run's peak: less than its states take, or than its budget leaves for them.
+    spare = min(EXACT_BYTES * learning, max(0, dram_budget - heap.resident()) // 4)
     found = profile(config.profile, [path.place for path in config.paths], update_rule(config), spare)
     return path_settings(config, keeping) | {
         "dram_budget": dram_budget,

@@ -154,7 +154,7 @@ def show_summary(console: Console, summary: dict[str, Any]) -> None:
     for name, moved in (summary.get("path_bytes") or {}).items():
         console.print(
             f"{name}: {size(moved['read'])} read, {size(moved['written'])} written{wear(name, summary)}"
-            f"{flushes(name, summary)}",
+            f"{flushes(name, summary)}{waited(name, summary)}",
             soft_wrap=True,
         )
 
@@ -163,6 +163,12 @@ def flushes(path: str, summary: dict[str, Any]) -> str:
     """What durable steps asked of the drive beside bytes."""
     found = (summary.get("flushes") or {}).get(path)
     return f"; flushed {found['count']} times in {duration(found['seconds'])}" if found and found["count"] else ""
+
+
+def waited(path: str, summary: dict[str, Any]) -> str:
+    """How long compute stood still for it."""
+    seconds = sum((summary.get("waits") or {}).get(path, {}).values())
+    return f"; compute waited {duration(seconds)} for it" if seconds else ""
 
 
 def wear(path: str, summary: dict[str, Any]) -> str:

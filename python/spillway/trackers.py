@@ -105,6 +105,8 @@ def numbers(row: dict[str, Any]) -> dict[str, float]:
     for path, moved in row.get("path_bytes", {}).items():
         for way, count in moved.items():
             found[f"{path.replace(':', '_')}_{way}_bytes"] = count
+    for node, done in row.get("node_updates", {}).items():
+        found[f"{node.replace(':', '_')}_update_seconds"] = done["seconds"]
     if row.get("step_seconds") and "tokens" in row:
         found["tokens_per_second"] = row["tokens"] / row["step_seconds"]
     return found

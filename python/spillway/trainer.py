@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 import shlex
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spillway import checkpoints, identity
+from spillway import checkpoints
 from spillway.config import Config
 from spillway.dataset import Dataset
 from spillway.errors import Interrupted
@@ -23,12 +22,11 @@ from spillway.progress import Display
 from spillway.protocol import Session, StepResult, WorkShape
 from spillway.rates import Rate
 from spillway.records import METRICS, Metrics, flush, rows, write_json
+from spillway.so_far import SoFar
 from spillway.state import RunState
 from spillway.summary import perplexity, summary
 from spillway.trackers import Trackers
 from spillway.trainer_state import trainer_state
-
-SO_FAR_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -64,11 +62,12 @@ class Trainer:
     saved: Path | None = field(init=False)  # the checkpoint that holds `state.step`
     trackers: Trackers = field(init=False)
     every_step: bool = field(init=False)  # each step is durable once it is committed
-    told_at: float = field(init=False, default=-math.inf)  # when the page of a run that goes on was last told
+    so_far: SoFar = field(init=False)
 
     def __post_init__(self) -> None:
         """InputError where a tracker is not here: before anything is planned."""
         self.trackers = Trackers(self.config, self.output_dir)
+        self.so_far = SoFar(self.output_dir)
 
     def run(self, session: Session, saved: Path | None) -> None:
         """`session` is started and has committed `state`, which checkpoint `saved` holds if there is one.
@@ -125,18 +124,7 @@ class Trainer:
             self.display.note(f"step {self.state.step}: the gradient is not finite, nothing was updated")
         for notice in self.session.notices():
             self.display.note(f"step {self.state.step}: {notice}")
-        self.tell_so_far()
-
-    def tell_so_far(self) -> None:
-        """What `spillway report` reads while the run goes on: after the second step, the first also loads, and then
-        every now and then."""
-        now = time.monotonic()
-        if len(self.seconds) < 2 or now - self.told_at < SO_FAR_SECONDS:
-            return
-        self.told_at = now
-        (self.output_dir / identity.FOLDER).mkdir(exist_ok=True)
-        self.session.write_timeline(self.output_dir / identity.TIMELINE)
-        write_json(self.output_dir / identity.SO_FAR, self.summary(self.session))
+        self.so_far.tell(self.session, len(self.seconds), lambda: self.summary(self.session))
 
     def log(self, result: StepResult, tokens: int, learning_rate: float) -> None:
         row = {
@@ -149,6 +137,8 @@ class Trainer:
             "step_seconds": result.seconds,
             "path_bytes": result.path_bytes,
         }
+        if result.node_updates:
+            row["node_updates"] = result.node_updates
         row |= result.subspaces
         if result.loss_scale != 1:
             row["loss_scale"] = result.loss_scale

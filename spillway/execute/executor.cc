@@ -253,35 +253,20 @@ const plan::Visit* Executor::next() {
   const auto& visit = schedule_.visits[visit_];
   if (!visit_ready_[visit_] && !failure_) {
     const auto begin = now();
-    auto& seconds = stalls_[cause_of_wait(visit)];
     help_until(lock, compute_wake_, [&] { return visit_ready_[visit_] != 0; });
-    seconds += now() - begin;
+    if (!failure_) note_wait(visit.task, begin);
   }
   throw_failure();
   bank(instances_ - 1).times[visit.task].start = now();
   return &visit;
 }
 
-std::string Executor::cause_of_wait(const plan::Visit& visit) const {
-  // The deepest task that holds it up decides: a read before the update it feeds, a write before the read it delays.
+void Executor::note_wait(Index task, double begin) {
   const auto instance = instances_ - 1;
-  std::string cause = "update";
-  Index task = visit.task;
-  for (int depth = 0; depth < 8; ++depth) {
-    const auto& bank_now = banks_[instance % banks_.size()];
-    Index blocking = plan::kNone;
-    for (const auto& need : schedule_.tasks[task].needs) {
-      if (!need.previous && !bank_now.ended[need.task]) {
-        blocking = need.task;
-        if (schedule_.tasks[blocking].lane != Lane::update) break;
-      }
-    }
-    if (blocking == plan::kNone) break;
-    const auto lane = schedule_.tasks[blocking].lane;
-    if (lane != Lane::compute) cause = plan::name_of(lane);
-    task = blocking;
-  }
-  return cause;
+  waits_.add(schedule_, task, begin, now(), [&](Index need, bool previous) -> const Times* {
+    if (previous && instance == 0) return nullptr;
+    return &bank(previous ? instance - 1 : instance).times[need];
+  });
 }
 
 void Executor::done() {
@@ -339,6 +324,13 @@ void Executor::drain() {
   throw_failure();
 }
 
+std::vector<Updated> Executor::updated() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Updated> out;
+  for (const auto& lane : updates_) out.push_back(lane->done);
+  return out;
+}
+
 std::vector<Times> Executor::last_times() const {
   const std::lock_guard lock(mutex_);
   return last_times_;
@@ -387,7 +379,8 @@ void Executor::launch_transfer(const Start& start, const Task& task) {
                  .deadline = deadline,
                  .done = &Executor::transfer_done,
                  .context = this,
-                 .token = token});
+                 .token = token,
+                 .last_path = &bank(start.instance).times[start.task].path});
 }
 
 void Executor::transfer_done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept {
@@ -438,7 +431,10 @@ void Executor::update_lane(Updates& lane) {
       early_.push_back(chunk);
       compute_wake_.notify_all();
     }
-    bank(start.instance).times[start.task].end = now();
+    auto& times = bank(start.instance).times[start.task];
+    times.end = now();
+    lane.done.elements += schedule_.tasks[start.task].bytes;
+    lane.done.seconds += times.end - times.start;
     lane.transfers.clear();
     skipped_.clear();
     end_task(start, lane.transfers);

@@ -12,17 +12,16 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "spillway/execute/copies.h"
 #include "spillway/execute/pace.h"
 #include "spillway/execute/store.h"
+#include "spillway/execute/waits.h"
 #include "spillway/plan/schedule.h"
 
 namespace spillway::execute {
@@ -49,6 +48,12 @@ struct UpdateLane {
   double limit = 0;              ///< elements per second at most (pace.h), by these threads alone; 0: none
 };
 
+/// What an update lane has done.
+struct Updated {
+  std::uint64_t elements = 0;
+  double seconds = 0;  ///< at work, its rests for the pace included
+};
+
 /// Which phases an instance runs, and of what its transfers are.
 struct Mode {
   bool update = false;  ///< updates are pending
@@ -59,11 +64,6 @@ struct Mode {
   std::uint64_t updated = 0;  ///< the step whose updates are pending: version of weights and states
   std::uint64_t updates = 0;  ///< count of updates, these included
   std::uint64_t step = 0;     ///< this step: version of gradients
-};
-
-/// When a task ran, in seconds since the executor was made; 0, 0 = skipped.
-struct Times {
-  double start = 0, end = 0;
 };
 
 /// Who updates. With cores of their own, each has a thread and updates run as soon as they can. Without, they share the
@@ -103,8 +103,10 @@ class Executor {
   /// Waits until every task of every instance has ended. Throws a lane's error.
   void drain();
 
-  /// Seconds the caller waited in next() so far, by cause: "update", "read", "write".
-  [[nodiscard]] const std::map<std::string, double>& stalls() const noexcept { return stalls_; }
+  /// What the caller waited for in next() so far.
+  [[nodiscard]] const Waits& waits() const noexcept { return waits_; }
+  /// By unit of the schedule's update tasks.
+  [[nodiscard]] std::vector<Updated> updated() const;
   /// Times of the tasks of the newest training step that has wholly ended; evaluations and flushes do not count.
   [[nodiscard]] std::vector<Times> last_times() const;
   [[nodiscard]] double now() const;
@@ -148,6 +150,7 @@ class Executor {
   /// An update lane.
   struct Updates {
     UpdateLane options;
+    Updated done;
     std::vector<UpdateEntry> ready, patient;  ///< heaps; patient ones run only while the caller waits
     Tiles active;
     std::atomic<std::size_t> next_tile{0};
@@ -187,8 +190,8 @@ class Executor {
   [[nodiscard]] static bool has_tiles(const Updates& lane) noexcept;  // locked
   void help_lane(Updates& lane, std::unique_lock<std::mutex>& lock);
   bool help(std::unique_lock<std::mutex>& lock);
-  [[nodiscard]] bool early_active() const noexcept;                         // locked
-  [[nodiscard]] std::string cause_of_wait(const plan::Visit& visit) const;  // locked
+  [[nodiscard]] bool early_active() const noexcept;  // locked
+  void note_wait(Index task, double begin);          // locked
 
   const plan::Schedule& schedule_;
   std::byte* const arena_;
@@ -215,7 +218,7 @@ class Executor {
   std::exception_ptr failure_;
   bool stop_ = false;
   std::vector<Times> last_times_;
-  std::map<std::string, double> stalls_{{"read", 0}, {"update", 0}, {"write", 0}};
+  Waits waits_;
 };
 
 }  // namespace spillway::execute

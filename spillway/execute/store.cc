@@ -85,7 +85,8 @@ storage::Pool::Request Store::request(const Transfer& transfer) {
                              .done = transfer.done,
                              .context = transfer.context,
                              .token = transfer.token,
-                             .what = it.name};
+                             .what = it.name,
+                             .last_path = transfer.last_path};
   if (transfer.direction == storage::Direction::read) {
     if (!it.written) throw Error(ErrorCode::internal, text(it.name, " is read before it was written"));
     return out;

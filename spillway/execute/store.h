@@ -41,6 +41,7 @@ class Store {
     storage::Done done = nullptr;
     void* context = nullptr;
     std::uint64_t token = 0;
+    std::uint32_t* last_path = nullptr;  ///< as storage::Pool::Request::last_path
   };
 
   /// Room for what the plan does not keep in memory, and with `books` (may be null) for what makes it durable. All

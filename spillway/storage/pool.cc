@@ -258,6 +258,7 @@ void Pool::Impl::settle(std::uint32_t run_id, const std::exception_ptr& error, N
     return wait_for_places(run, news);
   }
   if (error && !active.error) active.error = error;
+  if (active.request.last_path != nullptr) *active.request.last_path = run.path;
   let_go(run.request, news);
 }
 

@@ -74,7 +74,8 @@ class Pool {
     Done done = nullptr;           ///< once, when every piece has ended; with the first error
     void* context = nullptr;
     std::uint64_t token = 0;
-    std::string_view what = {};  ///< names the content in errors; must outlive the request
+    std::string_view what = {};          ///< names the content in errors; must outlive the request
+    std::uint32_t* last_path = nullptr;  ///< if given: set before Done to the path whose piece ended last
   };
 
   /// Everything free. Throws Error(bad_input) for no path, or one without capacity.

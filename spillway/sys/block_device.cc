@@ -98,7 +98,6 @@ std::string describe(const Probe& probe) {
   const std::string kind = value_of(probe, "USAGE") == "filesystem" ? " file system" : " signature";
   return text(type.find_first_of("aeio") == 0 ? "an " : "a ", type, kind, label.empty() ? "" : " '" + label + "'");
 }
-#endif
 
 bool is_zero(const File& device, Bytes from, Bytes bytes) {
   std::vector<std::byte> data(bytes);
@@ -109,6 +108,7 @@ bool is_zero(const File& device, Bytes from, Bytes bytes) {
 void zero(const File& device, Bytes from, Bytes bytes) {
   device.write(std::vector<std::byte>(bytes), from);
 }
+#endif  // SPILLWAY_BLKID
 
 /// A device or a part of it, by the kernel's name.
 struct Part {

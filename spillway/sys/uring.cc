@@ -1,3 +1,4 @@
+#include "spillway/base/error.h"
 #include "spillway/sys/ring.h"
 
 #ifdef SPILLWAY_URING

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <random>
 #include <span>
 
@@ -79,6 +80,35 @@ TEST(Nodes, ALaneThatIsHeldDownChangesNoBit) {
   test::pretend_nodes(settings, {4e8, 1e8});
   settings.nodes[1].limit = 1e8;
   EXPECT_EQ(train(description, settings), train(description, everything_in_dram()));
+}
+
+TEST(Nodes, UpdatesAreCountedByNode) {
+  std::mt19937 random(31);
+  std::size_t several = 0;
+  for (int round = 0; round < 24; ++round) {
+    const auto description = describe(plan::test::random_shape(random, round));
+    auto settings = everything_in_dram();
+    test::pretend_nodes(settings, random);
+    Engine engine(description, settings);
+    engine.start();
+    train(engine, description);
+    engine.flush();
+    const auto told = nlohmann::json::parse(engine.counters())["updates"];
+    std::uint64_t elements = 0, nodes = 0;
+    for (const auto& [name, done] : told.items()) {
+      elements += done["elements"].get<std::uint64_t>();
+      nodes += done["elements"] > 0 ? 1 : 0;
+      EXPECT_EQ(done["elements"] > 0, done["seconds"] > 0) << name;
+    }
+    std::uint64_t a_step = 0;  // chunks are updated with their padding
+    for (const auto task : engine.plan().schedule.update_task) {
+      if (task != plan::kNone) a_step += engine.plan().schedule.tasks[task].bytes;
+    }
+    EXPECT_GE(a_step, engine.layout().learning_parameters());
+    EXPECT_EQ(elements, kSteps * a_step);
+    several += nodes > 1 ? 1 : 0;
+  }
+  EXPECT_GT(several, 2U);
 }
 
 /// The nodes of this machine that a process may put memory on.

@@ -32,6 +32,7 @@ RATE, DECAY, CLIP = 1e-3, 0.1, 1.0
 # see), two right answers would differ by the whole learning rate. With this epsilon they do not.
 EPSILON = 1e-4
 TOLERANCE = 1e-5
+ADAPTERS = 1e-4  # of what begins at zero and stays small
 SHAPE = WorkShape(micro_batches=2, batch=2, length=12, eval_batch=0, eval_length=0)
 
 
@@ -71,6 +72,49 @@ def compare(
     )
     assert difference.loss <= TOLERANCE, f"losses differ by {difference.loss:.1e}"
     load(directory / "saved")
+    return difference
+
+
+def linear_names(config: PreTrainedConfig) -> list[str]:
+    """Ends of the names of linear layers inside the layers, but for what PEFT refuses of state-space ones."""
+    model = from_config(copy.deepcopy(config), torch.float32)
+    inside = [pair for layer in find_layers(model, "") for pair in layer.named_modules()]
+    names = {name.rpartition(".")[2] for name, module in inside if type(module) is torch.nn.Linear}
+    return sorted(names - {"out_proj"}) or ["all-linear"]
+
+
+def compare_adapters(
+    config: PreTrainedConfig, directory: Path, targets: list[str], seed: int = 7, random: bool = False
+) -> Difference:
+    """As compare(), with adapters on `targets` of a frozen base, and PEFT in memory."""
+    import peft
+
+    config.use_cache = False
+    save(config, directory / "model", seed)
+    session = native.opened(
+        directory / "model", SHAPE, weight_decay=DECAY, max_grad_norm=CLIP, adam_epsilon=EPSILON,
+        method="lora", lora_r=4, lora_alpha=8, lora_target_modules=targets,
+    )  # fmt: skip
+    try:
+        plain = load(directory / "model")
+        torch.manual_seed(RUN_SEED)
+        wanted: Any = "all-linear" if targets == ["all-linear"] else targets
+        asked = peft.LoraConfig(r=4, lora_alpha=8, target_modules=wanted, task_type="CAUSAL_LM")
+        adapted = peft.get_peft_model(plain, asked)
+        work = steps_of(plain.config.get_text_config().vocab_size, asks_for_routers(plain))
+        streamed = [session.step(step, RATE) for step in work]
+        expected = train_plain(adapted.get_base_model(), work, RUN_SEED if random else None)
+        (directory / "saved").mkdir()
+        session.save_model(directory / "saved")
+    finally:
+        session.close()
+    adapted.save_pretrained(directory / "expected")
+    losses = [result.loss_sum / result.label_tokens for result in streamed]
+    difference = Difference(
+        max(abs(a - b) / abs(b) for a, b in zip(losses, expected, strict=True)),
+        compare_files(directory / "saved", directory / "expected", ADAPTERS),
+    )
+    assert difference.loss <= TOLERANCE, f"losses differ by {difference.loss:.1e}"
     return difference
 
 
@@ -184,7 +228,7 @@ def asks_for_routers(model: PreTrainedModel) -> bool:
     return bool(getattr(model.config, "output_router_logits", False))
 
 
-def compare_files(ours: Path, theirs: Path) -> float:
+def compare_files(ours: Path, theirs: Path, tolerance: float = TOLERANCE) -> float:
     """The largest relative difference of a tensor; names, shapes and types must be the same."""
     found, expected = tensors(ours), tensors(theirs)
     assert found.keys() == expected.keys(), f"keys differ: {sorted(found.keys() ^ expected.keys())[:3]}"
@@ -195,7 +239,7 @@ def compare_files(ours: Path, theirs: Path) -> float:
             (tensor.double() - found[name].double()).abs().max() / tensor.double().abs().max().clamp_min(1e-30)
         )
         largest = max(largest, difference)
-        assert difference <= TOLERANCE, f"{name} differs by {difference:.1e}"
+        assert difference <= tolerance, f"{name} differs by {difference:.1e}"
     return largest
 
 

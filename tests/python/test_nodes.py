@@ -71,6 +71,12 @@ def test_no_node_changes_a_bit(wide: Callable[[bool], Path], tmp_path: Path, cou
         assert 0 < tier["planned_peak"] <= tier["capacity"]
         parts = [it["bytes"] for it in session.plan["bytes"] if it["tier"] == tier["name"]]
         assert sum(parts) == tier["planned_peak"]
+    session.step(steps[0], 1e-3)
+    moved = session.step(steps[0], 1e-3).node_updates
+    session.settle()
+    assert list(moved) == names and all(done["elements"] > 0 and done["seconds"] > 0 for done in moved.values())
+    session.close()
+    session = opened(model, SHAPE, settings={"nodes": pretended(count)})
     peaks = session.measured()["tiers"]
     assert list(peaks) == names and all(peaks[name] > 0 for name in names)
     assert nodes.memory_peak(session.plan) == sum(tier["planned_peak"] for tier in session.plan["tiers"])

@@ -19,6 +19,7 @@ from torch.nn import functional
 import spillway
 from native import profile
 from spillway.errors import InputError
+from spillway.hf import initialise
 
 EXAMPLE = Path(__file__).parents[2] / "examples/module"
 VOCABULARY = 97
@@ -191,12 +192,46 @@ def test_what_cannot_be_streamed_is_refused(change: dict[str, Any], words: str, 
         session(spillway.Blocks(**{**vars(TIED), **change}), place)
 
 
-def test_packing_asks_for_positions_and_random_weights_for_a_directory(tmp_path: Path) -> None:
+def test_packing_asks_for_positions(tmp_path: Path) -> None:
     place = saved(TIED.build, tmp_path / "weights")
     with pytest.raises(InputError, match="position_ids"):
         session(TIED, place, packing=True)
-    with pytest.raises(InputError, match="init: random"):
-        session(TIED, place, init="random").open()
+
+
+class Shifted(Mixer):
+    """With a buffer that checkpoints hold, drawn like weights."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.register_buffer("shift", torch.randn(width))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return super().forward(hidden) + self.shift
+
+
+class Buffered(Mixed):
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.body["blocks"][0] = Shifted(width)
+
+
+BUFFERED = spillway.Blocks(partial(Buffered, 32, 5), partial(Buffered, 16, 2), "body.blocks", "body.words", "head")
+
+
+@pytest.mark.parametrize("blocks", [TIED, KINDS["two kinds"], BUFFERED], ids=["tied", "two kinds", "a buffer"])
+def test_random_weights_are_the_constructors(blocks: spillway.Blocks, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    profile(tmp_path / "empty")
+    torch.manual_seed(11)
+    plain = blocks.build()
+    with session(blocks, tmp_path / "empty", init="random", seed=11) as ours:
+        ours.save(tmp_path / "saved")
+        at_once = initialise.work_bytes(ours._engine._skeleton)
+    assert at_once == 4 * sum(p.numel() for p in plain.parameters()), "all of it is drawn at once, and planned"
+    save_model(plain, tmp_path / "expected.safetensors", {"format": "pt"})
+    found, expected = (load_file(tmp_path / name) for name in ("saved/model.safetensors", "expected.safetensors"))
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
 def run(script: str, *words: Path) -> list[float]:

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import real_runs
+import spillway
 from real_runs import here, on_path
 from spillway import identity, report
 from spillway.errors import InputError
@@ -174,12 +176,54 @@ def test_a_running_runs_page_knows_what_is_known_so_far(tmp_path: Path, monkeypa
     assert "still running" not in report.write(out).read_text()
 
 
+def test_a_loop_of_ones_own_has_a_running_page_too(tmp_path: Path) -> None:
+    given, out, pages = real_runs.inputs(tmp_path / "given"), tmp_path / "out", []
+    keys = {
+        "model": str(given / "model"), "profile": str(given / "profile.json"), "output_dir": str(out), "max_length": 24,
+        "per_device_train_batch_size": 2, "learning_rate": 1e-3, "lr_scheduler_type": "constant",
+    }  # fmt: skip
+    ids = torch.arange(3, 51).view(2, 24)
+    with spillway.Session(keys) as session:
+        for _ in range(3):
+            session.step({"input_ids": ids, "labels": ids})
+            pages.append(report.write(out, tmp_path / "page.html", advise=False).read_text())
+    first, third = Figures(pages[0]).found, Figures(pages[2]).found
+    assert first["steps"] == "1" and "seconds-compute" not in first
+    assert third["steps"] == "3" and "seconds-compute" in third and "still running" in pages[2]
+    assert "<svg" in pages[2].split("<h2>The step</h2>")[1]
+    assert not (out / identity.SO_FAR).exists() and not (out / identity.TIMELINE).exists()
+    assert "still running" not in report.write(out).read_text()
+
+
 def test_causes_sum_to_the_step(finished: Path) -> None:
     facts = read(finished)
     found = causes(facts)
     mean = sum(row["step_seconds"] for row in facts.here) / len(facts.here)
     assert sum(cause.seconds for cause in found) == pytest.approx(mean)
     assert found[0].name == "compute"
+
+
+def test_waits_are_told_by_path_and_sum_to_their_causes(tmp_path: Path) -> None:
+    (tmp_path / "given").mkdir()
+    given, words = real_runs.inputs(tmp_path / "given"), []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        words += ["--storage", f"{tmp_path / name},capacity=256MiB"]
+    assert here(given, tmp_path / "out", *words, "--placement", "path", "--max_steps", "3") == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    waits, by_cause = summary["waits"], summary["stall_seconds"]
+    assert set(waits) <= {"path:0", "path:1", "dram"} and set(waits) & {"path:0", "path:1"}
+    for cause in ("read", "write", "update"):
+        assert sum(tier.get(cause, 0) for tier in waits.values()) == pytest.approx(by_cause[cause]), cause
+    found = {cause.name: cause for cause in causes(read(tmp_path / "out"))}
+    page = Figures(report.write(tmp_path / "out").read_text()).found
+    for tier in set(waits) & {"path:0", "path:1"}:
+        for way, words_of in (("read", "reads of"), ("write", "writes to")):
+            if waits[tier].get(way):
+                assert found[f"{way} {tier}"].words == f"waiting for {words_of} {tier}"
+                assert found[f"{way} {tier}"].seconds == pytest.approx(waits[tier][way] / 3)
+                assert f"seconds-{way}-{tier}" in page
+    assert "read" not in found and "write" not in found
 
 
 def test_the_timeline_is_read_as_it_was_written(finished: Path) -> None:

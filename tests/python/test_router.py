@@ -81,6 +81,12 @@ def test_a_loss_of_its_own_kind_is_refused() -> None:
         build(small_config("doge", output_router_logits=True), torch.float32)
 
 
+def test_doge_with_experts_is_no_causal_model() -> None:
+    """Its routers mix the tokens of a row, so there is no stream of it that its auxiliary loss could be added to."""
+    with pytest.raises(InputError, match="doge.*tokens see later ones"):
+        prove(small_config("doge", is_moe=True, num_experts=16, num_experts_per_tok=2))
+
+
 def test_the_proof_sees_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sum that is off is noticed, whatever small coefficient the configuration has."""
     from spillway.hf.router import Balance

@@ -228,6 +228,31 @@ TEST_F(PoolFault, ClosingEndsRefusedPiecesToo) {
   EXPECT_ERROR(ends.raise(0), ErrorCode::io, "closed");
 }
 
+TEST_F(PoolFault, TheLastPathIsTold) {
+  Pool pool(parts_.members(), options_);
+  Object one = object(12 * MiB);
+  one.write(pool);
+  for (const std::uint32_t slow : {1U, 0U, 2U}) {
+    ASSERT_GT(one.on(slow), 0U);
+    parts_.faults(slow).hold();
+    Ends ends;
+    auto request = one.request(Direction::read);
+    request.done = &Ends::done;
+    request.context = &ends;
+    std::uint32_t last = 99;
+    request.last_path = &last;
+    pool.start(request);
+    for (std::uint32_t path = 0; path < 3; ++path) {
+      while (path != slow && pool.paths()[path].queued > 0) std::this_thread::yield();
+    }
+    EXPECT_TRUE(ends.ended().empty());
+    parts_.faults(slow).release();
+    ends.await(1);
+    EXPECT_EQ(last, slow);
+    pool.drain();
+  }
+}
+
 TEST_F(PoolFault, AStalledPathIsSpared) {
   Pool pool(parts_.members(), options_);
   parts_.faults(0).hold();

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from spillway.errors import InputError
 from spillway.hf.describe import slice_rows
 from spillway.hf.own import OwnConfig
 from spillway.hf.shrink import fewer_layers
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 def draw(skeleton: Skeleton, engine: Engine, seed: int) -> None:
     """Stores random fp32 weights for every tensor of the model."""
     if isinstance(skeleton.config, OwnConfig):
-        raise InputError("init: random draws by transformers' rules; give the weights of this module in a directory")
+        return draw_own(skeleton, skeleton.config, engine, seed)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         set_buffers(skeleton)
         draw_table(skeleton, skeleton.embedding, engine, 0, (seed, 0))
@@ -37,10 +36,36 @@ def draw(skeleton: Skeleton, engine: Engine, seed: int) -> None:
 
 
 def work_bytes(skeleton: Skeleton) -> int:
-    """The most that draw() holds at once: the fp32 values of a layer, or of a slice of a table."""
+    """The most that draw() holds at once: the fp32 values of a layer, or of a slice of a table; of a module that is not
+    transformers' own all of them, since its constructor draws them in an order of its own."""
+    if isinstance(skeleton.config, OwnConfig):
+        return torch.float32.itemsize * sum(p.numel() for p in skeleton.stored.parameters())
     layers = [sum(p.numel() for p in [*stage.parameters, *stage.shared]) for stage in skeleton.stages]
     tables = [slice_rows(*table.weight.shape) * table.weight.shape[1] for table in (skeleton.embedding, skeleton.head)]
     return torch.float32.itemsize * max([*layers, *tables])
+
+
+def draw_own(skeleton: Skeleton, config: OwnConfig, engine: Engine, seed: int) -> None:
+    """What the constructor draws after `torch.manual_seed(seed)`."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = config.plain(torch.float32)
+    parameters = dict(made.named_parameters(remove_duplicate=False))
+    stored = skeleton.stored.state_dict().keys()
+    for name, buffer in made.named_buffers():
+        if name in stored:
+            skeleton.model.get_buffer(name).copy_(buffer)
+    adapters = set(skeleton.adapters.names) if skeleton.adapters else set()
+    for number, parameter in enumerate(every_parameter(skeleton)):
+        name = skeleton.names[id(parameter)]
+        if name not in adapters:
+            engine.store_tensor(number, 0, parameters[name].detach().view(-1))
+
+
+def every_parameter(skeleton: Skeleton) -> list[nn.Parameter]:
+    """In the order of their numbers in the engine (`describe`)."""
+    inside = [parameter for stage in skeleton.stages for parameter in stage.parameters]
+    return [skeleton.embedding.weight, *inside, *([] if skeleton.tied else [skeleton.head.weight])]
 
 
 def set_buffers(skeleton: Skeleton) -> None:

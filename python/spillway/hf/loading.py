@@ -61,7 +61,9 @@ def load(
     `keys` are those of the configuration that say where bytes live and how they are computed (`dram_budget`,
     `placement`, `state_format`, `compute_dtype`, `max_length`, `packing` ...) and what of it learns (`trainable`,
     `frozen`, `method="lora"` with `lora_r` and its neighbours); `dtype` is `compute_dtype` by torch's name. What
-    TrainingArguments has is said there. InputError for anything else.
+    TrainingArguments has is said there. `durability="step"`: every finished step of `train()` survives a crash, and
+    `train(resume_from_checkpoint=True)` goes on after the last one; by default ("none") checkpoints stand alone, and
+    nothing is kept between them. InputError for anything else.
     """
     given = normalised(keys, "load()")
     for name in given:
@@ -73,12 +75,9 @@ def load(
         several = [storage] if isinstance(storage, str | Path) else list(storage)
         given["storage"] = [str(place) for place in several]
     config = resolve({}, {**given, "model": str(path)}, "load()")
-    if config.durability not in (None, "none"):
-        raise InputError(
-            f"durability: {config.durability} is for `spillway train`; the Trainer's checkpoints are copies that stand "
-            "alone, and between them nothing is kept"
-        )
-    config = config.replaced(durability="none")
+    config = config.replaced(durability=config.durability or "none")
+    if config.method == "lsp":
+        raise InputError("method: lsp is for `spillway train` and spillway.Session; the Trainer's are full and lora")
     checks.check_model(config)
     checks.check_places(config)
     checks.check_method(config)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import transformers
 
+from spillway import volumes
 from spillway.errors import InputError
 from spillway.hf.loading import Origin, origin_of
 from spillway.hf.skeleton import bare_name
@@ -13,6 +14,8 @@ from spillway.keys import KEYS, WITHOUT
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from spillway.config import Config
 
 NO_LOGITS = (
     "predict: it wants the logits of whole batches, for which no memory was planned; give the Trainer compute_metrics, "
@@ -77,6 +80,28 @@ def check_arguments(args: Any) -> None:
         if getattr(args, name, None):
             setattr(args, name, False)
             transformers.logging.get_logger("spillway").warning(f"{name} changes nothing: {RECOMPUTES}")
+
+
+def check_durable(args: Any) -> None:
+    """What durable steps cannot be joined with."""
+    if args.load_best_model_at_end and args.save_only_model:
+        raise InputError(
+            "load_best_model_at_end: with durable steps the best step is gone back to; leave save_only_model out"
+        )
+    if args.push_to_hub:
+        raise InputError(
+            "push_to_hub: not with durable steps, whose checkpoints get their place when they are whole; push when the "
+            "run has ended"
+        )
+
+
+def check_free(config: Config) -> None:
+    """Before a model of durable steps is looked at outside of train()."""
+    if there := volumes.present(config.paths):
+        raise InputError(
+            f"durability: {there[0]} holds a run; train(resume_from_checkpoint=True) goes on with it; evaluate and "
+            "save after that"
+        )
 
 
 def check_hooks(trainer: Any) -> None:

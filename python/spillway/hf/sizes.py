@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,3 +124,38 @@ def longest_place(rows: Any, name: str) -> int:
     except (KeyError, TypeError, IndexError):
         raise InputError(UNKNOWN.format(f"{name}: its rows have no input_ids")) from None
     return max(range(len(lengths)), key=lengths.__getitem__)
+
+
+def row_count(rows: Any) -> int | None:
+    """None where they are iterated."""
+    try:
+        return len(rows)
+    except TypeError:
+        return None
+
+
+def saves(trainer: Any) -> int:
+    """Checkpoints that there are at once while it trains, by its arguments."""
+    args = trainer.args
+    if args.save_total_limit:
+        return int(args.save_total_limit) + bool(args.load_best_model_at_end)
+    strategy = str(getattr(args.save_strategy, "value", args.save_strategy))
+    if strategy == "no":
+        return 0
+    steps, epochs = length_of(trainer)
+    every = args.save_steps if strategy == "steps" else args.eval_steps
+    if strategy == "epoch" or not every:
+        return epochs
+    return math.ceil(1 / every) if every < 1 else steps // int(every)
+
+
+def length_of(trainer: Any) -> tuple[int, int]:
+    """Steps and epochs of a training; data that is iterated is trained on once."""
+    args = trainer.args
+    with torch.random.fork_rng(devices=[]):
+        batches = row_count(trainer.get_train_dataloader())
+    if batches is None:
+        return args.max_steps, 1
+    an_epoch = max(1, math.ceil(batches / args.gradient_accumulation_steps))
+    steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * an_epoch)
+    return steps, math.ceil(steps / an_epoch)

@@ -3,12 +3,14 @@
 `get_batch_samples` already gives all micro-batches of a step, so the first `training_step` computes the whole step
 layer by layer, and each call returns its share of the loss. The optimizer is a proxy: its `step()` takes the learning
 rate that the schedule has reached by then and lets the engine update. Nothing of the model is ever wrapped or moved.
+Where steps are durable (`load(..., durability="step")`), one is committed where the Trainer has logged it.
 """
 
 from __future__ import annotations
 
 import copy
 import os
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -19,15 +21,17 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
-from spillway import checks, identity
+from spillway import checks, directory, identity
 from spillway.batches import batch_of
 from spillway.config import Config
 from spillway.errors import InputError
 from spillway.hf import refusals
 from spillway.hf.describe import decay_names
+from spillway.hf.durable import DurableRun
 from spillway.hf.freeze import frozen_names
 from spillway.hf.loading import Origin, untouched
-from spillway.hf.sizes import Sizes, largest
+from spillway.hf.position import Due
+from spillway.hf.sizes import Sizes, largest, row_count, saves
 from spillway.openings import STATE
 from spillway.protocol import Batch, Keeping, Opening, WorkShape
 from spillway.session import Session
@@ -67,6 +71,16 @@ class Unwrapped(nn.Module):
         raise InputError("model: its weights live in the engine; the Trainer streams them, the model is not called")
 
 
+class Unfinished(transformers.TrainerCallback):
+    """Does what the process before left undone, when all else is in place."""
+
+    def __init__(self, trainer: StreamedTraining) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        self._trainer._finish_step()
+
+
 class StreamedTraining:
     """What turns a Trainer into one over a streamed model; stands before it among the bases:
 
@@ -82,8 +96,13 @@ class StreamedTraining:
         self._shares: list[float] = []  # of its loss, not handed over yet
         self._sizes: Sizes | None = None
         self._norm = torch.zeros(())
+        self._run: DurableRun | None = None  # while steps are durable
+        self._saving_in: str | None = None  # instead of output_dir
+        self._saved = -1  # the step of the model in output_dir
         super().__init__(*positional, **named)
         self._origin: Origin = refusals.check(self)
+        if self._durable:
+            refusals.check_durable(self.args)
         checks.check_processes()
 
     @property
@@ -95,9 +114,12 @@ class StreamedTraining:
 
     def close(self) -> None:
         """Gives the memory and the storage paths back. What was not saved is gone."""
-        if self._streamed is not None:
-            self._streamed.close()
-            self._streamed = None
+        if self._streamed is None:
+            return
+        if self._run is not None and self._all_is_saved():
+            self._streamed.give_up_volumes()
+        self._streamed.close()
+        self._streamed = self._run = None
 
     # ---- one step
 
@@ -177,18 +199,118 @@ class StreamedTraining:
             self.optimizer = StepProxy(groups, {"lr": self.args.learning_rate}, self._update)
         return self.optimizer
 
+    # ---- durable steps
+
+    @property
+    def _durable(self) -> bool:
+        return bool(self._origin.config.durability != "none")
+
+    def train(self, resume_from_checkpoint: Any = None, *positional: Any, **named: Any) -> Any:
+        """With durable steps `resume_from_checkpoint`: True, the newest durable step; "auto", that or a fresh start; a
+        checkpoint of this run, to go back to it."""
+        if not self._durable:
+            return super().train(resume_from_checkpoint, *positional, **named)  # type: ignore[misc]
+        run = self._begun(resume_from_checkpoint)
+        unfinished = Unfinished(self)
+        self.add_callback(unfinished)  # type: ignore[attr-defined]
+        try:
+            return super().train(run.resumed(), *positional, **named)  # type: ignore[misc]
+        finally:
+            self.remove_callback(unfinished)  # type: ignore[attr-defined]
+            if self._run is not None:
+                self._run.sweep()
+
+    def _begun(self, resume: Any) -> DurableRun:
+        self.close()
+        untouched(self.model)
+        with torch.random.fork_rng(devices=[]):
+            sizes = self._known_sizes()
+            config = self._config(sizes.shape, sizes.packing)
+            run = DurableRun(config, resume, saves(self), row_count(self.train_dataset))  # type: ignore[attr-defined]
+            self._streamed = run.open(self._made)
+        self._run = run
+        weakref.finalize(self, self._streamed.close)
+        return run
+
+    def _maybe_log_save_evaluate(self, *positional: Any, **named: Any) -> None:
+        """After a step, and once more after the last of an epoch. The step is logged, committed, and then the rest."""
+        run, control = self._run, self.control
+        if run is None:
+            return super()._maybe_log_save_evaluate(*positional, **named)  # type: ignore[misc, no-any-return]
+        run.ending = run.committed == self.state.global_step  # type: ignore[attr-defined]
+        due = Due(control.should_evaluate, control.should_save)
+        if not run.ending:
+            control.should_evaluate = control.should_save = False
+            super()._maybe_log_save_evaluate(*positional, **named)  # type: ignore[misc]
+            self.control.should_evaluate |= due.evaluate
+            self.control.should_save |= due.save
+            run.commit(self, positional[1], named.get("learning_rate"), due)
+        if due or run.ending:
+            super()._maybe_log_save_evaluate(*positional, **named)  # type: ignore[misc]
+            run.done(self)
+        return None
+
+    def _finish_step(self) -> None:
+        """What a process that died left to be done after the step that this one goes on from."""
+        assert self._run is not None
+        position = self._run.position
+        if position is None:
+            return
+        self._tr_loss: torch.Tensor = self._tr_loss + position.loss
+        self._total_loss_scalar: float = self._total_loss_scalar - position.loss  # of steps of this process only
+        self._globalstep_last_logged = position.last_logged
+        self.current_flos = position.flos
+        self._load_rng_state(str(self._run.scratch))  # type: ignore[attr-defined]
+        state: Any = self.state  # type: ignore[attr-defined]
+        rest = (self._tr_loss, position.gradient_norm, self.model, None, state.epoch, None, time.time())
+        if position.due:
+            self.control.should_evaluate, self.control.should_save = position.due["evaluate"], position.due["save"]
+            super()._maybe_log_save_evaluate(*rest, learning_rate=position.learning_rate)  # type: ignore[misc]
+            self._run.done(self)
+        if float(state.epoch).is_integer() and not position.epoch_ended:
+            self.control = self.callback_handler.on_epoch_end(self.args, state, self.control)  # type: ignore[attr-defined]
+            self._maybe_log_save_evaluate(*rest, learning_rate=position.learning_rate)
+        self._save_rng_state(str(self._run.scratch))  # type: ignore[attr-defined]
+
+    def _get_output_dir(self, *positional: Any, **named: Any) -> str:
+        return self._saving_in or super()._get_output_dir(*positional, **named)  # type: ignore[misc, no-any-return]
+
+    def _save_checkpoint(self, *positional: Any, **named: Any) -> None:
+        if self._run is None:
+            return super()._save_checkpoint(*positional, **named)  # type: ignore[misc, no-any-return]
+        state: Any = self.state  # type: ignore[attr-defined]
+        with self._run.saving(self) as place:
+            self._saving_in = str(place)
+            try:
+                super()._save_checkpoint(*positional, **named)  # type: ignore[misc]
+            finally:
+                self._saving_in = None
+            best = Path(state.best_model_checkpoint or "")
+            if best.parent == place:
+                state.best_model_checkpoint = os.path.join(self.args.output_dir, best.name)
+                state.save_to_json(str(best / "trainer_state.json"))
+        return self._run.keep_newest(self.args.save_total_limit, state.best_model_checkpoint)
+
+    def _all_is_saved(self) -> bool:
+        """Nobody needs what is on the storage paths: the run is at its end and its model in `output_dir`."""
+        state: Any = self.state  # type: ignore[attr-defined]
+        ended = state.max_steps and state.global_step >= state.max_steps and self._saved == state.global_step
+        return bool(ended and not directory.manifests(Path(self.args.output_dir)))
+
     # ---- checkpoints
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        directory = Path(output_dir or self.args.output_dir)
-        directory.mkdir(parents=True, exist_ok=True)
-        self.session.save_model(directory)
+        place = Path(output_dir or self.args.output_dir)
+        place.mkdir(parents=True, exist_ok=True)
+        self.session.save_model(place)
         if not self._adapted:
-            self._save_configs(directory)
+            self._save_configs(place)
         tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)  # type: ignore[attr-defined]
         if tokenizer is not None:
-            tokenizer.save_pretrained(directory)
-        torch.save(self.args, directory / ARGUMENTS)
+            tokenizer.save_pretrained(place)
+        torch.save(self.args, place / ARGUMENTS)
+        if place == Path(self.args.output_dir):
+            self._saved = self.state.global_step  # type: ignore[attr-defined]
 
     def _save_configs(self, directory: Path) -> None:
         saved = copy.deepcopy(self.model.config)
@@ -202,6 +324,8 @@ class StreamedTraining:
         torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER))  # type: ignore[attr-defined]
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self._run is not None:
+            return  # the session is at that step
         checkpoint = Path(resume_from_checkpoint)
         self._reopen_from(checkpoint, with_state=(checkpoint / STATE / "session.json").is_file())
 
@@ -217,7 +341,11 @@ class StreamedTraining:
                 group["lr"] = rate
 
     def _load_best_model(self) -> None:
-        self._reopen_from(Path(self.state.best_model_checkpoint), with_state=False)  # type: ignore[attr-defined]
+        best = Path(self.state.best_model_checkpoint)  # type: ignore[attr-defined]
+        if self._run is None:
+            return self._reopen_from(best, with_state=False)
+        self._streamed = self._run.go_back_to(best, self._made)
+        weakref.finalize(self, self._streamed.close)
 
     def _reopen_from(self, checkpoint: Path, with_state: bool) -> None:
         self.close()
@@ -240,6 +368,9 @@ class StreamedTraining:
         with torch.random.fork_rng(devices=[]):
             sizes = self._known_sizes()
             config = self._config(sizes.shape, sizes.packing)
+            if self._durable:  # outside of train() nothing is
+                refusals.check_free(config)
+                config = config.replaced(durability="none")
             opening = Opening()
             if self._from is not None and self._with_state:
                 opening = Opening(checkpoint=self._from)
@@ -247,19 +378,23 @@ class StreamedTraining:
                 opening = Opening(adapters=self._from)
             elif self._from is not None:
                 config = config.replaced(model=str(self._from), init="pretrained")
-            run = identity.new(Path(self.args.output_dir)).run
-            session = Session(
-                config,
-                sizes.shape,
-                keeping=Keeping(run),
-                model_config=copy.deepcopy(self.model.config),
-                frozen=frozen_names(self.model),
-            )
-            refusals.same_parameters(self.model, session.description)
-            if self._adapted:
-                refusals.same_learning(self.model, session.description)
+            session = self._made(config, Keeping(identity.new(Path(self.args.output_dir)).run))
             session.start(opening)
         weakref.finalize(self, session.close)
+        return session
+
+    def _made(self, config: Config, keeping: Keeping) -> Session:
+        """Planned, not started."""
+        session = Session(
+            config,
+            self._known_sizes().shape,
+            keeping=keeping,
+            model_config=copy.deepcopy(self.model.config),
+            frozen=frozen_names(self.model),
+        )
+        refusals.same_parameters(self.model, session.description)
+        if self._adapted:
+            refusals.same_learning(self.model, session.description)
         return session
 
     def _config(self, shape: WorkShape, packing: bool) -> Config:
@@ -277,6 +412,7 @@ class StreamedTraining:
             adam_epsilon=args.adam_epsilon,
             max_grad_norm=args.max_grad_norm or 0.0,
             seed=args.seed,
+            data_seed=args.seed if args.data_seed is None else args.data_seed,
             optim=refusals.optimizer(str(getattr(args.optim, "value", args.optim))),
         )
 
@@ -287,6 +423,7 @@ class StreamedTraining:
         processing_class: Any
         data_collator: Any
         paths: list[StoragePath]
+        control: Any
 
 
 class Trainer(StreamedTraining, transformers.Trainer):

@@ -1,4 +1,4 @@
-"""Where the time of a run went: computing, or waiting, and for what."""
+"""Where the time of a run went: computing, or waiting, and for which path or tier."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from dataclasses import dataclass
 from spillway.report.facts import Facts
 
 COMPUTE = "compute"
+WORDS = {
+    "read": "waiting for reads of {tier}",
+    "write": "waiting for writes to {tier}",
+    "update": "waiting for the optimizer's update",
+    "to_device": "waiting for copies to the device",
+    "from_device": "waiting for copies from the device",
+    "commit": "waiting for {tier} to be flushed",
+}
+BY_TIER = ("read", "write")  # of which each tier is a cause of its own
+OF_UPDATES = "waiting for the optimizer's update on {tier}"  # where several memory nodes have one
 
 
 @dataclass(frozen=True)
@@ -24,17 +34,25 @@ def causes(facts: Facts) -> list[Cause]:
     if not count or not times:
         return []
     mean = sum(times) / len(times)
-    paths = " and ".join(facts.paths)
-    words = {
-        "read": f"waiting for reads of {paths}",
-        "write": f"waiting for writes to {paths}",
-        "update": "waiting for the optimizer's update",
-        "to_device": "waiting for copies to the device",
-        "from_device": "waiting for copies from the device",
-        "commit": f"waiting for {paths} to be flushed",
-    }
-    waits = facts.summary.get("stall_seconds", {})
-    found = [Cause(name, words.get(name, f"waiting: {name}"), seconds / count) for name, seconds in waits.items()]
-    found = [cause for cause in found if cause.seconds > 0]
+    found = [Cause(name, words, seconds / count) for name, words, seconds in waits(facts) if seconds > 0]
     computing = max(0.0, mean - sum(cause.seconds for cause in found))
     return [Cause(COMPUTE, "computing", computing), *sorted(found, key=lambda cause: -cause.seconds)]
+
+
+def waits(facts: Facts) -> list[tuple[str, str, float]]:
+    """Short name, words, seconds of the run; of transfers and updates for each tier that was waited for."""
+    by_tier = facts.summary.get("waits", {})
+    apart = {cause for tier in by_tier.values() for cause in tier}
+    several = sum("update" in tier for tier in by_tier.values()) > 1
+    every = " and ".join(facts.paths)
+    found = [
+        (name, WORDS.get(name, f"waiting: {name}").format(tier=every), seconds)
+        for name, seconds in facts.summary.get("stall_seconds", {}).items()
+        if name not in apart
+    ]
+    for tier, seconds_by_cause in by_tier.items():
+        for cause, seconds in seconds_by_cause.items():
+            named = cause in BY_TIER or (cause == "update" and several)
+            words = OF_UPDATES if cause == "update" and several else WORDS.get(cause, f"waiting: {cause}")
+            found.append((f"{cause} {tier}" if named else cause, words.format(tier=tier), seconds))
+    return found

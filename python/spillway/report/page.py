@@ -8,7 +8,7 @@ from typing import Any
 
 from spillway import __version__
 from spillway.report import charts
-from spillway.report.causes import causes
+from spillway.report.causes import Cause, causes
 from spillway.report.facts import Facts
 from spillway.report.timeline import Step, steps
 from spillway.sizes import duration, size, used_up
@@ -108,19 +108,24 @@ def times(facts: Facts) -> str:
     if not found:
         return "<p>Known after the second step.</p>"
     whole = sum(cause.seconds for cause in found) or 1
-    bar = charts.shares([(cause.words, cause.seconds, CAUSES.get(cause.name, "c8")) for cause in found])
+    bar = charts.shares([(cause.words, cause.seconds, colour(cause)) for cause in found])
     table = rows_of(
         ("", "a step", "share"),
         [
             (
-                swatch(CAUSES.get(cause.name, "c8")) + escape(cause.words),
-                cell(f"seconds-{cause.name}", duration(cause.seconds)),
+                swatch(colour(cause)) + escape(cause.words),
+                cell(f"seconds-{cause.name.replace(' ', '-')}", duration(cause.seconds)),
                 f"{100 * cause.seconds / whole:.1f} %",
             )
             for cause in found
         ],
     )
     return bar + table
+
+
+def colour(cause: Cause) -> str:
+    """That of its kind, whichever tier it is about."""
+    return CAUSES.get(cause.name.partition(" ")[0], "c8")
 
 
 def beside(facts: Facts) -> str:

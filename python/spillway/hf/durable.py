@@ -1,0 +1,220 @@
+"""A Trainer's run whose finished steps are durable: on the storage paths, with where the Trainer stood after each.
+
+A step is committed when it is logged and before it is evaluated or saved, which may follow it; what was due when a
+process died is done first by the one that goes on. transformers goes on from a directory as from a checkpoint: the one
+that `resumed` returns holds its files as they would have been saved after the last durable step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from spillway import checkpoints, directory, identity, state
+from spillway.config import Config
+from spillway.directory import MANIFEST, RUN_STATE
+from spillway.errors import InputError
+from spillway.hf.position import Due, Log, Position, position_of
+from spillway.identity import Identity
+from spillway.protocol import Keeping, Opening, Recovery
+from spillway.records import flush, replace_text, write_json
+from spillway.session import Session
+
+GOING_ON = Path(identity.FOLDER, "going_on")  # what transformers resumes from
+SAVING = ".tmp-saving"  # a checkpoint that is not whole yet
+
+Make = Callable[[Config, Keeping], Session]
+
+
+class DurableRun:
+    """What `output_dir` and the storage paths hold of one run."""
+
+    def __init__(self, config: Config, resume: Any, checkpoints_at_once: int, rows: int | None) -> None:
+        """Looks only. `resume`: as `resume_from_checkpoint`; `rows`: of the training data, where they can be counted.
+        InputError where the run may not start."""
+        self._start = directory.decide(config.replaced(resume_from_checkpoint=resume or None))
+        self.output_dir = self._start.output_dir
+        known = identity.load(self.output_dir)
+        goes_on = self._start.resume is not None or self._start.durable
+        if known is not None and known.fixed and goes_on:
+            state.check_keys(known.fixed, config)
+            check_rows(known.fixed.get("rows"), rows)
+            config = state.same_durability(known.durability, config)
+        self._identity: Identity = known or identity.new(self.output_dir)
+        self._identity.fixed = state.fixed_keys(config) | {"rows": rows}
+        self.config = config
+        self._at_once = checkpoints_at_once
+        self._manifests: dict[Path, bytes] = {}  # of the checkpoints that are there
+        self.position: Position | None = None  # that it goes on from
+        self.committed = 0  # steps
+        self.ending = False  # what follows an epoch's last step is being done
+
+    def open(self, make: Make) -> Session:
+        """A started session, at the step that the run goes on from, or with the model's weights."""
+        held = [] if self._start.clear else directory.manifests(self.output_dir)
+        session = make(self.config, Keeping(self._identity.run, max(self._at_once, len(held)) + 1, keep=True))
+        self._identity.durability = session.plan.get("durability", "none")
+        try:
+            with self._identity.claim(self.output_dir):
+                start = self._start
+                opening = Opening(start.resume, start.durable, start.fresh, tuple(path for _, path in held))
+                recovery = session.start(opening)
+            self._begin(session, recovery)
+        except BaseException:
+            session.close()
+            raise
+        self.session = session
+        return session
+
+    def _begin(self, session: Session, recovery: Recovery | None) -> None:
+        """The first writes of the run, as `spillway train` makes them."""
+        directory.prepare(self._start, fresh=recovery is None and self._start.resume is None)
+        out = self.output_dir
+        self._log = Log(out / identity.TRAINER_LOG)
+        self.position = self._position(recovery)
+        (out / identity.FOLDER).mkdir(exist_ok=True)
+        write_json(out / identity.DESCRIPTION, session.description)
+        write_json(out / identity.SETTINGS, session.settings)
+        replace_text(out / "config.yaml", self.config.text())
+        write_json(out / "plan.json", session.plan)
+        self._identity.save(out)
+        self.committed = self.position.step if self.position else 0
+        if recovery is None:
+            session.commit(payload(self.position))
+        if self.position is not None:
+            session.settle()
+            checkpoints.go_back(out, self.committed, session.release)
+            told = recovery.words if recovery and recovery.words else f"going on after step {self.committed}"
+            transformers.logging.get_logger("spillway").warning(told)
+        self._log.go_back(self.position)
+        self._manifests = {path: (path / MANIFEST).read_bytes() for _, path in directory.manifests(out)}
+
+    def _position(self, recovery: Recovery | None) -> Position | None:
+        """The last one of the step that the session is at: what was done after it is not done again."""
+        saved = read_position(self._start.resume) if self._start.resume is not None else None
+        if saved is not None and recovery is not None and recovery.step != saved.step:
+            saved = None
+        if saved is not None and self._start.resume is not None:
+            if self._start.resume.parent.resolve() != self.output_dir.resolve():
+                self._log.rows = read_rows(self._start.resume)
+        committed = recovery.state.get("position") if recovery is not None else None
+        if saved is None and committed is None:
+            return None
+        found = saved or Position.of(committed)
+        done = self._log.done
+        found = done if done is not None and done.step == found.step else found
+        if len(self._log.rows) < found.rows:
+            raise InputError(
+                f"resume_from_checkpoint: {self._log.path} holds {len(self._log.rows)} rows of the log, and there were "
+                f"{found.rows} after step {found.step}; put the file back, or name a checkpoint of another directory"
+            )
+        return found
+
+    def resumed(self) -> str | None:
+        """A directory for the Trainer's own `resume_from_checkpoint`; None: it begins."""
+        if self.position is None:
+            return None
+        self.position.write(self.output_dir / GOING_ON, self._log.rows)
+        return str(self.output_dir / GOING_ON)
+
+    @property
+    def scratch(self) -> Path:
+        (self.output_dir / GOING_ON).mkdir(parents=True, exist_ok=True)
+        return self.output_dir / GOING_ON
+
+    def commit(self, trainer: Any, norm: Any, rate: float | None, due: Due) -> None:
+        """The step just ended, which was logged."""
+        self._log.add(trainer.state.log_history)
+        self.position = position_of(trainer, self.scratch, norm, rate, due)
+        self.session.commit(payload(self.position))
+        self.committed = self.position.step
+
+    def done(self, trainer: Any) -> None:
+        """All that was due after the step, or, `ending`, after the epoch."""
+        self.position = self._now(trainer)
+        self._log.add(trainer.state.log_history, self.position)
+
+    def _now(self, trainer: Any) -> Position:
+        before = self.position
+        norm, rate = (before.gradient_norm, before.learning_rate) if before else (None, None)
+        found = position_of(trainer, self.scratch, norm, rate)
+        found.epoch_ended = self.ending
+        return found
+
+    @contextmanager
+    def saving(self, trainer: Any) -> Iterator[Path]:
+        """Where the Trainer writes its checkpoint: it gets its place when it is whole."""
+        place = self.output_dir / SAVING
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        yield place
+        (made,) = place.iterdir()
+        if (made / RUN_STATE.parent).is_dir():  # not of the model alone
+            self._log.add(trainer.state.log_history)
+            replace_text(made / RUN_STATE, self._now(trainer).text() + "\n")
+        checkpoints.flush_tree(made)
+        final = self.output_dir / made.name
+        checkpoints.put_in_place(made, final, self.session.release)
+        os.rmdir(place)
+        if (final / MANIFEST).is_file():
+            self._manifests[final] = (final / MANIFEST).read_bytes()
+
+    def keep_newest(self, limit: int | None, best: str | None) -> None:
+        """As transformers does, which keeps the best one, too."""
+        if not limit:
+            return
+        found = [path for _, path in directory.checkpoints(self.output_dir)]
+        kept = set(found[-limit:])
+        if best is not None and (chosen := self.output_dir / Path(best).name) in found and chosen not in kept:
+            kept = {chosen, *found[-max(1, limit - 1) :]}
+        for path in found:
+            if path not in kept:
+                checkpoints.discard(path, self.session.release)
+                self._manifests.pop(path, None)
+
+    def sweep(self) -> None:
+        """Gives up the places of checkpoints that somebody else has removed."""
+        for path in [path for path in self._manifests if not path.exists()]:
+            flush(self.output_dir)
+            self.session.release(self._manifests.pop(path))
+
+    def go_back_to(self, checkpoint: Path, make: Make) -> Session:
+        """A session at another checkpoint of this run, for evaluation and saving; the open one is closed."""
+        self.session.close()
+        pinned = tuple(path for _, path in directory.manifests(self.output_dir))
+        self.session = make(self.config, Keeping(self._identity.run, len(pinned) + 1, keep=True))
+        self.session.start(Opening(checkpoint, durable=False, fresh=False, pinned=pinned))
+        return self.session
+
+
+def payload(position: Position | None) -> dict[str, Any]:
+    """What is committed with a step; of the first one, before any, nothing."""
+    return {} if position is None else {"position": json.loads(position.text())}
+
+
+def check_rows(before: int | None, now: int | None) -> None:
+    if before != now:
+        raise InputError(
+            f"train_dataset: the run was started with {before} rows, and now there are {now}; a resume needs the same "
+            "data"
+        )
+
+
+def read_position(checkpoint: Path) -> Position:
+    path = checkpoint / RUN_STATE
+    try:
+        return Position.of(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise InputError(f"resume_from_checkpoint: {path} cannot be read: {error}") from None
+
+
+def read_rows(checkpoint: Path) -> list[dict[str, Any]]:
+    content = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    return list(content["log_history"])
