@@ -322,8 +322,8 @@ def test_what_load_takes(given: Path) -> None:
         load(given / "model", dram_budgte="1GiB")
     with pytest.raises(InputError, match="durability"):
         load(given / "model", durability="step")
-    with pytest.raises(InputError, match="method: lsp"):
-        load(given / "model", method="lsp")
+    with pytest.raises(InputError, match="lsp_rank: it is for method lsp"):
+        load(given / "model", lsp_rank=8)
     with pytest.raises(InputError, match="dtype"):
         load(given / "model", dtype="float64")
     model = loaded(given)

@@ -76,8 +76,6 @@ def load(
         given["storage"] = [str(place) for place in several]
     config = resolve({}, {**given, "model": str(path)}, "load()")
     config = config.replaced(durability=config.durability or "none")
-    if config.method == "lsp":
-        raise InputError("method: lsp is for `spillway train` and spillway.Session; the Trainer's are full and lora")
     checks.check_model(config)
     checks.check_places(config)
     checks.check_method(config)
