@@ -59,7 +59,7 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Any]:
     here = Path(__file__).parent
-    paths = [str(here), str(here.parents[1] / "python"), *sys.path]
+    paths = [str(here), *sys.path]  # the package as this process has it, installed or not
     child = subprocess.run(
         [sys.executable, "-c", MEASURE],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
