@@ -36,17 +36,21 @@ def engine_command(build: Path, kind: str) -> str:
     return " && ".join(runs)
 
 
+def environment() -> str:
+    """The package is the one that is installed here, or what PYTHONPATH says. Bits depend on the threads, so each run
+    has one."""
+    given = os.environ.get("PYTHONPATH")
+    path = f" PYTHONPATH={shlex.quote(str(Path(given).resolve()))}" if given else ""
+    return f"PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1{path}"
+
+
 def python_command(_build: Path, _kind: str) -> str:
-    environment = "PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1"
-    if given := os.environ.get("PYTHONPATH"):
-        environment += f" PYTHONPATH={shlex.quote(str(Path(given).resolve()))}"
     pytest = f"{shlex.quote(sys.executable)} -m pytest -q -p no:cacheprovider"
-    return f"{environment} {pytest} tests/python/test_placed.py -k {shlex.quote(ABOUT_NODES)}"
+    return f"{environment()} {pytest} tests/python/test_placed.py -k {shlex.quote(ABOUT_NODES)}"
 
 
 def training_command(_build: Path, _kind: str) -> str:
-    """Bits depend on the threads, so each run has one."""
-    return f"OMP_NUM_THREADS=1 {shlex.quote(sys.executable)} tests/numa/train_nodes.py"
+    return f"{environment()} {shlex.quote(sys.executable)} tests/numa/train_nodes.py"
 
 
 PARTS = {"engine": engine_command, "python": python_command, "training": training_command}

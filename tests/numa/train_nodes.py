@@ -14,7 +14,7 @@ from pathlib import Path
 
 MARGIN = 16  # MiB that others may take of the first node before the run does
 HERE = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(HERE / "python"), str(HERE / "tests" / "python")]
+sys.path.insert(0, str(HERE / "tests" / "python"))
 sys.dont_write_bytecode = True
 
 
