@@ -8,7 +8,9 @@
 
 #include "module.h"
 #include "spillway/device/cuda_launch.h"
+#include "spillway/execute/device_options.h"
 #include "spillway/machine/checkup.h"
+#include "spillway/machine/device_rates.h"
 #include "spillway/machine/facts.h"
 #include "spillway/machine/measure.h"
 #include "spillway/machine/node_choice.h"
@@ -116,6 +118,18 @@ void bind_machine(nb::module_& module) {
       },
       nb::arg("nodes"), nb::arg("seconds") = 0.4, nb::arg("compute_dtype") = "bf16", nb::arg("optimizer") = "adamw",
       nb::arg("state_format") = "exact", "Rates of memory nodes, as JSON.");
+  module.def(
+      "measure_device",
+      [](const std::string& name, std::uint64_t bytes, double seconds) {
+        const nb::gil_scoped_release release;
+        const auto open = spillway::execute::open_device({.name = name});
+        const auto rates = spillway::machine::measure_device_rates(*open.device, bytes, seconds);
+        return nlohmann::json{
+            {"to_device", rates.to_device}, {"from_device", rates.from_device}, {"update", rates.update}}
+            .dump();
+      },
+      nb::arg("name"), nb::arg("bytes"), nb::arg("seconds") = 0.2,
+      "Rates of a compute device with memory of its own, as JSON.");
   module.def(
       "check_profile",
       [](const std::string& text, const std::string& source) {
