@@ -5,6 +5,9 @@
 // back before backward. The embedding is gathered, and its gradient scattered, on the host, so that of its table only
 // the rows of the step's tokens cross the link.
 //
+// Chunks that live there have no copies but what a durable step keeps: their gradients, and an image now and then,
+// leave through staging on the host. Their updates are tasks of a lane of the device's own.
+//
 // A visit has ended for the host when it was issued. So no task of the host waits for a visit of the device, only for a
 // copy that waited for it there; and a visit waits for copies only, apart from the visit before.
 #pragma once
