@@ -73,7 +73,7 @@ TEST_F(Living, WhereTheHostUpdatesSlowlyStatesPushWeightsOut) {
 }
 
 TEST_F(Living, WithoutRoomAllBlocksAreStreamed) {
-  const auto found = plan({.capacity = room_for(0, 0, 0)});
+  const auto found = plan({.capacity = room_for(0, 0, 0), .weight = 0});
   EXPECT_EQ(blocks(found).living, 0U);
   EXPECT_EQ(blocks(found).streamed, all());
 }
