@@ -69,6 +69,7 @@ TEST(DeviceState, ChangesNoBit) {
     shape.ffn = 24;
     shape.vocabulary = 60;
     shape.chunk_elements = random() % 2 == 0 ? 512 : 8192;
+    if (round % 5 == 2) shape.wide = "norm";
     if (round % 4 == 1) shape.frozen = plan::test::kFrozenParts[random() % 3];
     const auto description = describe(shape);
     const bool queued = random() % 3 != 0;
