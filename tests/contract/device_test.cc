@@ -140,7 +140,8 @@ TEST(Device, FrozenChangesNoBit) {
 /// Bytes of weights that the newest step sent to the device.
 Bytes sent(const Engine& engine) {
   Bytes out = 0;
-  for (const auto& event : nlohmann::json::parse(engine.timeline())["traceEvents"]) {
+  const auto trace = nlohmann::json::parse(engine.timeline());
+  for (const auto& event : trace["traceEvents"]) {
     const bool measured = event["pid"] == 1 && event["ph"] == "b";
     if (measured && event["name"].get<std::string>().starts_with("upload weight")) {
       out += event["args"]["bytes"].get<Bytes>();
