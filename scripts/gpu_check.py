@@ -125,7 +125,7 @@ class Check:
 
     def make(self, *targets: str) -> None:
         jobs = os.cpu_count() or 1
-        self.programs.run("cmake", "--build", TREE, "-j", jobs, "--target", *targets, seconds=400)
+        self.programs.run("cmake", "--build", TREE, "-j", jobs, "--target", *targets, seconds=3600)
 
     # ---- parts
 
