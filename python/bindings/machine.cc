@@ -1,4 +1,5 @@
 // Facts about this machine and this process.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -10,9 +11,11 @@
 #include "spillway/device/cuda_launch.h"
 #include "spillway/execute/device_options.h"
 #include "spillway/machine/checkup.h"
-#include "spillway/machine/device_rates.h"
+#include "spillway/machine/device_update.h"
 #include "spillway/machine/facts.h"
+#include "spillway/machine/gpu_link.h"
 #include "spillway/machine/measure.h"
+#include "spillway/machine/near_gpu.h"
 #include "spillway/machine/node_choice.h"
 #include "spillway/machine/node_rates.h"
 #include "spillway/machine/probe.h"
@@ -92,16 +95,30 @@ void bind_machine(nb::module_& module) {
       nb::arg("text"), nb::arg("path"), "Writes a profile under a temporary name and renames it.");
   module.def(
       "choose_nodes",
-      [](const std::vector<std::pair<int, std::uint64_t>>& asked, std::uint64_t held) {
+      [](const std::vector<std::pair<int, std::uint64_t>>& asked, std::uint64_t held, std::optional<int> near) {
         std::vector<spillway::machine::NodeShare> shares;
         for (const auto& [id, bytes] : asked) shares.push_back({id, bytes});
-        const auto choice = spillway::machine::choose_nodes(shares, held);
+        const auto choice = spillway::machine::choose_nodes(shares, held, "", near);
         nlohmann::json out{{"nodes", nlohmann::json::array()}, {"dram", nullptr}, {"notice", choice.notice}};
         for (const auto& node : choice.nodes) out["nodes"].push_back({{"id", node.id}, {"capacity", node.capacity}});
         if (choice.dram) out["dram"] = *choice.dram;
         return out.dump();
       },
-      nb::arg("asked"), nb::arg("held"), "Memory nodes for a run, as JSON.");
+      nb::arg("asked"), nb::arg("held"), nb::arg("near") = nb::none(), "Memory nodes for a run, as JSON.");
+  module.def(
+      "near_gpu",
+      [](int gpu, const std::vector<std::string>& places) {
+        const auto node = spillway::machine::gpu_node(gpu);
+        std::vector<std::string> far;
+        if (node) {
+          const std::vector<std::filesystem::path> paths(places.begin(), places.end());
+          for (const auto& drive : spillway::machine::far_drives(paths, *node)) {
+            far.push_back(spillway::machine::words_of(drive, gpu, *node));
+          }
+        }
+        return std::pair(node, far);
+      },
+      nb::arg("gpu"), nb::arg("places"), "(memory node or None, words about drives that are far) of a GPU.");
   module.def(
       "measure_nodes",
       [](const std::vector<int>& nodes, double seconds, const std::string& compute_dtype, const std::string& optimizer,
@@ -123,9 +140,11 @@ void bind_machine(nb::module_& module) {
       [](const std::string& name, std::uint64_t bytes, double seconds) {
         const nb::gil_scoped_release release;
         const auto open = spillway::execute::open_device({.name = name});
-        const auto rates = spillway::machine::measure_device_rates(*open.device, bytes, seconds);
-        return nlohmann::json{
-            {"to_device", rates.to_device}, {"from_device", rates.from_device}, {"update", rates.update}}
+        const auto link = spillway::machine::measure_links(*open.device, {.seconds = seconds, .memory = bytes}).front();
+        const auto update = spillway::machine::device_update_rate(*open.device, seconds);
+        return nlohmann::json{{"to_device", link.to_gpu_bytes_per_second_together},
+                              {"from_device", link.from_gpu_bytes_per_second_together},
+                              {"update", update}}
             .dump();
       },
       nb::arg("name"), nb::arg("bytes"), nb::arg("seconds") = 0.2,

@@ -60,6 +60,7 @@ void Tiers::load(std::size_t chunk, std::byte* weight, std::byte* state) {
 
 void Tiers::store(std::size_t chunk, const std::byte* weight, const std::byte* state) {
   const auto& it = layout_.chunks()[chunk];
+  stored_ = stored_ || weight != nullptr;
   if (on_device(chunk)) {
     device_->synchronise();  // visits of an evaluation may still read it
     const auto to = there(chunk);

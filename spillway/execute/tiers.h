@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "spillway/execute/arenas.h"
 #include "spillway/execute/executor.h"
@@ -34,6 +35,9 @@ class Tiers {
   [[nodiscard]] std::byte* resident_weight(std::size_t chunk) const;
   [[nodiscard]] std::byte* resident_state(std::size_t chunk) const;
 
+  /// Whether a weight was stored since the last time this was asked.
+  [[nodiscard]] bool take_stored() noexcept { return std::exchange(stored_, false); }
+
  private:
   /// Where the groups of a chunk that lives on a device are there.
   struct There {
@@ -51,6 +55,7 @@ class Tiers {
   device::Device* const device_;
   device::Stream stream_ = 0;  ///< of copies between steps
   device::Event copied_ = 0;
+  bool stored_ = false;
 };
 
 }  // namespace spillway::execute
