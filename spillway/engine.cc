@@ -12,6 +12,7 @@
 #include "spillway/execute/read_back.h"
 #include "spillway/execute/run.h"
 #include "spillway/execute/trace.h"
+#include "spillway/plan/fits.h"
 #include "spillway/state/checkpoint.h"
 #include "spillway/storage/superblock.h"
 
@@ -586,6 +587,16 @@ const plan::Plan& Engine::plan() const {
 }
 std::string Engine::plan_json() const {
   return plan::to_json(impl_->plan_, impl_->description_, impl_->layout_, impl_->budget_);
+}
+std::string Engine::what_fits(std::uint64_t sequence, std::uint64_t batch, double work_per_token,
+                              double device_per_token) const {
+  return plan::fits_json({.description = impl_->description_,
+                          .budget = impl_->budget_,
+                          .rates = impl_->settings_.rates,
+                          .sequence = sequence,
+                          .batch = batch,
+                          .work_per_token = work_per_token,
+                          .device_per_token = device_per_token});
 }
 const state::Layout& Engine::layout() const {
   return impl_->layout_;

@@ -167,6 +167,10 @@ class Engine {
 
   [[nodiscard]] const plan::Plan& plan() const;
   [[nodiscard]] std::string plan_json() const;
+  /// {"longest_sequence", "fit_table"} (plan/fits.h), where micro-batches are `batch` rows of `sequence` tokens now and
+  /// each token more takes so many bytes of PyTorch's working set, on the host and on the device.
+  [[nodiscard]] std::string what_fits(std::uint64_t sequence, std::uint64_t batch, double work_per_token,
+                                      double device_per_token) const;
   [[nodiscard]] const state::Layout& layout() const;
 
   /// Maps the arena, opens the volumes, starts the lanes. When nothing was found all weights and moments are zero.

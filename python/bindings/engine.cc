@@ -187,6 +187,14 @@ void bind_engine(nb::module_& module) {
           "description"_a, "settings"_a)
       .def("plan", &Engine::plan_json)
       .def(
+          "what_fits",
+          [](const Engine& self, std::uint64_t sequence, std::uint64_t batch, double work_per_token,
+             double device_per_token) {
+            const nb::gil_scoped_release release;
+            return self.what_fits(sequence, batch, work_per_token, device_per_token);
+          },
+          "sequence"_a, "batch"_a, "work_per_token"_a, "device_per_token"_a = 0.0)
+      .def(
           "start",
           [](Engine& self, const std::string& opening) {
             const nb::gil_scoped_release release;

@@ -49,6 +49,9 @@ class Engine:
     def plan(self) -> str:
         """plan.json as text. "durability" is what holds for this plan: none when nothing is on storage and nothing was
         asked for. Unless none, the bytes have a class "durability", and path_bytes_per_step counts what it writes."""
+    def what_fits(self, sequence: int, batch: int, work_per_token: float, device_per_token: float = ...) -> str:
+        """{"longest_sequence", "fit_table"} as text, where micro-batches are `batch` rows of `sequence` tokens now and
+        each token more takes so many bytes of PyTorch's working set, on the host and on the device."""
     def start(self, opening: str = "{}") -> str:
         """Maps the arena, opens the volumes, starts the lanes.
 

@@ -1,4 +1,4 @@
-"""What a plan for another machine says beside where everything lives."""
+"""What a plan says beside where everything lives: what would help, what fits."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ def show_answers(console: Console, plan: Plan) -> None:
         return
     console.print(speed(plan), soft_wrap=True)
     console.print(what_if_table(plan))
+
+
+def show_fits(console: Console, plan: Plan) -> None:
+    """What `spillway plan` answers beside the plan, for this machine and others; nothing of a run's plan."""
+    if "fit_table" not in plan:
+        return
     console.print(longest(plan), soft_wrap=True)
     console.print(fit_table(plan))
 

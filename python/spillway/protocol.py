@@ -96,6 +96,9 @@ class Session(Protocol):
 
     def __init__(self, config: Config, shape: WorkShape, keeping: Keeping | None = None) -> None: ...
 
+    def what_fits(self) -> dict[str, Any]:
+        """`fit_table` and `longest_sequence` of plan.json: this model at other budgets, sequences and batches."""
+
     def start(self, opening: Opening) -> Recovery | None:
         """Everything in place for the next step. None: from `opening.checkpoint`, or from the model's weights.
 

@@ -70,7 +70,7 @@ def plan_config(config: Config, tell: Tell) -> dict[str, Any]:
     held = directory.manifests(output_dir) if config.resume_from_checkpoint else []
     session = open_session(config, work.shape, keeping(config, "plan", work, held))
     try:
-        return session.plan
+        return session.plan | session.what_fits()
     finally:
         session.close()
 

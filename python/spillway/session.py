@@ -31,7 +31,7 @@ from spillway.hf.lora import adapters_of
 from spillway.hf.microbatch import MicroBatch, Work, arrange, consecutive
 from spillway.hf.own import OwnConfig
 from spillway.hf.probe import prove, prove_mixed
-from spillway.hf.rehearse import rehearse
+from spillway.hf.rehearse import Rehearsed, rehearse
 from spillway.hf.skeleton import Skeleton, build
 from spillway.hf.source import DTYPES, load_config, resolve_directory, save_config
 from spillway.hf.stream import Outcome, Stream
@@ -74,7 +74,7 @@ class Session:
         self._model_config = model_config or load_config(self._source)
         if config.init == "pretrained" and not config.resume_from_checkpoint:
             require_weights(self._source)
-        packing = config.packing or bool(config.eval_packing)
+        self._packing = packing = config.packing or bool(config.eval_packing)
         self._skeleton = build(copy.deepcopy(self._model_config), DTYPES[config.compute_dtype])
         self._adapters = adapters_of(config)
         if self._adapters is not None:
@@ -91,10 +91,9 @@ class Session:
         if any(self._skeleton.wide(parameter) for parameter in self._skeleton.model.parameters()):
             prove_mixed(copy.deepcopy(self._model_config), self._skeleton.dtype)
         engine_type = engine_type or calls.native_engine()
-        with loss_kernels(engine_type, config.compute_dtype, device.small(config, self._place)) as kernels:
-            self._rehearsed = rehearse(
-                self._skeleton, config.compute_dtype, shape, packing, self._unneeded, kernels, self._place
-            )
+        self._engine_type, self._shape = engine_type, shape
+        self._rehearsed = self._rehearse(shape)
+        self._working_set = self._rehearsed.work_bytes
         logits = shape.logits * self._skeleton.vocabulary * self._skeleton.dtype.itemsize
         drawn = initialise.work_bytes(self._skeleton) if config.init == "random" else 0  # before the first step
         work = max(self._rehearsed.work_bytes + logits, drawn)
@@ -136,6 +135,23 @@ class Session:
         self._told: set[str] = set()
         self._started = False  # the volumes are open, and ours
         self._precious = False  # they hold something that a later one may go on from
+
+    def _rehearse(self, shape: WorkShape) -> Rehearsed:
+        dtype = self._config.compute_dtype
+        with loss_kernels(self._engine_type, dtype, device.small(self._config, self._place)) as kernels:
+            return rehearse(self._skeleton, dtype, shape, self._packing, self._unneeded, kernels, self._place)
+
+    def what_fits(self) -> dict[str, Any]:
+        """`fit_table` and `longest_sequence` of plan.json. Rehearses once more, with rows of half the length: what the
+        working set is for others lies on the line through both."""
+        shape = self._shape
+        half = replace(shape, length=max(1, shape.length // 2), eval_length=shape.eval_length // 2)
+        less, tokens = self._rehearse(half), shape.batch * (shape.length - half.length)
+        changes = (self._working_set - less.work_bytes, self._rehearsed.device_bytes - less.device_bytes)
+        per_token = [max(0, change) / max(1, tokens) for change in changes]
+        with translated():
+            found: dict[str, Any] = json.loads(self._engine.what_fits(shape.length, shape.batch, *per_token))
+        return found
 
     def _update_cores(self) -> int:
         """Cores that only updates use: all but two when a GPU computes, which are for the caller and for copies."""

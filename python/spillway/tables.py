@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from spillway.machine_tables import show_answers
+from spillway.machine_tables import show_answers, show_fits
 from spillway.sizes import duration, size, used_up
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         if words:
             console.print(words, soft_wrap=True)
     show_answers(console, plan)
+    show_fits(console, plan)
 
 
 def device_blocks(plan: Plan) -> str:

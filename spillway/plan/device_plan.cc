@@ -153,19 +153,14 @@ FitTable fit_table(const DeviceRequest& request) {
   }
   out.batches = {1, 4, 16};
   auto other = request;
-  for (const auto budget : out.budgets) {
-    for (const auto sequence : out.sequences) {
-      for (const auto batch : out.batches) {
-        other.budget.dram = budget;
-        other.work.sequence = sequence;
-        other.work.batch = batch;
-        out.rates.push_back(0);
-        if (!fits(other)) continue;
-        const auto plan = with(other, Preference::activations, 0);
-        out.rates.back() = other.work.all_tokens() * std::max(1.0, plan.placement.devices) / plan.step.seconds;
-      }
-    }
-  }
+  out.fill([&](Bytes budget, std::uint64_t sequence, std::uint64_t batch) {
+    other.budget.dram = budget;
+    other.work.sequence = sequence;
+    other.work.batch = batch;
+    if (!fits(other)) return 0.0;
+    const auto plan = with(other, Preference::activations, 0);
+    return other.work.all_tokens() * std::max(1.0, plan.placement.devices) / plan.step.seconds;
+  });
   return out;
 }
 

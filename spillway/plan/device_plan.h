@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "spillway/plan/device_step.h"
+#include "spillway/plan/fits.h"
 
 namespace spillway::plan {
 
@@ -42,12 +43,7 @@ struct Change {
 /// One more GiB of DRAM, drive, CXL card and device of the kinds there are, and twice the sequence.
 [[nodiscard]] std::vector<Change> changes(const DeviceRequest& request);
 
-/// Tokens per second by DRAM budget, sequence and batch; 0 where there is no plan.
-struct FitTable {
-  std::vector<Bytes> budgets;
-  std::vector<std::uint64_t> sequences, batches;
-  std::vector<double> rates;  ///< by budget, then sequence, then batch
-};
+/// A quarter, half and all of the DRAM; sequences from a quarter of this one on; 1, 4 and 16 rows.
 [[nodiscard]] FitTable fit_table(const DeviceRequest& request);
 
 /// As plan.json, with "what_if", "longest_sequence" and "fit_table" beside.

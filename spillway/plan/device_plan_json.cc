@@ -94,11 +94,7 @@ class Writer {
                                  {"step_seconds", change.seconds},
                                  {"tokens_per_second", change.tokens_per_second}});
     }
-    const auto table = fit_table(request_);
-    out_["fit_table"] = {{"dram_budgets", table.budgets},
-                         {"sequences", table.sequences},
-                         {"batches", table.batches},
-                         {"tokens_per_second", table.rates}};
+    out_["fit_table"] = json::parse(to_json(fit_table(request_)));
   }
 
   const DeviceRequest& request_;

@@ -1,0 +1,108 @@
+#include "spillway/plan/fits.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "spillway/base/error.h"
+#include "spillway/plan/planner.h"
+
+namespace spillway::plan {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uint64_t kGrain = 64;
+constexpr std::uint64_t kLongest = 1ULL << 24;
+
+void check(const FitRequest& request) {
+  if (request.sequence > 0 && request.batch > 0) return;
+  throw Error(ErrorCode::bad_input, text("what fits is asked of ", request.batch, " rows of ", request.sequence,
+                                         " tokens; both must be above 0"));
+}
+
+Bytes changed(Bytes bytes, double per_token, double more_tokens) {
+  return static_cast<Bytes>(std::max(0.0, static_cast<double>(bytes) + per_token * more_tokens));
+}
+
+/// With micro-batches of `batch` rows of `sequence` tokens.
+FitRequest with(const FitRequest& request, std::uint64_t sequence, std::uint64_t batch) {
+  auto out = request;
+  const auto before = static_cast<double>(request.sequence * request.batch);
+  const auto tokens = static_cast<double>(sequence * batch);
+  const auto times = tokens / before;
+  out.description.tokens = static_cast<std::uint64_t>(std::ceil(static_cast<double>(out.description.tokens) * times));
+  out.budget.work = changed(out.budget.work, request.work_per_token, tokens - before);
+  if (out.budget.device) {
+    out.budget.device->work = changed(out.budget.device->work, request.device_per_token, tokens - before);
+  }
+  auto& rates = out.rates;
+  for (auto* seconds : {&rates.forward, &rates.backward, &rates.head_loss, &rates.head_gradient, &rates.tail_forward,
+                        &rates.tail_backward, &rates.between}) {
+    *seconds *= times;
+  }
+  return out;
+}
+
+/// None: it does not fit.
+std::optional<double> tokens_per_second(const FitRequest& request) {
+  try {
+    const auto plan = make_plan(request.description, request.description.layout(), request.budget, request.rates);
+    return static_cast<double>(request.description.tokens) / plan.prediction.step_seconds;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::does_not_fit) throw;
+    return std::nullopt;
+  }
+}
+
+json json_of(const FitTable& table) {
+  return {{"dram_budgets", table.budgets},
+          {"sequences", table.sequences},
+          {"batches", table.batches},
+          {"tokens_per_second", table.rates}};
+}
+
+}  // namespace
+
+std::string to_json(const FitTable& table) {
+  return json_of(table).dump();
+}
+
+FitTable fit_table(const FitRequest& request) {
+  check(request);
+  FitTable out{.budgets = {request.budget.dram / 2, request.budget.dram, request.budget.dram * 2},
+               .sequences = {std::max<std::uint64_t>(1, request.sequence / 2), request.sequence, request.sequence * 2,
+                             request.sequence * 4},
+               .batches = {request.batch, request.batch * 2},
+               .rates = {}};
+  if (request.batch > 1) out.batches.insert(out.batches.begin(), request.batch / 2);
+  out.fill([&](Bytes budget, std::uint64_t sequence, std::uint64_t batch) {
+    auto other = with(request, sequence, batch);
+    other.budget.dram = budget;
+    return tokens_per_second(other).value_or(0);
+  });
+  return out;
+}
+
+std::uint64_t longest_sequence(const FitRequest& request) {
+  check(request);
+  const auto fits = [&](std::uint64_t grains) {
+    return tokens_per_second(with(request, grains * kGrain, request.batch)).has_value();
+  };
+  std::uint64_t low = 0, high = 1;
+  while (high * kGrain <= kLongest && fits(high)) low = std::exchange(high, high * 2);
+  high = std::min(high, kLongest / kGrain + 1);
+  while (low + 1 < high) {
+    const auto middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low * kGrain;
+}
+
+std::string fits_json(const FitRequest& request) {
+  return json({{"longest_sequence", longest_sequence(request)}, {"fit_table", json_of(fit_table(request))}}).dump();
+}
+
+}  // namespace spillway::plan

@@ -1,0 +1,52 @@
+// What fits: plans of the same model at other budgets, sequences and batches. Pure, as the planner.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "spillway/plan/description.h"
+
+namespace spillway::plan {
+
+/// Tokens per second by DRAM budget, sequence and batch; 0 where there is no plan.
+struct FitTable {
+  std::vector<Bytes> budgets;
+  std::vector<std::uint64_t> sequences, batches;
+  std::vector<double> rates;  ///< by budget, then sequence, then batch
+
+  /// `rate(budget, sequence, batch)` of every cell.
+  template <class Rate>
+  void fill(const Rate& rate) {
+    for (const auto budget : budgets) {
+      for (const auto sequence : sequences) {
+        for (const auto batch : batches) rates.push_back(rate(budget, sequence, batch));
+      }
+    }
+  }
+};
+
+/// {"dram_budgets", "sequences", "batches", "tokens_per_second"}, as plan.json has it.
+[[nodiscard]] std::string to_json(const FitTable& table);
+
+/// A step that was rehearsed, and how what it takes changes with the tokens of a micro-batch: time in proportion,
+/// memory by the line through two rehearsals. (Attention's part that is quadratic in the sequence is left out.)
+struct FitRequest {
+  Description description;
+  Budget budget;
+  Rates rates;
+  std::uint64_t sequence = 0, batch = 0;            ///< tokens of a row and rows of a micro-batch that `rates` are for
+  double work_per_token = 0, device_per_token = 0;  ///< bytes of Budget::work and DeviceTier::work
+};
+
+/// The budget with a half and twice as much, a half to four times the sequence, a half to twice the batch. Throws
+/// Error(bad_input) for a request without tokens.
+[[nodiscard]] FitTable fit_table(const FitRequest& request);
+
+/// Longest sequence for which there is a plan at this batch, a multiple of 64; 0 = none. At most 2^24.
+[[nodiscard]] std::uint64_t longest_sequence(const FitRequest& request);
+
+/// {"longest_sequence", "fit_table"}.
+[[nodiscard]] std::string fits_json(const FitRequest& request);
+
+}  // namespace spillway::plan

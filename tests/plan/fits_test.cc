@@ -1,0 +1,93 @@
+// What fits: every cell is what the planner says of that step.
+#include "spillway/plan/fits.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "spillway/base/error.h"
+#include "spillway/plan/planner.h"
+#include "tests/plan/models.h"
+
+namespace spillway::plan {
+namespace {
+
+/// Two rows of 32 tokens, twice a step.
+FitRequest request(Bytes dram = 64 * MiB) {
+  FitRequest out;
+  out.description = test::describe({.layers = 4, .ffn = 1024, .tokens = 128, .micro_batches = 2});
+  out.budget.dram = dram;
+  out.budget.process = 8 * MiB;
+  out.budget.work = 4 * MiB;
+  out.rates.cores = 2;
+  out.rates.update = 1e9;
+  out.rates.forward = 0.01, out.rates.backward = 0.02, out.rates.between = 0.001;
+  out.sequence = 32;
+  out.batch = 2;
+  out.work_per_token = 64 * KiB;
+  return out;
+}
+
+/// The planner's own word on micro-batches of `batch` rows of `sequence` tokens; 0: it does not fit.
+double planned(FitRequest it, Bytes dram, std::uint64_t sequence, std::uint64_t batch) {
+  const double times = static_cast<double>(sequence * batch) / 64;
+  it.description.tokens = 2 * sequence * batch;
+  it.budget.dram = dram;
+  it.budget.work = static_cast<Bytes>(4.0 * MiB + (static_cast<double>(sequence * batch) - 64) * 64 * KiB);
+  for (auto* seconds : {&it.rates.forward, &it.rates.backward, &it.rates.between}) *seconds *= times;
+  try {
+    const auto plan = make_plan(it.description, it.description.layout(), it.budget, it.rates);
+    return static_cast<double>(it.description.tokens) / plan.prediction.step_seconds;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::does_not_fit);
+    return 0;
+  }
+}
+
+TEST(Fits, EveryCellIsWhatThePlannerSays) {
+  const auto asked = request();
+  const auto table = fit_table(asked);
+  EXPECT_EQ(table.budgets, (std::vector<Bytes>{32 * MiB, 64 * MiB, 128 * MiB}));
+  EXPECT_EQ(table.sequences, (std::vector<std::uint64_t>{16, 32, 64, 128}));
+  EXPECT_EQ(table.batches, (std::vector<std::uint64_t>{1, 2, 4}));
+  auto cell = table.rates.begin();
+  std::size_t fitting = 0;
+  for (const auto budget : table.budgets) {
+    for (const auto sequence : table.sequences) {
+      for (const auto batch : table.batches) {
+        const auto expected = planned(asked, budget, sequence, batch);
+        EXPECT_NEAR(*cell, expected, 1e-9 * expected) << budget << " " << sequence << " " << batch;
+        fitting += *cell++ > 0 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_EQ(cell, table.rates.end());
+  EXPECT_GT(fitting, 0U);
+  EXPECT_LT(fitting, table.rates.size()) << "the test is to see both";
+}
+
+TEST(Fits, ALongerSequenceThanTheLongestDoesNotFit) {
+  const auto asked = request();
+  const auto longest = longest_sequence(asked);
+  ASSERT_GT(longest, 0U);
+  EXPECT_EQ(longest % 64, 0U);
+  EXPECT_GT(planned(asked, asked.budget.dram, longest, 2), 0);
+  EXPECT_EQ(planned(asked, asked.budget.dram, longest + 64, 2), 0);
+}
+
+TEST(Fits, NothingFitsWhereTheProcessAloneIsTooLarge) {
+  const auto asked = request(4 * MiB);
+  EXPECT_EQ(longest_sequence(asked), 0U);
+  const auto told = nlohmann::json::parse(fits_json(asked));
+  EXPECT_EQ(told["longest_sequence"], 0);
+  for (const auto& rate : told["fit_table"]["tokens_per_second"]) EXPECT_EQ(rate, 0);
+}
+
+TEST(Fits, AStepWithoutTokensIsRefused) {
+  auto asked = request();
+  asked.batch = 0;
+  EXPECT_THROW(static_cast<void>(fit_table(asked)), Error);
+}
+
+}  // namespace
+}  // namespace spillway::plan
