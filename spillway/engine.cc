@@ -5,9 +5,9 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "spillway/execute/compute.h"
+#include "spillway/execute/counters.h"
 #include "spillway/execute/element.h"
 #include "spillway/execute/read_back.h"
 #include "spillway/execute/run.h"
@@ -490,88 +490,10 @@ class Engine::Impl {
 
   // ---- telling ----
 
-  std::string counters() const {
-    nlohmann::json out;
-    const auto& run = running();
-    out["arena_bytes"] = run.arena.size();
-    out["stall_seconds"] = run.executor->waits().by_lane();
-    for (const auto& [cause, seconds] : run.executor->waits().seconds()) {
-      out["waits"][waited_for(cause)][plan::name_of(cause.lane)] = seconds;
-    }
-    const auto updated = run.executor->updated();
-    for (std::size_t unit = 0; unit < updated.size(); ++unit) {
-      out["updates"][node_name(unit)] = {{"elements", updated[unit].elements}, {"seconds", updated[unit].seconds}};
-    }
-    for (std::size_t p = 0; p < run.paths.size(); ++p) {
-      const auto& path = *run.paths[p];
-      const auto c = path.counters();
-      out["paths"][budget_.paths[p].name] = {{"read", c.read},
-                                             {"written", c.written},
-                                             {"busy_seconds", c.busy_seconds},
-                                             {"read_seconds", c.read_seconds},
-                                             {"write_seconds", c.write_seconds},
-                                             {"syncs", c.syncs},
-                                             {"sync_seconds", c.sync_seconds},
-                                             {"direct", path.direct()},
-                                             {"notice", path.notice()},
-                                             {"volume", path.volume().string()}};
-    }
-    if (run.books) out["stall_seconds"]["commit"] = run.waited();
-    if (const auto* device = run.device.device.get())
-      out["device"] = {{"name", device->name()}, {"memory", device->memory().size()}, {"notice", device->notice()}};
-    add_pool(out);
-    return out.dump();
-  }
-
-  std::string node_name(std::size_t unit) const {
-    return budget_.nodes.empty() ? "dram" : budget_.nodes.at(unit).name();
-  }
-
-  /// The tier that a wait was for.
-  std::string waited_for(const execute::Cause& cause) const {
-    switch (cause.lane) {
-      case plan::Lane::read:
-      case plan::Lane::write:
-        return budget_.paths.at(cause.unit).name;
-      case plan::Lane::to_device:
-      case plan::Lane::from_device:
-        return "device";
-      default:
-        return node_name(cause.unit);
-    }
-  }
-
-  /// Measured rates, and the paths that were taken out.
-  void add_pool(nlohmann::json& out) const {
-    const auto* pool = running().pool.get();
-    if (pool == nullptr) return;
-    const auto states = pool->paths();
-    for (std::size_t p = 0; p < states.size(); ++p) {
-      auto& path = out["paths"][budget_.paths[p].name];
-      path["read_rate"] = states[p].speed.read;
-      path["write_rate"] = states[p].speed.write;
-      path["used"] = states[p].capacity - states[p].free;
-    }
-    out["outages"] = nlohmann::json::array();
-    for (const auto& outage : pool->outages()) {
-      out["outages"].push_back({{"path", budget_.paths[outage.path].name}, {"reason", outage.reason}});
-    }
-  }
-
+  std::string counters() const { return execute::counters(running(), budget_); }
   std::string where() const {
-    auto out = nlohmann::json::object();
-    if (plan_.regions.empty()) return out.dump();
-    const auto planned = plan::bytes_by_node(plan_.regions, budget_.nodes.size());
-    const auto there =
-        execute::on_nodes(plan_, layout_, description_.rule(), budget_, settings_.nodes, running().arena.span());
-    for (std::size_t n = 0; n < planned.size(); ++n) {
-      out["nodes"][budget_.nodes[n].name()] = {{"planned", planned[n]}, {"there", there.bytes[n]}};
-    }
-    out["chunks"] = layout_.chunks().size();
-    out["elsewhere"] = there.elsewhere;
-    return out.dump();
+    return execute::where(plan_, layout_, description_.rule(), budget_, settings_.nodes, running().arena.span());
   }
-
   std::string timeline() const { return execute::trace(plan_, layout_, running().executor->last_times()); }
 
   device::Logits logits(std::byte* values, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,

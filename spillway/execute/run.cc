@@ -128,7 +128,7 @@ void Run::open_device() {
 Arithmetic Run::arithmetic() {
   const auto sizes = plan::device_workspace(plan_.layout, plan_.description.tied_head, plan_.description.tokens);
   if (!device.device) host_ = device::make_cpu();
-  auto& where = device.device ? *device.device : *host_;
+  auto& where = calculator();
   where.use({team.get(), [](void* self, std::size_t tiles, const void* body, Team::Call call) {
                static_cast<Team*>(self)->run_erased(tiles, body, call);
              }});
@@ -196,8 +196,7 @@ void Run::make_lanes(unsigned threads) {
 }
 
 void Run::compute(const device::Work& work) {
-  auto& where = device.device ? *device.device : *host_;
-  where.run(device.stream, work);
+  calculator().run(device.stream, work);
 }
 
 // ---- what was left

@@ -138,6 +138,7 @@ class Run {
   void open_books();
   void open_device();
   [[nodiscard]] Arithmetic arithmetic();
+  device::Device& calculator() { return device.device ? *device.device : *host_; }
   void make_lanes(unsigned threads);
   [[nodiscard]] Replay::Parts replay_parts();
   void restore(Replay& replay);

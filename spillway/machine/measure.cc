@@ -78,20 +78,15 @@ PathProfile measure_directory(const std::filesystem::path& directory, double sec
 
 /// Twice the cache, so that updates are measured at the speed of memory.
 Bytes update_memory(const Profile& machine, Bytes most) {
-  const auto wanted = std::clamp<Bytes>(2 * sys::last_cache_bytes(), kLeastUpdateMemory, kMostUpdateMemory);
+  const auto wanted = std::clamp<Bytes>(2 * sys::largest_caches(), kLeastUpdateMemory, kMostUpdateMemory);
   return std::max(std::min({wanted, most, round_down(machine.dram_available / 8, sys::kPage)}), kCalibrationMemory);
 }
 
 void measure_updates(Profile& out, Bytes bytes, double seconds, const UpdateKind& kind) {
   const memory::Arena memory(bytes);
-  const auto cpus = sys::thread_affinity();
-  const auto run = [&](std::size_t threads) {
-    return together(memory.span(), static_cast<unsigned>(threads), cpus,
-                    [&](std::span<std::byte> part) { return calibrate_update(part, seconds, kind); });
-  };
-  const auto threads = std::clamp<std::size_t>(out.cores, 1, bytes / kCalibrationMemory);
-  out.update_elements_per_second = run(1);
-  out.update_elements_per_second_all_cores = threads > 1 ? run(threads) : out.update_elements_per_second;
+  const auto rates = update_rates(memory.span(), sys::thread_affinity(), out.cores, seconds, kind);
+  out.update_elements_per_second = rates.thread;
+  out.update_elements_per_second_all_cores = rates.all;
 }
 
 /// A directory tells more of its drive than a block device, which is only read.

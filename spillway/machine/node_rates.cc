@@ -11,25 +11,20 @@ namespace spillway::machine {
 namespace {
 
 constexpr Bytes kMemory = 256 * MiB;  // beyond the caches of most processors
-constexpr Bytes kLeastPart = kCalibrationMemory;
 
 NodeRate measure_node(const sys::Node& node, const std::vector<sys::Node>& machine, double seconds,
                       const UpdateKind& kind) {
   const auto bytes = std::min(kMemory, round_down(sys::takeable(node) / 4, 4096));
   NodeRate out{.id = node.id};
-  if (bytes < kLeastPart) return out;
-  const memory::Placed placed(bytes, {.nodes = {node.id}});
-  const auto most = bytes / kLeastPart;
-  const auto run = [&](const std::vector<unsigned>& cpus, std::size_t threads, const auto& work) {
-    return together(placed.span(), static_cast<unsigned>(std::clamp<std::size_t>(threads, 1, most)), cpus, work);
-  };
+  if (bytes < kCalibrationMemory) return out;
   const auto near = sys::nearest_cpus(machine, node.id), mine = sys::thread_affinity();
-  const auto update = [&](std::span<std::byte> part) { return calibrate_update(part, seconds, kind); };
-  out.update_elements_per_second_thread = run(near, 1, update);
-  out.update_elements_per_second =
-      near.size() > 1 ? run(near, near.size(), update) : out.update_elements_per_second_thread;
-  out.read_bytes_per_second =
-      run(mine, mine.size(), [&](std::span<std::byte> part) { return read_rate(part, seconds); });
+  const memory::Placed placed(bytes, {.nodes = {node.id}});
+  const auto updates = update_rates(placed.span(), near, near.size(), seconds, kind);
+  out.update_elements_per_second_thread = updates.thread;
+  out.update_elements_per_second = updates.all;
+  const auto readers = std::clamp<std::size_t>(mine.size(), 1, bytes / kCalibrationMemory);
+  out.read_bytes_per_second = together(placed.span(), static_cast<unsigned>(readers), mine,
+                                       [&](std::span<std::byte> part) { return read_rate(part, seconds); });
   return out;
 }
 

@@ -1,5 +1,6 @@
 #include "spillway/machine/node_work.h"
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <cstdint>
@@ -51,6 +52,17 @@ double write_rate(std::span<std::byte> memory, double seconds) {
   int value = 0;
   const auto pass = [&] { std::memset(memory.data(), ++value, memory.size()); };
   return calls_per_second(pass, seconds) * static_cast<double>(memory.size());
+}
+
+UpdateRates update_rates(std::span<std::byte> memory, const std::vector<unsigned>& near, std::size_t threads,
+                         double seconds, const UpdateKind& kind) {
+  const auto run = [&](std::size_t at_once) {
+    return together(memory, static_cast<unsigned>(at_once), near,
+                    [&](std::span<std::byte> part) { return calibrate_update(part, seconds, kind); });
+  };
+  const auto most = std::clamp<std::size_t>(threads, 1, std::max<std::size_t>(memory.size() / kCalibrationMemory, 1));
+  const double thread = run(1);
+  return {thread, most > 1 ? run(most) : thread};
 }
 
 }  // namespace spillway::machine

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "spillway/machine/calibrate.h"
+
 namespace spillway::machine {
 
 /// Sum of what threads reach that work at once, each on its part of `memory`, on the processors `near`. `work` says
@@ -16,5 +18,13 @@ namespace spillway::machine {
 /// Bytes per second that one thread reads, or writes, over `seconds`.
 [[nodiscard]] double read_rate(std::span<const std::byte> memory, double seconds);
 [[nodiscard]] double write_rate(std::span<std::byte> memory, double seconds);
+
+/// Elements per second that updates reach on one thread, and on `threads` at once (fewer where a thread's part of
+/// `memory` would be below kCalibrationMemory).
+struct UpdateRates {
+  double thread = 0, all = 0;
+};
+[[nodiscard]] UpdateRates update_rates(std::span<std::byte> memory, const std::vector<unsigned>& near,
+                                       std::size_t threads, double seconds, const UpdateKind& kind);
 
 }  // namespace spillway::machine

@@ -69,12 +69,7 @@ class Builder {
   using Ids = std::vector<Id>;
 
   Id add(double work, std::vector<FlowUse> uses, Id lane, std::size_t position, Ids needs) {
-    std::erase(needs, kNoLane);
-    return flow_.add({.work = work,
-                      .uses = std::move(uses),
-                      .lane = lane,
-                      .deadline = step_ * 1'000'000ULL + position,
-                      .needs = std::move(needs)});
+    return flow_.add(work, std::move(uses), lane, {step_, position}, std::move(needs));
   }
   Id read(double bytes, std::size_t position, Ids needs) {
     if (bytes <= 0) return join(std::move(needs));

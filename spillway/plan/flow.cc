@@ -192,6 +192,16 @@ std::uint32_t Flow::add(FlowTask task) {
   return static_cast<std::uint32_t>(tasks_.size() - 1);
 }
 
+std::uint32_t Flow::add(double work, std::vector<FlowUse> uses, std::uint32_t lane, FlowTurn turn,
+                        std::vector<std::uint32_t> needs) {
+  std::erase(needs, kNoLane);
+  return add({.work = work,
+              .uses = std::move(uses),
+              .lane = lane,
+              .deadline = turn.step * 1'000'000 + turn.position,
+              .needs = std::move(needs)});
+}
+
 FlowResult Flow::play() const {
   return Player(*this).play();
 }

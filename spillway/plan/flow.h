@@ -21,6 +21,11 @@ struct FlowResource {
   double shared = 0;  ///< the same while both directions are in use; 0 = rate
 };
 
+/// When a task is wanted: of an earlier step first, then by `position` in it.
+struct FlowTurn {
+  std::uint64_t step = 0, position = 0;  ///< position < 1'000'000
+};
+
 /// What one unit of a task's work takes of a resource.
 struct FlowUse {
   std::uint32_t resource = 0;
@@ -52,6 +57,9 @@ class Flow {
   std::uint32_t add_resource(FlowResource resource);
   std::uint32_t add_lane() noexcept { return lanes_++; }
   std::uint32_t add(FlowTask task);
+  /// The same; needs that are kNoLane are left out.
+  std::uint32_t add(double work, std::vector<FlowUse> uses, std::uint32_t lane, FlowTurn turn,
+                    std::vector<std::uint32_t> needs);
 
   [[nodiscard]] const std::vector<FlowResource>& resources() const noexcept { return resources_; }
   [[nodiscard]] const std::vector<FlowTask>& tasks() const noexcept { return tasks_; }

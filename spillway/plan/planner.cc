@@ -603,8 +603,9 @@ std::optional<InFull> in_full(Description description, const state::Layout& layo
   }
   const auto whole = description.layout();
   auto slower = rates;
-  slower.backward *= products_in_full(layout);
-  slower.tail_backward *= products_in_full(layout);
+  const auto longer = products_in_full(layout);
+  slower.backward *= longer;
+  slower.tail_backward *= longer;
   try {
     const auto plan = make_plan(description, whole, budget, slower);
     return InFull{.fits = true,

@@ -64,12 +64,4 @@ Bytes largest_caches(const std::string& root) {
   return sum;
 }
 
-std::size_t last_cache_bytes() {
-  long most = 0;
-  for (const int level : {_SC_LEVEL4_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE}) {
-    if (most <= 0) most = ::sysconf(level);
-  }
-  return most > 0 ? static_cast<std::size_t>(most) : 0;
-}
-
 }  // namespace spillway::sys

@@ -19,7 +19,4 @@ namespace spillway::sys {
 /// Bytes of the third-level caches together; 0 where the kernel tells of none. `root` is "" but for tests.
 [[nodiscard]] Bytes largest_caches(const std::string& root = "");
 
-/// Bytes of the last cache before memory, of one socket; 0 = unknown.
-[[nodiscard]] std::size_t last_cache_bytes();
-
 }  // namespace spillway::sys

@@ -7,6 +7,7 @@
 
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
+#include "tests/contract/lives.h"
 #include "tests/contract/pretended_nodes.h"
 
 namespace spillway {
@@ -19,13 +20,6 @@ using test::DurableRun;
 
 constexpr std::uint64_t kSteps = 24;
 
-plan::Placement random_placement(std::mt19937& random) {
-  std::uniform_real_distribution<> share(0, 1);
-  const auto kind = random() % 3;
-  const auto pick = [&]() -> double { return kind == 0 ? 0 : kind == 1 ? 1 : share(random); };
-  return {pick(), pick(), pick(), pick()};
-}
-
 TEST(Durability, ARunThatEndedGoesOnWhereItWasWithAnyOtherPlacement) {
   std::mt19937 random(5);
   for (int round = 0; round < 12; ++round) {
@@ -34,7 +28,7 @@ TEST(Durability, ARunThatEndedGoesOnWhereItWasWithAnyOtherPlacement) {
     const auto paths = 1 + random() % 3;
     std::uint64_t done = 0;
     for (int life = 0; done < kSteps; ++life) {
-      auto settings = DurableRun::settings(where.path(), paths, random_placement(random));
+      auto settings = DurableRun::settings(where.path(), paths, test::random_placement(random));
       settings.threads = 1 + random() % 3;
       test::pretend_nodes(settings, random);
       Engine engine(run.description(), settings);

@@ -8,8 +8,8 @@
 #include "spillway/subspace/transfer.h"
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
+#include "tests/contract/lives.h"
 #include "tests/contract/outcome.h"
-#include "tests/contract/pretended_nodes.h"
 #include "tests/subspace/dense.h"
 
 namespace spillway {
@@ -232,13 +232,6 @@ Shape random_shape(std::mt19937& random, int round) {
   return out;
 }
 
-plan::Placement random_placement(std::mt19937& random) {
-  std::uniform_real_distribution<> share(0, 1);
-  const auto kind = random() % 3;
-  const auto pick = [&]() -> double { return kind == 0 ? 0 : kind == 1 ? 1 : share(random); };
-  return {pick(), pick(), pick(), pick()};
-}
-
 class SubspaceRun : public ::testing::TestWithParam<Durability> {};
 
 INSTANTIATE_TEST_SUITE_P(Levels, SubspaceRun,
@@ -250,36 +243,8 @@ TEST_P(SubspaceRun, PlacementAndGoingOnChangeNoBit) {
   std::mt19937 random(23);
   for (int round = 0; round < 9; ++round) {
     const DurableRun run(random_shape(random, round), kSteps);
-    const Directory where;
-    const auto paths = 1 + random() % 3;
-    const auto durability = GetParam();
-    std::vector<std::filesystem::path> kept;
-    std::uint64_t done = 0;
-    for (int life = 0; done < kSteps; ++life) {
-      auto placement = random_placement(random);
-      if (durability == Durability::checkpoint) placement.weight = std::min(*placement.weight, 0.5);
-      auto settings = DurableRun::settings(where.path(), paths, placement, durability);
-      settings.budget.checkpoints = 2;
-      settings.threads = 1 + random() % 2;
-      test::pretend_nodes(settings, random);
-      Engine engine(run.description(), settings);
-      const bool goes_on = life > 0 && durability != Durability::none;
-      const auto found = engine.start({.reopen = goes_on, .pinned = kept});
-      ASSERT_EQ(found.found, goes_on) << "round " << round << " life " << life;
-      if (!goes_on) run.fill(engine);
-      ASSERT_EQ(goes_on ? found.step : 0, goes_on ? done : 0U);
-      ASSERT_TRUE(run.holds(engine, done)) << "round " << round << " life " << life;
-      const auto from = durability == Durability::none ? 0 : done;
-      done = durability == Durability::none ? kSteps : std::min(kSteps, done + 1 + random() % 6);
-      run.train(engine, from + 1, done);
-      ASSERT_TRUE(run.holds(engine, done)) << "round " << round << " life " << life;
-      if (durability == Durability::checkpoint) {
-        kept = {where.path() / text("checkpoint-", done)};
-        std::filesystem::create_directory(kept.front());
-        engine.save_manifest(kept.front());
-      }
-      engine.close();
-    }
+    SCOPED_TRACE(text("round ", round));
+    ASSERT_NO_FATAL_FAILURE(test::expect_same_bits_in_lives(run, kSteps, GetParam(), random));
   }
 }
 

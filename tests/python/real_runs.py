@@ -22,6 +22,23 @@ from spillway.records import rows
 NOT_BITS = ("step_seconds", "path_bytes", "node_updates")  # of a row of metrics.jsonl: they depend on the machine
 
 
+def dying(method: str) -> str:
+    """The beginning of a script: where DIES_AFTER is set, an alarm that nothing catches ends the process so many
+    seconds after the session's first call of `method`."""
+    return f"""
+import os, signal, sys
+from spillway.session import Session
+if "DIES_AFTER" in os.environ:
+    method = Session.{method}
+    def first(*given):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, float(os.environ["DIES_AFTER"]))
+        Session.{method} = method
+        return method(*given)
+    Session.{method} = first
+"""
+
+
 def inputs(path: Path) -> Path:
     """A model with weights and tokenizer, rows to train on and rows held out."""
     from transformers import AutoConfig

@@ -20,19 +20,13 @@ LONG = ["--max_steps", "40", "--save_steps", "7", "--save_total_limit", "2", "--
 LIMIT = 120  # seconds that a process of its own may take at most
 PIECE = 1 << 20
 
-KILLED = """
-import os, signal, sys
-from spillway.session import Session
+KILLED = (
+    real_runs.dying("step")
+    + """
 from spillway.cli import main
-step = Session.step
-def first(*given):
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, float(os.environ["DIES_AFTER"]))
-    Session.step = step
-    return step(*given)
-Session.step = first
 sys.exit(main(sys.argv[1:]))
 """
+)
 
 
 @pytest.fixture(scope="module")

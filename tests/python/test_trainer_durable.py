@@ -31,25 +31,19 @@ EPOCHS = {
 OF_A_PROCESS = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second")
 PLACEMENT = "weight=50%,state=path,grad=path,activation=dram"
 
-SCRIPT = """
-import json, os, signal, sys
+SCRIPT = (
+    real_runs.dying("update")
+    + """
+import json
 from pathlib import Path
 import test_trainer_durable as tests
-from spillway.session import Session
-if "DIES_AFTER" in os.environ:
-    update = Session.update
-    def first(*given):
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, float(os.environ["DIES_AFTER"]))
-        Session.update = update
-        return update(*given)
-    Session.update = first
 given, out, storage, events = sys.argv[1:]
 trainer = tests.trainer(Path(given), Path(out), Path(storage), json.loads(events))
 trainer.train(resume_from_checkpoint="auto")
 trainer.save_model()
 trainer.close()
 """
+)
 
 
 @pytest.fixture(scope="module")

@@ -85,12 +85,7 @@ class Step {
   [[nodiscard]] bool blocks() const { return method_ == LspMethod::published || method_ == LspMethod::zero; }
 
   Id add(double work, std::vector<FlowUse> uses, Id lane, std::size_t position, Ids needs) {
-    std::erase(needs, kNoLane);
-    return flow_.add({.work = work,
-                      .uses = std::move(uses),
-                      .lane = lane,
-                      .deadline = step_ * 1'000'000ULL + position,
-                      .needs = std::move(needs)});
+    return flow_.add(work, std::move(uses), lane, {step_, position}, std::move(needs));
   }
 
   /// Among what waits: Spillway's is by the next forward pass, the others' first come, first served.

@@ -1,0 +1,94 @@
+#include "spillway/execute/counters.h"
+
+#include <nlohmann/json.hpp>
+
+namespace spillway::execute {
+namespace {
+
+using nlohmann::json;
+
+std::string node_name(const plan::Budget& budget, std::size_t unit) {
+  return budget.nodes.empty() ? "dram" : budget.nodes.at(unit).name();
+}
+
+/// The tier that a wait was for.
+std::string waited_for(const plan::Budget& budget, const Cause& cause) {
+  switch (cause.lane) {
+    case plan::Lane::read:
+    case plan::Lane::write:
+      return budget.paths.at(cause.unit).name;
+    case plan::Lane::to_device:
+    case plan::Lane::from_device:
+      return "device";
+    default:
+      return node_name(budget, cause.unit);
+  }
+}
+
+json of_path(const storage::Path& path) {
+  const auto counted = path.counters();
+  return {{"read", counted.read},
+          {"written", counted.written},
+          {"busy_seconds", counted.busy_seconds},
+          {"read_seconds", counted.read_seconds},
+          {"write_seconds", counted.write_seconds},
+          {"syncs", counted.syncs},
+          {"sync_seconds", counted.sync_seconds},
+          {"direct", path.direct()},
+          {"notice", path.notice()},
+          {"volume", path.volume().string()}};
+}
+
+/// Measured rates, and the paths that were taken out.
+void add_pool(json& out, const storage::Pool& pool, const plan::Budget& budget) {
+  const auto states = pool.paths();
+  for (std::size_t p = 0; p < states.size(); ++p) {
+    auto& path = out["paths"][budget.paths[p].name];
+    path["read_rate"] = states[p].speed.read;
+    path["write_rate"] = states[p].speed.write;
+    path["used"] = states[p].capacity - states[p].free;
+  }
+  out["outages"] = json::array();
+  for (const auto& outage : pool.outages()) {
+    out["outages"].push_back({{"path", budget.paths[outage.path].name}, {"reason", outage.reason}});
+  }
+}
+
+}  // namespace
+
+std::string counters(const Run& run, const plan::Budget& budget) {
+  json out;
+  out["arena_bytes"] = run.arena.size();
+  out["stall_seconds"] = run.executor->waits().by_lane();
+  for (const auto& [cause, seconds] : run.executor->waits().seconds()) {
+    out["waits"][waited_for(budget, cause)][plan::name_of(cause.lane)] = seconds;
+  }
+  const auto updated = run.executor->updated();
+  for (std::size_t unit = 0; unit < updated.size(); ++unit) {
+    out["updates"][node_name(budget, unit)] = {{"elements", updated[unit].elements},
+                                               {"seconds", updated[unit].seconds}};
+  }
+  for (std::size_t p = 0; p < run.paths.size(); ++p) out["paths"][budget.paths[p].name] = of_path(*run.paths[p]);
+  if (run.books) out["stall_seconds"]["commit"] = run.waited();
+  if (const auto* device = run.device.device.get()) {
+    out["device"] = {{"name", device->name()}, {"memory", device->memory().size()}, {"notice", device->notice()}};
+  }
+  if (run.pool) add_pool(out, *run.pool, budget);
+  return out.dump();
+}
+
+std::string where(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule,
+                  const plan::Budget& budget, const std::vector<NodeOptions>& nodes, std::span<const std::byte> arena) {
+  auto out = json::object();
+  if (plan.regions.empty()) return out.dump();
+  const auto planned = plan::bytes_by_node(plan.regions, budget.nodes.size());
+  const auto there = on_nodes(plan, layout, rule, budget, nodes, arena);
+  for (std::size_t n = 0; n < planned.size(); ++n) {
+    out["nodes"][budget.nodes[n].name()] = {{"planned", planned[n]}, {"there", there.bytes[n]}};
+  }
+  out["chunks"] = layout.chunks().size();
+  out["elsewhere"] = there.elsewhere;
+  return out.dump();
+}
+
+}  // namespace spillway::execute
