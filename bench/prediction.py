@@ -4,12 +4,13 @@
 
 A setting is a model of 0.1 to 1.5 billion parameters, a sequence of 32 to 512 tokens, a share of each field group in
 DRAM and none to three storage paths of 100 to 500 MB/s (loop devices in --back with a limit on bytes per second; needs
-root). Setting N is always the same. One of more work than a step of half a billion parameters at the longest sequence is
-drawn again, since it says no more and takes long; so is one for whose paths --back has no room.
-As many steps are made as fit --seconds, 5 to 12. The step's figure is the median over them but the first two; memory's
-is the largest resident set. COMMAND holds whatever else runs here while a program that is put behind its words runs
-(the words of a file lock, say); it is used while rates are measured and while steps are, not while volumes are made.
-Results go to bench/results/prediction.json, where those of earlier calls stay.
+root). Setting N is always the same. One of more work than a step of half a billion parameters and 512 tokens is drawn
+again, since it says no more and takes long; so is one for whose paths --back has no room.
+As many steps are made as fit --seconds, 5 to 12, and more until three of them, the first two apart, were undisturbed:
+others had at most 6 % of the processors, the host of a virtual machine included. The step's figure is the median over
+those; memory's is the largest resident set. COMMAND holds whatever else runs here while a program that is put behind
+its words runs (the words of a file lock, say); it is used while rates are measured and while steps are, not while
+volumes are made. Results go to bench/results/prediction.json, where those of earlier calls stay.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import argparse
 import contextlib
 import gzip
 import json
+import os
 import random
 import re
 import shlex
@@ -27,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,8 @@ GOAL_MEDIAN, GOAL_WORST, GOAL_PEAK = 0.05, 0.10, 0.02
 HEADS = 64  # elements of one
 MOST_PER_PARAMETER = 54  # bytes on paths: an image, what waits for a flush, two gradients, records; some to spare
 MOST_WORK = 0.5e9 * 512  # parameters times tokens of a step
-LEAST_STEPS, MOST_STEPS = 5, 12
+LEAST_STEPS, MOST_STEPS, MOST_TRIED = 5, 12, 24
+MOST_OTHERS, LEAST_UNDISTURBED = 0.06, 3
 
 
 def draw(number: int, attempt: int) -> dict[str, Any]:
@@ -114,6 +117,7 @@ def alone(command: str) -> Iterator[None]:
 
 
 def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttled) -> dict[str, Any]:
+    """Nothing is trained where that is not asked for, or would be longer than the setting's `longest`."""
     from transformers import Qwen2Config
 
     from spillway.errors import DoesNotFit
@@ -132,31 +136,47 @@ def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttle
         except DoesNotFit as refusal:
             return {"does_not_fit": str(refusal)}
         plan, peaks = session.plan, {"planning": watch.bytes}
-        if setting.get("plan_only"):
+        predicted = plan["predicted_step_seconds"]
+        if setting.get("plan_only") or predicted > setting.get("longest", predicted):
             return {"plan": plan}
         session.start(Opening())
         peaks |= {"loading": watch.bytes, "loaded": heap.resident()}
-        predicted = plan["predicted_step_seconds"]
         steps = max(LEAST_STEPS, min(MOST_STEPS, round(seconds / predicted)))
+        taken: list[tuple[float, float]] = []
         with alone(command):
-            taken = [one_step(session, setting, step) for step in range(steps)]
+            while len(taken) < steps or (len(undisturbed(taken)) < LEAST_UNDISTURBED and len(taken) < MOST_TRIED):
+                taken.append(one_step(session, setting, len(taken)))
         pieces = pieces_of(session, directory / "timeline.json.gz")
         settings = {key: session.settings[key] for key in ("process_bytes", "work_bytes", "seconds", "profile")}
         session.close()
     kept = ("predicted_step_seconds", "bottleneck", "seconds", "tiers", "parameters", "path_bytes_per_step", "dram")
-    return {"seconds": taken, "pieces": pieces, "settings": settings, "peaks": peaks, "peak_bytes": watch.bytes,
-            "plan": {key: plan[key] for key in kept if key in plan}}  # fmt: skip
+    measured = statistics.median(undisturbed(taken) or [seconds for seconds, _ in taken[2:]])
+    return {"steps": taken, "measured": measured, "pieces": pieces, "settings": settings, "peaks": peaks,
+            "peak_bytes": watch.bytes, "plan": {key: plan[key] for key in kept if key in plan}}  # fmt: skip
 
 
-def one_step(session: Any, setting: dict[str, Any], step: int) -> float:
-    """Seconds."""
+def undisturbed(steps: Sequence[tuple[float, float]]) -> list[float]:
+    """Seconds of those that count."""
+    return [seconds for seconds, others in steps[2:] if others <= MOST_OTHERS]
+
+
+def taken_by_others() -> float:
+    """Processor seconds so far: what other programs computed, and what the host of a virtual machine took."""
+    user, nice, _, _, _, _, _, stolen = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9])
+    return (user + nice + stolen) / os.sysconf("SC_CLK_TCK") - os.times().user
+
+
+def one_step(session: Any, setting: dict[str, Any], step: int) -> tuple[float, float]:
+    """Seconds, and the share of the processors that others had meanwhile."""
     import torch
 
     from spillway.protocol import Batch
 
     generator, sequence = torch.Generator().manual_seed(step), setting["sequence"]
     ids = torch.randint(0, setting["model"]["vocab_size"], (1, sequence), generator=generator)
-    return float(session.step([Batch(ids, ids, None, sequence)], 1e-5).seconds)
+    before = taken_by_others()
+    seconds = float(session.step([Batch(ids, ids, None, sequence)], 1e-5).seconds)
+    return seconds, (taken_by_others() - before) / seconds / (os.cpu_count() or 1)
 
 
 def pieces_of(session: Any, file: Path) -> dict[str, Any]:
@@ -204,10 +224,10 @@ def measure(number: int, arguments: argparse.Namespace) -> dict[str, Any]:
     while True:
         setting = draw(number, attempt) | {"dtype": arguments.compute_dtype}
         small = parameters(setting["model"]) * setting["sequence"] <= MOST_WORK and room_for(setting, arguments.back)
-        if small and "seconds" in (found := run(setting, arguments)):
+        if small and "steps" in (found := run(setting, arguments)):
             break
         attempt += 1
-    predicted, measured = found["plan"]["predicted_step_seconds"], statistics.median(found["seconds"][2:])
+    predicted, measured = found["plan"]["predicted_step_seconds"], found["measured"]
     dram = next(tier for tier in found["plan"]["tiers"] if tier["name"] == "dram")
     return {"number": number, "redrawn": attempt, "setting": setting, "predicted": predicted, "measured": measured,
             "error": predicted / measured - 1, "planned_peak": dram["planned_peak"], "peak": found["peak_bytes"],

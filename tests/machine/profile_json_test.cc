@@ -19,6 +19,8 @@ Profile sample() {
   out.paths = {{"0", 2.5e9, 1.0 / 3.0, 2.75e9, 0.125}, {"fast", 7e9, 6e9, 8e9, 0}};
   out.update_elements_per_second = 8.1e8;
   out.update_elements_per_second_all_cores = 9.2e8;
+  out.update_elements_per_second_beside = 4.1e8;
+  out.compute_share_beside_update = 0.55;
   out.copy_bytes_per_second = 9.7e9;
   return out;
 }
