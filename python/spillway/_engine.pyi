@@ -24,10 +24,10 @@ class Engine:
     `description` (JSON): {"compute_dtype": "bf16"|"fp16"|"fp32", "optimizer": "adamw"|"adam"|"lion"|"sgd" (adamw),
     "state_format": "exact"|"bf16"|"int8" (exact), "seed": of the run (0), "hidden_size": H, "micro_batches": most per
     step, "tokens": most per step, "tied_head": bool, "blocks": [{"name", "role": "embedding", "layer" or "head",
-    "tensors": [{"name", "shape": [..], "decay": bool, "frozen": bool (false), "subspace": {"rank", "nonzeros"} (absent:
-    learns in full)}]}], "subspaces": {"check_every", "threshold"}}. Blocks in order of execution: at most one embedding
-    first, layers (final norm and the like are a last block of role layer), at most one head last; a tied head has no
-    block.
+    "tensors": [{"name", "shape": [..], "decay": bool, "frozen": bool (false), "wide": bool (false: of the compute type;
+    else of fp32, gradients too, where that is narrower), "subspace": {"rank", "nonzeros"} (absent: learns in full)}]}],
+    "subspaces": {"check_every", "threshold"}}. Blocks in order of execution: at most one embedding first, layers (final
+    norm and the like are a last block of role layer), at most one head last; a tied head has no block.
 
     `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "placement": {...},
     "storage": [{"directory" or "device", "capacity": bytes}], "nodes": [{"id", "capacity": bytes, "update",
@@ -82,7 +82,8 @@ class Engine:
     def device_memory(self) -> Any:
         """Where visits compute: the arena of a device with memory of its own, else `memory()`."""
     def tensor_offset(self, tensor: int) -> int:
-        """First element of tensor number `tensor` (counted over all blocks, in description order) within its block."""
+        """Where tensor number `tensor` (counted over all blocks, in description order) begins in its block, in elements
+        of the compute type; of a wide one, too."""
 
     # State in and out. All of these first wait for pending updates.
     def load_weights(self, checkpoint: str, stored_names: dict[str, str]) -> None:

@@ -239,6 +239,21 @@ def named(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
     return {bare_name(name): parameter for name, parameter in model.named_parameters()}
 
 
+def narrowed(model: PreTrainedModel, config: Config) -> PreTrainedModel:
+    """A copy that computes in the type asked for; what the library keeps in fp32 it keeps so."""
+    from spillway.hf.skeleton import bare_name, on_meta
+    from spillway.hf.source import DTYPES
+
+    dtype = DTYPES[config.compute_dtype]
+    made = on_meta(copy.deepcopy(model.config), dtype)
+    types = {name: tensor.dtype for name, tensor in [*made.named_parameters(), *made.named_buffers()]}
+    found = copy.deepcopy(model)
+    for name, tensor in [*found.named_parameters(), *found.named_buffers()]:
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(types.get(bare_name(name), dtype))
+    return found
+
+
 def train_plainly(
     model: PreTrainedModel, config: Config, work: Work, steps: int
 ) -> tuple[Trained, dict[str, torch.Tensor]]:
@@ -246,10 +261,9 @@ def train_plainly(
     import torch
 
     from spillway.hf.describe import decay_names
-    from spillway.hf.source import DTYPES
 
     learning = named(model)
-    computing = model if config.compute_dtype == "fp32" else copy.deepcopy(model).to(DTYPES[config.compute_dtype])
+    computing = model if config.compute_dtype == "fp32" else narrowed(model, config)
     weights = named(computing)
     inside, names = in_subspaces(computing, config)
     masters = {name: master for name, master in learning.items() if name not in names}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
+import resource
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
+
+from spillway.sizes import size
 
 Finding = tuple[str, str, str]  # what; good, lesser or missing; words
 
@@ -28,13 +32,22 @@ def examine(places: Sequence[str]) -> list[Finding]:
     return [
         ("kernel", "good", f"Linux {platform.release()}, {platform.machine()}"),
         ("python", "good", platform.python_version()),
+        ("locked memory", "good", locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])),
         *engine_findings(places),
         *(package(name) for name in (*PACKAGES, *OPTIONAL)),
         gpu(),
     ]
 
 
+def locked_memory(limit: int) -> str:
+    allowed = "as much as there is" if limit == resource.RLIM_INFINITY else size(limit)
+    return f"{allowed} may be locked (memlock, ulimit -l): what drives read and write directly, where it is registered"
+
+
 def engine_findings(places: Sequence[str]) -> list[Finding]:
+    """Without places of storage, of the directory that the command runs in: whether O_DIRECT works there."""
+    if not places and os.access(".", os.W_OK | os.X_OK):
+        places = [os.getcwd()]
     try:
         from spillway import _engine
     except ImportError as error:

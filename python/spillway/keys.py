@@ -214,7 +214,8 @@ GROUPS: dict[str, list[Key]] = {
             "bf16",
             "`fp16`: for hardware without bf16: fp16 weights with fp32 masters (2 bytes per parameter more) and a loss "
             "scaled dynamically; `fp32`: weights kept and computed in fp32, for checks (`bf16: true` and `fp16: true` "
-            "mean `bf16` and `fp16`)",
+            "mean `bf16` and `fp16`). Parameters that the model's class keeps in fp32 beside bf16 or fp16 stay fp32, "
+            "their gradients and their tensors in files, too",
         ),
         Key(
             "state_format",

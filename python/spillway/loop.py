@@ -7,8 +7,9 @@
             metrics = session.step(micro_batches)   # loss, grad_norm, learning_rate ...
         session.save("tuned")
 
-With an `output_dir` it is a run as `spillway train` makes one: its metrics are written there, its finished steps are
-durable where its state lies on a path, `resume_from_checkpoint` goes on with it, and `spillway report` shows it.
+With an `output_dir` it is a run as `spillway train` makes one: a bar on a terminal, its metrics in metrics.jsonl and
+for `report_to`, finished steps durable where its state lies on a path, `resume_from_checkpoint` goes on with it, and
+when it closes it leaves summary.json, timeline.json.gz, loss.png and report.html.
 """
 
 from __future__ import annotations
@@ -20,15 +21,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from spillway import directory, identity, rates, state
+from rich.console import Console
+
+from spillway import checkpoints, directory, identity, rates, report, state
 from spillway.checks import check
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.errors import InputError
+from spillway.plot import plot_apart
+from spillway.progress import Display
 from spillway.protocol import Keeping, Opening, StepResult, WorkShape
-from spillway.records import METRICS, Metrics, replace_text, write_json
+from spillway.records import METRICS, Metrics, replace_text, step_row, write_json
 from spillway.so_far import SoFar
 from spillway.state import RunState
-from spillway.summary import perplexity, summary
+from spillway.summary import endurance, perplexity, summary
+from spillway.trackers import Trackers
 
 if TYPE_CHECKING:
     from spillway.hf.own import Blocks
@@ -59,14 +65,20 @@ class Session:
             raise InputError(
                 "output_dir: durability and resume_from_checkpoint are of a run that lives in one; give it"
             )
+        if config.output_dir is None and config.report_to:
+            raise InputError("report_to: what is tracked is of a run that lives in an output_dir; give it")
         self._opened = self._closed = False
         self._metrics: Metrics | None = None
         self._schedule: rates.Rate | None = None
         self._seconds: list[float] = []  # of the steps of this process
+        self._told: set[str] = set()  # notices
         self._start = directory.decide(config) if config.output_dir is not None else None
         self._so_far = SoFar(self._start.output_dir) if self._start is not None else None
+        self._trackers = Trackers(config, self._start.output_dir) if self._start is not None else None
+        self._display = Display(Console(stderr=True), endurance(config))
         self._state = RunState(fixed=state.fixed_keys(config))
         self._config = self._found(config)
+        self._interval()  # bad input is refused before anything is planned
         self._shape = shape_of(self._config, given)
         self._engine = self._planned()
 
@@ -95,6 +107,7 @@ class Session:
             self._engine.start(Opening())
         else:
             self._open_run(self._start)
+        self._tell_notices()
         return self
 
     def step(self, batches: MicroBatch | Sequence[MicroBatch], learning_rate: float | None = None) -> dict[str, Any]:
@@ -116,9 +129,9 @@ class Session:
         if not count:
             raise InputError("batch: nothing to evaluate, no token has a label")
         loss = math.fsum(sums) / count
-        if self._metrics is not None:
-            self._metrics.add({"step": self._state.step, "eval_loss": loss, "eval_perplexity": perplexity(loss)})
-        return {"eval_loss": loss, "eval_perplexity": perplexity(loss), "label_tokens": count}
+        found = {"eval_loss": loss, "eval_perplexity": perplexity(loss)}
+        self._log({"step": self._state.step, **found})
+        return {**found, "label_tokens": count}
 
     def save(self, to: str | Path | None = None) -> Path:
         """The model as `from_pretrained` reads it, in `to` or else in `output_dir`; and, unless finished steps are
@@ -136,21 +149,25 @@ class Session:
         return target
 
     def close(self) -> None:
-        """Gives memory and storage paths back. In an `output_dir` the summary and the timeline are left."""
+        """Gives memory and storage paths back. In an `output_dir` it leaves summary, timeline, loss curve and page."""
         if self._closed:
             return
         self._closed = True
+        self._display.stop()
         try:
-            if self._opened and self._start is not None:
+            if self._metrics is not None and self._start is not None:
                 output_dir = self._start.output_dir
                 write_json(output_dir / "summary.json", self._summary())
                 self._engine.write_timeline(output_dir / "timeline.json.gz")
                 if self._so_far is not None:
                     self._so_far.ended()
         finally:
+            if self._trackers is not None:
+                self._trackers.stop()
             if self._metrics is not None:
                 self._metrics.close()
             self._engine.close()
+        self._draw()
 
     def __enter__(self) -> Session:
         return self.open()
@@ -159,6 +176,18 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _draw(self) -> None:
+        """What is no reason to fail a run, when the engine's memory is free again."""
+        if self._start is None or not self._seconds:
+            return
+        output_dir = self._start.output_dir
+        if reason := plot_apart(output_dir / METRICS, output_dir / "loss.png", f"Training loss: {output_dir.name}"):
+            self._display.note(f"no loss.png: {reason}")
+        try:
+            report.write(output_dir)
+        except Exception as error:
+            self._display.note(f"no report: {error}; `spillway report {output_dir}` tries again")
 
     def _found(self, config: Config) -> Config:
         """`config`, as the run that is there, or that there is none, makes it."""
@@ -171,13 +200,14 @@ class Session:
         from spillway.session import Session as EngineSession
 
         config = self._config.replaced(output_dir=self._config.output_dir or str(Path.cwd()))
-        keep = config.durability != "none"
+        kept = 0 if self._start is None or self._start.clear else len(directory.manifests(self._start.output_dir))
+        keeping = Keeping(self._identity.run, kept, keep=config.durability != "none")
         own = None
         if self._module is not None:
             from spillway.hf.own import OwnConfig
 
             own = OwnConfig(self._module)
-        return EngineSession(config, self._shape, keeping=Keeping(self._identity.run, keep=keep), model_config=own)
+        return EngineSession(config, self._shape, keeping=keeping, model_config=own)
 
     def _resumed(self, config: Config) -> Config:
         """`config` as the run that it goes on with has it; refused where that is another one."""
@@ -197,11 +227,14 @@ class Session:
         self._identity.fixed = self._state.fixed
         self._identity.durability = self.plan.get("durability", "none")
         self._identity.steps = max(self._config.max_steps, 0)
+        held = [] if start.clear else directory.manifests(start.output_dir)
+        pinned = tuple(path for _, path in held)
         with self._identity.claim(start.output_dir):
-            recovery = self._engine.start(Opening(start.resume, start.durable, start.fresh))
+            recovery = self._engine.start(Opening(start.resume, start.durable, start.fresh, pinned))
         if recovery is not None:
             self._state = RunState.of(recovery.state, self._state.fixed)
-        directory.prepare(start, fresh=recovery is None and start.resume is None)
+        goes_on = recovery is not None or start.resume is not None
+        directory.prepare(start, fresh=not goes_on)
         (start.output_dir / identity.FOLDER).mkdir(exist_ok=True)
         write_json(start.output_dir / identity.DESCRIPTION, self._engine.description)
         write_json(start.output_dir / identity.SETTINGS, self._engine.settings)
@@ -210,34 +243,57 @@ class Session:
         self._identity.save(start.output_dir)
         if recovery is None:
             self._engine.commit(self._state.moving())
+        if goes_on:
+            self._engine.settle()
+            checkpoints.go_back(start.output_dir, self._state.step, self._engine.release)
         self._metrics = Metrics(start.output_dir / METRICS)
+        assert self._trackers is not None
+        self._trackers.start(self._state.step, max(self._config.max_steps, 0))
+        if self._display.console.is_terminal:
+            self._display.start(self._state.step, max(self._config.max_steps, 0))
 
     def _record(self, result: StepResult, tokens: int, rate: float) -> dict[str, Any]:
         self._state.step += 1
         self._state.tokens_seen += tokens
         self._state.skipped += result.skipped
         self._seconds.append(result.seconds)
-        row = {
-            "step": self._state.step,
-            "loss": result.loss_sum / result.label_tokens if result.label_tokens else math.nan,
-            "grad_norm": result.grad_norm,
-            "learning_rate": rate,
-            "tokens": tokens,
-            "step_seconds": result.seconds,
-            "path_bytes": result.path_bytes,
-            **result.subspaces,
-        }
-        if result.node_updates:
-            row["node_updates"] = result.node_updates
-        if result.skipped:
-            row["skipped"] = True
-        if self._metrics is not None:
-            self._metrics.add(row)
+        loss = result.loss_sum / result.label_tokens if result.label_tokens else math.nan
+        row = step_row(self._state, result, loss, tokens, rate)
+        self._state.losses.add(loss)
+        logged = self._state.step % self._interval() == 0
+        if logged:
+            self._log({**row, "loss": self._state.losses.value()})
+            self._state.losses.clear()
         if self._start is not None:
             self._engine.commit(self._state.moving())
+            self._display.step(self._state.step, result, tokens, rate, logged=False)
+        self._tell_notices()
         if self._so_far is not None:
             self._so_far.tell(self._engine, len(self._seconds), self._summary)
         return row
+
+    def _log(self, row: dict[str, Any]) -> None:
+        """To metrics.jsonl, before the step is durable, and to trackers."""
+        if self._metrics is not None and self._trackers is not None:
+            self._metrics.add(row)
+            if self.plan.get("durability") == "step":
+                self._metrics.sync()
+            self._trackers.log(row)
+
+    def _interval(self) -> int:
+        """Steps between two rows of metrics.jsonl; below 1 `logging_steps` is a share of `max_steps`."""
+        asked = self._config.logging_steps
+        if asked >= 1:
+            return int(asked)
+        if self._config.max_steps < 1:
+            raise InputError(f"logging_steps: {asked} is a share of max_steps, which is not given")
+        return math.ceil(self._config.max_steps * asked)
+
+    def _tell_notices(self) -> None:
+        for notice in [*self._config.notices, *self._engine.notices()]:
+            if notice not in self._told:
+                self._told.add(notice)
+                self._display.note(notice)
 
     def _summary(self) -> dict[str, Any]:
         return summary(self._config, self.plan, self._engine.measured(), self._state, self._seconds)

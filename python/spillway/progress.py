@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ class Display:
         self._begun = 0.0
 
     def start(self, done: int, total: int) -> None:
-        """The first step to come is number `done` + 1 of `total`."""
+        """The first step to come is number `done` + 1 of `total`; 0: nobody knows of how many."""
         self._done = self._first = done
         self._total = total
         self._begun = time.monotonic()
@@ -38,7 +39,7 @@ class Display:
                 TextColumn("{task.fields[now]}"),
             )
             self._bar = Progress(*columns, console=self.console)
-            self._task = self._bar.add_task("", total=total, completed=done, now="")
+            self._task = self._bar.add_task("", total=total or None, completed=done, now="")
             self._bar.start()
 
     def stop(self) -> None:
@@ -61,7 +62,7 @@ class Display:
             self.say(f"step {done}/{self._total}  {words}")
 
     def describe(self, result: StepResult, tokens: int, learning_rate: float) -> str:
-        loss = result.loss_sum / result.label_tokens
+        loss = result.loss_sum / result.label_tokens if result.label_tokens else math.nan
         words = [
             f"loss {loss:.4f}",
             f"grad norm {result.grad_norm:.3g}" + (" (skipped)" if result.skipped else ""),
@@ -84,7 +85,8 @@ class Display:
 
     def seconds_left(self) -> float:
         steps = self._done - self._first
-        return (time.monotonic() - self._begun) / steps * (self._total - self._done) if steps else 0.0
+        left = max(0, self._total - self._done)
+        return (time.monotonic() - self._begun) / steps * left if steps else 0.0
 
     def evaluation(self, row: dict[str, Any]) -> None:
         loss, perplexity = row["eval_loss"], row["eval_perplexity"]

@@ -9,9 +9,39 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spillway.protocol import StepResult
+    from spillway.state import RunState
 
 METRICS = "metrics.jsonl"
+
+
+def step_row(
+    state: RunState, result: StepResult, loss: float, tokens: int, learning_rate: float, epoch: float | None = None
+) -> dict[str, Any]:
+    """Of a step that was just done. `loss`: the mean since the last logged row; `tokens`: of this step, unpadded."""
+    row = {
+        "step": state.step,
+        **({} if epoch is None else {"epoch": epoch}),
+        "loss": loss,
+        "grad_norm": result.grad_norm,
+        "learning_rate": learning_rate,
+        "tokens": tokens,
+        "step_seconds": result.seconds,
+        "path_bytes": result.path_bytes,
+    }
+    if result.node_updates:
+        row["node_updates"] = result.node_updates
+    row |= result.subspaces
+    if result.loss_scale != 1:
+        row["loss_scale"] = result.loss_scale
+    if result.skipped:
+        row["skipped"] = True
+    if state.skipped:
+        row["skipped_steps"] = state.skipped  # so far
+    return row
 
 
 class Metrics:

@@ -30,7 +30,7 @@ from spillway.hf.library import kept_in_fp32
 from spillway.hf.lora import adapters_of
 from spillway.hf.microbatch import MicroBatch, Work, arrange, consecutive
 from spillway.hf.own import OwnConfig
-from spillway.hf.probe import prove
+from spillway.hf.probe import prove, prove_mixed
 from spillway.hf.rehearse import rehearse
 from spillway.hf.skeleton import Skeleton, build
 from spillway.hf.source import DTYPES, load_config, resolve_directory, save_config
@@ -86,6 +86,8 @@ class Session:
         subspaces.choose(self._skeleton, config)
         proof = prove(copy.deepcopy(self._model_config), packing)
         self._skeleton.unused, self._unneeded = proof.unused, proof.unneeded
+        if any(self._skeleton.wide(parameter) for parameter in self._skeleton.model.parameters()):
+            prove_mixed(copy.deepcopy(self._model_config), self._skeleton.dtype)
         engine_type = engine_type or calls.native_engine()
         with loss_kernels(engine_type, config.compute_dtype, device.small(config, self._place)) as kernels:
             self._rehearsed = rehearse(
@@ -111,7 +113,7 @@ class Session:
             None if config.profile is None else self.settings["profile"],
         )
         self.settings |= memory
-        self._news += rounded_tensors(self._skeleton)
+        self._news += rounded_tables(self._skeleton)
         with translated():
             self._engine = engine_type(json.dumps(self.description), json.dumps(self.settings))
             self.plan: dict[str, Any] = json.loads(self._engine.plan())
@@ -495,15 +497,15 @@ def require_weights(directory: Path) -> None:
     raise InputError(f"{directory}: no model.safetensors and no model.safetensors.index.json{found}")
 
 
-def rounded_tensors(skeleton: Skeleton) -> list[str]:
-    """What a person should know of tensors that `from_pretrained` would keep in fp32."""
-    wide = kept_in_fp32(skeleton.model, skeleton.dtype)
-    names = [name for name in skeleton.names.values() if wide.search(name)]
-    if not names:
-        return []
+def rounded_tables(skeleton: Skeleton) -> list[str]:
+    """What a person should know of tables that `from_pretrained` would keep in fp32."""
+    fp32 = kept_in_fp32(skeleton.model, skeleton.dtype)
+    tables = {skeleton.names[id(table.weight)] for table in (skeleton.embedding, skeleton.head)}
     return [
-        f"transformers computes {len(names)} tensors of this model in fp32 ({names[0]} ...); here they compute in "
-        f"{str(skeleton.dtype).removeprefix('torch.')}, as all others do, and their masters are fp32"
+        f"transformers computes with {name} in fp32; here this table computes in "
+        f"{str(skeleton.dtype).removeprefix('torch.')}, as the layers do, and its master is fp32"
+        for name in sorted(tables)
+        if fp32.search(name)
     ]
 
 

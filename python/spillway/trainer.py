@@ -21,7 +21,7 @@ from spillway.order import Order, in_file_order
 from spillway.progress import Display
 from spillway.protocol import Session, StepResult, WorkShape
 from spillway.rates import Rate
-from spillway.records import METRICS, Metrics, flush, rows, write_json
+from spillway.records import METRICS, Metrics, flush, rows, step_row, write_json
 from spillway.so_far import SoFar
 from spillway.state import RunState
 from spillway.summary import perplexity, summary
@@ -127,25 +127,7 @@ class Trainer:
         self.so_far.tell(self.session, len(self.seconds), lambda: self.summary(self.session))
 
     def log(self, result: StepResult, tokens: int, learning_rate: float) -> None:
-        row = {
-            "step": self.state.step,
-            "epoch": self.state.epoch,
-            "loss": self.state.losses.value(),
-            "grad_norm": result.grad_norm,
-            "learning_rate": learning_rate,
-            "tokens": tokens,
-            "step_seconds": result.seconds,
-            "path_bytes": result.path_bytes,
-        }
-        if result.node_updates:
-            row["node_updates"] = result.node_updates
-        row |= result.subspaces
-        if result.loss_scale != 1:
-            row["loss_scale"] = result.loss_scale
-        if result.skipped:
-            row["skipped"] = True
-        if self.state.skipped:
-            row["skipped_steps"] = self.state.skipped  # so far
+        row = step_row(self.state, result, self.state.losses.value(), tokens, learning_rate, self.state.epoch)
         self.metrics.add(row)
         self.trackers.log(row)
         if self.every_step:

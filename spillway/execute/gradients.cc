@@ -52,7 +52,8 @@ void Gradients::place_tensors(const state::UpdateRule& rule) {
       for (const auto& span : layout_.spans(c)) {
         if (span.tensor_first > 0) continue;
         const auto inner = span.chunk_first;  // of a subspace 0
-        places_[span.tensor] = {at.grad + inner * state::field_bytes(type_).grad, at.sum + inner, at.pair};
+        const auto bytes = state::field_bytes(rule_of(rule, chunk).type).grad;
+        places_[span.tensor] = {at.grad + inner * bytes, at.sum + inner, at.pair};
       }
       at.grad += grad_bytes(rule, chunk);
       at.sum += chunk.core;
@@ -72,8 +73,9 @@ void Gradients::open(const plan::Visit& visit) {
   std::fill(seen_.begin(), seen_.end(), std::uint8_t{0});
 }
 
-Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_t elements) const {
-  Target out{.elements = elements};
+Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_t elements,
+                                    state::ComputeType type) const {
+  Target out{.type = type, .elements = elements};
   out.grad = arenas_.at(schedule_.buffers[visit_->grad]) + at;
   if (visit_->grad_sum != plan::kNone && micro_batches_ > 1) {
     out.sum = as_fp32(arenas_.at(schedule_.buffers[visit_->grad_sum])) + sum_at;
@@ -82,7 +84,8 @@ Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_
 }
 
 Gradients::Target Gradients::target_of(std::size_t tensor) const {
-  return target(places_[tensor].grad, places_[tensor].sum, layout_.tensors()[tensor].core());
+  const auto& it = layout_.tensors()[tensor];
+  return target(places_[tensor].grad, places_[tensor].sum, it.core(), it.spec.wide ? state::ComputeType::fp32 : type_);
 }
 
 /// S is complete: what an update needs beside it. A step whose gradients were not finite before any projectors could be
@@ -100,13 +103,13 @@ void Gradients::finish_inside(std::size_t tensor, const Target& to, bool seen) {
 }
 
 void Gradients::add(const Target& to, const std::byte* values, bool first) {
-  auto* const sum = type_ == state::ComputeType::fp32 ? as_fp32(to.grad) : to.sum;
-  run(device::Sum{.type = element_of(type_), .values = values, .sum = sum, .n = to.elements, .first = first});
+  auto* const sum = to.type == state::ComputeType::fp32 ? as_fp32(to.grad) : to.sum;
+  run(device::Sum{.type = element_of(to.type), .values = values, .sum = sum, .n = to.elements, .first = first});
 }
 
 void Gradients::finish(const Target& to, const std::byte* values, double* squares) {
-  const bool rounds = values == nullptr && type_ != state::ComputeType::fp32;
-  run(device::Round{.type = element_of(type_),
+  const bool rounds = values == nullptr && to.type != state::ComputeType::fp32;
+  run(device::Round{.type = element_of(to.type),
                     .sums = rounds ? to.sum : nullptr,
                     .values = values != nullptr ? values : to.grad,
                     .out = to.grad,
@@ -136,7 +139,7 @@ void Gradients::take_slice(const std::byte* values, std::uint64_t micro_batch) {
   const auto& block = layout_.blocks()[visit_->block];
   const auto chunk = block.first_chunk + visit_->slice;
   const auto& it = layout_.chunks()[chunk];
-  const auto to = target(0, 0, it.used);
+  const auto to = target(0, 0, it.used, type_);
   const bool first = seen_[0] == 0 || micro_batch == 0, last = micro_batch + 1 == micro_batches_;
   const bool summed = micro_batches_ > 1;
   if (summed) add(to, values, first);
@@ -220,7 +223,7 @@ void Gradients::close() {
       const auto to = target_of(number);
       if (seen_[i] == 1) finish(to, nullptr, squares_ + slots_.tensor(number));
       if (seen_[i] == 0) {
-        where_.device.fill(where_.stream, to.grad, 0, to.elements * state::field_bytes(type_).grad);
+        where_.device.fill(where_.stream, to.grad, 0, to.elements * state::field_bytes(to.type).grad);
       }
       finish_inside(number, to, seen_[i] != 0);
     }

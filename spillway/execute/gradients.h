@@ -51,10 +51,11 @@ class Gradients {
   struct Target {
     std::byte* grad = nullptr;
     float* sum = nullptr;  ///< null when there is one micro-batch, and for fp32
+    state::ComputeType type = state::ComputeType::bf16;
     std::uint64_t elements = 0;
   };
   void place_tensors(const state::UpdateRule& rule);
-  [[nodiscard]] Target target(Bytes at, std::uint64_t sum_at, std::uint64_t elements) const;
+  [[nodiscard]] Target target(Bytes at, std::uint64_t sum_at, std::uint64_t elements, state::ComputeType type) const;
   [[nodiscard]] Target target_of(std::size_t tensor) const;
   void finish_inside(std::size_t tensor, const Target& to, bool seen);
   void run(const device::Work& work) { where_.device.run(where_.stream, work); }

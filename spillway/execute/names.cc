@@ -28,7 +28,7 @@ std::string ObjectNames::of(storage::ObjectKind kind, std::uint32_t object, std:
   }
   if (object >= chunks_.size()) return text("gradient of ", of(kind, object));
   const auto chunk = chunks_[object];
-  const auto element = state::field_bytes(description_.type).grad;
+  const auto element = state::field_bytes(rule_of(description_.rule(), layout_.chunks()[chunk]).type).grad;
   return text("gradient of ", tensors(chunk, first / element, ceil_div(first + bytes, element)), " (chunk ", chunk,
               ")");
 }

@@ -104,7 +104,7 @@ void ReadBack::fetch(std::size_t tensor, std::uint64_t first, std::span<float> v
     auto* state = weight + weight_bytes(rule, it);
     if (fetched_ != chunk) load(chunk, weight, has_state(it.learning) ? state : nullptr);
     fetched_ = chunk;
-    const auto fields = state::chunk_fields(rule.type, it.elements, weight, state, it.learning);
+    const auto fields = state::chunk_fields(rule.type, it, weight, state);
     state::from_chunk(fields, span.chunk_first, values.subspan(span.tensor_first - first, span.elements));
   });
 }

@@ -33,7 +33,7 @@ state::ChunkFields Tensors::edit(std::size_t chunk) {
     edited_ = chunk;
     changed_ = !filled_[chunk];
   }
-  return state::chunk_fields(description_.type, it.elements, at.weight, at.state, it.learning);
+  return state::chunk_fields(description_.type, it, at.weight, at.state);
 }
 
 void Tensors::put_back() {

@@ -35,7 +35,7 @@ struct Description {
   SubspaceChecks subspaces = {};  ///< of tensors that learn in subspaces
 
   [[nodiscard]] constexpr state::UpdateRule rule() const noexcept { return {type, optimizer, format}; }
-  [[nodiscard]] state::Layout layout() const { return state::Layout(blocks, chunk_elements, rule().alignment()); }
+  [[nodiscard]] state::Layout layout() const { return state::Layout(blocks, chunk_elements, rule().alignment(), type); }
 };
 
 /// Share of each field group that stays in DRAM, 0 to 1; empty = the planner decides.

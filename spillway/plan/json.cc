@@ -51,6 +51,7 @@ state::BlockSpec parse_block(const json& object) {
     out.tensors.push_back({get<std::string>(tensor, "name"), get<std::vector<std::int64_t>>(tensor, "shape"),
                            get<bool>(tensor, "decay", false),
                            get<bool>(tensor, "frozen", false) ? state::Learning::frozen : state::Learning::full});
+    out.tensors.back().wide = get<bool>(tensor, "wide", false);
     const auto subspace = tensor.find("subspace");
     if (subspace == tensor.end() || subspace->is_null()) continue;
     out.tensors.back().learning = state::Learning::subspace;

@@ -47,7 +47,7 @@ void load_weights(const ChunkStream& stream, const SafetensorsReader& checkpoint
     auto* weight = stream.scratch.data();
     auto* state = weight + weight_bytes(stream.rule, chunk);
     std::memset(weight, 0, weight_bytes(stream.rule, chunk) + state_bytes(stream.rule, chunk));
-    const auto fields = chunk_fields(stream.rule.type, chunk.elements, weight, state, chunk.learning);
+    const auto fields = chunk_fields(stream.rule.type, chunk, weight, state);
     for (const auto& span : stream.layout.spans(chunk.id)) {
       if (source.find(span.tensor) != nullptr) load_masters(source, span, fields, piece);
     }
@@ -63,11 +63,12 @@ void save_weights(const ChunkStream& stream, const std::filesystem::path& direct
   for (const auto& tensor : stream.layout.tensors()) {
     const auto& name = stored_name(options.names, tensor.spec.name);
     numbers.push_back(name.empty() ? kAbsent : tensors.size());
-    if (!name.empty()) tensors.push_back({name, weight_dtype(stream.rule.type), tensor.spec.shape});
+    if (!name.empty())
+      tensors.push_back({name, weight_dtype(rule_of(stream.rule, tensor.spec.wide).type), tensor.spec.shape});
   }
   SafetensorsWriter writer(directory, "model", std::move(tensors), options.max_shard);
-  const auto unit = field_bytes(stream.rule.type).weight;
   for (const auto& chunk : stream.layout.chunks()) {
+    const auto unit = field_bytes(rule_of(stream.rule, chunk).type).weight;
     const auto& spans = stream.layout.spans(chunk.id);
     if (std::ranges::all_of(spans, [&](const Span& span) { return numbers[span.tensor] == kAbsent; })) continue;
     stream.store.load(chunk.id, stream.scratch.data(), nullptr);

@@ -12,7 +12,7 @@ namespace spillway::state {
 /// Views of the masters in the two groups of one chunk; nothing is owned. A group that was not given has null fields.
 struct ChunkFields {
   ComputeType type = ComputeType::bf16;
-  std::uint64_t elements = 0;         ///< Chunk::elements: the length of every array below
+  std::uint64_t elements = 0;         ///< Chunk::values(): the length of every array below
   std::byte* weight = nullptr;        ///< bf16, fp16 or fp32, by `type`
   std::uint16_t* residual = nullptr;  ///< bf16 only, else null
   float* master = nullptr;            ///< fp16 only, else null
@@ -23,6 +23,12 @@ struct ChunkFields {
 /// either null. A chunk that is frozen has no state group.
 [[nodiscard]] ChunkFields chunk_fields(ComputeType type, std::uint64_t elements, std::byte* weight, std::byte* state,
                                        Learning learning = Learning::full);
+
+/// Of a chunk of a layout whose compute type is `type`.
+[[nodiscard]] inline ChunkFields chunk_fields(ComputeType type, const Chunk& chunk, std::byte* weight,
+                                              std::byte* state) {
+  return chunk_fields(chunk.wide ? ComputeType::fp32 : type, chunk.values(), weight, state, chunk.learning);
+}
 
 /// Makes `masters` the elements [first, first + size) of the chunk, bit for bit: bf16 weight and residual, fp16 weight
 /// and master, or fp32 weight; of a rounded chunk the weight that these would have. Moments stay as they are. With bf16

@@ -28,6 +28,7 @@ Subspace checked_subspace(const TensorSpec& spec, BlockRole role) {
     throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot learn in a subspace: ", why));
   };
   if (role != BlockRole::layer || spec.shape.size() != 2) refuse("only matrices inside layers can");
+  if (spec.wide) refuse("it is kept in fp32");
   const Subspace out{static_cast<std::uint64_t>(spec.shape[0]), static_cast<std::uint64_t>(spec.shape[1]), spec.rank,
                      spec.nonzeros};
   if (out.nonzeros == 0 || out.rank == 0 || out.rank % out.nonzeros != 0 ||
@@ -45,8 +46,11 @@ std::vector<std::int64_t> Tensor::core_shape() const {
   return rank > 0 ? std::vector{rank, rank} : spec.shape;
 }
 
-Layout::Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements, std::uint64_t alignment)
-    : chunk_elements_(round_up(std::max<std::uint64_t>(chunk_elements, 1), kChunkGranule)), alignment_(alignment) {
+Layout::Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements, std::uint64_t alignment,
+               ComputeType type)
+    : chunk_elements_(round_up(std::max<std::uint64_t>(chunk_elements, 1), kChunkGranule)),
+      alignment_(alignment),
+      type_(type) {
   std::set<std::string> names;
   for (const auto& spec : blocks) {
     if (spec.tensors.empty()) throw Error(ErrorCode::bad_input, text("block ", spec.name, " has no tensors"));
@@ -72,43 +76,42 @@ Block& Layout::add_block(const BlockSpec& spec) {
                      .first_chunk = chunks_.size()});
   for (const auto& tensor : spec.tensors) {
     tensors_.push_back({.spec = tensor, .block = blocks_.size() - 1, .elements = checked_elements(tensor)});
-    tensors_.back().subspace = checked_subspace(tensor, spec.role);
+    tensors_.back().spec.wide = tensor.wide && type_ != ComputeType::fp32;
+    tensors_.back().subspace = checked_subspace(tensors_.back().spec, spec.role);
     parameters_ += tensors_.back().elements;
     if (learns(tensor.learning)) learning_parameters_ += tensors_.back().elements;
   }
   return blocks_.back();
 }
 
-/// Puts the tensor at element `first` of its block; returns the one after its end.
-std::uint64_t Layout::add_tensor(std::size_t tensor, std::uint64_t first) {
-  tensors_[tensor].first = first;
-  return first + tensors_[tensor].elements;
-}
-
-void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Learning learning) {
+void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Learning learning, bool wide) {
   auto& block = blocks_.back();
   Chunk chunk{.id = chunks_.size(),
               .block = blocks_.size() - 1,
               .first = first,
               .elements = round_up(used, kChunkGranule),
               .used = used,
-              .learning = learning};
-  if (learning == Learning::full) chunk.core = chunk.elements;
+              .learning = learning,
+              .wide = wide,
+              .index = first};
+  if (learning == Learning::full) chunk.core = chunk.values();
+  const auto places = wide ? kWidePlaces : 1;
   std::vector<Span> spans;
   for (std::size_t i = block.first_tensor; i < block.first_tensor + block.tensors; ++i) {
     const auto& tensor = tensors_[i];
-    if (tensor.spec.learning != learning) continue;
+    if (tensor.spec.learning != learning || tensor.spec.wide != wide) continue;
     const auto begin = std::max(tensor.first, first);
-    const auto end = std::min(tensor.first + tensor.elements, first + used);
+    const auto end = std::min(tensor.first + tensor.elements * places, first + used);
     if (begin >= end) continue;
-    spans.push_back({i, begin - tensor.first, begin - first, end - begin});
+    const auto values = (end - begin) / places;
+    spans.push_back({i, (begin - tensor.first) / places, (begin - first) / places, values});
     if (learning == Learning::subspace) {
       chunk.subspace = tensor.subspace;
       chunk.core = round_up(tensor.core(), kChunkGranule);
     }
     if (tensor.core() >= kSmallTensor) continue;
     spans.back().small = chunk.small;
-    chunk.small += round_up(learning == Learning::subspace ? tensor.core() : end - begin, kSmallGranule);
+    chunk.small += round_up(learning == Learning::subspace ? tensor.core() : values, kSmallGranule);
   }
   largest_chunk_ = std::max(largest_chunk_, chunk.elements);
   block.chunks += 1;
@@ -125,22 +128,31 @@ void Layout::add_layer(const BlockSpec& spec) {
   add_block(spec);
   std::uint64_t begin = 0;
   for (const auto learning : kLearnings) {
-    begin = learning == Learning::subspace ? add_subspaces(begin) : add_range(begin, learning);
+    if (learning == Learning::subspace) {
+      begin = add_subspaces(begin);
+    } else {
+      for (const bool wide : {false, true}) begin = add_range(begin, learning, wide);
+    }
   }
 }
 
 /// The last block's tensors that learn so, from element `begin` on, cut into chunks; returns where the next may begin.
-std::uint64_t Layout::add_range(std::uint64_t begin, Learning learning) {
+std::uint64_t Layout::add_range(std::uint64_t begin, Learning learning, bool wide) {
   const auto& block = blocks_.back();
-  auto at = begin;
+  const auto places = wide ? kWidePlaces : 1;
+  std::uint64_t values = 0;
   for (auto i = block.first_tensor; i < block.first_tensor + block.tensors; ++i) {
-    if (tensors_[i].spec.learning == learning) at = round_up(add_tensor(i, at), alignment_);
+    auto& tensor = tensors_[i];
+    if (tensor.spec.learning != learning || tensor.spec.wide != wide) continue;
+    tensor.first = begin + values * places;
+    values = round_up(values + tensor.elements, alignment_);
   }
-  if (at == begin) return begin;
-  const auto total = round_up(at - begin, kChunkGranule);
+  if (values == 0) return begin;
+  const auto total = round_up(values * places, kChunkGranule);
   const auto size = round_up(ceil_div(total, ceil_div(total, chunk_elements_)), kChunkGranule);
   for (std::uint64_t first = 0; first < total; first += size) {
-    add_chunk(begin + first, std::min(size, total - first), learning);
+    add_chunk(begin + first, std::min(size, total - first), learning, wide);
+    chunks_.back().index = begin + first / places;
   }
   return begin + total;
 }
@@ -149,7 +161,9 @@ std::uint64_t Layout::add_subspaces(std::uint64_t begin) {
   const auto first = blocks_.back().first_tensor, last = first + blocks_.back().tensors;
   const auto inside = [&](std::size_t i) { return tensors_[i].spec.learning == Learning::subspace; };
   for (auto i = first; i < last; ++i) {
-    if (inside(i)) begin = round_up(add_tensor(i, begin), kChunkGranule);
+    if (!inside(i)) continue;
+    tensors_[i].first = begin;
+    begin = round_up(begin + tensors_[i].elements, kChunkGranule);
   }
   for (auto i = first; i < last; ++i) {
     if (inside(i)) add_chunk(tensors_[i].first, tensors_[i].elements, Learning::subspace);
@@ -162,6 +176,10 @@ void Layout::add_table(const BlockSpec& spec) {
     throw Error(ErrorCode::bad_input, text("block ", spec.name, " must hold exactly one tensor of two dimensions"));
   }
   auto& block = add_block(spec);
+  if (tensors_.back().spec.wide) {
+    throw Error(ErrorCode::bad_input, text("tensor ", spec.tensors.front().name,
+                                           " is a table, which cannot be kept in fp32 where the rest is not"));
+  }
   const auto& shape = spec.tensors.front().shape;
   block.rows = static_cast<std::uint64_t>(shape[0]);
   block.columns = static_cast<std::uint64_t>(shape[1]);

@@ -33,6 +33,9 @@ inline constexpr std::array kLearnings{Learning::full, Learning::subspace, Learn
   return learning != Learning::frozen;
 }
 
+/// Elements of a compute type narrower than fp32 that a value of a wide tensor takes the place of.
+inline constexpr std::uint64_t kWidePlaces = 2;
+
 /// Where a matrix [rows, columns] learns: S = P' G Q [rank, rank], with `nonzeros` values in each row of P and Q.
 struct Subspace {
   std::uint64_t rows = 0, columns = 0;
@@ -48,6 +51,7 @@ struct TensorSpec {
   bool decay = false;               ///< weight decay applies
   Learning learning = Learning::full;
   std::uint64_t rank = 0, nonzeros = 0;  ///< of Subspace, for Learning::subspace; else 0
+  bool wide = false;  ///< fp32 whatever the rest computes in: its weight is its master, its gradient is fp32, too
 };
 
 /// How a block takes part in a step.
@@ -67,7 +71,7 @@ struct BlockSpec {
 struct Tensor {
   TensorSpec spec;
   std::size_t block = 0;       ///< index into Layout::blocks()
-  std::uint64_t first = 0;     ///< first element, counted from the start of the block
+  std::uint64_t first = 0;     ///< where it begins, in elements of the compute type from the start of the block
   std::uint64_t elements = 0;  ///< product of the shape
   Subspace subspace = {};      ///< Learning::subspace alone
 
@@ -77,7 +81,8 @@ struct Tensor {
 };
 
 /// What moves together: a contiguous range of a block, all of whose tensors learn in the same way. A matrix that learns
-/// in a subspace is a chunk of its own: an update needs all of it.
+/// in a subspace is a chunk of its own: an update needs all of it. So are tensors that are wide: each of their values
+/// takes the place of two elements, so that whatever moves or places bytes need not know of them.
 struct Chunk {
   std::size_t id = 0;          ///< index into Layout::chunks()
   std::size_t block = 0;       ///< index into Layout::blocks()
@@ -86,9 +91,13 @@ struct Chunk {
   std::uint64_t used = 0;      ///< elements from `first` on that belong to the block (gaps between tensors included)
   std::uint64_t small = 0;     ///< room for the elements of small tensors, each span padded to kSmallGranule
   Learning learning = Learning::full;
-  std::uint64_t core =
-      0;  ///< elements of its gradient and its moments: `elements`; of a subspace its own, padded; or 0
-  Subspace subspace = {};  ///< Learning::subspace alone
+  std::uint64_t core = 0;   ///< values of its gradient and its moments: values(); of a subspace its own, padded; or 0
+  Subspace subspace = {};   ///< Learning::subspace alone
+  bool wide = false;        ///< its tensors are (TensorSpec)
+  std::uint64_t index = 0;  ///< number of its first value in the block, wherever chunks end: what random numbers go by
+
+  /// What it holds; Span counts these.
+  [[nodiscard]] constexpr std::uint64_t values() const noexcept { return wide ? elements / kWidePlaces : elements; }
 };
 
 /// Tensors of fewer elements are small: some formats keep their moments apart.
@@ -100,7 +109,7 @@ inline constexpr std::uint64_t kNotSmall = ~std::uint64_t{0};
 struct Span {
   std::size_t tensor = 0;           ///< index into Layout::tensors()
   std::uint64_t tensor_first = 0;   ///< first element, counted from the start of the tensor
-  std::uint64_t chunk_first = 0;    ///< first element, counted from the start of the chunk
+  std::uint64_t chunk_first = 0;    ///< first value, counted from the start of the chunk
   std::uint64_t elements = 0;       ///< > 0
   std::uint64_t small = kNotSmall;  ///< of a small tensor: first element, counted over such spans of the chunk
 
@@ -130,12 +139,12 @@ class Layout {
   /// `chunk_elements`: upper bound of a chunk of a layer, target of a slice; > 0, rounded up to kChunkGranule.
   /// `alignment`: elements, a multiple of kTensorAlignment that divides kChunkGranule; tensors of a layer start at
   /// multiples of it, and with more than kTensorAlignment slices of a table, too, counted from the start of the table.
-  /// What learns in another way than the tensors before it begins a chunk. Throws Error(bad_input) naming the tensor
-  /// for an empty block, an empty or repeated name, a dimension <= 0, a table that is not of two dimensions or learns
-  /// in a subspace, a subspace of what is no matrix, or one whose rank is no multiple of its nonzeros or larger than a
-  /// side.
+  /// What learns in another way than the tensors before it, or is wide and they are not, begins a chunk. `type`: of
+  /// fp32 everything is, and no tensor wide. Throws Error(bad_input) naming the tensor for an empty block, an empty or
+  /// repeated name, a dimension <= 0, a table that is not of two dimensions, learns in a subspace or is wide, a
+  /// subspace of what is no matrix or wide, or one whose rank is no multiple of its nonzeros or larger than a side.
   explicit Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements = kDefaultChunkElements,
-                  std::uint64_t alignment = kTensorAlignment);
+                  std::uint64_t alignment = kTensorAlignment, ComputeType type = ComputeType::bf16);
 
   [[nodiscard]] const std::vector<Block>& blocks() const noexcept { return blocks_; }
   [[nodiscard]] const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
@@ -152,12 +161,12 @@ class Layout {
   void add_layer(const BlockSpec& spec);
   void add_table(const BlockSpec& spec);
   Block& add_block(const BlockSpec& spec);
-  std::uint64_t add_tensor(std::size_t tensor, std::uint64_t first);
-  std::uint64_t add_range(std::uint64_t begin, Learning learning);
+  std::uint64_t add_range(std::uint64_t begin, Learning learning, bool wide);
   std::uint64_t add_subspaces(std::uint64_t begin);
-  void add_chunk(std::uint64_t first, std::uint64_t used, Learning learning);
+  void add_chunk(std::uint64_t first, std::uint64_t used, Learning learning, bool wide = false);
 
   std::uint64_t chunk_elements_, alignment_;
+  ComputeType type_;
   std::uint64_t parameters_ = 0, learning_parameters_ = 0;
   std::uint64_t largest_chunk_ = 0;
   std::vector<Block> blocks_;

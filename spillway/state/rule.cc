@@ -29,8 +29,9 @@ std::byte* at(std::byte* group, Bytes bytes) {
 
 }  // namespace
 
-Located locate(const UpdateRule& rule, const Chunk& chunk, const Span& span, const GroupPointers& groups,
+Located locate(const UpdateRule& of_all, const Chunk& chunk, const Span& span, const GroupPointers& groups,
                std::uint64_t first, std::uint64_t n) {
+  const auto rule = rule_of(of_all, chunk);
   const auto bytes = field_bytes(rule.type);
   const auto fields = state_fields(rule, chunk);
   auto* const state = has_state(chunk.learning) ? groups.state : nullptr;
@@ -42,7 +43,7 @@ Located locate(const UpdateRule& rule, const Chunk& chunk, const Span& span, con
                        .rest = rest_bytes(rule.type) == 0 ? nullptr : at(state, first * rest_bytes(rule.type)),
                        .grad = groups.grad == nullptr || inside ? nullptr : groups.grad + first * bytes.grad,
                        .n = n,
-                       .index = (std::uint64_t{chunk.block} << 40) | (chunk.first + first)}};
+                       .index = (std::uint64_t{chunk.block} << 40) | (chunk.index + first)}};
   for (std::size_t m = 0; m < rule.moments() && !inside; ++m) {
     const auto small = fields.small[m] + (span.small + first - span.chunk_first) * sizeof(float);
     out.span.moments[m] = at(state, apart ? small : fields.moments[m] + first * moment_bytes(rule.format));
@@ -63,7 +64,7 @@ Located locate_core(const UpdateRule& rule, const Chunk& chunk, const GroupPoint
   Located out{.form = {.weights = kernels::Weights::fp32, .moments = kept},
               .span = {.grad = groups.grad == nullptr ? nullptr : groups.grad + first * bytes.grad,
                        .n = n,
-                       .index = (std::uint64_t{chunk.block} << 40) | (chunk.first + first)}};
+                       .index = (std::uint64_t{chunk.block} << 40) | (chunk.index + first)}};
   for (std::size_t m = 0; m < rule.moments(); ++m) {
     out.span.moments[m] = at(
         groups.state, apart ? fields.small[m] + first * sizeof(float) : fields.moments[m] + first * moment_bytes(kept));
@@ -75,10 +76,11 @@ Located locate_core(const UpdateRule& rule, const Chunk& chunk, const GroupPoint
 }
 
 std::vector<NamedArray> weight_arrays(const UpdateRule& rule, const Chunk& chunk) {
-  return {{"weight", 0, weight_bytes(rule, chunk), field_bytes(rule.type).weight}};
+  return {{"weight", 0, weight_bytes(rule, chunk), field_bytes(rule_of(rule, chunk).type).weight}};
 }
 
-std::vector<NamedArray> state_arrays(const UpdateRule& rule, const Chunk& chunk) {
+std::vector<NamedArray> state_arrays(const UpdateRule& of_all, const Chunk& chunk) {
+  const auto rule = rule_of(of_all, chunk);
   std::vector<NamedArray> out;
   if (!has_state(chunk.learning)) return out;
   const auto fields = state_fields(rule, chunk);
@@ -86,7 +88,7 @@ std::vector<NamedArray> state_arrays(const UpdateRule& rule, const Chunk& chunk)
     if (entries > 0) out.push_back({name, first, entries * item, item, covers});
   };
   const auto rest = rest_bytes(rule.type);
-  if (rest > 0) add(rest_name(rule.type), 0, chunk.elements, rest, 1);
+  if (rest > 0) add(rest_name(rule.type), 0, chunk.values(), rest, 1);
   for (std::size_t m = 0; m < rule.moments(); ++m) {
     add(moment_name(rule.optimizer, m), fields.moments[m], chunk.core, moment_bytes(rule.format), 1);
   }

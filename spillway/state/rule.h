@@ -38,6 +38,14 @@ struct UpdateRule {
   }
 };
 
+/// What holds for a chunk: of one that is wide the rule of fp32.
+[[nodiscard]] constexpr UpdateRule rule_of(const UpdateRule& rule, bool wide) noexcept {
+  return {wide ? ComputeType::fp32 : rule.type, rule.optimizer, rule.format};
+}
+[[nodiscard]] constexpr UpdateRule rule_of(const UpdateRule& rule, const Chunk& chunk) noexcept {
+  return rule_of(rule, chunk.wide);
+}
+
 /// Whether tensors that learn so have a state group, and a gradient; else these groups are of no bytes.
 [[nodiscard]] constexpr bool has_state(Learning learning) noexcept {
   return learning != Learning::frozen;
@@ -101,7 +109,7 @@ struct StateFields {
 [[nodiscard]] constexpr StateFields state_fields(const UpdateRule& rule, const Chunk& chunk) noexcept {
   StateFields out;
   if (!has_state(chunk.learning)) return out;
-  out.bytes = chunk.elements * rest_bytes(rule.type);
+  out.bytes = chunk.values() * rest_bytes(rule_of(rule, chunk).type);
   const auto place = [&](std::array<Bytes, 2>& field, Bytes bytes) {
     for (std::size_t m = 0; m < rule.moments(); ++m) {
       field[m] = out.bytes;
@@ -122,14 +130,14 @@ struct StateFields {
 
 /// Bytes of the groups of a chunk.
 [[nodiscard]] constexpr Bytes weight_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
-  return chunk.elements * field_bytes(rule.type).weight;
+  return chunk.values() * field_bytes(rule_of(rule, chunk).type).weight;
 }
 [[nodiscard]] constexpr Bytes state_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
   return state_fields(rule, chunk).bytes;
 }
 /// Of a gradient, before the projectors that S was made with.
 [[nodiscard]] constexpr Bytes core_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
-  return chunk.core * field_bytes(rule.type).grad;
+  return chunk.core * field_bytes(rule_of(rule, chunk).type).grad;
 }
 [[nodiscard]] constexpr Bytes grad_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
   return core_bytes(rule, chunk) + round_up(pair_fields(chunk.subspace).bytes, Bytes{4096});
@@ -138,7 +146,7 @@ struct StateFields {
 /// What an update costs, counted in elements that learn in full, by the bytes that it moves: of a subspace the update
 /// of S, and a weight that is read and written with its rest.
 [[nodiscard]] constexpr std::uint64_t update_elements(const UpdateRule& rule, const Chunk& chunk) noexcept {
-  if (chunk.subspace.rank == 0) return chunk.elements;
+  if (chunk.subspace.rank == 0) return chunk.values();
   const auto bytes = field_bytes(rule.type);
   const auto rewritten = 2 * (bytes.weight + rest_bytes(rule.type));
   const auto all = rewritten + 2 * rule.moments() * moment_bytes(rule.format) + bytes.grad;
@@ -177,7 +185,7 @@ struct GroupPointers {
   return {weights, moments_of(rule.format, false)};
 }
 
-/// What the kernels need for elements [first, first + n) of the chunk, which lie in `span`. With int8 `first` is a
+/// What the kernels need for values [first, first + n) of the chunk, which lie in `span`. With int8 `first` is a
 /// multiple of kernels::kQuantBlock from the span's start.
 struct Located {
   kernels::UpdateForm form;

@@ -31,6 +31,11 @@ Moments kept_by(const UpdateRule& rule, const Tensor& tensor) {
   return moments_of(rule.format, tensor.core() < kSmallTensor);
 }
 
+/// In a run whose other weights have one.
+bool has_rest(const Tensor& tensor) {
+  return has_state(tensor.spec.learning) && !tensor.spec.wide;
+}
+
 /// A residual's bits, or a master.
 const char* rest_dtype(ComputeType type) {
   return type == ComputeType::bf16 ? "U16" : "F32";
@@ -88,7 +93,8 @@ class FileOut {
     for (const auto& tensor : stream.layout.tensors()) {
       const auto kept = kept_by(stream.rule, tensor);
       const bool unscaled = file.holds == StateFile::Holds::scale && kept != Moments::int8;
-      const bool absent = unscaled || !has_state(tensor.spec.learning);
+      const bool restless = file.holds == StateFile::Holds::rest && !has_rest(tensor);
+      const bool absent = unscaled || restless || !has_state(tensor.spec.learning);
       numbers_.push_back(absent ? kAbsent : list.size());
       if (absent) continue;
       if (file.holds == StateFile::Holds::scale) {
@@ -179,6 +185,10 @@ std::optional<Shape> shape_of(const Tensor& tensor) {
   return has_state(tensor.spec.learning) ? std::optional(tensor.spec.shape) : std::nullopt;
 }
 
+std::optional<Shape> rest_shape_of(const Tensor& tensor) {
+  return has_rest(tensor) ? std::optional(tensor.spec.shape) : std::nullopt;
+}
+
 std::optional<Shape> core_shape_of(const Tensor& tensor) {
   return has_state(tensor.spec.learning) ? std::optional(tensor.core_shape()) : std::nullopt;
 }
@@ -194,7 +204,7 @@ struct FileIn {
 };
 
 FileIn open_rest(const ChunkStream& stream, const fs::path& directory, const StateFile& file) {
-  FileIn out(stream.layout, path_of(directory, file.name));
+  FileIn out(stream.layout, path_of(directory, file.name), rest_shape_of);
   const std::string needed = rest_dtype(stream.rule.type);
   out.source.check_types([&](const std::string& dtype) { return dtype == needed; }, needed.c_str());
   return out;
@@ -398,8 +408,7 @@ StateFormat load_state(const ChunkStream& stream, const fs::path& directory, con
   const auto& rule = stream.rule;
   const SafetensorsReader weight_reader(weights);
   const Source weight_source(stream.layout, weight_reader, weights.string(), names);
-  const std::string dtype = weight_dtype(rule.type);
-  weight_source.check_types([&](const std::string& stored) { return stored == dtype; }, dtype.c_str());
+  weight_source.check_weights(stream.layout, rule.type);
   check_optimizer(rule, directory);
   std::optional<FileIn> rest;
   const auto files = state_files(rule);
@@ -431,7 +440,7 @@ StateFormat load_state(const ChunkStream& stream, const fs::path& directory, con
       const Places places(rule, chunk, span, {weight, state});
       weight_source.read(span.tensor, span.tensor_first, span.elements, places.at.span.weight);
       if (!has_state(chunk.learning)) continue;
-      if (rest) rest->source.read(span.tensor, span.tensor_first, span.elements, places.at.span.rest);
+      if (rest && !chunk.wide) rest->source.read(span.tensor, span.tensor_first, span.elements, places.at.span.rest);
       for (auto& moment : moments) moment.read(places.inner, places.moments);
       pairs.read(chunk, span.tensor, state + state_fields(rule, chunk).pair);
     }

@@ -51,10 +51,20 @@ Source::Source(const Layout& layout, const SafetensorsReader& reader, const std:
 
 void Source::check_types(const std::function<bool(const std::string&)>& allowed, const char* needed) const {
   for (const auto* tensor : tensors_) {
-    if (tensor == nullptr || allowed(tensor->dtype)) continue;
-    refuse(file(*tensor),
-           text("tensor ", tensor->name, " is ", tensor->dtype, " in ", file(*tensor), ", but ", needed, " is needed"));
+    if (tensor != nullptr && !allowed(tensor->dtype)) refuse_type(*tensor, needed);
   }
+}
+
+void Source::check_weights(const Layout& layout, ComputeType type) const {
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    const auto* needed = weight_dtype(layout.tensors()[t].spec.wide ? ComputeType::fp32 : type);
+    if (tensors_[t] != nullptr && tensors_[t]->dtype != needed) refuse_type(*tensors_[t], needed);
+  }
+}
+
+void Source::refuse_type(const StoredTensor& tensor, const char* needed) const {
+  refuse(file(tensor),
+         text("tensor ", tensor.name, " is ", tensor.dtype, " in ", file(tensor), ", but ", needed, " is needed"));
 }
 
 void Source::check_no_more() const {

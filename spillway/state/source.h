@@ -31,6 +31,8 @@ class Source {
 
   /// Throws Error(bad_input) for a type that is not `allowed`; `needed` says in words which are.
   void check_types(const std::function<bool(const std::string&)>& allowed, const char* needed) const;
+  /// The same for a type that is not what compute weights have in files.
+  void check_weights(const Layout& layout, ComputeType type) const;
   /// Refuses a tensor that the layout does not have.
   void check_no_more() const;
 
@@ -49,6 +51,7 @@ class Source {
   }
 
  private:
+  [[noreturn]] void refuse_type(const StoredTensor& tensor, const char* needed) const;
   [[nodiscard]] std::string file(const StoredTensor& tensor) const { return reader_.files()[tensor.file].string(); }
 
   const SafetensorsReader& reader_;

@@ -6,7 +6,9 @@
 #include <bit>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "spillway/engine.h"
@@ -90,12 +92,33 @@ class Toy {
     return sum / static_cast<float>(elements);
   }
 
+  /// Of all weights of a layer; where some are wide, tensor by tensor.
+  float sum_of(const std::byte* weights, const state::Block& block) const {
+    const auto* first = &engine_.layout().tensors()[block.first_tensor];
+    const std::span<const state::Tensor> tensors(first, block.tensors);
+    if (std::ranges::none_of(tensors, [](const state::Tensor& it) { return it.spec.wide; })) {
+      return sum_of(weights, used(block));
+    }
+    float sum = 0;
+    for (const auto& it : tensors) {
+      for (std::uint64_t i = 0; i < it.elements; ++i) {
+        sum += weight_of(weights, it, i) * static_cast<float>(i % 5 + 1) / static_cast<float>(it.elements);
+      }
+    }
+    return sum / static_cast<float>(block.tensors);
+  }
+
+  static float weight_of(const std::byte* weights, const state::Tensor& it, std::uint64_t i) {
+    const auto* at = reinterpret_cast<const std::uint16_t*>(weights) + it.first;
+    return it.spec.wide ? reinterpret_cast<const float*>(at)[i] : to_float(at[i]);
+  }
+
   void run(const Visit& visit) {
     const auto n = description_.tokens * description_.hidden;
     const auto& block = engine_.layout().blocks()[visit.block];
     switch (visit.kind) {
       case plan::VisitKind::forward:
-        compute([=, this, &block, first = first_forward_] { forward(visit, used(block), n, first); });
+        compute([=, this, &block, first = first_forward_] { forward(visit, block, n, first); });
         first_forward_ = false;
         break;
       case plan::VisitKind::head_loss:
@@ -115,9 +138,9 @@ class Toy {
     }
   }
 
-  void forward(const Visit& visit, std::uint64_t used, std::uint64_t n, bool first) const {
+  void forward(const Visit& visit, const state::Block& block, std::uint64_t n, bool first) const {
     if (first) std::fill_n(bf16(visit.input), n, to_bf16(0.5F));
-    const auto factor = 1 + sum_of(visit.weights, used);
+    const auto factor = 1 + sum_of(visit.weights, block);
     for (std::uint64_t i = 0; i < n; ++i) {
       bf16(visit.output)[i] = to_bf16(to_float(bf16(visit.input)[i]) * factor + 0.01F * static_cast<float>(i % 3));
     }
@@ -152,7 +175,7 @@ class Toy {
       } else if (visit.output != nullptr) {
         std::copy(bf16(visit.output), bf16(visit.output) + n, bf16(visit.hidden_gradient));
       }
-      *factor = sum_of(visit.weights, used(block));
+      *factor = sum_of(visit.weights, block);
     });
     for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
       const auto& it = engine_.layout().tensors()[t];
@@ -253,15 +276,20 @@ class Toy {
 
   void gradients(const Visit& visit, std::size_t tensor, const std::shared_ptr<float>& factor) {
     const auto& it = engine_.layout().tensors()[tensor];
-    const auto gradient = std::make_shared<std::vector<std::uint16_t>>(it.elements);
+    const auto gradient = std::make_shared<std::vector<float>>(it.elements);  // room for either type
     for (std::size_t m = 0; m < micro_batches_; ++m) {
-      compute([=, first = it.first, poisoned = poisoned_] {
+      compute([=, &it, poisoned = poisoned_] {
         const auto pull = to_float(bf16(visit.hidden_gradient)[m]) + to_float(bf16(visit.input)[tensor % 7]);
+        auto* const narrow = reinterpret_cast<std::uint16_t*>(gradient->data());
         for (std::size_t i = 0; i < gradient->size(); ++i) {
-          (*gradient)[i] =
-              to_bf16(to_float(bf16(visit.weights)[first + i]) * 0.2F + *factor + pull + noise(i + m) * 0.1F);
+          auto value = weight_of(visit.weights, it, i) * 0.2F + *factor + pull + noise(i + m) * 0.1F;
+          if (poisoned && i + 1 == it.elements) value = std::numeric_limits<float>::infinity();
+          if (it.spec.wide) {
+            (*gradient)[i] = value;
+          } else {
+            narrow[i] = to_bf16(value);
+          }
         }
-        if (poisoned) gradient->back() = 0x7F80;  // infinity
       });
       engine_.gradient(tensor, reinterpret_cast<std::byte*>(gradient->data()), m);
     }

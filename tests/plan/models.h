@@ -17,6 +17,7 @@ struct Shape {
   kernels::Optimizer optimizer = kernels::Optimizer::adamw;
   state::StateFormat format = state::StateFormat::exact;
   std::string frozen = {};    ///< regular expression of names; empty: nothing is
+  std::string wide = {};      ///< of tensors in layers that are kept in fp32
   std::string subspace = {};  ///< of matrices in layers, which learn in subspaces of `rank` and `nonzeros`
   std::uint64_t rank = 32, nonzeros = 4;
   SubspaceChecks checks = {.every = 3, .threshold = 0.01};  ///< so that projectors are learned again and again
@@ -62,13 +63,15 @@ inline Description describe(const Shape& shape) {
   out.tokens = shape.tokens;
   out.micro_batches = shape.micro_batches;
   out.chunk_elements = shape.chunk_elements;
-  const std::regex frozen(shape.frozen), subspace(shape.subspace);
+  const std::regex frozen(shape.frozen), wide(shape.wide), subspace(shape.subspace);
   for (auto& block : out.blocks) {
     for (auto& tensor : block.tensors) {
       const bool is = !shape.frozen.empty() && std::regex_search(tensor.name, frozen);
       tensor.learning = is ? state::Learning::frozen : state::Learning::full;
+      const bool inside = block.role == state::BlockRole::layer && !shape.wide.empty();
+      tensor.wide = inside && std::regex_search(tensor.name, wide);
       const bool matrix = block.role == state::BlockRole::layer && tensor.shape.size() == 2;
-      if (is || !matrix || shape.subspace.empty() || !std::regex_search(tensor.name, subspace)) continue;
+      if (is || !matrix || tensor.wide || shape.subspace.empty() || !std::regex_search(tensor.name, subspace)) continue;
       tensor.learning = state::Learning::subspace;
       tensor.rank = shape.rank;
       tensor.nonzeros = shape.nonzeros;

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 import real_runs
 import spillway
 import tiny
+from spillway import trackers
 from spillway.errors import DoesNotFit, InputError
 
 
@@ -116,6 +117,63 @@ def test_a_durable_loop_goes_on_after_its_last_step(given: Path, tmp_path: Path)
     AutoModelForCausalLM.from_pretrained(tmp_path / "out")
 
 
+class Notes:
+    """A tracker that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.logs: list[dict[str, float]] = []
+        self.ended = False
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None: ...
+
+    def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
+        self.logs.append(logs)
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        self.ended = True
+
+
+def test_a_loop_leaves_what_a_run_of_the_command_line_does(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("accelerate", reason="TrainingArguments needs accelerate")
+    notes = Notes()
+    monkeypatch.setattr(trackers, "made", lambda name: notes)
+    out = tmp_path / "out"
+    given_keys = keys(given, output_dir=out, max_steps=4, logging_steps=2, report_to="wandb", bf16="false")
+    with spillway.Session(given_keys, gradient_checkpointing=True) as session:
+        losses = [session.step(step)["loss"] for step in batches(4)]
+        found = session.evaluate(batches(1)[0])
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [2, 4, 4]
+    assert [row["loss"] for row in rows[:2]] == [math.fsum(losses[:2]) / 2, math.fsum(losses[2:]) / 2]
+    assert rows[2]["eval_loss"] == found["eval_loss"]
+    assert [row.get("loss", row.get("eval_loss")) for row in rows] == [
+        logs.get("loss", logs.get("eval_loss")) for logs in notes.logs
+    ]
+    assert notes.ended
+    assert {"config.yaml", "plan.json", "summary.json", "timeline.json.gz", "loss.png", "report.html"} <= {
+        path.name for path in out.iterdir()
+    }
+    assert "Time of a step" in (out / "report.html").read_text() or "<svg" in (out / "report.html").read_text()
+    assert capsys.readouterr().err.count("gradient_checkpointing") == 1
+
+
+def test_rows_after_the_last_durable_step_go_when_a_loop_goes_on(given: Path, tmp_path: Path) -> None:
+    """A process that was killed may have written a row of a step that is to be done again."""
+    (tmp_path / "storage").mkdir()
+    places = {"storage": f"{tmp_path / 'storage'},capacity=256MiB", "placement": "path", "output_dir": tmp_path / "out"}
+    with spillway.Session(keys(given, **places)) as session:
+        for step in batches(2):
+            session.step(step)
+    with open(tmp_path / "out/metrics.jsonl", "a", encoding="utf-8") as stream:
+        stream.write(json.dumps({"step": 3, "loss": 9.0}) + "\n" + '{"step": 4, "lo')
+    with spillway.Session(keys(given, **places, resume_from_checkpoint="true")) as session:
+        loss = session.step(batches(1, first=2)[0])["loss"]
+    rows = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3] and rows[2]["loss"] == loss
+
+
 @pytest.mark.parametrize("where", ["dram", "path"])
 def test_the_model_of_a_session_generates(given: Path, tmp_path: Path, where: str) -> None:
     (tmp_path / "storage").mkdir()
@@ -205,5 +263,9 @@ def test_what_a_session_is_refused_for(given: Path, tmp_path: Path) -> None:
         spillway.Session(keys(given, durability="step", storage=tmp_path))
     with pytest.raises(InputError, match="learning_rate"):
         spillway.Session(keys(given), learning_rat=1)
+    with pytest.raises(InputError, match="report_to"):
+        spillway.Session(keys(given, report_to="tensorboard"))
+    with pytest.raises(InputError, match="logging_steps"):
+        spillway.Session(keys(given, logging_steps=0.5))
     with pytest.raises(DoesNotFit, match="dram"):
         spillway.Session(keys(given), dram_budget="1MiB")

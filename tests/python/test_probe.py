@@ -84,7 +84,18 @@ def test_doctor_says_what_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixt
     ):
         assert what in shown
     assert "Not here:" in shown and "storage /no/such/place" in shown
+    assert "memlock" in shown
     assert not list(tmp_path.iterdir())
+
+
+def test_doctor_looks_where_it_is_called_when_no_storage_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = {what: words for what, _, words in doctor.examine([])}
+    assert "O_DIRECT" in found[f"storage {tmp_path}"]
+    assert doctor.locked_memory(8 << 20).startswith("8.00 MiB may be locked")
+    assert doctor.locked_memory(-1).startswith("as much as there is")
 
 
 def test_doctor_works_without_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ class MemoryStore final : public ChunkStore {
   }
 
   ChunkFields fields(std::size_t chunk) {
-    return chunk_fields(type_, layout_.chunks()[chunk].elements, weight[chunk].data(), state[chunk].data());
+    return chunk_fields(type_, layout_.chunks()[chunk], weight[chunk].data(), state[chunk].data());
   }
 
   std::vector<std::vector<std::byte>> weight, state;
@@ -65,7 +65,10 @@ struct Model {
   Model(const std::vector<BlockSpec>& blocks, ComputeType compute, std::uint64_t chunk = 4096)
       : Model(blocks, UpdateRule{.type = compute}, chunk) {}
   Model(const std::vector<BlockSpec>& blocks, const UpdateRule& of, std::uint64_t chunk = 4096)
-      : layout(blocks, chunk, of.alignment()), rule(of), store(layout, of), scratch(scratch_bytes(layout, of)) {}
+      : layout(blocks, chunk, of.alignment(), of.type),
+        rule(of),
+        store(layout, of),
+        scratch(scratch_bytes(layout, of)) {}
 
   ChunkStream stream() { return {layout, rule, store, scratch}; }
 
@@ -137,6 +140,15 @@ std::vector<BlockSpec> small_model() {
   };
 }
 
+/// The same with tensors that are kept in fp32.
+std::vector<BlockSpec> mixed_model() {
+  auto out = small_model();
+  auto& tensors = out[1].tensors;
+  tensors.insert(tensors.begin(), {.name = "layer.gate", .shape = {60, 100}, .wide = true});
+  tensors.push_back({.name = "layer.bias", .shape = {77}, .wide = true});
+  return out;
+}
+
 std::uint64_t elements_of(const TensorSpec& tensor) {
   std::uint64_t out = 1;
   for (const auto size : tensor.shape) out *= static_cast<std::uint64_t>(size);
@@ -184,12 +196,12 @@ std::map<std::string, std::string> read_file(const std::filesystem::path& path) 
 /// Padding: what lies in no tensor.
 void expect_padding_is_zero(Model& model) {
   for (const auto& chunk : model.layout.chunks()) {
-    std::vector<bool> used(chunk.elements, false);
+    std::vector<bool> used(chunk.values(), false);
     for (const auto& span : model.layout.spans(chunk.id)) {
       for (std::uint64_t i = 0; i < span.elements; ++i) used[span.chunk_first + i] = true;
     }
     const auto fields = model.store.fields(chunk.id);
-    for (std::uint64_t i = 0; i < chunk.elements; ++i) {
+    for (std::uint64_t i = 0; i < chunk.values(); ++i) {
       if (used[i]) continue;
       float master = 1;
       from_chunk(fields, i, {&master, 1});
@@ -373,11 +385,11 @@ TEST(LoadState, GivesBackEveryBitOfEveryRule) {
   for (const auto& rule : every_rule()) {
     TempDir dir;
     SCOPED_TRACE(text(name_of(rule.type), ' ', name_of(rule.optimizer), ' ', name_of(rule.format)));
-    Model saved(small_model(), rule, 1 + random() % 10'000);
+    Model saved(mixed_model(), rule, 1 + random() % 10'000);
     randomise(saved, random());
     save_weights(saved.stream(), dir.path());
     save_state(saved.stream(), dir / "spillway");
-    Model loaded(small_model(), rule, 1 + random() % 10'000);
+    Model loaded(mixed_model(), rule, 1 + random() % 10'000);
     EXPECT_EQ(load_state(loaded.stream(), dir / "spillway", dir.path()), rule.format);
     for (const auto& tensor : saved.layout.tensors()) {
       const auto& name = tensor.spec.name;
@@ -386,6 +398,28 @@ TEST(LoadState, GivesBackEveryBitOfEveryRule) {
     }
     expect_padding_is_zero(loaded);
   }
+}
+
+TEST(SaveWeights, WhatIsKeptInFp32IsSavedSoAndHasNoResidual) {
+  TempDir dir;
+  Model model(mixed_model(), kBf16);
+  randomise(model, 8);
+  save_weights(model.stream(), dir.path());
+  save_state(model.stream(), dir / "spillway");
+  const SafetensorsReader weights(dir.path()), residuals(dir / "spillway/residual.safetensors");
+  EXPECT_EQ(weights.find("layer.gate")->dtype, "F32");
+  EXPECT_EQ(weights.find("layer.w")->dtype, "BF16");
+  EXPECT_EQ(residuals.find("layer.gate"), nullptr);
+  EXPECT_NE(residuals.find("layer.w"), nullptr);
+  std::string stored(60 * 100 * 4, '\0');
+  weights.read(*weights.find("layer.gate"), 0, 6000, reinterpret_cast<std::byte*>(stored.data()));
+  EXPECT_EQ(stored, model.masters("layer.gate"));
+  // A run that keeps none of them so says which tensor differs.
+  auto narrow = mixed_model();
+  for (auto& tensor : narrow[1].tensors) tensor.wide = false;
+  Model other(narrow, kBf16);
+  expect_error(ErrorCode::bad_input, {"layer.gate", "F32", "BF16"},
+               [&] { load_state(other.stream(), dir / "spillway", dir.path()); });
 }
 
 /// Moments of a tensor as fp32.

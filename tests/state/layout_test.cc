@@ -39,14 +39,15 @@ void check_spans(const Layout& layout) {
       const auto& tensor = layout.tensors()[span.tensor];
       EXPECT_EQ(tensor.block, chunk.block);
       EXPECT_EQ(span.tensor_first, next[span.tensor]) << "a tensor's parts come in order";
-      EXPECT_EQ(tensor.first + span.tensor_first, chunk.first + span.chunk_first);
+      const auto places = chunk.wide ? kWidePlaces : 1;
+      EXPECT_EQ(tensor.first + places * span.tensor_first, chunk.first + places * span.chunk_first);
       EXPECT_GE(span.chunk_first, at);
       EXPECT_GT(span.elements, 0U);
       next[span.tensor] += span.elements;
       at = span.chunk_first + span.elements;
       elements += span.elements;
     }
-    EXPECT_LE(at, chunk.used);
+    EXPECT_LE(at, chunk.wide ? chunk.used / kWidePlaces : chunk.used);
   }
   for (std::size_t i = 0; i < next.size(); ++i) EXPECT_EQ(next[i], layout.tensors()[i].elements);
   EXPECT_EQ(elements, layout.parameters());
@@ -271,6 +272,61 @@ TEST(Layout, AMatrixThatLearnsInASubspaceIsAChunkOfItsOwnBetweenTheOthers) {
   EXPECT_EQ(chunks[1].small, 576U);
   EXPECT_FALSE(layout.spans(2).front().is_small());
   EXPECT_EQ(layout.blocks()[0].learning_chunks, 3U);
+}
+
+TEST(Layout, WideTensorsAreInChunksOfTheirOwnAndTakeTwoPlaces) {
+  std::mt19937_64 random(29);
+  std::size_t mixed = 0;
+  for (int round = 0; round < 100; ++round) {
+    auto model = random_model(random);
+    for (auto& block : model) {
+      for (auto& tensor : block.tensors) {
+        tensor.learning = random() % 3 == 0 ? Learning::frozen : Learning::full;
+        tensor.wide = block.role == BlockRole::layer && random() % 2 == 0;
+      }
+    }
+    const auto chunk_elements = kChunkGranule << (random() % 4);
+    const Layout layout(model, chunk_elements, random() % 2 == 0 ? 64 : 256);
+    check_spans(layout);
+    check_chunks(layout, chunk_elements);
+    check_blocks(layout);
+    for (const auto& chunk : layout.chunks()) {
+      for (const auto& span : layout.spans(chunk.id)) {
+        const auto& spec = layout.tensors()[span.tensor].spec;
+        EXPECT_EQ(spec.wide, chunk.wide);
+        EXPECT_EQ(spec.learning, chunk.learning);
+      }
+      EXPECT_EQ(chunk.values() * (chunk.wide ? kWidePlaces : 1), chunk.elements);
+      EXPECT_EQ(chunk.core, learns(chunk.learning) ? chunk.values() : 0);
+      mixed += chunk.wide ? 1 : 0;
+    }
+    for (const auto& block : layout.blocks()) {
+      for (std::size_t i = 0; i < block.chunks; ++i) {
+        EXPECT_EQ(learns(layout.chunks()[block.first_chunk + i].learning), i < block.learning_chunks);
+      }
+    }
+    // In a run of fp32 nothing is.
+    auto narrow = model;
+    for (auto& block : narrow) {
+      for (auto& tensor : block.tensors) tensor.wide = false;
+    }
+    const Layout all(model, chunk_elements, 64, ComputeType::fp32), none(narrow, chunk_elements);
+    ASSERT_EQ(all.chunks().size(), none.chunks().size());
+    for (std::size_t t = 0; t < all.tensors().size(); ++t) EXPECT_EQ(all.tensors()[t].first, none.tensors()[t].first);
+  }
+  EXPECT_GT(mixed, 100U);
+}
+
+TEST(Layout, WhatCannotBeWideIsRefusedByName) {
+  const TensorSpec table{.name = "table", .shape = {4, 4}, .wide = true};
+  expect_error(ErrorCode::bad_input, {"table", "fp32"}, [&] {
+    const Layout layout({{"embed", BlockRole::embedding, {table}}});
+  });
+  TensorSpec inside{.name = "w", .shape = {64, 64}, .learning = Learning::subspace, .rank = 8, .nonzeros = 2};
+  inside.wide = true;
+  expect_error(ErrorCode::bad_input, {"tensor w", "subspace", "fp32"}, [&] {
+    const Layout layout({{"layer", BlockRole::layer, {inside}}});
+  });
 }
 
 }  // namespace

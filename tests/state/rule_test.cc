@@ -18,6 +18,15 @@ const std::vector<BlockSpec> kModel{
     {"layer", BlockRole::layer, {{"norm", {100}}, {"w", {90, 100}}, {"bias", {30}}, {"v", {5000}}, {"scale", {}}}},
 };
 
+/// The same, some of it kept in fp32.
+std::vector<BlockSpec> mixed_model() {
+  auto out = kModel;
+  auto& tensors = out.back().tensors;
+  tensors.push_back({.name = "gate", .shape = {50, 100}, .wide = true});
+  tensors.push_back({.name = "bias2", .shape = {77}, .wide = true});
+  return out;
+}
+
 std::vector<UpdateRule> every_rule() {
   std::vector<UpdateRule> out;
   for (const auto type : {ComputeType::bf16, ComputeType::fp16, ComputeType::fp32}) {
@@ -75,7 +84,7 @@ void use(std::vector<int>& group, const std::byte* base, const void* first, Byte
 TEST(UpdateRule, NoTwoFieldsOfAnyElementsShareAByte) {
   for (const auto& rule : every_rule()) {
     SCOPED_TRACE(words(rule));
-    const Layout layout(kModel, 8192, rule.alignment());
+    const Layout layout(mixed_model(), 8192, rule.alignment(), rule.type);
     std::set<std::uint64_t> starts;
     for (const auto& chunk : layout.chunks()) {
       const auto bytes = state_bytes(rule, chunk);
@@ -85,7 +94,12 @@ TEST(UpdateRule, NoTwoFieldsOfAnyElementsShareAByte) {
       for (const auto& span : layout.spans(chunk.id)) {
         const auto n = span.elements;
         const auto at = locate(rule, chunk, span, {weight.data(), state.data()}, span.chunk_first, n);
-        ASSERT_EQ(at.span.weight, weight.data() + span.chunk_first * field_bytes(rule.type).weight);
+        const auto type = rule_of(rule, chunk).type;
+        ASSERT_EQ(type == ComputeType::fp32, chunk.wide || rule.type == ComputeType::fp32);
+        ASSERT_EQ(at.form.weights == kernels::Weights::fp32, type == ComputeType::fp32);
+        ASSERT_EQ(at.span.weight, weight.data() + span.chunk_first * field_bytes(type).weight);
+        ASSERT_LE((span.chunk_first + n) * field_bytes(type).weight, weight.size());
+        ASSERT_EQ(at.span.rest == nullptr, rest_bytes(type) == 0);
         ASSERT_TRUE(starts.insert(at.span.index).second);
         if (at.span.rest != nullptr) use(used, state.data(), at.span.rest, n * rest_bytes(rule.type));
         for (std::size_t m = 0; m < rule.moments(); ++m) {
@@ -120,13 +134,18 @@ TEST(UpdateRule, APartOfASpanIsFoundWhereTheWholeSaysItIs) {
 }
 
 TEST(UpdateRule, TheIndexIsOfTheElementInItsBlockWhateverTheChunks) {
+  const Layout whole(mixed_model(), 100'000);
+  const auto wide = whole.blocks()[1].first_tensor + 5;  // the first of them
+  ASSERT_TRUE(whole.tensors()[wide].spec.wide);
+  const auto begin = whole.tensors()[wide].first;
   for (const std::uint64_t chunk_elements : {2048, 8192, 100'000}) {
-    const Layout layout(kModel, chunk_elements);
+    const Layout layout(mixed_model(), chunk_elements);
     for (const auto& chunk : layout.chunks()) {
       for (const auto& span : layout.spans(chunk.id)) {
         const auto& tensor = layout.tensors()[span.tensor];
         const auto at = locate({}, chunk, span, {}, span.chunk_first, span.elements);
-        EXPECT_EQ(at.span.index, (tensor.block << 40) + tensor.first + span.tensor_first);
+        const auto first = chunk.wide ? begin + (tensor.first - begin) / kWidePlaces : tensor.first;
+        EXPECT_EQ(at.span.index, (tensor.block << 40) + first + span.tensor_first);
         EXPECT_EQ(at.span.weight, nullptr);
         EXPECT_EQ(at.span.moments[0], nullptr);
       }
@@ -137,7 +156,7 @@ TEST(UpdateRule, TheIndexIsOfTheElementInItsBlockWhateverTheChunks) {
 TEST(UpdateRule, ArraysCoverTheGroupUpToItsPadding) {
   for (const auto& rule : every_rule()) {
     SCOPED_TRACE(words(rule));
-    const Layout layout(kModel, 8192, rule.alignment());
+    const Layout layout(mixed_model(), 8192, rule.alignment(), rule.type);
     for (const auto& chunk : layout.chunks()) {
       Bytes end = 0;
       for (const auto& array : state_arrays(rule, chunk)) {

@@ -85,7 +85,8 @@ class BareEngine:
         """A tensor's compute weight, in place."""
         shape = self.tensors[tensor]["shape"]
         first = self._block_first[self._block_of[tensor]] + self._offsets[tensor]
-        return self._typed[first : first + count(shape)].view(shape)
+        weight = self._typed[first : first + self._places(self.tensors[tensor])]
+        return weight.view(torch.float32 if self._wide(self.tensors[tensor]) else self.dtype).view(shape)
 
     def begin_step(
         self, ids: torch.Tensor, counts: list[int], training: bool, update: dict[str, float] | None = None
@@ -184,7 +185,7 @@ class BareEngine:
             for tensor in block["tensors"]:
                 self._offsets.append(at)
                 self._block_of.append(number)
-                at = aligned(at + count(tensor["shape"]))
+                at = aligned(at + self._places(tensor))
             end += at
         border = aligned(self.description["tokens"] * self._hidden)
         self._border_at_element = [end + place * border for place in range(len(self._layers) + 1)]
@@ -194,6 +195,13 @@ class BareEngine:
         size = self._bytes(end + border) + 4 * border
         self._arena = mapped(size) if self._device.type == "cpu" else on_device(size, self._device)
         self._typed = self._arena.view(self.dtype)
+
+    def _wide(self, tensor: dict[str, Any]) -> bool:
+        return bool(tensor.get("wide")) and self.dtype != torch.float32
+
+    def _places(self, tensor: dict[str, Any]) -> int:
+        """Elements of the compute type that it takes."""
+        return count(tensor["shape"]) * (2 if self._wide(tensor) else 1)
 
     def _bytes(self, elements: int) -> int:
         return elements * self.dtype.itemsize

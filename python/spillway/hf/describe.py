@@ -31,7 +31,7 @@ class WorkSize:
 
 def describe(skeleton: Skeleton, size: WorkSize, compute_dtype: str) -> dict[str, Any]:
     """The engine's description; see python/spillway/_engine.pyi. Tensors keep the model's order; those that require no
-    gradient are frozen."""
+    gradient are frozen, those of fp32 beside a narrower compute type wide."""
     names = skeleton.names
     modules = {id(module): name for name, module in skeleton.model.named_modules()}
     decaying = set(decay_names(skeleton.model))
@@ -40,6 +40,7 @@ def describe(skeleton: Skeleton, size: WorkSize, compute_dtype: str) -> dict[str
         tensors = [
             {"name": names[id(p)], "shape": list(p.shape), "decay": names[id(p)] in decaying and skeleton.learns(p)}
             | ({} if p.requires_grad else {"frozen": True})
+            | ({"wide": True} if skeleton.wide(p) else {})
             | ({"subspace": asdict(skeleton.spaces[id(p)])} if id(p) in skeleton.spaces else {})
             for p in parameters
         ]

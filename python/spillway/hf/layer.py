@@ -28,8 +28,8 @@ class Slot:
 
     places: Places
     tensor: int  # the engine's number
-    first: int  # element, counted from the block's start
-    meta: nn.Parameter  # what hangs there while the stage is bound to no bytes
+    first: int  # counted in elements of the compute type from the block's start
+    meta: nn.Parameter  # what hangs there while the stage is bound to no bytes; fp32 where it is wide
 
     def hang(self, tensor: torch.Tensor) -> None:
         hang(self.places, tensor)
@@ -152,8 +152,9 @@ class Stage:
         return head_input(self._skeleton, batch, hidden)
 
     def _leaf(self, arena: torch.Tensor, first: int, slot: Slot) -> torch.Tensor:
-        begin, shape = first + slot.first, slot.meta.shape
-        leaf = arena[begin : begin + shape.numel()].view(shape).detach()
+        begin, meta = first + slot.first, slot.meta
+        places = meta.numel() * meta.element_size() // arena.element_size()  # fp32 takes two of a narrower type
+        leaf = arena[begin : begin + places].view(meta.dtype).view(meta.shape).detach()
         if slot.meta.requires_grad and id(slot.meta) not in self._skeleton.spaces:
             self._hand_over(slot, leaf.requires_grad_())
         return leaf

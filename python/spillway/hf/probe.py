@@ -19,11 +19,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from spillway.errors import InputError
 from spillway.hf.bare import BareEngine
 from spillway.hf.describe import WorkSize, describe
+from spillway.hf.library import kept_in_fp32
 from spillway.hf.microbatch import IGNORED, Work, arrange
 from spillway.hf.own import OwnConfig
 from spillway.hf.prologue import Prologue, refusal
 from spillway.hf.shrink import LENGTH, VOCABULARY, shrink
-from spillway.hf.skeleton import Skeleton, build, from_config, pattern
+from spillway.hf.skeleton import Skeleton, build, find_layers, from_config, pattern, widen
 from spillway.hf.source import first_line
 from spillway.hf.stream import Stream
 from spillway.hf.unneeded import find_unneeded
@@ -68,6 +69,34 @@ def prove(config: PreTrainedConfig | OwnConfig, packing: bool = False) -> Proof:
         used = {pattern(name) for name, parameter in parameters.items() if parameter.grad is not None}
         unused = {pattern(name) for name in parameters} - used
     return Proof(unneeded, frozenset(unused))
+
+
+def prove_mixed(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> None:
+    """Of a model that keeps parameters in fp32 beside `dtype`: InputError where the library's own code cannot compute
+    so, or carries fp32 from layer to layer, where a stream carries `dtype`."""
+    assert not isinstance(config, OwnConfig), "its modules are all of one type"
+    name, kind = str(dtype).removeprefix("torch."), config.model_type
+    small = shrink(config)
+    skeleton = build(copy.deepcopy(small), dtype)
+    model = from_config(small, dtype)
+    widen(model, kept_in_fp32(model, dtype))
+    found: set[torch.dtype] = set()
+    for layer in find_layers(model, kind):
+        layer.register_forward_hook(lambda _, __, output: found.update(t.dtype for t in [first_tensor(output)]))
+    ids = torch.arange(LENGTH)[None] % skeleton.vocabulary
+    try:
+        with one_thread():
+            model(input_ids=ids, use_cache=False).logits.float().sum().backward()
+    except RuntimeError as error:
+        raise refusal(
+            kind, f"the library's own code mixes fp32 and {name}: {first_line(error)}; compute_dtype: fp32 works"
+        ) from error
+    if found - {dtype}:
+        raise refusal(kind, f"its layers give fp32 beside {name}; compute_dtype: fp32 works")
+
+
+def first_tensor(output: Any) -> torch.Tensor:
+    return output if isinstance(output, torch.Tensor) else output[0]  # type: ignore[no-any-return]
 
 
 @contextmanager

@@ -90,6 +90,11 @@ class Skeleton:
                 if parameter is not None:
                     self.places[id(parameter)].append((module, name))
 
+    def wide(self, parameter: torch.Tensor) -> bool:
+        """Whether it is kept, computed with and learned in fp32 where the rest is narrower."""
+        table = parameter is self.embedding.weight or parameter is self.head.weight
+        return parameter.dtype == torch.float32 != self.dtype and not table
+
     @property
     def tied(self) -> bool:
         """The embedding's table is the head's matrix."""
@@ -234,7 +239,9 @@ def on_meta(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> PreTrai
     except Exception as error:  # whatever a model's constructor finds wrong with its configuration
         raise refusal(config.model_type, f"it cannot be built: {first_line(error)}") from error
     model.tie_weights()
-    materialise_buffers(model, kept_in_fp32(model, dtype))
+    fp32 = kept_in_fp32(model, dtype)
+    widen(model, fp32)
+    materialise_buffers(model, fp32)
     model.train()
     return model
 
@@ -247,6 +254,21 @@ def from_config(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> Pre
         return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
     except ValueError:
         return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
+
+
+def widen(model: PreTrainedModel, fp32: re.Pattern[str]) -> None:
+    """Parameters of these names are of fp32, whatever the rest is; not tables, of which slices are computed with."""
+    tables = {id(table.weight) for table in (model.get_input_embeddings(), model.get_output_embeddings()) if table}
+    made: dict[int, nn.Parameter] = {}
+    for owner, module in model.named_modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None or id(parameter) in tables or not fp32.search(f"{owner}.{name}"):
+                continue
+            wide = parameter.detach().to(torch.float32)
+            made.setdefault(id(parameter), nn.Parameter(wide, requires_grad=parameter.requires_grad))
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            module._parameters[name] = made.get(id(parameter), parameter)
 
 
 def materialise_buffers(model: PreTrainedModel, fp32: re.Pattern[str]) -> None:
@@ -301,7 +323,7 @@ def refuse_leftovers(skeleton: Skeleton) -> None:
     """Tensors that the engine has no place for."""
     kind = skeleton.config.model_type
     for name, parameter in skeleton.model.named_parameters():
-        if parameter.dtype != skeleton.dtype:
+        if parameter.dtype != skeleton.dtype and not skeleton.wide(parameter):
             raise refusal(kind, f"{name} is kept in {parameter.dtype}, the rest in {skeleton.dtype}")
         if parameter.numel() == 0 or parameter.dim() == 0:
             raise refusal(kind, f"{name} has shape {tuple(parameter.shape)}")

@@ -191,7 +191,7 @@ class Stream:
         stages = []
         for plan in plans:
             slots = slots_of(skeleton, plan.parameters, first, self._engine.tensor_offset)
-            kept = [Kept(slot.tensor, slot.meta.shape, skeleton.dtype, slot.meta.requires_grad, self._place.device)
+            kept = [Kept(slot.tensor, slot.meta.shape, slot.meta.dtype, slot.meta.requires_grad, self._place.device)
                     for slot in slots if id(slot.meta) in others or slot.meta is skeleton.head.bias]  # fmt: skip
             self._owned.append(kept)
             self._kept |= {k.number: k for k in kept}

@@ -59,7 +59,7 @@ def choose(skeleton: Skeleton, config: Config) -> None:
 
 
 def linear_layers(skeleton: Skeleton) -> dict[str, Any]:
-    """By name: those inside the layers whose weight learns and hangs in one place alone."""
+    """By name: those inside the layers whose weight learns, in the compute type, and hangs in one place alone."""
     inside = {id(module) for layer in skeleton.layers for module in layer.modules()}
     return {
         name: module
@@ -67,6 +67,7 @@ def linear_layers(skeleton: Skeleton) -> dict[str, Any]:
         if type(module) in (nn.Linear, Conv1D)
         and id(module) in inside
         and module.weight.requires_grad
+        and not skeleton.wide(module.weight)
         and len(skeleton.places[id(module.weight)]) == 1
     }
 
