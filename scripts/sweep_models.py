@@ -96,13 +96,15 @@ def adapters(kind: str) -> str:
     from spillway.errors import InputError
 
     said = ""
-    for targets in (["all-linear"], linear_names(small_config(kind))):
+    linears = linear_names(small_config(kind))
+    outside_mlps = [name for name in linears if not any(part in name for part in ("mlp", "experts", "feed_forward"))]
+    for targets in (["all-linear"], linears, outside_mlps or linears):  # PEFT itself adds fused experts to MLPs
         with tempfile.TemporaryDirectory() as directory:
             try:
                 config = with_routers(small_config(kind))
                 return f"{compare_adapters(config, Path(directory), targets, random=kind in RANDOM).weight:.0e}"
             except (InputError, ValueError) as error:  # PEFT's
-                said = said or f"refused: {reason(error, directory)}"
+                said = f"refused: {reason(error, directory)}"
             except TimeoutError:
                 raise
             except Exception as error:
@@ -125,7 +127,8 @@ def mixed(kind: str) -> str:
     with tempfile.TemporaryDirectory() as directory:
         try:
             found = compare_mixed(small_config(kind), Path(directory))
-            return f"{len(found.names)}, {found.loss:.0e}"
+            besides = "".join(f"; {name} in bf16" for name in sorted(found.tables))
+            return f"{len(found.names)}, {found.loss:.0e}{besides}"
         except InputError as error:
             return f"refused: {reason(error, directory)}"
         except TimeoutError:

@@ -16,6 +16,7 @@ import yaml
 
 from spillway.aliases import ALIASES, translate
 from spillway.errors import InputError
+from spillway.foreign import FOREIGN
 from spillway.keys import GROUPS, KEYS, Key
 from spillway.values import NodeShare, StoragePath
 
@@ -113,7 +114,10 @@ def normalised(raw: Mapping[Any, Any], origin: str) -> dict[str, Any]:
 
 
 def unknown_key(given: str) -> str:
-    near = difflib.get_close_matches(given.replace("-", "_").lower(), [*KEYS, *ALIASES], n=1, cutoff=0.5)
+    name = given.replace("-", "_").lower()
+    if name in FOREIGN:
+        return f"{given}: a key of transformers or TRL that is not taken here: {FOREIGN[name]}"
+    near = difflib.get_close_matches(name, [*KEYS, *ALIASES], n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else "`spillway train --help` lists all keys"
     return f"unknown key {given!r}; {hint}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from spillway.foreign import FOREIGN
 from spillway.keys import GROUPS, Key
 
 
@@ -42,6 +43,7 @@ def reference() -> str:
             f"| `{key.name}` | {cell(expected(key))} | {cell(default_of(key))} | {cell(key.help)} |" for key in keys
         ]
         lines.append("")
+    lines += [FOREIGN_HEAD, *(f"| `{name}` | {cell(words)} |" for name, words in FOREIGN.items()), ""]
     return "\n".join(lines)
 
 
@@ -52,6 +54,12 @@ def expected(key: Key) -> str:
 def cell(text: str) -> str:
     return text.replace("|", "\\|")
 
+
+FOREIGN_HEAD = """\
+## Keys of transformers and TRL that are refused
+
+| key | instead |
+|---|---|"""
 
 REFERENCE_HEAD = """\
 # Configuration

@@ -86,6 +86,8 @@ class Session:
         subspaces.choose(self._skeleton, config)
         proof = prove(copy.deepcopy(self._model_config), packing)
         self._skeleton.unused, self._unneeded = proof.unused, proof.unneeded
+        if self._adapters is not None:
+            self._skeleton.unused |= self._adapters.unused(copy.deepcopy(self._model_config))
         if any(self._skeleton.wide(parameter) for parameter in self._skeleton.model.parameters()):
             prove_mixed(copy.deepcopy(self._model_config), self._skeleton.dtype)
         engine_type = engine_type or calls.native_engine()

@@ -82,6 +82,7 @@ class Mixed:
     """Of a model with parameters that the library keeps in fp32 in `dtype`."""
 
     names: set[str]  # of these
+    tables: set[str]  # embedding's and head's among them, which compute in `dtype` here
     loss: float  # of the first step, relative
     moved: float  # of how far these parameters went together, relative to how far they should have gone
 
@@ -98,6 +99,10 @@ def compare_mixed(config: PreTrainedConfig, directory: Path, dtype: torch.dtype 
     )
     try:
         wide = {t["name"] for block in session.description["blocks"] for t in block["tensors"] if t.get("wide")}
+        tables = names & {
+            t["name"] for b in session.description["blocks"] if b["role"] != "layer" for t in b["tensors"]
+        }
+        names -= tables
         assert wide == names, f"kept in fp32 by one of both: {sorted(wide ^ names)[:3]}"
         before = session.masters()
         for name in names:
@@ -118,11 +123,14 @@ def compare_mixed(config: PreTrainedConfig, directory: Path, dtype: torch.dtype 
     assert moved <= MIXED_WAY, f"fp32 parameters went elsewhere, by {moved:.1e}"
     loaded(directory / "model", dtype).save_pretrained(directory / "expected")
     ours, theirs = tensors(directory / "saved"), tensors(directory / "expected")
-    forms = [{name: (tensor.dtype, tensor.shape) for name, tensor in each.items()} for each in (ours, theirs)]
+    forms = [
+        {name: (None if name in tables else tensor.dtype, tensor.shape) for name, tensor in each.items()}
+        for each in (ours, theirs)
+    ]
     assert forms[0] == forms[1], "files have other forms"
     again = loaded(directory / "saved", dtype)
     assert all(torch.equal(again.get_parameter(name), after[name]) for name in names), "files have other values"
-    return Mixed(names, loss, moved)
+    return Mixed(names, tables, loss, moved)
 
 
 def loaded(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
@@ -171,11 +179,11 @@ def train_mixed(model: PreTrainedModel, work: list[list[Any]]) -> tuple[list[flo
 
 
 def linear_names(config: PreTrainedConfig) -> list[str]:
-    """Ends of the names of linear layers inside the layers, but for what PEFT refuses of state-space ones."""
+    """Names of linear layers inside the layers, but for what PEFT refuses of state-space ones."""
     model = from_config(copy.deepcopy(config), torch.float32)
-    inside = [pair for layer in find_layers(model, "") for pair in layer.named_modules()]
-    names = {name.rpartition(".")[2] for name, module in inside if type(module) is torch.nn.Linear}
-    return sorted(names - {"out_proj"}) or ["all-linear"]
+    inside = {id(module) for layer in find_layers(model, "") for module in layer.modules()}
+    names = [name for name, module in model.named_modules() if type(module) is torch.nn.Linear and id(module) in inside]
+    return [name for name in names if not name.endswith("out_proj")] or ["all-linear"]
 
 
 def compare_adapters(

@@ -8,7 +8,9 @@ import pytest
 
 from spillway.aliases import ALIASES
 from spillway.cli import VERBS
-from spillway.config import resolve
+from spillway.config import normalised, resolve
+from spillway.errors import InputError
+from spillway.foreign import FOREIGN
 from spillway.keys import KEYS
 
 DEFAULTS: dict[str, Any] = {
@@ -50,6 +52,17 @@ def test_a_key_keeps_its_name(name: str) -> None:
 
 def test_names_of_old() -> None:
     assert {"warmup_ratio", "bf16", "gradient_checkpointing"} <= {*ALIASES, *KEYS}
+
+
+def test_keys_of_transformers_that_are_not_taken_say_what_to_do() -> None:
+    assert not FOREIGN.keys() & {*KEYS, *ALIASES}
+    assert list(FOREIGN) == sorted(FOREIGN)
+    with pytest.raises(InputError, match="push_to_hub.*nothing is uploaded"):
+        normalised({"push_to_hub": "true"}, "the command line")
+    with pytest.raises(InputError, match="did you mean 'learning_rate'"):
+        normalised({"learnig_rate": 1}, "the command line")
+    with pytest.raises(InputError, match="lists all keys"):
+        normalised({"zzz_qqq": 1}, "the command line")
 
 
 def test_verbs() -> None:

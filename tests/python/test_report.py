@@ -143,6 +143,14 @@ def test_the_verb_and_a_place_of_ones_own(finished: Path, tmp_path: Path, capsys
     assert real_runs.main(["report", str(tmp_path)]) == 2
 
 
+def test_a_place_that_cannot_be_written_is_refused(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in (tmp_path / "none" / "page.html", tmp_path):
+        assert real_runs.main(["report", str(finished), "--to", str(place)]) == 2
+        assert f"to: {place} cannot be written" in capsys.readouterr().err
+
+
 def test_a_run_that_goes_on_has_a_page_too(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / "out")
     for name in ("summary.json", "timeline.json.gz"):

@@ -19,10 +19,13 @@ from torch import nn
 
 from spillway.errors import InputError
 from spillway.hf.files import tensor_numbers
-from spillway.hf.own import OwnModel
+from spillway.hf.own import OwnConfig, OwnModel
+from spillway.hf.shrink import LENGTH, shrink
 from spillway.hf.source import first_line
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
     from spillway._engine import Engine
     from spillway.config import Config
     from spillway.hf.skeleton import Skeleton
@@ -74,6 +77,33 @@ class Adapters:
         self.take_values(model, drawn, skeleton.dtype)
         skeleton.look_again()
         model.train()
+
+    def unused(self, config: PreTrainedConfig | OwnConfig) -> frozenset[str]:
+        """Patterns of adapters that no gradient reaches, in a small model of this configuration: the model's code reads
+        the layer's weight itself, or never. PyTorch's optimizers leave such a parameter alone, decay included.
+        InputError where the library's code cannot compute with these adapters."""
+        from spillway.hf.probe import one_thread, plain_model
+        from spillway.hf.skeleton import bare_name, pattern
+
+        peft = required()
+        small = plain_model(config.smaller() if isinstance(config, OwnConfig) else shrink(config)).train()
+        try:
+            with torch.random.fork_rng(devices=[]):
+                peft.get_peft_model(small, self.wanted(peft, small))
+        except ValueError:  # what is adapted lies in layers that a small model does not have
+            return frozenset()
+        ids = torch.arange(LENGTH)[None] % small.get_input_embeddings().num_embeddings
+        try:
+            with one_thread():
+                small(input_ids=ids, use_cache=False).logits.sum().backward()
+        except Exception as error:  # a linear layer of its own kind, whose forward PEFT does not know
+            raise InputError(
+                f"lora_target_modules: {config.model_type} cannot be computed with these adapters, by PEFT and its own "
+                f"code: {first_line(error)}; name other layers"
+            ) from error
+        learning = {pattern(bare_name(name)): p for name, p in small.named_parameters() if p.requires_grad}
+        used = {pattern(bare_name(name)) for name, p in small.named_parameters() if p.grad is not None}
+        return frozenset(learning.keys() - used)
 
     def wanted(self, peft: Any, model: nn.Module) -> Any:
         """PEFT knows what a task asks of transformers' models only."""

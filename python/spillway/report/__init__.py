@@ -3,7 +3,10 @@ drawings (`charts`) and the page itself (`page`)."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+from spillway.errors import InputError
 
 NAME = "report.html"
 
@@ -11,11 +14,13 @@ NAME = "report.html"
 def write(output_dir: Path, to: Path | None = None, advise: bool = True, profile: str | None = None) -> Path:
     """The page about the run in `output_dir`, finished or going on, as `to` or else there. `advise`: plans anew with
     other settings, which takes a moment. `profile`: predictions are for the machine of that file, computing as here.
-    InputError where there is no run, DoesNotFit where that machine cannot do it."""
+    InputError where there is no run, or no place for `to`, DoesNotFit where that machine cannot do it."""
     from spillway.records import replace_text
     from spillway.report import advice, page
     from spillway.report.facts import read
 
+    if to is not None and not (to.parent.is_dir() and os.access(to.parent, os.W_OK | os.X_OK) and not to.is_dir()):
+        raise InputError(f"to: {to} cannot be written: expects a file in a directory that is there and can be written")
     facts = read(output_dir)
     if profile is not None:
         facts = advice.elsewhere(facts, profile)

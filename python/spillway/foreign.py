@@ -1,0 +1,53 @@
+"""Keys of transformers' TrainingArguments and TRL's SFTConfig that are not taken here, and what to do instead."""
+
+from __future__ import annotations
+
+HUB = "nothing is uploaded; `hf upload NAME OUTPUT_DIR` does it when the run has ended"
+WHERE = "the engine spreads the state itself: `storage`, `dram_budget` and `placement` say where it lies"
+BEST = "under transformers' own Trainer (`from spillway.hf import Trainer`); here metrics.jsonl has every `eval_loss`"
+LOADING = "rows are read and encoded before the run, so nothing is loaded beside it"
+LOSS = "the loss is plain cross-entropy, computed in slices of the vocabulary"
+SIZE = "`spillway plan` says what fits; `per_device_train_batch_size` is what is asked for"
+
+FOREIGN = {
+    "auto_find_batch_size": SIZE,
+    "dataloader_drop_last": "an epoch's last step takes the remainder",
+    "dataloader_num_workers": LOADING,
+    "dataloader_pin_memory": LOADING,
+    "deepspeed": WHERE,
+    "disable_tqdm": "the bar is shown on a terminal alone",
+    "do_eval": "`eval_dataset` is evaluated where it is given",
+    "do_train": "the verb says what is done",
+    "eval_accumulation_steps": "logits are never whole, so nothing accumulates",
+    "fsdp": WHERE,
+    "fsdp_config": WHERE,
+    "full_determinism": "the same configuration always gives the same bits",
+    "greater_is_better": BEST,
+    "group_by_length": "the order of rows follows from `data_seed` alone",
+    "hub_model_id": HUB,
+    "hub_private_repo": HUB,
+    "hub_strategy": HUB,
+    "hub_token": HUB,
+    "label_smoothing_factor": LOSS,
+    "load_best_model_at_end": BEST,
+    "logging_dir": "TensorBoard's files are in OUTPUT_DIR/runs",
+    "logging_strategy": "`logging_steps` says when",
+    "max_seq_length": "its name is `max_length`",
+    "metric_for_best_model": BEST,
+    "model_name_or_path": "its name is `model`",
+    "neftune_noise_alpha": "embeddings are read as they are",
+    "no_cuda": "`device: cpu` says so",
+    "num_workers": LOADING,
+    "overwrite_output_dir": "its name is `overwrite`",
+    "per_gpu_train_batch_size": "its name is `per_device_train_batch_size`",
+    "push_to_hub": HUB,
+    "remove_unused_columns": "columns are found by name, others are left alone",
+    "tf32": "PyTorch's own settings of precision are left as they are",
+    "tokenizer_name": "its name is `tokenizer`",
+    "torch_compile": "layers run as the library has them",
+    "train_file": "its name is `dataset`",
+    "use_cpu": "`device: cpu` says so",
+    "use_liger_kernel": "layers run as the library has them",
+    "use_peft": "`method: lora` says so",
+    "validation_file": "its name is `eval_dataset`",
+}
