@@ -352,8 +352,8 @@ Profile from_json(std::string_view words, const std::string& source) {
     object.refuse(kFormatKey, text("is ", format, "; this build reads formats ", kOldest, " to ", kFormat));
   }
   object.refuse_others({kFormatKey, "machine", "comment", "cores", "dram_total", "dram_available", "nodes", "gpus",
-                        "paths", "update_elements_per_second", kUpdateAll, "copy_bytes_per_second",
-                        "compute_flops_per_second", "access", "layers"});
+                        "paths", "update_elements_per_second", kUpdateAll, kUpdateBeside, kShareBeside,
+                        "copy_bytes_per_second", "compute_flops_per_second", "access", "layers"});
   Profile out;
   if (object.has("machine")) out.machine = object.word("machine");
   out.comment = comment_from(json, object);

@@ -104,6 +104,7 @@ TEST(ProfileJsonTest, NamesEveryAbsurdValue) {
       {"\"cores\": 2", "\"cores\": 1e9", "cores is"},
       {"\"cores\": 2", "\"cores\": \"two\"", "cores is not a number"},
       {"\"cores\": 2", "\"corse\": 2", "corse is not a key"},
+      {": 0.55", ": 1.5", "compute_share_beside_update is 1.5"},
       {"\"dram_total\": 25769803776", "\"dram_total\": 0", "dram_total is 0"},
       {"\"dram_total\": 25769803776", "\"dram_total\": 5", "dram_available is more than dram_total"},
       {"\"dram_total\": 25769803776", "\"dram_total\": 1e19", "dram_total is"},
