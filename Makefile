@@ -87,7 +87,7 @@ sweep: install
 	$(BIN)/python scripts/sweep_models.py --jobs 2 --out docs/reference/models.md
 
 # On a machine with a GPU, with its own Python and PyTorch: nothing is installed. `gpu-bundle` packs, on a machine with
-# Debian's packages, the headers and libraries that it may lack.
+# Debian's packages and a network, the headers, libraries and Python packages that it may lack.
 gpu-bundle:
 	$(PYTHON) scripts/gpu_bundle.py
 

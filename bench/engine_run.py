@@ -1,4 +1,4 @@
-"""A few steps of the engine on a model of a real shape; prints one JSON line.
+"""A few steps of the engine on a model of a real shape; prints one JSON line. Exit code 3: it does not fit.
 
 engine_run.py --shape 0.5b --sequence 1024 --steps 4 [--layers N]
               [--placement path --storage DIR --dram-budget BYTES] [--method lsp] [--profile FILE] [--durability none]
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1, help="rows of a micro-batch")
     parser.add_argument("--micro-batches", type=int, default=1)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory, peak_watch() as watch:
-        found = run(arguments, Path(directory))
+    from spillway.errors import DoesNotFit
+
+    try:
+        with tempfile.TemporaryDirectory() as directory, peak_watch() as watch:
+            found = run(arguments, Path(directory))
+    except DoesNotFit as refused:
+        print(refused, file=sys.stderr)
+        sys.exit(refused.exit_code)
     print(json.dumps(found | {"peak_bytes": watch.bytes}))
 
 

@@ -1,9 +1,11 @@
 """What a user would pick instead, on the same model and batch: a plain PyTorch loop, or DeepSpeed ZeRO-3.
 
-    peers.py plain|deepspeed --shape 0.5b --sequence 1024 --steps 4 [--storage DIR]
+    peers.py plain|deepspeed --shape 0.5b --sequence 1024 --steps 4 [--storage DIR] [--layers N]
+             [--batch N --micro-batches N] [--device cuda:0 --device-memory BYTES]
 
 Random weights, random tokens, gradient checkpointing, bf16 compute with fp32 masters, AdamW, clipping at 1.0. Prints
-one JSON line. DeepSpeed (`pip install deepspeed`, not a dependency) keeps its optimizer state in files below DIR.
+one JSON line; exit code 3 where it does not fit. DeepSpeed (`pip install deepspeed`, not a dependency) keeps its
+optimizer state in files below DIR, without one in host memory; on a GPU parameters are offloaded, too.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from shapes import config_of, peak_watch, random_tokens
+from shapes import config_of, peak_watch, random_tokens, refuses
 
 
 def plain(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -50,7 +53,8 @@ def plain(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def deepspeed(arguments: argparse.Namespace) -> dict[str, Any]:
-    os.environ |= {"DS_ACCELERATOR": "cpu", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    kind, _, number = arguments.device.partition(":")
+    os.environ |= {"DS_ACCELERATOR": kind, "RANK": "0", "LOCAL_RANK": number or "0", "WORLD_SIZE": "1"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
     import deepspeed as ds
     import torch
@@ -58,44 +62,78 @@ def deepspeed(arguments: argparse.Namespace) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM
     from transformers.integrations import HfDeepSpeedConfig
 
-    ds.init_distributed(dist_backend="gloo")
-    settings = deepspeed_settings(arguments)
+    device = torch.device(arguments.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, (arguments.device_memory or total) / total), device)
+    ds.init_distributed(dist_backend="nccl" if device.type == "cuda" else "gloo")
+    adam = own_adam()
+    settings = deepspeed_settings(arguments, adam)
     keep = HfDeepSpeedConfig(settings)
     torch.manual_seed(0)
     with ds.zero.Init(config_dict_or_path=settings):
-        model = AutoModelForCausalLM.from_config(config_of(arguments.shape), dtype=torch.bfloat16)
+        model = AutoModelForCausalLM.from_config(config_of(arguments.shape, arguments.layers), dtype=torch.bfloat16)
     model.gradient_checkpointing_enable()
     model.train()
     engine, *_ = ds.initialize(model=model, config=settings, model_parameters=model.parameters())
     seconds, loss = [], 0.0
     for step in range(arguments.steps):
-        ids = random_tokens(arguments.shape, arguments.sequence, step)
+        batches = tokens_of(arguments, step)
         began = time.perf_counter()
-        result = engine(input_ids=ids, labels=ids).loss
-        engine.backward(result)
-        engine.step()
+        for ids in batches:
+            result = engine(input_ids=ids.to(device), labels=ids.to(device)).loss
+            engine.backward(result)
+            engine.step()
+        loss = float(result)  # waits for the device
         seconds.append(time.perf_counter() - began)
-        loss = float(result)
     del keep
-    return {"seconds": seconds, "loss": loss}
+    peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
+    return {"seconds": seconds, "loss": loss, "device_peak": peak, "its_own_adam": adam}
 
 
-def deepspeed_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    zero = {
+def tokens_of(arguments: argparse.Namespace, step: int) -> list[Any]:
+    """A step's micro-batches, [batch, sequence] each."""
+    count = arguments.batch * arguments.sequence
+    numbers = range(step * arguments.micro_batches, (step + 1) * arguments.micro_batches)
+    return [random_tokens(arguments.shape, count, number).view(arguments.batch, -1) for number in numbers]
+
+
+def own_adam() -> bool:
+    """Whether DeepSpeed's Adam for processors can be compiled here; torch's stands in for it."""
+    from deepspeed.ops.op_builder import CPUAdamBuilder
+
+    try:
+        CPUAdamBuilder().load()
+    except Exception as error:  # a compiler, a library: it says on its own what is missing
+        print(error, file=sys.stderr)
+        return False
+    return True
+
+
+def deepspeed_settings(arguments: argparse.Namespace, adam: bool) -> dict[str, Any]:
+    zero: dict[str, Any] = {
         "stage": 3, "overlap_comm": True, "contiguous_gradients": True, "sub_group_size": 100_000_000,
-        "stage3_max_live_parameters": 40_000_000, "stage3_prefetch_bucket_size": 15_000_000,
         "stage3_param_persistence_threshold": 100_000,
-        "offload_optimizer": {
+    }  # fmt: skip
+    if arguments.storage:
+        zero |= {"stage3_max_live_parameters": 40_000_000, "stage3_prefetch_bucket_size": 15_000_000}
+        zero["offload_optimizer"] = {
             "device": "nvme", "nvme_path": str(arguments.storage), "buffer_count": arguments.buffers,
             "fast_init": False, "pipeline_read": arguments.pipeline, "pipeline_write": arguments.pipeline,
-        },
-    }  # fmt: skip
+        }  # fmt: skip
+    else:
+        pinned = arguments.device != "cpu"
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": pinned}
+        if pinned:
+            zero["offload_param"] = {"device": "cpu", "pin_memory": True}
     return {
-        "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": 1.0,
+        "train_micro_batch_size_per_gpu": arguments.batch, "gradient_accumulation_steps": arguments.micro_batches,
+        "gradient_clipping": 1.0, "zero_force_ds_cpu_optimizer": adam,
         "bf16": {"enabled": True}, "zero_optimization": zero, "steps_per_print": 10**9,
         "aio": {"block_size": 1 << 20, "queue_depth": 16, "thread_count": 1, "single_submit": False,
                 "overlap_events": True},
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "weight_decay": 0.01}},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "weight_decay": 0.01, "torch_adam": not adam}},
     }  # fmt: skip
 
 
@@ -105,11 +143,16 @@ def main() -> None:
     parser.add_argument("--shape", default="0.5b")
     parser.add_argument("--sequence", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--batch", type=int, default=1, help="rows of a micro-batch")
+    parser.add_argument("--micro-batches", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="of DeepSpeed")
+    parser.add_argument("--device-memory", type=int, default=0, help="that PyTorch may use there; 0: all")
     parser.add_argument("--storage", type=Path)
     parser.add_argument("--buffers", type=int, default=5)
     parser.add_argument("--pipeline", action="store_true")
     arguments = parser.parse_args()
-    with peak_watch() as watch:
+    with refuses(), peak_watch() as watch:
         found = {"plain": plain, "deepspeed": deepspeed}[arguments.peer](arguments)
     print(json.dumps(found | {"peak_bytes": watch.bytes}))
 

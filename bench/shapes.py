@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,18 @@ def random_tokens(shape: str, sequence: int, step: int) -> Any:
 
     generator = torch.Generator().manual_seed(step)
     return torch.randint(0, VOCABULARY[shape], (1, sequence), generator=generator)
+
+
+@contextmanager
+def refuses() -> Iterator[None]:
+    """Ends the program with exit code 3, as the command line does, where a GPU's memory or a plan has no room."""
+    import torch
+
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(3)
 
 
 @contextmanager

@@ -7,6 +7,12 @@ endfunction()
 set(SPILLWAY_BUNDLE "" CACHE PATH "the folder that make gpu-bundle has packed; empty: the system's packages")
 if(SPILLWAY_BUNDLE)
   list(APPEND CMAKE_PREFIX_PATH "${SPILLWAY_BUNDLE}")
+  if(NOT CMAKE_LIBRARY_ARCHITECTURE)  # a system that is not Debian's: the bundle's folders are
+    file(GLOB architectures RELATIVE "${SPILLWAY_BUNDLE}/lib" "${SPILLWAY_BUNDLE}/lib/*-linux-gnu")
+    if(architectures)
+      list(GET architectures 0 CMAKE_LIBRARY_ARCHITECTURE)
+    endif()
+  endif()
 endif()
 
 find_package(Threads REQUIRED)

@@ -1,31 +1,52 @@
 """Packs what the engine is built from and a machine without packages and network lacks, for `make gpu-check` there:
-headers and libraries of Debian's packages, below build/gpu-bundle, where CMake looks for them (SPILLWAY_BUNDLE).
+headers and libraries of Debian's packages, below build/gpu-bundle, where CMake looks for them (SPILLWAY_BUNDLE), and
+Python packages as wheels, of which gpu_check.py takes those that are missing there.
 
-python3 scripts/gpu_bundle.py [--out build/gpu-bundle]
+python3 scripts/gpu_bundle.py [--out build/gpu-bundle] [--wheels few|all|none] [--python 3.12]
 
 To be carried along with the checkout, to a machine with the same processor and a C library as new as this one's.
+`few`: what builds the extension, and DeepSpeed for comparison. `all`: also transformers and the rest of what Spillway
+needs, for a Python that has PyTorch and nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
 PACKAGES = ("libhwy-dev", "libhwy1", "libgtest-dev", "nlohmann-json3-dev", "libxxhash-dev")
 BELOW = ("/usr/include/", "/usr/lib/", "/usr/share/cmake/")
 MOST = 64 * 2**20
+TOOLS = ("nanobind", "ninja")
+DEEPSPEED = "deepspeed==0.19.8"  # only its source is published
+BESIDE_DEEPSPEED = ("einops", "hjson", "msgpack", "packaging", "psutil", "py-cpuinfo", "pydantic", "tqdm")
+NEEDED = ("transformers", "tokenizers", "safetensors", "huggingface_hub", "numpy", "PyYAML", "rich")
+SYSTEMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux_2_17", "manylinux2014", "manylinux_2_12",
+           "manylinux2010", "manylinux_2_5", "manylinux1")  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("build/gpu-bundle"))
-    out = parser.parse_args().out
+    parser.add_argument("--wheels", choices=("few", "all", "none"), default="few")
+    parser.add_argument("--python", default="3.12", help="version of the Python there")
+    arguments = parser.parse_args()
+    out = arguments.out
     shutil.rmtree(out, ignore_errors=True)
-    total = sum(copy(file, out) for package in PACKAGES for file in files_of(package))
+    for package in PACKAGES:
+        for file in files_of(package):
+            copy(file, out)
+    if arguments.wheels != "none":
+        take_wheels(out / "wheels", arguments.python, arguments.wheels == "all")
+    total = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     if total > MOST:
-        raise SystemExit(f"{out} holds {total / 2**20:.0f} MiB, more than {MOST // 2**20}")
+        raise SystemExit(f"{out} holds {total / 2**20:.0f} MiB, more than {MOST // 2**20}; try --wheels few")
     print(f"{out}: {total / 2**20:.1f} MiB")
 
 
@@ -37,12 +58,40 @@ def files_of(package: str) -> list[Path]:
     return [Path(line) for line in listed.splitlines() if line.startswith(BELOW) and Path(line).is_file()]
 
 
-def copy(file: Path, out: Path) -> int:
-    """Bytes of the file, which lies below `out` as it lies below /usr; a link becomes what it points to."""
+def copy(file: Path, out: Path) -> None:
+    """It lies below `out` as it lies below /usr; a link becomes what it points to."""
     target = out / file.relative_to("/usr")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(file, target)
-    return target.stat().st_size
+
+
+def take_wheels(out: Path, python: str, everything: bool) -> None:
+    out.mkdir(parents=True)
+    wanted = [*TOOLS, *BESIDE_DEEPSPEED, *(NEEDED if everything else ())]
+    systems = [word for system in SYSTEMS for word in ("--platform", f"{system}_{os.uname().machine}")]
+    with tempfile.TemporaryDirectory() as made:
+        # What is published as source alone is made a wheel here; it holds no machine code.
+        for source in (DEEPSPEED, "hjson", "py-cpuinfo"):
+            pip("wheel", "--no-deps", "--wheel-dir", made, source)
+        pip("download", "--only-binary=:all:", "--implementation", "cp", "--python-version", python, *systems,
+            "--find-links", made, "--dest", str(out), "-c", str(constraints(Path(made))), *wanted)  # fmt: skip
+        for wheel in Path(made).glob("deepspeed-*.whl"):
+            shutil.copy(wheel, out)
+
+
+def constraints(folder: Path) -> Path:
+    """The versions that the project was tested with, without PyTorch's."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    file = folder / "constraints.txt"
+    file.write_text("\n".join(line for line in lines if not line.startswith("torch==")) + "\n", encoding="utf-8")
+    return file
+
+
+def pip(*words: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *words],
+                          env=os.environ | {"DS_BUILD_OPS": "0"}, capture_output=True, text=True)  # fmt: skip
+    if done.returncode != 0:
+        raise SystemExit(f"pip {' '.join(words)}:\n{done.stderr[-3000:]}")
 
 
 if __name__ == "__main__":

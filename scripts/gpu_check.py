@@ -2,22 +2,23 @@
 kernels against the host's, a small fine-tune on both, the memory budget, and short benchmarks; writes
 bench/results/gpu-NAME.json.
 
-python3 scripts/gpu_check.py [--device cuda:0] [--out FILE] [--bench] [--only NAME ...] [--built TREE]
+python3 scripts/gpu_check.py [--device cuda:0] [--out FILE] [--bench] [--only NAME ...] [--built TREE] [--minutes M]
 
-Needs nvcc, CMake, Ninja, a C++ compiler, and a Python with PyTorch, transformers, nanobind and what Spillway needs
-beside them; headers and libraries from build/gpu-bundle where that is (make gpu-bundle), else from the system.
-`--device simulated` is a dry run of the same parts where no GPU is. `--bench` runs the long benchmarks instead (make
-gpu-bench): real shapes under several budgets. What was done is written after every part, so that a run that is cut off
-leaves it.
+Needs nvcc, CMake, a C++ compiler, and a Python with PyTorch, transformers and what Spillway needs beside them; headers,
+libraries and Python packages that are not there come from build/gpu-bundle (make gpu-bundle). `--device simulated` is a
+dry run of the same parts where no GPU is. `--bench` runs the long benchmarks instead (make gpu-bench): real shapes
+under several budgets. A part that fails does not keep the others from running, and what was found is written after each
+part, so that a run that is cut off leaves it. Exit code: 0 when every part was good, else 1.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
-import subprocess
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,75 +27,116 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from gpu_tools import BUNDLE, ROOT, DoesNotFit, Failed, Programs
+
 TREE = ROOT / "build" / "gpu"
-BUNDLE = ROOT / "build" / "gpu-bundle"
 GIB = 2**30
+MINUTES = 7.8  # that gpu-check takes at most
 PARAMETERS = {"tiny": 6.3e6, "0.5b": 494e6, "1.5b": 1.544e9, "7b": 7.616e9}
 LAYERS = {"tiny": (4, 256), "0.5b": (24, 896), "1.5b": (28, 1536), "7b": (28, 3584)}  # layers, width
+DEEPSPEED_HOST = 18  # bytes of host memory for a parameter: bf16 weight, fp32 master, moments and gradient
 Report = dict[str, Any]
 
 
-class Failed(Exception):
-    """A part did not do what it should; the words say what."""
-
-
 class Check:
-    def __init__(self, device: str, out: Path | None, dry: bool, built: Path | None) -> None:
+    def __init__(self, device: str, out: Path | None, built: Path | None, minutes: float = 0) -> None:
         self.device = device
         self.tree = built or TREE
         self.built = built is not None
-        self.dry = dry
-        self.report: Report = {"facts": facts(device), "parts": {}}
+        self.dry = device == "simulated"
+        self.programs = Programs(self.tree / "site", minutes)
+        self.report: Report = {"facts": facts(device, self.programs), "parts": {}}
         name = re.sub(r"[^a-z0-9]+", "-", str(self.report["facts"]["gpu"]).lower().replace("nvidia", "")).strip("-")
-        self.out = out or (TREE / "dry.json" if dry else ROOT / "bench" / "results" / f"gpu-{name}.json")
+        self.out = out or (TREE / "dry.json" if self.dry else ROOT / "bench" / "results" / f"gpu-{name}.json")
 
     def part(self, name: str, work: Callable[[], Report]) -> bool:
         began = time.monotonic()
         try:
+            self.must_have(needs_of(name))
             found = work() | {"good": True}
-        except (Failed, subprocess.TimeoutExpired, OSError, ValueError, KeyError) as error:
-            found = {"good": False, "words": str(error)[-3000:]}
+        except Exception as error:  # whatever it is, the other parts run
+            plain = isinstance(error, Failed)
+            found = {"good": False, "words": ("" if plain else f"{type(error).__name__}: ") + str(error)[-3000:]}
         found["part_seconds"] = round(time.monotonic() - began, 1)
         self.report["parts"][name] = found
-        self.out.parent.mkdir(parents=True, exist_ok=True)
-        self.out.write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
+        self.save()
         words = "" if found["good"] else f"\n{found['words']}"
         print(f"{name}: {'good' if found['good'] else 'FAILED'} in {found['part_seconds']} s{words}", flush=True)
         return bool(found["good"])
 
-    # ---- parts
+    def must_have(self, needed: Sequence[str]) -> None:
+        for other in needed:
+            if not self.report["parts"].get(other, {"good": True})["good"]:
+                raise Failed(f"needs {other}, which failed")
 
-    def build(self) -> Report:
+    def save(self) -> None:
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        whole = self.out.with_suffix(".part")
+        whole.write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
+        whole.replace(self.out)
+
+    # ---- building
+
+    def build_programs(self) -> Report:
+        """The tests of the device, and the benchmark of copies."""
+        found: Report = {}
         if not self.built:
-            self.make()
-        (found,) = (self.tree / "python" / "bindings").glob("_engine*.so")
-        link = ROOT / "python" / "spillway" / found.name
+            found["packages"] = self.programs.unpack()
+            self.configure(python=False, tests=True)
+            self.make("device_test", "device_copies")
+        for program in ("tests/device_test", "bench/device_copies"):
+            if not (self.tree / program).is_file():
+                raise Failed(f"{self.tree / program} is not there")
+        return found
+
+    def build_extension(self) -> Report:
+        """The module that Python loads."""
+        if not self.built:
+            self.configure(python=True, tests=self.report["parts"]["programs"]["good"])  # with no more than it needs
+            self.make("_engine")
+        modules = sorted((self.tree / "python" / "bindings").glob("_engine*.so"))
+        suffix = self.programs.python("-c", "import sysconfig as s; print(s.get_config_var('EXT_SUFFIX'))", seconds=60)
+        made = [module for module in modules if module.name.endswith((suffix.strip(), ".abi3.so"))]
+        if len(made) != 1:
+            names = [module.name for module in modules]
+            raise Failed(f"{self.tree}/python/bindings: one module for {suffix.strip()} is needed, there are {names}")
+        link = ROOT / "python" / "spillway" / made[0].name
         link.unlink(missing_ok=True)
-        link.symlink_to(found)
+        link.symlink_to(made[0])
         words = "from spillway import _engine; print(_engine.gpu_kernels())"
-        kernels = python("-c", words, seconds=120).strip() == "True"
+        kernels = self.programs.python("-c", words, seconds=120).strip() == "True"
         if not kernels and not self.dry:
             raise Failed("the build has no kernels for a GPU: nvcc was not found")
         return {"kernels": kernels}
 
-    def make(self) -> None:
+    def configure(self, *, python: bool, tests: bool) -> None:
         bundle = [f"-DSPILLWAY_BUNDLE={BUNDLE}"] if BUNDLE.is_dir() else []
+        tools = self.programs.environment()["PATH"]
+        generator = ["-G", "Ninja" if shutil.which("ninja", path=tools) else "Unix Makefiles"]
+        if (TREE / "CMakeCache.txt").is_file():
+            generator = []  # as it was begun
         # A compiler that the project was not built with yet: its warnings are no errors, and what its library's headers
         # no longer bring along by themselves is brought.
         newer = ["-DSPILLWAY_STRICT=OFF", "-DCMAKE_CXX_FLAGS=-include cstdint -include algorithm"]
-        run("cmake", "-S", ROOT, "-B", TREE, "-G", "Ninja", "-DSPILLWAY_TESTS=ON", "-DSPILLWAY_PYTHON=ON",
-            "-DSPILLWAY_BENCH=ON", "-DSPILLWAY_EXAMPLES=OFF", f"-DPython_EXECUTABLE={sys.executable}", *newer, *bundle,
-            seconds=120)  # fmt: skip
-        run("ninja", "-C", TREE, "device_test", "device_copies", "_engine", seconds=400)
+        wanted = {"TESTS": tests, "BENCH": tests, "PYTHON": python, "EXAMPLES": False}
+        parts = [f"-DSPILLWAY_{part}={'ON' if it else 'OFF'}" for part, it in wanted.items()]
+        self.programs.run("cmake", "-S", ROOT, "-B", TREE, *generator, *parts, f"-DPython_EXECUTABLE={sys.executable}",
+                          *newer, *bundle, seconds=120)  # fmt: skip
+
+    def make(self, *targets: str) -> None:
+        jobs = os.cpu_count() or 1
+        self.programs.run("cmake", "--build", TREE, "-j", jobs, "--target", *targets, seconds=3600)
+
+    # ---- parts
 
     def contract(self) -> Report:
-        said = run(self.tree / "tests" / "device_test", "--gtest_brief=1", seconds=200, fails=True)
-        listed = run(self.tree / "tests" / "device_test", "--gtest_list_tests", seconds=30)
+        program = self.tree / "tests" / "device_test"
+        listed = self.programs.run(program, "--gtest_list_tests", seconds=30)
+        said = self.programs.run(program, "--gtest_brief=1", seconds=200)
         passed = re.search(r"\[  PASSED  \] (\d+) test", said)
         if passed is None or "[  FAILED  ]" in said:
             raise Failed(said)
-        on_gpu = listed.count("/cuda_0")
+        on_gpu = len(re.findall(r"/cuda_\d", listed))
         if on_gpu == 0 and not self.dry:
             raise Failed("device_test found no GPU: its tests of a real one did not run")
         return {"passed": int(passed[1]), "of_them_on_a_gpu": on_gpu}
@@ -106,16 +148,16 @@ class Check:
                  "--learning-rate", "1e-3", "--compute-dtype"]  # fmt: skip
         device = ["--device", self.device]
         with ThreadPoolExecutor(4 if (os.cpu_count() or 1) >= 8 else 1) as together:
-            here = {dtype: together.submit(engine, *words, dtype) for dtype, _ in kinds}
-            there = {dtype: together.submit(engine, *words, dtype, *device) for dtype, _ in kinds}
-            tight = {dtype: together.submit(in_least, *words, dtype, *device) for dtype, _ in kinds}
+            here = {dtype: together.submit(self.engine, *words, dtype) for dtype, _ in kinds}
+            there = {dtype: together.submit(self.engine, *words, dtype, *device) for dtype, _ in kinds}
+            tight = {dtype: together.submit(self.in_least, *words, dtype, *device) for dtype, _ in kinds}
         found: Report = {}
         for dtype, most in kinds:
             difference = apart(here[dtype].result(), there[dtype].result())
             itself = apart(there[dtype].result(), tight[dtype].result())
             found[dtype] = {"from_cpu": difference, "from_itself_in_less_memory": itself,
                             "losses": there[dtype].result()["losses"]}  # fmt: skip
-            if difference > most or itself > most:
+            if not (difference <= most and itself <= most):  # nor a number that is none
                 said = f"{dtype}: losses and norms differ by {difference:.2e} from the processor's, "
                 raise Failed(f"{said}by {itself:.2e} from those in less memory; {most:.0e} is what rounding explains")
         return found
@@ -125,7 +167,7 @@ class Check:
         words = ["--shape", shape, "--sequence", str(sequence), "--steps", "2", "--device", self.device]
         found: Report = {}
         for memory in [64 << 20] if self.dry else [3 * GIB, 6 * GIB]:
-            run_there = engine(*words, "--gpu-memory", str(memory))
+            run_there = self.engine(*words, "--gpu-memory", str(memory))
             peak = run_there["measured"]["tiers"]["device"]
             tier = next(tier for tier in run_there["plan"]["tiers"] if tier["name"] == "device")
             found[str(memory)] = {"measured_peak": peak, "planned_peak": tier["planned_peak"]}
@@ -135,14 +177,14 @@ class Check:
 
     def copies(self) -> Report:
         size = "64" if self.dry else "2048"
-        said = run(self.tree / "bench" / "device_copies", "--device", self.device, "--mebibytes", size, seconds=120)
-        return dict(json.loads(said.strip().splitlines()[-1]))
+        program = self.tree / "bench" / "device_copies"
+        found = last_json(self.programs.run(program, "--device", self.device, "--mebibytes", size, seconds=120))
+        return found | {"reach_95_percent": min(found["share"].values()) >= 0.95}
 
     def steps(self) -> Report:
         """Tokens per second of a small model; the long ones are `--bench`."""
         shape, sequence, batch = ("tiny", 256, 2) if self.dry else ("0.5b", 2048, 4)
-        memory = 64 << 20 if self.dry else 6 * GIB
-        return timed(shape, sequence, batch, 2, 3, self.device, memory)
+        return self.timed(shape, sequence, batch, 2, 64 << 20 if self.dry else 6 * GIB)
 
     # ---- the long benchmarks
 
@@ -153,117 +195,177 @@ class Check:
         budgets = (64 << 20,) if self.dry else (8 * GIB, 16 * GIB, 24 * GIB)
         for shape in shapes:
             for sequence, batch in lengths:
+                name = f"{shape}, sequence {sequence}, "
+                whole = name + "without offload"
+                yield whole, partial(self.resident, shape, sequence, batch, 4)
                 for memory in budgets:
-                    name = f"{shape}, sequence {sequence}, {memory >> 20} MiB"
-                    yield name, partial(timed, shape, sequence, batch, 4, 3, self.device, memory)
+                    work = partial(self.timed, shape, sequence, batch, 4, memory, beside=whole)
+                    yield f"{name}{memory >> 20} MiB", work
                 if not self.dry:
-                    name = f"{shape}, sequence {sequence}, without offload"
-                    yield name, partial(resident, shape, sequence, batch, 4, self.device)
+                    budget = budgets[-1]
+                    work = partial(self.deepspeed, shape, sequence, batch, 4, budget, beside=whole)
+                    yield f"{name}DeepSpeed ZeRO-3 offload, {budget >> 20} MiB", work
+        if self.dry:
+            yield "DeepSpeed ZeRO-3 offload", partial(self.deepspeed, "tiny", 256, 2, 2, 0, layers=2)
+
+    def timed(
+        self, shape: str, sequence: int, batch: int, micro_batches: int, memory: int, *, beside: str = ""
+    ) -> Report:
+        """The engine's step under so many bytes of GPU memory. Where it does not fit, with as many tokens in smaller
+        micro-batches."""
+
+        def once(rows: int) -> Report:
+            count = micro_batches * batch // rows
+            return self.engine("--shape", shape, "--sequence", str(sequence), "--batch", str(rows), "--micro-batches",
+                               str(count), "--steps", "3", "--device", self.device, "--gpu-memory", str(memory),
+                               seconds=560)  # fmt: skip
+
+        rows, found = smaller(batch, once)
+        if found is None:
+            return {"fits": False, "gpu_memory": memory}
+        seconds = min(found["seconds"][1:])
+        stalls = found["stalls"][found["seconds"].index(seconds)]
+        exposed = stalls.get("to_device", 0.0) + stalls.get("from_device", 0.0)
+        return self.rates(shape, sequence, found["tokens"], seconds, beside) | {
+            "fits": True,
+            "rows": rows,
+            "seconds": found["seconds"],
+            "predicted_seconds": found["plan"]["predicted_step_seconds"],
+            "stalls": stalls,
+            "exposed_transfer": exposed / seconds,
+            "device_peak": found["measured"]["tiers"]["device"],
+            "gpu_memory": memory,
+            "process_peak": found["peak_bytes"],
+            "bytes_per_step": found["plan"].get("device_bytes_per_step"),
+        }
+
+    def resident(self, shape: str, sequence: int, batch: int, micro_batches: int) -> Report:
+        """The same step of plain PyTorch with everything on the GPU, where that fits."""
+
+        def once(rows: int) -> Report:
+            count = micro_batches * batch // rows
+            device = "cpu" if self.dry else self.device
+            said = self.programs.python("bench/gpu_plain.py", shape, sequence, rows, count, device, seconds=300)
+            return last_json(said)
+
+        return self.peer(shape, sequence, batch, micro_batches, once)
+
+    def deepspeed(
+        self, shape: str, sequence: int, batch: int, micro_batches: int, memory: int, *, beside: str = "",
+        layers: int = 0,
+    ) -> Report:  # fmt: skip
+        """The same step of DeepSpeed ZeRO-3 with parameters and optimizer offloaded to host memory."""
+        needed, there = int(PARAMETERS[shape] * DEEPSPEED_HOST), available()
+        if needed > there:
+            return {"fits": False, "words": f"it takes {needed} bytes of host memory, and there are {there}"}
+
+        def once(rows: int) -> Report:
+            words = ["deepspeed", "--shape", shape, "--sequence", sequence, "--steps", 4, "--batch", rows,
+                     "--micro-batches", micro_batches * batch // rows, "--device",
+                     "cpu" if self.dry else self.device, "--device-memory", memory]  # fmt: skip
+            words += ["--layers", layers] if layers else []
+            return last_json(self.programs.python("bench/peers.py", *words, seconds=560))
+
+        return self.peer(shape, sequence, batch, micro_batches, once, beside)
+
+    def peer(
+        self, shape: str, sequence: int, batch: int, micro_batches: int, once: Callable[[int], Report],
+        beside: str = "",
+    ) -> Report:  # fmt: skip
+        rows, found = smaller(batch, once)
+        if found is None:
+            return {"fits": False}
+        seconds = min(found["seconds"][1:])
+        tokens = sequence * batch * micro_batches
+        return found | self.rates(shape, sequence, tokens, seconds, beside) | {"fits": True, "rows": rows}
+
+    def rates(self, shape: str, sequence: int, tokens: int, seconds: float, beside: str) -> Report:
+        """Of a step without padding; `beside`: the part of the same step without offload, which shows how much of this
+        one is not covered by compute."""
+        rate = tokens / seconds
+        out: Report = {"tokens_per_second": rate,
+                       "model_flops_per_second": flops(shape, sequence, tokens) / seconds}  # fmt: skip
+        if whole := self.report["parts"].get(beside, {}).get("tokens_per_second"):
+            out["share_beyond_the_step_without_offload"] = max(0.0, 1 - rate / whole)
+        return out
+
+    # ---- runs of the engine
+
+    def engine(self, *words: str, seconds: float = 300) -> Report:
+        return last_json(self.programs.python("bench/engine_run.py", *words, seconds=seconds))
+
+    def least(self, *words: str) -> int:
+        """Bytes that such a run needs on the device at least, as its refusal says, and a little more: what PyTorch
+        needs is measured anew each time."""
+        try:
+            self.engine(*words, "--gpu-memory", str(1 << 20))
+        except Failed as refused:
+            if found := re.search(r"--gpu_memory (\d+)MiB", str(refused)):
+                return int(int(found[1]) * 1.05 + 8) << 20
+            raise
+        raise Failed("a device of one MiB was not refused")
+
+    def in_least(self, *words: str) -> Report:
+        return self.engine(*words, "--gpu-memory", str(self.least(*words)))
 
 
-def facts(device: str) -> Report:
+def needs_of(part: str) -> tuple[str, ...]:
+    """Parts that must have been good before."""
+    if part in ("programs", "extension") or "without offload" in part or "DeepSpeed" in part:
+        return ()
+    return ("programs",) if part in ("contract", "copies") else ("extension",)
+
+
+def facts(device: str, programs: Programs) -> Report:
     import torch
 
-    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else device
-    driver = ""
-    if torch.cuda.is_available():
-        driver = run(
-            "nvidia-smi", "--query-gpu=driver_version,memory.total", "--format=csv,noheader", fails=True
-        ).strip()
+    gpu = torch.cuda.get_device_name(device) if torch.cuda.is_available() and device.startswith("cuda") else device
+    query = ["--query-gpu=driver_version,memory.total", "--format=csv,noheader"]
     return {
         "gpu": gpu,
-        "driver": driver,
+        "driver": programs.asked("nvidia-smi", *query) if gpu != device else "",
         "torch": torch.__version__,
         "python": sys.version.split()[0],
+        "nvcc": programs.asked("nvcc", "--version").rpartition("release ")[2].partition(",")[0],
+        "compiler": programs.asked("c++", "--version").partition("\n")[0],
         "processors": os.cpu_count(),
-        "commit": run("git", "rev-parse", "HEAD", fails=True).strip(),
+        "commit": programs.asked("git", "rev-parse", "HEAD"),
         "date": time.strftime("%Y-%m-%d"),
     }
 
 
-def run(*words: Any, seconds: float = 60, fails: bool = False) -> str:
-    """What the program said. Failed when it did, unless it `fails`."""
-    try:
-        done = subprocess.run([str(word) for word in words], cwd=ROOT, env=environment(), capture_output=True,
-                              text=True, timeout=seconds)  # fmt: skip
-    except FileNotFoundError as error:
-        if fails:
-            return ""
-        raise Failed(f"{error}") from None
-    if done.returncode != 0 and not fails:
-        raise Failed(f"{' '.join(map(str, words))}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}")
-    return done.stdout + (done.stderr if fails else "")
+def smaller(batch: int, once: Callable[[int], Report]) -> tuple[int, Report | None]:
+    """Of `batch` rows, or the most halves of them that fit, and what was found; None when not even one row fits."""
+    rows = batch
+    while True:
+        try:
+            return rows, once(rows)
+        except DoesNotFit:
+            if rows == 1:
+                return 0, None
+        rows //= 2
 
 
-def environment() -> dict[str, str]:
-    """With the tools that were installed beside this Python: CMake and Ninja may be."""
-    path = f"{ROOT / 'python'}{os.pathsep}{ROOT / 'bench'}"
-    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return os.environ | {"PATH": tools, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+def available() -> int:
+    """Bytes of host memory that can be had."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
 
 
-def python(*words: Any, seconds: float) -> str:
-    return run(sys.executable, *words, seconds=seconds)
-
-
-def engine(*words: str, seconds: float = 300) -> Report:
-    said = python("bench/engine_run.py", *words, seconds=seconds)
-    return dict(json.loads(said.strip().splitlines()[-1]))
-
-
-def least(*words: str) -> int:
-    """Bytes that such a run needs on the device at least, as its refusal says, and a little more: what PyTorch needs is
-    measured anew each time."""
-    try:
-        engine(*words, "--gpu-memory", str(1 << 20))
-    except Failed as refused:
-        if found := re.search(r"--gpu_memory (\d+)MiB", str(refused)):
-            return int(int(found[1]) * 1.05 + 8) << 20
-        raise
-    raise Failed("a device of one MiB was not refused")
-
-
-def in_least(*words: str) -> Report:
-    return engine(*words, "--gpu-memory", str(least(*words)))
+def last_json(said: str) -> Report:
+    """The line of figures with which a program ends."""
+    for line in reversed(said.strip().splitlines()):
+        if line.startswith("{"):
+            return dict(json.loads(line))
+    raise Failed(f"no figures in what it said: {said[-1500:]}")
 
 
 def apart(one: Report, other: Report) -> float:
     """The largest relative difference of losses and norms."""
     pairs = [*zip(one["losses"], other["losses"], strict=True),
              *zip(one["grad_norms"], other["grad_norms"], strict=True)]  # fmt: skip
-    return max(abs(a - b) / abs(a) for a, b in pairs)
-
-
-def timed(shape: str, sequence: int, batch: int, micro_batches: int, steps: int, device: str, memory: int) -> Report:
-    found = engine("--shape", shape, "--sequence", str(sequence), "--batch", str(batch), "--micro-batches",
-                   str(micro_batches), "--steps", str(steps), "--device", device, "--gpu-memory", str(memory),
-                   seconds=560)  # fmt: skip
-    seconds = min(found["seconds"][1:])
-    stalls = found["stalls"][found["seconds"].index(seconds)]
-    exposed = stalls.get("to_device", 0.0) + stalls.get("from_device", 0.0)
-    tokens = found["tokens"]
-    return {
-        "tokens_per_second": tokens / seconds,
-        "model_flops_per_second": flops(shape, sequence, tokens) / seconds,
-        "seconds": found["seconds"],
-        "predicted_seconds": found["plan"]["predicted_step_seconds"],
-        "stalls": stalls,
-        "exposed_transfer": exposed / seconds,
-        "device_peak": found["measured"]["tiers"]["device"],
-        "gpu_memory": memory,
-        "process_peak": found["peak_bytes"],
-        "bytes_per_step": found["plan"].get("device_bytes_per_step"),
-    }
-
-
-def resident(shape: str, sequence: int, batch: int, micro_batches: int, device: str) -> Report:
-    """The same step of plain PyTorch with everything on the GPU, where that fits."""
-    said = python("bench/gpu_plain.py", shape, sequence, batch, micro_batches, device, seconds=300)
-    found = dict(json.loads(said.strip().splitlines()[-1]))
-    tokens = sequence * batch * micro_batches
-    seconds = min(found["seconds"][1:])
-    return found | {"tokens_per_second": tokens / seconds,
-                    "model_flops_per_second": flops(shape, sequence, tokens) / seconds}  # fmt: skip
+    differences = [abs(a - b) / abs(a) for a, b in pairs]
+    return math.nan if any(map(math.isnan, differences)) else max(differences)
 
 
 def flops(shape: str, sequence: int, tokens: int) -> float:
@@ -274,21 +376,23 @@ def flops(shape: str, sequence: int, tokens: int) -> float:
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--device", default="cuda:0", help="cuda:N, or simulated")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--built", type=Path, help="a tree that device_test, device_copies and _engine are built in")
     parser.add_argument("--bench", action="store_true")
     parser.add_argument("--only", nargs="*", help="parts whose name begins so")
+    parser.add_argument("--minutes", type=float, help=f"at most; 0: no limit (default: {MINUTES}; --bench: 0)")
     arguments = parser.parse_args(words)
-    dry = arguments.device == "simulated"
-    check = Check(arguments.device, arguments.out, dry, arguments.built and arguments.built.absolute())
+    if not re.fullmatch(r"simulated|cuda:\d+", arguments.device):
+        parser.error(f"--device {arguments.device}: cuda:N or simulated")
+    minutes = arguments.minutes if arguments.minutes is not None else 0 if arguments.bench else MINUTES
+    check = Check(arguments.device, arguments.out, arguments.built and arguments.built.absolute(), minutes)
     print(json.dumps(check.report["facts"]), flush=True)
-    if not check.part("build", check.build):
-        return 1
-    quick = [(name, getattr(check, name)) for name in ("contract", "equality", "budget", "copies", "steps")]
-    parts = list(check.long()) if arguments.bench else quick
-    good = True
-    for name, work in parts:
+    check.save()
+    good = check.part("programs", check.build_programs)
+    good = check.part("extension", check.build_extension) and good
+    quick = [(name, getattr(check, name)) for name in ("contract", "copies", "equality", "budget", "steps")]
+    for name, work in check.long() if arguments.bench else quick:
         if arguments.only is None or any(name.startswith(each) for each in arguments.only):
             good = check.part(name, work) and good
     print(check.out)

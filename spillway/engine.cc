@@ -256,6 +256,7 @@ class Engine::Impl {
     mode.updates = static_cast<std::uint64_t>(steps_);
     mode.step = step_ + 1;
     mode.kept = kept_;
+    mode.stored = running().tiers->take_stored();
     pending_ = kept_ = false;
     running().executor->begin(mode);
   }

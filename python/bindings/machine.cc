@@ -1,4 +1,5 @@
 // Facts about this machine and this process.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -11,6 +12,7 @@
 #include "spillway/machine/checkup.h"
 #include "spillway/machine/facts.h"
 #include "spillway/machine/measure.h"
+#include "spillway/machine/near_gpu.h"
 #include "spillway/machine/node_choice.h"
 #include "spillway/machine/node_rates.h"
 #include "spillway/machine/probe.h"
@@ -97,16 +99,30 @@ void bind_machine(nb::module_& module) {
       nb::arg("text"), nb::arg("path"), "Writes a profile under a temporary name and renames it.");
   module.def(
       "choose_nodes",
-      [](const std::vector<std::pair<int, std::uint64_t>>& asked, std::uint64_t held) {
+      [](const std::vector<std::pair<int, std::uint64_t>>& asked, std::uint64_t held, std::optional<int> near) {
         std::vector<spillway::machine::NodeShare> shares;
         for (const auto& [id, bytes] : asked) shares.push_back({id, bytes});
-        const auto choice = spillway::machine::choose_nodes(shares, held);
+        const auto choice = spillway::machine::choose_nodes(shares, held, "", near);
         nlohmann::json out{{"nodes", nlohmann::json::array()}, {"dram", nullptr}, {"notice", choice.notice}};
         for (const auto& node : choice.nodes) out["nodes"].push_back({{"id", node.id}, {"capacity", node.capacity}});
         if (choice.dram) out["dram"] = *choice.dram;
         return out.dump();
       },
-      nb::arg("asked"), nb::arg("held"), "Memory nodes for a run, as JSON.");
+      nb::arg("asked"), nb::arg("held"), nb::arg("near") = nb::none(), "Memory nodes for a run, as JSON.");
+  module.def(
+      "near_gpu",
+      [](int gpu, const std::vector<std::string>& places) {
+        const auto node = spillway::machine::gpu_node(gpu);
+        std::vector<std::string> far;
+        if (node) {
+          const std::vector<std::filesystem::path> paths(places.begin(), places.end());
+          for (const auto& drive : spillway::machine::far_drives(paths, *node)) {
+            far.push_back(spillway::machine::words_of(drive, gpu, *node));
+          }
+        }
+        return std::pair(node, far);
+      },
+      nb::arg("gpu"), nb::arg("places"), "(memory node or None, words about drives that are far) of a GPU.");
   module.def(
       "measure_nodes",
       [](const std::vector<int>& nodes, double seconds, const std::string& compute_dtype, const std::string& optimizer,

@@ -200,14 +200,18 @@ def checkup(places: list[str]) -> list[tuple[str, str, str]]:
     block devices that may become storage paths."""
 
 def probe(directories: list[str], seconds: float = 0.4) -> str:
-    """As measure(), with the memory nodes and the matrix of processors by memory."""
+    """As measure(), with the memory nodes, the matrix of processors by memory, and each GPU's link from every node."""
 
 def save_profile(text: str, path: str) -> None: ...
-def choose_nodes(asked: list[tuple[int, int]], held: int) -> str:
+def choose_nodes(asked: list[tuple[int, int]], held: int, near: int | None = None) -> str:
     """Memory nodes for a run, as JSON {"nodes": [{"id", "capacity"}] (the first is nearest to what computes; empty:
     DRAM is one tier), "dram": bytes asked of that one tier or null, "notice": why nodes are not told apart, or ""}.
-    `asked`: (node, bytes) each, none: all that there are; `held`: bytes of the process so far. ValueError,
-    MemoryError."""
+    `asked`: (node, bytes) each, none: all that there are; `held`: bytes of the process so far; `near`: the node of the
+    GPU that computes. ValueError, MemoryError."""
+
+def near_gpu(gpu: int, places: list[str]) -> tuple[int | None, list[str]]:
+    """The memory node nearest to a GPU, None: not known; and words about each of `places` (directories or block
+    devices) whose drive is nearer to another."""
 
 def measure_nodes(
     nodes: list[int],

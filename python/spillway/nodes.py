@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 
 
 def node_settings(
-    asked: Sequence[NodeShare], held: int, dram_budget: int, rule: Mapping[str, str], profile: Mapping[str, Any] | None
-) -> tuple[dict[str, Any], list[str]]:
+    asked: Sequence[NodeShare], held: int, dram_budget: int, rule: Mapping[str, str],
+    profile: Mapping[str, Any] | None, gpu: int | None = None, places: Sequence[str] = (),
+) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
     """What the engine plans with, beside its other settings, and what a person should know about it. `held`: bytes of
-    this process; `rule`: what an update is of; `profile`: says the rates; None: they are measured."""
+    this process; `rule`: what an update is of; `profile`: says the rates; None: they are measured. `gpu`: that visits
+    compute on; what comes and goes lies by it. `places`: of the storage paths."""
     from spillway import _engine
 
     with translated():
-        choice = json.loads(_engine.choose_nodes([(share.node, share.capacity) for share in asked], held))
+        near, far = _engine.near_gpu(gpu, list(places)) if gpu is not None else (None, [])
+        choice = json.loads(_engine.choose_nodes([(share.node, share.capacity) for share in asked], held, near))
         ids = [node["id"] for node in choice["nodes"]]
         if profile is not None:
             rates = profile_rates(profile, ids)
@@ -30,7 +33,7 @@ def node_settings(
         else:
             rates = [{} for _ in ids]
     found = [node | rate for node, rate in zip(choice["nodes"], rates, strict=True)]
-    news = [f"memory nodes are not told apart: {choice['notice']}"] if choice["notice"] else []
+    news = far + ([f"memory nodes are not told apart: {choice['notice']}"] if choice["notice"] else [])
     return {"nodes": found, "dram_budget": min(dram_budget, choice["dram"] or dram_budget)}, news
 
 

@@ -19,6 +19,7 @@ OUTPUT = "profile.json"
 # Hidden and intermediate width of decoder layers of about 0.5, 1.5 and 7 billion parameters.
 LAYERS = ((896, 4864), (1536, 8960), (3584, 18944))
 TOKENS = 256
+GPU_TOKENS = 8192
 SECONDS = 0.5  # of each product
 PATIENCE = 3.0  # seconds that one product may take
 KINDS = (("read", 1e9, "GB/s"), ("write", 1e9, "GB/s"), ("copy", 1e9, "GB/s"), ("update", 1e6, "M/s"))
@@ -36,6 +37,8 @@ def probe(output: Path, places: Sequence[str], show: Show) -> Profile:
     with translated():
         show("measuring memory" + (f" and {', '.join(places)}" if places else ""))
         profile: Profile = json.loads(_engine.probe([str(place) for place in places]))
+        gpus = [gpu | {"flops_per_second": gpu_rate(gpu["name"])} for gpu in profile["gpus"]]
+        profile["gpus"] = [gpu for gpu in gpus if gpu["flops_per_second"]]
         show("measuring products")
         profile["layers"] = layer_rates()
         profile["compute_flops_per_second"] = max(layer["flops_per_second"] for layer in profile["layers"])
@@ -61,27 +64,46 @@ def layer_rates() -> list[dict[str, float]]:
     return rates
 
 
-def operations(hidden: int, wide: int) -> float:
-    return 2.0 * TOKENS * hidden * wide
-
-
-def product_rate(hidden: int, wide: int) -> float:
+def gpu_rate(number: str) -> float:
+    """The same of a GPU, its largest; 0 where PyTorch has no use of it, and so nothing that a plan could ask."""
     import torch
 
-    given = torch.randn(TOKENS, hidden, dtype=torch.bfloat16)
-    weight = torch.randn(wide, hidden, dtype=torch.bfloat16)
+    if not torch.cuda.is_available() or int(number) >= torch.cuda.device_count():
+        return 0.0
+    return max(product_rate(hidden, wide, f"cuda:{number}", GPU_TOKENS) for hidden, wide in LAYERS)
+
+
+def operations(hidden: int, wide: int, tokens: int = TOKENS) -> float:
+    return 2.0 * tokens * hidden * wide
+
+
+def product_rate(hidden: int, wide: int, device: str = "cpu", tokens: int = TOKENS) -> float:
+    import torch
+
+    given = torch.randn(tokens, hidden, dtype=torch.bfloat16, device=device)
+    weight = torch.randn(wide, hidden, dtype=torch.bfloat16, device=device)
     with torch.no_grad():
-        torch.nn.functional.linear(given, weight)
+        settle(torch.nn.functional.linear(given, weight))
         calls, began = 0, time.perf_counter()
         while (passed := time.perf_counter() - began) < SECONDS or not calls:
-            torch.nn.functional.linear(given, weight)
+            settle(torch.nn.functional.linear(given, weight))
             calls += 1
-    return operations(hidden, wide) * calls / passed
+    return operations(hidden, wide, tokens) * calls / passed
+
+
+def settle(made: Any) -> None:
+    """Waits for a GPU to have made it."""
+    import torch
+
+    if made.device.type == "cuda":
+        torch.cuda.synchronize(made.device)
 
 
 def show_profile(console: Console, profile: Profile) -> None:
     console.print(node_table(profile))
     console.print(access_table(profile))
+    if profile["gpus"]:
+        console.print(gpu_table(profile))
     if profile["paths"]:
         console.print(path_table(profile))
     console.print(layer_table(profile))
@@ -119,6 +141,18 @@ def access_table(profile: Profile) -> Table:
             rates = (f"{rate[key] / unit:.3g}" if rate["threads"] else "unknown" for key in ("thread", "most"))
             found.add_row(*where, f"{kind} {name}", *rates, str(rate["threads"] or ""))
             where = ["", "", ""]
+    return found
+
+
+def gpu_table(profile: Profile) -> Table:
+    """By memory node: a direction alone, and both at once."""
+    found = table("GPUs", "GPU", "memory", "TFLOP/s", "node", "to", "from", "to, both at once", "from, both at once")
+    for gpu in profile["gpus"]:
+        of = [gpu["name"], size(gpu["memory"]), f"{gpu['flops_per_second'] / 1e12:.3g}"]
+        for link in gpu.get("links", []):
+            rates = (link[f"{way}_gpu_bytes_per_second{when}"] for when in ("", "_together") for way in ("to", "from"))
+            found.add_row(*of, str(link["node"]), *map(gigabytes, rates))
+            of = ["", "", ""]
     return found
 
 

@@ -113,6 +113,8 @@ class Session:
             self.settings["dram_budget"],
             update_rule(config),
             None if config.profile is None else self.settings["profile"],
+            self._place.device.index if self._place.on_gpu else None,
+            [path.place for path in config.paths],
         )
         self.settings |= memory
         self._news += rounded_tables(self._skeleton)
@@ -348,6 +350,7 @@ class Session:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+            self._place.bound(None)
         with translated():
             self._engine.close()
         if self._started and self._keeping.keep and not self._precious:

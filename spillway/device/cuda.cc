@@ -29,7 +29,7 @@ class Cuda final : public Device {
     {
       const Current current(*this);
       // Nothing here can be told to anybody any more.
-      for (auto* stream : own_) static_cast<void>(calls_.synchronise_stream(stream));
+      for (auto* stream : streams_) static_cast<void>(calls_.synchronise_stream(stream));
       for (auto* stream : own_) static_cast<void>(calls_.destroy_stream(stream));
       for (auto* event : events_) static_cast<void>(calls_.destroy_event(event));
       for (auto* staging : staging_) static_cast<void>(calls_.free_host(staging));

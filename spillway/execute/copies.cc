@@ -10,6 +10,8 @@ using plan::Index;
 using plan::Lane;
 using plan::TaskKind;
 
+static_assert(plan::kGoodCopy == device::kGoodCopy);
+
 namespace {
 
 /// Of a heap whose top is due first.

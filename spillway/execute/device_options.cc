@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "spillway/base/error.h"
-#include "spillway/device/cuda.h"
 
 namespace spillway::execute {
 
@@ -19,15 +18,15 @@ std::optional<int> gpu_of(const std::string& name) {
   return out;
 }
 
-OpenDevice open_gpu(int index, void* stream) {
-  auto device = device::make_cuda({.index = index});
+OpenDevice open_gpu(int index, const DeviceOptions& options) {
+  auto device = device::make_cuda({index, options.cuda.library, options.cuda.kernels});
   if (const auto reason = device->cannot_compute(); !reason.empty()) throw Error(ErrorCode::unsupported, reason);
-  const auto adopted = device->adopt_stream(stream);
+  const auto adopted = device->adopt_stream(options.stream);
   return {std::move(device), adopted, nullptr};
 }
 
 OpenDevice open_device(const DeviceOptions& options) {
-  if (const auto index = gpu_of(options.name)) return open_gpu(*index, options.stream);
+  if (const auto index = gpu_of(options.name)) return open_gpu(*index, options);
   if (options.name != "simulated") {
     throw Error(ErrorCode::bad_input, text("device: ", options.name,
                                            " is none that visits can compute on; there are cpu, simulated and cuda:N"));

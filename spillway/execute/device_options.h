@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "spillway/device/cuda.h"
 #include "spillway/device/device.h"
 #include "spillway/device/simulated.h"
 
@@ -15,6 +16,7 @@ struct DeviceOptions {
   std::string name = "simulated";  ///< matters when the plan has a device; "simulated" or "cuda:N"
   void* stream = nullptr;          ///< cuda: the caller's CUstream, which visits are issued to; null: the default one
   device::SimulatedOptions simulated = {};
+  device::CudaOptions cuda = {};  ///< without the index, which `name` says: driver and kernels, for tests
   /// For tests of the order of events: visits are issued to a stream of the simulated device's own, which this is told
   /// and which the caller then gives its work to (Simulated::call). Empty: the caller computes itself.
   std::function<void(device::Simulated&, device::Stream)> queue = {};

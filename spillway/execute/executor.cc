@@ -108,7 +108,11 @@ double Executor::now() const {
 }
 
 bool Executor::runs(const Bank& its_bank, const Task& task) const {
-  return runs(its_bank.mode, task) && !(schedule_.settled_by_early(task) && its_bank.kept[task.subject]);
+  if (!runs(its_bank.mode, task)) return false;
+  if (task.stays && its_bank.mode.visits) {
+    return schedule_.runs_once(task) ? its_bank.sends.frozen : its_bank.sends.learning;
+  }
+  return !(schedule_.settled_by_early(task) && its_bank.kept[task.subject]);
 }
 
 bool Executor::runs(const Mode& mode, const Task& task) const {
@@ -173,6 +177,10 @@ void Executor::open_bank(Bank& its_bank, Mode mode) {
   its_bank.mode = mode;
   its_bank.open = true;
   its_bank.left = schedule_.tasks.size();
+  if (mode.update || mode.stored) changed_.learning = true;
+  if (mode.stored) changed_.frozen = true;
+  its_bank.sends = changed_;
+  if (mode.visits) changed_ = {.learning = false, .frozen = false};
   std::fill(its_bank.kept.begin(), its_bank.kept.end(), std::uint8_t{0});
   for (const auto chunk : early_) its_bank.kept[chunk] = mode.kept ? 1 : 0;
   early_.clear();

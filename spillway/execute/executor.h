@@ -61,6 +61,7 @@ struct Mode {
   bool backward = true;
   bool early = false;         ///< chunks with room for their old version are updated during backward
   bool kept = false;          ///< of the pending updates, those that were done early are not done again
+  bool stored = false;        ///< weights were stored since the instance before, beside updates
   std::uint64_t updated = 0;  ///< the step whose updates are pending: version of weights and states
   std::uint64_t updates = 0;  ///< count of updates, these included
   std::uint64_t step = 0;     ///< this step: version of gradients
@@ -114,6 +115,11 @@ class Executor {
  private:
   using Index = plan::Index;
 
+  /// Weights on the host that the device has older copies of.
+  struct Changed {
+    bool learning = true, frozen = true;
+  };
+
   struct Bank {
     std::uint64_t instance = 0;
     bool open = false;  ///< has tasks that have not ended
@@ -122,6 +128,7 @@ class Executor {
     std::vector<std::uint32_t> waiting;
     std::vector<std::uint8_t> ended;
     std::vector<std::uint8_t> kept;  ///< by chunk: its pending update was done early
+    Changed sends;                   ///< of what stays on a device: what has changed
     std::vector<Times> times;
   };
 
@@ -204,6 +211,7 @@ class Executor {
   mutable std::mutex mutex_;
   std::condition_variable compute_wake_, idle_;
   std::unique_ptr<Copies> copies_;  ///< null: no device with memory of its own
+  Changed changed_;                 ///< when the newest instance has ended
   std::array<Bank, 2> banks_;
   std::uint64_t instances_ = 0;  ///< begun so far
   std::size_t visit_ = 0;        ///< next index into schedule_.visits of the newest instance

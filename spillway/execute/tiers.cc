@@ -37,6 +37,7 @@ void Tiers::load(std::size_t chunk, std::byte* weight, std::byte* state) {
 
 void Tiers::store(std::size_t chunk, const std::byte* weight, const std::byte* state) {
   const auto& it = layout_.chunks()[chunk];
+  stored_ = stored_ || weight != nullptr;
   const auto put = [&](Field field, const std::byte* from, std::byte* resident, Bytes bytes) {
     if (from == nullptr || bytes == 0) return;
     if (resident != nullptr) {

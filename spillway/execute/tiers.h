@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "spillway/execute/executor.h"
 #include "spillway/plan/planner.h"
@@ -28,12 +29,16 @@ class Tiers {
   [[nodiscard]] std::byte* resident_weight(std::size_t chunk) const;
   [[nodiscard]] std::byte* resident_state(std::size_t chunk) const;
 
+  /// Whether a weight was stored since the last time this was asked.
+  [[nodiscard]] bool take_stored() noexcept { return std::exchange(stored_, false); }
+
  private:
   const plan::Plan& plan_;
   const state::Layout& layout_;
   const state::UpdateRule rule_;
   std::byte* const arena_;
   Store* const store_;
+  bool stored_ = false;
 };
 
 }  // namespace spillway::execute

@@ -42,8 +42,10 @@ std::string task_name(const plan::Plan& plan, const state::Layout& layout, const
       task.kind == TaskKind::upload_activation || task.kind == TaskKind::download_activation) {
     return std::string(kind_name(task.kind)) + " " + std::to_string(task.subject);
   }
-  return std::string(kind_name(task.kind)) + " " + layout.blocks()[layout.chunks()[task.subject].block].name +
-         " chunk " + std::to_string(task.subject);
+  const auto chunks = task.count == 1 ? " chunk " + std::to_string(task.subject)
+                                      : " chunks " + std::to_string(task.subject) + " to " +
+                                            std::to_string(task.subject + task.count - 1);
+  return std::string(kind_name(task.kind)) + " " + layout.blocks()[layout.chunks()[task.subject].block].name + chunks;
 }
 
 /// The first lane of each kind has its number, later update lanes those after them all.

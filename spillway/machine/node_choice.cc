@@ -22,10 +22,11 @@ const sys::Node& node_of(const std::vector<sys::Node>& machine, int id) {
 }
 
 /// The nearest to what computes comes first.
-void put_first(std::vector<NodeShare>& nodes, const std::vector<sys::Node>& machine) {
+void put_first(std::vector<NodeShare>& nodes, const std::vector<sys::Node>& machine, std::optional<int> near) {
   const auto mine = sys::thread_affinity();
-  const auto near = [&](const NodeShare& share) { return processors_of(node_of(machine, share.id), mine); };
-  const auto first = std::ranges::max_element(nodes, {}, near);
+  const auto processors = [&](const NodeShare& share) { return processors_of(node_of(machine, share.id), mine); };
+  auto first = near ? std::ranges::find(nodes, *near, &NodeShare::id) : nodes.end();
+  if (first == nodes.end()) first = std::ranges::max_element(nodes, {}, processors);
   if (first != nodes.end()) std::rotate(nodes.begin(), first, first + 1);
 }
 
@@ -61,11 +62,12 @@ std::vector<NodeShare> all(const std::vector<sys::Node>& machine) {
 
 }  // namespace
 
-NodeChoice choose_nodes(const std::vector<NodeShare>& asked, Bytes held, const std::string& root) {
+NodeChoice choose_nodes(const std::vector<NodeShare>& asked, Bytes held, const std::string& root,
+                        std::optional<int> near) {
   const auto machine = sys::nodes(root);
   check(asked, machine);
   NodeChoice out{.nodes = asked.empty() ? all(machine) : asked};
-  put_first(out.nodes, machine);
+  put_first(out.nodes, machine, near);
   const auto with_memory = std::ranges::count_if(machine, &sys::Node::has_memory);
   if (!asked.empty() && with_memory > 1) require(out.nodes, machine, held);
   if (with_memory > 1 && root.empty() && !sys::numa_refusal().empty()) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "spillway/machine/gpu_link.h"
 #include "spillway/machine/measure.h"
 
 namespace spillway::machine {
@@ -40,6 +41,13 @@ NodeProfile profile_of(const sys::Node& node, double share) {
   return out;
 }
 
+/// Of those that a GPU's copies are measured from: one node is wherever the kernel puts it.
+std::vector<unsigned> ids_of(const std::vector<NodeProfile>& nodes) {
+  std::vector<unsigned> out;
+  for (const auto& node : nodes) out.push_back(node.id);
+  return out.size() > 1 ? out : std::vector<unsigned>{};
+}
+
 }  // namespace
 
 std::vector<NodeProfile> node_profiles(const std::vector<sys::Node>& machine, const std::vector<NodeAccess>& matrix,
@@ -60,6 +68,7 @@ Profile probe(std::span<const std::filesystem::path> places, double seconds, con
   Profile out = measure(places, seconds, kind);
   out.access = measure_matrix({.seconds = seconds * kNodeShare, .kind = kind});
   out.nodes = node_profiles(sys::nodes(), out.access, out.dram_total);
+  out.gpus = measure_gpus({.seconds = seconds * kNodeShare, .nodes = ids_of(out.nodes)});
   const auto copies = std::ranges::max_element(out.access, {}, [](const auto& access) { return access.copy.thread; });
   if (copies != out.access.end()) out.copy_bytes_per_second = copies->copy.thread;
   return out;

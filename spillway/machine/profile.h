@@ -78,6 +78,17 @@ struct LayerProfile {
   bool operator==(const LayerProfile&) const = default;
 };
 
+/// Copies between a memory node and a GPU, as measured: each direction alone, and both at once. Bytes a second.
+struct LinkProfile {
+  unsigned node = 0;  ///< the memory node's number
+  double to_gpu_bytes_per_second = 0;
+  double from_gpu_bytes_per_second = 0;
+  double to_gpu_bytes_per_second_together = 0;
+  double from_gpu_bytes_per_second_together = 0;
+
+  bool operator==(const LinkProfile&) const = default;
+};
+
 /// A GPU and its link. 0 = unknown; update and peer: there is none.
 struct GpuProfile {
   std::string name = "0";                 ///< shown as gpu:NAME
@@ -88,6 +99,7 @@ struct GpuProfile {
   double to_gpu_bytes_per_second = 0;     ///< of its link
   double from_gpu_bytes_per_second = 0;   ///< and the other way; both at once
   double peer_bytes_per_second = 0;       ///< from and to the other GPUs, each way
+  std::vector<LinkProfile> links;         ///< by memory node; nodes differ; empty: not measured
 
   bool operator==(const GpuProfile&) const = default;
 };

@@ -70,7 +70,7 @@ class Object {
   }
   /// An object in a list of it.
   [[nodiscard]] Object entry(const Json& json, const char* key, std::size_t index) const {
-    return {json, source_, text(key, "[", index, "]")};
+    return {json, source_, text(prefix_, prefix_.empty() ? "" : ".", key, "[", index, "]")};
   }
   [[nodiscard]] const Json& list(const char* key) const {
     if (!at(key).is_array()) refuse(key, "is not a list");
@@ -156,15 +156,25 @@ Json json_of(const LayerProfile& layer) {
           {"flops_per_second", layer.flops_per_second}};
 }
 
+Json json_of(const LinkProfile& link) {
+  return {{"node", link.node},
+          {"to_gpu_bytes_per_second", link.to_gpu_bytes_per_second},
+          {"from_gpu_bytes_per_second", link.from_gpu_bytes_per_second},
+          {"to_gpu_bytes_per_second_together", link.to_gpu_bytes_per_second_together},
+          {"from_gpu_bytes_per_second_together", link.from_gpu_bytes_per_second_together}};
+}
+
 Json json_of(const GpuProfile& gpu) {
-  return {{"name", gpu.name},
-          {"memory", gpu.memory},
-          {"reserved", gpu.reserved},
-          {"flops_per_second", gpu.flops_per_second},
-          {"update_elements_per_second", gpu.update_elements_per_second},
-          {"to_gpu_bytes_per_second", gpu.to_gpu_bytes_per_second},
-          {"from_gpu_bytes_per_second", gpu.from_gpu_bytes_per_second},
-          {"peer_bytes_per_second", gpu.peer_bytes_per_second}};
+  Json out = {{"name", gpu.name},
+              {"memory", gpu.memory},
+              {"reserved", gpu.reserved},
+              {"flops_per_second", gpu.flops_per_second},
+              {"update_elements_per_second", gpu.update_elements_per_second},
+              {"to_gpu_bytes_per_second", gpu.to_gpu_bytes_per_second},
+              {"from_gpu_bytes_per_second", gpu.from_gpu_bytes_per_second},
+              {"peer_bytes_per_second", gpu.peer_bytes_per_second}};
+  for (const auto& link : gpu.links) out["links"].push_back(json_of(link));
+  return out;
 }
 
 template <class Entry>
@@ -248,9 +258,37 @@ LayerProfile layer_from(const Object& object) {
           object.whole("tokens", kMostBytes), object.number("flops_per_second", kMostRate)};
 }
 
+/// The entries of a list that may be missing.
+template <class From>
+auto list_from(const Object& object, const char* key, const From& from) {
+  std::vector<std::invoke_result_t<From, const Object&>> out;
+  if (!object.has(key)) return out;
+  for (const Json& entry : object.list(key)) out.push_back(from(object.entry(entry, key, out.size())));
+  return out;
+}
+
+/// Refuses the second of two entries that share what `of` says of them.
+template <class Entry, class Of>
+void refuse_twins(const Object& object, const char* key, const std::vector<Entry>& entries, const char* field,
+                  const Of& of, const char* why) {
+  std::set<std::decay_t<std::invoke_result_t<Of, const Entry&>>> seen;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (!seen.insert(of(entries[i])).second) object.refuse(text(key, "[", i, "]", field), why);
+  }
+}
+
+LinkProfile link_from(const Object& object) {
+  object.refuse_others({"node", "to_gpu_bytes_per_second", "from_gpu_bytes_per_second",
+                        "to_gpu_bytes_per_second_together", "from_gpu_bytes_per_second_together"});
+  const auto rate = [&](const char* key) { return object.number(key, kMostTransfer); };
+  return {static_cast<unsigned>(object.whole("node", kMostCores)), rate("to_gpu_bytes_per_second"),
+          rate("from_gpu_bytes_per_second"), rate("to_gpu_bytes_per_second_together"),
+          rate("from_gpu_bytes_per_second_together")};
+}
+
 GpuProfile gpu_from(const Object& object) {
   object.refuse_others({"name", "memory", "reserved", "flops_per_second", "update_elements_per_second",
-                        "to_gpu_bytes_per_second", "from_gpu_bytes_per_second", "peer_bytes_per_second"});
+                        "to_gpu_bytes_per_second", "from_gpu_bytes_per_second", "peer_bytes_per_second", "links"});
   GpuProfile out;
   out.name = object.word("name");
   out.memory = object.whole("memory", kMostBytes);
@@ -261,6 +299,9 @@ GpuProfile gpu_from(const Object& object) {
   out.to_gpu_bytes_per_second = object.positive("to_gpu_bytes_per_second", kMostTransfer);
   out.from_gpu_bytes_per_second = object.positive("from_gpu_bytes_per_second", kMostTransfer);
   out.peer_bytes_per_second = object.optional("peer_bytes_per_second", kMostTransfer);
+  out.links = list_from(object, "links", link_from);
+  refuse_twins(
+      object, "links", out.links, ".node", [](const auto& link) { return link.node; }, "is that of an earlier link");
   return out;
 }
 
@@ -283,25 +324,6 @@ void check_together(const Profile& profile, const Object& object) {
   for (const auto& node : profile.nodes) dram += node.cxl ? 0 : node.capacity;
   if (!profile.nodes.empty() && dram == 0) object.refuse("nodes", "has no DRAM");
   if (dram > profile.dram_total) object.refuse("nodes", "has more DRAM than dram_total");
-}
-
-/// The entries of a list that may be missing.
-template <class From>
-auto list_from(const Object& object, const char* key, const From& from) {
-  std::vector<std::invoke_result_t<From, const Object&>> out;
-  if (!object.has(key)) return out;
-  for (const Json& entry : object.list(key)) out.push_back(from(object.entry(entry, key, out.size())));
-  return out;
-}
-
-/// Refuses the second of two entries that share what `of` says of them.
-template <class Entry, class Of>
-void refuse_twins(const Object& object, const char* key, const std::vector<Entry>& entries, const char* field,
-                  const Of& of, const char* why) {
-  std::set<std::decay_t<std::invoke_result_t<Of, const Entry&>>> seen;
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    if (!seen.insert(of(entries[i])).second) object.refuse(text(key, "[", i, "]", field), why);
-  }
 }
 
 void refuse_all_twins(const Object& object, const Profile& profile) {

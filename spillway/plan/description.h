@@ -57,12 +57,16 @@ struct NodeBudget {
   [[nodiscard]] std::string name() const { return text("numa:", id); }
 };
 
+/// Copies of fewer bytes than this do not reach the bandwidth of a device's link (as device::kGoodCopy).
+inline constexpr Bytes kGoodCopy = 8 * MiB;
+
 /// A compute device with memory of its own, as the planner sees it.
 struct DeviceTier {
   Bytes capacity = 0;                        ///< for all that this process holds there
   Bytes work = 0;                            ///< of it, PyTorch's working set
   bool in_dram = false;                      ///< its memory is the host's (a simulated device), and counts there, too
   std::optional<double> weight, activation;  ///< share that stays there; empty = the planner decides
+  Bytes join = kGoodCopy;  ///< neighbours of a block are copied together until a copy has this many bytes
 };
 
 /// What of the state on storage paths survives a kill (docs/decisions/0001-durable-storage.md).

@@ -16,11 +16,12 @@ struct Place {
 class DeviceLanes {
  public:
   DeviceLanes(Schedule& schedule, const Description& description, const state::Layout& layout,
-              const DeviceResidency& residency, std::uint32_t ahead)
+              const DeviceResidency& residency, const Lookahead& lookahead)
       : out_(schedule),
         layout_(layout),
         residency_(residency),
-        ahead_(ahead),
+        ahead_(lookahead.device),
+        join_(lookahead.join),
         element_(state::field_bytes(description.type).weight),
         rule_(description.rule()) {}
 
@@ -92,6 +93,7 @@ class DeviceLanes {
 
   Index upload(TaskKind kind, Index subject, Place device, Place host, Bytes bytes, Index visit) {
     const auto task = copy(kind, Lane::to_device, subject, device, host, bytes, position(visit));
+    out_.tasks[task].stays = buffer(device.buffer).whole;
     out_.tasks[task].phase = out_.tasks[task_of(visit)].phase;
     buffer(device.buffer).first_tasks.push_back(task);
     if (!buffer(host.buffer).whole) buffer(host.buffer).last_tasks.push_back(task);
@@ -121,12 +123,52 @@ class DeviceLanes {
     return static_cast<Index>(out_.tasks.size() - 1);
   }
 
+  // ---- chunks
+
+  /// Neighbours.
+  struct Range {
+    Index first = 0, count = 0;
+
+    [[nodiscard]] Index end() const { return first + count; }
+  };
+  /// Neighbours that are one copy.
+  struct Joined {
+    Range chunks;
+    Bytes at = 0, bytes = 0;  ///< in the buffer of them all
+  };
+
+  /// All of `chunks` by copies of at least `join_` bytes where they have so many; where what learns and what does not
+  /// are sent at different times, `apart`.
+  template <class Size>
+  [[nodiscard]] std::vector<Joined> joined(Range chunks, bool apart, const Size& size) const {
+    std::vector<Joined> out;
+    Bytes at = 0;
+    for (auto c = chunks.first; c < chunks.end(); ++c) {
+      const bool full = out.empty() || out.back().bytes >= join_;
+      if (full || (apart && learns(c) != learns(c - 1))) out.push_back({{c, 0}, at, 0});
+      ++out.back().chunks.count;
+      out.back().bytes += size(c);
+      at += size(c);
+    }
+    return join_rest(std::move(out), apart);
+  }
+
+  /// A rest at the end goes with those before it.
+  [[nodiscard]] std::vector<Joined> join_rest(std::vector<Joined> copies, bool apart) const {
+    if (copies.size() < 2 || copies.back().bytes >= join_) return copies;
+    const auto rest = copies.back();
+    if (apart && learns(rest.chunks.first) != learns(rest.chunks.first - 1)) return copies;
+    copies.pop_back();
+    copies.back().chunks.count += rest.chunks.count;
+    copies.back().bytes += rest.bytes;
+    return copies;
+  }
+
+  [[nodiscard]] bool learns(Index c) const { return state::learns(layout_.chunks()[c].learning); }
+
   // ---- weights
 
   /// The chunks that a visit reads.
-  struct Range {
-    Index first = 0, count = 0;
-  };
   [[nodiscard]] Range chunks_of(const Visit& visit) const {
     const auto& block = layout_.blocks()[visit.block];
     const auto first = static_cast<Index>(block.first_chunk);
@@ -158,13 +200,20 @@ class DeviceLanes {
                                stays ? 0 : visit.position);
     buffer(visit.weights).whole = stays;
     if (!stays) buffer(visit.weights).last_tasks.push_back(task_of(v));
-    Bytes at = 0;
-    for (auto c = chunks.first; c < chunks.first + chunks.count; ++c) {
-      const auto size = layout_.chunks()[c].elements * element_;
-      const auto task = upload(TaskKind::upload_weight, c, {visit.weights, at}, {host, at}, size, v);
+    const auto size = [&](Index c) { return layout_.chunks()[c].elements * element_; };
+    for (const auto& it : joined(chunks, stays, size)) upload_weights(it, visit.weights, host, v);
+  }
+
+  void upload_weights(const Joined& it, Index there, Index host, Index v) {
+    const auto first = it.chunks.first;
+    const auto task = upload(TaskKind::upload_weight, first, {there, it.at}, {host, it.at}, it.bytes, v);
+    out_.tasks[task].count = it.chunks.count;
+    for (auto c = first; c < it.chunks.end(); ++c) {
       need(task, out_.update_task[c]);
-      if (const auto read = reads_.find({host, c}); read != reads_.end()) need(task, read->second);
-      at += size;
+      const auto read = reads_.find({host, c});
+      if (read == reads_.end()) continue;
+      need(task, read->second);
+      out_.tasks[read->second].stays = out_.tasks[task].stays;
     }
   }
 
@@ -173,7 +222,7 @@ class DeviceLanes {
            a.slice == b.slice;
   }
 
-  /// The copies that stay are replaced when the visits of the step before have read them.
+  /// The copies that stay are replaced, where they have changed, when the visits of the step before have read them.
   void keep_residents() {
     for (const auto& [chunk, users] : residents_) {
       const auto weights = out_.visits[users.front()].weights;
@@ -248,14 +297,22 @@ class DeviceLanes {
     buffer(visit.grad).first_tasks.push_back(task_of(v));
     drop(buffer(host).first_tasks, task_of(v));
     move(visit.grad_sum);
-    Bytes at = 0;
-    for (auto c = chunks_of(visit).first; at < buffer(host).bytes; ++c) {
-      const auto size = grad_bytes(rule_, layout_.chunks()[c]);
-      const auto task = download(TaskKind::download_grad, c, {visit.grad, at}, {host, at}, size, v);
+    auto chunks = chunks_of(visit);
+    if (const auto& block = layout_.blocks()[visit.block]; block.role == state::BlockRole::layer) {
+      chunks.count = static_cast<Index>(block.learning_chunks);
+    }
+    const auto size = [&](Index c) { return grad_bytes(rule_, layout_.chunks()[c]); };
+    for (const auto& it : joined(chunks, false, size)) download_gradients(it, visit.grad, host, v);
+  }
+
+  void download_gradients(const Joined& it, Index there, Index host, Index v) {
+    const auto first = it.chunks.first;
+    const auto task = download(TaskKind::download_grad, first, {there, it.at}, {host, it.at}, it.bytes, v);
+    out_.tasks[task].count = it.chunks.count;
+    for (auto c = first; c < it.chunks.end(); ++c) {
       if (const auto write = grad_writes_.find(c); write != grad_writes_.end()) wait_for_copy(write->second, v, task);
       if (out_.early[c].task != kNone) wait_for_copy(out_.early[c].task, v, task);
       if (out_.update_grad[c] == host) need(out_.update_task[c], task, true);
-      at += size;
     }
   }
 
@@ -277,6 +334,7 @@ class DeviceLanes {
   const state::Layout& layout_;
   const DeviceResidency& residency_;
   const std::uint32_t ahead_;
+  const Bytes join_;
   const Bytes element_;  ///< bytes of an element of a weight
   const state::UpdateRule rule_;
   std::vector<Index> embedding_, forward_;  ///< visits, in order
@@ -291,8 +349,8 @@ class DeviceLanes {
 }  // namespace
 
 void add_device(Schedule& schedule, const Description& description, const state::Layout& layout,
-                const DeviceResidency& residency, std::uint32_t ahead) {
-  DeviceLanes(schedule, description, layout, residency, ahead).run();
+                const DeviceResidency& residency, const Lookahead& lookahead) {
+  DeviceLanes(schedule, description, layout, residency, lookahead).run();
 }
 
 }  // namespace spillway::plan

@@ -189,7 +189,8 @@ class Planner {
   void choose_device() {
     if (!budget_.device) return;
     device_.choose([&](const DeviceResidency& stays, std::uint32_t ahead) {
-      return make_schedule(description_, layout_, nothing_with(stays), {.device = ahead}, redo_);
+      return make_schedule(description_, layout_, nothing_with(stays), {.device = ahead, .join = budget_.device->join},
+                           redo_);
     });
   }
 
@@ -254,6 +255,7 @@ class Planner {
              .head = 2};
     }
     out.device = device_.ahead();
+    if (budget_.device) out.join = budget_.device->join;
     if (budget_.window > 0) out.backward = static_cast<std::uint32_t>(budget_.window);
     const auto most = static_cast<std::uint32_t>(layout_.chunks().size());
     out.state_read = std::min(out.state_read, most);
@@ -408,7 +410,7 @@ class Planner {
   [[nodiscard]] static Traffic traffic(const Schedule& schedule) {
     Traffic sum;
     for (const auto& task : schedule.tasks) {
-      if (schedule.settled_by_early(task)) continue;
+      if (schedule.settled_by_early(task) || schedule.runs_once(task)) continue;
       if (task.lane == Lane::read) sum.read += task.bytes;
       if (task.lane == Lane::write) sum.written += task.bytes / task.every;
       if (task.lane == Lane::to_device) sum.to_device += task.bytes;

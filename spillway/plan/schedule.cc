@@ -655,7 +655,7 @@ Schedule make_schedule(const Description& description, const state::Layout& layo
     if (residency.device->activation[i]) host.activation[i] = true;
   }
   auto out = Builder(description, layout, host, lookahead, redo).build();
-  add_device(out, description, layout, *residency.device, lookahead.device);
+  add_device(out, description, layout, *residency.device, lookahead);
   return out;
 }
 

@@ -84,6 +84,7 @@ struct Task {
   Lane lane = Lane::compute;
   std::uint16_t unit = 0;   ///< which of the lanes of that kind; update: the node, an index into Budget::nodes
   Index subject = kNone;    ///< chunk; border for activations; index into Schedule::visits for visits; part of the rows
+  Index count = 1;          ///< copies of weights and gradients: chunks from `subject` on, neighbours on both sides
   Index buffer = kNone;     ///< transfers: where the bytes are; copies: on the device
   Bytes buffer_offset = 0;  ///< transfers: from the start of the buffer
   Index host_buffer = kNone;  ///< copies: where the bytes are on the host, and
@@ -93,6 +94,7 @@ struct Task {
       0;  ///< position that needs it, counted from the start of the instance; may exceed `positions`
   Phase phase = Phase::forward;
   std::uint32_t every = 1, turn = 0;  ///< phase update: runs when the count of updates modulo `every` is `turn`
+  bool stays = false;  ///< what it brings stays on the device: with visits, it runs when that has changed on the host
   std::vector<Dependency> needs;
 };
 
@@ -139,6 +141,7 @@ struct Lookahead {
   std::uint32_t grad_write = 1;   ///< gradient buffers kept this many visits
   std::uint32_t head = 1;         ///< slices of the head read this many visits before
   std::uint32_t device = 1;       ///< copies to and from a device run this many visits before and after
+  Bytes join = kGoodCopy;         ///< neighbours of a block are copied together until a copy has this many bytes
 };
 
 /// What a step writes so that it is durable (docs/decisions/0001-durable-storage.md).
@@ -180,6 +183,9 @@ struct Schedule {
   [[nodiscard]] bool makes_image(Index chunk, std::uint64_t updates) const {
     return image_every[chunk] != 0 && updates % image_every[chunk] == image_turn[chunk];
   }
+
+  /// Whether it runs once and not in every step: it brings to a device what stays there and does not learn.
+  [[nodiscard]] bool runs_once(const Task& task) const { return task.stays && update_task[task.subject] == kNone; }
 
   /// Whether nothing is left to do for this task when the chunk's early update of the instance before is kept.
   [[nodiscard]] bool settled_by_early(const Task& task) const {

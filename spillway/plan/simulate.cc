@@ -89,10 +89,9 @@ class Machine {
       work_[t] = task.kind == TaskKind::visit
                      ? std::max(visit_seconds(schedule, layout, rates, task.subject),
                                 weight_seconds(schedule, description, layout, rates, task.subject))
-                 : is_copy(task) ? copy_seconds(task, rates)
-                 : schedule.settled_by_early(task)
-                     ? 0
-                     : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
+                 : schedule.settled_by_early(task) || schedule.runs_once(task) ? 0
+                 : is_copy(task)                                               ? copy_seconds(task, rates)
+                                 : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
     }
     if (rates.update_cores == 0) patient_ = patient_updates(schedule);
     waiting_.assign(tasks_ * steps, 0);
@@ -372,7 +371,7 @@ Simulation simulate(const Schedule& schedule, const Description& description, co
     const auto& times = machine.times()[machine.node(steps - 1, t)];
     out.tasks.push_back({times.start - begin, times.end - begin});
     const auto& task = schedule.tasks[t];
-    if (schedule.settled_by_early(task)) continue;
+    if (schedule.settled_by_early(task) || schedule.runs_once(task)) continue;
     if (is_copy(task)) {
       (task.lane == Lane::to_device ? out.to_device_seconds : out.from_device_seconds) += copy_seconds(task, rates);
     }

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "tests/contract/directory.h"
@@ -18,7 +19,9 @@ using plan::test::describe;
 using test::Directory;
 
 /// `queued`: the caller's work runs behind it, in a stream of the simulated device.
-Outcome train(const plan::Description& description, Settings settings, int steps, bool pause, bool queued = false) {
+/// After step `store_after` other values are stored in the last tensor; `see` looks on after every step.
+Outcome train(const plan::Description& description, Settings settings, int steps, bool pause, bool queued = false,
+              int store_after = -1, const std::function<void(Engine&, int)>& see = {}) {
   std::function<void(std::function<void()>)> compute;
   if (queued) {
     settings.device.queue = [&](device::Simulated& device, device::Stream stream) {
@@ -36,6 +39,11 @@ Outcome train(const plan::Description& description, Settings settings, int steps
     out.norms.push_back(toy.step(static_cast<std::uint64_t>(s)).grad_norm);
     if (pause && s % 3 == 1) engine.flush();
     if (pause && s % 3 == 2) toy.step(1000 + static_cast<std::uint64_t>(s), false);
+    if (store_after == s) {
+      const std::vector<float> values(engine.layout().tensors().back().elements, 0.25F);
+      engine.store_tensor(engine.layout().tensors().size() - 1, 0, values);
+    }
+    if (see) see(engine, s);
   }
   out.masters = toy.masters();
   return out;
@@ -67,6 +75,7 @@ TEST(Device, ChangesNoBit) {
       settings.budget.updates = random() % 2 == 0 ? plan::Updates::early : plan::Updates::automatic;
       settings.device.simulated.registers = random() % 4 != 0;
       auto& device = *settings.budget.device;
+      device.join = random() % 4 == 0 ? plan::kGoodCopy : random() % (48 * KiB);
       if (placement > 0) device.weight = placement == 1 ? 0 : share(random);
       if (placement > 0) device.activation = placement == 1 ? 0 : share(random);
       const std::array<Directory, 2> directories;
@@ -91,9 +100,76 @@ TEST(Device, RandomDelaysChangeNoBit) {
     auto settings = with_device(seed);
     settings.budget.device->weight = seed % 3 == 0 ? 0.5 : 0;
     settings.budget.device->activation = seed % 5 == 0 ? 1 : 0;
+    settings.budget.device->join = seed % 7 * 512;
     settings.budget.window = seed % 4;
     expect_same(expected, train(description, settings, 4, seed % 2 == 0, seed % 3 != 1), text("seed ", seed));
   }
+}
+
+/// What is frozen is often most of a block, and an adapter the rest.
+TEST(Device, FrozenChangesNoBit) {
+  std::mt19937 random(37);
+  for (int round = 0; round < 12; ++round) {
+    auto shape = plan::test::random_shape(random, round);
+    const auto& parts = plan::test::kFrozenParts;
+    do {
+      shape.frozen = parts[random() % parts.size()];
+    } while (describe(shape).layout().learning_parameters() == 0);
+    const auto description = describe(shape);
+    for (const int store_after : {-1, 2}) {
+      const auto expected = train(description, everything_in_dram(), 5, false, false, store_after);
+      for (const bool paths : {false, true}) {
+        auto settings = with_device(random());
+        settings.budget.device->weight = random() % 4 / 3.0;
+        settings.budget.device->join = random() % (48 * KiB);
+        const Directory directory;
+        if (paths) {
+          settings.storage.places.push_back({directory.path()});
+          settings.budget.paths.push_back({.capacity = 1 * GiB});
+          settings.budget.durability = plan::Durability::none;
+          settings.budget.placement = {0.3, 0.3, 0.3, 0.3};
+        }
+        const bool queued = random() % 2 == 0;
+        expect_same(expected, train(description, settings, 5, true, queued, store_after),
+                    text("round ", round, paths ? " paths" : "", " stored after ", store_after));
+      }
+    }
+  }
+}
+
+/// Bytes of weights that the newest step sent to the device.
+Bytes sent(const Engine& engine) {
+  Bytes out = 0;
+  const auto trace = nlohmann::json::parse(engine.timeline());
+  for (const auto& event : trace["traceEvents"]) {
+    const bool measured = event["pid"] == 1 && event["ph"] == "b";
+    if (measured && event["name"].get<std::string>().starts_with("upload weight")) {
+      out += event["args"]["bytes"].get<Bytes>();
+    }
+  }
+  return out;
+}
+
+TEST(Device, WhatStaysIsSentWhenItHasChanged) {
+  const auto description = describe({.layers = 3, .tied = false, .frozen = "up|down|embed"});
+  Bytes all = 0, learning = 0;
+  const auto layout = description.layout();
+  for (const auto& block : layout.blocks()) {
+    for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
+      if (block.role == state::BlockRole::embedding) continue;
+      const auto bytes = layout.chunks()[c].elements * 2;
+      all += bytes;
+      learning += state::learns(layout.chunks()[c].learning) ? bytes : 0;
+    }
+  }
+  auto settings = with_device(0);
+  settings.budget.device->weight = 1;
+  EXPECT_LT(learning, all);
+  train(description, settings, 5, false, false, 2, [&](Engine& engine, int step) {
+    engine.flush();
+    const bool anew = step == 0 || step == 3;  // after the start, and after a tensor was stored
+    EXPECT_EQ(sent(engine), anew ? all : learning) << step;
+  });
 }
 
 TEST(Device, ItsBudgetHolds) {

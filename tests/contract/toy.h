@@ -72,6 +72,11 @@ class Toy {
   /// Where the arithmetic of visits is done, in the order of these calls: at once, or behind the caller.
   std::function<void(std::function<void()>)> compute = [](const std::function<void()>& work) { work(); };
 
+  /// Where gradients are made for the engine: so many numbers of bf16.
+  std::function<std::shared_ptr<std::uint16_t[]>(std::size_t)> memory = [](std::size_t count) {
+    return std::make_shared<std::uint16_t[]>(count);
+  };
+
   StepUpdate update{.learning_rate = 1e-2, .weight_decay = 0.1, .max_grad_norm = 1.0};  ///< that steps end with
   std::optional<StepUpdate> expected = std::nullopt;                                    ///< that they begin with
 
@@ -151,14 +156,15 @@ class Toy {
     compute([=, this, &block] {
       *factor = sum_of(visit.weights, visit.rows * block.columns) + to_float(bf16(visit.input)[visit.rows % n]);
     });
-    const auto gradient = std::make_shared<std::vector<std::uint16_t>>(visit.rows * block.columns);
+    const auto count = visit.rows * block.columns;
+    const auto gradient = memory(count);
     for (std::size_t m = 0; m < micro_batches_; ++m) {
       compute([=] {
-        for (std::size_t i = 0; i < gradient->size(); ++i) {
-          (*gradient)[i] = to_bf16(to_float(bf16(visit.weights)[i]) * 0.3F + *factor + noise(m * 31 + i));
+        for (std::size_t i = 0; i < count; ++i) {
+          gradient[i] = to_bf16(to_float(bf16(visit.weights)[i]) * 0.3F + *factor + noise(m * 31 + i));
         }
       });
-      if (block.learning_chunks > 0) engine_.head_gradient(reinterpret_cast<std::byte*>(gradient->data()), m);
+      if (block.learning_chunks > 0) engine_.head_gradient(reinterpret_cast<std::byte*>(gradient.get()), m);
     }
     compute([=, gradient = gradient, last = visit.slice == block.chunks - 1] {  // which stays until here
       for (std::uint64_t i = 0; i < n; ++i) {
@@ -276,22 +282,22 @@ class Toy {
 
   void gradients(const Visit& visit, std::size_t tensor, const std::shared_ptr<float>& factor) {
     const auto& it = engine_.layout().tensors()[tensor];
-    const auto gradient = std::make_shared<std::vector<float>>(it.elements);  // room for either type
+    const auto gradient = memory(2 * it.elements);  // room for either type
     for (std::size_t m = 0; m < micro_batches_; ++m) {
       compute([=, &it, poisoned = poisoned_] {
         const auto pull = to_float(bf16(visit.hidden_gradient)[m]) + to_float(bf16(visit.input)[tensor % 7]);
-        auto* const narrow = reinterpret_cast<std::uint16_t*>(gradient->data());
-        for (std::size_t i = 0; i < gradient->size(); ++i) {
+        auto* const whole = reinterpret_cast<float*>(gradient.get());
+        for (std::size_t i = 0; i < it.elements; ++i) {
           auto value = weight_of(visit.weights, it, i) * 0.2F + *factor + pull + noise(i + m) * 0.1F;
           if (poisoned && i + 1 == it.elements) value = std::numeric_limits<float>::infinity();
           if (it.spec.wide) {
-            (*gradient)[i] = value;
+            whole[i] = value;
           } else {
-            narrow[i] = to_bf16(value);
+            gradient[i] = to_bf16(value);
           }
         }
       });
-      engine_.gradient(tensor, reinterpret_cast<std::byte*>(gradient->data()), m);
+      engine_.gradient(tensor, reinterpret_cast<std::byte*>(gradient.get()), m);
     }
     compute([gradient] {});  // which stays until here
   }

@@ -1,8 +1,11 @@
 // A CUDA driver made of host memory, to run the `cuda` twin where no GPU is: a shared library with the driver's names.
 //
 // It refuses what a driver refuses: calls without a context, addresses outside of what was allocated, handles that are
-// not there. How many GPUs it has, and whether registering is refused, comes from the environment.
+// not there. How many GPUs it has, how much memory, whether registering is refused and which copy fails comes from the
+// environment. It ends the process where a GPU would go on with what is somebody else's by then: memory that is freed
+// or unregistered while a copy is under way to or from it.
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -22,12 +25,15 @@ using spillway::device::Event;
 using spillway::device::Stream;
 
 constexpr int kInvalidValue = 1, kInvalidContext = 201, kInvalidHandle = 400, kAlreadyRegistered = 712, kNoBinary = 209,
-              kNotFound = 500;
-constexpr std::size_t kMemory = std::size_t{64} << 20;
+              kNotFound = 500, kLaunchFailed = 719;
 
 int setting(const char* name, int otherwise) {
   const char* value = std::getenv(name);
   return value == nullptr ? otherwise : std::atoi(value);
+}
+
+std::size_t capacity() {
+  return static_cast<std::size_t>(setting("FAKE_CUDA_MIB", 64)) << 20;
 }
 
 struct Driver {
@@ -37,8 +43,10 @@ struct Driver {
   std::map<CUevent_st*, Event> events;
   std::map<unsigned long long, std::unique_ptr<spillway::sys::Mapping>> memory;
   std::map<char*, std::size_t> host;
+  std::map<const char*, std::size_t> under_way;  ///< where copies read and write, each once
   std::uintptr_t next = 0x1000;
   int retained = 0;
+  int copies = 0;  ///< since one was asked to fail
 };
 
 Driver& driver() {
@@ -87,10 +95,33 @@ Event* event_of(CUevent_st* event) {
   return found == it.events.end() ? nullptr : &found->second;
 }
 
+/// No copy may be under way in the range; the driver's mutex is held.
+void must_be_idle(const void* at, std::size_t bytes, const char* call) {
+  const auto* first = static_cast<const char*>(at);
+  for (const auto& [begin, count] : driver().under_way) {
+    if (begin >= first + bytes || first >= begin + count) continue;
+    std::fprintf(stderr, "%s while a copy is under way\n", call);
+    std::abort();
+  }
+}
+
 int copy(CUstream_st* stream, void* to, const void* from, std::size_t bytes) {
   const auto* in = stream_of(stream);
   if (in == nullptr) return kInvalidHandle;
-  driver().simulated->call(*in, [=] { std::memcpy(to, from, bytes); });
+  auto& it = driver();
+  {
+    const std::lock_guard lock(it.mutex);
+    // Counted from when it was asked for.
+    const int after = setting("FAKE_CUDA_FAILS_AFTER", 0);
+    it.copies = after > 0 ? it.copies + 1 : 0;
+    if (after > 0 && it.copies == after) return kLaunchFailed;
+    for (const void* side : {static_cast<const void*>(to), from}) it.under_way[static_cast<const char*>(side)] = bytes;
+  }
+  it.simulated->call(*in, [=, &it] {
+    std::memcpy(to, from, bytes);
+    const std::lock_guard lock(it.mutex);
+    for (const void* side : {static_cast<const void*>(to), from}) it.under_way.erase(static_cast<const char*>(side));
+  });
   return 0;
 }
 
@@ -128,7 +159,7 @@ EXPORT int cuDeviceGetName(char* name, int length, int) {
   return 0;
 }
 EXPORT int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
-  *bytes = kMemory;
+  *bytes = capacity();
   return 0;
 }
 EXPORT int cuDeviceGetPCIBusId(char* bus, int length, int device) {
@@ -155,13 +186,13 @@ EXPORT int cuCtxPopCurrent_v2(CUctx_st** context) {
 }
 EXPORT int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   NEEDS_CONTEXT;
-  *free = kMemory / 2;
-  *total = kMemory;
+  *free = capacity() / 2;
+  *total = capacity();
   return 0;
 }
 EXPORT int cuMemAlloc_v2(unsigned long long* address, std::size_t bytes) {
   NEEDS_CONTEXT;
-  if (bytes > kMemory) return spillway::device::kCudaOutOfMemory;
+  if (bytes > capacity()) return spillway::device::kCudaOutOfMemory;
   auto& it = driver();
   const std::lock_guard lock(it.mutex);
   auto memory = std::make_unique<spillway::sys::Mapping>(bytes);
@@ -173,7 +204,12 @@ EXPORT int cuMemAlloc_v2(unsigned long long* address, std::size_t bytes) {
 EXPORT int cuMemFree_v2(unsigned long long address) {
   NEEDS_CONTEXT;
   const std::lock_guard lock(driver().mutex);
-  return driver().memory.erase(address) == 1 ? 0 : kInvalidValue;
+  const auto found = driver().memory.find(address);
+  if (found == driver().memory.end()) return kInvalidValue;
+  const auto memory = found->second->span();
+  must_be_idle(memory.data(), memory.size(), "cuMemFree");
+  driver().memory.erase(found);
+  return 0;
 }
 EXPORT int cuMemAllocHost_v2(void** address, std::size_t bytes) {
   NEEDS_CONTEXT;
@@ -185,7 +221,10 @@ EXPORT int cuMemAllocHost_v2(void** address, std::size_t bytes) {
 EXPORT int cuMemFreeHost(void* address) {
   NEEDS_CONTEXT;
   const std::lock_guard lock(driver().mutex);
-  if (driver().host.erase(static_cast<char*>(address)) == 0) return kInvalidValue;
+  const auto found = driver().host.find(static_cast<char*>(address));
+  if (found == driver().host.end()) return kInvalidValue;
+  must_be_idle(address, found->second, "cuMemFreeHost");
+  driver().host.erase(found);
   std::free(address);
   return 0;
 }
@@ -200,7 +239,11 @@ EXPORT int cuMemHostRegister_v2(void* address, std::size_t bytes, unsigned flags
 EXPORT int cuMemHostUnregister(void* address) {
   NEEDS_CONTEXT;
   const std::lock_guard lock(driver().mutex);
-  return driver().host.erase(static_cast<char*>(address)) == 1 ? 0 : kInvalidValue;
+  const auto found = driver().host.find(static_cast<char*>(address));
+  if (found == driver().host.end()) return kInvalidValue;
+  must_be_idle(address, found->second, "cuMemHostUnregister");
+  driver().host.erase(found);
+  return 0;
 }
 EXPORT int cuStreamCreate(CUstream_st** stream, unsigned flags) {
   NEEDS_CONTEXT;

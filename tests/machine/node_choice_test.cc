@@ -56,6 +56,16 @@ TEST_F(NodeChoiceTest, IsWhatIsAskedForAndNoMore) {
   EXPECT_EQ(choose({{2, 10 * GiB}}).nodes, (std::vector<NodeShare>{{2, 10 * GiB}}));
 }
 
+TEST_F(NodeChoiceTest, PutsTheNodeOfAGpuFirst) {
+  const auto near = [&](const std::vector<NodeShare>& asked, int node) {
+    return choose_nodes(asked, 1 * GiB, machine_.root(), node).nodes.front().id;
+  };
+  EXPECT_EQ(near({}, 0), 0);
+  EXPECT_EQ(near({}, 1), 1);
+  EXPECT_EQ(near({{2, 10 * GiB}, {0, 4 * GiB}, {1, 4 * GiB}}, 0), 0);
+  EXPECT_EQ(near({{2, 10 * GiB}, {1, 4 * GiB}}, 0), 1) << "a node that is not used is not first";
+}
+
 TEST_F(NodeChoiceTest, RefusesWhatIsNotThereByName) {
   const auto unknown = refusal({{7, 1 * GiB}}, ErrorCode::bad_input);
   EXPECT_NE(unknown.find("7"), std::string::npos) << unknown;

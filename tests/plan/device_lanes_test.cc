@@ -55,7 +55,8 @@ class DeviceSchedules : public ::testing::Test {
                             .write = 1 + static_cast<std::uint32_t>(random() % 3),
                             .backward = 1 + static_cast<std::uint32_t>(random() % 2),
                             .grad_write = static_cast<std::uint32_t>(random() % 3),
-                            .device = static_cast<std::uint32_t>(random() % 4)};
+                            .device = static_cast<std::uint32_t>(random() % 4),
+                            .join = random() % 3 == 0 ? kGoodCopy : random() % (64 * KiB)};
       auto schedule =
           make_schedule(description, layout, residency, ahead, {.gradients = random() % 2 == 0, .period = 3});
       static_cast<void>(lay_out(schedule));
@@ -109,6 +110,77 @@ TEST_F(DeviceSchedules, CopiesGoFromTierToTierWithinTheirBuffers) {
     }
     EXPECT_GT(copies, 0U) << round;
   });
+}
+
+/// Of one kind, into a buffer of the device or out of it, in order.
+std::vector<const Task*> copies_of(const Schedule& schedule, TaskKind kind, Index buffer) {
+  std::vector<const Task*> out;
+  for (const auto& task : schedule.tasks) {
+    if (task.kind == kind && task.buffer == buffer) out.push_back(&task);
+  }
+  return out;
+}
+
+/// They cover the buffer, chunk after chunk, each with as many bytes as there are neighbours to join.
+void expect_joined(const Schedule& schedule, const std::vector<const Task*>& copies, Bytes join, int round) {
+  const auto learns = [&](Index c) { return schedule.update_task[c] != kNone; };
+  Bytes at = 0;
+  auto next = copies.front()->subject;
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    const auto& it = *copies[i];
+    EXPECT_EQ(it.buffer_offset, at) << round;
+    EXPECT_EQ(it.host_offset, at) << round;
+    EXPECT_EQ(it.subject, next) << round;
+    at += it.bytes;
+    next += it.count;
+    for (auto c = it.subject; it.stays && c < next; ++c) {
+      EXPECT_EQ(learns(c), learns(it.subject)) << round;
+    }
+    const bool last = i + 1 == copies.size();
+    const bool apart = it.stays && (last || learns(next) != learns(it.subject));
+    EXPECT_TRUE(it.bytes >= join || copies.size() == 1 || apart) << round << ": " << it.bytes << " of " << join;
+  }
+  EXPECT_EQ(at, schedule.buffers[copies.front()->buffer].bytes) << round;
+}
+
+TEST_F(DeviceSchedules, NeighboursAreCopiedTogether) {
+  std::mt19937 random(5);
+  std::size_t joined = 0;
+  for (int round = 0; round < 40; ++round) {
+    auto shape = test::random_shape(random, round);
+    if (round % 2 == 0) shape.frozen = test::kFrozenParts[random() % test::kFrozenParts.size()];
+    const auto description = describe(shape);
+    const auto layout = description.layout();
+    const Bytes join = random() % (64 * KiB);
+    const auto schedule =
+        make_schedule(description, layout, random_residency(description, layout, random), {.join = join});
+    for (Index b = 0; b < schedule.buffers.size(); ++b) {
+      for (const auto kind : {TaskKind::upload_weight, TaskKind::download_grad}) {
+        const auto copies = copies_of(schedule, kind, b);
+        if (!copies.empty()) expect_joined(schedule, copies, join, round);
+        for (const auto* copy : copies) joined += copy->count > 1 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(joined, 40U);
+}
+
+TEST(DevicePlan, WhatIsFrozenAndStaysIsSentOnce) {
+  const auto description = describe({.layers = 4, .tied = false, .tokens = 64, .frozen = "up|down|embed|head"});
+  const auto layout = description.layout();
+  Budget budget{.dram = 1 * GiB};
+  budget.device = DeviceTier{.capacity = 1 * GiB, .weight = 1, .activation = 1};
+  const Rates rates{.cores = 2, .update = 1e9, .forward = 1e-6, .backward = 2e-6, .to_device = 1e6, .from_device = 1e6};
+  const auto plan = make_plan(description, layout, budget, rates);
+  Bytes learning = 0;
+  for (const auto& chunk : layout.chunks()) learning += state::learns(chunk.learning) ? chunk.elements * 2 : 0;
+  const auto borders = description.tokens * description.hidden * 2;
+  EXPECT_LE(plan.to_device_per_step, learning + borders + 8 * KiB);
+  EXPECT_NEAR(plan.prediction.to_device_seconds, static_cast<double>(plan.to_device_per_step) / 1e6, 1e-6);
+  EXPECT_LT(plan.prediction.step_seconds, 1.0);  // all weights alone take longer
+  std::size_t once = 0;
+  for (const auto& task : plan.schedule.tasks) once += plan.schedule.runs_once(task) ? 1 : 0;
+  EXPECT_GT(once, 0U);
 }
 
 /// Every task can run: the dependencies within an instance have no circle.

@@ -87,3 +87,17 @@ def test_nodes_that_are_too_small_name_what_would_fit(wide: Callable[[bool], Pat
     small = [node | {"capacity": 1 << 20} for node in pretended(2)]
     with pytest.raises(DoesNotFit, match="numa:0 with.*numa:2 with.*--node 0="):
         opened(wide(True), SHAPE, settings={"nodes": small})
+
+
+def test_what_comes_and_goes_lies_by_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spillway import _engine
+
+    def chosen(asked: list[Any], held: int, near: int | None = None) -> str:
+        return json.dumps({"nodes": [], "dram": None, "notice": f"first is {near}"})
+
+    monkeypatch.setattr(_engine, "choose_nodes", chosen)
+    monkeypatch.setattr(_engine, "near_gpu", lambda gpu, places: (gpu + 1, [f"{places[0]} is far"]))
+    _, news = nodes.node_settings([], 0, GIB, {}, {}, 3, ["/drive"])
+    assert news == ["/drive is far", "memory nodes are not told apart: first is 4"]
+    _, news = nodes.node_settings([], 0, GIB, {}, {})
+    assert news == ["memory nodes are not told apart: first is None"]

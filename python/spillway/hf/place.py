@@ -82,11 +82,12 @@ class Place:
         if self.on_gpu:
             torch.cuda.empty_cache()
 
-    def bound(self, most: int) -> None:
-        """Makes PyTorch's allocator refuse more than so many bytes."""
+    def bound(self, most: int | None) -> None:
+        """Makes PyTorch's allocator refuse more than so many bytes; None: more than there are."""
         if self.on_gpu:
             total = torch.cuda.get_device_properties(self.device).total_memory
-            torch.cuda.set_per_process_memory_fraction(min(1.0, most / total), self.device)
+            share = 1.0 if most is None else max(0.0, min(1.0, most / total))
+            torch.cuda.set_per_process_memory_fraction(share, self.device)
 
 
 HOST = Place(torch.device("cpu"))

@@ -1,0 +1,95 @@
+"""What gpu_check.py runs programs with: time limits, the environment, and packages that this machine's Python lacks."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+BUNDLE = ROOT / "build" / "gpu-bundle"
+REFUSED = 3  # exit code of what does not fit
+
+
+class Failed(Exception):
+    """A part did not do what it should; the words say what."""
+
+
+class DoesNotFit(Failed):
+    """It was refused for want of memory."""
+
+
+class Programs:
+    """Runs programs from the repository's root, none beyond `ends`. `site`: where packages of the bundle are put."""
+
+    def __init__(self, site: Path, minutes: float = 0) -> None:
+        self.site = site
+        self.ends = time.monotonic() + 60 * minutes if minutes else None
+
+    def run(self, *words: Any, seconds: float = 60) -> str:
+        """What it said. Failed when it did, DoesNotFit when that was for want of memory."""
+        if self.ends is not None:
+            seconds = min(seconds, self.ends - time.monotonic())
+            if seconds < 1:
+                raise Failed("no time is left for it")
+        shown = " ".join(map(str, words))
+        try:
+            done = subprocess.run([str(word) for word in words], cwd=ROOT, env=self.environment(), capture_output=True,
+                                  text=True, errors="replace", timeout=seconds)  # fmt: skip
+        except FileNotFoundError as error:
+            raise Failed(f"{shown}: {error}") from None
+        except subprocess.TimeoutExpired as error:
+            said = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
+            raise Failed(f"{shown}: not done after {seconds:.0f} s\n{said[-1500:]}") from None
+        if done.returncode == 0:
+            return done.stdout
+        kind = DoesNotFit if done.returncode == REFUSED else Failed
+        ended = f"ended by signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+        raise kind(f"{shown}: {ended}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}")
+
+    def asked(self, *words: Any) -> str:
+        """What it said in a few seconds; "" where it is not there or failed."""
+        try:
+            return self.run(*words, seconds=20).strip()
+        except Failed:
+            return ""
+
+    def python(self, *words: Any, seconds: float) -> str:
+        return self.run(sys.executable, *words, seconds=seconds)
+
+    def environment(self) -> dict[str, str]:
+        """With the tools that were installed beside this Python, CMake and Ninja may be, and with what is in `site`."""
+        given = [os.environ[name] for name in ("PYTHONPATH",) if os.environ.get(name)]
+        path = [str(ROOT / "python"), str(ROOT / "bench"), *given, str(self.site)]
+        tools = [str(Path(sys.executable).parent), os.environ.get("PATH", ""), str(self.site / "bin")]
+        return os.environ | {
+            "PATH": os.pathsep.join(tools),
+            "PYTHONPATH": os.pathsep.join(path),
+            "TOKENIZERS_PARALLELISM": "false",
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def unpack(self) -> list[str]:
+        """Puts those packages of the bundle into `site` that this Python does not have; their names."""
+        missing = [wheel for wheel in sorted((BUNDLE / "wheels").glob("*.whl")) if not installed(name_of(wheel))]
+        if missing:
+            self.python("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps",
+                        "--no-compile", "--upgrade", "--target", self.site, *missing, seconds=120)  # fmt: skip
+        return [wheel.name for wheel in missing]
+
+
+def name_of(wheel: Path) -> str:
+    return re.sub(r"[-_.]+", "-", wheel.name.split("-")[0]).lower()
+
+
+def installed(name: str) -> bool:
+    try:
+        return bool(importlib.metadata.version(name))  # none: what is left of a package that was removed
+    except importlib.metadata.PackageNotFoundError:
+        return False

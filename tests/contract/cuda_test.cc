@@ -1,0 +1,182 @@
+// Whole steps on the `cuda` twin, over a driver made of host memory: every call that a run on a GPU makes, in streams
+// with random delays, with the bits of host memory; and what such a run says when the driver refuses.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/contract/directory.h"
+#include "tests/contract/outcome.h"
+#include "tests/contract/toy.h"
+#include "tests/device/pretended.h"
+#include "tests/plan/models.h"
+
+namespace spillway {
+namespace {
+
+using device::CudaDriver;
+using device::kPretended;
+using device::Setting;
+using plan::test::describe;
+
+constexpr std::byte kSomeKernels[1] = {};
+
+/// The caller's side of the pretended GPU, as PyTorch's would be: memory there, and a stream to work in.
+class Caller {
+ public:
+  explicit Caller(bool own_stream) {
+    driver_.check(driver_.calls().retain_context(&context_, 0), "cuDevicePrimaryCtxRetain");
+    call([&] { return own_stream ? driver_.calls().create_stream(&stream_, device::kCudaStreamNonBlocking) : 0; });
+  }
+  ~Caller() {
+    if (stream_ != nullptr) call([&] { return driver_.calls().destroy_stream(stream_); });
+    static_cast<void>(driver_.calls().release_context(0));
+  }
+  Caller(const Caller&) = delete;
+  Caller& operator=(const Caller&) = delete;
+
+  [[nodiscard]] void* stream() const { return stream_; }
+
+  /// What was given to the stream has ended: the host may read and write its memory.
+  void settle() {
+    call([&] { return driver_.calls().synchronise_stream(stream_); });
+  }
+
+  std::shared_ptr<std::uint16_t[]> memory(std::size_t count) {
+    unsigned long long at = 0;
+    call([&] { return driver_.calls().allocate(&at, count * sizeof(std::uint16_t)); });
+    return {reinterpret_cast<std::uint16_t*>(static_cast<std::uintptr_t>(at)), [this, at](std::uint16_t*) {
+              settle();
+              call([&] { return driver_.calls().free(at); });
+            }};
+  }
+
+ private:
+  template <class Call>
+  void call(const Call& it) {
+    CUctx_st* mine = nullptr;
+    driver_.check(driver_.calls().push_context(context_), "cuCtxPushCurrent");
+    driver_.check(it(), "a call of the test");
+    driver_.check(driver_.calls().pop_context(&mine), "cuCtxPopCurrent");
+  }
+
+  const CudaDriver driver_{kPretended};
+  CUctx_st* context_ = nullptr;
+  CUstream_st* stream_ = nullptr;
+};
+
+Settings on_gpu(const Caller& caller) {
+  auto out = everything_in_dram();
+  out.budget.device = plan::DeviceTier{.capacity = 48 * MiB};
+  out.device.name = "cuda:1";
+  out.device.stream = caller.stream();
+  out.device.cuda = {.library = kPretended, .kernels = kSomeKernels};
+  return out;
+}
+
+Outcome train(const plan::Description& description, const Settings& settings, int steps, Caller* caller) {
+  Engine engine(description, settings);
+  engine.start();
+  test::Toy toy(engine, description, description.micro_batches);
+  if (caller != nullptr) {
+    toy.compute = [caller](const std::function<void()>& work) {
+      caller->settle();
+      work();
+    };
+    toy.memory = [caller](std::size_t count) { return caller->memory(count); };
+  }
+  toy.fill();
+  Outcome out;
+  for (int s = 0; s < steps; ++s) {
+    out.norms.push_back(toy.step(static_cast<std::uint64_t>(s)).grad_norm);
+    if (s % 3 == 2) toy.step(1000 + static_cast<std::uint64_t>(s), false);
+  }
+  out.masters = toy.masters();
+  return out;
+}
+
+TEST(CudaSteps, ChangeNoBit) {
+  std::mt19937 random(41);
+  std::uniform_real_distribution<> share(0, 1);
+  for (int round = 0; round < 8; ++round) {
+    auto shape = plan::test::random_shape(random, round);
+    if (round % 3 == 2) shape.frozen = "up|down|embed";
+    const auto description = describe(shape);
+    const auto expected = train(description, everything_in_dram(), 4, nullptr);
+    for (const bool own_stream : {false, true}) {
+      const Setting registers("FAKE_CUDA_REGISTERS", random() % 3 == 0 ? "0" : "1");
+      Caller caller(own_stream);
+      auto settings = on_gpu(caller);
+      settings.budget.window = random() % 4;
+      settings.budget.device->weight = share(random);
+      settings.budget.device->activation = share(random);
+      settings.budget.device->join = random() % (48 * KiB);
+      expect_same(expected, train(description, settings, 4, &caller), text("round ", round, " stream ", own_stream));
+    }
+  }
+}
+
+std::string refusal(const Settings& settings, ErrorCode code) {
+  try {
+    Engine engine(describe({}), settings);
+    engine.start();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "started";
+  return {};
+}
+
+TEST(CudaSteps, AGpuThatIsFullIsSaidBeforeTheFirstStep) {
+  const Caller caller(false);
+  const Setting full("FAKE_CUDA_MIB", "0");
+  const test::Directory directory;
+  auto settings = on_gpu(caller);
+  settings.storage.places.push_back({directory.path()});
+  settings.budget.paths.push_back({.capacity = 1 * GiB});
+  settings.budget.placement = {0.0, 0.0, 0.0, 0.0};
+  const auto words = refusal(settings, ErrorCode::does_not_fit);
+  EXPECT_NE(words.find("does not fit on cuda:1 (Pretended GPU)"), std::string::npos) << words;
+  EXPECT_NE(words.find("use a smaller --gpu_memory, or end what else runs there"), std::string::npos) << words;
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
+TEST(CudaSteps, WithoutKernelsARunIsRefused) {
+  const Caller caller(false);
+  auto settings = on_gpu(caller);
+  settings.device.cuda.kernels = {};
+  const auto words = refusal(settings, ErrorCode::unsupported);
+  EXPECT_NE(words.find("no kernels for a GPU"), std::string::npos) << words;
+}
+
+TEST(CudaSteps, AGpuThatIsNotThereIsRefused) {
+  const Caller caller(false);
+  auto settings = on_gpu(caller);
+  settings.device.name = "cuda:2";
+  const auto words = refusal(settings, ErrorCode::bad_input);
+  EXPECT_NE(words.find("cuda:2 is not there; this process sees 2 GPUs"), std::string::npos) << words;
+}
+
+/// Whichever copy it is: the step says it, and the run ends without more harm.
+TEST(CudaSteps, ACopyThatFailsEndsTheRunWithItsName) {
+  const auto description = describe({.layers = 2});
+  int failed = 0;
+  for (int at = 1; at <= 400; at += 13) {
+    Caller caller(at % 2 == 0);
+    auto settings = on_gpu(caller);
+    settings.budget.device->weight = settings.budget.device->activation = 0;
+    settings.budget.device->join = 4 * KiB;
+    const Setting fails("FAKE_CUDA_FAILS_AFTER", std::to_string(at).c_str());
+    try {
+      train(description, settings, 2, &caller);
+    } catch (const Error& error) {
+      ++failed;
+      EXPECT_EQ(error.code(), ErrorCode::io) << error.what();
+      EXPECT_NE(std::string(error.what()).find("the GPU failed in cuMemcpy"), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_GT(failed, 3);
+}
+
+}  // namespace
+}  // namespace spillway
