@@ -1,17 +1,19 @@
 """Every causal language model type of the installed transformers, in small: through Spillway and in plain PyTorch.
 
-    python scripts/sweep_models.py [--out docs/reference/models.md] [TYPE ...]
+    python scripts/sweep_models.py [--out docs/reference/models.md] [--rows FILE] [TYPE ...]
 
 For each type: random weights are saved by the library, loaded by a Session from there, trained ten steps by the engine
 and by a plain loop with torch.optim.AdamW in fp32; losses and every weight must agree, and what the Session saves must
 hold the keys, shapes and types that the library's own save_pretrained writes for the plain model. Adapters are compared
 with PEFT's, and types that keep parameters in fp32 beside bf16 once more in that. Types that are refused are listed
-with the reason.
+with the reason. With --rows each type's row is kept in FILE as soon as it is made, and types that are there are not
+done again: a sweep that was stopped goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import multiprocessing
 import signal
@@ -19,7 +21,7 @@ import sys
 import tempfile
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT / "python")]
 
 SECONDS = 300  # for one type
 RANDOM = ("phimoe",)  # draws random numbers while it trains, whatever is configured
+FUSED = ("mlp", "experts", "feed_forward", "gate_proj")  # in names for which PEFT adapts fused experts, too
 COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
 
 
@@ -97,7 +100,7 @@ def adapters(kind: str) -> str:
 
     said = ""
     linears = linear_names(small_config(kind))
-    outside_mlps = [name for name in linears if not any(part in name for part in ("mlp", "experts", "feed_forward"))]
+    outside_mlps = [name for name in linears if not any(part in name for part in FUSED)]
     for targets in (["all-linear"], linears, outside_mlps or linears):  # PEFT itself adds fused experts to MLPs
         with tempfile.TemporaryDirectory() as directory:
             try:
@@ -181,7 +184,9 @@ def table(rows: list[Row], version: str) -> str:
         "relative: of a step's loss, and of a weight tensor (to its largest element); 1e-5 is the limit. Mixtures of",
         "experts are trained with the auxiliary loss of their routers, where the library has one for the type.",
         "LoRA: the same of adapters on a frozen base (`method: lora`), against PEFT in memory, on every linear layer,",
-        "or on those that PEFT takes. They begin at zero and stay small, so of them 1e-4 is the limit.",
+        "or on those that PEFT takes. They begin at zero and stay small, so of them 1e-4 is the limit. By 1e-3 differ",
+        "adapters that no gradient reaches in some layers, and does in others: their decay in ten steps, which AdamW",
+        "leaves out in memory.",
         "",
         "In bf16: parameters that the type's class keeps in fp32 then, and the difference of the first step's loss",
         "from that of plain PyTorch. `from_pretrained(dtype=torch.bfloat16)` loads them as fp32, the model's code",
@@ -208,10 +213,24 @@ def table(rows: list[Row], version: str) -> str:
     return "\n".join(lines)
 
 
+def kept(path: Path | None) -> dict[str, Row]:
+    if path is None or not path.exists():
+        return {}
+    rows = [Row(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {row.kind: row for row in rows}
+
+
+def keep(row: Row, path: Path | None) -> None:
+    if path is not None:
+        with open(path, "a", encoding="utf-8") as stream:
+            stream.write(json.dumps(asdict(row)) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kinds", nargs="*", help="model types; all by default")
     parser.add_argument("--out", type=Path, help="write the table there")
+    parser.add_argument("--rows", type=Path, help="keep rows there, and go on from those that are there")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     quieten()
@@ -220,18 +239,20 @@ def main() -> int:
     from small_configs import kinds
 
     chosen = options.kinds or kinds()
-    rows = []
+    done = kept(options.rows)
     with multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=8) as pool:
-        waiting = [pool.apply_async(examine, (kind,)) for kind in chosen]
+        waiting = [pool.apply_async(examine, (kind,)) for kind in chosen if kind not in done]
         for result in waiting:
             row = result.get()
-            rows.append(row)
+            done[row.kind] = row
+            keep(row, options.rows)
             numbers = (
                 f"loss {row.loss:.1e} weights {row.weight:.1e} lora {row.adapters} bf16 {row.mixed} {row.seconds:.0f} s"
                 if row.verdict == "works"
                 else row.words
             )
             print(f"{row.kind:28} {row.verdict:9} {numbers}", flush=True)
+    rows = [done[kind] for kind in chosen]
     spoilt = [row.kind for row in rows if "differs" in (row.adapters[:7], row.mixed[:7])]
     counts = {
         verdict: sum(row.verdict == verdict for row in rows)

@@ -22,6 +22,7 @@ from hf_models import tiny_config, tiny_model
 from spillway.errors import InputError
 from spillway.hf import StreamedTraining, Trainer, load
 from spillway.hf.rehearse import Rehearsed
+from spillway.session import Session
 
 pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -281,6 +282,15 @@ def test_bf16_trains_and_saves(given: Path, tmp_path: Path) -> None:
     trainer.save_model()
     assert json.loads((tmp_path / "out/config.json").read_text())["dtype"] == "bfloat16"
     assert {value.dtype for value in load_file(tmp_path / "out/model.safetensors").values()} == {torch.bfloat16}
+
+
+def test_what_a_person_should_know_is_told_once(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = ["path:0 was taken out: it fails on writes"]
+    monkeypatch.setattr(Session, "notices", lambda _: [left.pop()] if left else [])
+    Trainer(model=loaded(given), **parts(given, tmp_path / "out", num_train_epochs=1)).train()
+    assert caplog.text.count("path:0 was taken out") == 1
 
 
 class OwnLoss(Trainer):

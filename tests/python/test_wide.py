@@ -59,9 +59,10 @@ def test_no_bit_depends_on_where_they_lie_or_on_an_interruption(tmp_path: Path) 
 
     expected = run(work)
     on_paths = run(work, storage=tmp_path / "paths", placement="path")
+    on_device = run(work, device="simulated", gpu_memory=1 << 28)
     run(work[:2], save=tmp_path / "checkpoint")
     resumed = run(work[2:], resume=tmp_path / "checkpoint")
-    for found in (on_paths, resumed):
+    for found in (on_paths, on_device, resumed):
         assert all(torch.equal(found[name], values) for name, values in expected.items())
 
 

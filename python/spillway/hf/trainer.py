@@ -37,6 +37,8 @@ from spillway.protocol import Batch, Keeping, Opening, WorkShape
 from spillway.session import Session
 from spillway.values import StoragePath
 
+LOGGER = transformers.logging.get_logger("spillway")
+
 SCHEDULER = "scheduler.pt"
 ARGUMENTS = "training_args.bin"
 
@@ -142,6 +144,10 @@ class StreamedTraining:
         session = self.session
         result = session.update(session.rates(learning_rate))
         self._norm.fill_(result.grad_norm)
+        if result.skipped:
+            LOGGER.warning("the gradient of this step is not finite, nothing was updated")
+        for notice in session.notices():
+            LOGGER.warning(notice)
 
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         """The tensor that holds the norm from `optimizer.step()` on, which clips."""
