@@ -9,6 +9,7 @@
 #include <spillway/engine.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

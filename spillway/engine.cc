@@ -222,7 +222,7 @@ class Engine::Impl {
     started_ = run.executor->now();
     stalled_before_ = running().executor->waits().sum();
     training_ = begin.training;
-    if (pending_) run.updater->set(update_);
+    if (pending_) run.set_update(update_);
     run.gradients->begin(begin.counts.size());
     predict(begin);
     begin_instance({.visits = true, .backward = begin.training, .early = predicted_.has_value()});
@@ -430,7 +430,7 @@ class Engine::Impl {
     auto& run = running();
     if (pending_) {
       if (!committed_) commit({});  // an image is kept beside the one before until its step is durable
-      run.updater->set(update_);
+      run.set_update(update_);
       begin_instance({.visits = false, .backward = false});
       if (run.executor->next() != nullptr) throw Error(ErrorCode::internal, "a flush has visits");
     }

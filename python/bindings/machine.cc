@@ -9,8 +9,11 @@
 
 #include "module.h"
 #include "spillway/device/cuda_launch.h"
+#include "spillway/execute/device_options.h"
 #include "spillway/machine/checkup.h"
+#include "spillway/machine/device_update.h"
 #include "spillway/machine/facts.h"
+#include "spillway/machine/gpu_link.h"
 #include "spillway/machine/measure.h"
 #include "spillway/machine/near_gpu.h"
 #include "spillway/machine/node_choice.h"
@@ -139,6 +142,20 @@ void bind_machine(nb::module_& module) {
       },
       nb::arg("nodes"), nb::arg("seconds") = 0.4, nb::arg("compute_dtype") = "bf16", nb::arg("optimizer") = "adamw",
       nb::arg("state_format") = "exact", "Rates of memory nodes, as JSON.");
+  module.def(
+      "measure_device",
+      [](const std::string& name, std::uint64_t bytes, double seconds) {
+        const nb::gil_scoped_release release;
+        const auto open = spillway::execute::open_device({.name = name});
+        const auto link = spillway::machine::measure_links(*open.device, {.seconds = seconds, .memory = bytes}).front();
+        const auto update = spillway::machine::device_update_rate(*open.device, seconds);
+        return nlohmann::json{{"to_device", link.to_gpu_bytes_per_second_together},
+                              {"from_device", link.from_gpu_bytes_per_second_together},
+                              {"update", update}}
+            .dump();
+      },
+      nb::arg("name"), nb::arg("bytes"), nb::arg("seconds") = 0.2,
+      "Rates of a compute device with memory of its own, as JSON.");
   module.def(
       "check_profile",
       [](const std::string& text, const std::string& source) {

@@ -222,6 +222,10 @@ def measure_nodes(
 ) -> str:
     """JSON: [{"update", "update_thread" (elements per second), "read" (bytes per second)}] of each."""
 
+def measure_device(name: str, bytes: int, seconds: float = 0.2) -> str:
+    """JSON: {"to_device", "from_device" (bytes per second), "update" (elements per second)} of "simulated" or "cuda:N";
+    takes so many `bytes` of the host and of the device for each direction."""
+
 def check_profile(text: str, source: str) -> str:
     """A profile checked and completed; ValueError names the key."""
 

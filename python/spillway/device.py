@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from spillway import _engine
 from spillway.errors import InputError
 from spillway.hf.place import HOST, Place
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 SHARE = 4  # of dram_budget that a simulated device has where nothing is said
 PASSES = 1.5  # a simulated copy's time in plain copies: its target is poisoned first
 GPU_MARGIN = 0.1  # of a GPU's free memory, left alone when no budget is given
+MEASURED = 256 * 2**20  # bytes that are copied and updated: more than a GPU's caches
 SMALL = 64 * 2**20  # bytes that an engine of almost nothing may take of a GPU
 
 
@@ -50,12 +53,13 @@ def settings(
         return {}
     if place.on_gpu:
         memory = config.gpu_memory or int(place.free() * (1 - GPU_MARGIN))
-        return opening(place) | {"memory": memory, "work": work, **link(profile)}
+        return opening(place) | {"memory": memory, "work": work, **(described(profile) or measured(place))}
     return {
         "name": config.device,
         "memory": config.gpu_memory or dram_budget // SHARE,
         "in_dram": True,
         **link(profile),
+        "update": 0.0,  # its updates are the host's work; nothing is won by them
     }
 
 
@@ -78,11 +82,24 @@ def left(plan: Mapping[str, Any]) -> int:
     return int(tier["capacity"] - (tier["planned_peak"] - work))
 
 
-def link(profile: Mapping[str, Any]) -> dict[str, Any]:
-    """Bytes per second of each direction, and whether a simulated device is to be no faster."""
+def measured(place: Place) -> dict[str, Any]:
+    """Bytes per second of each direction of a GPU's link, elements per second of the update in its memory."""
+    rates: dict[str, Any] = json.loads(_engine.measure_device(opening(place)["name"], MEASURED))
+    return rates
+
+
+def described(profile: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of a profile's first GPU; {}: there is none."""
     for gpu in profile.get("gpus", []):
         rates = {"to_device": gpu["to_gpu_bytes_per_second"], "from_device": gpu["from_gpu_bytes_per_second"]}
         if all(rates.values()):
-            return rates | {"bounded": True}
+            return rates | {"update": gpu.get("update_elements_per_second", 0.0)}
+    return {}
+
+
+def link(profile: Mapping[str, Any]) -> dict[str, Any]:
+    """Bytes per second of each direction of a simulated device's link, and whether it is to be no faster."""
+    if rates := described(profile):
+        return rates | {"bounded": True}
     memory = profile.get("copy_bytes_per_second", 0.0) / PASSES
     return {"to_device": memory, "from_device": memory, "bounded": False}

@@ -21,10 +21,30 @@ def show_plan(console: Console, plan: Plan) -> None:
     if words := state(plan):
         console.print(words, soft_wrap=True)
     console.print(prediction(plan), soft_wrap=True)
-    for words in (subspaces(plan), updates(plan), durability(plan), plan.get("threads", {}).get("words")):
+    for words in (
+        device_blocks(plan),
+        subspaces(plan),
+        updates(plan),
+        durability(plan),
+        plan.get("threads", {}).get("words"),
+    ):
         if words:
             console.print(words, soft_wrap=True)
     show_answers(console, plan)
+
+
+def device_blocks(plan: Plan) -> str:
+    """What the device does with each block, and why; empty where there is none."""
+    found = plan.get("device_blocks")
+    if not found:
+        return ""
+    words = (
+        f"Blocks on the device: {found['state_and_update']} live there with their states and are updated there, "
+        f"{found['weight']} keep a copy of their weights there, {found['streamed']} are streamed ({found['why']})."
+    )
+    if found["durable_bytes_per_step"]:
+        words += f" Of those that live there {size(found['durable_bytes_per_step'])} leave so that a step is durable."
+    return words
 
 
 def subspaces(plan: Plan) -> str:

@@ -19,10 +19,20 @@ bool later(const CopyLane::Copy& a, const CopyLane::Copy& b) {
   return a.deadline > b.deadline;
 }
 
+/// Of a lane of ours, whose tasks wait for visits on the device.
+bool is_ours(const plan::Task& task) {
+  return task.lane == Lane::to_device || task.lane == Lane::from_device || task.lane == Lane::device_update;
+}
+
 }  // namespace
 
-CopyLane::CopyLane(device::Device& device, Direction direction)
-    : device_(device), direction_(direction), stream_(device.make_stream()) {
+CopyLane::CopyLane(device::Device& device, Direction direction) : CopyLane(device, direction, nullptr) {}
+
+CopyLane::CopyLane(device::Device& device, const DeviceUpdates& updates)
+    : CopyLane(device, Direction::to_device, &updates) {}
+
+CopyLane::CopyLane(device::Device& device, Direction direction, const DeviceUpdates* updates)
+    : device_(device), direction_(direction), updates_(updates), stream_(device.make_stream()) {
   for (auto& event : events_) event = device.make_event();
   thread_ = std::thread([this] { serve(); });
 }
@@ -69,7 +79,11 @@ void CopyLane::serve() {
 void CopyLane::issue(UnderWay& it) {
   try {
     if (it.copy.after) device_.wait(stream_, *it.copy.after);
-    device_.copy(stream_, direction_, it.copy.to, it.copy.from, it.copy.bytes);
+    if (updates_ != nullptr) {
+      updates_->run(device_, stream_, it.copy.updates);
+    } else {
+      device_.copy(stream_, direction_, it.copy.to, it.copy.from, it.copy.bytes);
+    }
     device_.record(events_[it.event], stream_);
   } catch (...) {
     it.error = std::current_exception();
@@ -85,13 +99,15 @@ void CopyLane::end(UnderWay& it) {
   it.copy.done(it.copy.context, it.copy.token, it.error);
 }
 
-Copies::Copies(const plan::Schedule& schedule, std::byte* host, device::Device& device, device::Stream compute)
+Copies::Copies(const plan::Schedule& schedule, std::byte* host, device::Device& device, device::Stream compute,
+               const DeviceUpdates& updates)
     : schedule_(schedule),
       host_(host),
       device_(device),
       compute_(compute),
       up_(device, Direction::to_device),
-      down_(device, Direction::from_device) {
+      down_(device, Direction::from_device),
+      updates_(device, updates) {
   for (auto& marks : marks_) {
     marks.resize(schedule.visits.size());
     for (auto& mark : marks) mark.event = device.make_event();
@@ -99,8 +115,7 @@ Copies::Copies(const plan::Schedule& schedule, std::byte* host, device::Device& 
   needs_.resize(schedule.tasks.size());
   std::vector<std::uint8_t> seen(2 * schedule.tasks.size(), 0);
   for (Index t = 0; t < schedule.tasks.size(); ++t) {
-    const auto lane = schedule.tasks[t].lane;
-    if (lane != Lane::to_device && lane != Lane::from_device) continue;
+    if (!is_ours(schedule.tasks[t])) continue;
     std::fill(seen.begin(), seen.end(), std::uint8_t{0});
     collect(t, false, seen, needs_[t]);
   }
@@ -117,7 +132,7 @@ void Copies::collect(Index task, bool previous, std::vector<std::uint8_t>& seen,
     const auto& it = schedule_.tasks[need.task];
     if (it.kind == TaskKind::visit) {
       if (!schedule_.visits[it.subject].on_host) out.push_back({it.subject, before});
-    } else if (it.lane == Lane::to_device || it.lane == Lane::from_device) {
+    } else if (is_ours(it)) {
       collect(need.task, before, seen, out);
     }
   }
@@ -166,6 +181,14 @@ std::optional<device::Event> Copies::last_of(const std::vector<Need>& needs, std
 void Copies::start(std::uint64_t instance, Index task, std::uint64_t deadline, storage::Done done, void* context,
                    std::uint64_t token) {
   const auto& it = schedule_.tasks[task];
+  if (it.lane == Lane::device_update) {
+    return updates_.start({.updates = it.subject,
+                           .after = last_of(needs_[task], instance),
+                           .deadline = deadline,
+                           .done = done,
+                           .context = context,
+                           .token = token});
+  }
   auto* const there = device_.memory().data() + schedule_.buffers[it.buffer].offset + it.buffer_offset;
   auto* const here = host_ + schedule_.buffers[it.host_buffer].offset + it.host_offset;
   const bool up = it.lane == Lane::to_device;

@@ -1,5 +1,6 @@
-// Copies between the host and a device, as the schedule's lanes of each direction: a thread that gives a stream its
-// copies, the earliest deadline first, and waits for their ends, so that the caller who computes never does.
+// Copies between the host and a device, as the schedule's lanes of each direction, and updates on the device as a
+// third: a thread that gives a stream its work, the earliest deadline first, and waits for its ends, so that the caller
+// who computes never does.
 #pragma once
 
 #include <array>
@@ -13,18 +14,20 @@
 #include <vector>
 
 #include "spillway/device/device.h"
+#include "spillway/execute/device_updates.h"
 #include "spillway/plan/schedule.h"
 #include "spillway/storage/path.h"
 
 namespace spillway::execute {
 
-/// One direction.
+/// One direction, or the updates.
 class CopyLane {
  public:
   struct Copy {
     std::byte* to = nullptr;
     const std::byte* from = nullptr;
     Bytes bytes = 0;
+    plan::Index updates = plan::kNone;        ///< the chunk, in the lane of updates; nothing is copied
     std::optional<device::Event> after = {};  ///< that the stream waits for first
     std::uint64_t deadline = 0;
     storage::Done done = nullptr;  ///< called by the lane's thread when the bytes are there
@@ -33,6 +36,7 @@ class CopyLane {
   };
 
   CopyLane(device::Device& device, device::Direction direction);
+  CopyLane(device::Device& device, const DeviceUpdates& updates);
   ~CopyLane();
   CopyLane(const CopyLane&) = delete;
   CopyLane& operator=(const CopyLane&) = delete;
@@ -54,8 +58,11 @@ class CopyLane {
   void issue(UnderWay& it);
   void end(UnderWay& it);
 
+  CopyLane(device::Device& device, device::Direction direction, const DeviceUpdates* updates);
+
   device::Device& device_;
   const device::Direction direction_;
+  const DeviceUpdates* const updates_;  ///< null: copies
   const device::Stream stream_;
   std::array<device::Event, kDepth> events_{};
   std::size_t issued_ = 0;  ///< the thread's own
@@ -67,16 +74,17 @@ class CopyLane {
   std::thread thread_;
 };
 
-/// Both directions, and the visits that their copies wait for on the device.
+/// Both directions and the updates, and the visits that these wait for on the device.
 class Copies {
  public:
   /// `compute`: the stream that visits are issued to. All references must outlive it.
-  Copies(const plan::Schedule& schedule, std::byte* host, device::Device& device, device::Stream compute);
+  Copies(const plan::Schedule& schedule, std::byte* host, device::Device& device, device::Stream compute,
+         const DeviceUpdates& updates);
 
   void begin(std::uint64_t instance);
   /// The visit's work has been given to the stream.
   void issued(std::uint64_t instance, plan::Index visit);
-  /// A copy task, when all that it needs has ended or been issued.
+  /// A copy or an update, when all that it needs has ended or been issued.
   void start(std::uint64_t instance, plan::Index task, std::uint64_t deadline, storage::Done done, void* context,
              std::uint64_t token);
 
@@ -99,12 +107,12 @@ class Copies {
   std::byte* const host_;
   device::Device& device_;
   const device::Stream compute_;
-  std::vector<std::vector<Need>> needs_;                ///< by task; of copies
+  std::vector<std::vector<Need>> needs_;                ///< by task; of copies and updates
   std::mutex mutex_;                                    ///< guards what follows up to the lanes
   std::optional<device::Event> last_;                   ///< of the visit that was issued last
   std::array<std::optional<device::Event>, 2> before_;  ///< by instance modulo 2: `last_` when it began
   std::array<std::vector<Mark>, 2> marks_;              ///< by instance modulo 2, by visit
-  CopyLane up_, down_;
+  CopyLane up_, down_, updates_;
 };
 
 }  // namespace spillway::execute

@@ -19,6 +19,7 @@ std::string waited_for(const plan::Budget& budget, const Cause& cause) {
       return budget.paths.at(cause.unit).name;
     case plan::Lane::to_device:
     case plan::Lane::from_device:
+    case plan::Lane::device_update:
       return "device";
     default:
       return node_name(budget, cause.unit);

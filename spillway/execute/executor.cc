@@ -38,7 +38,7 @@ Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* stor
                    ComputeDevice device)
     : schedule_(schedule), arena_(arena), store_(store), work_(work) {
   if (device.device != nullptr) {
-    copies_ = std::make_unique<Copies>(schedule, arena, *device.device, device.stream);
+    copies_ = std::make_unique<Copies>(schedule, arena, *device.device, device.stream, *device.updates);
   }
   if (cores.own == 0) patient_ = plan::patient_updates(schedule);
   const auto n = schedule.tasks.size();
@@ -199,6 +199,7 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
     case Lane::write:
     case Lane::to_device:
     case Lane::from_device:
+    case Lane::device_update:
       transfers.push_back(start);
       ++in_flight_;
       break;
@@ -373,7 +374,7 @@ void Executor::launch(std::vector<Start>& transfers) {
 void Executor::launch_transfer(const Start& start, const Task& task) {
   const auto deadline = start.instance * schedule_.positions + task.deadline;
   const auto token = start.instance * schedule_.tasks.size() + start.task;
-  if (task.lane == Lane::to_device || task.lane == Lane::from_device) {
+  if (task.lane == Lane::to_device || task.lane == Lane::from_device || task.lane == Lane::device_update) {
     return copies_->start(start.instance, start.task, deadline, &Executor::transfer_done, this, token);
   }
   const auto& mode = bank(start.instance).mode;

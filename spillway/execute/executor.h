@@ -78,8 +78,9 @@ struct UpdateCores {
 
 /// Where visits compute, when that is not in host memory.
 struct ComputeDevice {
-  device::Device* device = nullptr;  ///< with its arena; null: the host
-  device::Stream stream = 0;         ///< of the caller's work
+  device::Device* device = nullptr;        ///< with its arena; null: the host
+  device::Stream stream = 0;               ///< of the caller's work
+  const DeviceUpdates* updates = nullptr;  ///< matters with a device
 };
 
 class Executor {

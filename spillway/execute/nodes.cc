@@ -55,6 +55,7 @@ OnNodes on_nodes(const plan::Plan& plan, const state::Layout& layout, const stat
   const auto& schedule = plan.schedule;
   const auto& residency = plan.residency;
   for (std::size_t c = 0; c < residency.node.size(); ++c) {
+    if (residency.on_device(static_cast<plan::Index>(c))) continue;
     const auto& chunk = layout.chunks()[c];
     const auto node = residency.node[c];
     const auto weight = schedule.buffers[schedule.update_weight[c]].offset + schedule.weight_at[c];

@@ -185,14 +185,21 @@ void Run::make_lanes(unsigned threads) {
   }
   subspaces = std::make_unique<Subspaces>(plan_.description, layout);
   updater = std::make_unique<Updater>(schedule, layout, plan_.description.rule(), memory, rows.get());
+  device_updates = std::make_unique<DeviceUpdates>(schedule, layout, plan_.description.rule(), arenas());
   gradients = std::make_unique<Gradients>(schedule, layout, plan_.description.rule(), arenas(), rows.get(), *subspaces,
                                           *team, arithmetic());
-  tiers = std::make_unique<Tiers>(plan_.plan, layout, plan_.description.rule(), memory, store.get());
+  tiers =
+      std::make_unique<Tiers>(plan_.plan, layout, plan_.description.rule(), arenas(), store.get(), device.device.get());
   tensors = std::make_unique<Tensors>(plan_.description, layout, *tiers, scratch(), found_.found);
   executor = std::make_unique<Executor>(
       schedule, memory, store.get(), *updater,
       UpdateCores{plan_.rates.update_cores, plan_.rates.cores, update_lanes(plan_.budget, plan_.rates, plan_.nodes)},
-      ComputeDevice{device.device.get(), device.stream});
+      ComputeDevice{device.device.get(), device.stream, device_updates.get()});
+}
+
+void Run::set_update(const kernels::UpdateStep& step) {
+  updater->set(step);
+  device_updates->set(step);
 }
 
 void Run::compute(const device::Work& work) {
@@ -220,23 +227,26 @@ void Run::restore_chunk(Replay& replay, std::size_t chunk, std::span<std::byte> 
   auto* weight = tiers->resident_weight(chunk);
   auto* state = tiers->resident_state(chunk);
   const auto missing = replay.missing(chunk);
+  const bool there = tiers->on_device(chunk);
   const Clocked clocked(missing == 0 ? found_.phases.reading : found_.phases.replay);
-  if (missing == 0) {
-    replay.expect_image(chunk);
-    store->adopt(replay.image(chunk));
-    replay.load(chunk, weight, state, {});
-    return;
-  }
-  ++found_.replayed;
-  found_.steps = std::max(found_.steps, missing);
   const auto rule = plan_.description.rule();
   const auto& it = plan_.layout.chunks()[chunk];
   const auto weights = memory.first(weight_bytes(rule, it));
   const auto states = memory.subspan(weights.size(), state_bytes(rule, it));
+  if (missing == 0) {
+    replay.expect_image(chunk);
+    store->adopt(replay.image(chunk));
+    replay.load(chunk, there ? weights.data() : weight, there ? states.data() : state, {});
+    if (there) tiers->store(chunk, weights.data(), states.data());
+    return;
+  }
+  ++found_.replayed;
+  found_.steps = std::max(found_.steps, missing);
   replay.load(chunk, weights.data(), states.data(), memory.subspan(weights.size() + states.size()));
   write(Field::weight, chunk, weights.data(), found_.applied);
   write(Field::state, chunk, states.data(), found_.applied);
   store->seal(chunk, found_.applied);
+  if (there) tiers->store(chunk, weights.data(), states.data());
   if (weight != nullptr) std::memcpy(weight, weights.data(), weights.size());
   if (state != nullptr) std::memcpy(state, states.data(), states.size());
 }
@@ -270,10 +280,22 @@ void Run::restore_subspaces() {
 void Run::seal(std::uint64_t version) {
   for (std::size_t c = 0; c < plan_.layout.chunks().size(); ++c) {
     if (store->sealed(c, version)) continue;
+    if (tiers->on_device(c)) seal_from_device(c, version);
     if (const auto* weight = tiers->resident_weight(c)) write(Field::weight, c, weight, version);
     if (const auto* state = tiers->resident_state(c)) write(Field::state, c, state, version);
     store->seal(c, version);
   }
+}
+
+/// Through the memory above what is resident.
+void Run::seal_from_device(std::size_t chunk, std::uint64_t version) {
+  const auto rule = plan_.description.rule();
+  const auto& it = plan_.layout.chunks()[chunk];
+  auto* const weight = scratch().data();
+  auto* const state = weight + weight_bytes(rule, it);
+  tiers->load(chunk, weight, state);
+  write(Field::weight, chunk, weight, version);
+  if (has_state(it.learning)) write(Field::state, chunk, state, version);
 }
 
 void Run::commit(std::uint64_t step, bool skipped, const kernels::UpdateStep& update, std::string_view payload) {

@@ -12,6 +12,7 @@
 #include "spillway/execute/arenas.h"
 #include "spillway/execute/books.h"
 #include "spillway/execute/device_options.h"
+#include "spillway/execute/device_updates.h"
 #include "spillway/execute/executor.h"
 #include "spillway/execute/gradients.h"
 #include "spillway/execute/nodes.h"
@@ -103,6 +104,9 @@ class Run {
   void wait_durable();                                              ///< of everything committed
   [[nodiscard]] double waited() const noexcept { return waited_; }  ///< seconds that commits waited for the one before
 
+  /// What the pending updates apply; set while no update runs.
+  void set_update(const kernels::UpdateStep& step);
+
   /// On the device that visits compute on, in the order of their stream.
   void compute(const device::Work& work);
 
@@ -116,6 +120,7 @@ class Run {
   std::unique_ptr<EmbeddingRows> rows;  ///< null: no embedding
   std::unique_ptr<Subspaces> subspaces;
   std::unique_ptr<Updater> updater;
+  std::unique_ptr<DeviceUpdates> device_updates;
   std::unique_ptr<Gradients> gradients;
   std::unique_ptr<Tiers> tiers;
   std::unique_ptr<Tensors> tensors;
@@ -144,6 +149,7 @@ class Run {
   void restore(Replay& replay);
   void restore_chunk(Replay& replay, std::size_t chunk, std::span<std::byte> scratch);
   void commit_held();
+  void seal_from_device(std::size_t chunk, std::uint64_t version);
   void write(Field field, std::size_t chunk, const std::byte* memory, std::uint64_t version);
 
   std::unique_ptr<device::Device> host_;  ///< where arithmetic is done when there is no other device

@@ -16,10 +16,14 @@ Team::~Team() {
 }
 
 void Team::run_erased(std::size_t tiles, const void* body, Call call) {
-  if (tiles <= 1 || workers_.empty()) {
-    for (std::size_t tile = 0; tile < tiles; ++tile) call(body, tile);
-    return;
+  if (tiles > 1 && !workers_.empty()) {
+    const std::unique_lock one(one_, std::try_to_lock);
+    if (one) return share(tiles, body, call);
   }
+  for (std::size_t tile = 0; tile < tiles; ++tile) call(body, tile);
+}
+
+void Team::share(std::size_t tiles, const void* body, Call call) {
   {
     const std::lock_guard lock(mutex_);
     loop_ = {body, call, tiles};

@@ -11,7 +11,7 @@
 
 namespace spillway::execute {
 
-/// One loop at a time; called from one thread. Allocates nothing after construction.
+/// One loop at a time: who calls while one is under way does its own alone. Allocates nothing after construction.
 class Team {
  public:
   explicit Team(unsigned threads);  ///< the caller included; at least 1
@@ -31,6 +31,7 @@ class Team {
 
  private:
   void work();
+  void share(std::size_t tiles, const void* body, Call call);
   struct Loop {
     const void* body = nullptr;  ///< null between loops
     Call call = nullptr;
@@ -39,7 +40,8 @@ class Team {
   void take_tiles(const Loop& loop);
 
   std::vector<std::thread> workers_;
-  std::mutex mutex_;
+  std::mutex one_;    ///< of callers, whose loop is shared
+  std::mutex mutex_;  ///< guards what follows up to `next_`
   std::condition_variable wake_, done_;
   std::uint64_t round_ = 0;  ///< loops started
   std::size_t inside_ = 0;   ///< workers in the current loop

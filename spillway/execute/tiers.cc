@@ -4,24 +4,47 @@
 
 namespace spillway::execute {
 
-Tiers::Tiers(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule, std::byte* arena,
-             Store* store)
-    : plan_(plan), layout_(layout), rule_(rule), arena_(arena), store_(store) {}
+Tiers::Tiers(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule, Arenas arenas,
+             Store* store, device::Device* device)
+    : plan_(plan), layout_(layout), rule_(rule), arenas_(arenas), store_(store), device_(device) {
+  if (device_ == nullptr) return;
+  stream_ = device_->make_stream();
+  copied_ = device_->make_event();
+}
 
 std::byte* Tiers::resident_weight(std::size_t chunk) const {
-  if (!plan_.residency.weight[chunk]) return nullptr;
+  if (!plan_.residency.weight[chunk] || on_device(chunk)) return nullptr;
   const auto& schedule = plan_.schedule;
-  return arena_ + schedule.buffers[schedule.update_weight[chunk]].offset + schedule.weight_at[chunk];
+  return arenas_.at(schedule, schedule.update_weight[chunk]) + schedule.weight_at[chunk];
 }
 
 std::byte* Tiers::resident_state(std::size_t chunk) const {
   const auto& schedule = plan_.schedule;
   if (schedule.resident_state[chunk] == plan::kNone) return nullptr;
-  return arena_ + schedule.buffers[schedule.update_state[chunk]].offset;
+  return arenas_.at(schedule, schedule.update_state[chunk]);
+}
+
+Tiers::There Tiers::there(std::size_t chunk) const {
+  const auto& schedule = plan_.schedule;
+  return {arenas_.at(schedule, schedule.update_weight[chunk]) + schedule.weight_at[chunk],
+          arenas_.at(schedule, schedule.update_state[chunk])};
+}
+
+void Tiers::copy(device::Direction direction, std::byte* to, const std::byte* from, Bytes bytes) {
+  if (to == nullptr || from == nullptr) return;
+  device_->copy(stream_, direction, to, from, bytes);
+  device_->record(copied_, stream_);
+  device_->synchronise(copied_);
 }
 
 void Tiers::load(std::size_t chunk, std::byte* weight, std::byte* state) {
   const auto& it = layout_.chunks()[chunk];
+  if (on_device(chunk)) {
+    const auto from = there(chunk);
+    copy(device::Direction::from_device, weight, from.weight, weight_bytes(rule_, it));
+    copy(device::Direction::from_device, state, from.state, state_bytes(rule_, it));
+    return;
+  }
   const auto get = [&](Field field, std::byte* to, const std::byte* resident, Bytes bytes) {
     if (to == nullptr || bytes == 0) return;
     if (resident != nullptr) {
@@ -38,6 +61,13 @@ void Tiers::load(std::size_t chunk, std::byte* weight, std::byte* state) {
 void Tiers::store(std::size_t chunk, const std::byte* weight, const std::byte* state) {
   const auto& it = layout_.chunks()[chunk];
   stored_ = stored_ || weight != nullptr;
+  if (on_device(chunk)) {
+    device_->synchronise();  // visits of an evaluation may still read it
+    const auto to = there(chunk);
+    copy(device::Direction::to_device, to.weight, weight, weight_bytes(rule_, it));
+    copy(device::Direction::to_device, to.state, state, state_bytes(rule_, it));
+    return;
+  }
   const auto put = [&](Field field, const std::byte* from, std::byte* resident, Bytes bytes) {
     if (from == nullptr || bytes == 0) return;
     if (resident != nullptr) {

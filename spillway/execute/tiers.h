@@ -1,10 +1,12 @@
-// Chunks where they live: on the paths, resident buffers in the arena, and one chunk at a time in between.
+// Chunks where they live: on the paths, resident buffers in the arena or on a device, and one chunk at a time in
+// between.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <utility>
 
+#include "spillway/execute/arenas.h"
 #include "spillway/execute/executor.h"
 #include "spillway/plan/planner.h"
 #include "spillway/state/layout.h"
@@ -15,9 +17,9 @@ namespace spillway::execute {
 /// Reads and writes whole chunks between steps. Not for use while an instance runs.
 class Tiers {
  public:
-  /// `store` may be null when everything is resident.
-  Tiers(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule, std::byte* arena,
-        Store* store);
+  /// `store` may be null when everything is resident, `device` when no chunk lives on one.
+  Tiers(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule, Arenas arenas, Store* store,
+        device::Device* device = nullptr);
 
   /// Copies a chunk's weight and state out of or into its tiers; a null pointer leaves that group alone, and so does a
   /// chunk that has none. Pointers are
@@ -25,7 +27,11 @@ class Tiers {
   void load(std::size_t chunk, std::byte* weight, std::byte* state);
   void store(std::size_t chunk, const std::byte* weight, const std::byte* state);
 
-  /// Where the chunk's field group lies in the arena; null: on the paths.
+  /// Neither of these has its bytes: they are in a device's memory.
+  [[nodiscard]] bool on_device(std::size_t chunk) const {
+    return plan_.residency.on_device(static_cast<plan::Index>(chunk));
+  }
+  /// Where the chunk's field group lies in the arena; null: on the paths, or on a device.
   [[nodiscard]] std::byte* resident_weight(std::size_t chunk) const;
   [[nodiscard]] std::byte* resident_state(std::size_t chunk) const;
 
@@ -33,11 +39,22 @@ class Tiers {
   [[nodiscard]] bool take_stored() noexcept { return std::exchange(stored_, false); }
 
  private:
+  /// Where the groups of a chunk that lives on a device are there.
+  struct There {
+    std::byte* weight = nullptr;
+    std::byte* state = nullptr;
+  };
+  [[nodiscard]] There there(std::size_t chunk) const;
+  void copy(device::Direction direction, std::byte* to, const std::byte* from, Bytes bytes);
+
   const plan::Plan& plan_;
   const state::Layout& layout_;
   const state::UpdateRule rule_;
-  std::byte* const arena_;
+  const Arenas arenas_;
   Store* const store_;
+  device::Device* const device_;
+  device::Stream stream_ = 0;  ///< of copies between steps
+  device::Event copied_ = 0;
   bool stored_ = false;
 };
 

@@ -18,10 +18,10 @@ using plan::VisitKind;
 
 const char* kind_name(TaskKind kind) {
   static constexpr const char* kNames[] = {
-      "read weight",    "read state",    "read grad",         "read activation", "write weight",
-      "write state",    "write grad",    "write activation",  "write rows",      "update",
-      "visit",          "upload weight", "upload activation", "download grad",   "download activation",
-      "download hidden"};
+      "read weight",     "read state",      "read grad",         "read activation", "write weight",
+      "write state",     "write grad",      "write activation",  "write rows",      "update",
+      "visit",           "upload weight",   "upload activation", "download grad",   "download activation",
+      "download hidden", "download weight", "download state"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -50,7 +50,7 @@ std::string task_name(const plan::Plan& plan, const state::Layout& layout, const
 
 /// The first lane of each kind has its number, later update lanes those after them all.
 int thread_of(const plan::Task& task) {
-  return static_cast<int>(task.unit == 0 ? static_cast<unsigned>(task.lane) + 1 : task.unit + 6U);
+  return static_cast<int>(task.unit == 0 ? static_cast<unsigned>(task.lane) + 1 : task.unit + 7U);
 }
 
 /// Serial lanes as slices; transfers overlap, so they are asynchronous spans.
@@ -59,7 +59,7 @@ void add_task(json& events, int process, const plan::Task& task, std::size_t id,
   const double begin_us = start * 1e6, length_us = std::max(0.0, end - start) * 1e6;
   const int thread = thread_of(task);
   const json args = {{"bytes", task.bytes}, {"deadline", task.deadline}};
-  if (task.lane == Lane::compute || task.lane == Lane::update) {
+  if (task.lane == Lane::compute || task.lane == Lane::update || task.lane == Lane::device_update) {
     events.push_back({{"ph", "X"},
                       {"name", name},
                       {"pid", process},
@@ -89,7 +89,8 @@ void add_task(json& events, int process, const plan::Task& task, std::size_t id,
 
 void add_names(json& events, int process, const char* name, std::size_t nodes, bool device) {
   events.push_back({{"ph", "M"}, {"name", "process_name"}, {"pid", process}, {"args", {{"name", name}}}});
-  for (const auto lane : {Lane::compute, Lane::update, Lane::read, Lane::write, Lane::to_device, Lane::from_device}) {
+  for (const auto lane : {Lane::compute, Lane::update, Lane::read, Lane::write, Lane::to_device, Lane::from_device,
+                          Lane::device_update}) {
     if (lane >= Lane::to_device && !device) continue;
     events.push_back({{"ph", "M"},
                       {"name", "thread_name"},
@@ -101,7 +102,7 @@ void add_names(json& events, int process, const char* name, std::size_t nodes, b
     events.push_back({{"ph", "M"},
                       {"name", "thread_name"},
                       {"pid", process},
-                      {"tid", unit + 6},
+                      {"tid", unit + 7},
                       {"args", {{"name", "update, node " + std::to_string(unit)}}}});
   }
 }

@@ -9,6 +9,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/device/cuda.h"
+#include "spillway/machine/device_update.h"
 #include "spillway/memory/placed.h"
 
 namespace spillway::machine {
@@ -152,6 +153,7 @@ std::vector<GpuProfile> measure_gpus(const LinkOptions& options, const std::stri
     const auto device = device::make_cuda({.index = facts.index, .library = library});
     GpuProfile gpu{.name = std::to_string(facts.index), .memory = facts.memory};
     gpu.links = measure_links(*device, options);
+    gpu.update_elements_per_second = device_update_rate(*device, options.seconds);
     const auto best = std::ranges::max_element(gpu.links, {}, together);
     if (best == gpu.links.end()) continue;
     gpu.to_gpu_bytes_per_second = best->to_gpu_bytes_per_second_together;

@@ -25,8 +25,9 @@ struct LinkOptions {
 /// here. A node without room is left out. Throws what the device throws, Error(does_not_fit) when it has no room.
 [[nodiscard]] std::vector<LinkProfile> measure_links(device::Device& device, const LinkOptions& options);
 
-/// Every GPU that this process sees, with its memory and its links; `flops_per_second` stays unknown. Of both
-/// directions together the best node's are the GPU's own. Empty without a driver or a GPU. `library`: for tests.
+/// Every GPU that this process sees, with its memory, its links and how fast it updates; `flops_per_second` stays
+/// unknown. Of both directions together the best node's are the GPU's own. Empty without a driver or a GPU. `library`:
+/// for tests.
 [[nodiscard]] std::vector<GpuProfile> measure_gpus(const LinkOptions& options,
                                                    const std::string& library = device::kCudaLibrary);
 

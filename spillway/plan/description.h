@@ -66,6 +66,7 @@ struct DeviceTier {
   Bytes work = 0;                            ///< of it, PyTorch's working set
   bool in_dram = false;                      ///< its memory is the host's (a simulated device), and counts there, too
   std::optional<double> weight, activation;  ///< share that stays there; empty = the planner decides
+  std::optional<double> state;               ///< share of the blocks that may live there and do; the same
   Bytes join = kGoodCopy;  ///< neighbours of a block are copied together until a copy has this many bytes
 };
 
@@ -150,6 +151,7 @@ struct Rates {
   double between = 0;                          ///< once a step: prologue, embedding, hand-over
   double to_device = 0, from_device = 0;       ///< bytes per second of the device's link, both at once
   double copy_latency = 0;                     ///< seconds that a copy takes beside its bytes
+  double device_update = 0;                    ///< elements per second of the update on the device
 
   /// Elements per second of this many threads, where memory is one node.
   [[nodiscard]] double update_with(double hands) const noexcept {

@@ -1,6 +1,7 @@
 #include "spillway/plan/device_choice.h"
 
 #include <algorithm>
+#include <span>
 
 #include "spillway/base/error.h"
 #include "spillway/plan/arena_layout.h"
@@ -11,21 +12,22 @@ namespace spillway::plan {
 using state::BlockRole;
 
 void DeviceChoice::list_units() {
-  fixed_.clear();
-  free_.clear();
-  const auto element = state::field_bytes(description_.type).weight;
+  for (auto* list : {&fixed_, &free_, &states_}) list->clear();
   std::vector<Unit> borders, weights;
   Index layers = 0;
   for (const auto& block : layout_.blocks()) {
     const auto first = static_cast<Index>(block.first_chunk);
     if (block.role == BlockRole::layer) {
-      borders.push_back({true, layers++, 1, description_.tokens * description_.hidden * element});
-      weights.push_back({false, first, static_cast<Index>(block.chunks), block.elements * element});
+      borders.push_back({Kind::activation, layers++, 1});
+      weights.push_back({Kind::weight, first, static_cast<Index>(block.chunks)});
     }
     const bool head = block.role == BlockRole::head || (block.role == BlockRole::embedding && description_.tied_head);
     for (Index c = first; head && c < first + block.chunks; ++c) {
-      weights.push_back({false, c, 1, layout_.chunks()[c].elements * element});
+      weights.push_back({Kind::weight, c, 1});
     }
+  }
+  for (const auto& it : weights) {
+    if (can_be_on_device(description_, layout_, it.first)) states_.push_back({Kind::state, it.first, it.count});
   }
   const auto add = [&](std::vector<Unit>& units, const std::optional<double>& share) {
     std::ranges::reverse(units);
@@ -42,11 +44,14 @@ void DeviceChoice::list_units() {
 DeviceResidency DeviceChoice::with(std::size_t free) const {
   const auto layers = std::ranges::count(layout_.blocks(), BlockRole::layer, &state::Block::role);
   DeviceResidency out{std::vector<bool>(layout_.chunks().size(), false),
-                      std::vector<bool>(static_cast<std::size_t>(layers), false)};
+                      std::vector<bool>(static_cast<std::size_t>(layers), false),
+                      std::vector<bool>(layout_.chunks().size(), false)};
   const auto keep = [&](const Unit& unit) {
-    auto& flags = unit.activation ? out.activation : out.weight;
+    auto& flags = unit.kind == Kind::activation ? out.activation : out.weight;
     std::fill_n(flags.begin() + unit.first, unit.count, true);
+    if (unit.kind == Kind::state) std::fill_n(out.state.begin() + unit.first, unit.count, true);
   };
+  std::ranges::for_each(std::span(states_).first(living_), keep);
   std::ranges::for_each(fixed_, keep);
   for (std::size_t i = 0; i < free; ++i) keep(free_[i]);
   return out;
@@ -69,7 +74,7 @@ bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std:
   if (bytes > room()) return false;
   if (budget_.device->in_dram) {  // and leaves the host what it needs at least
     const auto host = budget_.process + budget_.work + lay_out(tried);
-    if (free > 0 && host + bytes > budget_.dram) return false;
+    if (free + living_ > 0 && host + bytes > budget_.dram) return false;
   }
   residency_ = stays;
   ahead_ = ahead;
@@ -92,8 +97,30 @@ std::size_t DeviceChoice::most(const DeviceSchedule& schedule, std::uint32_t ahe
   return low;
 }
 
-void DeviceChoice::choose(const DeviceSchedule& schedule) {
+std::size_t DeviceChoice::may_live() const {
+  DeviceChoice other(description_, layout_, budget_);
+  other.list_units();
+  return other.states_.size();
+}
+
+std::size_t DeviceChoice::most_living(const DeviceSchedule& schedule) {
   list_units();
+  const auto ahead = budget_.window > 0 ? static_cast<std::uint32_t>(budget_.window) - 1 : 0;
+  std::size_t low = 0, high = states_.size();
+  while (low < high) {
+    living_ = low + (high - low + 1) / 2;
+    if (try_it(schedule, 0, ahead)) {
+      low = living_;
+    } else {
+      high = living_ - 1;
+    }
+  }
+  return low;
+}
+
+void DeviceChoice::choose(const DeviceSchedule& schedule, std::size_t living) {
+  list_units();
+  living_ = living;
   if (budget_.window > 0) {
     const auto ahead = static_cast<std::uint32_t>(budget_.window) - 1;
     if (try_it(schedule, 0, ahead)) {
@@ -119,7 +146,8 @@ void DeviceChoice::refuse(Bytes needed) const {
            " there (PyTorch's working set ", human(device.work), ", arena ", human(needed), "), and gpu_memory is ",
            human(device.capacity), ". It would fit with --gpu_memory ", ceil_div(device.work + needed, MiB), "MiB, ");
   if (budget_.window > 1) message += "with a smaller --window, ";
-  if (device.weight.value_or(0) > 0 || device.activation.value_or(0) > 0) message += "with less that stays there, ";
+  if (device.weight.value_or(0) > 0 || device.activation.value_or(0) > 0 || living_ > 0)
+    message += "with less that stays there, ";
   throw Error(ErrorCode::does_not_fit, message + "or with a smaller max_length or per_device_train_batch_size");
 }
 

@@ -12,27 +12,33 @@ namespace spillway::plan {
 /// The schedule of a step in which this stays on the device; with host memory as small as it can be.
 using DeviceSchedule = std::function<Schedule(const DeviceResidency&, std::uint32_t ahead)>;
 
-/// Border activations first, the last layers' before others' (they are kept for the shortest time): each saves two
-/// copies of its bytes a step. Then weights, of which each saves one. What comes and goes has a window of two blocks,
-/// of three where everything else stays, and of one where no more fits.
+/// Blocks that live there are given, from the first on: theirs are the updates that the next step needs first. Then
+/// border activations, the last layers' before others' (they are kept for the shortest time): each saves two copies of
+/// its bytes a step. Then weights, of which each saves one. What comes and goes has a window of two blocks, of three
+/// where everything else stays, and of one where no more fits.
 class DeviceChoice {
  public:
   DeviceChoice(const Description& description, const state::Layout& layout, const Budget& budget)
       : description_(description), layout_(layout), budget_(budget) {}
 
-  /// For a budget with a device. Throws Error(does_not_fit) with what would fit.
-  void choose(const DeviceSchedule& schedule);
+  /// For a budget with a device. `living`: blocks that live there, slices of a head each counted as one. Throws
+  /// Error(does_not_fit) with what would fit.
+  void choose(const DeviceSchedule& schedule, std::size_t living);
+
+  /// Blocks that may live there: at most so many; and of these as many as have room beside what has to be there.
+  [[nodiscard]] std::size_t may_live() const;
+  [[nodiscard]] std::size_t most_living(const DeviceSchedule& schedule);
 
   [[nodiscard]] const std::optional<DeviceResidency>& residency() const noexcept { return residency_; }
   [[nodiscard]] std::uint32_t ahead() const noexcept { return ahead_; }
   [[nodiscard]] Bytes bytes() const noexcept { return bytes_; }  ///< of the device's arena
 
  private:
+  enum class Kind : std::uint8_t { activation, weight, state };
   /// What can be kept together: a border, or the chunks of a layer, or a slice of a head.
   struct Unit {
-    bool activation = false;
+    Kind kind = Kind::weight;
     Index first = 0, count = 1;
-    Bytes bytes = 0;
   };
 
   void list_units();
@@ -47,6 +53,8 @@ class DeviceChoice {
   const state::Layout& layout_;
   const Budget& budget_;
   std::vector<Unit> fixed_, free_;  ///< what the caller asked for; what may be kept beside
+  std::vector<Unit> states_;        ///< what may live there
+  std::size_t living_ = 0;          ///< of them the first so many do
   std::optional<DeviceResidency> residency_;
   std::uint32_t ahead_ = 1;
   Bytes bytes_ = 0;

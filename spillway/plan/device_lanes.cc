@@ -31,6 +31,9 @@ class DeviceLanes {
       if (!out_.visits[v].on_host && out_.visits[v].weights != kNone) add_weights(v);
     }
     keep_residents();
+    for (Index c = 0; c < layout_.chunks().size(); ++c) {
+      if (lives_there(c)) keep_chunk(c);
+    }
     for (Index i = 0; i < forward_.size(); ++i) add_border(i);
     if (!forward_.empty()) move(out_.visits[forward_.back()].output);
     for (Index v = 0; v < out_.visits.size(); ++v) {
@@ -58,6 +61,8 @@ class DeviceLanes {
       if (task.kind == TaskKind::read_activation) border_reads_[task.buffer] = t;
       if (task.kind == TaskKind::write_activation) border_writes_[task.buffer] = t;
       if (task.kind == TaskKind::write_grad) grad_writes_[task.subject] = t;
+      const bool image = task.kind == TaskKind::write_weight || task.kind == TaskKind::write_state;
+      if (image && lives_there(task.subject)) image_writes_[task.subject].push_back(t);
     }
   }
 
@@ -74,6 +79,7 @@ class DeviceLanes {
     if (task != kNone && on != kNone) out_.tasks[task].needs.push_back({on, previous});
   }
   static void drop(std::vector<Index>& tasks, Index task) { std::erase(tasks, task); }
+  [[nodiscard]] bool lives_there(Index c) const { return !residency_.state.empty() && residency_.state[c]; }
   /// What waited for a visit now waits for a copy of what it made.
   void wait_for_copy(Index task, Index visit, Index copy) {
     auto& needs = out_.tasks[task].needs;
@@ -180,6 +186,7 @@ class DeviceLanes {
     auto& visit = out_.visits[v];
     const auto host = visit.weights;
     const auto chunks = chunks_of(visit);
+    if (lives_there(chunks.first)) return read_in_place(v);
     drop(buffer(host).last_tasks, task_of(v));
     if (residency_.weight[chunks.first]) {
       auto& users = residents_[chunks.first];
@@ -229,6 +236,94 @@ class DeviceLanes {
       for (const auto copy : std::vector(buffer(weights).first_tasks)) {
         for (const auto user : users) need(copy, task_of(user), true);
       }
+    }
+  }
+
+  // ---- chunks that live there
+
+  /// An update changes what visits of the step before have read.
+  void read_in_place(Index v) {
+    const auto chunks = chunks_of(out_.visits[v]);
+    for (auto c = chunks.first; c < chunks.first + chunks.count; ++c) need(out_.update_task[c], task_of(v), true);
+  }
+
+  void keep_chunk(Index c) {
+    for (const auto there : {out_.update_weight[c], out_.update_state[c]}) move(there);
+    out_.resident_weight[layout_.chunks()[c].block] = out_.resident_slice[c] = out_.resident_state[c] = kNone;
+    if (out_.update_task[c] == kNone) return;
+    out_.tasks[out_.update_task[c]].lane = Lane::device_update;
+    for (const auto write : image_writes_[c]) stage_image(write);
+  }
+
+  /// What is written of an image leaves through the host, before the next update changes it.
+  void stage_image(Index write) {
+    const auto it = out_.tasks[write];
+    const auto update = out_.update_task[it.subject];
+    const auto staging =
+        add_buffer(BufferClass::staging, it.bytes, tick(it.subject), tick_after(it.subject), Tier::host);
+    const auto kind = it.kind == TaskKind::write_weight ? TaskKind::download_weight : TaskKind::download_state;
+    const auto task = copy(kind, Lane::from_device, it.subject, {it.buffer, it.buffer_offset}, {staging}, it.bytes,
+                           buffer(staging).last);
+    out_.tasks[task].phase = it.phase;
+    out_.tasks[task].every = it.every;
+    out_.tasks[task].turn = it.turn;
+    need(task, update);
+    replace(update, {write, true}, task);
+    replace(write, {update, false}, task);
+    through(write, staging, 0, task);
+  }
+
+  /// A write takes its bytes from `staging`, where `copy` brings them.
+  void through(Index write, Index staging, Bytes offset, Index copy) {
+    auto& it = out_.tasks[write];
+    it.buffer = staging;
+    it.buffer_offset = offset;
+    it.deadline = buffer(staging).last;
+    buffer(staging).first_tasks.push_back(copy);
+    buffer(staging).last_tasks.push_back(write);
+  }
+
+  void replace(Index task, Dependency old, Index by) {
+    for (auto& need : out_.tasks[task].needs) {
+      if (need.task == old.task && need.previous == old.previous) need.task = by;
+    }
+  }
+
+  [[nodiscard]] std::uint32_t tick(Index c) const { return out_.tasks[out_.update_task[c]].deadline; }
+  /// Position of the update that comes `ahead` chunks later.
+  [[nodiscard]] std::uint32_t tick_after(Index c) const {
+    auto out = tick(c);
+    const auto end = std::min<std::size_t>(c + ahead_ + 1, layout_.chunks().size());
+    for (auto later = c + 1; later < end; ++later) {
+      if (out_.update_task[later] != kNone) out = std::max(out, tick(later));
+    }
+    return out;
+  }
+
+  /// A gradient stays where it was made until the update; what a durable step keeps of it is a copy.
+  void keep_gradient(Index v) {
+    const auto visit = out_.visits[v];
+    const auto there = visit.grad;
+    move(there);
+    move(visit.grad_sum);
+    Index staging = kNone;
+    Bytes at = 0;
+    for (auto c = chunks_of(visit).first; at < buffer(there).bytes; ++c) {
+      const auto size = grad_bytes(rule_, layout_.chunks()[c]);
+      if (const auto write = grad_writes_.find(c); write != grad_writes_.end()) {
+        if (staging == kNone) {
+          staging = add_buffer(BufferClass::grad, buffer(there).bytes, visit.position, after(v), Tier::host);
+        }
+        const auto task =
+            copy(TaskKind::download_grad, Lane::from_device, c, {there, at}, {staging, at}, size, buffer(staging).last);
+        out_.tasks[task].phase = Phase::backward;
+        need(task, visit.task);
+        drop(buffer(there).earlier_tasks, write->second);
+        buffer(there).earlier_tasks.push_back(task);
+        replace(write->second, {visit.task, false}, task);
+        through(write->second, staging, at, task);
+      }
+      at += size;
     }
   }
 
@@ -292,6 +387,7 @@ class DeviceLanes {
 
   void add_gradient(Index v) {
     auto& visit = out_.visits[v];
+    if (lives_there(chunks_of(visit).first)) return keep_gradient(v);
     const auto host = visit.grad;
     visit.grad = add_buffer(BufferClass::grad, buffer(host).bytes, visit.position, after(v));
     buffer(visit.grad).first_tasks.push_back(task_of(v));
@@ -343,6 +439,7 @@ class DeviceLanes {
   std::map<std::pair<Index, Index>, Index> reads_;       ///< of weights, by buffer and chunk
   std::map<Index, Index> border_reads_, border_writes_;  ///< by buffer
   std::map<Index, Index> grad_writes_;                   ///< by chunk
+  std::map<Index, std::vector<Index>> image_writes_;     ///< by chunk that lives there
   std::map<Index, std::vector<Index>> residents_;        ///< by chunk: the visits that read what stays
 };
 

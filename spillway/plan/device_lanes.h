@@ -6,6 +6,9 @@
 // the rows of the step's tokens cross the link. Chunks of a block lie side by side on both sides, so that a few of them
 // are one copy.
 //
+// Chunks that live there have no copies but what a durable step keeps: their gradients, and an image now and then,
+// leave through staging on the host. Their updates are tasks of a lane of the device's own.
+//
 // A visit has ended for the host when it was issued. So no task of the host waits for a visit of the device, only for a
 // copy that waited for it there; and a visit waits for copies only, apart from the visit before.
 #pragma once

@@ -138,7 +138,8 @@ Budget parse_budget(const std::string& input) {
                             .work = count(*device, "work", 0),
                             .in_dram = get<bool>(*device, "in_dram", false),
                             .weight = parse_share(*device, "weight"),
-                            .activation = parse_share(*device, "activation")};
+                            .activation = parse_share(*device, "activation"),
+                            .state = parse_share(*device, "state")};
   }
   const auto storage = get<json>(object, "storage", json::array());
   for (std::size_t p = 0; p < storage.size(); ++p) {
@@ -210,6 +211,7 @@ Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   out.to_device = rate(device, "to_device", 0);
   out.from_device = rate(device, "from_device", 0);
   out.copy_latency = rate(device, "latency", 0);
+  out.device_update = rate(device, "update", 0);
   return out;
 }
 

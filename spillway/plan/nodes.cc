@@ -90,6 +90,7 @@ std::vector<Dealing> dealings(const Rates& rates, std::size_t nodes, bool spill)
 Bytes kept_bytes(const Description& description, const state::Layout& layout, const Residency& residency, Index chunk) {
   const auto& it = layout.chunks()[chunk];
   const auto rule = description.rule();
+  if (residency.on_device(chunk)) return 0;
   return (residency.weight[chunk] ? round_up(weight_bytes(rule, it), kPage) : 0) +
          (residency.state[chunk] ? round_up(state_bytes(rule, it), kPage) : 0);
 }
@@ -102,14 +103,17 @@ std::optional<std::vector<std::uint16_t>> deal(const Description& description, c
   Dealer dealer(rates, dealing, std::move(room));
   const auto bytes = [&](Index c) { return kept_bytes(description, layout, residency, c); };
   const auto updated_here = [&](Index c) { return residency.state[c] && state::learns(layout.chunks()[c].learning); };
+  const auto elsewhere = [&](Index c) { return residency.on_device(c); };
   const auto weights_alone = [&] {
     for (Index c = 0; c < chunks; ++c) {
-      if (!updated_here(c) && residency.weight[c] && !dealer.put(bytes(c), streams_weights, out[c])) return false;
+      if (!elsewhere(c) && !updated_here(c) && residency.weight[c] && !dealer.put(bytes(c), streams_weights, out[c]))
+        return false;
     }
     return true;
   };
   if (!streams_weights && !weights_alone()) return std::nullopt;
   for (Index c = 0; c < chunks; ++c) {
+    if (elsewhere(c)) continue;
     const auto elements = static_cast<double>(update_elements(description.rule(), layout.chunks()[c]));
     if (!updated_here(c)) {
       if (state::learns(layout.chunks()[c].learning)) dealer.charge(elements);

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "spillway/plan/living.h"
 #include "spillway/plan/planner.h"
 
 namespace spillway::plan {
@@ -13,7 +14,7 @@ std::map<std::string, Bytes> classes_on(const Plan& plan, const state::UpdateRul
                                         std::size_t node) {
   std::map<std::string, Bytes> out;
   for (Index c = 0; c < layout.chunks().size(); ++c) {
-    if (plan.residency.node[c] != node) continue;
+    if (plan.residency.node[c] != node || plan.residency.on_device(c)) continue;
     const auto& chunk = layout.chunks()[c];
     if (plan.residency.weight[c]) out["weight"] += weight_bytes(rule, chunk);
     if (plan.residency.state[c]) out["state"] += state_bytes(rule, chunk);
@@ -65,6 +66,23 @@ void add_device_memory(nlohmann::json& out, const Plan& plan, const Budget& budg
   out["tiers"].push_back(
       {{"name", "device"}, {"capacity", budget.device->capacity}, {"planned_peak", plan.device_peak}});
   out["device_bytes_per_step"] = {{"to_device", plan.to_device_per_step}, {"from_device", plan.from_device_per_step}};
+}
+
+/// What the device does with each block.
+void add_device_blocks(nlohmann::json& out, const Plan& plan, const Description& description,
+                       const state::Layout& layout) {
+  if (!plan.residency.device) return;
+  const auto blocks = device_blocks(plan, description, layout);
+  out["device_blocks"] = {{"state_and_update", blocks.living},
+                          {"weight", blocks.weights},
+                          {"streamed", blocks.streamed},
+                          {"durable_bytes_per_step", blocks.durable},
+                          {"why", living_words(plan)}};
+  for (const auto& it : plan.living_tried) {
+    nlohmann::json entry{{"blocks", it.blocks}, {"fits", it.fits}};
+    if (it.fits) entry.update({{"predicted_step_seconds", it.step_seconds}, {"bytes_per_step", it.moved}});
+    out["device_blocks"]["tried"].push_back(std::move(entry));
+  }
 }
 
 /// What lies on which path is decided as it is written; the shares are those of the reserved volumes.
@@ -137,6 +155,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   out["bytes"] = json::array();
   add_memory(out, plan, description.rule(), layout, budget);
   add_device_memory(out, plan, budget);
+  add_device_blocks(out, plan, description, layout);
   add_paths(out, plan, budget);
   add_subspaces(out, plan, description.rule(), layout);
   const auto& prediction = plan.prediction;
@@ -160,6 +179,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   if (budget.device) {
     out["seconds"]["to_device"] = prediction.to_device_seconds;
     out["seconds"]["from_device"] = prediction.from_device_seconds;
+    out["seconds"]["device_update"] = prediction.device_update_seconds;
   }
   const auto& ahead = plan.lookahead;
   out["lookahead"] = {{"state_read", ahead.state_read},   {"write", ahead.write},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <optional>
 
@@ -9,6 +10,7 @@
 #include "spillway/plan/arena_layout.h"
 #include "spillway/plan/classes.h"
 #include "spillway/plan/device_choice.h"
+#include "spillway/plan/living.h"
 #include "spillway/plan/nodes.h"
 #include "spillway/plan/reserve.h"
 #include "spillway/plan/subspace_memory.h"
@@ -37,7 +39,7 @@ struct Unit {
 class Planner {
  public:
   Planner(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates,
-          Durability durability)
+          Durability durability, std::optional<std::size_t> living = {})
       : description_(description),
         layout_(layout),
         budget_(budget),
@@ -45,14 +47,16 @@ class Planner {
         durability_(durability),
         redo_{.gradients = durability == Durability::step, .period = kImagePeriod},
         rule_(description.rule()),
-        bytes_(field_bytes(description.type)) {}
+        bytes_(field_bytes(description.type)),
+        living_(living) {}
 
   Plan make() {
     check_placement();
     check_updates();
     check_learning();
-    list_units();
+    check_device_state();
     choose_device();
+    list_units();
     room_ = budget_.dram > fixed() ? budget_.dram - fixed() : 0;
     for (const auto& node : budget_.nodes) capacity_.push_back(node.capacity);
     choose();
@@ -65,10 +69,13 @@ class Planner {
     return budget_.process + budget_.work + kEngineBytes + subspaces_ + (in_dram ? device_.bytes() : 0);
   }
 
+  /// Blocks that have room to live on the device.
+  std::size_t most_living() { return device_.most_living(device_schedule()); }
+
   /// Smallest arena this placement allows.
   Bytes smallest() {
-    list_units();
     choose_device();
+    list_units();
     return measure(fixed_residency(), scaled(0)).second;
   }
 
@@ -107,6 +114,14 @@ class Planner {
     throw Error(ErrorCode::bad_input, "all tensors of the model are frozen, so there is nothing to train");
   }
 
+  void check_device_state() const {
+    if (!budget_.device || budget_.device->state.value_or(0) == 0) return;
+    if (const auto why = no_device_update(rule_); !why.empty()) {
+      throw Error(ErrorCode::bad_input, text("placement asks for states on the device, but ", why,
+                                             "; leave them to the host, or train with the first"));
+    }
+  }
+
   /// Most traffic saved per byte first. A gradient that is logged is written wherever it stays.
   [[nodiscard]] std::array<Group, 4> groups() const {
     if (redo_.gradients) return {Group::weight, Group::activation, Group::state, Group::grad};
@@ -140,6 +155,7 @@ class Planner {
     for (const auto& block : layout_.blocks()) {
       const auto first = static_cast<Index>(block.first_chunk);
       const auto chunks = static_cast<Index>(block.chunks);
+      if (block.role == BlockRole::layer && on_device(first)) continue;
       if (block.role == BlockRole::layer && group != Group::state) {
         if (group == Group::weight) {
           units_.push_back({group, first, chunks, block.elements * bytes_.weight});
@@ -151,6 +167,7 @@ class Planner {
         continue;
       }
       for (Index c = first; c < first + chunks; ++c) {
+        if (on_device(c)) continue;
         if (group == Group::grad && !has_dense_grad(description_, layout_, c)) continue;
         if (group == Group::state && !has_state(layout_.chunks()[c].learning)) continue;
         units_.push_back({group, c, 1, bytes_of(group, layout_.chunks()[c])});
@@ -172,32 +189,40 @@ class Planner {
     std::fill_n(flags.begin() + unit.first, unit.count, true);
   }
 
-  /// What there is none of counts as kept: nothing of it is on a path.
-  [[nodiscard]] Residency nothing() const {
+  [[nodiscard]] bool on_device(Index chunk) const {
+    const auto& stays = device_.residency();
+    return stays && !stays->state.empty() && stays->state[chunk];
+  }
+
+  /// What there is none of counts as kept, and what lives on a device: nothing of it is on a path.
+  [[nodiscard]] Residency nothing() const { return nothing_with(device_.residency()); }
+  [[nodiscard]] Residency nothing_with(const std::optional<DeviceResidency>& stays) const {
     const auto chunks = layout_.chunks().size();
     Residency out{std::vector<bool>(chunks, false), std::vector<bool>(chunks, false), std::vector<bool>(chunks, false),
                   std::vector<bool>(borders(), false)};
-    for (std::size_t c = 0; c < chunks; ++c) {
-      out.state[c] = !has_state(layout_.chunks()[c].learning);
-      out.grad[c] = !has_gradient(layout_.chunks()[c].learning);
+    out.device = stays;
+    for (Index c = 0; c < chunks; ++c) {
+      const bool there = out.on_device(c);
+      out.weight[c] = there;
+      out.state[c] = there || !has_state(layout_.chunks()[c].learning);
+      out.grad[c] = there || !has_gradient(layout_.chunks()[c].learning);
     }
     std::fill_n(out.activation.begin(), first_backward(layout_), true);
-    out.device = device_.residency();
     return out;
   }
 
   void choose_device() {
     if (!budget_.device) return;
-    device_.choose([&](const DeviceResidency& stays, std::uint32_t ahead) {
-      return make_schedule(description_, layout_, nothing_with(stays), {.device = ahead, .join = budget_.device->join},
-                           redo_);
-    });
+    const auto wish = budget_.device->state.value_or(0) * static_cast<double>(device_.may_live());
+    plan_.living = living_.value_or(static_cast<std::size_t>(std::lround(wish)));
+    device_.choose(device_schedule(), plan_.living);
   }
 
-  [[nodiscard]] Residency nothing_with(const DeviceResidency& stays) const {
-    auto out = nothing();
-    out.device = stays;
-    return out;
+  [[nodiscard]] DeviceSchedule device_schedule() const {
+    return [this](const DeviceResidency& stays, std::uint32_t ahead) {
+      return make_schedule(description_, layout_, nothing_with(stays), {.device = ahead, .join = budget_.device->join},
+                           redo_);
+    };
   }
 
   /// What the caller fixed; everything when there is no path.
@@ -414,7 +439,7 @@ class Planner {
       if (task.lane == Lane::read) sum.read += task.bytes;
       if (task.lane == Lane::write) sum.written += task.bytes / task.every;
       if (task.lane == Lane::to_device) sum.to_device += task.bytes;
-      if (task.lane == Lane::from_device) sum.from_device += task.bytes;
+      if (task.lane == Lane::from_device) sum.from_device += task.bytes / task.every;
     }
     return sum;
   }
@@ -569,6 +594,7 @@ class Planner {
   const Redo redo_;
   const state::UpdateRule rule_;
   const state::FieldBytes bytes_;
+  const std::optional<std::size_t> living_;  ///< blocks that live on the device; none: as the budget says
   std::vector<Unit> units_;
   std::vector<std::size_t> free_;  ///< units the planner may keep, most traffic saved per byte first
   DeviceChoice device_{description_, layout_, budget_};
@@ -621,10 +647,22 @@ std::optional<InFull> in_full(Description description, const state::Layout& layo
   }
 }
 
-Plan plan_for(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
-  const auto with = [&](Durability durability) {
-    return Planner(description, layout, budget, rates, durability).make();
+Plan plan_with(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates,
+               Durability durability) {
+  const auto planner = [&](std::optional<std::size_t> living = {}) {
+    return Planner(description, layout, budget, rates, durability, living);
   };
+  if (!budget.device || budget.device->state) return planner().make();
+  if (auto why = no_living(description, layout, rates); !why.empty()) {
+    auto out = planner().make();
+    out.living_why_not = std::move(why);
+    return out;
+  }
+  return choose_living([&](std::size_t living) { return planner(living).make(); }, planner().most_living());
+}
+
+Plan plan_for(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
+  const auto with = [&](Durability durability) { return plan_with(description, layout, budget, rates, durability); };
   auto plan = with(budget.durability.value_or(Durability::none));
   if (!budget.durability && plan.path_bytes > 0) return with(Durability::step);
   const auto all = [](const std::vector<bool>& flags) { return std::ranges::all_of(flags, std::identity{}); };

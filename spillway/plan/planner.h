@@ -16,6 +16,14 @@ namespace spillway::plan {
 /// Bytes the engine's own tables, rings and threads take beside the arena.
 inline constexpr Bytes kEngineBytes = 24 * MiB;
 
+/// A number of blocks that may live on the device (residency.h), and what a plan with them comes to.
+struct LivingTried {
+  std::size_t blocks = 0;
+  bool fits = false;        ///< else what follows is 0
+  double step_seconds = 0;  ///< predicted
+  Bytes moved = 0;          ///< by a step, over paths and the link, both ways
+};
+
 /// A plan of the same budgets, were every tensor that learns in a subspace to learn in full.
 struct InFull {
   bool fits = false;                ///< else what follows is 0
@@ -48,6 +56,9 @@ struct Plan {
   std::vector<Bytes> volumes;  ///< by path: what its volume reserves for data; together at least `path_bytes`
   Bytes read_per_step = 0, written_per_step = 0;
   Bytes to_device_per_step = 0, from_device_per_step = 0;
+  std::size_t living = 0;                 ///< blocks that live on the device, slices of a head each counted as one
+  std::vector<LivingTried> living_tried;  ///< what was compared; empty: the number was given, or there was no choice
+  std::string living_why_not = {};        ///< why there was none, in words; empty: there was
   Simulation prediction;
   std::optional<InFull> in_full;  ///< none: nothing learns in a subspace
   std::size_t early_chunks = 0;   ///< updated during backward (Budget::updates), and
@@ -62,11 +73,12 @@ struct Plan {
 
 /// The plan for these budgets. What the caller fixed in `budget.placement` is obeyed; the rest of the DRAM first holds
 /// what saves most traffic per byte (weights, then activations, gradients and states), then lengthens the lookahead.
-/// With several memory nodes what stays is dealt to them (nodes.h) as is fastest by simulation, within the budget of
-/// each. Without `budget.durability`, steps are durable when anything is on a path. `checkpoint` where weights and
-/// states are all in DRAM becomes `none`: such a checkpoint stands alone anyway. Throws Error(bad_input) for a path
-/// placement or durable steps without a path, and Error(does_not_fit) that names the tier, the bytes asked, the bytes
-/// there, and settings that would fit.
+/// With a device, as many blocks live there as make the step fastest by simulation; of equals (a percent) the number
+/// that moves least. With several memory nodes what stays is dealt to them (nodes.h) as is fastest by simulation,
+/// within the budget of each. Without `budget.durability`, steps are durable when anything is on a path. `checkpoint`
+/// where weights and states are all in DRAM becomes `none`: such a checkpoint stands alone anyway. Throws
+/// Error(bad_input) for a path placement or durable steps without a path, and Error(does_not_fit) that names the tier,
+/// the bytes asked, the bytes there, and settings that would fit.
 [[nodiscard]] Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget,
                              const Rates& rates);
 

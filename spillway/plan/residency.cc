@@ -1,5 +1,7 @@
 #include "spillway/plan/residency.h"
 
+#include <algorithm>
+
 namespace spillway::plan {
 
 using state::BlockRole;
@@ -14,7 +16,24 @@ bool has_dense_grad(const Description& description, const state::Layout& layout,
 bool can_be_early(const state::Layout& layout, const Residency& residency, Index chunk) {
   const auto& it = layout.chunks()[chunk];
   return has_gradient(it.learning) && layout.blocks()[it.block].role != BlockRole::embedding &&
-         residency.weight[chunk] && residency.state[chunk];
+         residency.weight[chunk] && residency.state[chunk] && !residency.on_device(chunk);
+}
+
+std::string no_device_update(const state::UpdateRule& rule) {
+  const state::UpdateRule known;
+  if (rule == known) return {};
+  return text("a device updates ", state::name_of(known.optimizer), " with ", state::name_of(known.format),
+              " states of ", state::name_of(known.type), " weights, and this run has ", state::name_of(rule.optimizer),
+              " with ", state::name_of(rule.format), " states of ", state::name_of(rule.type), " weights");
+}
+
+bool can_be_on_device(const Description& description, const state::Layout& layout, Index chunk) {
+  const auto& block = layout.blocks()[layout.chunks()[chunk].block];
+  if (block.role == BlockRole::embedding || block.learning_chunks == 0) return false;
+  if (!no_device_update(description.rule()).empty()) return false;
+  const auto first = layout.chunks().begin() + static_cast<std::ptrdiff_t>(block.first_chunk);
+  return std::none_of(first, first + static_cast<std::ptrdiff_t>(block.chunks),
+                      [](const state::Chunk& it) { return it.subspace.rank > 0 || (it.wide && learns(it.learning)); });
 }
 
 Index first_backward(const state::Layout& layout) {
@@ -27,7 +46,8 @@ Index first_backward(const state::Layout& layout) {
 }
 
 std::uint16_t update_unit(const Residency& residency, Index chunk) {
-  return residency.node.empty() || !residency.state[chunk] ? std::uint16_t{0} : residency.node[chunk];
+  const bool here = residency.state[chunk] && !residency.on_device(chunk);
+  return residency.node.empty() || !here ? std::uint16_t{0} : residency.node[chunk];
 }
 
 }  // namespace spillway::plan

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "spillway/plan/description.h"
@@ -14,10 +15,12 @@ using Index = std::uint32_t;
 inline constexpr Index kNone = ~Index{0};
 
 /// What stays in the memory of a device beside what comes and goes. The weights there are copies: the master is the
-/// host's, and each step brings the new one.
+/// host's, and each step brings the new one. But for chunks that live there: these have no other place, and are updated
+/// there.
 struct DeviceResidency {
   std::vector<bool> weight;      ///< by chunk; equal for all chunks of a layer
   std::vector<bool> activation;  ///< by border, from forward to backward
+  std::vector<bool> state = {};  ///< by chunk: lives there, with weight, state and gradient; empty: none does
 };
 
 /// Which bytes stay in DRAM. Layers by block, tables by slice (chunk), states by chunk, activations by border.
@@ -29,7 +32,17 @@ struct Residency {
   std::vector<bool> undo = {};   ///< by chunk: its old version, for an early update (can_be_early()); empty: of none
   std::vector<std::uint16_t> node = {};  ///< by chunk: index into Budget::nodes of what stays in DRAM; empty: the first
   std::optional<DeviceResidency> device = {};  ///< none: visits compute in host memory
+
+  /// Its weight, state and gradient are in the memory of a device, and the flags above are set.
+  [[nodiscard]] bool on_device(Index chunk) const { return device && !device->state.empty() && device->state[chunk]; }
 };
+
+/// Why a device does not update such chunks; empty: it does.
+[[nodiscard]] std::string no_device_update(const state::UpdateRule& rule);
+
+/// True when the chunk may live on a device: in a layer or a head of its own of which something learns, and nothing in
+/// a subspace or in fp32 beside a narrower type. (A table that tokens look up is the host's.)
+[[nodiscard]] bool can_be_on_device(const Description& description, const state::Layout& layout, Index chunk);
 
 /// True when the gradient of this chunk is stored as a dense field: everything that learns but an embedding that is not
 /// also the head. (That one's gradient is a few rows; they wait in memory and are put in place during the update.)

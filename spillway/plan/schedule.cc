@@ -661,7 +661,7 @@ Schedule make_schedule(const Description& description, const state::Layout& layo
 
 std::vector<bool> patient_updates(const Schedule& schedule) {
   std::vector<bool> out;
-  for (const auto& task : schedule.tasks) out.push_back(task.kind == TaskKind::update && task.phase == Phase::update);
+  for (const auto& task : schedule.tasks) out.push_back(task.lane == Lane::update && task.phase == Phase::update);
   for (Index t = 0; t < schedule.tasks.size(); ++t) {
     const auto& task = schedule.tasks[t];
     for (const auto& need : task.needs) {

@@ -24,11 +24,11 @@
 
 namespace spillway::plan {
 
-enum class Lane : std::uint8_t { compute, update, read, write, to_device, from_device };
+enum class Lane : std::uint8_t { compute, update, read, write, to_device, from_device, device_update };
 
 /// As timelines and stalls say it: "read", "to_device".
 [[nodiscard]] constexpr const char* name_of(Lane lane) noexcept {
-  constexpr const char* kNames[] = {"compute", "update", "read", "write", "to_device", "from_device"};
+  constexpr const char* kNames[] = {"compute", "update", "read", "write", "to_device", "from_device", "device_update"};
   return kNames[static_cast<std::size_t>(lane)];
 }
 
@@ -53,6 +53,8 @@ enum class TaskKind : std::uint8_t {
   download_grad,
   download_activation,
   download_hidden,  ///< the gradient of hidden states, for the embedding
+  download_weight,  ///< of a chunk that lives there, for its image
+  download_state,
 };
 
 enum class VisitKind : std::uint8_t {

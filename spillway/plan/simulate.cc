@@ -62,6 +62,13 @@ bool is_copy(const Task& task) {
   return task.lane == Lane::to_device || task.lane == Lane::from_device;
 }
 
+/// Lanes whose work is counted in seconds.
+constexpr std::size_t kTimed = 3;
+
+double device_update_seconds(const Task& task, const Rates& rates) {
+  return rates.device_update > 0 ? static_cast<double>(task.bytes) / rates.device_update : 0;
+}
+
 /// The directions do not slow each other down.
 double copy_seconds(const Task& task, const Rates& rates) {
   const auto rate = task.lane == Lane::to_device ? rates.to_device : rates.from_device;
@@ -79,7 +86,7 @@ class Machine {
         steps_(steps),
         tasks_(schedule.tasks.size()),
         updates_(update_lanes(schedule, rates)) {
-    lanes_.resize(kUpdates + updates_ + 4);
+    lanes_.resize(kUpdates + updates_ + 2 + kTimed);
     same_.resize(tasks_);
     next_.resize(tasks_);
     work_.resize(tasks_);
@@ -91,7 +98,9 @@ class Machine {
                                 weight_seconds(schedule, description, layout, rates, task.subject))
                  : schedule.settled_by_early(task) || schedule.runs_once(task) ? 0
                  : is_copy(task)                                               ? copy_seconds(task, rates)
-                                 : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
+                 : task.lane == Lane::device_update
+                     ? device_update_seconds(task, rates)
+                     : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
     }
     if (rates.update_cores == 0) patient_ = patient_updates(schedule);
     waiting_.assign(tasks_ * steps, 0);
@@ -141,9 +150,11 @@ class Machine {
       case Lane::to_device:
         return lanes_[kUpdates + updates_ + 2];
       case Lane::from_device:
+        return lanes_[kUpdates + updates_ + 3];
+      case Lane::device_update:
         break;
     }
-    return lanes_[kUpdates + updates_ + 3];
+    return lanes_[kUpdates + updates_ + 4];
   }
 
   void make_ready(std::size_t n) {
@@ -186,11 +197,13 @@ class Machine {
     auto& read = lanes_[kUpdates + updates_];
     auto& write = lanes_[kUpdates + updates_ + 1];
     const bool both = read.busy && write.busy;
+    for (std::size_t lane = 2; lane < 2 + kTimed; ++lane)
+      lanes_[kUpdates + updates_ + lane].rate = 1;  // seconds already
     read.rate = both ? storage_.mixed / 2 : storage_.read;
     write.rate = both ? storage_.mixed / 2 : storage_.write;
-    for (std::size_t lane = 2; lane < 4; ++lane) lanes_[kUpdates + updates_ + lane].rate = 1;  // seconds already
     const double moved = (read.busy ? read.rate : 0) + (write.busy ? write.rate : 0);
     set_core_rates(own, own ? 0 : rates_.io_cores * (storage_.mixed > 0 ? std::min(1.0, moved / storage_.mixed) : 0));
+    share_device();
   }
 
   /// `io`: cores that transfers take now.
@@ -220,6 +233,14 @@ class Machine {
   /// Elements per second of one thread beside compute.
   [[nodiscard]] double update_beside(double cores) const {
     return rates_.update_beside > 0 ? rates_.update_beside : rates_.update_with(cores / (cores + 1));
+  }
+
+  /// Updates on a device take of what visits there have.
+  void share_device() {
+    auto& update = lanes_[kUpdates + updates_ + 4];
+    if (!update.busy || !lanes_[kCompute].busy) return;
+    update.rate /= 2;
+    lanes_[kCompute].rate /= 2;
   }
 
   [[nodiscard]] const NodeRates& rates_of(std::size_t unit) const {
@@ -373,8 +394,10 @@ Simulation simulate(const Schedule& schedule, const Description& description, co
     const auto& task = schedule.tasks[t];
     if (schedule.settled_by_early(task) || schedule.runs_once(task)) continue;
     if (is_copy(task)) {
-      (task.lane == Lane::to_device ? out.to_device_seconds : out.from_device_seconds) += copy_seconds(task, rates);
+      (task.lane == Lane::to_device ? out.to_device_seconds : out.from_device_seconds) +=
+          copy_seconds(task, rates) / task.every;
     }
+    if (task.lane == Lane::device_update) out.device_update_seconds += device_update_seconds(task, rates);
     if (task.lane == Lane::read || task.lane == Lane::write) {
       out.transfer_seconds += static_cast<double>(task.bytes) / task.every;
     }
@@ -390,7 +413,8 @@ Simulation simulate(const Schedule& schedule, const Description& description, co
                                                   {out.transfer_seconds, storage_name},
                                                   {out.update_seconds, "update"},
                                                   {out.to_device_seconds, name_of(Lane::to_device)},
-                                                  {out.from_device_seconds, name_of(Lane::from_device)}};
+                                                  {out.from_device_seconds, name_of(Lane::from_device)},
+                                                  {out.device_update_seconds, name_of(Lane::device_update)}};
   out.bottleneck = std::ranges::max_element(parts, {}, &std::pair<double, std::string>::first)->second;
   return out;
 }

@@ -13,22 +13,23 @@ struct TaskTimes {
 };
 
 struct Simulation {
-  double step_seconds = 0;         ///< from one steady step's end to the next; with images in turn, their mean
-  double compute_seconds = 0;      ///< visits alone, on free cores
-  double transfer_seconds = 0;     ///< all bytes of the paths at their mixed rate
-  double update_seconds = 0;       ///< all updates on one core; with several memory nodes, by the one that ends last
-  double to_device_seconds = 0;    ///< all copies to the device, and
-  double from_device_seconds = 0;  ///< from there
-  double stall_seconds = 0;        ///< compute waiting
-  std::string bottleneck;          ///< "compute", the name of the storage, "update", "to_device" or "from_device"
-  std::vector<TaskTimes> tasks;    ///< of the last simulated step, by Schedule::tasks
+  double step_seconds = 0;           ///< from one steady step's end to the next; with images in turn, their mean
+  double compute_seconds = 0;        ///< visits alone, on free cores
+  double transfer_seconds = 0;       ///< all bytes of the paths at their mixed rate
+  double update_seconds = 0;         ///< all updates on one core; with several memory nodes, by the one that ends last
+  double to_device_seconds = 0;      ///< all copies to the device, and
+  double from_device_seconds = 0;    ///< from there
+  double device_update_seconds = 0;  ///< all updates of chunks that live on the device
+  double stall_seconds = 0;          ///< compute waiting
+  std::string bottleneck;            ///< "compute", the name of the storage, or a lane's: "update", "to_device", ...
+  std::vector<TaskTimes> tasks;      ///< of the last simulated step, by Schedule::tasks
 };
 
 /// Event-driven, fluid: a lane serves its earliest deadline among the tasks that are ready; reads and writes share the
 /// paths (`read` or `write` alone, `mixed` in halves together; the sum of them all); compute, updates and the path's
 /// thread share the cores. Each memory node has an update lane, all of which run at once; weights that are read in
-/// place from another node than the first bound the visits that read them. Simulates `steps` >= 2 steady steps from a
-/// cold start. Pure and deterministic.
+/// place from another node than the first bound the visits that read them. Updates on a device and visits there share
+/// it in halves. Simulates `steps` >= 2 steady steps from a cold start. Pure and deterministic.
 [[nodiscard]] Simulation simulate(const Schedule& schedule, const Description& description, const state::Layout& layout,
                                   const Rates& rates, unsigned steps = 8, const std::string& storage_name = "path:0");
 

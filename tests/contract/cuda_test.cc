@@ -109,6 +109,7 @@ TEST(CudaSteps, ChangeNoBit) {
       settings.budget.window = random() % 4;
       settings.budget.device->weight = share(random);
       settings.budget.device->activation = share(random);
+      settings.budget.device->state = own_stream ? share(random) : 0;
       settings.budget.device->join = random() % (48 * KiB);
       expect_same(expected, train(description, settings, 4, &caller), text("round ", round, " stream ", own_stream));
     }

@@ -13,6 +13,7 @@ WORDS = {
     "update": "waiting for the optimizer's update",
     "to_device": "waiting for copies to the device",
     "from_device": "waiting for copies from the device",
+    "device_update": "waiting for the optimizer's update on the device",
     "commit": "waiting for {tier} to be flushed",
 }
 BY_TIER = ("read", "write")  # of which each tier is a cause of its own

@@ -14,7 +14,8 @@ COLORS = {  # by kind of task, as the page's variables
     "embedding backward": "c3", "update": "c4", "read weight": "c5", "read state": "c6", "read grad": "c7",
     "read activation": "c8", "write weight": "c5", "write state": "c6", "write grad": "c7", "write activation": "c8",
     "write rows": "c7", "upload weight": "c5", "upload activation": "c8", "download grad": "c7",
-    "download activation": "c8", "download hidden": "c6", "other": "c8",
+    "download activation": "c8", "download hidden": "c6", "download weight": "c5", "download state": "c6",
+    "other": "c8",
 }  # fmt: skip
 TRANSFERS = ("read", "write", "to_device", "from_device")  # lanes
 CLASSES = {

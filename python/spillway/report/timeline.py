@@ -8,7 +8,8 @@ from typing import Any
 
 PROCESSES = {1: "measured", 2: "predicted"}
 LANES = {1: "compute", 2: "update", 3: "read", 4: "write"}
-DEVICE_LANES = {5: "to_device", 6: "from_device"}  # where there is one; after them the updates of further nodes
+# Where there is a device; after them come the updates of further nodes.
+DEVICE_LANES = {5: "to_device", 6: "from_device", 7: "device_update"}
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ KINDS = (
     "download grad",
     "download activation",
     "download hidden",
+    "download weight",
+    "download state",
 )
 
 

@@ -1,0 +1,34 @@
+#include "spillway/execute/device_updates.h"
+
+namespace spillway::execute {
+namespace {
+
+device::AdamWUpdate work_of(const kernels::UpdateSpan& span, const kernels::UpdateStep& step) {
+  const auto halves = [](std::byte* at) { return reinterpret_cast<std::uint16_t*>(at); };
+  const auto floats = [](std::byte* at) { return reinterpret_cast<float*>(at); };
+  return {.weight = halves(span.weight),
+          .residual = halves(span.rest),
+          .exp_avg = floats(span.moments[0]),
+          .exp_avg_sq = floats(span.moments[1]),
+          .grad = reinterpret_cast<const std::uint16_t*>(span.grad),
+          .n = span.n,
+          .step = step};
+}
+
+}  // namespace
+
+void DeviceUpdates::run(device::Device& device, device::Stream stream, plan::Index chunk) const {
+  const state::GroupPointers groups{
+      .weight = arenas_.at(schedule_, schedule_.update_weight[chunk]) + schedule_.weight_at[chunk],
+      .state = arenas_.at(schedule_, schedule_.update_state[chunk]),
+      .grad = arenas_.at(schedule_, schedule_.update_grad[chunk]) + schedule_.grad_at[chunk]};
+  auto plain = step_;
+  plain.weight_decay = 0;
+  for (const auto& span : layout_.spans(chunk)) {
+    const auto located = state::locate(rule_, layout_.chunks()[chunk], span, groups, span.chunk_first, span.elements);
+    const bool decays = layout_.tensors()[span.tensor].spec.decay;
+    device.run(stream, work_of(located.span, decays ? step_ : plain));
+  }
+}
+
+}  // namespace spillway::execute

@@ -1,0 +1,35 @@
+// Updates of chunks that live on a device: work of the device, on a stream of their own.
+#pragma once
+
+#include <vector>
+
+#include "spillway/device/device.h"
+#include "spillway/execute/arenas.h"
+#include "spillway/kernels/update.h"
+#include "spillway/plan/schedule.h"
+#include "spillway/state/layout.h"
+#include "spillway/state/rule.h"
+
+namespace spillway::execute {
+
+class DeviceUpdates {
+ public:
+  /// Of a rule that plan::no_device_update() has nothing against. All references must outlive it.
+  DeviceUpdates(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
+                Arenas arenas)
+      : schedule_(schedule), layout_(layout), rule_(rule), arenas_(arenas) {}
+
+  /// What the pending updates apply; set while no update runs.
+  void set(const kernels::UpdateStep& step) noexcept { step_ = step; }
+  /// Gives the update of a chunk to the stream. Tensors that do not decay ignore the step's `weight_decay`.
+  void run(device::Device& device, device::Stream stream, plan::Index chunk) const;
+
+ private:
+  const plan::Schedule& schedule_;
+  const state::Layout& layout_;
+  const state::UpdateRule rule_;
+  const Arenas arenas_;
+  kernels::UpdateStep step_;
+};
+
+}  // namespace spillway::execute

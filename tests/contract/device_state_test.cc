@@ -1,0 +1,185 @@
+// Blocks that live on a device, weight, state and update: the bits of plain memory, through steps that are skipped,
+// evaluations, checkpoints, kills, and with any other placement before and after.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+
+#include "tests/contract/directory.h"
+#include "tests/contract/durable_run.h"
+#include "tests/contract/outcome.h"
+
+namespace spillway {
+namespace {
+
+using plan::test::describe;
+using test::Directory;
+using test::DurableRun;
+
+plan::DeviceTier tier(double state) {
+  return {.capacity = 1 * GiB, .weight = 0, .activation = 0, .state = state};
+}
+
+Settings living(double state, std::uint64_t seed) {
+  auto out = everything_in_dram();
+  out.budget.device = tier(state);
+  out.device.simulated = {.memory = 1 * GiB, .seed = seed, .longest_delay = 5e-5};
+  return out;
+}
+
+/// Every fourth step has a gradient that is not finite, every third is followed by an evaluation or two.
+Outcome train(const plan::Description& description, Settings settings, bool queued) {
+  std::function<void(std::function<void()>)> compute;
+  if (queued) {
+    settings.device.queue = [&](device::Simulated& device, device::Stream stream) {
+      compute = [&device, stream](std::function<void()> work) { device.call(stream, std::move(work)); };
+    };
+  }
+  Engine engine(description, std::move(settings));
+  engine.start();
+  test::Toy toy(engine, description, description.micro_batches);
+  if (queued) toy.compute = compute;
+  toy.fill();
+  Outcome out;
+  for (std::uint64_t s = 0; s < 7; ++s) {
+    toy.poison(s % 4 == 3);
+    const auto ended = toy.step(s);
+    EXPECT_EQ(ended.skipped, s % 4 == 3 && description.type == state::ComputeType::bf16);
+    out.norms.push_back(ended.skipped ? -1 : ended.grad_norm);
+    if (s % 3 == 1) toy.step(1000 + s, false);
+    if (s % 3 == 1) toy.step(2000 + s, false);
+  }
+  out.masters = toy.masters();
+  return out;
+}
+
+std::size_t living_chunks(const plan::Plan& plan) {
+  return static_cast<std::size_t>(std::ranges::count(plan.residency.device->state, true));
+}
+
+TEST(DeviceState, ChangesNoBit) {
+  std::mt19937 random(41);
+  const char* wanted = std::getenv("SPILLWAY_DEVICE_SEEDS");
+  const auto rounds = wanted == nullptr ? 40 : std::atoi(wanted);
+  for (int round = 0; round < rounds; ++round) {
+    auto shape = plan::test::random_shape(random, round);
+    shape.layers = 2;
+    shape.hidden = 16;
+    shape.ffn = 24;
+    shape.vocabulary = 60;
+    shape.chunk_elements = random() % 2 == 0 ? 512 : 8192;
+    if (round % 5 == 2) shape.wide = "norm";
+    if (round % 4 == 1) shape.frozen = plan::test::kFrozenParts[random() % 3];
+    const auto description = describe(shape);
+    const bool queued = random() % 3 != 0;
+    const auto expected = train(description, everything_in_dram(), false);
+    auto settings = living(random() % 3 == 0 ? 1 : 0.5, random() % 4 == 0 ? 0 : random());
+    settings.threads = 1 + random() % 3;
+    settings.budget.window = random() % 4;
+    settings.device.simulated.registers = random() % 4 != 0;
+    expect_same(expected, train(description, settings, queued), text("round ", round, queued ? " queued" : ""));
+  }
+}
+
+TEST(DeviceState, AllThatCanDoLiveThere) {
+  const auto description = describe({.layers = 3, .tied = false, .tokens = 32});
+  const Engine all(description, living(1, 0)), none(description, living(0, 0));
+  const auto& layout = all.layout();
+  std::size_t elsewhere = 0;
+  for (const auto& block : layout.blocks()) {
+    if (block.role == state::BlockRole::embedding) elsewhere += block.chunks;
+  }
+  EXPECT_EQ(living_chunks(all.plan()), layout.chunks().size() - elsewhere);
+  EXPECT_EQ(living_chunks(none.plan()), 0U);
+  EXPECT_LT(all.plan().arena, none.plan().arena);
+}
+
+/// Steps of which some are updated there and some on the host go on from each other's.
+TEST(DeviceState, ADurableRunGoesOnWithAnyOtherPlacement) {
+  constexpr std::uint64_t kSteps = 24;
+  std::mt19937 random(6);
+  for (int round = 0; round < 6; ++round) {
+    const DurableRun run(plan::test::random_shape(random, round), kSteps);
+    const Directory where;
+    std::uint64_t done = 0;
+    for (int life = 0; done < kSteps; ++life) {
+      static constexpr std::array<plan::Placement, 3> kPlacements = {{{1, 1, 1, 1}, {0.5, 0.7, 0.3, 0}, {0, 0, 0, 0}}};
+      auto settings = DurableRun::settings(where.path(), 1 + round % 2, kPlacements[random() % 3]);
+      if (life % 3 != 2) settings.budget.device = tier(random() % 2 == 0 ? 1 : 0.4);
+      settings.device.simulated = {.memory = 1 * GiB, .seed = random(), .longest_delay = 5e-5};
+      settings.threads = 1 + random() % 3;
+      Engine engine(run.description(), settings);
+      const auto found = engine.start({.reopen = life > 0});
+      ASSERT_EQ(found.step, done);
+      if (life == 0) {
+        run.fill(engine);
+      } else {
+        ASSERT_TRUE(run.holds(engine, done)) << "round " << round << " life " << life;
+      }
+      const auto last = std::min(kSteps, done + 1 + random() % 10);
+      run.train(engine, done + 1, last);
+      done = last;
+      if (random() % 2 == 0) {
+        ASSERT_TRUE(run.holds(engine, done)) << "round " << round << " life " << life;
+      }
+      engine.close();
+    }
+  }
+}
+
+TEST(DeviceState, CheckpointsStandAloneAndLieOnPaths) {
+  const DurableRun run({.layers = 2, .tied = false, .tokens = 32}, 8);
+  const Directory where;
+  auto settings = DurableRun::settings(where.path(), 1, {1, 0, 1, 1});
+  settings.budget.device = tier(0.5);
+  settings.device.simulated = {.memory = 1 * GiB, .seed = 5, .longest_delay = 5e-5};
+  settings.budget.checkpoints = 1;
+  const auto saved = where.path() / "saved", manifest = where.path() / "manifest";
+  std::filesystem::create_directory(saved);
+  std::filesystem::create_directory(manifest);
+  {
+    Engine engine(run.description(), settings);
+    engine.start();
+    run.fill(engine);
+    run.train(engine, 1, 3);
+    engine.save_manifest(manifest);
+    engine.save_weights(saved, 1 * GiB);
+    engine.save_state(saved / "state");
+    run.train(engine, 4, 5);
+    engine.close();
+  }
+  for (const double state : {0.0, 1.0}) {
+    Engine alone(run.description(), living(state, 7));
+    alone.start();
+    alone.load_state(saved / "state", saved, 3);
+    ASSERT_TRUE(run.holds(alone, 3));
+    run.train(alone, 4, 8);
+    EXPECT_TRUE(run.holds(alone, 8)) << state;
+  }
+  Engine back(run.description(), settings);
+  ASSERT_EQ(back.start({.reopen = true, .checkpoint = manifest, .pinned = {manifest}}).step, 3U);
+  EXPECT_TRUE(run.holds(back, 3));
+  run.train(back, 4, 8);
+  EXPECT_TRUE(run.holds(back, 8));
+  back.close();
+}
+
+TEST(DeviceState, WhatItCannotUpdateIsRefusedByNameWhenAskedFor) {
+  const auto message_of = [](const plan::test::Shape& shape) -> std::string {
+    try {
+      const Engine engine(describe(shape), living(1, 0));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::bad_input);
+      return error.what();
+    }
+    return "accepted";
+  };
+  const auto format = message_of({.format = state::StateFormat::int8});
+  EXPECT_NE(format.find("this run has adamw with int8 states of bf16 weights"), std::string::npos) << format;
+  const auto optimizer = message_of({.optimizer = kernels::Optimizer::lion});
+  EXPECT_NE(optimizer.find("this run has lion with exact states"), std::string::npos) << optimizer;
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,111 @@
+// On machines that are described: which blocks live on a device, and that each way to hold a block wins where it
+// should.
+#include "spillway/plan/living.h"
+
+#include <gtest/gtest.h>
+
+#include "spillway/base/error.h"
+#include "tests/plan/models.h"
+
+namespace spillway::plan {
+namespace {
+
+using test::describe;
+
+class Living : public ::testing::Test {
+ protected:
+  [[nodiscard]] Plan plan(const DeviceTier& tier, Bytes dram = 1 * GiB) const {
+    Budget budget{.dram = dram, .device = tier, .streams_weights = true, .window = 2};
+    return make_plan(description_, layout_, budget, rates_);
+  }
+  [[nodiscard]] DeviceBlocks blocks(const Plan& plan) const { return device_blocks(plan, description_, layout_); }
+  /// Bytes of the device that hold so much.
+  [[nodiscard]] Bytes room_for(double weight, double activation, double state) const {
+    return plan({.capacity = 1 * GiB, .weight = weight, .activation = activation, .state = state}).device_peak;
+  }
+  [[nodiscard]] std::size_t all() const {
+    const auto it = blocks(plan({.capacity = 1 * GiB, .state = 1}));
+    return it.living + it.weights + it.streamed;
+  }
+
+  Description description_ = describe({.layers = 8, .tied = false, .tokens = 16, .micro_batches = 1});
+  const state::Layout layout_ = description_.layout();
+  /// A device that is fast at everything, a link and a host that are slow beside it.
+  Rates rates_{.cores = 4,
+               .update = 1e8,
+               .update_cores = 2,
+               .forward = 1e-4,
+               .backward = 2e-4,
+               .to_device = 1e9,
+               .from_device = 1e9,
+               .device_update = 1e10};
+};
+
+TEST_F(Living, WithRoomForAllOfThemAllBlocksLiveThereAndNothingOfThemCrossesTheLink) {
+  const auto found = plan({.capacity = 1 * GiB});
+  EXPECT_EQ(blocks(found).living, all());
+  const auto border = description_.tokens * description_.hidden * 2;
+  EXPECT_LE(found.to_device_per_step, round_up(border, 4096));
+  EXPECT_LE(found.from_device_per_step, round_up(border, 4096));
+  for (const auto& task : found.schedule.tasks) {
+    const bool layer = task.lane == Lane::update &&
+                       layout_.blocks()[layout_.chunks()[task.subject].block].role != state::BlockRole::embedding;
+    EXPECT_FALSE(layer);
+  }
+  EXPECT_GT(found.prediction.device_update_seconds, 0);
+  EXPECT_NE(living_words(found).find("fastest of those compared"), std::string::npos);
+}
+
+TEST_F(Living, WhereTheHostUpdatesFastAndStatesWouldPushWeightsOutWeightsStay) {
+  rates_.update = 1e12;
+  rates_.to_device = 5e7;  // what bounds: each weight that does not stay comes twice a step
+  const auto found = plan({.capacity = room_for(1, 1, 0) + 64 * KiB});
+  EXPECT_EQ(blocks(found).living, 0U);
+  EXPECT_EQ(blocks(found).weights, all());
+}
+
+TEST_F(Living, WhereTheHostUpdatesSlowlyStatesPushWeightsOut) {
+  rates_.update = 1e6;
+  rates_.to_device = rates_.from_device = 1e11;
+  const auto found = plan({.capacity = room_for(1, 1, 0.5)});
+  EXPECT_GT(blocks(found).living, 0U);
+  EXPECT_LT(blocks(found).living, all());
+}
+
+TEST_F(Living, WithoutRoomAllBlocksAreStreamed) {
+  const auto found = plan({.capacity = room_for(0, 0, 0), .weight = 0});
+  EXPECT_EQ(blocks(found).living, 0U);
+  EXPECT_EQ(blocks(found).streamed, all());
+}
+
+TEST_F(Living, ASlowDeviceLeavesUpdatesToTheHost) {
+  rates_.device_update = 1e5;
+  rates_.update = 1e9;
+  EXPECT_EQ(blocks(plan({.capacity = 1 * GiB})).living, 0U);
+}
+
+/// A budget of DRAM that is too small for all states is enough when some live on the device.
+TEST_F(Living, ItsMemoryAddsToThatOfTheHost) {
+  const auto with = [&](double state) { return plan({.capacity = 1 * GiB, .state = state}).dram_peak; };
+  const auto dram = (with(0) + with(1)) / 2;
+  EXPECT_THROW(static_cast<void>(plan({.capacity = 1 * GiB, .state = 0}, dram)), Error);
+  rates_.device_update = 1e6;  // however slow it is
+  const auto found = plan({.capacity = 1 * GiB}, dram);
+  EXPECT_GT(blocks(found).living, 0U);
+  EXPECT_FALSE(found.living_tried.back().fits);
+}
+
+TEST_F(Living, ThePlanSaysWhyNone) {
+  rates_.device_update = 0;
+  EXPECT_NE(living_words(plan({.capacity = 1 * GiB})).find("how fast the device updates is not known"),
+            std::string::npos);
+  rates_.device_update = 1e10;
+  description_ = describe({.layers = 2, .tokens = 16, .format = state::StateFormat::int8});
+  const auto layout = description_.layout();
+  Budget budget{.dram = 1 * GiB, .device = DeviceTier{.capacity = 1 * GiB}};
+  const auto found = make_plan(description_, layout, budget, rates_);
+  EXPECT_NE(living_words(found).find("this run has adamw with int8 states"), std::string::npos) << living_words(found);
+}
+
+}  // namespace
+}  // namespace spillway::plan
