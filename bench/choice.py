@@ -1,13 +1,13 @@
 """Is the planner's placement the best there is? Beside ten others under the same budget, each trained for a few steps.
 
-    choice.py [--count 2] [--first 0] [--others 10] [--steps 5] [--back /var/tmp]
+    choice.py [--count 2] [--first 0] [--others 10] [--seconds 8] [--back /var/tmp] [--alone COMMAND]
 
 A setting is a model of 0.1 to 0.3 billion parameters, a sequence, one or two storage paths of 400 to 1200 MB/s (loop
 devices in --back with a limit on bytes per second; needs root), and a `dram_budget` with room for a quarter to three
 quarters of what would lie in DRAM. The others are drawn from the shares of each field group in DRAM; what does not fit,
 or is predicted to take more than twice as long, is drawn again. Setting N is always the same. Rounds would take too
-long: each placement's figure is the median over its steps but the first two. Results go to bench/results/choice.json,
-where those of earlier calls stay.
+long: each placement's figure is prediction.py's, from as many steps as fit --seconds. COMMAND is prediction.py's, too.
+Results go to bench/results/choice.json, where those of earlier calls stay.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +22,26 @@ from prediction import draw, parameters, run
 
 RESULTS = Path(__file__).parent / "results" / "choice.json"
 GOAL = 0.03
+MOST_PARAMETERS = 0.3e9
 GROUPS = ("weight", "state", "grad", "activation")
 
 
 def setting_of(number: int) -> dict[str, Any]:
     chance = random.Random(f"choice {number}")
     attempt = 0
-    while parameters((found := draw(1000 + number, attempt))["model"]) > 0.3e9:
+    while parameters((found := draw(1000 + number, attempt))["model"]) > MOST_PARAMETERS:
         attempt += 1
     found["paths"] = [round(chance.uniform(400, 1200)) for _ in range(chance.randint(1, 2))]
-    found["sequence"] = round(2 ** chance.uniform(7, 10))
+    found["sequence"] = round(2 ** chance.uniform(6, 9))
     return found | {"dtype": "bf16", "shares": {}, "share": chance.uniform(0.25, 0.75)}
 
 
 def seconds_of(setting: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any] | None:
     """None: it does not fit."""
     found = run(setting, arguments)
-    if "seconds" not in found:
+    if "steps" not in found:
         return None
-    measured = statistics.median(found["seconds"][2:])
-    return {"placement": setting["placement"], "measured": measured, "seconds": found["seconds"],
+    return {"placement": setting["placement"], "measured": found["measured"], "steps": found["steps"],
             "predicted": found["plan"]["predicted_step_seconds"], "peak": found["peak_bytes"]}  # fmt: skip
 
 
@@ -62,10 +61,10 @@ def measure(number: int, arguments: argparse.Namespace) -> dict[str, Any]:
     rows = [seconds_of(setting | {"placement": "auto"}, arguments)]
     if rows[0] is None:
         raise SystemExit(f"setting {number}: nothing fits {setting['budget']} bytes")
-    arguments = argparse.Namespace(**(vars(arguments) | {"longest": 2 * rows[0]["predicted"]}))
+    longest = 2 * rows[0]["predicted"]
     while len(rows) <= arguments.others:
         placement = ",".join(f"{group}={chance.choice([0, 25, 50, 75, 100])}%" for group in GROUPS)
-        row = seconds_of(setting | {"placement": placement}, arguments)
+        row = seconds_of(setting | {"placement": placement, "longest": longest}, arguments)
         rows += [row] if row else []
     best = min(row["measured"] for row in rows[1:] if row)
     return {"number": number, "setting": setting, "rows": rows, "slower": rows[0]["measured"] / best - 1}
@@ -76,10 +75,10 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=2)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--others", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--back", type=Path, default=Path("/var/tmp"))
+    parser.add_argument("--alone", default="", metavar="COMMAND")
     arguments = parser.parse_args()
-    arguments.longest = float("inf")
     known = {row["number"]: row for row in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
     for number in range(arguments.first, arguments.first + arguments.count):
         found = known[number] = measure(number, arguments)

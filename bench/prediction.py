@@ -1,27 +1,35 @@
 """Does a step take what the plan says? Settings drawn at random, each planned, trained for a few steps and compared.
 
-    prediction.py [--count 20] [--first 0] [--steps 5] [--back /var/tmp] [--longest 30]
-                  [--compute-dtype bf16]
+    prediction.py [--count 20] [--first 0] [--seconds 40] [--back /var/tmp] [--compute-dtype bf16] [--alone COMMAND]
 
-A setting is a model of 0.1 to 1.5 billion parameters, a sequence, a share of each field group in DRAM and none to three
-storage paths of 100 to 500 MB/s (loop devices in --back with a limit on bytes per second; needs root). Setting N is
-always the same. One whose predicted step is longer than --longest is drawn again, since it says no more and takes long;
-so is one for whose paths --back has no room.
-The step's figure is the median over the steps but the first two; memory's is the largest resident set. Results go to
-bench/results/prediction.json, where those of earlier calls stay.
+A setting is a model of 0.1 to 1.5 billion parameters, a sequence of 32 to 512 tokens, a share of each field group in
+DRAM and none to three storage paths of 100 to 500 MB/s (loop devices in --back with a limit on bytes per second; needs
+root). Setting N is always the same. One of more work than a step of half a billion parameters and 512 tokens is drawn
+again, since it says no more and takes long; so is one for whose paths --back has no room.
+As many steps are made as fit --seconds, 5 to 12, and more until three of them, the first two apart, were undisturbed:
+others had at most 6 % of the processors, the host of a virtual machine included. The step's figure is the median over
+those; memory's is the largest resident set. COMMAND holds whatever else runs here while a program that is put behind
+its words runs (the words of a file lock, say); it is used while rates are measured and while steps are, not while
+volumes are made. Results go to bench/results/prediction.json, where those of earlier calls stay.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gzip
 import json
+import os
 import random
+import re
+import shlex
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +43,9 @@ RESULTS = HERE / "results" / "prediction.json"
 GOAL_MEDIAN, GOAL_WORST, GOAL_PEAK = 0.05, 0.10, 0.02
 HEADS = 64  # elements of one
 MOST_PER_PARAMETER = 54  # bytes on paths: an image, what waits for a flush, two gradients, records; some to spare
+MOST_WORK = 0.5e9 * 512  # parameters times tokens of a step
+LEAST_STEPS, MOST_STEPS, MOST_TRIED = 5, 12, 24
+MOST_OTHERS, LEAST_UNDISTURBED = 0.06, 3
 
 
 def draw(number: int, attempt: int) -> dict[str, Any]:
@@ -53,7 +64,7 @@ def draw(number: int, attempt: int) -> dict[str, Any]:
             break
     paths = [round(chance.uniform(100, 500)) for _ in range(chance.randint(0, 3))]
     shares = {name: chance.choice([0, 25, 50, 75, 100]) for name in ("weight", "state", "grad", "activation")}
-    sequence = round(2 ** chance.uniform(7, 11))
+    sequence = round(2 ** chance.uniform(5, 9))
     return {"model": model, "sequence": sequence, "paths": paths, "shares": shares if paths else {}}
 
 
@@ -88,12 +99,30 @@ def unhurried(paths: Throttled) -> Any:
     return Unhurried
 
 
-def child(setting: dict[str, Any], steps: int, longest: float, paths: Throttled) -> dict[str, Any]:
-    import torch
+@contextlib.contextmanager
+def alone(command: str) -> Iterator[None]:
+    """While `command` runs a program that waits for us."""
+    if not command:
+        yield
+        return
+    words = [*shlex.split(command), "sh", "-c", "echo; exec cat"]
+    held = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert held.stdin is not None and held.stdout is not None
+    held.stdout.readline()
+    try:
+        yield
+    finally:
+        held.stdin.close()
+        held.wait()
+
+
+def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttled) -> dict[str, Any]:
+    """Nothing is trained where that is not asked for, or would be longer than the setting's `longest`."""
     from transformers import Qwen2Config
 
     from spillway.errors import DoesNotFit
-    from spillway.protocol import Batch, Opening, WorkShape
+    from spillway.hf import heap
+    from spillway.protocol import Opening, WorkShape
     from spillway.session import Session
 
     with tempfile.TemporaryDirectory() as name, peak_watch() as watch:
@@ -102,21 +131,72 @@ def child(setting: dict[str, Any], steps: int, longest: float, paths: Throttled)
                     **setting["model"]).save_pretrained(directory)  # fmt: skip
         try:
             config = parse(words_of(setting, directory, [str(path) for path in paths.directories])).config()
-            session = Session(config, WorkShape(1, 1, sequence, 0, 0), unhurried(paths))
+            with alone(command):
+                session = Session(config, WorkShape(1, 1, sequence, 0, 0), unhurried(paths))
         except DoesNotFit as refusal:
             return {"does_not_fit": str(refusal)}
-        plan = session.plan
-        if setting.get("plan_only") or plan["predicted_step_seconds"] > longest:
+        plan, peaks = session.plan, {"planning": watch.bytes}
+        predicted = plan["predicted_step_seconds"]
+        if setting.get("plan_only") or predicted > setting.get("longest", predicted):
             return {"plan": plan}
         session.start(Opening())
-        seconds: list[float] = []
-        for step in range(steps):
-            generator = torch.Generator().manual_seed(step)
-            ids = torch.randint(0, setting["model"]["vocab_size"], (1, sequence), generator=generator)
-            seconds.append(session.step([Batch(ids, ids, None, sequence)], 1e-5).seconds)
+        peaks |= {"loading": watch.bytes, "loaded": heap.resident()}
+        steps = max(LEAST_STEPS, min(MOST_STEPS, round(seconds / predicted)))
+        taken: list[tuple[float, float]] = []
+        with alone(command):
+            while len(taken) < steps or (len(undisturbed(taken)) < LEAST_UNDISTURBED and len(taken) < MOST_TRIED):
+                taken.append(one_step(session, setting, len(taken)))
+        pieces = pieces_of(session, directory / "timeline.json.gz")
+        settings = {key: session.settings[key] for key in ("process_bytes", "work_bytes", "seconds", "profile")}
         session.close()
-    return {"seconds": seconds, "plan": {key: plan[key] for key in ("predicted_step_seconds", "bottleneck", "seconds",
-            "tiers", "parameters", "path_bytes_per_step") if key in plan}, "peak_bytes": watch.bytes}  # fmt: skip
+    kept = ("predicted_step_seconds", "bottleneck", "seconds", "tiers", "parameters", "path_bytes_per_step", "dram")
+    measured = statistics.median(undisturbed(taken) or [seconds for seconds, _ in taken[2:]])
+    return {"steps": taken, "measured": measured, "pieces": pieces, "settings": settings, "peaks": peaks,
+            "peak_bytes": watch.bytes, "plan": {key: plan[key] for key in kept if key in plan}}  # fmt: skip
+
+
+def undisturbed(steps: Sequence[tuple[float, float]]) -> list[float]:
+    """Seconds of those that count."""
+    return [seconds for seconds, others in steps[2:] if others <= MOST_OTHERS]
+
+
+def taken_by_others() -> float:
+    """Processor seconds so far: what other programs computed, and what the host of a virtual machine took."""
+    user, nice, _, _, _, _, _, stolen = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9])
+    return (user + nice + stolen) / os.sysconf("SC_CLK_TCK") - os.times().user
+
+
+def one_step(session: Any, setting: dict[str, Any], step: int) -> tuple[float, float]:
+    """Seconds, and the share of the processors that others had meanwhile."""
+    import torch
+
+    from spillway.protocol import Batch
+
+    generator, sequence = torch.Generator().manual_seed(step), setting["sequence"]
+    ids = torch.randint(0, setting["model"]["vocab_size"], (1, sequence), generator=generator)
+    before = taken_by_others()
+    seconds = float(session.step([Batch(ids, ids, None, sequence)], 1e-5).seconds)
+    return seconds, (taken_by_others() - before) / seconds / (os.cpu_count() or 1)
+
+
+def pieces_of(session: Any, file: Path) -> dict[str, Any]:
+    """What the last step's tasks took by kind, measured and predicted: their number, the sum of their seconds, and of
+    visits the seconds by which the last one ended after the first began."""
+    session.write_timeline(file)
+    events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    out: dict[str, Any] = {}
+    for process, name in ((1, "measured"), (2, "predicted")):
+        tasks = [event for event in events if event["pid"] == process and event["ph"] == "X"]
+        sums: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
+        for event in tasks:
+            kind = re.split(r" (?:model|lm_head|[\w.]*\d)", event["name"])[0]
+            sums[kind][0] += 1
+            sums[kind][1] += event["dur"] / 1e6
+        visits = [event for event in tasks if event["tid"] == 1]
+        first = min((event["ts"] for event in visits), default=0)
+        last = max((event["ts"] + event["dur"] for event in visits), default=0)
+        out[name] = dict(sums) | {"span": (last - first) / 1e6}
+    return out
 
 
 def room_for(setting: dict[str, Any], back: Path) -> bool:
@@ -131,7 +211,7 @@ def run(setting: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any
         if setting["paths"]:
             sizes = [256 + round(mib * rate / sum(setting["paths"])) for rate in setting["paths"]]
             paths = stack.enter_context(throttled(setting["paths"], sizes, arguments.back))
-        ask = json.dumps([setting, arguments.steps, arguments.longest, paths.to_words()])
+        ask = json.dumps([setting, arguments.seconds, arguments.alone, paths.to_words()])
         words = [sys.executable, str(HERE / "prediction.py"), "--child", ask]
         words = [*paths.prefix, *words] if setting["paths"] else words
         done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
@@ -143,10 +223,11 @@ def measure(number: int, arguments: argparse.Namespace) -> dict[str, Any]:
     attempt = 0
     while True:
         setting = draw(number, attempt) | {"dtype": arguments.compute_dtype}
-        if room_for(setting, arguments.back) and "seconds" in (found := run(setting, arguments)):
+        small = parameters(setting["model"]) * setting["sequence"] <= MOST_WORK and room_for(setting, arguments.back)
+        if small and "steps" in (found := run(setting, arguments)):
             break
         attempt += 1
-    predicted, measured = found["plan"]["predicted_step_seconds"], statistics.median(found["seconds"][2:])
+    predicted, measured = found["plan"]["predicted_step_seconds"], found["measured"]
     dram = next(tier for tier in found["plan"]["tiers"] if tier["name"] == "dram")
     return {"number": number, "redrawn": attempt, "setting": setting, "predicted": predicted, "measured": measured,
             "error": predicted / measured - 1, "planned_peak": dram["planned_peak"], "peak": found["peak_bytes"],
@@ -176,15 +257,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=40)
     parser.add_argument("--back", type=Path, default=Path("/var/tmp"))
-    parser.add_argument("--longest", type=float, default=30)
+    parser.add_argument("--alone", default="", metavar="COMMAND")
     parser.add_argument("--compute-dtype", default="bf16", help="fp32: for processors that only emulate bf16")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        setting, steps, longest, paths = json.loads(arguments.child)
-        return print(json.dumps(child(setting, steps, longest, Throttled.from_words(paths))))
+        setting, seconds, command, paths = json.loads(arguments.child)
+        return print(json.dumps(child(setting, seconds, command, Throttled.from_words(paths))))
     rows = {row["number"]: row for row in json.loads(RESULTS.read_text())["rows"]} if RESULTS.exists() else {}
     for number in range(arguments.first, arguments.first + arguments.count):
         rows[number] = measure(number, arguments)

@@ -22,6 +22,7 @@
 #include "spillway/machine/profile_json.h"
 #include "spillway/plan/json.h"
 #include "spillway/state/rule.h"
+#include "spillway/sys/cpu.h"
 #include "spillway/sys/process.h"
 
 namespace nb = nanobind;
@@ -54,6 +55,12 @@ void bind_machine(nb::module_& module) {
   module.def(
       "cores", [] { return spillway::machine::facts().cores; },
       "Processors this process may run on, by affinity and control group.");
+  module.def(
+      "drop_from_caches",
+      [](std::uintptr_t address, std::uint64_t bytes) {
+        spillway::sys::drop_from_caches({reinterpret_cast<const std::byte*>(address), bytes});  // NOLINT
+      },
+      nb::arg("address"), nb::arg("bytes"), "So that the next to read them reads memory; for measuring.");
   module.def(
       "measure",
       [](const std::vector<std::string>& directories, double seconds, const std::string& compute_dtype,

@@ -173,6 +173,9 @@ def dram_available() -> int:
 def cores() -> int:
     """Processors this process may run on, by affinity and control group."""
 
+def drop_from_caches(address: int, bytes: int) -> None:
+    """Takes memory out of every cache, so that the next to read it reads memory; for measuring."""
+
 def dram_total() -> int:
     """Bytes of DRAM of the machine, or the control group's limit where that is less."""
 

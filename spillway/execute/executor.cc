@@ -212,6 +212,7 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
     }
     case Lane::compute:
       visit_ready_[task.subject] = 1;
+      caller_waits_ = false;  // from now on, not when it wakes up: no patient update begins beside its visit
       compute_wake_.notify_all();
       break;
   }

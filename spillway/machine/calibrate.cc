@@ -7,12 +7,15 @@
 
 #include "spillway/base/error.h"
 #include "spillway/kernels/form_bytes.h"
+#include "spillway/machine/compute_twin.h"
 
 namespace spillway::machine {
 namespace {
 
 constexpr std::size_t kMostStreams = 4;
 constexpr Bytes kTransfer = 8 * MiB;
+constexpr double kEnough = 256 * MiB;  ///< moved, a rate is known within a per cent: pieces end one MiB at a time
+constexpr double kMostTimes = 4;       ///< as long as asked, on a slow path
 
 void require_memory(std::span<std::byte> memory) {
   if (memory.size() >= kCalibrationMemory) return;
@@ -65,10 +68,17 @@ kernels::UpdateSpan lay_out(std::span<std::byte> memory, const UpdateKind& kind)
   return out;
 }
 
+/// Of `cores` that compute, at `full` bytes per second.
+double cores_lost(double full, unsigned cores, double seconds, const std::function<LoadResult()>& load) {
+  double rate = 0;
+  const auto share = share_beside(cores, seconds, [&] { rate = load().rate(); });
+  return rate > 0 ? cores * (1 - share) * full / rate : 0;
+}
+
 }  // namespace
 
 PathProfile calibrate_path(storage::Path& path, const std::string& name, std::span<std::byte> memory, Load::Area area,
-                           double seconds) {
+                           double seconds, unsigned cores) {
   require_memory(memory);
   if (area.bytes < kCalibrationArea) {
     throw Error(ErrorCode::internal,
@@ -76,14 +86,17 @@ PathProfile calibrate_path(storage::Path& path, const std::string& name, std::sp
   }
   const std::size_t streams = std::min<std::size_t>(kMostStreams, memory.size() / kTransfer);
   Load load(path, memory, area, kTransfer);
-  load.fill(streams);
+  const double rate = load.fill(streams).write_rate();
+  seconds = std::clamp(rate > 0 ? kEnough / rate : seconds, seconds, kMostTimes * seconds);
   PathProfile out;
   out.name = name;
-  out.write_bytes_per_second = load.run(0, streams, seconds).write_rate();
-  out.read_bytes_per_second = load.run(streams, 0, seconds).read_rate();
-  const LoadResult mixed = load.run((streams + 1) / 2, streams / 2, seconds);
+  out.write_bytes_per_second = load.steady(0, streams, seconds).write_rate();
+  out.read_bytes_per_second = load.steady(streams, 0, seconds).read_rate();
+  const auto both = [&] { return load.steady((streams + 1) / 2, streams / 2, seconds); };
+  const LoadResult mixed = both();
   out.mixed_bytes_per_second = mixed.rate();
-  out.cores_at_full_speed = mixed.cpu_seconds / mixed.seconds;
+  out.cores_at_full_speed =
+      cores > 0 ? cores_lost(mixed.rate(), cores, seconds, both) : mixed.cpu_seconds / mixed.seconds;
   return out;
 }
 

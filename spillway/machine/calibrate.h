@@ -18,11 +18,14 @@ inline constexpr Bytes kCalibrationMemory = 16 * MiB;
 /// Least area of a volume that calibrate_path takes; a GiB is better (caches in the drive count for less).
 inline constexpr Bytes kCalibrationArea = 64 * MiB;
 
-/// Reads alone, writes alone, and both, `seconds` each, after writing the area once. The path is idle and the area
-/// holds nothing of value. `memory` should be registered with the path, as the run's will be; best is 32 MiB (4
-/// transfers of 8 MiB outstanding). Throws what the path throws; Error(internal) when memory or area are too small.
+/// Reads alone, writes alone, and both, `seconds` each (on slow paths up to four times that, for as much to be moved)
+/// and a quarter of it before, after writing the area once. The path is idle and the area holds nothing of value.
+/// `memory` should be registered with the path, as the run's will be; best is 32 MiB (4 transfers of 8 MiB
+/// outstanding). With `cores` > 0 both once more while as many threads compute, which tells what these lose to the path
+/// and to the system's work for it; with 0 the process's own processor time has to do. Throws what the path throws;
+/// Error(internal) when memory or area are too small.
 [[nodiscard]] PathProfile calibrate_path(storage::Path& path, const std::string& name, std::span<std::byte> memory,
-                                         Load::Area area, double seconds = 0.5);
+                                         Load::Area area, double seconds = 0.5, unsigned cores = 0);
 
 /// What an update is measured for.
 struct UpdateKind {

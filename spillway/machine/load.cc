@@ -1,9 +1,20 @@
 #include "spillway/machine/load.h"
 
+#include <thread>
+
 #include "spillway/base/error.h"
 #include "spillway/sys/thread.h"
 
 namespace spillway::machine {
+namespace {
+
+constexpr double kBurst = 0.25;  ///< of the time that is counted
+
+std::chrono::steady_clock::duration duration_of(double seconds) {
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
 
 Load::Load(storage::Path& path, std::span<std::byte> memory, Area area, Bytes transfer)
     : path_(path), memory_(memory), area_(area), transfer_(transfer) {
@@ -14,8 +25,21 @@ Load::Load(storage::Path& path, std::span<std::byte> memory, Area area, Bytes tr
 
 LoadResult Load::run(std::size_t readers, std::size_t writers, double seconds) {
   once_ = false;
-  end_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  end_ = Clock::now() + duration_of(seconds);
   return go(readers, writers);
+}
+
+LoadResult Load::steady(std::size_t readers, std::size_t writers, double seconds) {
+  once_ = false;
+  const Sample before = look();
+  end_ = before.at + duration_of((1 + kBurst) * seconds);
+  begin(readers, writers);
+  std::this_thread::sleep_until(before.at + duration_of(kBurst * seconds));
+  const Sample first = look();
+  std::this_thread::sleep_until(end_);
+  const LoadResult out = between(first, look());
+  const Sample after = finish();
+  return out.read + out.written > 0 ? out : between(before, after);
 }
 
 LoadResult Load::fill(std::size_t writers) {
@@ -24,17 +48,31 @@ LoadResult Load::fill(std::size_t writers) {
 }
 
 LoadResult Load::go(std::size_t readers, std::size_t writers) {
+  const Sample before = look();
+  begin(readers, writers);
+  return between(before, finish());
+}
+
+Load::Sample Load::look() const {
+  return {Clock::now(), sys::process_cpu_seconds(), path_.counters()};
+}
+
+LoadResult Load::between(const Sample& first, const Sample& last) {
+  const std::chrono::duration<double> seconds = last.at - first.at;
+  return {seconds.count(), last.cpu - first.cpu, last.counters.read - first.counters.read,
+          last.counters.written - first.counters.written};
+}
+
+void Load::begin(std::size_t readers, std::size_t writers) {
   divide(readers, writers);
   failure_ = nullptr;
-  const storage::Counters before = path_.counters();
-  const double cpu = sys::process_cpu_seconds();
-  const auto began = Clock::now();
   for (Stream& stream : streams_) start(stream);
+}
+
+Load::Sample Load::finish() {
   path_.drain();
   if (failed()) std::rethrow_exception(failure_);
-  const std::chrono::duration<double> seconds = Clock::now() - began;
-  const storage::Counters after = path_.counters();
-  return {seconds.count(), sys::process_cpu_seconds() - cpu, after.read - before.read, after.written - before.written};
+  return look();
 }
 
 /// Every stream takes each `count`-th place, so that together they go through the area in order. Readers and writers

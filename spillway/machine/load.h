@@ -12,7 +12,7 @@
 
 namespace spillway::machine {
 
-/// What a load moved. Rates are of bytes completed over the whole time, start and end included.
+/// What a load moved. Rates are of bytes completed over the whole time.
 struct LoadResult {
   double seconds = 0;
   double cpu_seconds = 0;  ///< of the whole process
@@ -39,6 +39,9 @@ class Load {
 
   /// `readers` read and `writers` write for at least that long (every stream moves something).
   LoadResult run(std::size_t readers, std::size_t writers, double seconds);
+  /// The same, but for a quarter of that time before anything is counted, and without what ends after it: what a drive
+  /// keeps up, without the burst that it takes first. What was moved in all where that is nothing.
+  LoadResult steady(std::size_t readers, std::size_t writers, double seconds);
   /// `writers` write the whole area once.
   LoadResult fill(std::size_t writers);
 
@@ -51,7 +54,17 @@ class Load {
     Bytes first, next;  ///< offsets
   };
 
+  struct Sample {
+    Clock::time_point at;
+    double cpu = 0;
+    storage::Counters counters;
+  };
+
   LoadResult go(std::size_t readers, std::size_t writers);
+  [[nodiscard]] Sample look() const;
+  [[nodiscard]] static LoadResult between(const Sample& first, const Sample& last);
+  void begin(std::size_t readers, std::size_t writers);
+  Sample finish();
   void divide(std::size_t readers, std::size_t writers);
   void start(Stream& stream);
   void fail(const std::exception_ptr& error) noexcept;

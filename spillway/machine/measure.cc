@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "spillway/machine/calibrate.h"
+#include "spillway/machine/compute_twin.h"
 #include "spillway/machine/facts.h"
 #include "spillway/machine/measure_device.h"
 #include "spillway/machine/node_work.h"
@@ -60,7 +61,7 @@ PathProfile shared(const PathProfile& rates, std::size_t paths, std::string name
 }
 
 /// Rates of 0 where there is too little space to measure.
-PathProfile measure_directory(const std::filesystem::path& directory, double seconds) {
+PathProfile measure_directory(const std::filesystem::path& directory, unsigned cores, double seconds) {
   std::error_code unknown;
   if (std::filesystem::space(directory, unknown).available < kLeastFree || unknown) return {};
   const Folder folder(directory);
@@ -73,7 +74,7 @@ PathProfile measure_directory(const std::filesystem::path& directory, double sec
   path.remove_on_close();
   path.register_memory(memory.span());
   const auto offset = path.allocate(kArea);
-  return calibrate_path(path, options.name, memory.span(), {.offset = offset, .bytes = kArea}, seconds);
+  return calibrate_path(path, options.name, memory.span(), {.offset = offset, .bytes = kArea}, seconds, cores);
 }
 
 /// Twice the cache, so that updates are measured at the speed of memory.
@@ -87,6 +88,9 @@ void measure_updates(Profile& out, Bytes bytes, double seconds, const UpdateKind
   const auto rates = update_rates(memory.span(), sys::thread_affinity(), out.cores, seconds, kind);
   out.update_elements_per_second = rates.thread;
   out.update_elements_per_second_all_cores = rates.all;
+  out.compute_share_beside_update = share_beside(std::max(1U, out.cores), seconds, [&] {
+    out.update_elements_per_second_beside = calibrate_update(memory.span(), seconds, kind);
+  });
 }
 
 /// A directory tells more of its drive than a block device, which is only read.
@@ -112,7 +116,7 @@ Profile measure(std::span<const std::filesystem::path> places, double seconds, c
   for (const Drive& drive : drives_of(places)) {
     const auto& place = places[drive.measured];
     const PathProfile rates =
-        sys::is_block_device(place) ? measure_device(place, seconds) : measure_directory(place, seconds);
+        sys::is_block_device(place) ? measure_device(place, seconds) : measure_directory(place, out.cores, seconds);
     for (const auto p : drive.paths) out.paths[p] = shared(rates, drive.paths.size(), std::to_string(p));
   }
   return out;

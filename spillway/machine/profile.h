@@ -15,7 +15,7 @@ struct PathProfile {
   double read_bytes_per_second = 0;   ///< reads alone
   double write_bytes_per_second = 0;  ///< writes alone
   double mixed_bytes_per_second = 0;  ///< half reads, half writes at once: the sum of both directions
-  double cores_at_full_speed = 0;     ///< processors that the path keeps busy while both directions run
+  double cores_at_full_speed = 0;     ///< processors that compute on all of them loses while both directions run
   Bytes capacity = 0;                 ///< for what a run keeps there; 0 = unknown
 
   bool operator==(const PathProfile&) const = default;
@@ -115,6 +115,8 @@ struct Profile {
   std::vector<PathProfile> paths;         ///< names differ
   double update_elements_per_second = 0;  ///< update on one thread, of the kind that was asked for; 0 = unknown
   double update_elements_per_second_all_cores = 0;  ///< the same on every processor at once; 0 = unknown
+  double update_elements_per_second_beside = 0;     ///< the same on one thread beside compute on all; 0 = unknown
+  double compute_share_beside_update = 0;           ///< of its speed that compute keeps meanwhile; 0 = unknown
   double copy_bytes_per_second = 0;                 ///< bytes copied from DRAM to DRAM on one thread; 0 = unknown
   double compute_flops_per_second = 0;              ///< of the compute device; 0 = unknown
   std::vector<NodeAccess> access;                   ///< processors by memory, as measured; no pair twice

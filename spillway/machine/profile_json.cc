@@ -19,6 +19,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormatKey = "spillway_profile";
 constexpr const char* kUpdateAll = "update_elements_per_second_all_cores";
+constexpr const char* kUpdateBeside = "update_elements_per_second_beside";
+constexpr const char* kShareBeside = "compute_share_beside_update";
 constexpr int kFormat = 2;
 constexpr int kOldest = 1;  ///< read, too: no nodes, no GPUs
 constexpr double kMostCores = 1 << 20;
@@ -356,6 +358,8 @@ std::string to_json(const Profile& profile) {
   out["paths"] = list_of(profile.paths);
   out["update_elements_per_second"] = profile.update_elements_per_second;
   if (profile.update_elements_per_second_all_cores > 0) out[kUpdateAll] = profile.update_elements_per_second_all_cores;
+  if (profile.update_elements_per_second_beside > 0) out[kUpdateBeside] = profile.update_elements_per_second_beside;
+  if (profile.compute_share_beside_update > 0) out[kShareBeside] = profile.compute_share_beside_update;
   out["copy_bytes_per_second"] = profile.copy_bytes_per_second;
   out["compute_flops_per_second"] = profile.compute_flops_per_second;
   if (!profile.access.empty()) out["access"] = list_of(profile.access);
@@ -370,8 +374,8 @@ Profile from_json(std::string_view words, const std::string& source) {
     object.refuse(kFormatKey, text("is ", format, "; this build reads formats ", kOldest, " to ", kFormat));
   }
   object.refuse_others({kFormatKey, "machine", "comment", "cores", "dram_total", "dram_available", "nodes", "gpus",
-                        "paths", "update_elements_per_second", kUpdateAll, "copy_bytes_per_second",
-                        "compute_flops_per_second", "access", "layers"});
+                        "paths", "update_elements_per_second", kUpdateAll, kUpdateBeside, kShareBeside,
+                        "copy_bytes_per_second", "compute_flops_per_second", "access", "layers"});
   Profile out;
   if (object.has("machine")) out.machine = object.word("machine");
   out.comment = comment_from(json, object);
@@ -384,6 +388,8 @@ Profile from_json(std::string_view words, const std::string& source) {
   out.paths = list_from(object, "paths", path_from);
   out.update_elements_per_second = object.number("update_elements_per_second", kMostRate);
   out.update_elements_per_second_all_cores = object.optional(kUpdateAll, kMostRate);
+  out.update_elements_per_second_beside = object.optional(kUpdateBeside, kMostRate);
+  out.compute_share_beside_update = object.optional(kShareBeside, 1);
   out.copy_bytes_per_second = object.number("copy_bytes_per_second", kMostRate);
   out.compute_flops_per_second = object.number("compute_flops_per_second", kMostRate);
   out.access = list_from(object, "access", access_from);

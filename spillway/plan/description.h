@@ -142,7 +142,9 @@ struct Rates {
   double update = 0;                           ///< elements per second, one thread
   double update_all = 0;                       ///< elements per second, every core at once; 0 = unknown
   unsigned update_cores = 0;                   ///< that only updates use, beside `cores`; 0: they share those
-  double io_cores = 0.1;                       ///< cores that the paths' threads keep busy at full speed
+  double update_beside = 0;                    ///< elements per second, one thread while compute has all cores, and
+  double compute_beside = 0;                   ///< the share of its speed that compute keeps; 0 = unknown: fair shares
+  double io_cores = 0.1;                       ///< cores that compute loses to the paths at full speed
   double forward = 0, backward = 0;            ///< one layer block of average size, all micro-batches
   double head_loss = 0, head_gradient = 0;     ///< one slice, all micro-batches
   double tail_forward = 0, tail_backward = 0;  ///< the last layer block when a head follows

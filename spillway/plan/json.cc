@@ -188,6 +188,8 @@ Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   out.cores = std::max(1U, profile.cores - out.update_cores);
   out.update = profile.update_elements_per_second;
   out.update_all = profile.update_elements_per_second_all_cores;
+  out.update_beside = profile.update_elements_per_second_beside;
+  out.compute_beside = profile.compute_share_beside_update;
   out.io_cores = 0;
   out.nodes = parse_nodes(object);
   share_threads(out);

@@ -10,6 +10,8 @@ namespace {
 
 /// An early update copies what it changes first: 24 bytes of traffic beside the 26 of an `exact` one.
 constexpr double kEarlyWork = 2;
+/// Of a core, for what has none left by the figures.
+constexpr double kLeastShare = 0.05;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 struct Ready {
@@ -191,27 +193,46 @@ class Machine {
   }
 
   void set_rates() {
-    const bool computes = lanes_[kCompute].busy;
+    const bool own = rates_.update_cores > 0;  // updates and the paths' threads take nothing of what compute has
     auto& read = lanes_[kUpdates + updates_];
     auto& write = lanes_[kUpdates + updates_ + 1];
-    const double cores = std::max(1U, rates_.cores);
-    const bool own = rates_.update_cores > 0;  // updates and the paths' threads take nothing of what compute has
-    const double io = !own && (read.busy || write.busy) ? rates_.io_cores : 0;
-    const double wanted = (computes ? cores : 0) + (own ? 0 : update_threads()) + io;
-    const double share = wanted > cores ? cores / wanted : 1;
-    lanes_[kCompute].rate = share;
-    if (updates_ > 1 || !rates_.nodes.empty()) {
-      set_node_rates(own ? own_share() : share, !own && !computes && cores - io >= update_threads() + 1);
-    } else {
-      // While compute waits, its cores update, too.
-      const double hands = computes ? 1 : std::max(1.0, cores - io);
-      lanes_[kUpdates].rate = rates_.update_with(own ? rates_.update_cores : share * hands);
-    }
     const bool both = read.busy && write.busy;
-    for (std::size_t lane = 2; lane < 2 + kTimed; ++lane) lanes_[kUpdates + updates_ + lane].rate = 1;
-    share_device();
+    for (std::size_t lane = 2; lane < 2 + kTimed; ++lane)
+      lanes_[kUpdates + updates_ + lane].rate = 1;  // seconds already
     read.rate = both ? storage_.mixed / 2 : storage_.read;
     write.rate = both ? storage_.mixed / 2 : storage_.write;
+    const double moved = (read.busy ? read.rate : 0) + (write.busy ? write.rate : 0);
+    set_core_rates(own, own ? 0 : rates_.io_cores * (storage_.mixed > 0 ? std::min(1.0, moved / storage_.mixed) : 0));
+    share_device();
+  }
+
+  /// `io`: cores that transfers take now.
+  void set_core_rates(bool own, double io) {
+    const bool computes = lanes_[kCompute].busy;
+    const double cores = std::max(1U, rates_.cores);
+    const double left = std::max(kLeastShare, 1 - io / cores);
+    const double beside = own ? 0 : update_threads();
+    lanes_[kCompute].rate = left * (beside > 0 ? share_beside(cores, beside) : 1);
+    if (updates_ > 1 || !rates_.nodes.empty()) {
+      const double share = computes ? std::min(1.0, cores * left / (cores + beside))
+                                    : std::min(1.0, cores * left / std::max(1.0, beside));
+      set_node_rates(own ? own_share() : share, !own && !computes && cores - io >= update_threads() + 1);
+    } else if (own) {
+      lanes_[kUpdates].rate = rates_.update_with(rates_.update_cores);
+    } else {
+      // While compute waits, its cores update, too.
+      lanes_[kUpdates].rate = computes ? left * update_beside(cores) : rates_.update_with(std::max(1.0, cores - io));
+    }
+  }
+
+  /// What compute keeps of its speed beside so many threads that update; with one of them it was measured.
+  [[nodiscard]] double share_beside(double cores, double threads) const {
+    return rates_.compute_beside > 0 && threads <= 1 ? rates_.compute_beside : cores / (cores + threads);
+  }
+
+  /// Elements per second of one thread beside compute.
+  [[nodiscard]] double update_beside(double cores) const {
+    return rates_.update_beside > 0 ? rates_.update_beside : rates_.update_with(cores / (cores + 1));
   }
 
   /// Updates on a device take of what visits there have.

@@ -9,6 +9,10 @@
 
 #include "spillway/sys/control_groups.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace spillway::sys {
 namespace {
 
@@ -23,6 +27,25 @@ Quota version2(const std::filesystem::path& group) {
   std::ifstream file(group / "cpu.max");
   double quota = 0, period = 0;
   return file >> quota >> period ? ratio(quota, period) : std::nullopt;
+}
+
+/// Of what is dropped from caches: no processor has shorter ones.
+constexpr std::size_t kLine = 64;
+
+void drop_line([[maybe_unused]] const std::byte* at) noexcept {
+#if defined(__x86_64__)
+  _mm_clflush(at);
+#elif defined(__aarch64__)
+  asm volatile("dc civac, %0" ::"r"(at) : "memory");
+#endif
+}
+
+void wait_for_lines() noexcept {
+#if defined(__x86_64__)
+  _mm_mfence();
+#elif defined(__aarch64__)
+  asm volatile("dsb ish" ::: "memory");
+#endif
 }
 
 Quota version1(const std::filesystem::path& group) {
@@ -62,6 +85,12 @@ Bytes largest_caches(const std::string& root) {
     }
   }
   return sum;
+}
+
+void drop_from_caches(std::span<const std::byte> bytes) noexcept {
+  for (std::size_t i = 0; i < bytes.size(); i += kLine) drop_line(bytes.data() + i);
+  if (!bytes.empty()) drop_line(&bytes.back());  // the last line, where the first byte is not the first of its line
+  wait_for_lines();
 }
 
 }  // namespace spillway::sys

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "spillway/base/bytes.h"
@@ -18,5 +19,9 @@ namespace spillway::sys {
 
 /// Bytes of the third-level caches together; 0 where the kernel tells of none. `root` is "" but for tests.
 [[nodiscard]] Bytes largest_caches(const std::string& root = "");
+
+/// Takes the bytes out of every cache of every processor: the next to read them reads memory, as if they had not been
+/// used for long. For measuring; on processors other than x86-64 and 64-bit ARM nothing happens.
+void drop_from_caches(std::span<const std::byte> bytes) noexcept;
 
 }  // namespace spillway::sys

@@ -80,6 +80,19 @@ TEST_F(CalibrateTest, ALoadMovesWhatItSays) {
   EXPECT_DOUBLE_EQ(mixed.rate() * mixed.seconds, static_cast<double>(12 * MiB));
 }
 
+TEST_F(CalibrateTest, ASteadyLoadCountsWhatEndsInItsTime) {
+  Load load(path_, arena_.span(), {0, 70 * MiB}, 4 * MiB);
+  static_cast<void>(load.fill(3));
+  const LoadResult nothing = load.steady(2, 1, 0);  // then all that was moved counts
+  EXPECT_GT(nothing.read + nothing.written, 0U);
+  EXPECT_LE(nothing.read, 8 * MiB);
+  const auto before = path_.counters().written;
+  const LoadResult some = load.steady(0, 3, 0.02);
+  EXPECT_EQ(some.read, 0U);
+  EXPECT_GT(some.written, 0U);
+  EXPECT_LE(some.written, path_.counters().written - before);  // what came before, or after
+}
+
 TEST_F(CalibrateTest, ALoadThatDoesNotFitIsRefused) {
   EXPECT_ERROR(Load(path_, arena_.span(), {}, 100), ErrorCode::internal, "multiples of 1 MiB");
   Load load(path_, arena_.span(), {0, 64 * MiB}, 4 * MiB);

@@ -19,6 +19,8 @@ Profile sample() {
   out.paths = {{"0", 2.5e9, 1.0 / 3.0, 2.75e9, 0.125}, {"fast", 7e9, 6e9, 8e9, 0}};
   out.update_elements_per_second = 8.1e8;
   out.update_elements_per_second_all_cores = 9.2e8;
+  out.update_elements_per_second_beside = 4.1e8;
+  out.compute_share_beside_update = 0.55;
   out.copy_bytes_per_second = 9.7e9;
   return out;
 }
@@ -102,6 +104,7 @@ TEST(ProfileJsonTest, NamesEveryAbsurdValue) {
       {"\"cores\": 2", "\"cores\": 1e9", "cores is"},
       {"\"cores\": 2", "\"cores\": \"two\"", "cores is not a number"},
       {"\"cores\": 2", "\"corse\": 2", "corse is not a key"},
+      {": 0.55", ": 1.5", "compute_share_beside_update is 1.5"},
       {"\"dram_total\": 25769803776", "\"dram_total\": 0", "dram_total is 0"},
       {"\"dram_total\": 25769803776", "\"dram_total\": 5", "dram_available is more than dram_total"},
       {"\"dram_total\": 25769803776", "\"dram_total\": 1e19", "dram_total is"},

@@ -69,6 +69,32 @@ TEST_F(Simulate, UpdatesOnEveryCoreAreNoFasterThanTheirMemory) {
   EXPECT_GE(bound.step_seconds, bound.compute_seconds + bound.update_seconds / 1.2 - 1e-9);
 }
 
+TEST_F(Simulate, WhatComputeKeepsBesideUpdatesIsTakenAsMeasured) {
+  rates_.update = 1e8;
+  const auto fair = plan(0, 1, 1e12).prediction;  // every update waits for a read, and runs beside compute
+  rates_.compute_beside = 0.4;                    // of 4 / 5
+  rates_.update_beside = 0.8e8;                   // as a fair share
+  const auto held_up = plan(0, 1, 1e12).prediction;
+  const auto alone = held_up.compute_seconds;
+  EXPECT_GT(held_up.step_seconds, fair.step_seconds);
+  // While an update runs compute does 0.4 of its work, and one update runs for all parameters at 0.8e8.
+  const auto updates = static_cast<double>(layout_.parameters()) / 0.8e8;
+  EXPECT_LE(held_up.step_seconds, alone + 0.6 * updates + 1e-6);
+  EXPECT_GE(held_up.step_seconds, alone + 0.3 * updates);
+}
+
+TEST_F(Simulate, ComputeLosesToPathsWhatTheyMoveOfTheirMost) {
+  rates_.update = 1e12;
+  const auto free = plan(0, 1, 1e8).prediction;
+  rates_.io_cores = 1;  // of 4
+  const auto busy = plan(0, 1, 1e8).prediction;
+  const auto computes = [&](const Simulation& found) { return found.step_seconds - found.stall_seconds; };
+  EXPECT_GT(computes(busy), 1.02 * computes(free));
+  EXPECT_LE(computes(busy), computes(free) / 0.75 + 1e-9);
+  rates_.update_cores = 2;                                                  // then paths have these
+  EXPECT_NEAR(computes(plan(0, 1, 1e8).prediction), computes(free), 1e-6);  // but for the updates
+}
+
 TEST_F(Simulate, OnCoresOfTheirOwnOnlyTheFirstUpdatesAreWaitedFor) {
   rates_.update = 4e7;  // a layer in less time than its forward visit
   rates_.update_cores = 2;

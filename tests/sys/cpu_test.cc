@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <span>
+#include <vector>
 
 #include "spillway/base/error.h"
 #include "tests/sys/temporary.h"
@@ -66,6 +70,14 @@ TEST_F(CpuQuota, SharedCachesCountOnce) {
   }
   EXPECT_EQ(largest_caches(directory_.path().string()), 64 * MiB);
   EXPECT_EQ(largest_caches((directory_.path() / "none").string()), 0U);
+}
+
+TEST(Caches, WhatIsDroppedKeepsItsBytes) {
+  for (const std::size_t size : {0U, 1U, 63U, 64U, 65U, 4097U}) {
+    std::vector<std::byte> bytes(size + 1, std::byte{7});
+    drop_from_caches(std::span(bytes).subspan(1));
+    EXPECT_EQ(std::ranges::count(bytes, std::byte{7}), static_cast<std::ptrdiff_t>(size + 1)) << size;
+  }
 }
 
 }  // namespace

@@ -206,6 +206,10 @@ class BareEngine:
     def _bytes(self, elements: int) -> int:
         return elements * self.dtype.itemsize
 
+    def _block_elements(self, block: int) -> int:
+        """Of its weights, gaps between tensors included."""
+        return sum(aligned(count(tensor["shape"])) for tensor in self.blocks[block]["tensors"])
+
     def _weights_at(self, block: int) -> int:
         return self._bytes(self._block_first[block])
 

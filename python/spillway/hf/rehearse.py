@@ -6,6 +6,7 @@ and one slice of the vocabulary.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import defaultdict
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from transformers import PreTrainedConfig
 
+from spillway import _engine
 from spillway.hf import heap
 from spillway.hf.bare import BareEngine, BareVisit, count, mapped, on_device
 from spillway.hf.describe import WorkSize, describe, slice_rows
@@ -36,7 +38,11 @@ if TYPE_CHECKING:
 BYTES_PER_TOKEN = 64  # ids, labels, positions, running log-sum-exp: what a step keeps for every token besides states
 SLACK = 0.35  # of the working set: holes of the heap, and huge pages that fill them (0.25 seen at 1.5 G parameters)
 DEVICE_SLACK = 0.2  # the same on a GPU, whose allocator keeps blocks that it has split
-LONG = 10.0  # seconds; a step longer than this is measured once, not three times
+LONG = 10.0  # seconds; a step longer than this is measured once, shorter ones several times:
+LEAST_RUNS, MOST_RUNS, LEAST_SECONDS = 4, 40, 2.0  # so often, and so long; the first half warms up
+
+
+STREAMED = ("forward", "head_loss", "head_gradient", "backward")  # visits with weights
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,9 @@ class TimedEngine(BareEngine):
         if kernels is not None:
             self.loss_stats = kernels.loss_stats  # type: ignore[method-assign]
             self.loss_gradient = kernels.loss_gradient  # type: ignore[method-assign]
-        self.seconds: dict[str, list[float]] = defaultdict(list)
+        self.cold = True  # weights come from memory, as for the first micro-batch of a visit, not from caches
+        self.seconds: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
+        self.aside = 0.0  # seconds that no run has
         self._tail = max(self._layers)
         self._began = 0.0
 
@@ -84,16 +92,31 @@ class TimedEngine(BareEngine):
 
     def next_visit(self) -> BareVisit:
         visit = super().next_visit()
+        if self.cold and visit.kind in STREAMED and self._place.device.type == "cpu":
+            self._forget(visit)
         self._place.settle()
         self._began = time.perf_counter()
         return visit
+
+    def _forget(self, visit: BareVisit) -> None:
+        """In a run all other blocks have been computed since, so weights come from memory and gradients go there."""
+        columns = self.tensors[self._head_tensor()]["shape"][1]
+        elements = visit.rows * columns or self._block_elements(visit.block)
+        began = time.perf_counter()
+        _engine.drop_from_caches(self._arena.data_ptr() + visit.weights, self._bytes(elements))
+        _engine.drop_from_caches(self._taken.data_ptr(), self._taken.nbytes)
+        self.aside += time.perf_counter() - began
 
     def end_visit(self) -> None:
         self._place.settle()
         seconds = time.perf_counter() - self._began
         tail = "tail_" if self._visit.block == self._tail and self._visit.kind in ("forward", "backward") else ""
-        self.seconds[tail + self._visit.kind].append(seconds)
+        self.seconds[self.cold][tail + self._visit.kind].append(seconds)
         super().end_visit()
+
+    def in_visits(self) -> float:
+        """Seconds of all visits so far."""
+        return sum(sum(map(sum, kinds.values())) for kinds in self.seconds.values())
 
 
 def rehearse(
@@ -121,9 +144,10 @@ def rehearse(
     train = sample(small, shape.batch, shape.length, packing)
     between: list[float] = []
     with heap.PeakWatch() as watch:
-        runs = runs_after(run(stream, engine, train, between))
+        warm_up = run(stream, engine, train, between)
         heap.use_huge_pages()
-        for _ in range(runs):
+        for number in range(runs_after(warm_up)):
+            engine.cold = shape.micro_batches == 1 or number % 2 == 0
             run(stream, engine, train, between)
         seconds = seconds_of(engine, between, shape)
         if not packing:  # rows of many lengths: the products that PyTorch keeps for each, as many as it will keep
@@ -186,16 +210,19 @@ def sample(skeleton: Skeleton, rows: int, length: int, packed: bool) -> Work:
 
 def run(stream: Stream, engine: TimedEngine, work: Work, between: list[float]) -> float:
     """Seconds of one step; what lies outside its visits goes to `between`."""
-    visits = sum(map(sum, engine.seconds.values()))
+    visits, aside = engine.in_visits(), engine.aside
     began = time.perf_counter()
     stream.step(work, {}, 0)
-    seconds = time.perf_counter() - began
-    between.append(seconds - (sum(map(sum, engine.seconds.values())) - visits))
+    seconds = time.perf_counter() - began - (engine.aside - aside)
+    between.append(seconds - (engine.in_visits() - visits))
     return seconds
 
 
 def runs_after(warm_up: float) -> int:
-    return 1 if warm_up > LONG else 3
+    """Of at most twice the seconds of those that follow."""
+    if warm_up > LONG:
+        return 1
+    return max(LEAST_RUNS, min(MOST_RUNS, math.ceil(2 * LEAST_SECONDS / warm_up)))
 
 
 def masks(skeleton: Skeleton, work: Work, place: Place = HOST) -> int:
@@ -224,14 +251,17 @@ def argument_bytes(calls: list[Arguments]) -> int:
 
 
 def seconds_of(engine: TimedEngine, between: list[float], shape: WorkShape) -> dict[str, float]:
-    """Medians over all runs but the first, which warms up."""
-    runs = len(between)
+    """Medians over the later half of the runs: PyTorch's heap and caches take a few to settle."""
 
-    def median(kind: str) -> float:
-        values = engine.seconds[kind]
-        return statistics.median(values[len(values) // runs :]) * shape.micro_batches
+    def median(kind: str, cold: bool) -> float:
+        values = engine.seconds[cold][kind]
+        return statistics.median(values[len(values) // 2 :]) if values else 0.0
+
+    def visit(kind: str) -> float:
+        first = median(kind, True)
+        return first + (shape.micro_batches - 1) * (median(kind, False) or first)
 
     kinds = ("forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient")
-    found = {kind: median(kind) for kind in kinds}
-    found["prologue"] = statistics.median(between[1:]) * shape.micro_batches
+    found = {kind: visit(kind) for kind in kinds}
+    found["prologue"] = statistics.median(between[len(between) // 2 :]) * shape.micro_batches
     return found

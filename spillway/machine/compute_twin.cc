@@ -1,0 +1,79 @@
+#include "spillway/machine/compute_twin.h"
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace spillway::machine {
+namespace {
+
+constexpr unsigned kRounds = 400'000;  // of a part: some four cycles each
+
+/// Something to do that no compiler leaves out.
+std::uint64_t arithmetic(std::uint64_t x) {
+  for (unsigned i = 0; i < kRounds; ++i) x = x * 6364136223846793005U + 1442695040888963407U;
+  return x;
+}
+
+class Twin {
+ public:
+  explicit Twin(unsigned threads) : together_(threads) {
+    for (unsigned t = 0; t < threads; ++t) threads_.emplace_back([this, t] { run(t); });
+  }
+  ~Twin() {
+    stop_ = true;
+    for (auto& thread : threads_) thread.join();
+  }
+  Twin(const Twin&) = delete;
+  Twin& operator=(const Twin&) = delete;
+
+  [[nodiscard]] std::uint64_t parts() const noexcept { return parts_; }
+
+ private:
+  void run(unsigned number) {
+    std::uint64_t x = number;
+    // The first one decides for all, so that none waits for one that has left.
+    for (bool go = true; go;) {
+      x = arithmetic(x);
+      if (number == 0) {
+        ++parts_;
+        last_ = stop_;
+      }
+      together_.arrive_and_wait();
+      go = !last_;
+      together_.arrive_and_wait();  // before the first one writes `last_` again
+    }
+    sum_ += x;
+  }
+
+  std::barrier<> together_;
+  std::atomic<bool> stop_{false};
+  bool last_ = false;
+  std::atomic<std::uint64_t> parts_{0}, sum_{0};
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+double parts_per_second(unsigned threads, const std::function<void()>& work) {
+  using Clock = std::chrono::steady_clock;
+  const Twin twin(threads);
+  const auto before = twin.parts();
+  const auto began = Clock::now();
+  work();
+  const std::chrono::duration<double> passed = Clock::now() - began;
+  return static_cast<double>(twin.parts() - before) / passed.count();
+}
+
+double share_beside(unsigned threads, double seconds, const std::function<void()>& work) {
+  const auto alone =
+      parts_per_second(threads, [&] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
+  const auto beside = parts_per_second(threads, work);
+  return alone > 0 ? std::min(1.0, beside / alone) : 1;
+}
+
+}  // namespace spillway::machine
