@@ -3,7 +3,7 @@
 engine_run.py --shape 0.5b --sequence 1024 --steps 4 [--layers N]
               [--placement path --storage DIR --dram-budget BYTES] [--method lsp] [--profile FILE] [--durability none]
               [--device cuda:0 --gpu-memory BYTES] [--batch N] [--micro-batches N] [--compute-dtype fp32]
-              [--learning-rate R]
+              [--learning-rate R] [--set KEY=VALUE ...]
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--dram-budget")
     for name in ("method", "device", "gpu-memory", "profile", "durability", "compute-dtype"):
         parser.add_argument(f"--{name}")
+    parser.add_argument("--set", action="append", default=[], help="any other key, as KEY=VALUE")
     parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--batch", type=int, default=1, help="rows of a micro-batch")
     parser.add_argument("--micro-batches", type=int, default=1)
@@ -61,6 +62,9 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
     for name in ("method", "device", "gpu_memory", "profile", "durability", "compute_dtype"):
         if value := getattr(arguments, name):
             words += [f"--{name}", value]
+    for each in arguments.set:
+        name, _, value = each.partition("=")
+        words += [f"--{name}", value]
     shape = WorkShape(arguments.micro_batches, arguments.batch, arguments.sequence, 0, 0)
     session = Session(parse(words).config(), shape)
     session.start(Opening())
@@ -85,6 +89,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
         "losses": losses,
         "grad_norms": norms,
         "stalls": stalls,
+        "link_bytes": result.link_bytes,
         "tokens": count * arguments.micro_batches,
         "plan": session.plan,
         "measured": measured,

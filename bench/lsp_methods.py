@@ -5,7 +5,10 @@ share of a matrix's smaller side; what a subspace of d x d then keeps beside the
 
     full       AdamW (`joint`: with one rate for all of the model)
     ours       spillway.subspace.AdamW, as it is by default: projectors are learned again where they miss too much
-    rotating   the same, all of them learned again every ROTATION steps, moments carried over
+    ours-16    the same with 16 values in a row of a projector
+    rotating   `ours`, all of them learned again every ROTATION steps, moments carried over
+    anew       `ours` with rotate_every: every ROTATION steps, the matrices in turn, moments begin anew
+    anew-16    both
     published  LSP (Chen et al., arXiv 2406.10181) as the paper's code does it: r values of a row at random positions,
                one pair of projectors for all matrices of a shape, the first period random; each period new positions,
                values learned by gradient descent; moments zeroed while the count of steps runs on
@@ -92,7 +95,7 @@ def ours(trained: Trained, **options: Any) -> None:
         pattern = "|".join(f"^{name.replace('.', '[.]')}$" for name in names)
         optimizer = spillway.subspace.AdamW(
             trained.model, lr=0.0, betas=BETAS, eps=EPSILON, weight_decay=0, modules=pattern, rank=rank,
-            nonzeros=NONZEROS, seed=setting.seed, **options,
+            seed=setting.seed, **{"nonzeros": NONZEROS, **options},
         )  # fmt: skip
         trained.add(optimizer, setting.rate)
         trained.parameters += list(optimizer.parameters())
@@ -100,6 +103,18 @@ def ours(trained: Trained, **options: Any) -> None:
 
 def rotating(trained: Trained) -> None:
     ours(trained, check_every=ROTATION, threshold=1e-9)
+
+
+def ours_16(trained: Trained) -> None:
+    ours(trained, nonzeros=16)
+
+
+def anew(trained: Trained) -> None:
+    ours(trained, rotate_every=ROTATION)
+
+
+def anew_16(trained: Trained) -> None:
+    ours(trained, rotate_every=ROTATION, nonzeros=16)
 
 
 def lora(trained: Trained) -> None:
@@ -243,7 +258,10 @@ METHODS: dict[str, Callable[..., Trained]] = {
     "joint": Full,
     "full": Full,
     "ours": arranged(ours),
+    "ours-16": arranged(ours_16),
     "rotating": arranged(rotating),
+    "anew": arranged(anew),
+    "anew-16": arranged(anew_16),
     "published": Published,
     "lora": arranged(lora),
     "galore": Galore,

@@ -3,6 +3,7 @@ link has one.
 
     lsp_steps.py path --back DIR     everything on a path of 400 MB/s each way (throttled.py; needs root)
     lsp_steps.py link                a simulated device with a link of 10, and of 25 GB/s each way
+    lsp_steps.py refits              all in memory: every step learns all projectors, beside none but the first
 
 126 M parameters (hidden 1024, eight layers), sequence 128, bf16, d = n/2, r = 4. A round runs each method once, in a
 process of its own; the figure is the median over all its steps but the first, which learns the projectors. Results go
@@ -28,6 +29,7 @@ METHODS = ("full", "lsp")
 SPEED = 400  # MB/s
 LINKS = (10e9, 25e9)  # bytes per second
 ROOM = 6 << 10  # MiB of the path
+SEQUENCES, NONZEROS, ROTATION = (128, 1024), (16,), 20
 
 
 def run(steps: int, prefix: Sequence[str], *words: str) -> dict[str, Any]:
@@ -43,6 +45,7 @@ def run(steps: int, prefix: Sequence[str], *words: str) -> dict[str, Any]:
         "predicted": plan["predicted_step_seconds"],
         "path_bytes": plan.get("path_bytes_per_step"),
         "device_bytes": plan.get("device_bytes_per_step"),
+        "link_bytes": found["link_bytes"],  # of the last step, as measured
         "subspaces": plan.get("subspaces"),
     }
 
@@ -72,6 +75,24 @@ def over_a_link(arguments: argparse.Namespace) -> dict[str, Any]:
     return out
 
 
+def refits(arguments: argparse.Namespace) -> dict[str, Any]:
+    """`share`: of a run's time, that learning takes where each matrix learns anew every ROTATION steps."""
+    out: dict[str, Any] = {}
+    for sequence in SEQUENCES:
+        for nonzeros in NONZEROS:
+            words = ("--method", "lsp", "--sequence", str(sequence), "--set", f"lsp_nonzeros={nonzeros}")
+            always = ("--set", "lsp_residual=rotating", "--set", "lsp_rotate_every=1")
+            found = {
+                name: [run(arguments.steps, (), *words, *more) for _ in range(arguments.rounds)]
+                for name, more in (("never", ()), ("every step", always))
+            }
+            never, every = (statistics.median(it["median"] for it in found[name]) for name in found)
+            line = {"never": never, "every step": every, "seconds_of_all": every - never}
+            line["share"] = (every - never) / ROTATION / never
+            out[f"{sequence} tokens, r = {nonzeros}"] = line
+    return out
+
+
 def machine(speed: float) -> dict[str, Any]:
     """As `spillway doctor --measure` would write it, with a link of this speed."""
     from spillway.settings import profile
@@ -84,12 +105,12 @@ def machine(speed: float) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("path", "link"))
+    parser.add_argument("what", choices=("path", "link", "refits"))
     parser.add_argument("--back", type=Path, help="directory on a disk for the path; memory without it")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=4)
     arguments = parser.parse_args()
-    found = over_a_path(arguments) if arguments.what == "path" else over_a_link(arguments)
+    found = {"path": over_a_path, "link": over_a_link, "refits": refits}[arguments.what](arguments)
     target = HERE / "results" / f"lsp-steps-{arguments.what}.json"
     target.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(found, indent=1))

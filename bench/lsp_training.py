@@ -57,7 +57,8 @@ TASKS = {
 METHODS = ("full", "ours", "published", "lora", "galore")
 JOINT = "joint"  # `full` with one rate for all
 SEEDS = (0, 1, 2)
-PLATEAU = (("full", 0.5), ("ours", 0.5), ("ours", 0.25))  # at three times the steps
+LIKE_OURS = ("ours-16", "rotating", "anew", "anew-16")  # at its rate
+PLATEAU = (("full", 0.5), ("ours", 0.5), ("ours", 0.25), ("anew-16", 0.5), ("anew-16", 0.25))  # three times the steps
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Found:
             self.add({**best, "method": "full"})
 
     def best_rate(self, task: str, method: str) -> float:
-        tried = self.rates(task, "ours" if method == "rotating" else method)
+        tried = self.rates(task, "ours" if method in LIKE_OURS else method)
         return min(tried, key=lambda it: tried[it])
 
 
@@ -137,7 +138,8 @@ def all_runs(found: Found) -> Iterator[Run]:
         yield chosen(found, task, "ours", 0.25, 0)
         yield from rates(found, task, *METHODS[2:])
         for share in (0.5, 0.25):
-            yield chosen(found, task, "rotating", share, 0)
+            for method in LIKE_OURS:
+                yield chosen(found, task, method, share, 0)
         for method, share in PLATEAU:
             yield chosen(found, task, method, share, 0, times=3)
     for seed, methods in ((0, METHODS[2:]), *((seed, METHODS) for seed in SEEDS[1:])):
@@ -154,17 +156,20 @@ def windows(tokens: list[int], length: int) -> Tensor:
     return torch.tensor(tokens[: len(tokens) // length * length]).view(-1, length)
 
 
+Sides = tuple[list[str], list[str]]
+
+
 class Data:
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, model: Path, text: Path, questions: Sides | None = None) -> None:
+        """`questions`: to train on, and held-out ones."""
         from transformers import AutoTokenizer
 
-        self.tokenizer = AutoTokenizer.from_pretrained(options.model)
-        text = options.text.read_text()
-        cut = len(text) * 9 // 10
-        self.texts = {
-            "shakespeare": ([text[:cut]], [text[cut:]]),
-            "gsm8k": (questions(options.questions)[options.first_row :], questions(options.held_out)),
-        }
+        self.tokenizer = AutoTokenizer.from_pretrained(model)
+        words = text.read_text()
+        cut = len(words) * 9 // 10
+        self.texts: dict[str, Sides] = {"shakespeare": ([words[:cut]], [words[cut:]])}
+        if questions is not None:
+            self.texts["gsm8k"] = questions
 
     def of(self, task: str) -> tuple[Tensor, Tensor]:
         """Windows to train on, and held-out ones."""
@@ -233,7 +238,8 @@ def done(run: Run, setting: Setting, data: Data, model_path: Path) -> dict[str, 
 
 def run_all(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
-    found, data, began = Found(options.lines), Data(options), time.monotonic()
+    sides = questions(options.questions)[options.first_row :], questions(options.held_out)
+    found, data, began = Found(options.lines), Data(options.model, options.text, sides), time.monotonic()
     for run in all_runs(found):
         if found.of(run) is not None:
             continue

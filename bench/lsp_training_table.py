@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from figures import RESULTS
-from lsp_training import LINES, METHODS, TASKS, Found
+from lsp_training import LIKE_OURS, LINES, METHODS, TASKS, Found
 
 Line = dict[str, Any]
-KINDS = ("full", "ours", "rotating", *METHODS[2:])
+KINDS = ("full", "ours", *LIKE_OURS, *METHODS[2:])
 CASES = [("full", 0.5), *((method, share) for share in (0.5, 0.25) for method in KINDS[1:])]
 LIMITS = {0.5: 1, 0.25: 3}  # percent that ours may be above full
 
@@ -25,7 +25,7 @@ def name_of(method: str, share: float) -> str:
 
 def lines_of(found: Found, task: str, method: str, share: float, times: int = 1) -> dict[int, Line]:
     """By seed, at the rate that is best for seed 0 and d = n/2."""
-    if not found.rates(task, "ours" if method == "rotating" else method):
+    if not found.rates(task, "ours" if method in LIKE_OURS else method):
         return {}
     wanted = {"task": task, "method": method, "share": share, "steps": TASKS[task].steps * times,
               "rate": found.best_rate(task, method)}  # fmt: skip
@@ -112,7 +112,17 @@ def draw_case(panel: Any, lines: list[Line], method: str, share: float) -> None:
         return
     steps = [step for step, _ in lines[0]["held_out"]]
     means = [statistics.mean(line["held_out"][i][1] for line in lines) for i in range(len(steps))]
-    names = ("black", "tab:red", "tab:purple", "tab:blue", "tab:green", "tab:orange")
+    names = (
+        "black",
+        "tab:red",
+        "tab:pink",
+        "tab:purple",
+        "tab:brown",
+        "tab:olive",
+        "tab:blue",
+        "tab:green",
+        "tab:orange",
+    )
     colors = dict(zip(KINDS, names, strict=True))
     style = "-" if share == 0.5 else "--"
     panel.plot(steps[1:], means[1:], style, color=colors[method], label=name_of(method, share), marker=".")

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <fstream>
 
-#include "spillway/execute/compute.h"
 #include "spillway/execute/counters.h"
 #include "spillway/execute/element.h"
 #include "spillway/execute/read_back.h"
@@ -397,9 +396,11 @@ class Engine::Impl {
 
   void compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
                 std::byte* out) const {
-    const auto projector = subspaces(tensor, "compress()").side(tensor, side);
-    execute::compress(description_.type, projector, in, in_stride, tokens, out, *running().team);
+    static_cast<void>(subspaces(tensor, "compress()"));
+    running().compress->run(tensor, side, in, in_stride, tokens, out);
   }
+
+  std::span<const float> here(std::span<const float> values) const { return running().compress->here(values); }
 
   std::vector<Engine::Projectors> projectors() const {
     std::vector<Engine::Projectors> out;
@@ -663,7 +664,7 @@ bool Engine::learns_projectors(std::size_t tensor) const {
   return impl_->subspaces(tensor, "learns_projectors()").learns(tensor);
 }
 void Engine::learn_projectors(std::size_t tensor, std::span<const float> gradient) {
-  impl_->subspaces(tensor, "learn_projectors()").learn(tensor, gradient);
+  impl_->subspaces(tensor, "learn_projectors()").learn(tensor, impl_->here(gradient));
 }
 void Engine::compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
                       std::byte* out) {
@@ -673,7 +674,7 @@ void Engine::signs(std::size_t tensor, std::span<float> out) const {
   impl_->subspaces(tensor, "signs()").signs(tensor, out);
 }
 void Engine::sample(std::size_t tensor, std::span<const float> values) {
-  impl_->subspaces(tensor, "sample()").sample(tensor, values);
+  impl_->subspaces(tensor, "sample()").sample(tensor, impl_->here(values));
 }
 std::vector<Engine::Projectors> Engine::projectors() const {
   return impl_->projectors();

@@ -223,11 +223,12 @@ class Engine {
   /// Backward visit: one micro-batch's gradient of a tensor of the block, in the compute type. Micro-batches rise. Of a
   /// frozen tensor it is refused; so is head_gradient() of a frozen head, whose visits remain for the hidden gradient.
   void gradient(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch);
-  // Backward visit, of a tensor that learns in a subspace; see above. Error(bad_input) of any other.
+  // Backward visit, of a tensor that learns in a subspace; see above. Error(bad_input) of any other. Gradients, tokens
+  // and samples lie in the memory that visits compute in.
   [[nodiscard]] bool learns_projectors(std::size_t tensor) const;
   void learn_projectors(std::size_t tensor, std::span<const float> gradient);
   /// `tokens` rows of `in`, which are `in_stride` elements apart, times P (side 0) or Q (side 1): out [rank, tokens],
-  /// both of the compute type.
+  /// both of the compute type, in the order of the visits' stream.
   void compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
                 std::byte* out);
   void signs(std::size_t tensor, std::span<float> out) const;      ///< [columns], 1 and -1: the same all through a step

@@ -20,8 +20,8 @@ using namespace nb::literals;
 namespace {
 
 using Array = nb::ndarray<nb::device::cpu, nb::c_contig>;
-using Anywhere = nb::ndarray<nb::c_contig>;  // where visits compute
-using Tokens = nb::ndarray<nb::ndim<2>, nb::device::cpu, nb::c_contig>;
+using Anywhere = nb::ndarray<nb::c_contig>;             // where visits compute
+using Tokens = nb::ndarray<nb::ndim<2>, nb::c_contig>;  // there, too
 using Ids = nb::ndarray<std::int64_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
 using Floats = nb::ndarray<float, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
 using Names = std::map<std::string, std::string>;
@@ -33,8 +33,8 @@ std::byte* bytes_of(const Any& array) {
 }
 
 /// What a visit hands over, in the memory that it computes in.
-template <class T = std::byte>
-T* there(const spillway::Engine& engine, const Anywhere& array, const char* what) {
+template <class T = std::byte, class Any = Anywhere>
+T* there(const spillway::Engine& engine, const Any& array, const char* what) {
   const auto gpu = engine.gpu();
   const bool fits = gpu ? array.device_type() == nb::device::cuda::value && array.device_id() == *gpu
                         : array.device_type() == nb::device::cpu::value;
@@ -301,22 +301,25 @@ void bind_engine(nb::module_& module) {
            })
       .def("learns_projectors", &Engine::learns_projectors)
       .def("learn_projectors",
-           [](Engine& self, std::size_t tensor, const Floats& gradient) {
+           [](Engine& self, std::size_t tensor, const Anywhere& gradient) {
              const nb::gil_scoped_release release;
-             self.learn_projectors(tensor, {gradient.data(), gradient.size()});
+             const auto n = gradient.size();
+             self.learn_projectors(tensor, {there<float>(self, gradient, n, "a gradient to learn from"), n});
            })
       .def("compress",
            [](Engine& self, std::size_t tensor, unsigned side, const Tokens& in, const Tokens& out) {
              const nb::gil_scoped_release release;
-             self.compress(tensor, side, bytes_of(in), in.shape(1), in.shape(0), bytes_of(out));
+             self.compress(tensor, side, there(self, in, "tokens"), in.shape(1), in.shape(0),
+                           there(self, out, "compressed tokens"));
            })
       .def("signs",
            [](const Engine& self, std::size_t tensor, const Floats& out) {
              self.signs(tensor, {out.data(), out.size()});
            })
       .def("sample",
-           [](Engine& self, std::size_t tensor, const Floats& values) {
-             self.sample(tensor, {values.data(), values.size()});
+           [](Engine& self, std::size_t tensor, const Anywhere& values) {
+             const nb::gil_scoped_release release;
+             self.sample(tensor, {there<float>(self, values, values.size(), "a sample"), values.size()});
            })
       .def("projectors",
            [](const Engine& self) {

@@ -8,7 +8,8 @@
 
 #include "module.h"
 #include "spillway/base/error.h"
-#include "spillway/execute/compute.h"
+#include "spillway/device/work.h"
+#include "spillway/execute/element.h"
 #include "spillway/execute/subspaces.h"
 #include "spillway/plan/json.h"
 #include "spillway/state/rule.h"
@@ -90,7 +91,6 @@ struct Projections {
   const spillway::plan::Description description;
   const spillway::state::Layout layout;
   spillway::execute::Subspaces subspaces;
-  spillway::execute::Team team{1};
 };
 
 }  // namespace
@@ -112,6 +112,16 @@ void bind_subspace(nb::module_& module) {
             self.fit({gradient.data(), gradient.size()});
           },
           "gradient"_a, "Learns projectors from a gradient, flat, and carries the moments over.")
+      .def(
+          "fit_anew",
+          [](Matrix& self, const Given& gradient, std::int64_t steps) {
+            const nb::gil_scoped_release release;
+            self.fit_anew({gradient.data(), gradient.size()}, steps);
+          },
+          "gradient"_a, "steps"_a, "The same after so many steps, with moments that begin anew.")
+      .def_prop_rw(
+          "begun", &Matrix::begun, [](Matrix& self, std::int64_t steps) { self.set_begun(steps); },
+          "Steps before the moments began.")
       .def("compress", &compress, Release(), "side"_a, "source"_a, "stride"_a, "tokens"_a, "dtype"_a, "out"_a,
            "Tokens at an address, times P (side 0) or Q (1): [rank, tokens] at `out`.")
       .def("step", &step, "weight"_a, "rest"_a, "dtype"_a, "gradient"_a, "optimizer"_a, "rates"_a,
@@ -157,8 +167,15 @@ void bind_subspace(nb::module_& module) {
       .def("compress",
            [](Projections& self, std::size_t tensor, unsigned side, const Tokens& in, const Tokens& out) {
              const nb::gil_scoped_release release;
-             spillway::execute::compress(self.description.type, self.subspaces.side(tensor, side), bytes(in),
-                                         in.shape(1), in.shape(0), bytes(out), self.team);
+             spillway::device::compute(
+                 spillway::device::Compress{.type = spillway::execute::element_of(self.description.type),
+                                            .projector = self.subspaces.side(tensor, side),
+                                            .in = bytes(in),
+                                            .in_stride = in.shape(1),
+                                            .tokens = in.shape(0),
+                                            .out = bytes(out),
+                                            .out_stride = in.shape(0)},
+                 {});
            })
       .def("signs",
            [](const Projections& self, std::size_t tensor, const Floats& out) {
@@ -178,6 +195,12 @@ void bind_subspace(nb::module_& module) {
         return spillway::subspace::rank_of({.rows = rows, .columns = columns, .rank = rank, .nonzeros = nonzeros});
       },
       "rows"_a, "columns"_a, "rank"_a, "nonzeros"_a, "The rank that is meant; 0: half of the smaller side.");
+  module.def(
+      "subspace_rotates",
+      [](std::uint64_t every, std::uint64_t updates, std::uint64_t tensor) {
+        return spillway::subspace::rotates(every, updates, tensor);
+      },
+      "every"_a, "updates"_a, "tensor"_a, "Whether this one learns anew after so many updates; `every` 0: never.");
   module.def(
       "draw_signs",
       [](std::uint64_t seed, std::uint64_t tensor, std::int64_t step, std::size_t n) {

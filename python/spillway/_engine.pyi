@@ -312,6 +312,9 @@ class SubspaceMatrix:
         """Times that projectors were learned."""
     def fit(self, gradient: Any) -> None:
         """Learns projectors from a gradient, flat fp32, and carries the moments over."""
+    def fit_anew(self, gradient: Any, steps: int) -> None:
+        """The same after so many steps, with moments that begin anew."""
+    begun: int  # steps before the moments began
     def compress(self, side: int, source: int, stride: int, tokens: int, dtype: str, out: int) -> None:
         """Tokens at an address, times P (side 0) or Q (1): [rank, tokens] at `out`."""
     def step(self, weight: int, rest: int, dtype: str, gradient: Any, optimizer: str, rates: tuple[Any, ...]) -> None:
@@ -331,6 +334,9 @@ class SubspaceMatrix:
 
 def draw_signs(seed: int, tensor: int, step: int, n: int) -> Any:
     """1 or -1, n times, fp32."""
+
+def subspace_rotates(every: int, updates: int, tensor: int) -> bool:
+    """Whether this one learns anew after so many updates; `every` 0: never."""
 
 def subspace_rank(rows: int, columns: int, rank: int, nonzeros: int) -> int:
     """What is meant: 0 is half of the smaller side, a multiple of `nonzeros`. ValueError for what cannot be."""

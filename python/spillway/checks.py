@@ -51,6 +51,10 @@ def check_subspaces(config: Config) -> None:
             f"weight_decay: with method lsp and optim {config.optim}, which adds the decay to the gradient, it has no "
             "place: there is no gradient of the whole matrix; use optim adamw or lion, or weight_decay 0"
         )
+    if config.lsp_rotate_every is not None and config.lsp_residual != "rotating":
+        raise InputError(
+            f"lsp_rotate_every: it is for lsp_residual rotating, and that is {config.lsp_residual or 'none'}"
+        )
     if config.lsp_rank is not None and config.lsp_rank % config.lsp_nonzeros:
         raise InputError(
             f"lsp_rank: {config.lsp_rank} is no multiple of lsp_nonzeros {config.lsp_nonzeros}; use "

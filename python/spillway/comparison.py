@@ -326,6 +326,7 @@ def in_subspaces(model: PreTrainedModel, config: Config) -> tuple[subspace.AdamW
         nonzeros=config.lsp_nonzeros,
         check_every=config.lsp_check_every,
         threshold=config.lsp_threshold,
+        rotate_every=config.lsp_rotate_every if config.lsp_residual == "rotating" else 0,
         seed=config.seed,
     )
     return optimizer, names

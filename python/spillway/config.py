@@ -149,6 +149,7 @@ def parsed(key: Key, value: Any, origin: str) -> Any:
 
 LORA = {"lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.05}  # TRL's defaults
 LSP = {"lsp_nonzeros": 4, "lsp_check_every": 100, "lsp_threshold": 0.9}
+ROTATION = 20  # updates
 
 
 def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
@@ -175,6 +176,8 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
     of_method: dict[str, Any] = {"lora": LORA, "lsp": LSP}.get(values["method"], {})
     for name, default in of_method.items():
         values[name] = default if values[name] is None else values[name]
+    if values["lsp_residual"] == "rotating" and values["lsp_rotate_every"] is None:
+        values["lsp_rotate_every"] = ROTATION
     return with_strategies(values)
 
 

@@ -30,8 +30,6 @@ def place(config: Config) -> Place:
     if not torch.cuda.is_available():
         build = "was built without CUDA" if torch.version.cuda is None else "finds no GPU that it can use"
         raise InputError(f"device: {config.device}: PyTorch {torch.__version__} {build}; use --device cpu")
-    if config.method == "lsp":
-        raise InputError(f"method: lsp learns in host memory, which device {config.device} is not; use --device cpu")
     index, count = number(config.device), torch.cuda.device_count()
     if index >= count:
         asked = "LOCAL_RANK asks for" if config.device == "cuda" else f"device: {config.device} asks for"

@@ -51,10 +51,6 @@ def when_given(value: Any) -> str:
     return "this key" if value else ""
 
 
-def values_besides(*present: Any) -> Callable[[Any], str]:
-    return lambda value: "" if value in present else f"the value {value!r}"
-
-
 def unknown_device(value: Any) -> str:
     known = value in ("auto", "cpu", "simulated", "cuda") or re.fullmatch(r"cuda:[0-9]+", str(value))
     return "" if known else f"the value {value!r}"
@@ -372,11 +368,19 @@ GROUPS: dict[str, list[Key]] = {
         ),
         Key(
             "lsp_residual",
-            choice("none", "feedback", "rotating"),
+            choice("none", "rotating"),
             None,
-            "a channel for what the projectors miss: `none` is what there is",
+            "what becomes of what the projectors miss: `none`; `rotating`: each matrix learns new ones every "
+            "`lsp_rotate_every` updates whatever they miss, so that in time every direction is trained",
             "none",
-            absent=values_besides(None, "none"),
+        ),
+        Key(
+            "lsp_rotate_every",
+            whole(1),
+            None,
+            "with `lsp_residual: rotating`: updates from one time that a matrix learns projectors to the next, the "
+            "matrices in turn",
+            "20",
         ),
     ],
 }

@@ -79,6 +79,7 @@ class StepResult:
     grad_norm: float  # before clipping
     seconds: float
     path_bytes: PathBytes = field(default_factory=dict)
+    link_bytes: dict[str, int] = field(default_factory=dict)  # with a device: {"to_device", "from_device"}
     skipped: bool = False  # the gradient was not finite: nothing was updated
     loss_scale: float = 1.0  # what the loss was multiplied by before backward
     # by memory node, where there are several: {"elements", "seconds"} of updates that ended while the step ran

@@ -32,6 +32,8 @@ def step_row(
         "step_seconds": result.seconds,
         "path_bytes": result.path_bytes,
     }
+    if result.link_bytes:
+        row["link_bytes"] = result.link_bytes
     if result.node_updates:
         row["node_updates"] = result.node_updates
     row |= result.subspaces

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 HOLES = 24 * 2**20  # bytes by which the heap grows in one visit at most, as seen
 REGROWTH = 4 * 2**20  # bytes since the heap was given back that make it worth doing again: it takes a tenth of a second
 MAX_SHARD = 5 * 10**9  # bytes of a safetensors file
+LINK_WAYS = ("to_device", "from_device")
 PIECE = 256  # tokens whose logits are widened at a time
 
 
@@ -128,6 +129,7 @@ class Session:
         self._began = 0.0  # when the step's gradients were asked for
         self._half = (0.0, 0)  # its loss and label tokens
         self._path_bytes: PathBytes = {}
+        self._link_bytes: dict[str, int] = {}
         self._node_updates: dict[str, dict[str, float]] = {}
         self._written_before: wear.Written = {}  # by the run's earlier processes
         self._peak = 0
@@ -177,7 +179,7 @@ class Session:
             place=self._place,
         )
         self._written_before = wear.most([self._written_before, *(wear.read(path / STATE) for path in opening.pinned)])
-        self._path_bytes = self._paths()
+        self._path_bytes, self._link_bytes = self._paths(), self._link()
         return recovery
 
     def commit(self, state: dict[str, Any]) -> None:
@@ -217,6 +219,7 @@ class Session:
             grad_norm=update["grad_norm"],
             seconds=time.perf_counter() - self._began,
             path_bytes=self._new_path_bytes(),
+            link_bytes=self._new_link_bytes(),
             skipped=bool(update["skipped"]),
             loss_scale=update.get("loss_scale", 1.0),
             written=self._written(),
@@ -333,6 +336,7 @@ class Session:
             **({"nodes": found} if found else {}),
             "process_peak": self._peak,
             "path_bytes": self._paths(),
+            **({"link_bytes": link} if (link := self._link()) else {}),
             "written": self._written(),
             "stall_seconds": counters.get("stall_seconds", {}),
             "waits": counters.get("waits", {}),
@@ -492,6 +496,15 @@ class Session:
             name: {direction: count - before.get(name, {}).get(direction, 0) for direction, count in now.items()}
             for name, now in self._path_bytes.items()
         }
+
+    def _link(self) -> dict[str, int]:
+        """Bytes over a device's link so far; empty without one that has memory of its own."""
+        found = json.loads(self._engine.counters()).get("device", {})
+        return {way: found[way] for way in LINK_WAYS} if self.plan.get("device_bytes_per_step") else {}
+
+    def _new_link_bytes(self) -> dict[str, int]:
+        before, self._link_bytes = self._link_bytes, self._link()
+        return {way: now - before.get(way, 0) for way, now in self._link_bytes.items()}
 
     def _new_node_updates(self) -> dict[str, dict[str, float]]:
         """Since the last call; nothing where DRAM is one tier."""

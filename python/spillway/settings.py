@@ -168,7 +168,8 @@ def subspace_checks(config: Config) -> dict[str, Any]:
     """When projectors are learned again, as the engine names it."""
     if config.method != "lsp":
         return {}
-    return {"subspaces": {"check_every": config.lsp_check_every, "threshold": config.lsp_threshold}}
+    rotate = config.lsp_rotate_every if config.lsp_residual == "rotating" else 0
+    return {"subspaces": {"check_every": config.lsp_check_every, "threshold": config.lsp_threshold, "rotate": rotate}}
 
 
 NO_RULE: Mapping[str, str] = MappingProxyType({})

@@ -40,6 +40,8 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "lsp_modules",
     "lsp_check_every",
     "lsp_threshold",
+    "lsp_residual",
+    "lsp_rotate_every",
 )
 
 

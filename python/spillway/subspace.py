@@ -16,7 +16,9 @@ no longer require gradients.
 
 Projectors are learned from the first gradient, before the first update. Every `check_every` steps each weight's
 running estimate of what its projectors miss is compared with `threshold`; beyond it the next backward pass learns new
-ones, and the moments are carried over. All of it is a function of the data and the seed.
+ones, and the moments are carried over. With `rotate_every` each weight learns new ones every so many steps whatever
+they miss, the weights in turn, and its moments begin anew: in time every direction is trained. All of it is a function
+of the data and the seed.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ class Held:
     rest: torch.Tensor | None  # of a bf16 weight: the low 16 bits of its master
     seed: int
     step: int = 0
+    anew: bool = False  # moments begin anew with new projectors
     refit: bool = True  # the next gradient is learned from
     probe: torch.Tensor | None = None  # G z, added up over the step's micro-batches
     captured: float = 0.0  # |S|^2 so far, before anything clips it
@@ -90,6 +93,7 @@ class Held:
             "exp_avg": torch.from_numpy(self.matrix.moment(0)),
             "exp_avg_sq": torch.from_numpy(self.matrix.moment(1)),
             "fits": self.matrix.fits,
+            "begun": self.matrix.begun,
             "refit": self.refit,
             "bias": list(self.matrix.bias),
         }
@@ -98,7 +102,7 @@ class Held:
     def restore(self, state: dict[str, Any]) -> None:
         arrays = [flat(state[name]) for name in ("p", "q", "exp_avg", "exp_avg_sq")]
         self.matrix.restore(*arrays[:2], state["fits"], *arrays[2:])
-        self.matrix.bias = tuple(state["bias"])
+        self.matrix.bias, self.matrix.begun = tuple(state["bias"]), int(state["begun"])
         self.step, self.refit = int(state["step"]), bool(state["refit"])
         if self.rest is not None:
             self.rest.copy_(state["residual"])
@@ -112,12 +116,18 @@ class Held:
         self.matrix.compress(side, tokens.data_ptr(), stride, tokens.shape[0], kind, out.data_ptr())
         return out
 
+    def learn(self, gradient: Any) -> None:
+        if self.anew:
+            self.matrix.fit_anew(gradient, self.step)
+        else:
+            self.matrix.fit(gradient)
+
     def take(self, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
         """S of one micro-batch, fp32. x [tokens, n] and dy [tokens, m]."""
         if self.refit:
             gradient = (dy.T.float() @ x.float()).flatten()
             if gradient.isfinite().all():  # what is not is refused by the step that it belongs to
-                self.matrix.fit(gradient.numpy())
+                self.learn(gradient.numpy())
                 self.refit = False
         if self.matrix.fits == 0:
             return torch.full((self.matrix.rank, self.matrix.rank), torch.nan)
@@ -173,20 +183,23 @@ class AdamW(torch.optim.Optimizer):
         nonzeros: int = 4,
         check_every: int = 100,
         threshold: float = 0.9,
+        rotate_every: int = 0,
         seed: int = 0,
     ) -> None:
-        if rank < 0 or nonzeros < 1 or check_every < 1 or not threshold > 0:
+        if rank < 0 or nonzeros < 1 or check_every < 1 or not threshold > 0 or rotate_every < 0:
             raise InputError(
-                f"rank {rank}, nonzeros {nonzeros}, check_every {check_every}, threshold {threshold}: rank must be at "
-                "least 0, nonzeros and check_every at least 1, threshold above 0"
+                f"rank {rank}, nonzeros {nonzeros}, check_every {check_every}, threshold {threshold}, rotate_every "
+                f"{rotate_every}: rank and rotate_every must be at least 0, nonzeros and check_every at least 1, "
+                "threshold above 0"
             )
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         check_defaults(defaults)
-        self.check_every, self.threshold = check_every, threshold
+        self.check_every, self.threshold, self.rotate_every = check_every, threshold, rotate_every
         layers = chosen(model, modules)
         self._held: dict[torch.Tensor, Held] = {}
         made = [held_of(name, i, layer, rank, nonzeros, seed) for i, (name, layer) in enumerate(layers)]
         for (_, layer), held in zip(layers, made, strict=True):  # nothing is changed before all are right
+            held.anew = rotate_every > 0
             redirect(layer, held)
             self._held[held.inside] = held
         super().__init__([held.inside for held in made], defaults)
@@ -238,7 +251,8 @@ class AdamW(torch.optim.Optimizer):
         with translated():
             held.matrix.step(held.weight.data_ptr(), rest, TYPES[held.weight.dtype], flat(s), "adamw", rates)
         held.end()
-        if held.step % self.check_every == 0 and held.matrix.error > self.threshold:
+        due = held.step % self.check_every == 0 and held.matrix.error > self.threshold
+        if due or _engine.subspace_rotates(self.rotate_every, held.step, held.number):
             held.refit = True
 
     def state_dict(self) -> dict[str, Any]:

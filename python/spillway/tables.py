@@ -133,7 +133,7 @@ def prediction(plan: Plan) -> str:
         words += f" Predicted step: {duration(seconds)}, bound by {plan.get('bottleneck', 'compute')}"
         for name, moved in plan.get("path_bytes_per_step", {}).items():
             words += f"; {name} reads {size(moved['read'])}, writes {size(moved['written'])} a step"
-        if moved := plan.get("device_bytes_per_step"):
+        if moved := plan.get("device_bytes_per_step") or plan.get("link_bytes_per_step"):
             words += (
                 f"; {size(moved['to_device'])} go to the device, {size(moved['from_device'])} come from there a step"
             )

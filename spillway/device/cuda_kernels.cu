@@ -74,15 +74,22 @@ __device__ void gradient_of_tokens(const LossGradient& a) {
 }  // namespace
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(threads::kBlock)
-#define FOR_EACH_TYPE(name, Arguments, body)                               \
-  KERNEL spillway_##name##_bf16(Arguments a) { body(Bf16); }               \
-  KERNEL spillway_##name##_fp16(Arguments a) { body(Fp16); }               \
-  KERNEL spillway_##name##_fp32(Arguments a) { body(float); }
+#define FOR_EACH_TYPE(name, Arguments, body)   \
+  KERNEL spillway_##name##_bf16(Arguments a) { \
+    body(Bf16);                                \
+  }                                            \
+  KERNEL spillway_##name##_fp16(Arguments a) { \
+    body(Fp16);                                \
+  }                                            \
+  KERNEL spillway_##name##_fp32(Arguments a) { \
+    body(float);                               \
+  }
 
 #define SUM(T) threads::sum<T>(a, whole_grid())
 #define ROUND(T) round_tiles<T>(a)
 #define SQUARES(T) square_parts<T>(a)
 #define GATHER(T) threads::gather<T>(a, whole_grid())
+#define COMPRESS(T) threads::compress<T>(a, whole_grid())
 #define LOSS_STATS(T) stats_of_tokens<T>(a)
 #define LOSS_GRADIENT(T) gradient_of_tokens<T>(a)
 
@@ -90,9 +97,13 @@ FOR_EACH_TYPE(sum, Sum, SUM)
 FOR_EACH_TYPE(round, Round, ROUND)
 FOR_EACH_TYPE(squares, Squares, SQUARES)
 FOR_EACH_TYPE(gather, Gather, GATHER)
+FOR_EACH_TYPE(compress, Compress, COMPRESS)
 FOR_EACH_TYPE(loss_stats, LossStats, LOSS_STATS)
 FOR_EACH_TYPE(loss_gradient, LossGradient, LOSS_GRADIENT)
 
+KERNEL spillway_apply(Apply a) {
+  threads::apply(a, whole_grid());
+}
 KERNEL spillway_adamw(threads::AdamWArguments a) {
   threads::adamw(a, whole_grid());
 }

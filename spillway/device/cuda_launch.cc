@@ -64,6 +64,12 @@ Launch of(const LossStats& it) {
 Launch of(const LossGradient& it) {
   return launch(name("loss_gradient", it.logits.type), it.logits.tokens, it);
 }
+Launch of(const Compress& it) {
+  return launch(name("compress", it.type), blocks_of(it.projector.columns * it.tokens), it);
+}
+Launch of(const Apply& it) {
+  return launch("spillway_apply", blocks_of(it.n), it);
+}
 Launch of(const AdamWUpdate& it) {
   if (it.step.optimizer != kernels::Optimizer::adamw) {
     throw Error(ErrorCode::internal, "of the optimizers only adamw has a kernel for a GPU");
@@ -80,8 +86,8 @@ Launch launch_of(const Work& work) {
 
 std::span<const std::string> kernel_names() {
   static const auto kNames = [] {
-    std::vector<std::string> out{"spillway_adamw"};
-    for (const auto* what : {"sum", "round", "squares", "gather", "loss_stats", "loss_gradient"}) {
+    std::vector<std::string> out{"spillway_adamw", "spillway_apply"};
+    for (const auto* what : {"sum", "round", "squares", "gather", "loss_stats", "loss_gradient", "compress"}) {
       for (const auto type : {Element::bf16, Element::fp16, Element::fp32}) out.push_back(name(what, type));
     }
     return out;

@@ -6,6 +6,7 @@
 // what joins lanes is the kernel's.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "spillway/base/on_device.h"
@@ -192,6 +193,45 @@ SPILLWAY_ON_DEVICE inline void adamw(const AdamWArguments& a, Grid grid) {
     it.exp_avg[i] = kernels::quiet(exp_avg);
     it.exp_avg_sq[i] = kernels::quiet(exp_avg_sq);
     kernels::scalar::split_bits(kernels::as_bits(next), it.weight[i], it.residual[i]);
+  }
+}
+
+/// Neighbouring threads take neighbouring tokens of one column, whose places are neighbours.
+template <class T>
+SPILLWAY_ON_DEVICE void compress(const Compress& a, Grid grid) {
+  const auto& r = a.projector;
+  for (auto i = grid.thread; i < r.columns * a.tokens; i += grid.threads) {
+    const auto column = i / a.tokens, token = i - column * a.tokens;
+    const auto group = column / r.nonzeros, end = r.first(group + 1);
+    const float* const values = r.values + (column - group * r.nonzeros) * r.stride();
+    const T* const in = as<T>(a.in) + token * a.in_stride;
+    float sum = 0;
+    for (auto row = r.first(group); row < end; ++row) sum = std::fma(load(in[row]), values[row], sum);
+    store(sum, as<T>(a.out)[column * a.out_stride + token]);
+  }
+}
+
+/// Element [row, column] of delta * Q^T, one of the rows that the group of `row` shares.
+SPILLWAY_ON_DEVICE inline float spread(const kernels::Expansion& e, std::uint64_t row, std::uint64_t column) {
+  const auto& q = e.q;
+  const float* const line = e.delta + row * q.columns + q.group_of(column) * q.nonzeros;
+  float out = 0;
+  for (std::uint64_t t = 0; t < q.nonzeros; ++t) out = std::fma(q.values[t * q.stride() + column], line[t], out);
+  return out;
+}
+
+SPILLWAY_ON_DEVICE inline void apply(const Apply& a, Grid grid) {
+  const auto& p = a.expansion.p;
+  for (auto i = grid.thread; i < a.n; i += grid.threads) {
+    const auto row = (a.first + i) / a.expansion.q.rows, column = a.first + i - row * a.expansion.q.rows;
+    const auto first = p.group_of(row) * p.nonzeros;
+    float change = 0;
+    for (std::uint64_t s = 0; s < p.nonzeros; ++s) {
+      change = std::fma(p.values[s * p.stride() + row], spread(a.expansion, first + s, column), change);
+    }
+    const float master = kernels::as_float(kernels::scalar::join_bits(a.weight[i], a.residual[i]));
+    const float next = kernels::quiet(std::fma(master, a.keep, change));
+    kernels::scalar::split_bits(kernels::as_bits(next), a.weight[i], a.residual[i]);
   }
 }
 

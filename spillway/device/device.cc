@@ -90,14 +90,6 @@ bool Device::register_host(std::span<std::byte> range) {
   return false;
 }
 
-void Device::on_host(Stream, std::function<void()> work) {
-  if (!host_reads()) {
-    throw Error(ErrorCode::unsupported, text(name(), ": the host does not read this device's memory, which subspaces ",
-                                             "(method lsp) need; use --device cpu, or another method"));
-  }
-  work();
-}
-
 void Device::unregister_host(std::span<std::byte> range) {
   {
     const std::lock_guard lock(mutex_);
@@ -124,6 +116,7 @@ Device::Staging& Device::staging_of(Stream stream) {
 
 void Device::copy(Stream stream, Direction direction, std::byte* to, const std::byte* from, Bytes bytes) {
   if (bytes == 0) return;
+  copied_[static_cast<std::size_t>(direction)].fetch_add(bytes, std::memory_order_relaxed);
   const bool down = direction == Direction::from_device;
   if (!separate() || registered(down ? to : from, bytes)) {
     issue(stream, direction, to, from, bytes);

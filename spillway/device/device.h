@@ -5,6 +5,8 @@
 // one thread at a time; everything else may be called by any thread.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -64,15 +66,16 @@ class Device {
   /// Copies, in the order of the stream. Blocks only where host memory is not registered: then it may wait for what the
   /// stream has been given before.
   void copy(Stream stream, Direction direction, std::byte* to, const std::byte* from, Bytes bytes);
+  /// Bytes that copies were asked for so far; of any thread.
+  [[nodiscard]] Bytes copied(Direction direction) const noexcept {
+    return copied_[static_cast<std::size_t>(direction)].load(std::memory_order_relaxed);
+  }
   /// Arithmetic on the device's memory. Throws Error(unsupported) where cannot_compute() says why.
   virtual void run(Stream stream, const Work& work) = 0;
   /// Why run() cannot work; empty: it can.
   [[nodiscard]] virtual std::string cannot_compute() const { return {}; }
   /// Threads of the host for run(), where that is the host's work. What it names must outlive the device's work.
   void use(const Crew& crew) noexcept { crew_ = crew; }
-  /// Code of the host that reads and writes the device's memory, in the order of the stream; it may run later. Throws
-  /// Error(unsupported) where the host does not read that memory.
-  virtual void on_host(Stream stream, std::function<void()> work);
   /// Sets bytes of the device's memory.
   virtual void fill(Stream stream, std::byte* to, std::uint8_t value, Bytes bytes) = 0;
 
@@ -102,6 +105,7 @@ class Device {
 
   std::span<std::byte> memory_;
   std::string notice_;
+  std::array<std::atomic<Bytes>, 2> copied_{};  ///< by direction
   Crew crew_;
   mutable std::mutex mutex_;  ///< guards what follows
   std::vector<std::span<std::byte>> registered_;

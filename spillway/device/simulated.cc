@@ -96,8 +96,6 @@ class SimulatedDevice final : public Simulated {
     call(stream, [this, work] { compute(work, crew()); });
   }
 
-  void on_host(Stream stream, std::function<void()> work) override { call(stream, std::move(work)); }
-
   void call(Stream stream, std::function<void()> work) override { add(stream, {.work = std::move(work)}); }
 
   void record(Event event, Stream stream) override {

@@ -1,6 +1,7 @@
 #include "spillway/device/work.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "spillway/device/typed.h"
 
@@ -94,6 +95,39 @@ void on_host(const AdamWUpdate& it, const Crew& crew) {
                      .grad = reinterpret_cast<const std::byte*>(it.grad + at),
                      .n = n},
                     it.step);
+  });
+}
+
+void on_host(const Compress& it, const Crew& crew) {
+  constexpr std::uint64_t kTokens = 16 * kernels::kTokenTile;
+  const auto with = [&]<class T>(const T* in, T* out) {
+    crew.run((it.tokens + kTokens - 1) / kTokens, [&](std::size_t tile) {
+      thread_local std::vector<float> work;  // grows to its size and stays
+      work.resize(std::max(work.size(), kernels::compress_work(it.projector)));
+      const auto first = tile * kTokens, n = std::min(kTokens, it.tokens - first);
+      kernels::compress(it.projector, in + first * it.in_stride, it.in_stride, n, out + first, it.out_stride,
+                        work.data());
+    });
+  };
+  switch (it.type) {
+    case Element::bf16:
+      return with(reinterpret_cast<const std::uint16_t*>(it.in), reinterpret_cast<std::uint16_t*>(it.out));
+    case Element::fp16:
+      return with(reinterpret_cast<const kernels::Fp16*>(it.in), reinterpret_cast<kernels::Fp16*>(it.out));
+    case Element::fp32:
+      return with(reinterpret_cast<const float*>(it.in), reinterpret_cast<float*>(it.out));
+  }
+}
+
+void on_host(const Apply& it, const Crew& crew) {
+  by_tile(it.n, crew, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
+    thread_local std::vector<float> work;  // grows to its size and stays
+    work.resize(std::max(work.size(), kernels::apply_work(it.expansion)));
+    kernels::apply(kernels::Weights::split, it.expansion, it.keep,
+                   {.weight = reinterpret_cast<std::byte*>(it.weight + at),
+                    .rest = reinterpret_cast<std::byte*>(it.residual + at),
+                    .n = n},
+                   it.first + at, work.data());
   });
 }
 

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "spillway/kernels/gradient.h"
+#include "spillway/kernels/project.h"
 #include "spillway/kernels/update.h"
 
 namespace spillway::device {
@@ -104,8 +105,27 @@ struct AdamWUpdate {
   kernels::UpdateStep step;  ///< of AdamW
 };
 
+/// out[c * out_stride + t] = sum over i of in[t * in_stride + i] * R[i, c]: kernels::compress().
+struct Compress {
+  Element type = Element::bf16;  ///< of `in` and `out`
+  kernels::Projector projector;  ///< its values in the device's memory, too
+  const std::byte* in = nullptr;
+  std::uint64_t in_stride = 0, tokens = 0;  ///< elements from one token to the next
+  std::byte* out = nullptr;                 ///< [columns][out_stride]
+  std::uint64_t out_stride = 0;
+};
+
+/// master = keep * master + P * delta * Q^T over elements [first, first + n) of a matrix whose weights lie as bf16 and
+/// residual: kernels::apply().
+struct Apply {
+  kernels::Expansion expansion;
+  std::uint16_t *weight = nullptr, *residual = nullptr;  ///< of element `first`
+  std::uint64_t first = 0, n = 0;
+  float keep = 1;
+};
+
 /// All pointers are into the device's memory (any alignment of the element's own), counts may be 0.
-using Work = std::variant<Sum, Round, Squares, Gather, LossStats, LossGradient, AdamWUpdate>;
+using Work = std::variant<Sum, Round, Squares, Gather, LossStats, LossGradient, AdamWUpdate, Compress, Apply>;
 
 /// Who takes the tiles of a loop on the host: calls call(body, tile) once for each, and returns when all are done.
 struct Crew {
@@ -123,7 +143,8 @@ struct Crew {
   }
 };
 
-/// Does it here and now, on memory that the host reads. Allocates nothing.
+/// Does it here and now, on memory that the host reads. Allocates nothing, but what a thread works on for projectors
+/// once for the largest.
 void compute(const Work& work, const Crew& crew);
 
 }  // namespace spillway::device

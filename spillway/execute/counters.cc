@@ -72,7 +72,11 @@ std::string counters(const Run& run, const plan::Budget& budget) {
   for (std::size_t p = 0; p < run.paths.size(); ++p) out["paths"][budget.paths[p].name] = of_path(*run.paths[p]);
   if (run.books) out["stall_seconds"]["commit"] = run.waited();
   if (const auto* device = run.device.device.get()) {
-    out["device"] = {{"name", device->name()}, {"memory", device->memory().size()}, {"notice", device->notice()}};
+    out["device"] = {{"name", device->name()},
+                     {"memory", device->memory().size()},
+                     {"to_device", device->copied(device::Direction::to_device)},
+                     {"from_device", device->copied(device::Direction::from_device)},
+                     {"notice", device->notice()}};
   }
   if (run.pool) add_pool(out, *run.pool, budget);
   return out.dump();

@@ -1,7 +1,6 @@
 #include "spillway/execute/gradients.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -13,6 +12,8 @@ namespace {
 
 static_assert(plan::kSquaresTile == device::kSquaresTile);
 static_assert(sizeof(device::Part) == 16, "plan::DeviceWorkspace counts on it");
+
+constexpr std::uint8_t kNotANumber = 0xFF;  ///< each byte of a double that is none
 
 float* as_fp32(std::byte* at) {
   return reinterpret_cast<float*>(at);
@@ -91,15 +92,32 @@ Gradients::Target Gradients::target_of(std::size_t tensor) const {
 /// S is complete: what an update needs beside it. A step whose gradients were not finite before any projectors could be
 /// learned is one to be skipped.
 void Gradients::finish_inside(std::size_t tensor, const Target& to, bool seen) {
-  if (layout_.tensors()[tensor].subspace.rank == 0) return;
+  const auto first = slots_.tensor(tensor), count = device::square_tiles(to.elements);
+  auto* const there = reinterpret_cast<std::byte*>(squares_ + first);
+  if (!seen) where_.device.fill(where_.stream, there, 0, count * sizeof(double));
+  if (seen && !subspaces_.fitted(tensor)) where_.device.fill(where_.stream, there, kNotANumber, sizeof(double));
+  fetch_squares(first, count);
+  const auto* const squares = host_squares_.data() + first;
   auto* const pair = to.grad + (places_[tensor].pair - places_[tensor].grad);
-  auto* const squares = squares_ + slots_.tensor(tensor);
-  const auto count = device::square_tiles(to.elements);
-  where_.device.on_host(where_.stream, [=, this] {
-    if (!seen) std::fill_n(squares, count, 0.0);
-    if (seen && !subspaces_.fitted(tensor)) squares[0] = std::numeric_limits<double>::quiet_NaN();
-    subspaces_.close(tensor, std::accumulate(squares, squares + count, 0.0), pair);
-  });
+  pair_.resize(state::pair_fields(layout_.tensors()[tensor].subspace).bytes);
+  subspaces_.close(tensor, std::accumulate(squares, squares + count, 0.0), apart() ? pair_.data() : pair);
+  if (!apart()) return;
+  where_.device.copy(where_.stream, device::Direction::to_device, pair, pair_.data(), pair_.size());
+  wait();  // for the bytes may be those of another tensor next
+}
+
+/// What the host decides by: it waits for the stream.
+void Gradients::fetch_squares(std::size_t first, std::size_t count) {
+  if (!apart()) return;
+  where_.device.copy(where_.stream, device::Direction::from_device,
+                     reinterpret_cast<std::byte*>(host_squares_.data() + first),
+                     reinterpret_cast<const std::byte*>(squares_ + first), count * sizeof(double));
+  wait();
+}
+
+void Gradients::wait() {
+  where_.device.record(summed_, where_.stream);
+  where_.device.synchronise(summed_);
 }
 
 void Gradients::add(const Target& to, const std::byte* values, bool first) {
@@ -225,7 +243,7 @@ void Gradients::close() {
       if (seen_[i] == 0) {
         where_.device.fill(where_.stream, to.grad, 0, to.elements * state::field_bytes(to.type).grad);
       }
-      finish_inside(number, to, seen_[i] != 0);
+      if (layout_.tensors()[number].subspace.rank > 0) finish_inside(number, to, seen_[i] != 0);
     }
   }
   if (visit_ != nullptr && visit_->kind == plan::VisitKind::head_gradient && seen_[0] != 2) {
@@ -235,13 +253,8 @@ void Gradients::close() {
 }
 
 kernels::Norm Gradients::total() {
-  auto& device = where_.device;
-  if (apart()) {
-    device.copy(where_.stream, device::Direction::from_device, reinterpret_cast<std::byte*>(host_squares_.data()),
-                where_.workspace, host_squares_.size() * sizeof(double));
-  }
-  device.record(summed_, where_.stream);
-  device.synchronise(summed_);
+  fetch_squares(0, host_squares_.size());
+  if (!apart()) wait();
   return {slots_.total(host_squares_) + rows_norm_};
 }
 

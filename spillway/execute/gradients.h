@@ -58,6 +58,8 @@ class Gradients {
   [[nodiscard]] Target target(Bytes at, std::uint64_t sum_at, std::uint64_t elements, state::ComputeType type) const;
   [[nodiscard]] Target target_of(std::size_t tensor) const;
   void finish_inside(std::size_t tensor, const Target& to, bool seen);
+  void fetch_squares(std::size_t first, std::size_t count);
+  void wait();
   void run(const device::Work& work) { where_.device.run(where_.stream, work); }
   void add(const Target& target, const std::byte* values, bool first);
   /// `values`: not yet in grad, or null. `squares`: null when they are not wanted.
@@ -92,6 +94,7 @@ class Gradients {
   SquareSlots slots_;
   std::vector<double> host_squares_;
   double* const squares_;            ///< where the device's work writes them
+  std::vector<std::byte> pair_;      ///< on its way to a device
   double rows_norm_ = 0;             ///< of the embedding's own rows
   std::vector<OtherRows> others_;    ///< by slice of a tied table; of this step
   std::vector<device::Part> parts_;  ///< what they are made of

@@ -183,11 +183,13 @@ void Run::make_lanes(unsigned threads) {
                   memory + schedule.buffers[schedule.rows].offset);
     }
   }
+  const auto where = arithmetic();
   subspaces = std::make_unique<Subspaces>(plan_.description, layout);
+  compress = std::make_unique<Compress>(layout, type, *subspaces, where);
   updater = std::make_unique<Updater>(schedule, layout, plan_.description.rule(), memory, rows.get());
   device_updates = std::make_unique<DeviceUpdates>(schedule, layout, plan_.description.rule(), arenas());
   gradients = std::make_unique<Gradients>(schedule, layout, plan_.description.rule(), arenas(), rows.get(), *subspaces,
-                                          *team, arithmetic());
+                                          *team, where);
   tiers =
       std::make_unique<Tiers>(plan_.plan, layout, plan_.description.rule(), arenas(), store.get(), device.device.get());
   tensors = std::make_unique<Tensors>(plan_.description, layout, *tiers, scratch(), found_.found);

@@ -11,6 +11,7 @@
 #include "spillway/device/device.h"
 #include "spillway/execute/arenas.h"
 #include "spillway/execute/books.h"
+#include "spillway/execute/compress.h"
 #include "spillway/execute/device_options.h"
 #include "spillway/execute/device_updates.h"
 #include "spillway/execute/executor.h"
@@ -119,6 +120,7 @@ class Run {
   std::unique_ptr<Team> team;
   std::unique_ptr<EmbeddingRows> rows;  ///< null: no embedding
   std::unique_ptr<Subspaces> subspaces;
+  std::unique_ptr<Compress> compress;
   std::unique_ptr<Updater> updater;
   std::unique_ptr<DeviceUpdates> device_updates;
   std::unique_ptr<Gradients> gradients;

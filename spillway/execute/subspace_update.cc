@@ -96,9 +96,22 @@ SubspaceUpdate::SubspaceUpdate(const state::Layout& layout, const state::UpdateR
 void SubspaceUpdate::prepare(const state::Chunk& chunk, const state::GroupPointers& groups) {
   auto* const ours = groups.state + state_fields(rule_, chunk).pair;
   const auto* const made_with = groups.grad + core_bytes(rule_, chunk);
-  const auto before = record(ours).fits;
-  if (before > 0 && before != record(made_with).fits) carry(chunk, groups);
+  const auto before = record(ours), now = record(made_with);
+  if (before.begun != now.begun) {
+    begin(chunk, groups);
+  } else if (before.fits > 0 && before.fits != now.fits) {
+    carry(chunk, groups);
+  }
   std::memcpy(ours, made_with, state::pair_fields(chunk.subspace).bytes);
+}
+
+/// Moments as those of the first step.
+void SubspaceUpdate::begin(const state::Chunk& chunk, const state::GroupPointers& groups) {
+  const auto n = chunk.subspace.elements();
+  const auto at = locate_core(rule_, chunk, groups, 0, n);
+  const auto values = std::span(delta_).first(n);
+  std::ranges::fill(values, 0.0F);
+  for (std::size_t m = 0; m < rule_.moments(); ++m) encode(values.data(), m, at);
 }
 
 void SubspaceUpdate::carry(const state::Chunk& chunk, const state::GroupPointers& groups) {
@@ -121,7 +134,8 @@ std::size_t SubspaceUpdate::first_tiles(const state::Chunk& chunk) noexcept {
 void SubspaceUpdate::run_first(const state::Chunk& chunk, const state::GroupPointers& groups,
                                const kernels::UpdateStep& step, std::size_t tile) {
   const auto begin = tile * kTile, end = std::min(begin + kTile, chunk.subspace.elements());
-  const auto own = inside(step, chunk.subspace);
+  auto own = inside(step, chunk.subspace);
+  own.step -= static_cast<std::int64_t>(record(groups.state + state_fields(rule_, chunk).pair).begun);
   std::array<float, kPiece> gradient;  // NOLINT: filled below
   for (auto first = begin; first < end; first += kPiece) {
     const auto n = std::min(kPiece, end - first);

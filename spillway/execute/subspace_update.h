@@ -19,7 +19,7 @@ class SubspaceUpdate {
   SubspaceUpdate(const state::Layout& layout, const state::UpdateRule& rule);
 
   /// The projectors that S was made with become those of the state; where they are others than before, the moments are
-  /// carried over. Allocates then, and only then.
+  /// carried over, or begun anew with their own count of steps, as the record says. Allocates when they are carried.
   void prepare(const state::Chunk& chunk, const state::GroupPointers& groups);
   /// The optimizer on a tile of S: moments, and the change of a weight that was 0.
   [[nodiscard]] static std::size_t first_tiles(const state::Chunk& chunk) noexcept;
@@ -31,6 +31,7 @@ class SubspaceUpdate {
            std::size_t tile) const;
 
  private:
+  void begin(const state::Chunk& chunk, const state::GroupPointers& groups);
   void carry(const state::Chunk& chunk, const state::GroupPointers& groups);
 
   const state::Layout& layout_;

@@ -34,7 +34,8 @@ Subspaces::Subspaces(const plan::Description& description, const state::Layout& 
   for (std::size_t t = 0; t < matrices_.size(); ++t) {
     const auto& it = layout.tensors()[t].subspace;
     if (it.rank == 0) continue;
-    matrices_[t].emplace(Matrix{.pair = unlearned(it), .kept = {}, .record = {}, .before = {}, .seen = {}});
+    matrices_[t].emplace(
+        Matrix{.pair = unlearned(it), .kept = {}, .record = {}, .before = {}, .seen = {}, .version = 1});
     matrices_[t]->seen.reserve(it.rows);
     any_ = true;
   }
@@ -57,6 +58,7 @@ void Subspaces::restore(std::size_t tensor, const std::byte* pair) {
   std::memcpy(it.pair.q.values().data(), pair + fields.q, fields.q_values * sizeof(float));
   it.record = it.kept;
   it.before.reset();
+  ++it.version;
 }
 
 void Subspaces::begin(std::int64_t updates, double scale) {
@@ -71,9 +73,11 @@ bool Subspaces::learns(std::size_t tensor) const {
   const auto& it = at(tensor);
   if (!it.seen.empty()) return false;  // a part of S is made already
   if (it.record.fits == 0) return true;
+  if (updates_ <= 0 || it.record != it.kept) return false;
   const auto& checks = description_.subspaces;
-  const bool due = updates_ > 0 && static_cast<std::uint64_t>(updates_) % checks.every == 0;
-  return due && it.record == it.kept && bias_of(it.kept).error() > checks.threshold;
+  const auto updates = static_cast<std::uint64_t>(updates_);
+  if (subspace::rotates(checks.rotate, updates, tensor)) return true;
+  return updates % checks.every == 0 && bias_of(it.kept).error() > checks.threshold;
 }
 
 void Subspaces::learn(std::size_t tensor, std::span<const float> gradient) {
@@ -88,7 +92,9 @@ void Subspaces::learn(std::size_t tensor, std::span<const float> gradient) {
   auto next = it.pair;
   subspace::fit(next, gradient);
   it.before = std::exchange(it.pair, std::move(next));
-  it.record = {.fits = it.kept.fits + 1};
+  const bool anew = it.kept.fits > 0 && description_.subspaces.rotate > 0;
+  it.record = {.fits = it.kept.fits + 1, .begun = anew ? static_cast<double>(updates_) : it.kept.begun};
+  ++it.version;
 }
 
 kernels::Projector Subspaces::side(std::size_t tensor, unsigned side) const {
@@ -129,7 +135,10 @@ void Subspaces::close(std::size_t tensor, double s_square, std::byte* pair) {
 void Subspaces::end(bool applied) {
   for (auto& it : matrices_) {
     if (!it) continue;
-    if (!applied && it->before) it->pair = std::move(*it->before);
+    if (!applied && it->before) {
+      it->pair = std::move(*it->before);
+      ++it->version;
+    }
     it->before.reset();
     (applied ? it->kept : it->record) = applied ? it->record : it->kept;
   }

@@ -37,6 +37,8 @@ class Subspaces {
   void learn(std::size_t tensor, std::span<const float> gradient);
   /// [0]: of the output's gradient (P), [1]: of the input (Q).
   [[nodiscard]] kernels::Projector side(std::size_t tensor, unsigned side) const;
+  /// Another number whenever the pair has changed; never 0.
+  [[nodiscard]] std::uint64_t version(std::size_t tensor) const { return at(tensor).version; }
   [[nodiscard]] bool fitted(std::size_t tensor) const { return at(tensor).record.fits > 0; }
   /// The signs z [columns] of this step, and the sum over micro-batches of G z [rows] (subspace/bias.h).
   void signs(std::size_t tensor, std::span<float> signs) const;
@@ -58,6 +60,7 @@ class Subspaces {
     state::FitRecord kept, record;         ///< of the steps applied; with this step's
     std::optional<subspace::Pair> before;  ///< of a step that learned new ones: those before it
     std::vector<float> seen;               ///< G z so far; empty: none
+    std::uint64_t version = 1;
   };
   [[nodiscard]] const Matrix& at(std::size_t tensor) const;
   [[nodiscard]] Matrix& at(std::size_t tensor);

@@ -18,6 +18,7 @@ namespace spillway::plan {
 struct SubspaceChecks {
   std::uint64_t every = 100;  ///< updates between two looks at what a matrix's projectors miss; > 0
   double threshold = 0.9;     ///< of that error, relative to the gradient: beyond it they are learned again; > 0
+  std::uint64_t rotate = 0;   ///< updates after which each matrix's are learned again whatever they miss; 0: never
 };
 
 /// The model and the largest step it will be asked for.

@@ -76,6 +76,20 @@ DevicePlan plan_for(const DeviceRequest& request) {
   return best;
 }
 
+std::optional<InFull> plan_in_full(const DeviceRequest& request) {
+  if (!request.model_in_full) return std::nullopt;
+  auto other = request;
+  other.model = *request.model_in_full;
+  if (!fits(other)) return InFull{};
+  const auto step = plan_for(other).step;
+  other.model.gradient_products = request.model.gradient_products;
+  return InFull{.fits = true,
+                .step_seconds = step.seconds,
+                .hidden_seconds = plan_for(other).step.seconds,
+                .on_paths = static_cast<Bytes>(step.read + step.written),
+                .on_link = static_cast<Bytes>(step.up + step.down)};
+}
+
 bool fits(const DeviceRequest& request) {
   check(request);
   try {

@@ -2,11 +2,14 @@
 // would help, what fits. Pure, and nothing is rehearsed: compute takes what the profile's rates say.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "spillway/plan/device_step.h"
 #include "spillway/plan/fits.h"
+#include "spillway/plan/planner.h"
+#include "spillway/plan/subspace_share.h"
 
 namespace spillway::plan {
 
@@ -15,6 +18,8 @@ struct DeviceRequest {
   ModelSizes model;
   DeviceWork work;
   DeviceBudget budget;
+  SubspaceShare subspaces = {};
+  std::optional<ModelSizes> model_in_full = {};  ///< of what learns in subspaces, were it to learn in full
 };
 
 struct DevicePlan {
@@ -27,6 +32,9 @@ struct DevicePlan {
 /// The fastest of the placements tried by simulating them. Throws Error(does_not_fit), Error(bad_input) for a machine
 /// without a rate that the step needs.
 [[nodiscard]] DevicePlan plan_for(const DeviceRequest& request);
+
+/// The same, were everything to learn in full; empty where nothing learns in a subspace.
+[[nodiscard]] std::optional<InFull> plan_in_full(const DeviceRequest& request);
 
 /// Whether there is a plan at all; simulates nothing.
 [[nodiscard]] bool fits(const DeviceRequest& request);

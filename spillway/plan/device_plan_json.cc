@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "spillway/plan/device_plan.h"
+#include "spillway/plan/subspaces_json.h"
 
 namespace spillway::plan {
 namespace {
@@ -32,6 +33,9 @@ class Writer {
     }
     out_["durability"] = plan_.placement.durable ? "step" : "none";
     add_shares();
+    if (const auto whole = plan_in_full(request_)) {
+      out_["subspaces"] = subspaces_json(request_.subspaces, *whole, helps(*whole, step.seconds));
+    }
     add_answers();
     return std::move(out_);
   }

@@ -222,7 +222,7 @@ class Builder {
     const auto back = read(kept * place_.border_path, position, {borders_[l], window()});
     const auto input = up(kept, place_.border_nodes, position, {back, borders_[l], window()});
     const auto relayed = place_.relay ? up(border(), place_.border_nodes, position, {last}) : kNoLane;
-    const auto done = visit(3 * model_.layer_flops(work_), position, {last, gathered, arrived, there, input, relayed});
+    const auto done = visit(model_.backward_flops(work_), position, {last, gathered, arrived, there, input, relayed});
     if (place_.relay) down(border(), place_.border_nodes, position, {done});
     gradient(model_.layer, position, done);
     visited_.push_back(done);

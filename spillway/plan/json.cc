@@ -65,6 +65,7 @@ SubspaceChecks parse_checks(const json& object) {
   SubspaceChecks out;
   out.every = count(object, "check_every", static_cast<double>(out.every));
   out.threshold = get<double>(object, "threshold", out.threshold);
+  out.rotate = count(object, "rotate", 0);
   if (out.every > 0 && out.threshold > 0) return out;
   throw Error(ErrorCode::bad_input,
               text("lsp_check_every is ", out.every, " and lsp_threshold ", out.threshold, "; both must be above 0"));
@@ -248,8 +249,11 @@ DeviceRequest parse_request(const std::string& description, const std::string& s
   const auto at_least_one = [&](const char* key) { return std::max<std::uint64_t>(1, count(work, key)); };
   auto hardware = make_hardware(profile);
   bound_nodes(hardware, get<json>(object, "nodes", json::array()));
+  const auto layout = model.layout();
+  const auto share = subspace_share(model, layout);
+  const auto whole = in_full(model);
   return {.hardware = std::move(hardware),
-          .model = sizes_of(model, model.layout()),
+          .model = sizes_of(model, layout),
           .work = {.sequence = at_least_one("sequence"),
                    .batch = at_least_one("batch"),
                    .micro_batches = at_least_one("micro_batches"),
@@ -258,7 +262,9 @@ DeviceRequest parse_request(const std::string& description, const std::string& s
                    .feed_forward = at_least_one("feed_forward")},
           .budget = {.dram = count(object, "dram_budget", 0),
                      .device = count(object, "gpu_memory", 0),
-                     .durability = parse_durability(get<std::string>(object, "durability", ""))}};
+                     .durability = parse_durability(get<std::string>(object, "durability", ""))},
+          .subspaces = share,
+          .model_in_full = share.matrices > 0 ? std::optional(sizes_of(whole, whole.layout())) : std::nullopt};
 }
 
 }  // namespace spillway::plan

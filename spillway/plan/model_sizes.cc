@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "spillway/base/error.h"
+#include "spillway/plan/subspace_share.h"
 
 namespace spillway::plan {
 
@@ -46,6 +47,7 @@ ModelSizes sizes_of(const Description& description, const state::Layout& layout)
   out.state = state / chunks;
   out.grad = grad / chunks;
   out.learning = learning / chunks;
+  out.gradient_products = gradient_products(layout);
   return out;
 }
 

@@ -26,6 +26,7 @@ struct ModelSizes {
   double hidden = 0, vocabulary = 0;
   double weight = 2, state = 10, grad = 2;  ///< bytes per element, on average over those that learn and the others
   double learning = 1;                      ///< share of elements that learn: whose weights an update reads and writes
+  double gradient_products = 1;  ///< of the matrices' whole gradients' operations; less in subspaces and where frozen
 
   [[nodiscard]] double elements() const noexcept { return layers * layer + tables * table; }
   /// Bytes that an update on a host moves per element: weight and state in and out, the gradient in.
@@ -38,6 +39,10 @@ struct ModelSizes {
   [[nodiscard]] double layer_flops(const DeviceWork& work) const noexcept {
     const auto attention = 2 * static_cast<double>(work.query) * static_cast<double>(work.sequence);
     return (2 * matrix + attention) * work.all_tokens();
+  }
+  /// And of a backward pass, which computes the layer once more.
+  [[nodiscard]] double backward_flops(const DeviceWork& work) const noexcept {
+    return 3 * layer_flops(work) - 2 * (1 - gradient_products) * matrix * work.all_tokens();
   }
   [[nodiscard]] double head_flops(const DeviceWork& work) const noexcept { return 2 * table * work.all_tokens(); }
 };

@@ -5,6 +5,7 @@
 
 #include "spillway/plan/living.h"
 #include "spillway/plan/planner.h"
+#include "spillway/plan/subspaces_json.h"
 
 namespace spillway::plan {
 namespace {
@@ -110,30 +111,6 @@ void add_paths(nlohmann::json& out, const Plan& plan, const Budget& budget) {
   }
 }
 
-/// What learns in subspaces, and the same plan in full.
-void add_subspaces(nlohmann::json& out, const Plan& plan, const state::UpdateRule& rule, const state::Layout& layout) {
-  if (!plan.in_full) return;
-  std::uint64_t matrices = 0, elements = 0;
-  Bytes gradients = 0, in_full = 0;
-  for (const auto& chunk : layout.chunks()) {
-    if (chunk.subspace.rank == 0) continue;
-    ++matrices;
-    elements += chunk.used;
-    gradients += grad_bytes(rule, chunk);
-    in_full += chunk.elements * state::field_bytes(rule.type).grad;
-  }
-  out["subspaces"] = {{"matrices", matrices},
-                      {"elements", elements},
-                      {"gradient_bytes", gradients},
-                      {"gradient_bytes_in_full", in_full},
-                      {"helps", !no_help(plan)}};
-  if (!plan.in_full->fits) return;
-  out["subspaces"]["in_full"] = {{"predicted_step_seconds", plan.in_full->step_seconds},
-                                 {"without_products_seconds", plan.in_full->hidden_seconds},
-                                 {"path_bytes_per_step", plan.in_full->on_paths},
-                                 {"device_bytes_per_step", plan.in_full->on_link}};
-}
-
 }  // namespace
 
 std::string to_json(const Plan& plan, const Description& description, const state::Layout& layout,
@@ -157,7 +134,9 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   add_device_memory(out, plan, budget);
   add_device_blocks(out, plan, description, layout);
   add_paths(out, plan, budget);
-  add_subspaces(out, plan, description.rule(), layout);
+  if (plan.in_full) {
+    out["subspaces"] = subspaces_json(subspace_share(description, layout), *plan.in_full, !no_help(plan));
+  }
   const auto& prediction = plan.prediction;
   out["durability"] = name_of(plan.durability);
   if (plan.durability == Durability::step) {

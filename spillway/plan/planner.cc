@@ -14,6 +14,7 @@
 #include "spillway/plan/nodes.h"
 #include "spillway/plan/reserve.h"
 #include "spillway/plan/subspace_memory.h"
+#include "spillway/plan/subspace_share.h"
 
 namespace spillway::plan {
 namespace {
@@ -606,29 +607,12 @@ class Planner {
   Plan plan_;
 };
 
-/// How much longer backward takes with the products of whole gradients: with each matrix a product to compute again,
-/// one for the input's gradient, and where it learns one for its own, of which a subspace takes the share d² / (m n).
-double products_in_full(const state::Layout& layout) {
-  double here = 0, in_full = 0;
-  for (const auto& tensor : layout.tensors()) {
-    if (layout.blocks()[tensor.block].role != BlockRole::layer || tensor.spec.shape.size() < 2) continue;
-    const auto elements = static_cast<double>(tensor.elements);
-    here += 2 * elements + (learns(tensor.spec.learning) ? static_cast<double>(tensor.core()) : 0);
-    in_full += 2 * elements + (learns(tensor.spec.learning) ? elements : 0);
-  }
-  return here > 0 ? in_full / here : 1;
-}
-
 /// Empty when nothing learns in a subspace.
-std::optional<InFull> in_full(Description description, const state::Layout& layout, const Budget& budget,
-                              const Rates& rates) {
+std::optional<InFull> plan_in_full(const Description& asked, const state::Layout& layout, const Budget& budget,
+                                   const Rates& rates) {
   const auto inside = [](const state::Tensor& it) { return it.subspace.rank > 0; };
   if (std::ranges::none_of(layout.tensors(), inside)) return std::nullopt;
-  for (auto& block : description.blocks) {
-    for (auto& tensor : block.tensors) {
-      if (tensor.learning == state::Learning::subspace) tensor.learning = state::Learning::full;
-    }
-  }
+  const auto description = in_full(asked);
   const auto whole = description.layout();
   auto slower = rates;
   const auto longer = products_in_full(layout);
@@ -674,13 +658,16 @@ Plan plan_for(const Description& description, const state::Layout& layout, const
 
 Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
   auto plan = plan_for(description, layout, budget, rates);
-  plan.in_full = in_full(description, layout, budget, rates);
+  plan.in_full = plan_in_full(description, layout, budget, rates);
   return plan;
 }
 
+bool helps(const InFull& in_full, double step_seconds) noexcept {
+  return !in_full.fits || step_seconds < (1 - InFull::kNoHelp) * in_full.hidden_seconds;
+}
+
 bool no_help(const Plan& plan) noexcept {
-  return plan.in_full && plan.in_full->fits &&
-         plan.prediction.step_seconds >= (1 - InFull::kNoHelp) * plan.in_full->hidden_seconds;
+  return plan.in_full && !helps(*plan.in_full, plan.prediction.step_seconds);
 }
 
 }  // namespace spillway::plan

@@ -76,7 +76,8 @@ struct FitRecord {
   double fits = 0;                 ///< times that they were learned; 0: never, their values are 0
   double captured = 0, whole = 0;  ///< subspace::Bias, of the steps since
   double samples = 0;              ///< the same
-  std::array<double, 4> spare = {};
+  double begun = 0;                ///< updates of the run after which the moments were begun anew; 0: with the run
+  std::array<double, 3> spare = {};
   friend bool operator==(const FitRecord&, const FitRecord&) = default;
 };
 static_assert(sizeof(FitRecord) == 64);

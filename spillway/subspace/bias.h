@@ -29,4 +29,10 @@ struct Bias {
   void restart() noexcept { *this = {}; }
 };
 
+/// Whether a matrix learns anew after so many updates, whatever its projectors miss: each once in `every` of them (0:
+/// never), in turn by their numbers, so that no step learns all of them.
+[[nodiscard]] constexpr bool rotates(std::uint64_t every, std::uint64_t updates, std::uint64_t tensor) noexcept {
+  return every > 0 && updates > 0 && (updates + tensor) % every == 0;
+}
+
 }  // namespace spillway::subspace

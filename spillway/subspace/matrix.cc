@@ -56,6 +56,14 @@ void Matrix::fit(std::span<const float> gradient) {
   ++fits_;
 }
 
+void Matrix::fit_anew(std::span<const float> gradient, std::int64_t steps) {
+  const bool first = !fitted();
+  fit(gradient);
+  if (first) return;
+  for (auto& moment : moments_) std::ranges::fill(moment, 0.0F);
+  begun_ = steps;
+}
+
 void Matrix::set_pair(Pair pair, std::uint64_t fits) {
   const auto like = [](const Projector& a, const Projector& b) {
     return a.rows() == b.rows() && a.columns() == b.columns() && a.nonzeros() == b.nonzeros();
@@ -79,6 +87,7 @@ void Matrix::step(kernels::Weights weights, std::span<const float> s, const kern
   const float kept = kept_of(update);
   auto inside = update;
   inside.weight_decay = 0;
+  inside.step -= begun_;
   inside.learning_rate *= std::sqrt(static_cast<double>(m) * static_cast<double>(n)) / static_cast<double>(d);
   // The optimizer's change of a weight that is 0 is the delta.
   std::ranges::fill(delta_, 0.0F);

@@ -49,6 +49,11 @@ class Matrix {
   /// Learns new projectors from a gradient [m, n] and carries the moments over. Throws as subspace::fit(); nothing has
   /// changed then.
   void fit(std::span<const float> gradient);
+  /// The same after so many steps, with moments that begin anew, and their own count of steps with them.
+  void fit_anew(std::span<const float> gradient, std::int64_t steps);
+  /// Steps before the moments began.
+  [[nodiscard]] std::int64_t begun() const noexcept { return begun_; }
+  void set_begun(std::int64_t steps) noexcept { begun_ = steps; }
   /// Projectors that come from elsewhere, such as a checkpoint; moments stay. Throws Error(bad_input) for other shapes.
   void set_pair(Pair pair, std::uint64_t fits);
 
@@ -65,6 +70,7 @@ class Matrix {
   std::vector<float> delta_, work_;
   Bias bias_;
   std::uint64_t fits_ = 0;
+  std::int64_t begun_ = 0;
 };
 
 }  // namespace spillway::subspace

@@ -87,11 +87,13 @@ class Reference {
       subspace::Pair next{subspace::Projector(space_.rows, d, space_.nonzeros),
                           subspace::Projector(space_.columns, d, space_.nonzeros)};
       subspace::fit(next, gradient);
-      if (steps_ > 0) carry(next);
+      const bool anew = steps_ > 0 && description_.subspaces.rotate > 0;
+      if (steps_ > 0 && !anew) carry(next);
+      if (steps_ == 0 || anew) first_ = second_ = Dense(d, d), begun_ = steps_;
       pair_ = next;
     }
-    if (steps_ == 0) first_ = second_ = Dense(d, d);
     ++steps_;
+    const int count = steps_ - begun_;
     const Dense p(pair_.p), q(pair_.q);
     Dense delta(d, d), s(d, d);
     for (std::size_t i = 0; i < given.size(); ++i) s.values[i] = test::to_float(given[i]);
@@ -105,8 +107,7 @@ class Reference {
       auto& v = second_.values[i];
       m = update.beta1 * m + (1 - update.beta1) * value;
       v = update.beta2 * v + (1 - update.beta2) * value * value;
-      const double corrected = m / (1 - std::pow(update.beta1, steps_)),
-                   root = v / (1 - std::pow(update.beta2, steps_));
+      const double corrected = m / (1 - std::pow(update.beta1, count)), root = v / (1 - std::pow(update.beta2, count));
       delta.values[i] = -rate * corrected / (std::sqrt(root) + update.epsilon);
     }
     const auto change = p * delta * q.turned();
@@ -133,7 +134,7 @@ class Reference {
   state::Subspace space_;
   Dense weight_{0, 0}, first_{0, 0}, second_{0, 0};
   subspace::Pair pair_;
-  int steps_ = 0;
+  int steps_ = 0, begun_ = 0;
   double largest_ = 0, off_ = 0;
   bool learned_ = false;
 };
@@ -160,6 +161,19 @@ TEST(Subspace, StepsAreThoseOfDenseArithmeticInDouble) {
     again += learned - 1;
   }
   EXPECT_GE(again, 3U) << "no projectors were learned again, so no moments were carried over";
+}
+
+TEST(Subspace, RotatingBeginsMomentsAnewAtTimesOfTheirOwn) {
+  auto shape = one_matrix();
+  shape.checks = {.every = 100, .rotate = 3};
+  Reference reference(shape);
+  std::vector<std::uint64_t> learned;
+  for (std::uint64_t s = 1; s <= 9; ++s) {
+    reference.step(s, {.learning_rate = 1e-2, .weight_decay = 0.1});
+    if (reference.learned()) learned.push_back(s);
+    EXPECT_LT(reference.difference(), 1e-4) << "step " << s;
+  }
+  EXPECT_EQ(learned, (std::vector<std::uint64_t>{1, 4, 7}));  // tensor 0: after 3 and 6 updates
 }
 
 TEST(Subspace, AStepThatIsNotFiniteIsSkippedAndWhatItLearnedIsForgotten) {
@@ -229,6 +243,7 @@ Shape random_shape(std::mt19937& random, int round) {
   out.rank = std::array{32, 64, 12}[random() % 3];
   out.format = static_cast<state::StateFormat>(round % 3);
   if (random() % 4 == 0) out.frozen = "embed|norm";
+  if (random() % 2 == 0) out.checks.rotate = 3;
   return out;
 }
 

@@ -112,6 +112,21 @@ Bound bound(const LossGradient& a) {
           }};
 }
 
+template <class T>
+Bound bound(const Compress& a) {
+  const auto& r = a.projector;
+  return {{range(r.values, r.nonzeros * r.stride(), 4), range(a.in, a.tokens * a.in_stride, sizeof(T)),
+           range(a.out, r.columns * a.out_stride, sizeof(T))},
+          [a](unsigned blocks) { each_thread(blocks, [&](Grid grid) { threads::compress<T>(a, grid); }); }};
+}
+
+Bound bound(const Apply& a) {
+  const auto &p = a.expansion.p, &q = a.expansion.q;
+  return {{range(a.weight, a.n, 2), range(a.residual, a.n, 2), range(p.values, p.nonzeros * p.stride(), 4),
+           range(q.values, q.nonzeros * q.stride(), 4), range(a.expansion.delta, p.columns * q.columns, 4)},
+          [a](unsigned blocks) { each_thread(blocks, [&](Grid grid) { threads::apply(a, grid); }); }};
+}
+
 Bound bound(const threads::AdamWArguments& a) {
   const auto& it = a.update;
   return {{range(it.weight, it.n, 2), range(it.residual, it.n, 2), range(it.exp_avg, it.n, 4),
@@ -143,6 +158,8 @@ std::vector<Kernel> all() {
   add<Gather>(out, "spillway_gather");
   add<LossStats>(out, "spillway_loss_stats");
   add<LossGradient>(out, "spillway_loss_gradient");
+  add<Compress>(out, "spillway_compress");
+  out.push_back(kernel<Apply>("spillway_apply", [](const Apply& a) { return bound(a); }));
   // Constants of a step have no default.
   out.push_back({"spillway_adamw", [](const void* from) {
                    alignas(threads::AdamWArguments) std::byte bytes[sizeof(threads::AdamWArguments)];

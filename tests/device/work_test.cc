@@ -286,6 +286,60 @@ TEST_P(DeviceWork, AdamWOnExactStates) {
   }
 }
 
+/// Rows, columns and nonzeros of projectors: groups of one row, uneven ones, all columns in each row.
+constexpr std::array<std::array<std::uint64_t, 3>, 4> kProjectors{{{8, 8, 1}, {37, 12, 4}, {130, 64, 16}, {9, 4, 4}}};
+
+TEST_P(DeviceWork, TokensThroughAProjector) {
+  for (const auto type : kTypes) {
+    for (const auto& [rows, columns, nonzeros] : kProjectors) {
+      for (const std::uint64_t tokens : {0, 1, 19, 300}) {
+        Image image;
+        kernels::Projector shape{nullptr, rows, columns, nonzeros};
+        const auto stride = rows + 3, out_stride = tokens + 1;
+        const auto values = image.put(floats(nonzeros * shape.stride()));
+        const auto in = image.put(elements(type, tokens * stride));
+        const auto out = image.put(elements(type, columns * out_stride));
+        expect_same(
+            image,
+            [&](std::byte* base) {
+              auto projector = shape;
+              projector.values = at<float>(base, values);
+              return Compress{type, projector, base + in, stride, tokens, base + out, out_stride};
+            },
+            text(tokens, " tokens of ", rows, " through ", columns));
+      }
+    }
+  }
+}
+
+TEST_P(DeviceWork, AChangeOutOfItsSubspace) {
+  for (const auto& [rows, rank, nonzeros] : kProjectors) {
+    for (const auto& [columns, first, left] : {std::array<std::uint64_t, 3>{rows + 5, 0, 0}, {2 * rows, rows + 1, 3}}) {
+      Image image;
+      const kernels::Projector p{nullptr, rows, rank, nonzeros}, q{nullptr, columns, rank, nonzeros};
+      const auto n = rows * columns - first - left;
+      std::vector<std::uint16_t> weight(n), residual(n);
+      for (std::uint64_t i = 0; i < n; ++i) {
+        kernels::scalar::split_bits(std::bit_cast<std::uint32_t>(value()), weight[i], residual[i]);
+      }
+      const auto weights = image.put(weight), residuals = image.put(residual);
+      const auto left_values = image.put(floats(nonzeros * p.stride()));
+      const auto right_values = image.put(floats(nonzeros * q.stride()));
+      const auto delta = image.put(floats(rank * rank));
+      expect_same(
+          image,
+          [&, first = first](std::byte* base) {
+            kernels::Expansion expansion{p, q, at<float>(base, delta)};
+            expansion.p.values = at<float>(base, left_values);
+            expansion.q.values = at<float>(base, right_values);
+            return Apply{expansion, at<std::uint16_t>(base, weights), at<std::uint16_t>(base, residuals), first, n,
+                         0.99F};
+          },
+          text(rows, " x ", columns, " from ", first));
+    }
+  }
+}
+
 TEST_P(DeviceWork, WorkKeepsTheOrderOfItsStream) {
   Image image;
   constexpr std::uint64_t kElements = 100000;
@@ -330,7 +384,7 @@ TEST(CudaKernels, ThoseBuiltInHaveEveryName) {
   if (image.empty())
     GTEST_SKIP() << "nvcc was not there when this was built: there are no kernels for a GPU to look at";
   const std::string_view bytes(reinterpret_cast<const char*>(image.data()), image.size());
-  EXPECT_EQ(kernel_names().size(), 19U);
+  EXPECT_EQ(kernel_names().size(), 23U);
   for (const auto& name : kernel_names()) EXPECT_NE(bytes.find(name), std::string_view::npos) << name;
 }
 

@@ -37,6 +37,7 @@ WITHOUT_ONE_DEFAULT = (
     "device", "gpu_memory", "trainable", "frozen", "node", "erase",
     "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules",
     "lsp_rank", "lsp_nonzeros", "lsp_modules", "lsp_check_every", "lsp_threshold", "lsp_residual",
+    "lsp_rotate_every",
 )  # fmt: skip
 
 

@@ -106,12 +106,19 @@ def weights(directory: Path) -> bytes:
     return (directory / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize(("storage", "state_format"), [(False, "exact"), (True, "exact"), (True, "int8")])
+CHECKED = ["--lsp_check_every", "2", "--lsp_threshold", "0.05"]
+ROTATING = ["--lsp_residual", "rotating", "--lsp_rotate_every", "3"]
+
+
+@pytest.mark.parametrize(
+    ("storage", "state_format", "learning"),
+    [(False, "exact", CHECKED), (True, "exact", CHECKED), (True, "int8", CHECKED), (True, "exact", ROTATING)],
+)
 def test_a_resumed_run_ends_with_the_same_bits(
-    storage: bool, state_format: str, given: Path, tmp_path: Path, capsys: Any
+    storage: bool, state_format: str, learning: list[str], given: Path, tmp_path: Path, capsys: Any
 ) -> None:
     """In bf16, with projectors learned again; from a checkpoint that stands alone, and from what lies on the path."""
-    words = ["--method", "lsp", "--lsp_check_every", "2", "--lsp_threshold", "0.05", "--state_format", state_format]
+    words = ["--method", "lsp", *learning, "--state_format", state_format]
     words += ["--lr_scheduler_type", "constant", "--save_steps", "2"]
     more = real_runs.on_path(tmp_path / "path") if storage else []
     whole, again = tmp_path / "whole", tmp_path / "again"
@@ -164,8 +171,9 @@ def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any) -
         return str(capsys.readouterr().err)
 
     assert "lsp_rank: it is for method lsp, and the method is full" in said("--lsp_rank", "8")
-    assert "lsp_residual: the value 'feedback' is not available" in said(
-        "--method", "lsp", "--lsp_residual", "feedback"
+    assert "lsp_residual: got 'feedback', expects" in said("--method", "lsp", "--lsp_residual", "feedback")
+    assert "lsp_rotate_every: it is for lsp_residual rotating, and that is none" in said(
+        "--method", "lsp", "--lsp_rotate_every", "5"
     )
     assert "lsp_rank: 10 is no multiple of lsp_nonzeros 4; use 8" in said("--method", "lsp", "--lsp_rank", "10")
     assert "'q_prj' matches no linear layer that learns" in said("--method", "lsp", "--lsp_modules", "q_prj")
@@ -186,9 +194,30 @@ def test_a_device_of_its_own_changes_no_bit_and_rows_say_what_is_missed(given: P
     assert rows[-1]["projectors_learned"] > rows[0]["projectors_learned"] > 0
     assert all(0 <= error < 1 for row in rows for error in row["gradient_error"].values())
     assert len(rows[-1]["gradient_error"]) == 2  # layers
+    moved = [
+        row["link_bytes"]
+        for row in map(json.loads, (tmp_path / "simulated" / "metrics.jsonl").read_text().splitlines())
+    ]
+    summary = json.loads((tmp_path / "simulated" / "summary.json").read_text())
+    plan = json.loads((tmp_path / "simulated" / "plan.json").read_text())
+    for way in ("to_device", "from_device"):
+        assert sum(row[way] for row in moved) == summary["link_bytes"][way]
+        # The plan counts what the schedule moves; beside that go projectors, sums of squares and a few rows.
+        assert all(row[way] >= plan["device_bytes_per_step"][way] for row in moved[1:])
+    assert "link_bytes" not in (tmp_path / "cpu" / "metrics.jsonl").read_text()
+    assert "over the link (in full, by the plan: " in (tmp_path / "simulated" / "report.html").read_text()
     page = (tmp_path / "cpu" / "report.html").read_text()
     assert "What projectors miss" in page and "Projectors of 14 matrices were learned" in page
     assert json.loads((tmp_path / "cpu" / "summary.json").read_text())["subspaces"]["matrices"] == 14
+
+
+def test_rotating_learns_every_matrix_in_turn(given: Path, tmp_path: Path) -> None:
+    """Fourteen matrices, each once in four updates: a few of them in every step after the first."""
+    words = ("--method", "lsp", "--max_steps", "9", "--lsp_residual", "rotating", "--lsp_rotate_every", "4")
+    assert real_runs.here(given, tmp_path / "out", *words) == 0
+    learned = [row["projectors_learned"] for row in real_runs.metrics(tmp_path / "out") if "loss" in row]
+    again = [after - before for before, after in zip(learned, learned[1:], strict=False)]
+    assert learned[0] == 14 and all(2 <= count <= 5 for count in again) and sum(again) == 2 * 14
 
 
 def test_under_the_trainer_resumed_with_the_same_bits(given: Path, tmp_path: Path) -> None:

@@ -85,6 +85,32 @@ def test_what_a_person_reads(plan: Plan) -> None:
     assert all(part in words for part in (*parts, "What fits"))
 
 
+def test_a_plan_says_what_subspaces_move_beside_all_in_full(plan: Plan) -> None:
+    """On a GPU that does not hold the states, so that weights and gradients cross the link."""
+    words = ("--max_length", "1024", "--per_device_train_batch_size", "1", "--gpu_memory", "5GiB", "--method", "lsp")
+    code, text, _ = plan("Qwen2.5-1.5B", profile("two-drives"), *words, "--json")
+    found = json.loads(text)
+    inside, full = found["subspaces"], found["subspaces"]["in_full"]
+    assert code == 0 and inside["matrices"] == 7 * 28
+    assert inside["gradient_bytes"] < 0.3 * inside["gradient_bytes_in_full"]
+    assert sum(found["link_bytes_per_step"].values()) < full["device_bytes_per_step"]
+    _, text, _ = plan("Qwen2.5-1.5B", profile("two-drives"), *words[:6], "--json")
+    whole = json.loads(text)
+    assert full["predicted_step_seconds"] == whole["predicted_step_seconds"] >= found["predicted_step_seconds"]
+    assert full["device_bytes_per_step"] == pytest.approx(sum(whole["link_bytes_per_step"].values()), abs=2)
+    assert "subspaces" not in whole
+
+
+def test_a_plan_says_where_subspaces_do_not_help(plan: Plan) -> None:
+    """A step so long that whatever moves is hidden behind its compute."""
+    long = ("--max_length", "4096", "--per_device_train_batch_size", "16", "--gradient_accumulation_steps", "8")
+    _, words, _ = plan("Qwen2.5-1.5B", profile("two-drives"), *long, "--method", "lsp")
+    assert "Fewer bytes do not help here" in " ".join(words.split())
+    short = ("--max_length", "512", "--per_device_train_batch_size", "1")
+    _, words, _ = plan("Qwen2.5-1.5B", profile("two-drives"), *short, "--method", "lsp")
+    assert "In full a step would take" in " ".join(words.split()) and "Fewer bytes do not help" not in words
+
+
 def test_longer_than_the_longest_does_not_fit_and_says_what_would(plan: Plan) -> None:
     _, words, _ = plan("Qwen2.5-7B", profile("two-drives"), "--per_device_train_batch_size", "1", "--json")
     longest = json.loads(words)["longest_sequence"]

@@ -23,6 +23,7 @@ from spillway.hf.microbatch import arrange, consecutive
 from spillway.hf.place import HOST, Place
 from spillway.hf.skeleton import build
 from spillway.hf.stream import Stream
+from spillway.hf.subspaces import choose
 
 ELSEWHERE = Place(torch.device("meta"))
 CROSSING = {"aten::_to_copy", "aten::copy_"}  # the two that bring bytes from one memory to the other
@@ -81,6 +82,12 @@ class There(BareEngine):
         assert values.device == ELSEWHERE.device and values.is_contiguous()
         self.given += 1
 
+    def learn_projectors(self, tensor: int, gradient: torch.Tensor) -> None:
+        assert gradient.device == ELSEWHERE.device and gradient.dtype == torch.float32
+
+    def sample(self, tensor: int, values: torch.Tensor) -> None:
+        assert values.device == ELSEWHERE.device and values.dtype == torch.float32
+
     def head_gradient(self, values: torch.Tensor, micro_batch: int) -> None:
         assert values.device == ELSEWHERE.device
         self.given += 1
@@ -94,6 +101,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral, sliding window": ("mistral", {"sliding_window": 5}),
     "gpt2, positions of its own": ("gpt2", {}),
     "phi, a bias of the head": ("phi", {}),
+    "qwen2 in subspaces": ("qwen2", {"lsp": True}),
+    "gpt2 in subspaces, whose weights are turned": ("gpt2", {"lsp": True}),
     "mixtral, routers": ("mixtral", {"output_router_logits": True, "num_local_experts": 4}),
 }
 
@@ -102,7 +111,13 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("kind", ["whole", "padded", "packed"])
 def test_every_operation_of_a_step_is_on_one_device(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     family, more = MODELS[name]
-    skeleton = build(tiny_config(family, **{"tied": False} | more), torch.bfloat16)
+    inside = more.get("lsp", False)
+    skeleton = build(
+        tiny_config(family, **{"tied": False} | {key: value for key, value in more.items() if key != "lsp"}),
+        torch.bfloat16,
+    )
+    choose(skeleton, resolve({}, {"method": "lsp"} if inside else {}))
+    assert bool(skeleton.spaces) == inside
     ids = [random_ids(2, 12, seed, lowest=3) for seed in (1, 2)]
     positions = torch.cat([torch.arange(5), torch.arange(7)]).expand(2, 12) if kind == "packed" else None
     lengths = torch.tensor([12, 9]) if kind == "padded" else None

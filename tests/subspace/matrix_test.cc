@@ -185,5 +185,48 @@ TEST(Bias, FollowsTheErrorWithoutFormingTheGradient) {
   EXPECT_EQ(200U, matrix.bias().samples);
 }
 
+TEST(Rotation, MomentsBeginAnewWithTheirOwnCountOfSteps) {
+  constexpr std::size_t m = 24, n = 20, d = 8;
+  const auto before = testing::gradient_like(m, n, 4, 1), after = testing::gradient_like(m, n, 4, 2);
+  std::vector<float> weight(m * n, 0.0F), fresh = weight;
+  const auto span = [](std::vector<float>& values) {
+    return kernels::UpdateSpan{.weight = reinterpret_cast<std::byte*>(values.data()), .n = values.size()};
+  };
+  Matrix matrix({.rows = m, .columns = n, .rank = d, .nonzeros = 2}),
+      other({.rows = m, .columns = n, .rank = d, .nonzeros = 2});
+  matrix.fit_anew(before, 0);
+  for (std::int64_t step = 1; step <= 5; ++step) {
+    matrix.step(kernels::Weights::fp32, project(matrix.pair(), before), {.learning_rate = 1e-2, .step = step},
+                span(weight));
+  }
+  EXPECT_EQ(matrix.begun(), 0);
+  matrix.fit_anew(after, 5);
+  EXPECT_EQ(matrix.begun(), 5);
+  other.fit(after);
+  const auto held = weight;
+  for (std::int64_t step = 1; step <= 3; ++step) {
+    const auto s = project(matrix.pair(), after);
+    matrix.step(kernels::Weights::fp32, s, {.learning_rate = 1e-2, .step = 5 + step}, span(weight));
+    other.step(kernels::Weights::fp32, s, {.learning_rate = 1e-2, .step = step}, span(fresh));
+  }
+  for (std::size_t i = 0; i < weight.size(); ++i) EXPECT_NEAR(weight[i] - held[i], fresh[i], 1e-6);
+  EXPECT_EQ(matrix.moment(0), other.moment(0));
+}
+
+TEST(Rotation, EachMatrixLearnsOnceInEveryPeriodAndNotAllAtOnce) {
+  for (const std::uint64_t every : {1, 3, 20}) {
+    for (std::uint64_t tensor = 0; tensor < 50; ++tensor) {
+      std::uint64_t times = 0;
+      for (std::uint64_t updates = 0; updates <= 5 * every; ++updates) times += rotates(every, updates, tensor) ? 1 : 0;
+      EXPECT_EQ(times, 5U) << every << ' ' << tensor;
+    }
+    std::uint64_t at_once = 0;
+    for (std::uint64_t tensor = 0; tensor < 40; ++tensor) at_once += rotates(every, 7, tensor) ? 1 : 0;
+    EXPECT_LE(at_once, (40 + every - 1) / every);
+  }
+  EXPECT_FALSE(rotates(0, 20, 0));
+  EXPECT_FALSE(rotates(20, 0, 0));  // before the first update all learn anyway
+}
+
 }  // namespace
 }  // namespace spillway::subspace

@@ -19,7 +19,7 @@ from spillway.hf.describe import CHUNK_ELEMENTS, slice_rows
 from spillway.hf.logits import loss_gradient, loss_stats
 
 TENSOR_ALIGNMENT = 64  # elements, state::kTensorAlignment
-INSIDE = ("learns_projectors", "learn_projectors", "compress", "signs", "sample")
+INSIDE = ("learns_projectors", "signs")
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
@@ -133,6 +133,21 @@ class BareEngine:
         if name in INSIDE and self._projections is not None:
             return getattr(self._projections, name)
         raise AttributeError(name)
+
+    def learn_projectors(self, tensor: int, gradient: torch.Tensor) -> None:
+        assert self._projections is not None
+        self._projections.learn_projectors(tensor, gradient.cpu())
+
+    def sample(self, tensor: int, values: torch.Tensor) -> None:
+        assert self._projections is not None
+        self._projections.sample(tensor, values.cpu())
+
+    def compress(self, tensor: int, side: int, tokens: torch.Tensor, out: torch.Tensor) -> None:
+        assert self._projections is not None
+        if out.device.type == "cpu":
+            self._projections.compress(tensor, side, tokens, out)
+        else:
+            out.zero_()  # the engine's kernels are not in reach here; beside the products theirs is a small part
 
     def _shape(self, tensor: int) -> list[int]:
         """Of a gradient."""

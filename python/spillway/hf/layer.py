@@ -51,11 +51,13 @@ class Stage:
         borrowed: list[Borrowed],
         sink: GradientSink,
         project: Projection,
-        unneeded: Collection[str] = (),
+        unneeded: Collection[str],
+        device: torch.device,
     ) -> None:
         """`borrowed`: parameters that belong to an earlier stage, see `shared`. `sink`, a bound method, is given every
         gradient as soon as autograd has it, and must not keep it; `project`, another, makes S for what learns in a
         subspace. `unneeded`: linear layers of a layer, by name, that backward does not compute again.
+        `device`: where visits compute.
         """
         self._skeleton = skeleton
         self.plan = plan
@@ -67,7 +69,9 @@ class Stage:
         self._slots = slots
         self._borrowed = borrowed
         self._sink = sink
-        self._inners = [self._inner(slot, project, left_out) for slot in slots if id(slot.meta) in skeleton.spaces]
+        self._inners = [
+            self._inner(slot, project, left_out, device) for slot in slots if id(slot.meta) in skeleton.spaces
+        ]
         inside = {id(it.linear) for it in self._inners}
         self._unneeded = [linear for linear in left_out if id(linear) not in inside]
         self._leaves: dict[int, list[torch.Tensor]] = {}  # by the block's first element in the arena
@@ -159,7 +163,7 @@ class Stage:
             self._hand_over(slot, leaf.requires_grad_())
         return leaf
 
-    def _inner(self, slot: Slot, project: Projection, left_out: Sequence[nn.Module]) -> Inner:
+    def _inner(self, slot: Slot, project: Projection, left_out: Sequence[nn.Module], device: torch.device) -> Inner:
         space = self._skeleton.spaces[id(slot.meta)]
         linear = slot.places[0][0]
         made = weakref.WeakMethod(project)  # type: ignore[arg-type]
@@ -169,7 +173,8 @@ class Stage:
             assert make is not None
             return make(slot.tensor, x, dy)
 
-        inside = torch.zeros((), dtype=self._skeleton.dtype).expand(space.rank, space.rank).detach().requires_grad_()
+        zero = torch.zeros((), dtype=self._skeleton.dtype, device=device)
+        inside = zero.expand(space.rank, space.rank).detach().requires_grad_()
         self._hand_over(slot, inside)
         return Inner(linear, inside, s_of, all(linear is not other for other in left_out))
 

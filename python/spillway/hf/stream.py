@@ -198,7 +198,8 @@ class Stream:
             self._spaces |= {s.tensor: skeleton.spaces[id(s.meta)] for s in slots if id(s.meta) in skeleton.spaces}
             by_parameter |= {id(s.meta): self._kept[s.tensor] for s in slots if s.tensor in self._kept}
             borrowed = [(skeleton.places[id(p)], by_parameter[id(p)].leaf, p) for p in plan.shared]
-            stages.append(Stage(skeleton, plan, slots, borrowed, self._hand_over, self._project, unneeded))
+            sinks = (self._hand_over, self._project)
+            stages.append(Stage(skeleton, plan, slots, borrowed, *sinks, unneeded, self._place.device))
             first += len(slots)
         return stages
 

@@ -162,7 +162,7 @@ def project(engine: Any, tensor: int, space: Space, x: torch.Tensor, dy: torch.T
     engine.compress(tensor, 1, x, inner)
     signs = torch.empty(x.shape[1])
     engine.signs(tensor, signs)
-    engine.sample(tensor, (dy.T @ (x @ signs.to(x.dtype))).float())
+    engine.sample(tensor, (dy.T @ (x @ signs.to(x.device, x.dtype))).float())
     return outer @ inner.T
 
 

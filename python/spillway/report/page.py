@@ -97,10 +97,25 @@ def subspaces(facts: Facts) -> str:
         matrices, again = found["matrices"], max(0, learned - found["matrices"])
         words = (
             f"Projectors of {matrices} matrices were learned {learned} times, {again} of them again. "
-            f"Gradients are {size(found['gradient_bytes'])} a step instead of {size(found['gradient_bytes_in_full'])}."
+            f"Gradients are {size(found['gradient_bytes'])} a step instead of {size(found['gradient_bytes_in_full'])}. "
+            + moved_beside_full(told[-1], found.get("in_full", {}))
         )
     legend = keys([("train", "the layer that misses least"), ("held", "most")])
     return charts.missed(layers) + legend + f'<p id="subspaces">{escape(words)}</p>'
+
+
+def moved_beside_full(row: dict[str, Any], full: dict[str, Any]) -> str:
+    """Bytes that a step moved over the link and the paths, beside what the plan says of one in full."""
+    ways = (
+        ("link", "device_bytes_per_step", row.get("link_bytes", {}).values()),
+        ("paths", "path_bytes_per_step", [way for path in row["path_bytes"].values() for way in path.values()]),
+    )
+    parts = [
+        f"{size(sum(moved))} over the {name} (in full, by the plan: {size(full[key])})"
+        for name, key, moved in ways
+        if full.get(key)
+    ]
+    return f"Step {row['step']} moved {' and '.join(parts)}." if parts else ""
 
 
 def times(facts: Facts) -> str:

@@ -1,0 +1,46 @@
+// Subspaces as work of the device that visits compute on: the factors of a gradient through the projectors of their
+// matrix, and what the host is to know of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "spillway/execute/gradients.h"
+#include "spillway/execute/subspaces.h"
+
+namespace spillway::execute {
+
+/// A device with memory of its own has a copy of every projector, made anew where it has changed: 4 r (m + n) bytes of
+/// a matrix, which is next to nothing for the link.
+class Compress {
+ public:
+  /// `where`: as Gradients; its workspace has room for the copies. References must outlive it.
+  Compress(const state::Layout& layout, state::ComputeType type, const Subspaces& subspaces, const Arithmetic& where);
+
+  /// kernels::compress() by side 0 (P) or 1 (Q) of a tensor's pair, in the order of the stream: in [tokens][rows of the
+  /// side, or more], out [columns][tokens], both where visits compute.
+  void run(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
+           std::byte* out);
+
+  /// Values that a visit has left where it computes, for the host, which waits for the stream. Good until the next
+  /// call.
+  [[nodiscard]] std::span<const float> here(std::span<const float> values);
+
+ private:
+  struct Copy {
+    std::uint64_t at = 0;       ///< floats from the start of the copies
+    std::uint64_t version = 0;  ///< Subspaces::version() of what lies there
+  };
+  [[nodiscard]] kernels::Projector projector(std::size_t tensor, unsigned side);
+
+  const state::ComputeType type_;
+  const Subspaces& subspaces_;
+  const Arithmetic where_;
+  std::vector<Copy> copies_;  ///< by tensor
+  const device::Event arrived_;
+  std::vector<float> fetched_;
+};
+
+}  // namespace spillway::execute

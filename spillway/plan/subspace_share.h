@@ -1,0 +1,26 @@
+// What subspaces spare of a model: its matrices' gradients, and the products that make them.
+#pragma once
+
+#include "spillway/plan/description.h"
+
+namespace spillway::plan {
+
+/// Of all matrices that learn in subspaces; without any, nothing.
+struct SubspaceShare {
+  std::uint64_t matrices = 0, elements = 0;
+  Bytes gradients = 0, gradients_in_full = 0;  ///< of these matrices, a step
+};
+[[nodiscard]] SubspaceShare subspace_share(const Description& description, const state::Layout& layout);
+
+/// The same model, with every matrix learning in full that learns in a subspace.
+[[nodiscard]] Description in_full(Description description);
+
+/// Operations that make the gradients of layers' matrices, of those for whole gradients of all of them: a subspace
+/// takes d² / (m n), a frozen matrix nothing. The factors' own way through the projectors does not count.
+[[nodiscard]] double gradient_products(const state::Layout& layout);
+
+/// How much longer backward takes with the products of whole gradients: with each matrix a product to compute again,
+/// one for the input's gradient, and where it learns one for its own.
+[[nodiscard]] double products_in_full(const state::Layout& layout);
+
+}  // namespace spillway::plan
