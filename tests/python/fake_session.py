@@ -63,6 +63,17 @@ class FakeVolume:
         return mark
 
 
+FITS: dict[str, Any] = {
+    "longest_sequence": 128,
+    "fit_table": {
+        "dram_budgets": [GIB],
+        "sequences": [64, 128],
+        "batches": [1, 2],
+        "tokens_per_second": [9.0, 8.0, 7.0, 0],
+    },
+}
+
+
 class FakeSession:
     """Follows spillway.protocol.Session. With storage its steps are durable, as FakeVolume has it.
 
@@ -100,6 +111,9 @@ class FakeSession:
         self.evaluations: list[list[Batch]] = []
         self.news = ["path:0: no O_DIRECT here"]
         self.opened.append(self)
+
+    def what_fits(self) -> dict[str, Any]:
+        return FITS
 
     def start(self, opening: Opening) -> Recovery | None:
         self.opening = opening

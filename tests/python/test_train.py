@@ -15,7 +15,7 @@ import spillway
 import spillway.run
 import tiny
 from fake_runs import Run
-from fake_session import PLAN, FakeSession
+from fake_session import FITS, PLAN, FakeSession
 from spillway.data import load, load_tokenizer
 from spillway.records import rows
 
@@ -323,10 +323,11 @@ def test_plan_shows_and_starts_nothing(
     monkeypatch.chdir(out.parent / "empty")
     assert run("--output_dir", "none", verb="plan") == 0
     assert not names(Path.cwd())
-    assert "What lives where" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "What lives where" in shown and "longest sequence that fits at this batch: 128" in shown
     assert run("--json", "--gradient_checkpointing", verb="plan") == 0
     caught = capsys.readouterr()
-    assert json.loads(caught.out) == PLAN
+    assert json.loads(caught.out) == PLAN | FITS
     assert "always recomputes" in caught.err
     assert not out.exists()
     assert not FakeSession.opened[0].steps_here
