@@ -347,6 +347,7 @@ std::vector<Times> Executor::last_times() const {
 }
 
 void Executor::fail(std::exception_ptr error) {
+  if (!failure_ && store_ != nullptr) store_->give_up(error);
   if (!failure_) failure_ = std::move(error);
   compute_wake_.notify_all();
   idle_.notify_all();

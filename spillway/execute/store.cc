@@ -122,6 +122,10 @@ void Store::run(const Transfer& transfer) {
   waiter.wait();
 }
 
+void Store::give_up(const std::exception_ptr& error) {
+  if (books_ != nullptr) books_->give_up(error);
+}
+
 void Store::ended(void* context, std::uint64_t /*token*/, const std::exception_ptr& error) noexcept {
   auto& it = *static_cast<Object*>(context);
   auto failure = error;

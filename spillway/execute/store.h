@@ -55,6 +55,9 @@ class Store {
   /// Starts a transfer and waits for it; throws its error.
   void run(const Transfer& transfer);
 
+  /// The run has failed, elsewhere than in a transfer: what is not written yet will not be, and nobody waits for it.
+  void give_up(const std::exception_ptr& error);
+
   // Durable runs, between steps:
 
   /// Both parts of the chunk, as they were written last, are its image of step `version`; tells the books unless they
