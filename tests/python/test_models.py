@@ -46,10 +46,12 @@ def test_equals_a_plain_loop_and_the_librarys_files(kind: str, tmp_path: Path) -
     compare(small_config(kind), tmp_path)
 
 
-def test_what_the_library_keeps_in_fp32_is_told(tmp_path: Path) -> None:
+def test_what_the_library_keeps_in_fp32_is_kept_so_beside_bf16(tmp_path: Path) -> None:
     save(small_config("flint"), tmp_path / "model", 7)
-    for dtype, told in (("bf16", 1), ("fp32", 0)):
+    for dtype in ("bf16", "fp32"):
         session = native.opened(tmp_path / "model", SHAPE, compute_dtype=dtype)
-        found = [notice for notice in session.notices() if "in fp32 (model.layers.0.self_attn.sinks" in notice]
+        tensors = [tensor for block in session.description["blocks"] for tensor in block["tensors"]]
         session.close()
-        assert len(found) == told
+        wide = {tensor["name"] for tensor in tensors if tensor.get("wide")}
+        assert ("model.layers.0.self_attn.sinks" in wide) == (dtype == "bf16")
+        assert len(wide) < len(tensors)
