@@ -55,9 +55,11 @@ def what_if_table(plan: Plan) -> Table:
 
 def longest(plan: Plan) -> str:
     found = plan["longest_sequence"]
-    return (
-        f"The longest sequence that fits at this batch: {found} tokens." if found else "No sequence fits at this batch."
-    )
+    if not found:
+        return "No sequence fits at this batch."
+    if "machine" not in plan and found >= plan["fit_table"]["sequences"][-1]:
+        return f"Sequences of {found} tokens fit at this batch; longer ones were not looked at."
+    return f"The longest sequence that fits at this batch: {found} tokens."
 
 
 def fit_table(plan: Plan) -> Table:

@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uint64_t kGrain = 64;
-constexpr std::uint64_t kLongest = 1ULL << 24;
+constexpr std::uint64_t kFarther = 4;  // times the sequence that was rehearsed: beyond that the line says little
 
 void check(const FitRequest& request) {
   if (request.sequence > 0 && request.batch > 0) return;
@@ -88,17 +88,16 @@ FitTable fit_table(const FitRequest& request) {
 
 std::uint64_t longest_sequence(const FitRequest& request) {
   check(request);
+  const auto grain = std::min(kGrain, request.sequence);
   const auto fits = [&](std::uint64_t grains) {
-    return tokens_per_second(with(request, grains * kGrain, request.batch)).has_value();
+    return tokens_per_second(with(request, grains * grain, request.batch)).has_value();
   };
-  std::uint64_t low = 0, high = 1;
-  while (high * kGrain <= kLongest && fits(high)) low = std::exchange(high, high * 2);
-  high = std::min(high, kLongest / kGrain + 1);
+  std::uint64_t low = 0, high = request.sequence * kFarther / grain + 1;
   while (low + 1 < high) {
     const auto middle = low + (high - low) / 2;
     (fits(middle) ? low : high) = middle;
   }
-  return low * kGrain;
+  return low * grain;
 }
 
 std::string fits_json(const FitRequest& request) {

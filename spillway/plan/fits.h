@@ -43,7 +43,8 @@ struct FitRequest {
 /// Error(bad_input) for a request without tokens.
 [[nodiscard]] FitTable fit_table(const FitRequest& request);
 
-/// Longest sequence for which there is a plan at this batch, a multiple of 64; 0 = none. At most 2^24.
+/// Longest sequence for which there is a plan at this batch, a multiple of 64 (of a shorter one that was rehearsed); 0
+/// = none. At most 4 times the one that was rehearsed.
 [[nodiscard]] std::uint64_t longest_sequence(const FitRequest& request);
 
 /// {"longest_sequence", "fit_table"}.

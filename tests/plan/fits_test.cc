@@ -33,7 +33,7 @@ double planned(FitRequest it, Bytes dram, std::uint64_t sequence, std::uint64_t 
   const double times = static_cast<double>(sequence * batch) / 64;
   it.description.tokens = 2 * sequence * batch;
   it.budget.dram = dram;
-  it.budget.work = static_cast<Bytes>(4.0 * MiB + (static_cast<double>(sequence * batch) - 64) * 64 * KiB);
+  it.budget.work = static_cast<Bytes>(4.0 * MiB + (static_cast<double>(sequence * batch) - 64) * it.work_per_token);
   for (auto* seconds : {&it.rates.forward, &it.rates.backward, &it.rates.between}) *seconds *= times;
   try {
     const auto plan = make_plan(it.description, it.description.layout(), it.budget, it.rates);
@@ -67,12 +67,18 @@ TEST(Fits, EveryCellIsWhatThePlannerSays) {
 }
 
 TEST(Fits, ALongerSequenceThanTheLongestDoesNotFit) {
-  const auto asked = request();
+  auto asked = request();
+  asked.work_per_token = 256 * KiB;
   const auto longest = longest_sequence(asked);
   ASSERT_GT(longest, 0U);
-  EXPECT_EQ(longest % 64, 0U);
+  ASSERT_LT(longest, 128U) << "the test is to see one that does not fit";
+  EXPECT_EQ(longest % 32, 0U);
   EXPECT_GT(planned(asked, asked.budget.dram, longest, 2), 0);
-  EXPECT_EQ(planned(asked, asked.budget.dram, longest + 64, 2), 0);
+  EXPECT_EQ(planned(asked, asked.budget.dram, longest + 32, 2), 0);
+}
+
+TEST(Fits, SequencesBeyondFourTimesTheRehearsedOneAreNotJudged) {
+  EXPECT_EQ(longest_sequence(request(GiB)), 128U);
 }
 
 TEST(Fits, NothingFitsWhereTheProcessAloneIsTooLarge) {

@@ -64,7 +64,7 @@ class FakeVolume:
 
 
 FITS: dict[str, Any] = {
-    "longest_sequence": 128,
+    "longest_sequence": 64,
     "fit_table": {
         "dram_budgets": [GIB],
         "sequences": [64, 128],

@@ -324,7 +324,7 @@ def test_plan_shows_and_starts_nothing(
     assert run("--output_dir", "none", verb="plan") == 0
     assert not names(Path.cwd())
     shown = capsys.readouterr().out
-    assert "What lives where" in shown and "longest sequence that fits at this batch: 128" in shown
+    assert "What lives where" in shown and "longest sequence that fits at this batch: 64" in shown
     assert run("--json", "--gradient_checkpointing", verb="plan") == 0
     caught = capsys.readouterr()
     assert json.loads(caught.out) == PLAN | FITS
