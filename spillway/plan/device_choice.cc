@@ -6,6 +6,7 @@
 #include "spillway/base/error.h"
 #include "spillway/plan/arena_layout.h"
 #include "spillway/plan/device_workspace.h"
+#include "spillway/plan/largest.h"
 
 namespace spillway::plan {
 
@@ -84,17 +85,9 @@ bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std:
 
 /// The most that can stay beside a window; what try_it() leaves is of that.
 std::size_t DeviceChoice::most(const DeviceSchedule& schedule, std::uint32_t ahead) {
-  std::size_t low = 0, high = free_.size();
-  while (low < high) {
-    const auto middle = low + (high - low + 1) / 2;
-    if (try_it(schedule, middle, ahead)) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  try_it(schedule, low, ahead);
-  return low;
+  const auto found = largest(free_.size(), [&](std::size_t free) { return try_it(schedule, free, ahead); });
+  try_it(schedule, found, ahead);
+  return found;
 }
 
 std::size_t DeviceChoice::may_live() const {
@@ -106,16 +99,10 @@ std::size_t DeviceChoice::may_live() const {
 std::size_t DeviceChoice::most_living(const DeviceSchedule& schedule) {
   list_units();
   const auto ahead = budget_.window > 0 ? static_cast<std::uint32_t>(budget_.window) - 1 : 0;
-  std::size_t low = 0, high = states_.size();
-  while (low < high) {
-    living_ = low + (high - low + 1) / 2;
-    if (try_it(schedule, 0, ahead)) {
-      low = living_;
-    } else {
-      high = living_ - 1;
-    }
-  }
-  return low;
+  return largest(states_.size(), [&](std::size_t living) {
+    living_ = living;
+    return try_it(schedule, 0, ahead);
+  });
 }
 
 void DeviceChoice::choose(const DeviceSchedule& schedule, std::size_t living) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "spillway/base/error.h"
+#include "spillway/plan/largest.h"
 
 namespace spillway::plan {
 namespace {
@@ -102,17 +103,10 @@ bool fits(const DeviceRequest& request) {
 }
 
 std::uint64_t longest_sequence(DeviceRequest request) {
-  std::uint64_t low = 0, high = kLongest / kGrain;
-  while (low < high) {
-    const auto middle = low + (high - low + 1) / 2;
-    request.work.sequence = middle * kGrain;
-    if (fits(request)) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low * kGrain;
+  return kGrain * largest(kLongest / kGrain, [&](std::uint64_t grains) {
+           request.work.sequence = grains * kGrain;
+           return fits(request);
+         });
 }
 
 std::vector<Change> changes(const DeviceRequest& request) {

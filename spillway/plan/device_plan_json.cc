@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "spillway/plan/device_plan.h"
+#include "spillway/plan/fits_json.h"
 #include "spillway/plan/subspaces_json.h"
 
 namespace spillway::plan {
@@ -98,7 +99,7 @@ class Writer {
                                  {"step_seconds", change.seconds},
                                  {"tokens_per_second", change.tokens_per_second}});
     }
-    out_["fit_table"] = json::parse(to_json(fit_table(request_)));
+    out_["fit_table"] = fits_json(fit_table(request_));
   }
 
   const DeviceRequest& request_;

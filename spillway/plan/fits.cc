@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <utility>
 
 #include "spillway/base/error.h"
+#include "spillway/plan/fits_json.h"
+#include "spillway/plan/largest.h"
 #include "spillway/plan/planner.h"
 
 namespace spillway::plan {
 namespace {
-
-using nlohmann::json;
 
 constexpr std::uint64_t kGrain = 64;
 constexpr std::uint64_t kFarther = 4;  // times the sequence that was rehearsed: beyond that the line says little
@@ -49,7 +47,7 @@ FitRequest with(const FitRequest& request, std::uint64_t sequence, std::uint64_t
 /// None: it does not fit.
 std::optional<double> tokens_per_second(const FitRequest& request) {
   try {
-    const auto plan = make_plan(request.description, request.description.layout(), request.budget, request.rates);
+    const auto plan = plan_alone(request.description, request.description.layout(), request.budget, request.rates);
     return static_cast<double>(request.description.tokens) / plan.prediction.step_seconds;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::does_not_fit) throw;
@@ -57,17 +55,13 @@ std::optional<double> tokens_per_second(const FitRequest& request) {
   }
 }
 
-json json_of(const FitTable& table) {
+}  // namespace
+
+nlohmann::json fits_json(const FitTable& table) {
   return {{"dram_budgets", table.budgets},
           {"sequences", table.sequences},
           {"batches", table.batches},
           {"tokens_per_second", table.rates}};
-}
-
-}  // namespace
-
-std::string to_json(const FitTable& table) {
-  return json_of(table).dump();
 }
 
 FitTable fit_table(const FitRequest& request) {
@@ -92,16 +86,12 @@ std::uint64_t longest_sequence(const FitRequest& request) {
   const auto fits = [&](std::uint64_t grains) {
     return tokens_per_second(with(request, grains * grain, request.batch)).has_value();
   };
-  std::uint64_t low = 0, high = request.sequence * kFarther / grain + 1;
-  while (low + 1 < high) {
-    const auto middle = low + (high - low) / 2;
-    (fits(middle) ? low : high) = middle;
-  }
-  return low * grain;
+  return grain * largest(request.sequence * kFarther / grain, fits);
 }
 
 std::string fits_json(const FitRequest& request) {
-  return json({{"longest_sequence", longest_sequence(request)}, {"fit_table", json_of(fit_table(request))}}).dump();
+  return nlohmann::json({{"longest_sequence", longest_sequence(request)}, {"fit_table", fits_json(fit_table(request))}})
+      .dump();
 }
 
 }  // namespace spillway::plan

@@ -26,9 +26,6 @@ struct FitTable {
   }
 };
 
-/// {"dram_budgets", "sequences", "batches", "tokens_per_second"}, as plan.json has it.
-[[nodiscard]] std::string to_json(const FitTable& table);
-
 /// A step that was rehearsed, and how what it takes changes with the tokens of a micro-batch: time in proportion,
 /// memory by the line through two rehearsals. (Attention's part that is quadratic in the sequence is left out.)
 struct FitRequest {

@@ -10,6 +10,7 @@
 #include "spillway/plan/arena_layout.h"
 #include "spillway/plan/classes.h"
 #include "spillway/plan/device_choice.h"
+#include "spillway/plan/largest.h"
 #include "spillway/plan/living.h"
 #include "spillway/plan/nodes.h"
 #include "spillway/plan/reserve.h"
@@ -453,22 +454,6 @@ class Planner {
 
   [[nodiscard]] std::string storage_name() const { return budget_.paths.size() == 1 ? budget_.paths[0].name : "paths"; }
 
-  /// Largest n in [0, most] for which `fits(n)`, which is true for 0 and monotone; leaves the plan of that n behind if
-  /// that of 0 is there.
-  template <class Fits>
-  std::size_t largest(std::size_t most, Fits fits) {
-    std::size_t low = 0, high = most;
-    while (low < high) {
-      const auto middle = low + (high - low + 1) / 2;
-      if (fits(middle)) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    return low;
-  }
-
   // ---- refusals ----
 
   [[noreturn]] void refuse(const Residency& base) {
@@ -619,10 +604,10 @@ std::optional<InFull> plan_in_full(const Description& asked, const state::Layout
   slower.backward *= longer;
   slower.tail_backward *= longer;
   try {
-    const auto plan = make_plan(description, whole, budget, slower);
+    const auto plan = plan_alone(description, whole, budget, slower);
     return InFull{.fits = true,
                   .step_seconds = plan.prediction.step_seconds,
-                  .hidden_seconds = make_plan(description, whole, budget, rates).prediction.step_seconds,
+                  .hidden_seconds = plan_alone(description, whole, budget, rates).prediction.step_seconds,
                   .on_paths = plan.read_per_step + plan.written_per_step,
                   .on_link = plan.to_device_per_step + plan.from_device_per_step};
   } catch (const Error& error) {
@@ -645,7 +630,9 @@ Plan plan_with(const Description& description, const state::Layout& layout, cons
   return choose_living([&](std::size_t living) { return planner(living).make(); }, planner().most_living());
 }
 
-Plan plan_for(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
+}  // namespace
+
+Plan plan_alone(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
   const auto with = [&](Durability durability) { return plan_with(description, layout, budget, rates, durability); };
   auto plan = with(budget.durability.value_or(Durability::none));
   if (!budget.durability && plan.path_bytes > 0) return with(Durability::step);
@@ -654,10 +641,8 @@ Plan plan_for(const Description& description, const state::Layout& layout, const
   return plan.durability == Durability::checkpoint && stays ? with(Durability::none) : std::move(plan);
 }
 
-}  // namespace
-
 Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
-  auto plan = plan_for(description, layout, budget, rates);
+  auto plan = plan_alone(description, layout, budget, rates);
   plan.in_full = plan_in_full(description, layout, budget, rates);
   return plan;
 }

@@ -84,6 +84,10 @@ struct Plan {
 
 /// Whether fewer bytes make a step of so many seconds faster than the one in full, by more than InFull::kNoHelp.
 [[nodiscard]] bool helps(const InFull& in_full, double step_seconds) noexcept;
+/// The same without `in_full`, which takes two plans more.
+[[nodiscard]] Plan plan_alone(const Description& description, const state::Layout& layout, const Budget& budget,
+                              const Rates& rates);
+
 /// Whether fewer bytes do not make this plan faster than the one in full, within InFull::kNoHelp.
 [[nodiscard]] bool no_help(const Plan& plan) noexcept;
 
