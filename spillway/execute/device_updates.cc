@@ -1,5 +1,7 @@
 #include "spillway/execute/device_updates.h"
 
+#include "spillway/execute/updater.h"
+
 namespace spillway::execute {
 namespace {
 
@@ -22,13 +24,8 @@ void DeviceUpdates::run(device::Device& device, device::Stream stream, plan::Ind
       .weight = arenas_.at(schedule_, schedule_.update_weight[chunk]) + schedule_.weight_at[chunk],
       .state = arenas_.at(schedule_, schedule_.update_state[chunk]),
       .grad = arenas_.at(schedule_, schedule_.update_grad[chunk]) + schedule_.grad_at[chunk]};
-  auto plain = step_;
-  plain.weight_decay = 0;
-  for (const auto& span : layout_.spans(chunk)) {
-    const auto located = state::locate(rule_, layout_.chunks()[chunk], span, groups, span.chunk_first, span.elements);
-    const bool decays = layout_.tensors()[span.tensor].spec.decay;
-    device.run(stream, work_of(located.span, decays ? step_ : plain));
-  }
+  update_spans(layout_, rule_, chunk, groups, step_, 0, layout_.chunks()[chunk].used,
+               [&](const auto& located, const auto& step) { device.run(stream, work_of(located.span, step)); });
 }
 
 }  // namespace spillway::execute

@@ -10,19 +10,11 @@ std::size_t update_tiles(const state::Chunk& chunk) noexcept {
 
 void update_tile(const state::Layout& layout, const state::UpdateRule& rule, std::size_t chunk,
                  const state::GroupPointers& groups, const kernels::UpdateStep& step, std::size_t tile) {
-  const auto& it = layout.chunks()[chunk];
   const auto begin = tile * kUpdateTile;
-  const auto end = std::min(begin + kUpdateTile, it.used);
-  auto plain = step;
-  plain.weight_decay = 0;
-  for (const auto& span : layout.spans(chunk)) {
-    const auto first = std::max(begin, span.chunk_first);
-    const auto last = std::min(end, span.chunk_first + span.elements);
-    if (first >= last) continue;
-    const bool decays = layout.tensors()[span.tensor].spec.decay;
-    const auto located = locate(rule, it, span, groups, first, last - first);
-    kernels::update(located.form, located.span, decays ? step : plain);
-  }
+  const auto end = std::min(begin + kUpdateTile, layout.chunks()[chunk].used);
+  update_spans(layout, rule, chunk, groups, step, begin, end, [](const auto& located, const auto& its_step) {
+    kernels::update(located.form, located.span, its_step);
+  });
 }
 
 Updater::Updater(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,

@@ -1,6 +1,7 @@
 // The update of one chunk: the optimizer over its tensors, wherever the schedule put their fields.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "spillway/execute/executor.h"
@@ -17,6 +18,23 @@ namespace spillway::execute {
 /// Elements of a tile; a tile is what one thread does at a time.
 inline constexpr std::uint64_t kUpdateTile = 64 * 1024;
 [[nodiscard]] std::size_t update_tiles(const state::Chunk& chunk) noexcept;
+/// Calls apply(located, step) for what of each tensor lies in elements [begin, end) of the chunk; tensors that do not
+/// decay get the step without `weight_decay`.
+template <class Apply>
+void update_spans(const state::Layout& layout, const state::UpdateRule& rule, std::size_t chunk,
+                  const state::GroupPointers& groups, const kernels::UpdateStep& step, std::uint64_t begin,
+                  std::uint64_t end, const Apply& apply) {
+  auto plain = step;
+  plain.weight_decay = 0;
+  for (const auto& span : layout.spans(chunk)) {
+    const auto first = std::max(begin, span.chunk_first);
+    const auto last = std::min(end, span.chunk_first + span.elements);
+    if (first >= last) continue;
+    const bool decays = layout.tensors()[span.tensor].spec.decay;
+    apply(state::locate(rule, layout.chunks()[chunk], span, groups, first, last - first), decays ? step : plain);
+  }
+}
+
 /// Applies `step` to one tile; tensors that do not decay ignore its `weight_decay`.
 void update_tile(const state::Layout& layout, const state::UpdateRule& rule, std::size_t chunk,
                  const state::GroupPointers& groups, const kernels::UpdateStep& step, std::size_t tile);
