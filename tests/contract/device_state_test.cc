@@ -30,16 +30,11 @@ Settings living(double state, std::uint64_t seed) {
 
 /// Every fourth step has a gradient that is not finite, every third is followed by an evaluation or two.
 Outcome train(const plan::Description& description, Settings settings, bool queued) {
-  std::function<void(std::function<void()>)> compute;
-  if (queued) {
-    settings.device.queue = [&](device::Simulated& device, device::Stream stream) {
-      compute = [&device, stream](std::function<void()> work) { device.call(stream, std::move(work)); };
-    };
-  }
+  const auto compute = queued ? test::queue_compute(settings) : nullptr;
   Engine engine(description, std::move(settings));
   engine.start();
   test::Toy toy(engine, description, description.micro_batches);
-  if (queued) toy.compute = compute;
+  if (compute) toy.compute = *compute;
   toy.fill();
   Outcome out;
   for (std::uint64_t s = 0; s < 7; ++s) {

@@ -22,16 +22,11 @@ using test::Directory;
 /// After step `store_after` other values are stored in the last tensor; `see` looks on after every step.
 Outcome train(const plan::Description& description, Settings settings, int steps, bool pause, bool queued = false,
               int store_after = -1, const std::function<void(Engine&, int)>& see = {}) {
-  std::function<void(std::function<void()>)> compute;
-  if (queued) {
-    settings.device.queue = [&](device::Simulated& device, device::Stream stream) {
-      compute = [&device, stream](std::function<void()> work) { device.call(stream, std::move(work)); };
-    };
-  }
+  const auto compute = queued ? test::queue_compute(settings) : nullptr;
   Engine engine(description, std::move(settings));
   engine.start();
   test::Toy toy(engine, description, description.micro_batches);
-  if (queued) toy.compute = compute;
+  if (compute) toy.compute = *compute;
   toy.fill();
   Outcome out;
   for (int s = 0; s < steps; ++s) {

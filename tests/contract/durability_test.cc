@@ -147,7 +147,7 @@ TEST_P(Checkpoints, CanBeReadBackAndStandAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Levels, Checkpoints, ::testing::Values(Durability::step, Durability::checkpoint),
-                         [](const auto& test) { return std::string(plan::name_of(test.param)); });
+                         test::durability_name);
 
 TEST(Durability, WhatIsNoDurableRunIsRefusedByName) {
   const DurableRun run({.layers = 1, .tokens = 32}, 2);

@@ -20,18 +20,14 @@ using test::Toy;
 
 Shape random_shape(std::mt19937& random, int round) {
   auto out = plan::test::random_shape(random, round);
-  const auto& parts = plan::test::kFrozenParts;
-  do {
-    out.frozen = parts[random() % parts.size()];
-  } while (describe(out).layout().learning_parameters() == 0);
+  plan::test::freeze_some(out, random);
   out.format = static_cast<state::StateFormat>(round % 3);
   return out;
 }
 
 class Frozen : public ::testing::TestWithParam<Durability> {};
 
-INSTANTIATE_TEST_SUITE_P(Levels, Frozen, ::testing::Values(Durability::none, Durability::checkpoint, Durability::step),
-                         [](const auto& test) { return std::string(plan::name_of(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Levels, Frozen, test::kEveryDurability, test::durability_name);
 
 TEST_P(Frozen, PlacementAndGoingOnChangeNoBit) {
   constexpr std::uint64_t kSteps = 14;

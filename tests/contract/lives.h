@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "tests/contract/directory.h"
@@ -20,6 +21,13 @@ inline plan::Placement random_placement(std::mt19937& random) {
   const auto kind = random() % 3;
   const auto pick = [&]() -> double { return kind == 0 ? 0 : kind == 1 ? 1 : share(random); };
   return {pick(), pick(), pick(), pick()};
+}
+
+/// Of tests that are run at each.
+inline const auto kEveryDurability =
+    ::testing::Values(plan::Durability::none, plan::Durability::checkpoint, plan::Durability::step);
+inline std::string durability_name(const ::testing::TestParamInfo<plan::Durability>& test) {
+  return plan::name_of(test.param);
 }
 
 /// Trains all steps of `run`, in lives of 1 to 6 steps where one can go on from another, and expects the uninterrupted

@@ -249,9 +249,7 @@ Shape random_shape(std::mt19937& random, int round) {
 
 class SubspaceRun : public ::testing::TestWithParam<Durability> {};
 
-INSTANTIATE_TEST_SUITE_P(Levels, SubspaceRun,
-                         ::testing::Values(Durability::none, Durability::checkpoint, Durability::step),
-                         [](const auto& test) { return std::string(plan::name_of(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Levels, SubspaceRun, test::kEveryDurability, test::durability_name);
 
 TEST_P(SubspaceRun, PlacementAndGoingOnChangeNoBit) {
   constexpr std::uint64_t kSteps = 14;

@@ -22,6 +22,19 @@ inline std::uint16_t to_bf16(float value) {
   return static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(value) + 0x8000U) >> 16);
 }
 
+/// Runs what it is given, at once or later, in order.
+using Compute = std::function<void(std::function<void()>)>;
+
+/// Lets the caller's work of an engine with these settings run in a stream of the simulated device, behind the caller:
+/// the function that gives it to the stream is in what is returned as soon as the engine has started.
+inline std::shared_ptr<Compute> queue_compute(Settings& settings) {
+  auto out = std::make_shared<Compute>();
+  settings.device.queue = [out](device::Simulated& device, device::Stream stream) {
+    *out = [&device, stream](std::function<void()> work) { device.call(stream, std::move(work)); };
+  };
+  return out;
+}
+
 class Toy {
  public:
   Toy(Engine& engine, const plan::Description& description, std::size_t micro_batches)

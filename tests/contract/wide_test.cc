@@ -23,13 +23,8 @@ using test::Toy;
 Shape random_shape(std::mt19937& random, int round) {
   auto out = plan::test::random_shape(random, round);
   const std::vector<std::string> wide{"norm", "up|norm", "down", "^layers\\.0", "layers|norm"};
-  const auto& frozen = plan::test::kFrozenParts;
   out.wide = wide[random() % wide.size()];
-  if (random() % 2 == 0) {
-    do {
-      out.frozen = frozen[random() % frozen.size()];
-    } while (describe(out).layout().learning_parameters() == 0);
-  }
+  if (random() % 2 == 0) plan::test::freeze_some(out, random);
   if (random() % 3 == 0) out.subspace = "up";
   out.format = static_cast<state::StateFormat>(round % 3);
   return out;
@@ -37,8 +32,7 @@ Shape random_shape(std::mt19937& random, int round) {
 
 class Wide : public ::testing::TestWithParam<Durability> {};
 
-INSTANTIATE_TEST_SUITE_P(Levels, Wide, ::testing::Values(Durability::none, Durability::checkpoint, Durability::step),
-                         [](const auto& test) { return std::string(plan::name_of(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Levels, Wide, test::kEveryDurability, test::durability_name);
 
 TEST_P(Wide, PlacementAndGoingOnChangeNoBit) {
   constexpr std::uint64_t kSteps = 14;

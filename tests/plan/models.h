@@ -85,4 +85,11 @@ inline Description describe(const Shape& shape) {
   return out;
 }
 
+/// Some parts are frozen, but not all.
+inline void freeze_some(Shape& shape, std::mt19937& random) {
+  do {
+    shape.frozen = kFrozenParts[random() % kFrozenParts.size()];
+  } while (describe(shape).layout().learning_parameters() == 0);
+}
+
 }  // namespace spillway::plan::test
