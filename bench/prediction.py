@@ -1,6 +1,7 @@
 """Does a step take what the plan says? Settings drawn at random, each planned, trained for a few steps and compared.
 
     prediction.py [--count 20] [--first 0] [--seconds 40] [--back /var/tmp] [--compute-dtype bf16] [--alone COMMAND]
+                  [--timelines DIR]
 
 A setting is a model of 0.1 to 1.5 billion parameters, a sequence of 32 to 512 tokens, a share of each field group in
 DRAM and none to three storage paths of 100 to 500 MB/s (loop devices in --back with a limit on bytes per second; needs
@@ -10,7 +11,8 @@ As many steps are made as fit --seconds, 5 to 12, and more until three of them, 
 others had at most 6 % of the processors, the host of a virtual machine included. The step's figure is the median over
 those; memory's is the largest resident set. COMMAND holds whatever else runs here while a program that is put behind
 its words runs (the words of a file lock, say); it is used while rates are measured and while steps are, not while
-volumes are made. Results go to bench/results/prediction.json, where those of earlier calls stay.
+volumes are made. DIR keeps each setting's last step, measured and predicted, as N.json.gz. Results go to
+bench/results/prediction.json, where those of earlier calls stay.
 """
 
 from __future__ import annotations
@@ -116,7 +118,7 @@ def alone(command: str) -> Iterator[None]:
         held.wait()
 
 
-def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttled) -> dict[str, Any]:
+def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttled, timeline: str) -> dict[str, Any]:
     """Nothing is trained where that is not asked for, or would be longer than the setting's `longest`."""
     from transformers import Qwen2Config
 
@@ -146,7 +148,7 @@ def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttle
         with alone(command):
             while len(taken) < steps or (len(undisturbed(taken)) < LEAST_UNDISTURBED and len(taken) < MOST_TRIED):
                 taken.append(one_step(session, setting, len(taken)))
-        pieces = pieces_of(session, directory / "timeline.json.gz")
+        pieces = pieces_of(session, Path(timeline) if timeline else directory / "timeline.json.gz")
         settings = {key: session.settings[key] for key in ("process_bytes", "work_bytes", "seconds", "profile")}
         session.close()
     kept = ("predicted_step_seconds", "bottleneck", "seconds", "tiers", "parameters", "path_bytes_per_step", "dram")
@@ -211,7 +213,8 @@ def run(setting: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any
         if setting["paths"]:
             sizes = [256 + round(mib * rate / sum(setting["paths"])) for rate in setting["paths"]]
             paths = stack.enter_context(throttled(setting["paths"], sizes, arguments.back))
-        ask = json.dumps([setting, arguments.seconds, arguments.alone, paths.to_words()])
+        timeline = str(arguments.timelines / f"{setting['number']}.json.gz") if arguments.timelines else ""
+        ask = json.dumps([setting, arguments.seconds, arguments.alone, paths.to_words(), timeline])
         words = [sys.executable, str(HERE / "prediction.py"), "--child", ask]
         words = [*paths.prefix, *words] if setting["paths"] else words
         done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
@@ -222,7 +225,7 @@ def run(setting: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any
 def measure(number: int, arguments: argparse.Namespace) -> dict[str, Any]:
     attempt = 0
     while True:
-        setting = draw(number, attempt) | {"dtype": arguments.compute_dtype}
+        setting = draw(number, attempt) | {"dtype": arguments.compute_dtype, "number": number}
         small = parameters(setting["model"]) * setting["sequence"] <= MOST_WORK and room_for(setting, arguments.back)
         if small and "steps" in (found := run(setting, arguments)):
             break
@@ -261,11 +264,12 @@ def main() -> None:
     parser.add_argument("--back", type=Path, default=Path("/var/tmp"))
     parser.add_argument("--alone", default="", metavar="COMMAND")
     parser.add_argument("--compute-dtype", default="bf16", help="fp32: for processors that only emulate bf16")
+    parser.add_argument("--timelines", type=Path, metavar="DIR")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        setting, seconds, command, paths = json.loads(arguments.child)
-        return print(json.dumps(child(setting, seconds, command, Throttled.from_words(paths))))
+        setting, seconds, command, paths, timeline = json.loads(arguments.child)
+        return print(json.dumps(child(setting, seconds, command, Throttled.from_words(paths), timeline)))
     rows = {row["number"]: row for row in json.loads(RESULTS.read_text())["rows"]} if RESULTS.exists() else {}
     for number in range(arguments.first, arguments.first + arguments.count):
         rows[number] = measure(number, arguments)
