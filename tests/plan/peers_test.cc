@@ -79,7 +79,7 @@ Hardware four_gpus() {
   Hardware out{.name = "four GPUs"};
   out.nodes = {{.capacity = 512 * GiB, .update = 360e9}};
   out.devices.assign(4, {.memory = 80 * GiB, .flops = 410e12, .to_device = 50e9, .from_device = 50e9});
-  out.drives = {{.read = 5.85e9, .write = 5.66e9, .mixed = 6.05e9}, {.name = "path:1", .read = 3.3e9, .write = 3.3e9}};
+  out.drives = {{.read = 6.1e9, .write = 5.66e9, .mixed = 6.1e9}, {.name = "path:1", .read = 3.3e9, .write = 3.3e9}};
   return out;
 }
 

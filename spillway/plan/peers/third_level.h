@@ -14,7 +14,7 @@ struct ThirdLevelWork {
   DecoderShape shape;
   double tokens = 0;        ///< of a step, all devices together
   double subgroup = 1e8;    ///< elements of a device with which a subgroup is full
-  unsigned buffers = 1;     ///< of a device, each of the largest subgroup in fp32; MLP-Offload gives half to each path
+  unsigned buffers = 1;     ///< >= 1, of a device, each of the largest subgroup in fp32; MLP-Offload: half for a path
   double layer_second = 0;  ///< what a pass takes of a layer besides its operations: launches, gathering its weights
 };
 
