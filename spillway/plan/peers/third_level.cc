@@ -55,7 +55,10 @@ class Iteration {
     update();
     const auto played = flow_.play();
     const auto end = played.tasks[last_visit_].end;
-    return {.forward = forward + layers() * work_.layer_second, .backward = end, .update = played.seconds - end};
+    return {.forward = forward + layers() * work_.layer_second,
+            .backward = end,
+            .update = played.seconds - end,
+            .first_wait = first_read_ == kNoLane ? 0 : played.tasks[first_read_].end - end};
   }
 
  private:
@@ -131,11 +134,13 @@ class Iteration {
     task.needs = {begin};
     if (turn >= method_.cached) {  // the head of this pass is the tail of the last one
       // Two buffers a path: the one read into was written two subgroups before.
-      task.needs = {flow_.add({.work = method_.read * elements,
-                               .uses = machine_.read(drive(place)),
-                               .lane = path.read,
-                               .deadline = order_++,
-                               .needs = {path.before}})};
+      const auto read = flow_.add({.work = method_.read * elements,
+                                   .uses = machine_.read(drive(place)),
+                                   .lane = path.read,
+                                   .deadline = order_++,
+                                   .needs = {path.before}});
+      if (first_read_ == kNoLane) first_read_ = read;
+      task.needs = {read};
     }
     const auto done = flow_.add(task);
     if (turn + method_.cached >= path.groups) return;  // its tail stays for the next
@@ -153,7 +158,7 @@ class Iteration {
   Flow flow_;
   FlowMachine machine_;
   std::vector<Path> paths_;
-  std::uint32_t compute_ = 0, cores_ = 0, last_visit_ = kNoLane, visit_needs_ = kNoLane;
+  std::uint32_t compute_ = 0, cores_ = 0, last_visit_ = kNoLane, visit_needs_ = kNoLane, first_read_ = kNoLane;
   std::uint64_t order_ = 0;
 };
 

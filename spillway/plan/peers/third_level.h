@@ -21,6 +21,7 @@ struct ThirdLevelWork {
 /// Seconds.
 struct IterationTimes {
   double forward = 0, backward = 0, update = 0;
+  double first_wait = 0;  ///< of the update: until the first subgroup that is read is there
   [[nodiscard]] double total() const noexcept { return forward + backward + update; }
 };
 
