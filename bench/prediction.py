@@ -8,8 +8,8 @@ DRAM and none to three storage paths of 100 to 500 MB/s (loop devices in --back 
 root). Setting N is always the same. One of more work than a step of half a billion parameters and 512 tokens is drawn
 again, since it says no more and takes long; so is one for whose paths --back has no room.
 As many steps are made as fit --seconds, 5 to 12, and more until three of them, the first two apart, were undisturbed:
-others had at most 6 % of the processors, the host of a virtual machine included. The rehearsal before is made up to
-three times until that was 2 %. The step's figure is the median over those steps; memory's is the largest resident set.
+others had at most 6 % of the processors, the host of a virtual machine included. The rehearsal before is made again
+where that was more than 3 %. The step's figure is the median over those steps; memory's is the largest resident set.
 COMMAND holds whatever else runs here while a program that is put behind its words runs (the words of a file lock, say);
 it is used while rates are measured and while steps are, not while volumes are made. DIR keeps each setting's last step,
 measured and predicted, as N.json.gz. Results go to bench/results/prediction.json, where those of earlier calls stay.
@@ -53,7 +53,7 @@ MOST_PER_PARAMETER = 54  # bytes on paths: an image, what waits for a flush, two
 MOST_WORK = 0.5e9 * 512  # parameters times tokens of a step
 LEAST_STEPS, MOST_STEPS, MOST_TRIED = 5, 12, 24
 MOST_OTHERS, LEAST_UNDISTURBED = 0.06, 3
-MOST_MEASURED, MOST_WHILE_PLANNED = 3, 0.02
+MOST_MEASURED, MOST_WHILE_PLANNED = 2, 0.03
 MOST_TIMES = 6  # --seconds, for steps in all
 
 
@@ -159,12 +159,13 @@ def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttle
         session.close()
     kept = ("predicted_step_seconds", "bottleneck", "seconds", "tiers", "parameters", "path_bytes_per_step", "dram")
     measured = statistics.median(undisturbed(taken) or [seconds for seconds, _ in taken[2:]])
-    return {"steps": taken, "measured": measured, "others_while_planned": others, "pieces": pieces, "settings": settings, "peaks": peaks,
-            "peak_bytes": watch.bytes, "plan": {key: plan[key] for key in kept if key in plan}}  # fmt: skip
+    return {"steps": taken, "measured": measured, "others_while_planned": others, "pieces": pieces,
+            "settings": settings, "peaks": peaks, "peak_bytes": watch.bytes,
+            "plan": {key: plan[key] for key in kept if key in plan}}  # fmt: skip
 
 
 def undisturbed_session(config: Config, sequence: int, paths: Throttled) -> tuple[Session, float]:
-    """The first whose rates were measured while others had little of the processors, or the third; and what they had."""
+    """The first whose rates were measured while others had little of the processors, or the second; what they had."""
     from spillway.protocol import WorkShape
     from spillway.session import Session
 
