@@ -95,10 +95,15 @@ class Session(Protocol):
     description: dict[str, Any]  # what the engine was told of the model
     settings: dict[str, Any]  # what it planned with
 
-    def __init__(self, config: Config, shape: WorkShape, keeping: Keeping | None = None) -> None: ...
+    def __init__(
+        self, config: Config, shape: WorkShape, keeping: Keeping | None = None, *, only_plan: bool = False
+    ) -> None:
+        """`only_plan`: the plan is for another process to follow, whose working set may be a little larger, and what
+        else fits will be asked."""
 
     def what_fits(self) -> dict[str, Any]:
-        """`fit_table` and `longest_sequence` of plan.json: this model at other budgets, sequences and batches."""
+        """`fit_table` and `longest_sequence` of plan.json: this model at other budgets, sequences and batches.
+        Of a session with `only_plan`."""
 
     def start(self, opening: Opening) -> Recovery | None:
         """Everything in place for the next step. None: from `opening.checkpoint`, or from the model's weights.

@@ -42,6 +42,12 @@ for name, skeleton, dtype, shape, packing in [
     result = rehearse(skeleton, dtype, shape, packing)
     found[name] = {"process": result.process_bytes, "work": result.work_bytes, "seconds": result.seconds}
     found[name]["meta"] = all(parameter.is_meta for parameter in skeleton.model.parameters())
+peak = heap.peak
+for name, peak_now in [("half", peak), ("reclaimed", lambda: 0)]:  # as if all libraries' pages had left since
+    heap.peak = peak_now
+    result = rehearse(wide, "fp32", WorkShape(1, 24, 64, 0, 0), False, half=True)
+    found[name] = {"work": result.work_bytes, "seconds": result.seconds, "per_token": result.per_token}
+heap.peak = peak
 for method in ("kernel", "sampled"):
     if method == "sampled":
         heap.CLEAR_REFS = heap.CLEAR_REFS / "not" / "there"
@@ -91,6 +97,17 @@ def test_the_peak_covers_the_temporaries(measured: dict[str, Any]) -> None:
 def test_evaluation_at_a_larger_shape_is_rehearsed_too(measured: dict[str, Any]) -> None:
     """Forward: gate, up and their product, [4096 tokens, 4096] fp32 each."""
     assert total(measured["evaluation"]) - total(measured["small"]) > 3 * 64 * MEGABYTE
+
+
+def test_half_the_rows_say_how_memory_grows_with_tokens(measured: dict[str, Any]) -> None:
+    """Backward keeps gate, up, their product and its gradient at least: 4096 fp32 values each of every token."""
+    values = measured["half"]["per_token"][0] / 4096 / 4
+    assert 3 < values < 24
+    assert measured["half"]["seconds"].keys() == KINDS
+
+
+def test_pages_of_libraries_that_leave_meanwhile_hide_nothing(measured: dict[str, Any]) -> None:
+    assert measured["reclaimed"]["work"] > 0.75 * measured["half"]["work"]
 
 
 def test_micro_batches_add_what_they_keep_and_no_temporaries(measured: dict[str, Any]) -> None:
