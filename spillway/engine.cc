@@ -400,7 +400,18 @@ class Engine::Impl {
     running().compress->run(tensor, side, in, in_stride, tokens, out);
   }
 
-  std::span<const float> here(std::span<const float> values) const { return running().compress->here(values); }
+  void learn_projectors(std::size_t tensor, std::span<const float> gradient) const {
+    auto& to = subspaces(tensor, "learn_projectors()");
+    auto& run = running();
+    to.check(tensor, gradient.size());
+    if (const auto room = to.leave(tensor); !room.empty()) return run.compress->fetch(gradient, room);
+    to.learn(tensor, run.compress->here(gradient), run.crew());
+  }
+
+  void sample(std::size_t tensor, std::span<const float> seen) const {
+    static_cast<void>(subspaces(tensor, "sample()"));
+    running().gradients->take_seen(tensor, seen);
+  }
 
   std::vector<Engine::Projectors> projectors() const {
     std::vector<Engine::Projectors> out;
@@ -664,7 +675,7 @@ bool Engine::learns_projectors(std::size_t tensor) const {
   return impl_->subspaces(tensor, "learns_projectors()").learns(tensor);
 }
 void Engine::learn_projectors(std::size_t tensor, std::span<const float> gradient) {
-  impl_->subspaces(tensor, "learn_projectors()").learn(tensor, impl_->here(gradient));
+  impl_->learn_projectors(tensor, gradient);
 }
 void Engine::compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
                       std::byte* out) {
@@ -674,7 +685,7 @@ void Engine::signs(std::size_t tensor, std::span<float> out) const {
   impl_->subspaces(tensor, "signs()").signs(tensor, out);
 }
 void Engine::sample(std::size_t tensor, std::span<const float> values) {
-  impl_->subspaces(tensor, "sample()").sample(tensor, impl_->here(values));
+  impl_->sample(tensor, values);
 }
 std::vector<Engine::Projectors> Engine::projectors() const {
   return impl_->projectors();

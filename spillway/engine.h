@@ -226,6 +226,8 @@ class Engine {
   // Backward visit, of a tensor that learns in a subspace; see above. Error(bad_input) of any other. Gradients, tokens
   // and samples lie in the memory that visits compute in.
   [[nodiscard]] bool learns_projectors(std::size_t tensor) const;
+  /// The first are learned at once; later ones are those of the next step, and are learned beside the visits where
+  /// there is room for the gradient.
   void learn_projectors(std::size_t tensor, std::span<const float> gradient);
   /// `tokens` rows of `in`, which are `in_stride` elements apart, times P (side 0) or Q (side 1): out [rank, tokens],
   /// both of the compute type, in the order of the visits' stream.

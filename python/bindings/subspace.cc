@@ -106,19 +106,15 @@ void bind_subspace(nb::module_& module) {
       .def_prop_ro("rank", &Matrix::rank)
       .def_prop_ro("fits", &Matrix::fits, "Times that projectors were learned.")
       .def(
-          "fit",
-          [](Matrix& self, const Given& gradient) {
+          "learn",
+          [](Matrix& self, const Given& gradient, bool anew) {
             const nb::gil_scoped_release release;
-            self.fit({gradient.data(), gradient.size()});
+            self.learn({gradient.data(), gradient.size()}, anew);
           },
-          "gradient"_a, "Learns projectors from a gradient, flat, and carries the moments over.")
-      .def(
-          "fit_anew",
-          [](Matrix& self, const Given& gradient, std::int64_t steps) {
-            const nb::gil_scoped_release release;
-            self.fit_anew({gradient.data(), gradient.size()}, steps);
-          },
-          "gradient"_a, "steps"_a, "The same after so many steps, with moments that begin anew.")
+          "gradient"_a, "anew"_a,
+          "Learns projectors from a gradient, flat: the first for the next S, later ones for the steps after the next, "
+          "which carries the moments over, or begins them anew.")
+      .def_prop_ro("learned", &Matrix::learned, "Whether a later pair waits for its step.")
       .def_prop_rw(
           "begun", &Matrix::begun, [](Matrix& self, std::int64_t steps) { self.set_begun(steps); },
           "Steps before the moments began.")
@@ -162,7 +158,7 @@ void bind_subspace(nb::module_& module) {
       .def("learn_projectors",
            [](Projections& self, std::size_t tensor, const Given& gradient) {
              const nb::gil_scoped_release release;
-             self.subspaces.learn(tensor, {gradient.data(), gradient.size()});
+             self.subspaces.learn(tensor, {gradient.data(), gradient.size()}, {});
            })
       .def("compress",
            [](Projections& self, std::size_t tensor, unsigned side, const Tokens& in, const Tokens& out) {
@@ -181,13 +177,13 @@ void bind_subspace(nb::module_& module) {
            [](const Projections& self, std::size_t tensor, const Floats& out) {
              self.subspaces.signs(tensor, {out.data(), out.size()});
            })
-      .def("sample",
-           [](Projections& self, std::size_t tensor, const Given& seen) {
-             self.subspaces.sample(tensor, {seen.data(), seen.size()});
-           })
+      .def("sample", [](Projections& self, std::size_t tensor, const Given& /*seen*/) { self.subspaces.made(tensor); })
       .def("end_step", [](Projections& self) {
         self.subspaces.end(true);
         self.subspaces.begin(0, 1);
+        for (std::size_t t = 0; t < self.layout.tensors().size(); ++t) {
+          if (self.layout.tensors()[t].subspace.rank > 0) self.subspaces.open(t);
+        }
       });
   module.def(
       "subspace_rank",

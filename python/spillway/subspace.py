@@ -17,8 +17,8 @@ no longer require gradients.
 Projectors are learned from the first gradient, before the first update. Every `check_every` steps each weight's
 running estimate of what its projectors miss is compared with `threshold`; beyond it the next backward pass learns new
 ones, and the moments are carried over. With `rotate_every` each weight learns new ones every so many steps whatever
-they miss, the weights in turn, and its moments begin anew: in time every direction is trained. All of it is a function
-of the data and the seed.
+they miss, the weights in turn, and its moments begin anew: in time every direction is trained. What is learned from a
+step's gradient is what the next step's goes through. All of it is a function of the data and the seed.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Held:
             "exp_avg_sq": torch.from_numpy(self.matrix.moment(1)),
             "fits": self.matrix.fits,
             "begun": self.matrix.begun,
-            "refit": self.refit,
+            "refit": self.refit or self.matrix.learned,
             "bias": list(self.matrix.bias),
         }
         return out if self.rest is None else out | {"residual": self.rest.clone()}
@@ -116,18 +116,12 @@ class Held:
         self.matrix.compress(side, tokens.data_ptr(), stride, tokens.shape[0], kind, out.data_ptr())
         return out
 
-    def learn(self, gradient: Any) -> None:
-        if self.anew:
-            self.matrix.fit_anew(gradient, self.step)
-        else:
-            self.matrix.fit(gradient)
-
     def take(self, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
         """S of one micro-batch, fp32. x [tokens, n] and dy [tokens, m]."""
         if self.refit:
             gradient = (dy.T.float() @ x.float()).flatten()
             if gradient.isfinite().all():  # what is not is refused by the step that it belongs to
-                self.learn(gradient.numpy())
+                self.matrix.learn(gradient.numpy(), self.anew)
                 self.refit = False
         if self.matrix.fits == 0:
             return torch.full((self.matrix.rank, self.matrix.rank), torch.nan)

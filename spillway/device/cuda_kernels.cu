@@ -104,6 +104,9 @@ FOR_EACH_TYPE(loss_gradient, LossGradient, LOSS_GRADIENT)
 KERNEL spillway_apply(Apply a) {
   threads::apply(a, whole_grid());
 }
+KERNEL spillway_sample(Sample a) {
+  if (whole_grid().thread == 0) take_sample(a);
+}
 KERNEL spillway_adamw(threads::AdamWArguments a) {
   threads::adamw(a, whole_grid());
 }

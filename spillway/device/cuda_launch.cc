@@ -70,6 +70,9 @@ Launch of(const Compress& it) {
 Launch of(const Apply& it) {
   return launch("spillway_apply", blocks_of(it.n), it);
 }
+Launch of(const Sample& it) {
+  return launch("spillway_sample", 1, it);
+}
 Launch of(const AdamWUpdate& it) {
   if (it.step.optimizer != kernels::Optimizer::adamw) {
     throw Error(ErrorCode::internal, "of the optimizers only adamw has a kernel for a GPU");
@@ -86,7 +89,7 @@ Launch launch_of(const Work& work) {
 
 std::span<const std::string> kernel_names() {
   static const auto kNames = [] {
-    std::vector<std::string> out{"spillway_adamw", "spillway_apply"};
+    std::vector<std::string> out{"spillway_adamw", "spillway_apply", "spillway_sample"};
     for (const auto* what : {"sum", "round", "squares", "gather", "loss_stats", "loss_gradient", "compress"}) {
       for (const auto type : {Element::bf16, Element::fp16, Element::fp32}) out.push_back(name(what, type));
     }

@@ -131,6 +131,10 @@ void on_host(const Apply& it, const Crew& crew) {
   });
 }
 
+void on_host(const Sample& it, const Crew& /*crew*/) {
+  take_sample(it);
+}
+
 }  // namespace
 
 void compute(const Work& work, const Crew& crew) {

@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <variant>
 
+#include "spillway/base/on_device.h"
 #include "spillway/kernels/gradient.h"
+#include "spillway/kernels/mean.h"
 #include "spillway/kernels/project.h"
 #include "spillway/kernels/update.h"
 
@@ -124,8 +126,20 @@ struct Apply {
   float keep = 1;
 };
 
+/// Two running means (kernels/mean.h) of a record of doubles, each with a sample that is a sum of so many squares over
+/// `scale`; where a sample is not finite, or there are none, the record as it is. Goes to both places.
+struct Sample {
+  static constexpr std::size_t kFields = 8;
+  static constexpr std::size_t kFirst = 1, kSecond = 2, kSamples = 3;  ///< the means, and their number of samples
+  double record[kFields] = {};
+  const double *first = nullptr, *second = nullptr;
+  std::uint64_t first_count = 0, second_count = 0;  ///< 0: no sample
+  double scale = 1;
+  double *out = nullptr, *copy = nullptr;  ///< [kFields]
+};
+
 /// All pointers are into the device's memory (any alignment of the element's own), counts may be 0.
-using Work = std::variant<Sum, Round, Squares, Gather, LossStats, LossGradient, AdamWUpdate, Compress, Apply>;
+using Work = std::variant<Sum, Round, Squares, Gather, LossStats, LossGradient, AdamWUpdate, Compress, Apply, Sample>;
 
 /// Who takes the tiles of a loop on the host: calls call(body, tile) once for each, and returns when all are done.
 struct Crew {
@@ -142,6 +156,22 @@ struct Crew {
     loop(self, tiles, &body, [](const void* it, std::size_t tile) { (*static_cast<const Body*>(it))(tile); });
   }
 };
+
+/// What a sample leaves: shared by all twins.
+SPILLWAY_ON_DEVICE inline void take_sample(const Sample& it) noexcept {
+  double sums[2] = {0, 0};
+  for (std::uint64_t i = 0; i < it.first_count; ++i) sums[0] += it.first[i];
+  for (std::uint64_t i = 0; i < it.second_count; ++i) sums[1] += it.second[i];
+  const double first = sums[0] / it.scale, second = sums[1] / it.scale, samples = it.record[Sample::kSamples];
+  const bool taken = it.second_count > 0 && first - first == 0 && second - second == 0;
+  for (std::size_t i = 0; i < Sample::kFields; ++i) {
+    double value = it.record[i];
+    if (taken && i == Sample::kFirst) value = kernels::fold(value, first, samples);
+    if (taken && i == Sample::kSecond) value = kernels::fold(value, second, samples);
+    if (taken && i == Sample::kSamples) value += 1;
+    it.out[i] = it.copy[i] = value;
+  }
+}
 
 /// Does it here and now, on memory that the host reads. Allocates nothing, but what a thread works on for projectors
 /// once for the largest.

@@ -1,5 +1,7 @@
 #include "spillway/execute/compress.h"
 
+#include <algorithm>
+
 #include "spillway/execute/element.h"
 
 namespace spillway::execute {
@@ -42,11 +44,16 @@ kernels::Projector Compress::projector(std::size_t tensor, unsigned side) {
   return out;
 }
 
+void Compress::fetch(std::span<const float> values, std::span<float> to) {
+  if (where_.workspace == nullptr) return static_cast<void>(std::ranges::copy(values, to.begin()));
+  where_.device.copy(where_.stream, device::Direction::from_device, reinterpret_cast<std::byte*>(to.data()),
+                     reinterpret_cast<const std::byte*>(values.data()), values.size_bytes());
+}
+
 std::span<const float> Compress::here(std::span<const float> values) {
   if (where_.workspace == nullptr) return values;
   fetched_.resize(values.size());
-  where_.device.copy(where_.stream, device::Direction::from_device, reinterpret_cast<std::byte*>(fetched_.data()),
-                     reinterpret_cast<const std::byte*>(values.data()), values.size_bytes());
+  fetch(values, fetched_);
   where_.device.record(arrived_, where_.stream);
   where_.device.synchronise(arrived_);
   return fetched_;

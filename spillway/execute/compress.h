@@ -24,6 +24,8 @@ class Compress {
   void run(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
            std::byte* out);
 
+  /// Copies such values to the host, to `to`, in the order of the stream; on the host at once.
+  void fetch(std::span<const float> values, std::span<float> to);
   /// Values that a visit has left where it computes, for the host, which waits for the stream. Good until the next
   /// call.
   [[nodiscard]] std::span<const float> here(std::span<const float> values);

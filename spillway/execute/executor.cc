@@ -61,15 +61,17 @@ Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* stor
   // The caller is one of the cores that it shares.
   const auto threads = cores.own > 0 ? cores.own : std::max(2U, cores.shared) - 1;
   if (cores.nodes.empty()) cores.nodes.push_back({.threads = threads});
-  make_lanes(std::move(cores.nodes));
+  make_lanes(std::move(cores.nodes), threads);
 }
 
-void Executor::make_lanes(std::vector<UpdateLane> lanes) {
+void Executor::make_lanes(std::vector<UpdateLane> lanes, unsigned fit_threads) {
   auto count = lanes.size();
   for (const auto& task : schedule_.tasks) {
     if (task.lane == Lane::update) count = std::max<std::size_t>(count, task.unit + 1U);
   }
   lanes.resize(count);
+  fits_ = std::ranges::any_of(schedule_.tasks, [](const Task& task) { return task.lane == Lane::fit; });
+  if (fits_) lanes.push_back({.threads = fit_threads});
   for (auto& options : lanes) {
     auto& lane = *updates_.emplace_back(std::make_unique<Updates>());
     lane.pace = Pace(options.limit);
@@ -109,6 +111,7 @@ double Executor::now() const {
 
 bool Executor::runs(const Bank& its_bank, const Task& task) const {
   if (!runs(its_bank.mode, task)) return false;
+  if (task.lane == Lane::fit) return work_.fits(task.subject);
   if (task.stays && its_bank.mode.visits) {
     return schedule_.runs_once(task) ? its_bank.sends.frozen : its_bank.sends.learning;
   }
@@ -203,8 +206,9 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
       transfers.push_back(start);
       ++in_flight_;
       break;
-    case Lane::update: {
-      auto& lane = *updates_[task.unit];
+    case Lane::update:
+    case Lane::fit: {
+      auto& lane = lane_of(task);
       push(!patient_.empty() && patient_[start.task] ? lane.patient : lane.ready,
            {start.instance * schedule_.positions + task.deadline, start});
       lane.wake.notify_one();
@@ -338,6 +342,7 @@ std::vector<Updated> Executor::updated() const {
   const std::lock_guard lock(mutex_);
   std::vector<Updated> out;
   for (const auto& lane : updates_) out.push_back(lane->done);
+  if (fits_) out.pop_back();
   return out;
 }
 
@@ -416,35 +421,33 @@ void Executor::transfer_done(void* context, std::uint64_t token, const std::exce
 
 // ---- updates ----
 
-void Executor::update_lane(Updates& lane) {
+Executor::Updates& Executor::lane_of(const Task& task) {
+  return task.lane == Lane::fit ? *updates_.back() : *updates_[task.unit];
+}
+
+/// Nothing but a later update waits for a fit: whatever else has work goes before it.
+void Executor::stay_where(const Updates& lane) const {
   if (lane.options.near) memory::stay_near(*lane.options.near);
+  if (fits_ && &lane == updates_.back().get()) memory::give_way();
+}
+
+void Executor::update_lane(Updates& lane) {
+  stay_where(lane);
   std::unique_lock lock(mutex_);
   while (true) {
     lane.wake.wait(lock, [&] { return stop_ || (!failure_ && may_update(lane)); });
     if (stop_) return;
     const auto start = pop_update(lane);
-    const auto chunk = schedule_.tasks[start.task].subject;
-    const bool early = schedule_.tasks[start.task].phase == Phase::early;
-    bank(start.instance).times[start.task].start = now();
-    lane.early = early;
-    if (early) {
-      run_tiles(lock, lane, {.chunk = chunk, .count = work_.slices(chunk), .part = Part::save, .early = true});
-    }
-    lock.unlock();
-    work_.prepare(chunk, early);
-    lock.lock();
-    if (const auto first = work_.first_tiles(chunk); first > 0) {
-      run_tiles(lock, lane, {.chunk = chunk, .count = first, .part = Part::first, .early = early});
-    }
-    run_tiles(lock, lane, {.chunk = chunk, .count = work_.tiles(chunk), .early = early});
-    lane.early = false;
-    if (early) {
-      early_.push_back(chunk);
-      compute_wake_.notify_all();
-    }
+    const auto& task = schedule_.tasks[start.task];
     auto& times = bank(start.instance).times[start.task];
+    times.start = now();
+    if (task.lane == Lane::fit) {
+      fit(lock, lane, task.subject);
+    } else {
+      update(lock, lane, task.subject, task.phase == Phase::early);
+    }
     times.end = now();
-    lane.done.elements += schedule_.tasks[start.task].bytes;
+    lane.done.elements += task.bytes;
     lane.done.seconds += times.end - times.start;
     lane.transfers.clear();
     skipped_.clear();
@@ -453,6 +456,38 @@ void Executor::update_lane(Updates& lane) {
     launch(lane.transfers);
     lock.lock();
   }
+}
+
+void Executor::update(std::unique_lock<std::mutex>& lock, Updates& lane, Index chunk, bool early) {
+  lane.early = early;
+  if (early) run_tiles(lock, lane, {.chunk = chunk, .count = work_.slices(chunk), .part = Part::save, .early = true});
+  lock.unlock();
+  work_.prepare(chunk, early);
+  lock.lock();
+  if (const auto first = work_.first_tiles(chunk); first > 0) {
+    run_tiles(lock, lane, {.chunk = chunk, .count = first, .part = Part::first, .early = early});
+  }
+  run_tiles(lock, lane, {.chunk = chunk, .count = work_.tiles(chunk), .early = early});
+  lock.unlock();
+  work_.finish(chunk, early);
+  lock.lock();
+  lane.early = false;
+  if (!early) return;
+  early_.push_back(chunk);
+  compute_wake_.notify_all();
+}
+
+void Executor::fit(std::unique_lock<std::mutex>& lock, Updates& lane, Index chunk) {
+  lock.unlock();
+  work_.begin_fit(chunk);
+  lock.lock();
+  for (unsigned part = 0; part < UpdateWork::kFitParts; ++part) {
+    const auto tiles = work_.fit_tiles(chunk, part);
+    if (tiles > 0) run_tiles(lock, lane, {.chunk = chunk, .count = tiles, .part = Part::fit, .fit_part = part});
+  }
+  lock.unlock();
+  work_.end_fit(chunk);
+  lock.lock();
 }
 
 bool Executor::may_update(const Updates& lane) const noexcept {
@@ -510,6 +545,9 @@ void Executor::take_tiles(Updates& lane, const Tiles& tiles) {
       case Part::update:
         work_.run(tiles.chunk, tile, tiles.early);
         break;
+      case Part::fit:
+        work_.run_fit(tiles.chunk, tiles.fit_part, tile);
+        break;
     }
     if (lane.pace.limits() && tiles.part != Part::first) wait_for_pace(lane, tiles.chunk, tiles.count, began);
   }
@@ -528,7 +566,7 @@ void Executor::wait_for_pace(Updates& lane, Index chunk, std::size_t tiles, doub
 }
 
 void Executor::helper_lane(Updates& lane) {
-  if (lane.options.near) memory::stay_near(*lane.options.near);
+  stay_where(lane);
   std::unique_lock lock(mutex_);
   while (true) {
     lane.helper_wake.wait(lock, [&] { return stop_ || helpers_may(lane); });

@@ -39,6 +39,15 @@ class UpdateWork {
   virtual void run_first(plan::Index /*chunk*/, std::size_t /*tile*/, bool /*early*/) {}
   virtual std::size_t tiles(plan::Index chunk) const = 0;
   virtual void run(plan::Index chunk, std::size_t tile, bool early) = 0;
+  virtual void finish(plan::Index /*chunk*/, bool /*early*/) {}  ///< once, after them
+
+  // What a visit has left to learn of a chunk that learns in a subspace; by default nothing.
+  static constexpr unsigned kFitParts = 3;
+  virtual bool fits(plan::Index /*chunk*/) const { return false; }
+  virtual void begin_fit(plan::Index /*chunk*/) {}  ///< once, before the tiles of the first part
+  virtual std::size_t fit_tiles(plan::Index /*chunk*/, unsigned /*part*/) const { return 0; }
+  virtual void run_fit(plan::Index /*chunk*/, unsigned /*part*/, std::size_t /*tile*/) {}
+  virtual void end_fit(plan::Index /*chunk*/) {}  ///< once, after all
 };
 
 /// Who updates the chunks of one memory node.
@@ -144,7 +153,7 @@ class Executor {
     bool operator<(const UpdateEntry& other) const { return deadline > other.deadline; }
   };
 
-  enum class Part : std::uint8_t { save, first, update };  ///< of an update, one after the other
+  enum class Part : std::uint8_t { save, first, update, fit };  ///< of an update, one after the other; of a fit
   /// Tiles that several threads take.
   struct Tiles {
     bool busy = false;
@@ -152,10 +161,11 @@ class Executor {
     std::size_t count = 0;
     Part part = Part::update;
     bool early = false;
+    unsigned fit_part = 0;
     std::size_t inside = 0;  ///< threads at work in them
   };
 
-  /// An update lane.
+  /// A lane of updates, or of fits.
   struct Updates {
     UpdateLane options;
     Updated done;
@@ -183,14 +193,18 @@ class Executor {
   void fail(std::exception_ptr error);  // locked
   void throw_failure();                 // locked
   static void transfer_done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
-  void make_lanes(std::vector<UpdateLane> lanes);
+  void make_lanes(std::vector<UpdateLane> lanes, unsigned fit_threads);
   static void push(std::vector<UpdateEntry>& heap, UpdateEntry entry);  // locked
   [[nodiscard]] bool may_update(const Updates& lane) const noexcept;    // locked
   Start pop_update(Updates& lane);                                      // locked
   [[nodiscard]] bool helpers_may(const Updates& lane) const noexcept;   // locked
   template <class Done>
   void help_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, const Done& is_done);
+  [[nodiscard]] Updates& lane_of(const plan::Task& task);
   void update_lane(Updates& lane);
+  void update(std::unique_lock<std::mutex>& lock, Updates& lane, Index chunk, bool early);
+  void fit(std::unique_lock<std::mutex>& lock, Updates& lane, Index chunk);
+  void stay_where(const Updates& lane) const;
   void run_tiles(std::unique_lock<std::mutex>& lock, Updates& lane, Tiles tiles);
   void take_tiles(Updates& lane, const Tiles& tiles);
   void wait_for_pace(Updates& lane, Index chunk, std::size_t tiles, double began);
@@ -219,8 +233,9 @@ class Executor {
   std::vector<std::uint8_t> visit_ready_;
   std::vector<bool> patient_;  ///< by task: runs only while the caller waits; empty: none
   bool caller_waits_ = false;
-  std::vector<std::unique_ptr<Updates>> updates_;  ///< by unit
-  std::vector<Index> early_;                       ///< chunks updated early in the newest instance
+  std::vector<std::unique_ptr<Updates>> updates_;  ///< by unit; then, where there are fits, that of these
+  bool fits_ = false;
+  std::vector<Index> early_;  ///< chunks updated early in the newest instance
   std::vector<Start> skipped_;
   std::vector<Start> caller_transfers_;  ///< each calling thread has its own
   std::size_t in_flight_ = 0;            ///< transfers handed to the path

@@ -1,7 +1,6 @@
 #include "spillway/execute/gradients.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "spillway/base/error.h"
@@ -29,6 +28,7 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
       arenas_(arenas),
       rows_(rows),
       subspaces_(subspaces),
+      estimates_(layout, subspaces, where),
       team_(team),
       where_(where),
       summed_(where.device.make_event()),
@@ -67,11 +67,13 @@ void Gradients::begin(std::uint64_t micro_batches) {
   slots_.begin();
   rows_norm_ = 0;
   listed_ = false;
+  estimates_.begin();
 }
 
 void Gradients::open(const plan::Visit& visit) {
   visit_ = &visit;
   std::fill(seen_.begin(), seen_.end(), std::uint8_t{0});
+  if (visit.kind == plan::VisitKind::backward) estimates_.open(layout_.blocks()[visit.block]);
 }
 
 Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_t elements,
@@ -96,23 +98,7 @@ void Gradients::finish_inside(std::size_t tensor, const Target& to, bool seen) {
   auto* const there = reinterpret_cast<std::byte*>(squares_ + first);
   if (!seen) where_.device.fill(where_.stream, there, 0, count * sizeof(double));
   if (seen && !subspaces_.fitted(tensor)) where_.device.fill(where_.stream, there, kNotANumber, sizeof(double));
-  fetch_squares(first, count);
-  const auto* const squares = host_squares_.data() + first;
-  auto* const pair = to.grad + (places_[tensor].pair - places_[tensor].grad);
-  pair_.resize(state::pair_fields(layout_.tensors()[tensor].subspace).bytes);
-  subspaces_.close(tensor, std::accumulate(squares, squares + count, 0.0), apart() ? pair_.data() : pair);
-  if (!apart()) return;
-  where_.device.copy(where_.stream, device::Direction::to_device, pair, pair_.data(), pair_.size());
-  wait();  // for the bytes may be those of another tensor next
-}
-
-/// What the host decides by: it waits for the stream.
-void Gradients::fetch_squares(std::size_t first, std::size_t count) {
-  if (!apart()) return;
-  where_.device.copy(where_.stream, device::Direction::from_device,
-                     reinterpret_cast<std::byte*>(host_squares_.data() + first),
-                     reinterpret_cast<const std::byte*>(squares_ + first), count * sizeof(double));
-  wait();
+  estimates_.close(tensor, {squares_ + first, count}, to.grad + (places_[tensor].pair - places_[tensor].grad));
 }
 
 void Gradients::wait() {
@@ -253,8 +239,14 @@ void Gradients::close() {
 }
 
 kernels::Norm Gradients::total() {
-  fetch_squares(0, host_squares_.size());
-  if (!apart()) wait();
+  if (apart()) {
+    where_.device.copy(where_.stream, device::Direction::from_device,
+                       reinterpret_cast<std::byte*>(host_squares_.data()), reinterpret_cast<const std::byte*>(squares_),
+                       host_squares_.size() * sizeof(double));
+  }
+  estimates_.fetch();
+  wait();
+  estimates_.tell();
   return {slots_.total(host_squares_) + rows_norm_};
 }
 

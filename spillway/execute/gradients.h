@@ -4,28 +4,22 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "spillway/device/device.h"
 #include "spillway/execute/arenas.h"
+#include "spillway/execute/arithmetic.h"
+#include "spillway/execute/estimates.h"
 #include "spillway/execute/rows.h"
 #include "spillway/execute/squares.h"
 #include "spillway/execute/subspaces.h"
 #include "spillway/execute/team.h"
 #include "spillway/kernels/gradient.h"
-#include "spillway/plan/device_workspace.h"
 #include "spillway/plan/schedule.h"
 #include "spillway/state/layout.h"
 
 namespace spillway::execute {
-
-/// Where the arithmetic is done: a device, and the stream that visits are issued to.
-struct Arithmetic {
-  device::Device& device;
-  device::Stream stream = 0;
-  std::byte* workspace = nullptr;    ///< in its memory, of plan::device_workspace(); null: host memory of our own
-  plan::DeviceWorkspace sizes = {};  ///< of that
-};
 
 class Gradients {
  public:
@@ -38,6 +32,8 @@ class Gradients {
   void open(const plan::Visit& visit);
   /// One micro-batch's gradient of tensor number `tensor` of the open block, or of the open slice.
   void take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch);
+  /// Beside S, what the estimate of a subspace's errors needs of the micro-batch: see Estimates.
+  void take_seen(std::size_t tensor, std::span<const float> seen) { estimates_.take(tensor, seen); }
   void take_slice(const std::byte* values, std::uint64_t micro_batch);
   /// d loss / d output of the embedding, [tokens, columns], in host memory: the open visit is embedding_backward.
   void take_rows(const std::byte* values);
@@ -58,7 +54,6 @@ class Gradients {
   [[nodiscard]] Target target(Bytes at, std::uint64_t sum_at, std::uint64_t elements, state::ComputeType type) const;
   [[nodiscard]] Target target_of(std::size_t tensor) const;
   void finish_inside(std::size_t tensor, const Target& to, bool seen);
-  void fetch_squares(std::size_t first, std::size_t count);
   void wait();
   void run(const device::Work& work) { where_.device.run(where_.stream, work); }
   void add(const Target& target, const std::byte* values, bool first);
@@ -78,6 +73,7 @@ class Gradients {
   const Arenas arenas_;
   EmbeddingRows* const rows_;
   Subspaces& subspaces_;
+  Estimates estimates_;
   Team& team_;
   /// Where a layer's tensor lies in the gradients of its block, and S before its projectors.
   struct Place {
@@ -94,7 +90,6 @@ class Gradients {
   SquareSlots slots_;
   std::vector<double> host_squares_;
   double* const squares_;            ///< where the device's work writes them
-  std::vector<std::byte> pair_;      ///< on its way to a device
   double rows_norm_ = 0;             ///< of the embedding's own rows
   std::vector<OtherRows> others_;    ///< by slice of a tied table; of this step
   std::vector<device::Part> parts_;  ///< what they are made of

@@ -142,6 +142,7 @@ void Replay::update_inside(std::size_t chunk, const state::GroupPointers& groups
   parts_.team.run(SubspaceUpdate::first_tiles(it),
                   [&](std::size_t tile) { subspace_.run_first(it, groups, step, tile); });
   parts_.team.run(SubspaceUpdate::tiles(it), [&](std::size_t tile) { subspace_.run(it, groups, step, tile); });
+  subspace_.finish(it, groups);
 }
 
 const storage::StoredObject& Replay::gradient(std::uint32_t number, std::uint64_t step) const {

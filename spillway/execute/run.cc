@@ -129,9 +129,7 @@ Arithmetic Run::arithmetic() {
   const auto sizes = plan::device_workspace(plan_.layout, plan_.description.tied_head, plan_.description.tokens);
   if (!device.device) host_ = device::make_cpu();
   auto& where = calculator();
-  where.use({team.get(), [](void* self, std::size_t tiles, const void* body, Team::Call call) {
-               static_cast<Team*>(self)->run_erased(tiles, body, call);
-             }});
+  where.use(crew());
   if (!device.device) return {where, host_->adopt_stream(nullptr), nullptr, sizes};
   return {where, device.stream, device.device->memory().data() + (plan_.plan.device_arena - sizes.bytes()), sizes};
 }
@@ -185,8 +183,9 @@ void Run::make_lanes(unsigned threads) {
   }
   const auto where = arithmetic();
   subspaces = std::make_unique<Subspaces>(plan_.description, layout);
+  for (auto& room : subspaces->rooms()) calculator().register_host(std::as_writable_bytes(std::span(room)));
   compress = std::make_unique<Compress>(layout, type, *subspaces, where);
-  updater = std::make_unique<Updater>(schedule, layout, plan_.description.rule(), memory, rows.get());
+  updater = std::make_unique<Updater>(schedule, layout, plan_.description.rule(), memory, rows.get(), *subspaces);
   device_updates = std::make_unique<DeviceUpdates>(schedule, layout, plan_.description.rule(), arenas());
   gradients = std::make_unique<Gradients>(schedule, layout, plan_.description.rule(), arenas(), rows.get(), *subspaces,
                                           *team, where);
@@ -202,6 +201,12 @@ void Run::make_lanes(unsigned threads) {
 void Run::set_update(const kernels::UpdateStep& step) {
   updater->set(step);
   device_updates->set(step);
+}
+
+device::Crew Run::crew() const {
+  return {team.get(), [](void* self, std::size_t tiles, const void* body, Team::Call call) {
+            static_cast<Team*>(self)->run_erased(tiles, body, call);
+          }};
 }
 
 void Run::compute(const device::Work& work) {

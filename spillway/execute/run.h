@@ -110,16 +110,18 @@ class Run {
 
   /// On the device that visits compute on, in the order of their stream.
   void compute(const device::Work& work);
+  /// The threads of the host's own arithmetic.
+  [[nodiscard]] device::Crew crew() const;
 
   memory::Arena arena;
-  OpenDevice device;  ///< with memory of its own; none: visits compute in the arena
+  std::unique_ptr<Subspaces> subspaces;  ///< with memory that the device knows
+  OpenDevice device;                     ///< with memory of its own; none: visits compute in the arena
   std::vector<std::unique_ptr<storage::Path>> paths;
   std::unique_ptr<Books> books;         ///< null: nothing is durable
   std::unique_ptr<storage::Pool> pool;  ///< null: nothing is on a path
   std::unique_ptr<Store> store;         ///< as `pool`
   std::unique_ptr<Team> team;
   std::unique_ptr<EmbeddingRows> rows;  ///< null: no embedding
-  std::unique_ptr<Subspaces> subspaces;
   std::unique_ptr<Compress> compress;
   std::unique_ptr<Updater> updater;
   std::unique_ptr<DeviceUpdates> device_updates;

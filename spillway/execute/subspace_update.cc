@@ -95,14 +95,20 @@ SubspaceUpdate::SubspaceUpdate(const state::Layout& layout, const state::UpdateR
 
 void SubspaceUpdate::prepare(const state::Chunk& chunk, const state::GroupPointers& groups) {
   auto* const ours = groups.state + state_fields(rule_, chunk).pair;
-  const auto* const made_with = groups.grad + core_bytes(rule_, chunk);
-  const auto before = record(ours), now = record(made_with);
+  const auto* const given = groups.grad + core_bytes(rule_, chunk);
+  if (record(ours).fits == 0) std::memcpy(ours, given, state::pair_fields(chunk.subspace).bytes);
+}
+
+void SubspaceUpdate::finish(const state::Chunk& chunk, const state::GroupPointers& groups) {
+  auto* const ours = groups.state + state_fields(rule_, chunk).pair;
+  const auto* const given = groups.grad + core_bytes(rule_, chunk);
+  const auto before = record(ours), now = record(given);
   if (before.begun != now.begun) {
     begin(chunk, groups);
-  } else if (before.fits > 0 && before.fits != now.fits) {
+  } else if (before.fits != now.fits) {
     carry(chunk, groups);
   }
-  std::memcpy(ours, made_with, state::pair_fields(chunk.subspace).bytes);
+  std::memcpy(ours, given, before.fits != now.fits ? state::pair_fields(chunk.subspace).bytes : sizeof(now));
 }
 
 /// Moments as those of the first step.

@@ -12,14 +12,13 @@
 
 namespace spillway::execute {
 
-/// Works on one chunk at a time, in three parts; what is not run by tiles is run once. Calls do not throw.
+/// Works on one chunk at a time, part after part; what is not run by tiles is run once. Calls do not throw.
 class SubspaceUpdate {
  public:
   /// Allocates for the largest subspace of the layout. References must outlive it.
   SubspaceUpdate(const state::Layout& layout, const state::UpdateRule& rule);
 
-  /// The projectors that S was made with become those of the state; where they are others than before, the moments are
-  /// carried over, or begun anew with their own count of steps, as the record says. Allocates when they are carried.
+  /// The first projectors, which S was made with, become those of the state.
   void prepare(const state::Chunk& chunk, const state::GroupPointers& groups);
   /// The optimizer on a tile of S: moments, and the change of a weight that was 0.
   [[nodiscard]] static std::size_t first_tiles(const state::Chunk& chunk) noexcept;
@@ -29,6 +28,10 @@ class SubspaceUpdate {
   [[nodiscard]] static std::size_t tiles(const state::Chunk& chunk) noexcept;
   void run(const state::Chunk& chunk, const state::GroupPointers& groups, const kernels::UpdateStep& step,
            std::size_t tile) const;
+  /// The gradient's projectors become those of the state, for the next S. Where they are others than those of this
+  /// one, the moments are carried over, or begun anew with their own count of steps, as the record says. Allocates when
+  /// they are carried.
+  void finish(const state::Chunk& chunk, const state::GroupPointers& groups);
 
  private:
   void begin(const state::Chunk& chunk, const state::GroupPointers& groups);

@@ -1,5 +1,6 @@
 #include "spillway/execute/subspaces.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -17,28 +18,53 @@ subspace::Bias bias_of(const state::FitRecord& record) {
   return {.captured = record.captured, .whole = record.whole, .samples = static_cast<std::uint64_t>(record.samples)};
 }
 
-double squares(std::span<const float> values) {
+bool finite(std::span<const float> values) {
   double sum = 0;
-  for (const float value : values) sum += static_cast<double>(value) * value;
-  return sum;
+  for (const float value : values) sum += std::abs(static_cast<double>(value));
+  return std::isfinite(sum);
 }
 
-bool finite(std::span<const float> values) {
-  return std::isfinite(squares(values));
+/// Of all matrices the most that `of` says.
+template <class Of>
+std::size_t most(const state::Layout& layout, const Of& of) {
+  std::size_t out = 0;
+  for (const auto& tensor : layout.tensors()) {
+    if (tensor.subspace.rank > 0) out = std::max<std::size_t>(out, of(tensor.subspace));
+  }
+  return out;
+}
+
+std::size_t half_elements(const state::Layout& layout) {
+  return most(layout, [](const state::Subspace& it) { return it.rows * it.rank; });
+}
+
+void run_all(subspace::Fit& fit, const device::Crew& crew) {
+  for (unsigned part = 0; part < subspace::Fit::kParts; ++part) {
+    crew.run(fit.tiles(part), [&](std::size_t tile) { fit.run(part, tile); });
+  }
+}
+
+void copy_values(const subspace::Projector& from, std::byte* to) {
+  std::memcpy(to, from.values().data(), from.values().size() * sizeof(float));
 }
 
 }  // namespace
 
 Subspaces::Subspaces(const plan::Description& description, const state::Layout& layout)
-    : description_(description), layout_(layout), matrices_(layout.tensors().size()) {
+    : description_(description),
+      layout_(layout),
+      matrices_(layout.tensors().size()),
+      visit_(half_elements(layout)),
+      lane_(half_elements(layout)) {
   for (std::size_t t = 0; t < matrices_.size(); ++t) {
     const auto& it = layout.tensors()[t].subspace;
     if (it.rank == 0) continue;
-    matrices_[t].emplace(
-        Matrix{.pair = unlearned(it), .kept = {}, .record = {}, .before = {}, .seen = {}, .version = 1});
-    matrices_[t]->seen.reserve(it.rows);
+    matrices_[t].emplace(Matrix{.pair = unlearned(it), .next = unlearned(it), .kept = {}, .record = {}});
     any_ = true;
   }
+  if (!any_) return;
+  const auto room = most(layout, [](const state::Subspace& it) { return it.rows * it.columns; });
+  for (std::size_t i = 0; i < plan::kGradientsLeft; ++i) rooms_.emplace_back(room);
 }
 
 const Subspaces::Matrix& Subspaces::at(std::size_t tensor) const {
@@ -57,7 +83,7 @@ void Subspaces::restore(std::size_t tensor, const std::byte* pair) {
   std::memcpy(it.pair.p.values().data(), pair + fields.p, fields.p_values * sizeof(float));
   std::memcpy(it.pair.q.values().data(), pair + fields.q, fields.q_values * sizeof(float));
   it.record = it.kept;
-  it.before.reset();
+  it.learned = false;
   ++it.version;
 }
 
@@ -65,36 +91,107 @@ void Subspaces::begin(std::int64_t updates, double scale) {
   updates_ = updates;
   scale_ = scale;
   for (auto& it : matrices_) {
-    if (it) it->seen.clear();
+    if (!it) continue;
+    it->made = false;
+    it->samples = true;
   }
+}
+
+void Subspaces::open(std::size_t tensor) {
+  auto& it = at(tensor);
+  if (it.learned && !it.first && it.applied) {
+    std::swap(it.pair, it.next);
+    ++it.version;
+  }
+  it.learned = it.applied = false;
 }
 
 bool Subspaces::learns(std::size_t tensor) const {
   const auto& it = at(tensor);
-  if (!it.seen.empty()) return false;  // a part of S is made already
+  if (it.made || it.learned) return false;
   if (it.record.fits == 0) return true;
-  if (updates_ <= 0 || it.record != it.kept) return false;
+  if (updates_ <= 0) return false;
   const auto& checks = description_.subspaces;
   const auto updates = static_cast<std::uint64_t>(updates_);
   if (subspace::rotates(checks.rotate, updates, tensor)) return true;
   return updates % checks.every == 0 && bias_of(it.kept).error() > checks.threshold;
 }
 
-void Subspaces::learn(std::size_t tensor, std::span<const float> gradient) {
-  auto& it = at(tensor);
+std::size_t Subspaces::elements(std::size_t tensor) const {
   const auto& shape = layout_.tensors()[tensor].subspace;
-  if (gradient.size() != shape.rows * shape.columns) {
-    throw Error(ErrorCode::bad_input,
-                text("a gradient of ", gradient.size(), " elements for ", layout_.tensors()[tensor].spec.name,
-                     ", which is ", shape.rows, " x ", shape.columns));
-  }
+  return shape.rows * shape.columns;
+}
+
+void Subspaces::check(std::size_t tensor, std::size_t given) const {
+  const auto& shape = layout_.tensors()[tensor].subspace;
+  if (given == shape.rows * shape.columns) return;
+  throw Error(ErrorCode::bad_input, text("a gradient of ", given, " elements for ", layout_.tensors()[tensor].spec.name,
+                                         ", which is ", shape.rows, " x ", shape.columns));
+}
+
+void Subspaces::learn(std::size_t tensor, std::span<const float> gradient, const device::Crew& crew) {
+  auto& it = at(tensor);
+  check(tensor, gradient.size());
+  if (it.record.fits == 0) return learn_first(it, gradient, crew);
+  begin_later(it);
+  ++counts_.inside;
+  it.next = it.pair;
+  visit_.begin(it.next, gradient);
+  run_all(visit_, crew);
+}
+
+void Subspaces::learn_first(Matrix& it, std::span<const float> gradient, const device::Crew& crew) {
   if (!finite(gradient)) return;
-  auto next = it.pair;
-  subspace::fit(next, gradient);
-  it.before = std::exchange(it.pair, std::move(next));
-  const bool anew = it.kept.fits > 0 && description_.subspaces.rotate > 0;
-  it.record = {.fits = it.kept.fits + 1, .begun = anew ? static_cast<double>(updates_) : it.kept.begun};
+  visit_.begin(it.pair, gradient);
+  run_all(visit_, crew);
+  it.record = {.fits = 1, .begun = it.kept.begun};
+  it.learned = it.first = true;
   ++it.version;
+}
+
+/// From the next step on; the moments begin with that.
+void Subspaces::begin_later(Matrix& it) {
+  const bool anew = description_.subspaces.rotate > 0;
+  it.record = {.fits = it.kept.fits + 1, .begun = anew ? static_cast<double>(updates_ + 1) : it.kept.begun};
+  it.learned = true;
+  it.first = it.samples = false;
+  it.room = kNoRoom;
+}
+
+std::span<float> Subspaces::leave(std::size_t tensor) {
+  auto& it = at(tensor);
+  if (it.record.fits == 0) return {};
+  for (std::size_t room = 0; room < rooms_.size(); ++room) {
+    if (taken_[room].load(std::memory_order_acquire)) continue;
+    taken_[room].store(true, std::memory_order_relaxed);
+    begin_later(it);
+    it.room = room;
+    ++counts_.beside;
+    return std::span(rooms_[room]).first(elements(tensor));
+  }
+  return {};
+}
+
+void Subspaces::begin_fit(std::size_t tensor) {
+  auto& it = at(tensor);
+  if (it.room == kNoRoom || it.first) return;
+  it.next = it.pair;
+  lane_.begin(it.next, std::span(rooms_[it.room]).first(elements(tensor)));
+}
+
+std::size_t Subspaces::fit_tiles(std::size_t tensor, unsigned part) const {
+  const auto& it = at(tensor);
+  return it.room == kNoRoom || it.first ? 0 : lane_.tiles(part);
+}
+
+void Subspaces::end_fit(std::size_t tensor, std::byte* pair) {
+  auto& it = at(tensor);
+  const auto fields = state::pair_fields(layout_.tensors()[tensor].subspace);
+  const auto& learned = it.first ? it.pair : it.next;
+  copy_values(learned.p, pair + fields.p);
+  copy_values(learned.q, pair + fields.q);
+  if (it.room != kNoRoom) taken_[it.room].store(false, std::memory_order_release);
+  it.room = kNoRoom;
 }
 
 kernels::Projector Subspaces::side(std::size_t tensor, unsigned side) const {
@@ -107,39 +204,10 @@ void Subspaces::signs(std::size_t tensor, std::span<float> signs) const {
   subspace::draw_signs(description_.seed, tensor, updates_, signs);
 }
 
-void Subspaces::sample(std::size_t tensor, std::span<const float> seen) {
-  auto& sum = at(tensor).seen;
-  if (sum.empty()) {
-    sum.assign(seen.begin(), seen.end());
-    return;
-  }
-  for (std::size_t i = 0; i < sum.size() && i < seen.size(); ++i) sum[i] += seen[i];
-}
-
-void Subspaces::close(std::size_t tensor, double s_square, std::byte* pair) {
-  auto& it = at(tensor);
-  if (!it.seen.empty()) {
-    auto bias = bias_of(it.record);
-    const auto square = scale_ * scale_;
-    bias.add(s_square / square, squares(it.seen) / square);
-    it.record.captured = bias.captured;
-    it.record.whole = bias.whole;
-    it.record.samples = static_cast<double>(bias.samples);
-  }
-  const auto fields = state::pair_fields(layout_.tensors()[tensor].subspace);
-  std::memcpy(pair, &it.record, sizeof(it.record));
-  std::memcpy(pair + fields.p, it.pair.p.values().data(), fields.p_values * sizeof(float));
-  std::memcpy(pair + fields.q, it.pair.q.values().data(), fields.q_values * sizeof(float));
-}
-
 void Subspaces::end(bool applied) {
   for (auto& it : matrices_) {
     if (!it) continue;
-    if (!applied && it->before) {
-      it->pair = std::move(*it->before);
-      ++it->version;
-    }
-    it->before.reset();
+    it->applied = applied;
     (applied ? it->kept : it->record) = applied ? it->record : it->kept;
   }
 }

@@ -1,18 +1,24 @@
 // The projectors of a run, in DRAM, for visits: what compresses a layer's gradient, learns projectors from it, and
 // keeps an eye on what they miss (docs/decisions/0004-subspaces.md).
 //
-// The state of a chunk has a copy of its projectors: those of its last update. A gradient carries the ones that it was
-// made with, so that an update finds new ones where it needs them. This room's copy follows: what a step has learned
-// counts when the step is applied, and is taken back when it is skipped.
+// The state of a chunk has the projectors that its next gradient is made with. The first pair is learned inside its
+// visit, before any of S is made. A later one is learned beside the visits, from a copy of the gradient that the visit
+// leaves, goes into that step's gradient record, and is that of the next step: the update applies S by the pair before
+// and then takes over the new one. This room's copy follows when the next step's visit opens; what a step has learned
+// is forgotten when the step is skipped.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "spillway/device/work.h"
 #include "spillway/plan/description.h"
+#include "spillway/plan/subspace_memory.h"
 #include "spillway/state/layout.h"
 #include "spillway/state/rule.h"
 #include "spillway/subspace/fit.h"
@@ -30,47 +36,90 @@ class Subspaces {
 
   /// A training step begins, after so many updates; gradients come multiplied by `scale`.
   void begin(std::int64_t updates, double scale);
+  /// Its backward visit begins: what the step before has learned is there.
+  void open(std::size_t tensor);
   /// Whether projectors are to be learned from this step's gradient before any of S is made.
   [[nodiscard]] bool learns(std::size_t tensor) const;
-  /// From a gradient [rows, columns], fp32, which stands for the step's: that of the first micro-batch. What is not
-  /// finite is passed over; S is then to be made all the same, and makes the step one that is skipped.
-  void learn(std::size_t tensor, std::span<const float> gradient);
+  /// Error(bad_input) unless a gradient of so many elements is one of the tensor.
+  void check(std::size_t tensor, std::size_t elements) const;
+  /// From a gradient [rows, columns], fp32, which stands for the step's: that of the first micro-batch. Learned here
+  /// and now, for this step's S when it is the first pair, which is not learned from what is not finite.
+  void learn(std::size_t tensor, std::span<const float> gradient, const device::Crew& crew);
+  /// Where such a gradient is to be left instead, so that it is learned from behind the visit; empty: there is no room
+  /// now, or it is the first pair, and learn() is to be called.
+  [[nodiscard]] std::span<float> leave(std::size_t tensor);
+  /// All memory that leave() may name.
+  [[nodiscard]] std::span<std::vector<float>> rooms() noexcept { return rooms_; }
   /// [0]: of the output's gradient (P), [1]: of the input (Q).
   [[nodiscard]] kernels::Projector side(std::size_t tensor, unsigned side) const;
   /// Another number whenever the pair has changed; never 0.
   [[nodiscard]] std::uint64_t version(std::size_t tensor) const { return at(tensor).version; }
   [[nodiscard]] bool fitted(std::size_t tensor) const { return at(tensor).record.fits > 0; }
-  /// The signs z [columns] of this step, and the sum over micro-batches of G z [rows] (subspace/bias.h).
+  /// The signs z [columns] of this step (subspace/bias.h).
   void signs(std::size_t tensor, std::span<float> signs) const;
-  void sample(std::size_t tensor, std::span<const float> seen);
-  /// The step's S is complete, with this sum of squares: writes what an update needs to `pair`.
-  void close(std::size_t tensor, double s_square, std::byte* pair);
+  /// A part of the step's S is made.
+  void made(std::size_t tensor) { at(tensor).made = true; }
+  /// What goes into the gradient's record, but for the step's sample of the estimate: |S|² and |G z|², which come
+  /// multiplied by square_scale(). Of a pair that is learned from this step on there is none.
+  [[nodiscard]] const state::FitRecord& record(std::size_t tensor) const { return at(tensor).record; }
+  [[nodiscard]] bool samples(std::size_t tensor) const { return at(tensor).samples; }
+  [[nodiscard]] double square_scale() const noexcept { return scale_ * scale_; }
+  /// The same with it; before end().
+  void note(std::size_t tensor, const state::FitRecord& record) { at(tensor).record = record; }
   /// The step has ended: applied, or skipped, and then what it learned is forgotten.
   void end(bool applied);
+
+  // Behind a visit, by one thread but for fit(): calls of a tensor that a step has learned, until the next open().
+
+  /// Whether the step's gradient record is to get projectors.
+  [[nodiscard]] bool learned(std::size_t tensor) const { return at(tensor).learned; }
+  /// Learns from what leave() was given; no tiles when it is learned already.
+  void begin_fit(std::size_t tensor);
+  [[nodiscard]] std::size_t fit_tiles(std::size_t tensor, unsigned part) const;
+  void fit(unsigned part, std::size_t tile) { lane_.run(part, tile); }
+  /// The pair behind the record in `pair` (state::pair_fields()); the gradient's memory is free again.
+  void end_fit(std::size_t tensor, std::byte* pair);
 
   /// Of the last step: the running estimate of |G - P P' G Q Q'| / |G|, and how often projectors were learned so far.
   [[nodiscard]] double error(std::size_t tensor) const;
   [[nodiscard]] std::uint64_t fits(std::size_t tensor) const {
     return static_cast<std::uint64_t>(at(tensor).kept.fits);
   }
+  /// How many pairs were learned beside visits, and inside them because there was no room.
+  struct Counts {
+    std::uint64_t beside = 0, inside = 0;
+  };
+  [[nodiscard]] const Counts& counts() const noexcept { return counts_; }
 
  private:
+  static constexpr std::size_t kNoRoom = ~std::size_t{0};
   struct Matrix {
-    subspace::Pair pair;
-    state::FitRecord kept, record;         ///< of the steps applied; with this step's
-    std::optional<subspace::Pair> before;  ///< of a step that learned new ones: those before it
-    std::vector<float> seen;               ///< G z so far; empty: none
+    subspace::Pair pair, next;
+    state::FitRecord kept, record;  ///< of the steps applied; with this step's
+    bool made = false;              ///< a part of this step's S
+    bool samples = true;            ///< this step's S counts for the estimate
+    bool learned = false;           ///< in the newest training step
+    bool first = false;             ///< what it learned is `pair`, else `next`
+    bool applied = false;           ///< that step
+    std::size_t room = kNoRoom;     ///< with the gradient that it is to be learned from
     std::uint64_t version = 1;
   };
   [[nodiscard]] const Matrix& at(std::size_t tensor) const;
   [[nodiscard]] Matrix& at(std::size_t tensor);
+  void learn_first(Matrix& it, std::span<const float> gradient, const device::Crew& crew);
+  void begin_later(Matrix& it);
+  [[nodiscard]] std::size_t elements(std::size_t tensor) const;
 
   const plan::Description& description_;
   const state::Layout& layout_;
   std::vector<std::optional<Matrix>> matrices_;  ///< by tensor
+  std::vector<std::vector<float>> rooms_;        ///< for gradients
+  std::array<std::atomic<bool>, plan::kGradientsLeft> taken_ = {};
+  subspace::Fit visit_, lane_;
   bool any_ = false;
   std::int64_t updates_ = 0;
   double scale_ = 1;
+  Counts counts_;
 };
 
 }  // namespace spillway::execute

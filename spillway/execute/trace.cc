@@ -17,11 +17,25 @@ using plan::TaskKind;
 using plan::VisitKind;
 
 const char* kind_name(TaskKind kind) {
-  static constexpr const char* kNames[] = {
-      "read weight",     "read state",      "read grad",         "read activation", "write weight",
-      "write state",     "write grad",      "write activation",  "write rows",      "update",
-      "visit",           "upload weight",   "upload activation", "download grad",   "download activation",
-      "download hidden", "download weight", "download state"};
+  static constexpr const char* kNames[] = {"read weight",
+                                           "read state",
+                                           "read grad",
+                                           "read activation",
+                                           "write weight",
+                                           "write state",
+                                           "write grad",
+                                           "write activation",
+                                           "write rows",
+                                           "update",
+                                           "visit",
+                                           "upload weight",
+                                           "upload activation",
+                                           "download grad",
+                                           "download activation",
+                                           "download hidden",
+                                           "download weight",
+                                           "download state",
+                                           "fit"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -50,7 +64,7 @@ std::string task_name(const plan::Plan& plan, const state::Layout& layout, const
 
 /// The first lane of each kind has its number, later update lanes those after them all.
 int thread_of(const plan::Task& task) {
-  return static_cast<int>(task.unit == 0 ? static_cast<unsigned>(task.lane) + 1 : task.unit + 7U);
+  return static_cast<int>(task.unit == 0 ? static_cast<unsigned>(task.lane) + 1 : task.unit + 8U);
 }
 
 /// Serial lanes as slices; transfers overlap, so they are asynchronous spans.
@@ -59,7 +73,8 @@ void add_task(json& events, int process, const plan::Task& task, std::size_t id,
   const double begin_us = start * 1e6, length_us = std::max(0.0, end - start) * 1e6;
   const int thread = thread_of(task);
   const json args = {{"bytes", task.bytes}, {"deadline", task.deadline}};
-  if (task.lane == Lane::compute || task.lane == Lane::update || task.lane == Lane::device_update) {
+  if (task.lane == Lane::compute || task.lane == Lane::update || task.lane == Lane::device_update ||
+      task.lane == Lane::fit) {
     events.push_back({{"ph", "X"},
                       {"name", name},
                       {"pid", process},
@@ -87,11 +102,11 @@ void add_task(json& events, int process, const plan::Task& task, std::size_t id,
                     {"ts", begin_us + length_us}});
 }
 
-void add_names(json& events, int process, const char* name, std::size_t nodes, bool device) {
+void add_names(json& events, int process, const char* name, std::size_t nodes, bool device, bool fits) {
   events.push_back({{"ph", "M"}, {"name", "process_name"}, {"pid", process}, {"args", {{"name", name}}}});
   for (const auto lane : {Lane::compute, Lane::update, Lane::read, Lane::write, Lane::to_device, Lane::from_device,
-                          Lane::device_update}) {
-    if (lane >= Lane::to_device && !device) continue;
+                          Lane::device_update, Lane::fit}) {
+    if (lane == Lane::fit ? !fits : lane >= Lane::to_device && !device) continue;
     events.push_back({{"ph", "M"},
                       {"name", "thread_name"},
                       {"pid", process},
@@ -102,7 +117,7 @@ void add_names(json& events, int process, const char* name, std::size_t nodes, b
     events.push_back({{"ph", "M"},
                       {"name", "thread_name"},
                       {"pid", process},
-                      {"tid", unit + 7},
+                      {"tid", unit + 8},
                       {"args", {{"name", "update, node " + std::to_string(unit)}}}});
   }
 }
@@ -143,8 +158,10 @@ void add_memory(json& events, int process, const plan::Schedule& schedule, Start
 std::string trace(const plan::Plan& plan, const state::Layout& layout, const std::vector<Times>& times) {
   json events = json::array();
   const auto& tasks = plan.schedule.tasks;
-  add_names(events, 1, "measured", plan.node_peaks.size(), plan.residency.device.has_value());
-  add_names(events, 2, "predicted", plan.node_peaks.size(), plan.residency.device.has_value());
+  const bool device = plan.residency.device.has_value();
+  const bool fits = std::ranges::any_of(tasks, [](const plan::Task& task) { return task.lane == Lane::fit; });
+  add_names(events, 1, "measured", plan.node_peaks.size(), device, fits);
+  add_names(events, 2, "predicted", plan.node_peaks.size(), device, fits);
   double zero = std::numeric_limits<double>::infinity();
   for (const auto& it : times) {
     if (it.end > 0) zero = std::min(zero, it.start);

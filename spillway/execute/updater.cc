@@ -18,8 +18,14 @@ void update_tile(const state::Layout& layout, const state::UpdateRule& rule, std
 }
 
 Updater::Updater(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
-                 std::byte* arena, const EmbeddingRows* rows)
-    : schedule_(schedule), layout_(layout), rule_(rule), arena_(arena), rows_(rows), undo_(schedule, arena) {
+                 std::byte* arena, const EmbeddingRows* rows, Subspaces& subspaces)
+    : schedule_(schedule),
+      layout_(layout),
+      rule_(rule),
+      arena_(arena),
+      rows_(rows),
+      learned_(subspaces),
+      undo_(schedule, arena) {
   std::size_t lanes = 0;
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
     if (inside(c)) lanes = std::max<std::size_t>(lanes, schedule.tasks[schedule.update_task[c]].unit + 1U);
@@ -69,6 +75,20 @@ void Updater::run(plan::Index chunk, std::size_t tile, bool early) {
   const auto& step = early ? early_step_ : step_;
   if (inside(chunk)) return subspace(chunk).run(layout_.chunks()[chunk], groups(chunk, early), step, tile);
   update_tile(layout_, rule_, chunk, groups(chunk, early), step, tile);
+}
+
+void Updater::finish(plan::Index chunk, bool early) {
+  if (inside(chunk)) subspace(chunk).finish(layout_.chunks()[chunk], groups(chunk, early));
+}
+
+bool Updater::fits(plan::Index chunk) const {
+  return inside(chunk) && learned_.learned(tensor(chunk));
+}
+
+/// Into the gradient's record, on the host, where the visit or a copy has left it.
+void Updater::end_fit(plan::Index chunk) {
+  const auto& task = schedule_.tasks[schedule_.fit_task[chunk]];
+  learned_.end_fit(tensor(chunk), at(task.buffer) + task.buffer_offset + core_bytes(rule_, layout_.chunks()[chunk]));
 }
 
 }  // namespace spillway::execute

@@ -7,6 +7,7 @@
 #include "spillway/execute/executor.h"
 #include "spillway/execute/rows.h"
 #include "spillway/execute/subspace_update.h"
+#include "spillway/execute/subspaces.h"
 #include "spillway/execute/undo_log.h"
 #include "spillway/kernels/update.h"
 #include "spillway/plan/schedule.h"
@@ -43,7 +44,7 @@ class Updater : public UpdateWork {
  public:
   /// `rows` may be null (no embedding). All references must outlive it.
   Updater(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule, std::byte* arena,
-          const EmbeddingRows* rows);
+          const EmbeddingRows* rows, Subspaces& subspaces);
 
   /// What the pending updates apply; set while no update runs.
   void set(const kernels::UpdateStep& step) noexcept { step_ = step; }
@@ -58,6 +59,15 @@ class Updater : public UpdateWork {
   void run_first(plan::Index chunk, std::size_t tile, bool early) override;
   [[nodiscard]] std::size_t tiles(plan::Index chunk) const override;
   void run(plan::Index chunk, std::size_t tile, bool early) override;
+  void finish(plan::Index chunk, bool early) override;
+
+  [[nodiscard]] bool fits(plan::Index chunk) const override;
+  void begin_fit(plan::Index chunk) override { learned_.begin_fit(tensor(chunk)); }
+  [[nodiscard]] std::size_t fit_tiles(plan::Index chunk, unsigned part) const override {
+    return learned_.fit_tiles(tensor(chunk), part);
+  }
+  void run_fit(plan::Index /*chunk*/, unsigned part, std::size_t tile) override { learned_.fit(part, tile); }
+  void end_fit(plan::Index chunk) override;
 
  private:
   [[nodiscard]] state::GroupPointers groups(plan::Index chunk, bool early) const;
@@ -65,12 +75,14 @@ class Updater : public UpdateWork {
   [[nodiscard]] std::byte* at(plan::Index buffer) const;
   [[nodiscard]] bool inside(plan::Index chunk) const { return layout_.chunks()[chunk].subspace.rank > 0; }
   [[nodiscard]] SubspaceUpdate& subspace(plan::Index chunk);
+  [[nodiscard]] std::size_t tensor(plan::Index chunk) const { return layout_.spans(chunk).front().tensor; }
 
   const plan::Schedule& schedule_;
   const state::Layout& layout_;
   const state::UpdateRule rule_;
   std::byte* const arena_;
   const EmbeddingRows* const rows_;
+  Subspaces& learned_;
   const UndoLog undo_;
   std::vector<SubspaceUpdate> subspaces_;  ///< by update lane
   kernels::UpdateStep step_, early_step_;

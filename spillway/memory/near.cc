@@ -4,6 +4,7 @@
 
 #include "spillway/sys/nodes.h"
 #include "spillway/sys/numa.h"
+#include "spillway/sys/thread.h"
 
 namespace spillway::memory {
 
@@ -14,6 +15,10 @@ bool stay_near(int node) noexcept {
   } catch (const std::exception&) {  // it is slower, not wrong
     return false;
   }
+}
+
+void give_way() noexcept {
+  sys::lower_priority();
 }
 
 }  // namespace spillway::memory

@@ -408,6 +408,7 @@ class DeviceLanes {
     for (auto c = first; c < it.chunks.end(); ++c) {
       if (const auto write = grad_writes_.find(c); write != grad_writes_.end()) wait_for_copy(write->second, v, task);
       if (out_.early[c].task != kNone) wait_for_copy(out_.early[c].task, v, task);
+      if (out_.fit_task[c] != kNone) wait_for_copy(out_.fit_task[c], v, task);
       if (out_.update_grad[c] == host) need(out_.update_task[c], task, true);
     }
   }

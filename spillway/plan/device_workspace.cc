@@ -6,6 +6,28 @@
 
 namespace spillway::plan {
 
+namespace {
+
+static_assert(sizeof(state::FitRecord) == kRecordFields * sizeof(double));
+
+/// Sums are of one backward visit at a time; records stay until the step ends.
+void add_estimates(const state::Layout& layout, DeviceWorkspace& out) {
+  for (const auto& block : layout.blocks()) {
+    std::uint64_t seen = 0, squares = 0;
+    for (auto t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
+      const auto& it = layout.tensors()[t].subspace;
+      if (it.rank == 0) continue;
+      seen += it.rows;
+      squares += ceil_div(it.rows, kSquaresTile);
+      out.records += kRecordFields;
+    }
+    out.seen = std::max(out.seen, seen);
+    out.seen_squares = std::max(out.seen_squares, squares);
+  }
+}
+
+}  // namespace
+
 std::uint64_t projector_floats(const state::Subspace& subspace) noexcept {
   if (subspace.rank == 0) return 0;
   const auto fields = state::pair_fields(subspace);
@@ -18,6 +40,7 @@ DeviceWorkspace device_workspace(const state::Layout& layout, bool tied_head, st
     out.squares += ceil_div(tensor.core(), kSquaresTile);
     out.projectors += projector_floats(tensor.subspace);
   }
+  add_estimates(layout, out);
   for (const auto& block : layout.blocks()) {
     if (block.role == state::BlockRole::layer) continue;
     for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {

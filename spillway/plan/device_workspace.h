@@ -11,6 +11,9 @@ namespace spillway::plan {
 /// Elements whose squares are summed together (kernels::kNormTile).
 inline constexpr std::uint64_t kSquaresTile = 65536;
 
+/// Doubles of a state::FitRecord.
+inline constexpr std::uint64_t kRecordFields = 8;
+
 /// Numbers of elements; they lie one after the other, each at a multiple of 256 bytes.
 struct DeviceWorkspace {
   std::uint64_t squares = 0;     ///< double
@@ -19,11 +22,19 @@ struct DeviceWorkspace {
   std::uint64_t gathered = 0;    ///< float: of these rows, one slice's gradient
   std::uint64_t projectors = 0;  ///< float: of every tensor, projector_floats() each
 
+  // Of matrices that learn in subspaces:
+  std::uint64_t seen = 0;          ///< float: sums of a block's matrices, a number for each row
+  std::uint64_t seen_squares = 0;  ///< double: of these, by tile
+  std::uint64_t records = 0;       ///< double: what goes beside each S, kRecordFields each
+
   [[nodiscard]] Bytes parts_at() const noexcept { return round_up(squares * 8, 256); }
   [[nodiscard]] Bytes rows_at() const noexcept { return parts_at() + round_up(parts * 16, 256); }
   [[nodiscard]] Bytes gathered_at() const noexcept { return rows_at() + round_up(rows * 8, 256); }
   [[nodiscard]] Bytes projectors_at() const noexcept { return gathered_at() + round_up(gathered * 4, 256); }
-  [[nodiscard]] Bytes bytes() const noexcept { return projectors_at() + round_up(projectors * 4, 256); }
+  [[nodiscard]] Bytes seen_at() const noexcept { return projectors_at() + round_up(projectors * 4, 256); }
+  [[nodiscard]] Bytes seen_squares_at() const noexcept { return seen_at() + round_up(seen * 4, 256); }
+  [[nodiscard]] Bytes records_at() const noexcept { return seen_squares_at() + round_up(seen_squares * 8, 256); }
+  [[nodiscard]] Bytes bytes() const noexcept { return records_at() + round_up(records * 8, 256); }
 };
 
 /// Of a matrix: P and then Q, as they lie in its state.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "spillway/plan/device_lanes.h"
+#include "spillway/plan/subspace_share.h"
 
 namespace spillway::plan {
 namespace {
@@ -39,6 +40,7 @@ class Builder {
   void prepare() {
     const auto chunks = layout_.chunks().size();
     out_.update_task.assign(chunks, kNone);
+    out_.fit_task.assign(chunks, kNone);
     for (auto* list : {&out_.resident_slice, &out_.resident_state, &out_.update_weight, &out_.update_state,
                        &out_.update_grad, &write_weight_, &write_state_, &write_grad_, &read_state_}) {
       list->assign(chunks, kNone);
@@ -587,14 +589,32 @@ class Builder {
         write_grad_[c] = transfer(TaskKind::write_grad, c, grad, offset, size, leave, Phase::backward);
         need(write_grad_[c], task_of(visit));
       } else if (redo_.gradients) {
-        const auto write = log(TaskKind::write_grad, c, grad, offset, size, visit);
+        const auto write = write_grad_[c] = log(TaskKind::write_grad, c, grad, offset, size, visit);
         // The update of a tied table puts rows into it.
         if (block(out_.visits[visit].block).role == BlockRole::embedding) need(out_.update_task[c], write, true);
       }
       add_update_grad(c, resident ? grad : kNone, offset);
       add_early(c, visit, grad, offset);
+      if (chunk(c).subspace.rank > 0) add_fit(c, visit, grad, offset);
       offset += size;
     }
+  }
+
+  /// What the visit has left to learn of chunk c is part of its gradient before anything takes that.
+  void add_fit(Index c, Index visit, Index grad, Bytes offset) {
+    const auto fit = add_task({.kind = TaskKind::fit,
+                               .lane = Lane::fit,
+                               .subject = c,
+                               .buffer = grad,
+                               .buffer_offset = offset,
+                               .bytes = fit_elements(description_.subspaces, chunk(c)),
+                               .deadline = tick_[c] + out_.positions,
+                               .phase = Phase::backward});
+    out_.fit_task[c] = fit;
+    need(fit, task_of(visit));
+    need(out_.update_task[c], fit, true);
+    need(out_.early[c].task, fit);
+    need(write_grad_[c], fit);
   }
 
   /// Writes a gradient that stays in memory until its update, which is the next instance's.
@@ -661,14 +681,23 @@ Schedule make_schedule(const Description& description, const state::Layout& layo
 
 std::vector<bool> patient_updates(const Schedule& schedule) {
   std::vector<bool> out;
-  for (const auto& task : schedule.tasks) out.push_back(task.lane == Lane::update && task.phase == Phase::update);
-  for (Index t = 0; t < schedule.tasks.size(); ++t) {
-    const auto& task = schedule.tasks[t];
-    for (const auto& need : task.needs) {
-      if (task.lane == Lane::read || task.lane == Lane::to_device) out[need.task] = false;
-      if (schedule.tasks[need.task].lane == Lane::read) out[t] = false;
-    }
+  for (const auto& task : schedule.tasks) {
+    out.push_back((task.lane == Lane::update && task.phase == Phase::update) || task.lane == Lane::fit);
   }
+  const auto each_need = [&](const auto& body) {
+    for (Index t = 0; t < schedule.tasks.size(); ++t) {
+      for (const auto& need : schedule.tasks[t].needs) body(t, schedule.tasks[t], need.task);
+    }
+  };
+  each_need([&](Index t, const Task& task, Index need) {
+    if (task.lane == Lane::read || task.lane == Lane::write || task.lane == Lane::to_device) {
+      if (task.lane != Lane::write || schedule.tasks[need].lane == Lane::fit) out[need] = false;
+    }
+    if (schedule.tasks[need].lane == Lane::read) out[t] = false;
+  });
+  each_need([&](Index t, const Task& task, Index need) {  // what they wait for cannot wait either
+    if (task.lane == Lane::update && !out[t] && schedule.tasks[need].lane == Lane::fit) out[need] = false;
+  });
   return out;
 }
 

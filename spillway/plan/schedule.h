@@ -24,11 +24,12 @@
 
 namespace spillway::plan {
 
-enum class Lane : std::uint8_t { compute, update, read, write, to_device, from_device, device_update };
+enum class Lane : std::uint8_t { compute, update, read, write, to_device, from_device, device_update, fit };
 
 /// As timelines and stalls say it: "read", "to_device".
 [[nodiscard]] constexpr const char* name_of(Lane lane) noexcept {
-  constexpr const char* kNames[] = {"compute", "update", "read", "write", "to_device", "from_device", "device_update"};
+  constexpr const char* kNames[] = {"compute",   "update",      "read",          "write",
+                                    "to_device", "from_device", "device_update", "fit"};
   return kNames[static_cast<std::size_t>(lane)];
 }
 
@@ -55,6 +56,7 @@ enum class TaskKind : std::uint8_t {
   download_hidden,  ///< the gradient of hidden states, for the embedding
   download_weight,  ///< of a chunk that lives there, for its image
   download_state,
+  fit,  ///< projectors, from a gradient that a visit has left, into the gradient's record
 };
 
 enum class VisitKind : std::uint8_t {
@@ -91,7 +93,7 @@ struct Task {
   Bytes buffer_offset = 0;  ///< transfers: from the start of the buffer
   Index host_buffer = kNone;  ///< copies: where the bytes are on the host, and
   Bytes host_offset = 0;      ///< from the start of that buffer
-  Bytes bytes = 0;            ///< transfers: bytes moved; updates: elements
+  Bytes bytes = 0;  ///< transfers: bytes moved; updates: elements; fits: as much of an update, of an average step
   std::uint32_t deadline =
       0;  ///< position that needs it, counted from the start of the instance; may exceed `positions`
   Phase phase = Phase::forward;
@@ -166,6 +168,7 @@ struct Schedule {
   std::vector<Buffer> buffers;
   std::uint32_t positions = 0;
   std::vector<Index> update_task;                               ///< by chunk; kNone: it does not learn
+  std::vector<Index> fit_task;                                  ///< by chunk; kNone: it does not learn in a subspace
   std::vector<Index> resident_weight;                           ///< by block (layers) : buffer; kNone otherwise
   std::vector<Index> resident_slice;                            ///< by chunk (tables): buffer; kNone otherwise
   std::vector<Index> resident_state;                            ///< by chunk: buffer; kNone otherwise

@@ -64,8 +64,9 @@ bool is_copy(const Task& task) {
   return task.lane == Lane::to_device || task.lane == Lane::from_device;
 }
 
-/// Lanes behind those of updates, whose work is counted in seconds: copies in each direction, updates on a device.
-constexpr std::size_t kTimed = 3;
+/// Lanes behind those of updates, whose work is counted in seconds: copies in each direction, updates on a device,
+/// fits.
+constexpr std::size_t kTimed = 4;
 
 double device_update_seconds(const Task& task, const Rates& rates) {
   return rates.device_update > 0 ? static_cast<double>(task.bytes) / rates.device_update : 0;
@@ -95,14 +96,14 @@ class Machine {
     for (Index t = 0; t < tasks_; ++t) {
       const auto& task = schedule.tasks[t];
       for (const auto& dependency : task.needs) (dependency.previous ? next_ : same_)[dependency.task].push_back(t);
-      work_[t] = task.kind == TaskKind::visit
-                     ? std::max(visit_seconds(schedule, layout, rates, task.subject),
-                                weight_seconds(schedule, description, layout, rates, task.subject))
-                 : schedule.settled_by_early(task) || schedule.runs_once(task) ? 0
-                 : is_copy(task)                                               ? copy_seconds(task, rates)
-                 : task.lane == Lane::device_update
-                     ? device_update_seconds(task, rates)
-                     : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
+      work_[t] =
+          task.kind == TaskKind::visit ? std::max(visit_seconds(schedule, layout, rates, task.subject),
+                                                  weight_seconds(schedule, description, layout, rates, task.subject))
+          : schedule.settled_by_early(task) || schedule.runs_once(task) ? 0
+          : is_copy(task)                                               ? copy_seconds(task, rates)
+          : task.lane == Lane::device_update                            ? device_update_seconds(task, rates)
+          : task.lane == Lane::fit ? static_cast<double>(task.bytes) / rates.update_with(1)
+                                   : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
     }
     if (rates.update_cores == 0) patient_ = patient_updates(schedule);
     waiting_.assign(tasks_ * steps, 0);
@@ -154,6 +155,8 @@ class Machine {
         return lanes_[kUpdates + updates_];
       case Lane::from_device:
         return lanes_[kUpdates + updates_ + 1];
+      case Lane::fit:
+        return lanes_[kUpdates + updates_ + 3];
       default:
         break;
     }
@@ -164,7 +167,7 @@ class Machine {
     const auto& task = schedule_.tasks[n % tasks_];
     const auto deadline = (n / tasks_) * schedule_.positions + task.deadline;
     const bool transfer = task.lane == Lane::read || task.lane == Lane::write;
-    if ((transfer || task.lane == Lane::update) && work(n) <= 0) return skipped_.push_back(n);
+    if ((transfer || task.lane == Lane::update || task.lane == Lane::fit) && work(n) <= 0) return skipped_.push_back(n);
     if (transfer) return (task.lane == Lane::read ? reads_ : writes_).queue.add(deadline, n, work(n), most_in_flight());
     auto& lane = lane_of(task);
     (!patient_.empty() && patient_[n % tasks_] ? lane.patient : lane.ready).push({deadline, n});

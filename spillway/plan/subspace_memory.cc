@@ -7,25 +7,24 @@
 namespace spillway::plan {
 namespace {
 
-/// What subspace::fit() allocates: the gradient times Q, and the Gram matrices of one side's groups in double.
+/// What subspace::Fit keeps: the gradient times Q.
 Bytes fit_bytes(const state::Subspace& it) {
-  const auto longer = std::max(it.rows, it.columns);
-  const auto group = ceil_div(longer, it.rank / it.nonzeros) + 1;
-  return it.rows * it.rank * sizeof(float) + longer * group * sizeof(double);
+  return it.rows * it.rank * sizeof(float);
 }
 
 }  // namespace
 
 Bytes subspace_bytes(const state::Layout& layout, std::size_t lanes) {
-  Bytes kept = 0, delta = 0, fit = 0;
+  Bytes kept = 0, delta = 0, fit = 0, gradient = 0;
   for (const auto& tensor : layout.tensors()) {
     const auto& it = tensor.subspace;
     if (it.rank == 0) continue;
     kept += 2 * state::pair_fields(it).bytes + it.rows * sizeof(float);
+    gradient = std::max(gradient, it.rows * it.columns * sizeof(float));
     delta = std::max(delta, it.elements() * sizeof(float));
     fit = std::max(fit, fit_bytes(it));
   }
-  return kept + lanes * delta + fit;
+  return kept + lanes * delta + 2 * fit + kGradientsLeft * gradient;
 }
 
 }  // namespace spillway::plan

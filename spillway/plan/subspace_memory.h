@@ -7,9 +7,13 @@
 
 namespace spillway::plan {
 
-/// Projectors of every matrix, twice (those before a step that learned new ones may be needed again), what is known of
-/// their errors; the change of the largest S for each of `lanes` that update; and the work of learning one pair. 0
-/// without subspaces.
+/// Whole gradients that visits leave, to be learned from behind them; where there is no room for one more, the visit
+/// learns itself.
+inline constexpr std::size_t kGradientsLeft = 2;
+
+/// Projectors of every matrix, twice (those that the next step has, and new ones while they are learned), what is known
+/// of their errors; the change of the largest S for each of `lanes` that update; the gradients that wait, each as large
+/// as the largest; and the work of learning a pair in a visit and another beside it. 0 without subspaces.
 [[nodiscard]] Bytes subspace_bytes(const state::Layout& layout, std::size_t lanes);
 
 }  // namespace spillway::plan

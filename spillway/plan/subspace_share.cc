@@ -5,6 +5,10 @@
 namespace spillway::plan {
 namespace {
 
+/// Learning from an element of a gradient, for each value in a row of a projector, beside the update of an element: as
+/// measured (docs/decisions/0004-subspaces.md).
+constexpr double kFitWork = 0.8;
+
 /// Elements of layers' matrices: all, those that learn, and those of their gradients.
 struct Products {
   double all = 0, learning = 0, gradients = 0;
@@ -35,6 +39,12 @@ SubspaceShare subspace_share(const Description& description, const state::Layout
     out.gradients_in_full += chunk.elements * state::field_bytes(rule.type).grad;
   }
   return out;
+}
+
+std::uint64_t fit_elements(const SubspaceChecks& checks, const state::Chunk& chunk) noexcept {
+  if (checks.rotate == 0) return 0;
+  const auto whole = static_cast<double>(chunk.elements * chunk.subspace.nonzeros) * kFitWork;
+  return static_cast<std::uint64_t>(whole / static_cast<double>(checks.rotate));
 }
 
 Description in_full(Description description) {

@@ -15,6 +15,10 @@ struct SubspaceShare {
 /// The same model, with every matrix learning in full that learns in a subspace.
 [[nodiscard]] Description in_full(Description description);
 
+/// What learning a chunk's projectors beside visits takes of an average step, in elements of an update: nothing where
+/// they are learned again only when they miss too much.
+[[nodiscard]] std::uint64_t fit_elements(const SubspaceChecks& checks, const state::Chunk& chunk) noexcept;
+
 /// Operations that make the gradients of layers' matrices, of those for whole gradients of all of them: a subspace
 /// takes d² / (m n), a frozen matrix nothing. The factors' own way through the projectors does not count.
 [[nodiscard]] double gradient_products(const state::Layout& layout);

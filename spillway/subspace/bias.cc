@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "spillway/kernels/mean.h"
 #include "spillway/kernels/random.h"
 
 namespace spillway::subspace {
@@ -19,9 +20,8 @@ void draw_signs(std::uint64_t seed, std::uint64_t tensor, std::int64_t step, std
 
 void Bias::add(double s_square, double gz_square) noexcept {
   if (!std::isfinite(s_square) || !std::isfinite(gz_square)) return;
-  const double kept = samples == 0 ? 0 : kKept;
-  captured = kept * captured + (1 - kept) * s_square;
-  whole = kept * whole + (1 - kept) * gz_square;
+  captured = kernels::fold(captured, s_square, static_cast<double>(samples));
+  whole = kernels::fold(whole, gz_square, static_cast<double>(samples));
   ++samples;
 }
 

@@ -20,7 +20,6 @@ struct Bias {
   double whole = 0;     ///< running mean of |G z|²
   std::uint64_t samples = 0;
 
-  static constexpr double kKept = 0.9;  ///< of a mean, from one step to the next
   /// A step's squares; what is not finite is left out.
   void add(double s_square, double gz_square) noexcept;
   /// sqrt(1 - captured / whole): 0 nothing is missed, 1 all; within sampling noise. 0 before the first sample.

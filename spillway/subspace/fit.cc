@@ -1,36 +1,77 @@
 #include "spillway/subspace/fit.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "spillway/base/bytes.h"
 #include "spillway/base/error.h"
 #include "spillway/subspace/eigen.h"
 
 namespace spillway::subspace {
 namespace {
 
-/// New values from `lines` [count][r.rows()], any set of vectors whose parts in each group are to be kept.
-void fit_side(Projector& r, std::span<const float> lines) {
-  const auto view = r.view();
-  const auto width = r.rows(), most = view.largest();
-  std::vector<double> grams(view.groups() * most * most);
-  for (std::size_t line = 0; line < lines.size() / width; ++line) {
-    const float* const x = lines.data() + line * width;
-    for (std::size_t g = 0; g < view.groups(); ++g) {
+/// Elements of a line that a tile learns from, about: their Gram matrices stay in the nearest cache.
+constexpr std::size_t kTileWidth = 256;
+/// Lines of a tile of G Q.
+constexpr std::size_t kTileLines = 16 * kernels::kTokenTile;
+
+std::size_t tile_groups(const kernels::Projector& view) noexcept {
+  return std::max<std::size_t>(1, kTileWidth / view.largest());
+}
+
+/// The Gram matrices of groups [begin, end) over all lines [count][view.rows], lower triangles of [n, n] each.
+void add_grams(const kernels::Projector& view, std::span<const float> lines, std::size_t begin, std::size_t end,
+               std::span<double> grams) {
+  const auto square = view.largest() * view.largest();
+  for (std::size_t line = 0; line < lines.size() / view.rows; ++line) {
+    const float* const x = lines.data() + line * view.rows;
+    for (auto g = begin; g < end; ++g) {
       const auto first = view.first(g), n = view.first(g + 1) - first;
-      double* const gram = grams.data() + g * most * most;
+      double* const gram = grams.data() + (g - begin) * square;
       for (std::size_t i = 0; i < n; ++i) {
-        for (std::size_t k = 0; k < n; ++k) gram[i * n + k] += static_cast<double>(x[first + i]) * x[first + k];
+        const double value = x[first + i];
+        for (std::size_t k = 0; k <= i; ++k) gram[i * n + k] += value * x[first + k];
       }
     }
   }
-  for (std::size_t g = 0; g < view.groups(); ++g) {
+}
+
+/// The upper triangle from the lower one. False when a row's square is not finite.
+bool complete(std::span<double> gram, std::size_t n) {
+  double trace = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    trace += gram[i * n + i];
+    for (std::size_t k = 0; k < i; ++k) gram[k * n + i] = gram[i * n + k];
+  }
+  return std::isfinite(trace);
+}
+
+std::size_t side_tiles(const Projector& r) noexcept {
+  return ceil_div(r.view().groups(), tile_groups(r.view()));
+}
+
+/// New values of a tile's groups from `lines` [count][r.rows()], any set of vectors whose parts in each group are to be
+/// kept.
+void fit_tile(Projector& r, std::span<const float> lines, std::size_t tile) {
+  const auto view = r.view();
+  const auto begin = tile * tile_groups(view), end = std::min(begin + tile_groups(view), view.groups());
+  const auto square = view.largest() * view.largest();
+  thread_local std::vector<double> grams;  // grows to its size and stays
+  grams.assign((end - begin) * square, 0);
+  add_grams(view, lines, begin, end, grams);
+  for (auto g = begin; g < end; ++g) {
     const auto first = view.first(g), n = view.first(g + 1) - first;
-    const auto gram = std::span(grams).subspan(g * most * most, n * n);
+    const auto gram = std::span(grams).subspan((g - begin) * square, n * n);
+    if (!complete(gram, n)) continue;
     const auto vectors = leading_eigenvectors(gram, n, r.nonzeros());
     for (std::size_t i = 0; i < n; ++i) {
       for (std::size_t s = 0; s < r.nonzeros(); ++s) r.set(first + i, s, static_cast<float>(vectors[s * n + i]));
     }
   }
+}
+
+void fit_side(Projector& r, std::span<const float> lines) {
+  for (std::size_t tile = 0; tile < side_tiles(r); ++tile) fit_tile(r, lines, tile);
 }
 
 /// out[c][j] = sum over i of R[i, c] * in[i][j]: R^T times a matrix of `width` columns.
@@ -70,12 +111,38 @@ void fit(Pair& pair, std::span<const float> gradient, int turns) {
   for (const float value : gradient) sum += std::abs(static_cast<double>(value));
   if (!std::isfinite(sum)) throw Error(ErrorCode::bad_input, "projectors cannot be learned from what is not finite");
   const auto m = pair.p.rows(), n = pair.q.rows();
-  fit_side(pair.q, gradient);
-  fit_side(pair.p, from_right(pair.q, gradient, m));
+  Fit first(m * pair.p.columns());
+  first.begin(pair, gradient);
+  for (unsigned part = 0; part < Fit::kParts; ++part) {
+    for (std::size_t tile = 0; tile < first.tiles(part); ++tile) first.run(part, tile);
+  }
   for (int turn = 1; turn < turns; ++turn) {
     fit_side(pair.q, from_left(pair.p, gradient, n));
     fit_side(pair.p, from_right(pair.q, gradient, m));
   }
+}
+
+Fit::Fit(std::size_t elements) : half_(elements) {}
+
+void Fit::begin(Pair& pair, std::span<const float> gradient) noexcept {
+  pair_ = &pair;
+  gradient_ = gradient;
+}
+
+std::size_t Fit::tiles(unsigned part) const noexcept {
+  if (part == 1) return ceil_div(pair_->p.rows(), kTileLines);
+  return side_tiles(part == 0 ? pair_->q : pair_->p);
+}
+
+void Fit::run(unsigned part, std::size_t tile) {
+  const auto m = pair_->p.rows();
+  if (part == 0) return fit_tile(pair_->q, gradient_, tile);
+  if (part == 2) return fit_tile(pair_->p, std::span(half_).first(pair_->q.columns() * m), tile);
+  const auto view = pair_->q.view();
+  const auto first = tile * kTileLines, lines = std::min(kTileLines, m - first);
+  thread_local std::vector<float> work;  // grows to its size and stays
+  work.resize(std::max(work.size(), kernels::compress_work(view)));
+  kernels::compress(view, gradient_.data() + first * view.rows, view.rows, lines, half_.data() + first, m, work.data());
 }
 
 std::vector<float> project(const Pair& pair, std::span<const float> gradient) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "spillway/subspace/projector.h"
 
@@ -23,8 +24,28 @@ struct Pair {
 
 /// `gradient` is [p.rows(), q.rows()], row-major. Both projectors get new values with orthonormal columns. Rows without
 /// a gradient get the directions of their first elements. Throws Error(bad_input) when the gradient is not finite or of
-/// another size; the pair is then unchanged. Allocates m * d + n * d floats.
+/// another size; the pair is then unchanged. Allocates m * d floats in one turn, and n * d more in several.
 void fit(Pair& pair, std::span<const float> gradient, int turns = kFitTurns);
+
+/// The same in one turn, as tiles that any threads take in any order: those of a part after all of the part before.
+/// Allocates nothing between construction and end but what a thread works on, once for the largest.
+class Fit {
+ public:
+  /// For pairs of which P has at most so many rows times columns. Allocates as many floats.
+  explicit Fit(std::size_t elements);
+
+  /// `pair` gets new values tile by tile; both must stay until the last. What is not finite is passed over: the rows
+  /// of a projector that would be learned from it keep their values.
+  void begin(Pair& pair, std::span<const float> gradient) noexcept;
+  static constexpr unsigned kParts = 3;  ///< Q from G; G Q; P from that
+  [[nodiscard]] std::size_t tiles(unsigned part) const noexcept;
+  void run(unsigned part, std::size_t tile);
+
+ private:
+  Pair* pair_ = nullptr;
+  std::span<const float> gradient_;
+  std::vector<float> half_;  ///< (G Q)ᵀ, [d][m]
+};
 
 /// S = Pᵀ G Q, [d, d]: what the step gets from factors by kernels::compress(), here of a gradient that is there.
 [[nodiscard]] std::vector<float> project(const Pair& pair, std::span<const float> gradient);

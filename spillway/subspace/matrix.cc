@@ -44,24 +44,31 @@ Matrix::Matrix(const MatrixOptions& options) : pair_(pair_of(options)) {
   work_.resize(kernels::apply_work({pair_.p.view(), pair_.q.view(), delta_.data()}));
 }
 
-void Matrix::fit(std::span<const float> gradient) {
+void Matrix::learn(std::span<const float> gradient, bool anew) {
   auto next = pair_;
   subspace::fit(next, gradient);
   if (fitted()) {
-    carry_first(pair_, next, moments_[0]);
-    carry_second(pair_, next, moments_[1]);
+    next_ = std::move(next);
+    anew_ = anew;
+    return;
   }
   pair_ = std::move(next);
-  bias_.restart();
   ++fits_;
 }
 
-void Matrix::fit_anew(std::span<const float> gradient, std::int64_t steps) {
-  const bool first = !fitted();
-  fit(gradient);
-  if (first) return;
-  for (auto& moment : moments_) std::ranges::fill(moment, 0.0F);
-  begun_ = steps;
+/// After so many steps.
+void Matrix::adopt(std::int64_t steps) {
+  if (anew_) {
+    for (auto& moment : moments_) std::ranges::fill(moment, 0.0F);
+    begun_ = steps;
+  } else {
+    carry_first(pair_, *next_, moments_[0]);
+    carry_second(pair_, *next_, moments_[1]);
+  }
+  pair_ = std::move(*next_);
+  next_.reset();
+  bias_.restart();
+  ++fits_;
 }
 
 void Matrix::set_pair(Pair pair, std::uint64_t fits) {
@@ -73,6 +80,7 @@ void Matrix::set_pair(Pair pair, std::uint64_t fits) {
                                            pair_.q.rows(), " with lsp_rank ", rank(), " has"));
   }
   pair_ = std::move(pair);
+  next_.reset();
   fits_ = fits;
 }
 
@@ -100,6 +108,7 @@ void Matrix::step(kernels::Weights weights, std::span<const float> s, const kern
                    .index = weight.index},
                   inside);
   kernels::apply(weights, {pair_.p.view(), pair_.q.view(), delta_.data()}, kept, weight, 0, work_.data());
+  if (next_) adopt(update.step);
 }
 
 }  // namespace spillway::subspace

@@ -2,7 +2,7 @@
 // weight.
 //
 //   Matrix matrix({.rows = m, .columns = n, .rank = d});
-//   matrix.fit(gradient);                        // before the first step: projectors from a real gradient
+//   matrix.learn(gradient, anew);                // before the first step: projectors from a real gradient
 //   matrix.step(kernels::Weights::split, s, step, span);   // S = Pᵀ G Q by kernels::compress() or project()
 //
 // The size of a step. With orthonormal P and Q an optimizer's direction in the subspace, elements around 1, makes an
@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -46,15 +47,17 @@ class Matrix {
   /// exp_avg and exp_avg_sq (sgd, lion: the first alone), fp32 [d, d].
   [[nodiscard]] std::vector<float>& moment(std::size_t which) { return moments_.at(which); }
 
-  /// Learns new projectors from a gradient [m, n] and carries the moments over. Throws as subspace::fit(); nothing has
-  /// changed then.
-  void fit(std::span<const float> gradient);
-  /// The same after so many steps, with moments that begin anew, and their own count of steps with them.
-  void fit_anew(std::span<const float> gradient, std::int64_t steps);
+  /// Learns projectors from a gradient [m, n]: the first pair for the S that is made next, a later one for the steps
+  /// after the next, which carries the moments over when it has applied its S; or, with `anew`, begins them anew, and
+  /// their own count of steps with them. Throws as subspace::fit(); nothing has changed then.
+  void learn(std::span<const float> gradient, bool anew);
+  /// Whether a later pair waits for its step.
+  [[nodiscard]] bool learned() const noexcept { return next_.has_value(); }
   /// Steps before the moments began.
   [[nodiscard]] std::int64_t begun() const noexcept { return begun_; }
   void set_begun(std::int64_t steps) noexcept { begun_ = steps; }
-  /// Projectors that come from elsewhere, such as a checkpoint; moments stay. Throws Error(bad_input) for other shapes.
+  /// Projectors that come from elsewhere, such as a checkpoint; moments stay, and a pair that waits is forgotten.
+  /// Throws Error(bad_input) for other shapes.
   void set_pair(Pair pair, std::uint64_t fits);
 
   /// The optimizer on S [d, d], fp32, and its delta onto the whole weight. `update.learning_rate` and `weight_decay`
@@ -65,7 +68,11 @@ class Matrix {
             const kernels::UpdateSpan& weight);
 
  private:
+  void adopt(std::int64_t steps);
+
   Pair pair_;
+  std::optional<Pair> next_;                 ///< of the steps after the next
+  bool anew_ = false;                        ///< from which moments begin anew
   std::vector<std::vector<float>> moments_;  ///< two of [d, d]
   std::vector<float> delta_, work_;
   Bias bias_;

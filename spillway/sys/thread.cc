@@ -2,7 +2,9 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 namespace spillway::sys {
 
@@ -13,6 +15,11 @@ void enter_service_thread(const std::string& name) noexcept {
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
+}
+
+void lower_priority() noexcept {
+  constexpr int kNice = 10;
+  static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice));  // of the thread, on Linux
 }
 
 double process_cpu_seconds() noexcept {

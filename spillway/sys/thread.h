@@ -9,6 +9,9 @@ namespace spillway::sys {
 /// thread that Python handles them on.
 void enter_service_thread(const std::string& name) noexcept;
 
+/// The calling thread gets processors after all others of usual priority, as far as they are wanted.
+void lower_priority() noexcept;
+
 /// CPU seconds, user and system, the process has used so far.
 [[nodiscard]] double process_cpu_seconds() noexcept;
 

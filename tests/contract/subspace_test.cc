@@ -83,15 +83,11 @@ class Reference {
     const auto gradient = Toy::product(y, space_.rows, x, space_.columns, tokens);
     const Dense g(space_.rows, space_.columns, gradient);
     const auto d = space_.rank;
-    if (learned_) {
-      subspace::Pair next{subspace::Projector(space_.rows, d, space_.nonzeros),
-                          subspace::Projector(space_.columns, d, space_.nonzeros)};
-      subspace::fit(next, gradient);
-      const bool anew = steps_ > 0 && description_.subspaces.rotate > 0;
-      if (steps_ > 0 && !anew) carry(next);
-      if (steps_ == 0 || anew) first_ = second_ = Dense(d, d), begun_ = steps_;
-      pair_ = next;
-    }
+    subspace::Pair next{subspace::Projector(space_.rows, d, space_.nonzeros),
+                        subspace::Projector(space_.columns, d, space_.nonzeros)};
+    if (learned_) subspace::fit(next, gradient);
+    if (steps_ == 0) pair_ = next, first_ = second_ = Dense(d, d);
+    const bool later = learned_ && steps_ > 0;
     ++steps_;
     const int count = steps_ - begun_;
     const Dense p(pair_.p), q(pair_.q);
@@ -115,6 +111,17 @@ class Reference {
       weight_.values[i] = (1 - update.learning_rate * update.weight_decay) * weight_.values[i] + change.values[i];
       largest_ = std::max(largest_, std::abs(change.values[i]));
     }
+    if (later) take_over(next);
+  }
+
+  /// What is learned from a step's gradient is for the next step.
+  void take_over(const subspace::Pair& next) {
+    if (description_.subspaces.rotate > 0) {
+      first_ = second_ = Dense(space_.rank, space_.rank), begun_ = steps_;
+    } else {
+      carry(next);
+    }
+    pair_ = next;
   }
 
   void carry(const subspace::Pair& next) {

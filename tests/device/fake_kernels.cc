@@ -127,6 +127,12 @@ Bound bound(const Apply& a) {
           [a](unsigned blocks) { each_thread(blocks, [&](Grid grid) { threads::apply(a, grid); }); }};
 }
 
+Bound bound(const Sample& a) {
+  return {{range(a.first, a.first_count, 8), range(a.second, a.second_count, 8), range(a.out, Sample::kFields, 8),
+           range(a.copy, Sample::kFields, 8)},
+          [a](unsigned) { take_sample(a); }};
+}
+
 Bound bound(const threads::AdamWArguments& a) {
   const auto& it = a.update;
   return {{range(it.weight, it.n, 2), range(it.residual, it.n, 2), range(it.exp_avg, it.n, 4),
@@ -160,6 +166,7 @@ std::vector<Kernel> all() {
   add<LossGradient>(out, "spillway_loss_gradient");
   add<Compress>(out, "spillway_compress");
   out.push_back(kernel<Apply>("spillway_apply", [](const Apply& a) { return bound(a); }));
+  out.push_back(kernel<Sample>("spillway_sample", [](const Sample& a) { return bound(a); }));
   // Constants of a step have no default.
   out.push_back({"spillway_adamw", [](const void* from) {
                    alignas(threads::AdamWArguments) std::byte bytes[sizeof(threads::AdamWArguments)];

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -340,6 +341,33 @@ TEST_P(DeviceWork, AChangeOutOfItsSubspace) {
   }
 }
 
+TEST_P(DeviceWork, ASampleOfTwoRunningMeans) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  for (const double samples : {0.0, 1.0, 7.0}) {
+    for (const auto& [count, last] : {std::pair<std::uint64_t, double>{0, 1}, {1, 0.5}, {5, 3e300}, {3, kNever}}) {
+      Image image;
+      std::vector<double> squares(10, 0.1);
+      squares[4 + count] = last;
+      const auto first = image.put(squares), out = image.put(std::vector<double>(16, 3.5));
+      expect_same(
+          image,
+          [&, count = count](std::byte* base) {
+            auto* const from = at<double>(base, first);
+            auto* const to = at<double>(base, out);
+            return Sample{.record = {3, 1.5, 2.25, samples, 4},
+                          .first = from,
+                          .second = from + 5,
+                          .first_count = 4,
+                          .second_count = count,
+                          .scale = 4,
+                          .out = to,
+                          .copy = to + 8};
+          },
+          text("sample ", samples, " of ", count));
+    }
+  }
+}
+
 TEST_P(DeviceWork, WorkKeepsTheOrderOfItsStream) {
   Image image;
   constexpr std::uint64_t kElements = 100000;
@@ -384,7 +412,7 @@ TEST(CudaKernels, ThoseBuiltInHaveEveryName) {
   if (image.empty())
     GTEST_SKIP() << "nvcc was not there when this was built: there are no kernels for a GPU to look at";
   const std::string_view bytes(reinterpret_cast<const char*>(image.data()), image.size());
-  EXPECT_EQ(kernel_names().size(), 23U);
+  EXPECT_EQ(kernel_names().size(), 24U);
   for (const auto& name : kernel_names()) EXPECT_NE(bytes.find(name), std::string_view::npos) << name;
 }
 

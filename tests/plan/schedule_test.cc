@@ -309,6 +309,78 @@ TEST(Schedule, UpdatesCanWaitWhereNoReadWaitsForThem) {
   EXPECT_TRUE(found.back()) << "what the others let go of is not what its reads wait for";
 }
 
+bool needs(const Schedule& schedule, Index task, Index on, bool previous) {
+  return std::ranges::any_of(schedule.tasks[task].needs,
+                             [&](const Dependency& need) { return need.task == on && need.previous == previous; });
+}
+
+TEST(Schedule, WhatTakesAGradientWaitsForItsProjectors) {
+  std::mt19937 random(9);
+  std::size_t fits = 0, writes = 0, early = 0;
+  for (int round = 0; round < 60; ++round) {
+    auto shape = test::random_shape(random, round);
+    shape.subspace = round % 2 == 0 ? "up|down" : "up";
+    const auto description = describe(shape);
+    const auto layout = description.layout();
+    const auto residency = random_residency(description, layout, random);
+    const auto schedule = make_schedule(description, layout, residency, {}, {.gradients = random() % 2 == 0});
+    for (Index c = 0; c < layout.chunks().size(); ++c) {
+      const auto fit = schedule.fit_task[c];
+      ASSERT_EQ(fit != kNone, layout.chunks()[c].subspace.rank > 0);
+      if (fit == kNone) continue;
+      ++fits;
+      EXPECT_TRUE(needs(schedule, schedule.update_task[c], fit, true));
+      if (const auto task = schedule.early[c].task; task != kNone) {
+        ++early;
+        EXPECT_TRUE(needs(schedule, task, fit, false));
+      }
+      for (Index t = 0; t < schedule.tasks.size(); ++t) {
+        if (schedule.tasks[t].kind != TaskKind::write_grad || schedule.tasks[t].subject != c) continue;
+        ++writes;
+        EXPECT_TRUE(needs(schedule, t, fit, false));
+      }
+    }
+  }
+  EXPECT_GT(fits, 50U);
+  EXPECT_GT(writes, 20U);
+  EXPECT_GT(early, 0U);
+}
+
+TEST(Schedule, FitsWaitForAVisitThatWaitsUnlessAPathTakesTheirGradient) {
+  const auto description = describe({.layers = 3, .subspace = "up|down"});
+  const auto layout = description.layout();
+  const auto n = layout.chunks().size();
+  const std::vector<bool> dram(n, true);
+  for (const bool written : {false, true}) {
+    const auto schedule = make_schedule(description, layout,
+                                        {dram, dram, std::vector<bool>(n, !written), std::vector<bool>(4, true)}, {});
+    const auto patient = patient_updates(schedule);
+    for (const auto fit : schedule.fit_task) {
+      if (fit == kNone) continue;
+      EXPECT_EQ(patient[fit], !written);
+    }
+  }
+}
+
+TEST(Schedule, FitsCountByHowOftenTheyRun) {
+  auto shape = Shape{.subspace = "up", .nonzeros = 4};
+  const auto work = [&](std::uint64_t rotate) {
+    shape.checks.rotate = rotate;
+    const auto description = describe(shape);
+    const auto layout = description.layout();
+    const std::vector<bool> dram(layout.chunks().size(), true);
+    std::uint64_t sum = 0;
+    for (const auto& task :
+         make_schedule(description, layout, {dram, dram, dram, std::vector<bool>(4, true)}, {}).tasks) {
+      sum += task.kind == TaskKind::fit ? task.bytes : 0;
+    }
+    return sum;
+  };
+  EXPECT_EQ(work(0), 0U);
+  EXPECT_GT(work(10), 0U);
+  EXPECT_NEAR(static_cast<double>(work(10)), 2.0 * static_cast<double>(work(20)), 8);
+}
+
 TEST(Schedule, AnUntiedEmbeddingHasNoGradientOnThePath) {
   const auto description = describe({.tied = false});
   const state::Layout layout(description.blocks, description.chunk_elements);

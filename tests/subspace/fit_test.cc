@@ -74,6 +74,49 @@ TEST(Fit, ColumnsAreOrthonormalSoThatTheErrorIsKnownFromTheNorms) {
   }
 }
 
+void run_backwards(Fit& fit) {
+  for (unsigned part = 0; part < Fit::kParts; ++part) {
+    for (auto tile = fit.tiles(part); tile-- > 0;) fit.run(part, tile);
+  }
+}
+
+TEST(Fit, TilesInAnyOrderGiveTheSameBits) {
+  for (const Case& it : {Case{520, 700, 256, 4}, {700, 520, 96, 16}, {37, 300, 37, 37}}) {
+    const auto gradient = testing::gradient_like(it.m, it.n, 5, 3);
+    auto whole = pair_of(it), tiled = pair_of(it);
+    fit(whole, gradient);
+    Fit tiles(it.m * it.d + 5);
+    tiles.begin(tiled, gradient);
+    EXPECT_GT(tiles.tiles(0) + tiles.tiles(1), it.n > 500 ? 2U : 1U);
+    run_backwards(tiles);
+    EXPECT_EQ(whole.p.values(), tiled.p.values());
+    EXPECT_EQ(whole.q.values(), tiled.q.values());
+  }
+}
+
+TEST(Fit, RowsOfWhatIsNotFiniteKeepTheirValues) {
+  const Case it{48, 40, 16, 4};
+  auto gradient = testing::gradient_like(it.m, it.n, 5, 3);
+  auto before = pair_of(it);
+  fit(before, testing::gradient_like(it.m, it.n, 5, 4));
+  gradient[7 * it.n + 11] = std::numeric_limits<float>::infinity();
+  auto pair = before;
+  Fit tiles(it.m * it.d);
+  tiles.begin(pair, gradient);
+  run_backwards(tiles);
+  expect_orthonormal(pair.p);
+  expect_orthonormal(pair.q);
+  const auto group = [](const Projector& r, std::size_t row) { return r.view().group_of(row); };
+  for (std::size_t row = 0; row < it.n; ++row) {
+    const bool same = pair.q.value(row, 0) == before.q.value(row, 0);
+    EXPECT_EQ(same, group(pair.q, row) == group(pair.q, 11)) << row;
+  }
+  for (std::size_t row = 0; row < it.m; ++row) {
+    const bool same = pair.p.value(row, 0) == before.p.value(row, 0);
+    EXPECT_EQ(same, group(pair.p, row) == group(pair.p, 7)) << row;
+  }
+}
+
 TEST(Fit, IsTheBestThatItsBlocksAllow) {
   // Against random orthonormal blocks, and against each side alone: no other P does better with this Q.
   const Case it{48, 40, 16, 4};

@@ -50,7 +50,7 @@ TEST(Matrix, AStepIsAdamWInTheSubspaceInDouble) {
   Weight weight(testing::white(kRows * kColumns, 1));
   Dense expected(kRows, kColumns, weight.master());
   const auto d = matrix.rank();
-  matrix.fit(testing::gradient_like(kRows, kColumns, 4, 2));
+  matrix.learn(testing::gradient_like(kRows, kColumns, 4, 2), false);
   const Dense p(matrix.pair().p), q(matrix.pair().q);
   Dense m(d, d), v(d, d);
   for (int step = 1; step <= 5; ++step) {
@@ -93,7 +93,7 @@ TEST(Matrix, LearnsAMatrixFromLeastSquares) {
     for (int step = 1; step <= 120; ++step) {
       const auto now = weight.master();
       for (std::size_t i = 0; i < now.size(); ++i) gradient[i] = now[i] - target[i];
-      if (step == 1 || (refits && step % 20 == 0)) matrix.fit(gradient);
+      if (step == 1 || (refits && step % 20 == 0)) matrix.learn(gradient, false);
       const auto s = project(matrix.pair(), gradient);
       matrix.step(kernels::Weights::split, s, {.learning_rate = 0.03, .step = step}, weight.span());
     }
@@ -114,7 +114,7 @@ TEST(Matrix, EveryOptimizerStepsAndOnlyDecoupledDecayIsTaken) {
     Weight weight(testing::white(kRows * kColumns, 1));
     const auto before = weight.master();
     const auto gradient = testing::gradient_like(kRows, kColumns, 4, 2);
-    matrix.fit(gradient);
+    matrix.learn(gradient, false);
     const auto s = project(matrix.pair(), gradient);
     kernels::UpdateStep step{.optimizer = optimizer, .learning_rate = 1e-3};
     matrix.step(kernels::Weights::split, s, step, weight.span());
@@ -135,7 +135,7 @@ TEST(Matrix, GoesOnFromWhatWasSavedBitByBit) {
     Weight weight(testing::white(kRows * kColumns, 1));
     for (int step = 1; step <= 6; ++step) {
       const auto gradient = testing::gradient_like(kRows, kColumns, 4, static_cast<std::uint64_t>(step));
-      if (step == 1 || step == 5) matrix->fit(gradient);
+      if (step == 1 || step == 5) matrix->learn(gradient, false);
       if (interrupted && step == 4) {
         auto other = std::make_unique<Matrix>(MatrixOptions{.rows = kRows, .columns = kColumns});
         other->set_pair(matrix->pair(), matrix->fits());
@@ -160,7 +160,7 @@ TEST(Matrix, RefusesOtherShapesAndAStepBeforeAFit) {
 
 TEST(Bias, FollowsTheErrorWithoutFormingTheGradient) {
   Matrix matrix({.rows = kRows, .columns = kColumns});
-  matrix.fit(testing::gradient_like(kRows, kColumns, 4, 2));
+  matrix.learn(testing::gradient_like(kRows, kColumns, 4, 2), false);
   double squares = 0;
   constexpr int kSteps = 200;
   std::vector<float> z(kColumns);
@@ -194,15 +194,15 @@ TEST(Rotation, MomentsBeginAnewWithTheirOwnCountOfSteps) {
   };
   Matrix matrix({.rows = m, .columns = n, .rank = d, .nonzeros = 2}),
       other({.rows = m, .columns = n, .rank = d, .nonzeros = 2});
-  matrix.fit_anew(before, 0);
+  matrix.learn(before, true);
   for (std::int64_t step = 1; step <= 5; ++step) {
+    EXPECT_EQ(matrix.begun(), 0);
+    if (step == 5) matrix.learn(after, true);  // for step 6
     matrix.step(kernels::Weights::fp32, project(matrix.pair(), before), {.learning_rate = 1e-2, .step = step},
                 span(weight));
   }
-  EXPECT_EQ(matrix.begun(), 0);
-  matrix.fit_anew(after, 5);
   EXPECT_EQ(matrix.begun(), 5);
-  other.fit(after);
+  other.learn(after, true);
   const auto held = weight;
   for (std::int64_t step = 1; step <= 3; ++step) {
     const auto s = project(matrix.pair(), after);

@@ -14,6 +14,7 @@ WORDS = {
     "to_device": "waiting for copies to the device",
     "from_device": "waiting for copies from the device",
     "device_update": "waiting for the optimizer's update on the device",
+    "fit": "waiting for projectors that are being learned",
     "commit": "waiting for {tier} to be flushed",
 }
 BY_TIER = ("read", "write")  # of which each tier is a cause of its own

@@ -8,8 +8,8 @@ from typing import Any
 
 PROCESSES = {1: "measured", 2: "predicted"}
 LANES = {1: "compute", 2: "update", 3: "read", 4: "write"}
-# Where there is a device; after them come the updates of further nodes.
-DEVICE_LANES = {5: "to_device", 6: "from_device", 7: "device_update"}
+# Where there is a device, and of projectors that are learned; after them come the updates of further nodes.
+OTHER_LANES = {5: "to_device", 6: "from_device", 7: "device_update", 8: "fit"}
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,12 @@ KINDS = (
     "download hidden",
     "download weight",
     "download state",
+    "fit",
 )
 
 
 def lane_of(number: int) -> str:
-    return {**LANES, **DEVICE_LANES}.get(number, f"update {number - len(LANES) - len(DEVICE_LANES)}")
+    return {**LANES, **OTHER_LANES}.get(number, f"update {number - len(LANES) - len(OTHER_LANES)}")
 
 
 @dataclass

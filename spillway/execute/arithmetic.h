@@ -1,0 +1,19 @@
+// Where the arithmetic of visits is done besides PyTorch's.
+#pragma once
+
+#include <cstddef>
+
+#include "spillway/device/device.h"
+#include "spillway/plan/device_workspace.h"
+
+namespace spillway::execute {
+
+/// A device, and the stream that visits are issued to.
+struct Arithmetic {
+  device::Device& device;
+  device::Stream stream = 0;
+  std::byte* workspace = nullptr;    ///< in its memory, of plan::device_workspace(); null: host memory of our own
+  plan::DeviceWorkspace sizes = {};  ///< of that
+};
+
+}  // namespace spillway::execute

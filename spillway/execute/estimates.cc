@@ -1,0 +1,109 @@
+#include "spillway/execute/estimates.h"
+
+#include <cstring>
+
+namespace spillway::execute {
+namespace {
+
+using device::Sample;
+using state::FitRecord;
+
+static_assert(sizeof(FitRecord) == Sample::kFields * sizeof(double));
+static_assert(offsetof(FitRecord, captured) == Sample::kFirst * sizeof(double));
+static_assert(offsetof(FitRecord, whole) == Sample::kSecond * sizeof(double));
+static_assert(offsetof(FitRecord, samples) == Sample::kSamples * sizeof(double));
+static_assert(Sample::kFields == plan::kRecordFields);
+
+template <class T>
+T* at(std::byte* base, Bytes offset) {
+  return reinterpret_cast<T*>(base + offset);
+}
+
+}  // namespace
+
+Estimates::Estimates(const state::Layout& layout, Subspaces& subspaces, const Arithmetic& where)
+    : layout_(layout),
+      subspaces_(subspaces),
+      where_(where),
+      places_(layout.tensors().size()),
+      host_seen_(apart() ? 0 : where.sizes.seen),
+      host_squares_(apart() ? 0 : where.sizes.seen_squares),
+      records_(where.sizes.records),
+      seen_(apart() ? at<float>(where.workspace, where.sizes.seen_at()) : host_seen_.data()),
+      squares_(apart() ? at<double>(where.workspace, where.sizes.seen_squares_at()) : host_squares_.data()),
+      made_(apart() ? at<double>(where.workspace, where.sizes.records_at()) : records_.data()) {
+  std::uint64_t record = 0;
+  for (const auto& block : layout.blocks()) {
+    Place next;
+    for (auto t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
+      const auto rows = layout.tensors()[t].subspace.rows;
+      if (layout.tensors()[t].subspace.rank == 0) continue;
+      places_[t] = {.seen = next.seen, .square = next.square, .record = record};
+      next.seen += rows;
+      next.square += device::square_tiles(rows);
+      record += Sample::kFields;
+    }
+  }
+}
+
+void Estimates::begin() {
+  for (auto& place : places_) place.closed = false;
+}
+
+void Estimates::open(const state::Block& block) {
+  for (auto t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
+    places_[t].taken = false;
+    if (layout_.tensors()[t].subspace.rank > 0) subspaces_.open(t);
+  }
+}
+
+void Estimates::take(std::size_t tensor, std::span<const float> seen) {
+  auto& place = places_[tensor];
+  where_.device.run(where_.stream, device::Sum{.type = device::Element::fp32,
+                                               .values = reinterpret_cast<const std::byte*>(seen.data()),
+                                               .sum = seen_ + place.seen,
+                                               .n = seen.size(),
+                                               .first = !place.taken});
+  place.taken = true;
+  subspaces_.made(tensor);
+}
+
+void Estimates::close(std::size_t tensor, std::span<const double> squares, std::byte* out) {
+  auto& place = places_[tensor];
+  const auto rows = layout_.tensors()[tensor].subspace.rows;
+  const bool samples = place.taken && subspaces_.samples(tensor);
+  if (samples) {
+    auto* const seen = reinterpret_cast<std::byte*>(seen_ + place.seen);
+    where_.device.run(
+        where_.stream,
+        device::Round{
+            .type = device::Element::fp32, .values = seen, .out = seen, .n = rows, .squares = squares_ + place.square});
+  }
+  Sample work{.first = squares.data(),
+              .second = squares_ + place.square,
+              .first_count = samples ? squares.size() : 0,
+              .second_count = samples ? device::square_tiles(rows) : 0,
+              .scale = subspaces_.square_scale(),
+              .out = reinterpret_cast<double*>(out),
+              .copy = made_ + place.record};
+  std::memcpy(work.record, &subspaces_.record(tensor), sizeof(work.record));
+  where_.device.run(where_.stream, work);
+  place.closed = true;
+}
+
+void Estimates::fetch() {
+  if (!apart() || records_.empty()) return;
+  where_.device.copy(where_.stream, device::Direction::from_device, reinterpret_cast<std::byte*>(records_.data()),
+                     reinterpret_cast<const std::byte*>(made_), records_.size() * sizeof(double));
+}
+
+void Estimates::tell() {
+  for (std::size_t t = 0; t < places_.size(); ++t) {
+    if (!places_[t].closed) continue;
+    FitRecord record;
+    std::memcpy(&record, reinterpret_cast<const std::byte*>(records_.data() + places_[t].record), sizeof(record));
+    subspaces_.note(t, record);
+  }
+}
+
+}  // namespace spillway::execute
