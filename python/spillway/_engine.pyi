@@ -30,7 +30,8 @@ class Engine:
     norm and the like are a last block of role layer), at most one head last; a tied head has no block.
 
     `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "placement": {...},
-    "storage": [{"directory" or "device", "capacity": bytes}], "nodes": [{"id", "capacity": bytes, "update",
+    "storage": [{"directory" or "device", "capacity": bytes, "far": bool (false; true: its drive is by another memory
+    node than the device, so that of equals the others come first)}], "nodes": [{"id", "capacity": bytes, "update",
     "update_thread", "read": rates, "pretended": bool}] (memory nodes, the first is the compute device's), "profile":
     {...}, "seconds": {visit kind: seconds, as rehearsed}, "durability": "none", "checkpoint" or "step" (absent: step
     when anything is on storage), "checkpoints": most manifests that are held at once while the run goes on,
@@ -212,9 +213,9 @@ def choose_nodes(asked: list[tuple[int, int]], held: int, near: int | None = Non
     `asked`: (node, bytes) each, none: all that there are; `held`: bytes of the process so far; `near`: the node of the
     GPU that computes. ValueError, MemoryError."""
 
-def near_gpu(gpu: int, places: list[str]) -> tuple[int | None, list[str]]:
-    """The memory node nearest to a GPU, None: not known; and words about each of `places` (directories or block
-    devices) whose drive is nearer to another."""
+def near_gpu(gpu: int, places: list[str]) -> tuple[int | None, dict[str, str]]:
+    """The memory node nearest to a GPU, None: not known; and those of `places` (directories or block devices) whose
+    drive is nearer to another, with words about each."""
 
 def measure_nodes(
     nodes: list[int],

@@ -48,6 +48,7 @@ struct Placement {
 struct PathBudget {
   std::string name = "path:0";
   Bytes capacity = 0;  ///< for everything that is kept there, superblock and records included
+  bool far = false;    ///< its drive is nearer to another memory node than the device: of equals the others come first
 };
 
 /// A memory node as the planner sees it.

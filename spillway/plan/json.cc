@@ -144,7 +144,9 @@ Budget parse_budget(const std::string& input) {
   }
   const auto storage = get<json>(object, "storage", json::array());
   for (std::size_t p = 0; p < storage.size(); ++p) {
-    out.paths.push_back({.name = text("path:", p), .capacity = count(storage[p], "capacity")});
+    out.paths.push_back({.name = text("path:", p),
+                         .capacity = count(storage[p], "capacity"),
+                         .far = get<bool>(storage[p], "far", false)});
   }
   for (const auto& node : get<json>(object, "nodes", json::array())) {
     out.nodes.push_back({.id = static_cast<unsigned>(count(node, "id")), .capacity = count(node, "capacity")});
