@@ -140,7 +140,9 @@ Budget parse_budget(const std::string& input) {
                             .in_dram = get<bool>(*device, "in_dram", false),
                             .weight = parse_share(*device, "weight"),
                             .activation = parse_share(*device, "activation"),
-                            .state = parse_share(*device, "state")};
+                            .state = parse_share(*device, "state"),
+                            .passing = parse_share(*device, "streamed_state"),
+                            .grad = parse_share(*device, "streamed_grad")};
   }
   const auto storage = get<json>(object, "storage", json::array());
   for (std::size_t p = 0; p < storage.size(); ++p) {
