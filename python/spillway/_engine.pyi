@@ -40,8 +40,11 @@ class Engine:
     hold), "keep": bool (the volumes stay when the engine closes), "device": {"name": "simulated" or "cuda:N",
     "stream": handle of PyTorch's CUstream, "memory": bytes that may be used there, "work": of these, PyTorch's working
     set, "in_dram": bool (they count there, too), "to_device", "from_device": bytes per second of its link, "latency":
-    seconds of a copy, "bounded": bool (copies take at least as long as these say)} ({}: visits compute in host
-    memory)}.
+    seconds of a copy, "update": elements per second that it updates (0: not known, and none are unless asked),
+    "bounded": bool (copies and updates take at least as long as these say), and, where the planner is not to decide,
+    shares: "weight" and "activation" that stay there, "state" of the blocks that live there, "streamed_state" of the
+    others whose states come for their updates, "streamed_grad" of these whose gradients stay} ({}: visits compute in
+    host memory)}.
 
     Construction plans and allocates nothing; MemoryError with a message when it does not fit.
     """
