@@ -35,6 +35,8 @@ TITLES = {
     "lsp": ("LSP-Offload: seconds an iteration", "profiles/papers-lsp.json, profiles/papers-lsp-laptop.json"),
     "lsp_links": ("DeepSeek-6.7B over other links", "profiles/papers-lsp.json"),
 }
+PHASES = (", backward", ", update")
+NOT_PLOTTED = (", forward", ", first wait", "speed-up", "(%)", "times as long")
 Row = dict[str, Any]
 
 
@@ -137,7 +139,7 @@ def plot(tables: dict[str, list[Row]], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(3, 2, figsize=(11, 11))
+    figure, axes = plt.subplots(4, 2, figsize=(11, 14))
     panels = (
         (axes[0, 0], "cxl_updates", "CPU Adam over DRAM and CXL, ms"),
         (axes[0, 1], "third_level", "seconds an iteration, 4 GPUs"),
@@ -145,10 +147,13 @@ def plot(tables: dict[str, list[Row]], path: Path) -> None:
         (axes[1, 1], "lohan", "TFLOPS by drives, GPT-13B"),
         (axes[2, 0], "lsp", "LSP-Offload, seconds an iteration"),
         (axes[2, 1], "cxl_transfers", "CXL, GiB/s per GPU"),
+        (axes[3, 0], "third_level_phases", "seconds of backward and update, 4 GPUs"),
+        (axes[3, 1], "greedysnake", "GreedySnake, times as fast as ZeRO-Infinity"),
     )
     for axis, name, title in panels:
-        rows = [row for row in tables[name] if ", backward" not in row["what"] and ", update" not in row["what"]]
-        rows = [row for row in rows if not any(word in row["what"] for word in ("speed-up", "(%)", "times as long"))]
+        phases = name.endswith("_phases")
+        rows = [row for row in tables[name.removesuffix("_phases")] if (row["what"].endswith(PHASES)) == phases]
+        rows = [row for row in rows if not any(word in row["what"] for word in NOT_PLOTTED)]
         places = range(len(rows))
         axis.barh(
             [p - 0.2 for p in places], [row["published"] for row in rows], 0.4, label="published", color="#9aa5b1"

@@ -10,7 +10,7 @@ namespace {
 Hardware workstation() {
   Hardware out{.name = "a card of 24 GiB"};
   out.nodes = {{.capacity = 128 * GiB, .update = 26 * 3.5e9}};
-  out.devices = {{.memory = 24 * GiB, .flops = 136e12, .update = 780e9, .to_device = 14.6e9, .from_device = 14.6e9}};
+  out.devices = {{.memory = 24 * GiB, .flops = 136e12, .update = 780e9, .to_device = 17.5e9, .from_device = 17.5e9}};
   return out;
 }
 
@@ -29,6 +29,16 @@ TEST(Lsp, TakesAsLongAsPublished) {
   EXPECT_NEAR(seconds(LspMethod::resident, kWhole), 1.634, 0.16);
   EXPECT_NEAR(seconds(LspMethod::zero, kWhole), 4.108, 0.41);
   EXPECT_NEAR(seconds(LspMethod::published, kInside, kDelays), 1.968, 0.19);
+}
+
+TEST(Lsp, WithoutDelaysWholeGradientsLeaveNothingBesideAnythingElse) {
+  const auto one_by_one = lsp_step(workstation(), deepseek(), kWhole, LspMethod::published);
+  const auto& machine = workstation().devices.front();
+  const double elements = 32 * (4 * 4096.0 * 4096 + 3 * 4096.0 * 11008);
+  const auto serial = one_by_one.operations / machine.flops + 4 * elements / machine.from_device +
+                      26 * elements / (26 * 3.5e9) + 4 * elements / machine.to_device + 12 * elements / machine.update;
+  EXPECT_NEAR(one_by_one.seconds, serial, 0.01 * serial);
+  EXPECT_GT(one_by_one.seconds, seconds(LspMethod::zero, kWhole));
 }
 
 TEST(Lsp, SpillwayInASubspaceIsAtMost5PercentSlowerThanWithoutOffload) {

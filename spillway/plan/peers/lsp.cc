@@ -25,7 +25,7 @@ Costs costs_of(const LspMatrix& it, const LspWork& work, LspMethod method) {
   if (!it.trained || d == 0 || method == LspMethod::resident || method == LspMethod::zero) {
     out.compress = out.product;  // the weight's gradient
     if (it.trained) out.numbers = m * n;
-    if (it.trained && method == LspMethod::zero) out.apply_bytes = (kSingle + 4 * kHalf) * m * n;
+    if (it.trained && method != LspMethod::resident) out.apply_bytes = (kSingle + 4 * kHalf) * m * n;
     return out;
   }
   out.numbers = d * d;

@@ -34,7 +34,7 @@ enum class LspMethod : std::uint8_t {
   adapters,   ///< forward, recomputation, gradients of inputs alone: LoRA without its adapters
   zero,       ///< whole gradients in fp32 leave during backward; then every update, result in fp32, and only then the
               ///< next forward pass
-  published,  ///< S in fp32 by dense projectors, one matrix after the other as LspDelays says
+  published,  ///< S in fp32 by dense projectors (rank 0: gradients), one matrix after the other as LspDelays says
   spillway,  ///< S (rank 0: gradients) in bf16, updates and the master's change on the host, weights up in bf16, all in
              ///< the order in which the next forward pass needs them
 };

@@ -16,10 +16,14 @@ class Step {
     for (auto* lane : {&compute_, &up_, &down_, &read_, &write_, &update_}) *lane = flow_.add_lane();
   }
 
-  /// A layer's weights to the device, read from the drives first; not before `after`.
+  /// A layer's weights from the drives to the device, each its part over its own link; not before `after`.
   std::uint32_t weights(std::uint32_t after = kNoLane) {
-    const auto read = add(kWeights * per_layer_, machine_.read(drives()), read_, after);
-    return add(kWeights * per_layer_, machine_.to_device(0, node()), up_, read);
+    auto uses = machine_.read(drives());
+    for (auto link : machine_.to_device(0, node())) {
+      link.amount /= devices();
+      uses.push_back(link);
+    }
+    return add(kWeights * per_layer_, std::move(uses), read_, after);
   }
 
   /// One layer, one pass: `times` the operations of a forward pass, over so many micro-batches.
@@ -32,7 +36,7 @@ class Step {
   }
 
   std::uint32_t gradient_down(std::uint32_t after, double bytes) {
-    return add(bytes * per_layer_, machine_.from_device(0, node()), down_, after);
+    return add(bytes * per_layer_ / devices(), machine_.from_device(0, node()), down_, after);
   }
 
   /// States read, updated, written with the new weights: all of a layer.
@@ -63,6 +67,7 @@ class Step {
     if (after != kNoLane) task.needs = {after};
     return flow_.add(std::move(task));
   }
+  [[nodiscard]] double devices() const { return static_cast<double>(hardware_.devices.size()); }
   [[nodiscard]] Shares node() const { return all_at(0, hardware_.nodes.size()); }
   [[nodiscard]] Shares drives() const {
     std::vector<double> rates;
@@ -82,17 +87,17 @@ class Step {
 
 double zero_infinity_seconds(const Hardware& hardware, const StreamedWork& work) {
   Step step(hardware, work);
-  std::uint32_t last = kNoLane;
+  std::uint32_t last = kNoLane, gradients = kNoLane;
   for (std::uint64_t m = 0; m < work.micro_batches; ++m) {
     for (const double times : {1.0, 3.0}) {
       for (std::uint64_t l = 0; l < work.layers; ++l) {
-        last = step.visit(step.weights(), times, 1);
+        last = step.visit(step.weights(last), times, 1);
         step.borders(last, times > 1, 1);
-        if (times > 1) last = step.gradient_down(last, kGradients);
+        if (times > 1) gradients = step.gradient_down(last, kGradients);
       }
     }
   }
-  const auto end = step.wait_for({last});
+  const auto end = step.wait_for({last, gradients});
   for (std::uint64_t l = 0; l < work.layers; ++l) step.update(end);
   return step.seconds();
 }
