@@ -78,6 +78,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--back", type=Path, default=Path("/var/tmp"))
     parser.add_argument("--alone", default="", metavar="COMMAND")
+    parser.set_defaults(timelines=None)
     arguments = parser.parse_args()
     known = {row["number"]: row for row in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
     for number in range(arguments.first, arguments.first + arguments.count):

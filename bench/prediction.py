@@ -1,16 +1,18 @@
 """Does a step take what the plan says? Settings drawn at random, each planned, trained for a few steps and compared.
 
     prediction.py [--count 20] [--first 0] [--seconds 40] [--back /var/tmp] [--compute-dtype bf16] [--alone COMMAND]
+                  [--timelines DIR]
 
 A setting is a model of 0.1 to 1.5 billion parameters, a sequence of 32 to 512 tokens, a share of each field group in
 DRAM and none to three storage paths of 100 to 500 MB/s (loop devices in --back with a limit on bytes per second; needs
 root). Setting N is always the same. One of more work than a step of half a billion parameters and 512 tokens is drawn
 again, since it says no more and takes long; so is one for whose paths --back has no room.
 As many steps are made as fit --seconds, 5 to 12, and more until three of them, the first two apart, were undisturbed:
-others had at most 6 % of the processors, the host of a virtual machine included. The step's figure is the median over
-those; memory's is the largest resident set. COMMAND holds whatever else runs here while a program that is put behind
-its words runs (the words of a file lock, say); it is used while rates are measured and while steps are, not while
-volumes are made. Results go to bench/results/prediction.json, where those of earlier calls stay.
+others had at most 6 % of the processors, the host of a virtual machine included. The rehearsal before is made again
+where that was more than 3 %. The step's figure is the median over those steps; memory's is the largest resident set.
+COMMAND holds whatever else runs here while a program that is put behind its words runs (the words of a file lock, say);
+it is used while rates are measured and while steps are, not while volumes are made. DIR keeps each setting's last step,
+measured and predicted, as N.json.gz. Results go to bench/results/prediction.json, where those of earlier calls stay.
 """
 
 from __future__ import annotations
@@ -28,15 +30,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shapes import peak_watch
 from throttled import Throttled, throttled
 
 from spillway.arguments import parse
+
+if TYPE_CHECKING:
+    from spillway.config import Config
+    from spillway.session import Session
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "prediction.json"
@@ -46,6 +53,8 @@ MOST_PER_PARAMETER = 54  # bytes on paths: an image, what waits for a flush, two
 MOST_WORK = 0.5e9 * 512  # parameters times tokens of a step
 LEAST_STEPS, MOST_STEPS, MOST_TRIED = 5, 12, 24
 MOST_OTHERS, LEAST_UNDISTURBED = 0.06, 3
+MOST_MEASURED, MOST_WHILE_PLANNED = 2, 0.03
+MOST_TIMES = 6  # --seconds, for steps in all
 
 
 def draw(number: int, attempt: int) -> dict[str, Any]:
@@ -116,14 +125,13 @@ def alone(command: str) -> Iterator[None]:
         held.wait()
 
 
-def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttled) -> dict[str, Any]:
+def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttled, timeline: str) -> dict[str, Any]:
     """Nothing is trained where that is not asked for, or would be longer than the setting's `longest`."""
     from transformers import Qwen2Config
 
     from spillway.errors import DoesNotFit
     from spillway.hf import heap
-    from spillway.protocol import Opening, WorkShape
-    from spillway.session import Session
+    from spillway.protocol import Opening
 
     with tempfile.TemporaryDirectory() as name, peak_watch() as watch:
         directory, sequence = Path(name), setting["sequence"]
@@ -132,7 +140,7 @@ def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttle
         try:
             config = parse(words_of(setting, directory, [str(path) for path in paths.directories])).config()
             with alone(command):
-                session = Session(config, WorkShape(1, 1, sequence, 0, 0), unhurried(paths))
+                session, others = undisturbed_session(config, sequence, paths)
         except DoesNotFit as refusal:
             return {"does_not_fit": str(refusal)}
         plan, peaks = session.plan, {"planning": watch.bytes}
@@ -144,15 +152,36 @@ def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttle
         steps = max(LEAST_STEPS, min(MOST_STEPS, round(seconds / predicted)))
         taken: list[tuple[float, float]] = []
         with alone(command):
-            while len(taken) < steps or (len(undisturbed(taken)) < LEAST_UNDISTURBED and len(taken) < MOST_TRIED):
+            while len(taken) < steps or (len(undisturbed(taken)) < LEAST_UNDISTURBED and may_try(taken, seconds)):
                 taken.append(one_step(session, setting, len(taken)))
-        pieces = pieces_of(session, directory / "timeline.json.gz")
+        pieces = pieces_of(session, Path(timeline) if timeline else directory / "timeline.json.gz")
         settings = {key: session.settings[key] for key in ("process_bytes", "work_bytes", "seconds", "profile")}
         session.close()
     kept = ("predicted_step_seconds", "bottleneck", "seconds", "tiers", "parameters", "path_bytes_per_step", "dram")
     measured = statistics.median(undisturbed(taken) or [seconds for seconds, _ in taken[2:]])
-    return {"steps": taken, "measured": measured, "pieces": pieces, "settings": settings, "peaks": peaks,
-            "peak_bytes": watch.bytes, "plan": {key: plan[key] for key in kept if key in plan}}  # fmt: skip
+    return {"steps": taken, "measured": measured, "others_while_planned": others, "pieces": pieces,
+            "settings": settings, "peaks": peaks, "peak_bytes": watch.bytes,
+            "plan": {key: plan[key] for key in kept if key in plan}}  # fmt: skip
+
+
+def undisturbed_session(config: Config, sequence: int, paths: Throttled) -> tuple[Session, float]:
+    """The first whose rates were measured while others had little of the processors, or the second; what they had."""
+    from spillway.protocol import WorkShape
+    from spillway.session import Session
+
+    for _ in range(MOST_MEASURED):
+        before, began = taken_by_others(), time.perf_counter()
+        session = Session(config, WorkShape(1, 1, sequence, 0, 0), unhurried(paths))
+        others = (taken_by_others() - before) / (time.perf_counter() - began) / (os.cpu_count() or 1)
+        if others <= MOST_WHILE_PLANNED:
+            break
+        session.close()
+    return session, others
+
+
+def may_try(steps: Sequence[tuple[float, float]], seconds: float) -> bool:
+    """Another one, in the hope that nobody disturbs it."""
+    return len(steps) < MOST_TRIED and sum(taken for taken, _ in steps) < MOST_TIMES * seconds
 
 
 def undisturbed(steps: Sequence[tuple[float, float]]) -> list[float]:
@@ -211,7 +240,8 @@ def run(setting: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any
         if setting["paths"]:
             sizes = [256 + round(mib * rate / sum(setting["paths"])) for rate in setting["paths"]]
             paths = stack.enter_context(throttled(setting["paths"], sizes, arguments.back))
-        ask = json.dumps([setting, arguments.seconds, arguments.alone, paths.to_words()])
+        timeline = str(arguments.timelines / f"{setting['number']}.json.gz") if arguments.timelines else ""
+        ask = json.dumps([setting, arguments.seconds, arguments.alone, paths.to_words(), timeline])
         words = [sys.executable, str(HERE / "prediction.py"), "--child", ask]
         words = [*paths.prefix, *words] if setting["paths"] else words
         done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
@@ -222,7 +252,7 @@ def run(setting: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any
 def measure(number: int, arguments: argparse.Namespace) -> dict[str, Any]:
     attempt = 0
     while True:
-        setting = draw(number, attempt) | {"dtype": arguments.compute_dtype}
+        setting = draw(number, attempt) | {"dtype": arguments.compute_dtype, "number": number}
         small = parameters(setting["model"]) * setting["sequence"] <= MOST_WORK and room_for(setting, arguments.back)
         if small and "steps" in (found := run(setting, arguments)):
             break
@@ -261,11 +291,12 @@ def main() -> None:
     parser.add_argument("--back", type=Path, default=Path("/var/tmp"))
     parser.add_argument("--alone", default="", metavar="COMMAND")
     parser.add_argument("--compute-dtype", default="bf16", help="fp32: for processors that only emulate bf16")
+    parser.add_argument("--timelines", type=Path, metavar="DIR")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        setting, seconds, command, paths = json.loads(arguments.child)
-        return print(json.dumps(child(setting, seconds, command, Throttled.from_words(paths))))
+        setting, seconds, command, paths, timeline = json.loads(arguments.child)
+        return print(json.dumps(child(setting, seconds, command, Throttled.from_words(paths), timeline)))
     rows = {row["number"]: row for row in json.loads(RESULTS.read_text())["rows"]} if RESULTS.exists() else {}
     for number in range(arguments.first, arguments.first + arguments.count):
         rows[number] = measure(number, arguments)

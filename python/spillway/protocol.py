@@ -95,7 +95,10 @@ class Session(Protocol):
     description: dict[str, Any]  # what the engine was told of the model
     settings: dict[str, Any]  # what it planned with
 
-    def __init__(self, config: Config, shape: WorkShape, keeping: Keeping | None = None) -> None: ...
+    def __init__(
+        self, config: Config, shape: WorkShape, keeping: Keeping | None = None, *, only_plan: bool = False
+    ) -> None:
+        """`only_plan`: the plan is for another process to follow, whose working set may be a little larger."""
 
     def what_fits(self) -> dict[str, Any]:
         """`fit_table` and `longest_sequence` of plan.json: this model at other budgets, sequences and batches."""

@@ -68,7 +68,7 @@ def plan_config(config: Config, tell: Tell) -> dict[str, Any]:
     work = load_work(config, tell)
     output_dir = Path(config.output_dir)
     held = directory.manifests(output_dir) if config.resume_from_checkpoint else []
-    session = open_session(config, work.shape, keeping(config, "plan", work, held))
+    session = open_session(config, work.shape, keeping(config, "plan", work, held), only_plan=True)
     try:
         return session.plan | session.what_fits()
     finally:
@@ -285,7 +285,7 @@ def check_vocabulary(config: Config, key: str, largest: int) -> None:
         )
 
 
-def open_session(config: Config, shape: WorkShape, keeping: Keeping) -> Session:
+def open_session(config: Config, shape: WorkShape, keeping: Keeping, only_plan: bool = False) -> Session:
     """Plans; raises DoesNotFit. The engine is imported here, since that is slow and large."""
-    session: Session = import_module("spillway.session").Session(config, shape, keeping=keeping)
+    session: Session = import_module("spillway.session").Session(config, shape, keeping=keeping, only_plan=only_plan)
     return session

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 HOLES = 24 * 2**20  # bytes by which the heap grows in one visit at most, as seen
 REGROWTH = 4 * 2**20  # bytes since the heap was given back that make it worth doing again: it takes a tenth of a second
 MAX_SHARD = 5 * 10**9  # bytes of a safetensors file
+# Two rehearsals of one shape differ by so much at most, as seen (98 to 113 MiB): what the heap has free in between lies
+# elsewhere in every process. A plan that is only asked for counts it, so that the run that follows it fits.
+MARGIN, LEAST_MARGIN = 1 / 8, 16 * 2**20
 LINK_WAYS = ("to_device", "from_device")
 PIECE = 256  # tokens whose logits are widened at a time
 
@@ -63,10 +66,12 @@ class Session:
         keeping: Keeping | None = None,
         model_config: PreTrainedConfig | OwnConfig | None = None,
         frozen: Collection[str] | None = None,
+        only_plan: bool = False,
     ) -> None:
         """`engine_type`: what is called with description and settings; the C++ engine when None. `model_config`: the
         model's own, changed by whoever opens the session; as it lies in the directory when None. `frozen`: names of
-        the parameters that do not learn; None: as the configuration says."""
+        the parameters that do not learn; None: as the configuration says. `only_plan`: for another process to follow,
+        whose working set is not the same to the byte."""
         heap.settle()
         self._place = device.place(config)
         self._threads = threads.settle()
@@ -98,6 +103,8 @@ class Session:
         logits = shape.logits * self._skeleton.vocabulary * self._skeleton.dtype.itemsize
         drawn = initialise.work_bytes(self._skeleton) if config.init == "random" else 0  # before the first step
         work = max(self._rehearsed.work_bytes + logits, drawn)
+        if only_plan:
+            work += max(LEAST_MARGIN, int(MARGIN * work))
         self._rehearsed = replace(self._rehearsed, work_bytes=work)
         self._tokens = work_size(shape).tokens
         model = describe(self._skeleton, work_size(shape), config.compute_dtype)
@@ -138,17 +145,17 @@ class Session:
         self._started = False  # the volumes are open, and ours
         self._precious = False  # they hold something that a later one may go on from
 
-    def _rehearse(self, shape: WorkShape) -> Rehearsed:
+    def _rehearse(self, shape: WorkShape, timed: bool = True) -> Rehearsed:
         dtype = self._config.compute_dtype
         with loss_kernels(self._engine_type, dtype, device.small(self._config, self._place)) as kernels:
-            return rehearse(self._skeleton, dtype, shape, self._packing, self._unneeded, kernels, self._place)
+            return rehearse(self._skeleton, dtype, shape, self._packing, self._unneeded, kernels, self._place, timed)
 
     def what_fits(self) -> dict[str, Any]:
         """`fit_table` and `longest_sequence` of plan.json. Rehearses once more, with rows of half the length: what the
         working set is for others lies on the line through both."""
         shape = self._shape
         half = replace(shape, length=max(1, shape.length // 2), eval_length=shape.eval_length // 2)
-        less, tokens = self._rehearse(half), shape.batch * (shape.length - half.length)
+        less, tokens = self._rehearse(half, timed=False), shape.batch * (shape.length - half.length)
         changes = (self._working_set - less.work_bytes, self._rehearsed.device_bytes - less.device_bytes)
         per_token = [max(0, change) / max(1, tokens) for change in changes]
         with translated():

@@ -17,16 +17,17 @@ bool together(const Buffer& a, const Buffer& b) {
   return a.whole || b.whole || contains(a, b.first) || contains(b, a.first);
 }
 
-struct Range {
-  Bytes begin = 0, end = 0;
-};
-
-Bytes lowest_gap(std::vector<Range>& taken, Bytes bytes) {
-  std::sort(taken.begin(), taken.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
-  Bytes at = 0;
-  for (const auto& range : taken) {
-    if (range.begin >= at + bytes) break;
-    at = std::max(at, range.end);
+/// Lowest offset, `floor` at least, where `buffer` meets none of those `placed` (in the order of their offsets) that
+/// live when it does.
+Bytes lowest_gap(const std::vector<Buffer>& buffers, const std::vector<Index>& placed, const Buffer& buffer,
+                 Bytes floor) {
+  const auto bytes = round_up(buffer.bytes, kAlignment);
+  Bytes at = floor;
+  for (const auto index : placed) {
+    const auto& other = buffers[index];
+    if (other.offset >= at + bytes) break;
+    const auto end = other.offset + round_up(other.bytes, kAlignment);
+    if (end > at && together(buffer, other)) at = end;
   }
   return at;
 }
@@ -48,7 +49,6 @@ Bytes lay_out(Schedule& schedule, Tier tier) {
   Bytes floor = 0;  // end of the whole-step buffers
   Bytes total = 0;
   std::vector<Index> placed;
-  std::vector<Range> taken;
   for (const auto index : order) {
     auto& buffer = buffers[index];
     const auto bytes = round_up(buffer.bytes, kAlignment);
@@ -56,15 +56,9 @@ Bytes lay_out(Schedule& schedule, Tier tier) {
       buffer.offset = floor;
       floor += bytes;
     } else {
-      taken.clear();
-      for (const auto other : placed) {
-        if (together(buffer, buffers[other])) {
-          const auto begin = buffers[other].offset - floor;
-          taken.push_back({begin, begin + round_up(buffers[other].bytes, kAlignment)});
-        }
-      }
-      buffer.offset = floor + lowest_gap(taken, bytes);
-      placed.push_back(index);
+      buffer.offset = lowest_gap(buffers, placed, buffer, floor);
+      const auto after = [&](Bytes offset, Index other) { return offset < buffers[other].offset; };
+      placed.insert(std::upper_bound(placed.begin(), placed.end(), buffer.offset, after), index);
     }
     total = std::max(total, buffer.offset + bytes);
   }
@@ -107,6 +101,10 @@ Bytes live_peak(const Schedule& schedule, Tier tier) {
 }
 
 namespace {
+
+struct Range {
+  Bytes begin = 0, end = 0;
+};
 
 /// Removes [begin, end) from `open`; true when anything was removed.
 bool cover(std::vector<Range>& open, Bytes begin, Bytes end) {

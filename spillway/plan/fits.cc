@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <map>
+#include <vector>
 
 #include "spillway/base/error.h"
 #include "spillway/plan/fits_json.h"
@@ -44,15 +45,64 @@ FitRequest with(const FitRequest& request, std::uint64_t sequence, std::uint64_t
   return out;
 }
 
-/// None: it does not fit.
-std::optional<double> tokens_per_second(const FitRequest& request) {
-  try {
-    const auto plan = plan_alone(request.description, request.description.layout(), request.budget, request.rates);
-    return static_cast<double>(request.description.tokens) / plan.prediction.step_seconds;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::does_not_fit) throw;
-    return std::nullopt;
+/// What was asked of the planner, so that it is asked once: of sequence and batch only their product counts, and more
+/// DRAM than a plan has use for changes nothing.
+class Cells {
+ public:
+  explicit Cells(const FitRequest& request) : request_(request), layout_(request.description.layout()) {}
+
+  /// Tokens per second; 0: it does not fit.
+  double rate(Bytes dram, std::uint64_t sequence, std::uint64_t batch) {
+    auto& known = known_[sequence * batch];
+    const auto same = [&](const Known& it) { return it.dram == dram || (it.ample && it.dram <= dram); };
+    if (const auto it = std::ranges::find_if(known, same); it != known.end()) return it->rate;
+    return known.emplace_back(ask(dram, sequence, batch)).rate;
   }
+
+ private:
+  struct Known {
+    Bytes dram = 0;
+    double rate = 0;
+    bool ample = false;
+  };
+
+  [[nodiscard]] Known ask(Bytes dram, std::uint64_t sequence, std::uint64_t batch) const {
+    auto asked = with(request_, sequence, batch);
+    asked.budget.dram = dram;
+    try {
+      const auto plan = plan_alone(asked.description, layout_, asked.budget, asked.rates);
+      const auto tokens = static_cast<double>(asked.description.tokens);
+      return {.dram = dram, .rate = tokens / plan.prediction.step_seconds, .ample = plan.ample};
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::does_not_fit) throw;
+      return {.dram = dram};
+    }
+  }
+
+  const FitRequest& request_;
+  const state::Layout layout_;  // of all: it knows nothing of tokens
+  std::map<std::uint64_t, std::vector<Known>> known_;
+};
+
+FitTable fit_table(const FitRequest& request, Cells& cells) {
+  FitTable out{.budgets = {request.budget.dram / 2, request.budget.dram, request.budget.dram * 2},
+               .sequences = {std::max<std::uint64_t>(1, request.sequence / 2), request.sequence, request.sequence * 2,
+                             request.sequence * 4},
+               .batches = {request.batch, request.batch * 2},
+               .rates = {}};
+  if (request.batch > 1) out.batches.insert(out.batches.begin(), request.batch / 2);
+  out.fill(
+      [&](Bytes budget, std::uint64_t sequence, std::uint64_t batch) { return cells.rate(budget, sequence, batch); });
+  return out;
+}
+
+std::uint64_t longest_sequence(const FitRequest& request, Cells& cells) {
+  const auto grain = std::min(kGrain, request.sequence);
+  const auto most = request.sequence * kFarther / grain;
+  const auto fits = [&](std::uint64_t grains) {
+    return cells.rate(request.budget.dram, grains * grain, request.batch) > 0;
+  };
+  return grain * (fits(most) ? most : largest(most - 1, fits));
 }
 
 }  // namespace
@@ -66,31 +116,21 @@ nlohmann::json fits_json(const FitTable& table) {
 
 FitTable fit_table(const FitRequest& request) {
   check(request);
-  FitTable out{.budgets = {request.budget.dram / 2, request.budget.dram, request.budget.dram * 2},
-               .sequences = {std::max<std::uint64_t>(1, request.sequence / 2), request.sequence, request.sequence * 2,
-                             request.sequence * 4},
-               .batches = {request.batch, request.batch * 2},
-               .rates = {}};
-  if (request.batch > 1) out.batches.insert(out.batches.begin(), request.batch / 2);
-  out.fill([&](Bytes budget, std::uint64_t sequence, std::uint64_t batch) {
-    auto other = with(request, sequence, batch);
-    other.budget.dram = budget;
-    return tokens_per_second(other).value_or(0);
-  });
-  return out;
+  Cells cells(request);
+  return fit_table(request, cells);
 }
 
 std::uint64_t longest_sequence(const FitRequest& request) {
   check(request);
-  const auto grain = std::min(kGrain, request.sequence);
-  const auto fits = [&](std::uint64_t grains) {
-    return tokens_per_second(with(request, grains * grain, request.batch)).has_value();
-  };
-  return grain * largest(request.sequence * kFarther / grain, fits);
+  Cells cells(request);
+  return longest_sequence(request, cells);
 }
 
 std::string fits_json(const FitRequest& request) {
-  return nlohmann::json({{"longest_sequence", longest_sequence(request)}, {"fit_table", fits_json(fit_table(request))}})
+  check(request);
+  Cells cells(request);
+  const auto table = fit_table(request, cells);  // first: from the small budgets, of which the large ones follow
+  return nlohmann::json({{"longest_sequence", longest_sequence(request, cells)}, {"fit_table", fits_json(table)}})
       .dump();
 }
 

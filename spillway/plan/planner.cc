@@ -28,6 +28,9 @@ constexpr unsigned kSimulatedSteps = 8;
 /// update more where they are put back.
 constexpr double kWorthIt = 0.99;
 
+/// Of lookahead (Planner::scaled()), in the order in which they are tried.
+constexpr std::array<std::uint32_t, 5> kLevels{4, 3, 2, 1, 0};
+
 enum class Group : std::uint8_t { weight, activation, grad, state };
 
 /// What can be made resident together: a block's weights, one border, one chunk's state.
@@ -41,6 +44,15 @@ struct Unit {
 /// Of `all`; none: 0.
 std::size_t share_of(const std::optional<double>& share, std::size_t all) {
   return static_cast<std::size_t>(std::lround(share.value_or(0) * static_cast<double>(all)));
+}
+
+/// By chunk, activations by border: whether it stays.
+template <class Residencies>
+auto& flags_of(Residencies& residency, Group group) {
+  return group == Group::weight       ? residency.weight
+         : group == Group::activation ? residency.activation
+         : group == Group::grad       ? residency.grad
+                                      : residency.state;
 }
 
 class Planner {
@@ -64,8 +76,7 @@ class Planner {
     check_device_state();
     choose_device();
     list_units();
-    room_ = budget_.dram > fixed() ? budget_.dram - fixed() : 0;
-    for (const auto& node : budget_.nodes) capacity_.push_back(node.capacity);
+    find_room();
     choose();
     check_path();
     return finish();
@@ -79,6 +90,21 @@ class Planner {
   /// Blocks that have room to live on the device.
   std::size_t most_living() { return device_.most_living(device_schedule()); }
 
+  /// Whether something has to lie on a path: the caller placed it there, or not all of the rest fits in DRAM. False
+  /// says nothing.
+  bool spills() {
+    if (!budget_.has_path() || budget_.device) return false;
+    choose_device();
+    list_units();
+    find_room();
+    const auto base = fixed_residency();
+    const auto most = with_free(base, free_.size());
+    if (!std::ranges::all_of(units_, [&](const Unit& unit) { return flags_of(most, unit.group)[unit.first]; })) {
+      return true;
+    }
+    return std::ranges::none_of(kLevels, [&](std::uint32_t level) { return try_it(most, scaled(level)); });
+  }
+
   /// Smallest arena this placement allows.
   Bytes smallest() {
     choose_device();
@@ -87,6 +113,11 @@ class Planner {
   }
 
  private:
+  void find_room() {
+    room_ = budget_.dram > fixed() ? budget_.dram - fixed() : 0;
+    for (const auto& node : budget_.nodes) capacity_.push_back(node.capacity);
+  }
+
   [[nodiscard]] std::optional<double> wish(Group group) const {
     const auto& p = budget_.placement;
     const std::optional<double> all[] = {p.weight, p.activation, p.grad, p.state};
@@ -188,12 +219,8 @@ class Planner {
                                   : state_bytes(rule_, chunk);
   }
 
-  void keep(Residency& residency, const Unit& unit) const {
-    auto& flags = unit.group == Group::weight       ? residency.weight
-                  : unit.group == Group::activation ? residency.activation
-                  : unit.group == Group::grad       ? residency.grad
-                                                    : residency.state;
-    std::fill_n(flags.begin() + unit.first, unit.count, true);
+  static void keep(Residency& residency, const Unit& unit) {
+    std::fill_n(flags_of(residency, unit.group).begin() + unit.first, unit.count, true);
   }
 
   /// On a device, and nowhere on the host.
@@ -322,6 +349,12 @@ class Planner {
   }
 
   bool try_it(const Residency& residency, const Lookahead& lookahead) {
+    const bool done = lay_out_in_room(residency, lookahead);
+    ample_ = ample_ && done;
+    return done;
+  }
+
+  bool lay_out_in_room(const Residency& residency, const Lookahead& lookahead) {
     auto schedule = make_schedule(description_, layout_, residency, lookahead, redo_);
     if (live_peak(schedule) > room_) return false;
     const auto bytes = arena_of(schedule);
@@ -390,7 +423,7 @@ class Planner {
   /// least. None when nothing fits.
   Choice fastest(const Residency& base) {
     Choice best;
-    for (const std::uint32_t level : {4U, 3U, 2U, 1U, 0U}) {
+    for (const auto level : kLevels) {
       if (!try_it(base, scaled(level))) continue;
       largest(free_.size(), [&](std::size_t n) { return try_it(with_free(base, n), scaled(level)); });
       const auto moved = traffic(plan_.schedule);
@@ -541,6 +574,7 @@ class Planner {
   Plan finish() {
     add_reuse_dependencies(plan_.schedule);
     plan_.durability = durability_;
+    plan_.ample = ample_ && !budget_.device;
     plan_.dram_peak = fixed() + plan_.arena;
     plan_.subspaces = subspaces_;
     if (budget_.device) plan_.device_peak = budget_.device->work + plan_.device_arena;
@@ -601,6 +635,7 @@ class Planner {
   Residency nothing_;  ///< the least that the host keeps beside what the device does
   const Bytes subspaces_ = subspace_bytes(layout_, std::max<std::size_t>(1, budget_.nodes.size()));
   Bytes room_ = 0;
+  bool ample_ = true;                 ///< whatever was tried had room
   std::vector<Bytes> capacity_;       ///< by memory node
   std::vector<Dealing> dealings_;     ///< to several nodes, and
   const Dealing* dealing_ = nullptr;  ///< of these the one at work
@@ -655,8 +690,16 @@ Plan plan_with(const Description& description, const state::Layout& layout, cons
 
 Plan plan_alone(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
   const auto with = [&](Durability durability) { return plan_with(description, layout, budget, rates, durability); };
+  if (!budget.durability && Planner(description, layout, budget, rates, Durability::none).spills()) {
+    return with(Durability::step);  // without looking at the plan that is not durable
+  }
   auto plan = with(budget.durability.value_or(Durability::none));
-  if (!budget.durability && plan.path_bytes > 0) return with(Durability::step);
+  if (!budget.durability && plan.path_bytes > 0) {
+    const bool ample = plan.ample;
+    plan = with(Durability::step);
+    plan.ample = plan.ample && ample;
+    return plan;
+  }
   const auto all = [](const std::vector<bool>& flags) { return std::ranges::all_of(flags, std::identity{}); };
   const bool stays = all(plan.residency.weight) && all(plan.residency.state);
   return plan.durability == Durability::checkpoint && stays ? with(Durability::none) : std::move(plan);

@@ -38,6 +38,7 @@ struct InFull {
 
 struct Plan {
   Durability durability = Durability::none;
+  bool ample = false;  ///< all that was tried had room: more DRAM would not change the plan. False says nothing
   Residency residency;
   Lookahead lookahead;
   Schedule schedule;    ///< laid out, with the dependencies that shared bytes need

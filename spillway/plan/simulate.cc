@@ -5,6 +5,8 @@
 #include <queue>
 #include <utility>
 
+#include "spillway/plan/path_queue.h"
+
 namespace spillway::plan {
 namespace {
 
@@ -62,7 +64,7 @@ bool is_copy(const Task& task) {
   return task.lane == Lane::to_device || task.lane == Lane::from_device;
 }
 
-/// Lanes whose work is counted in seconds.
+/// Lanes behind those of updates, whose work is counted in seconds: copies in each direction, updates on a device.
 constexpr std::size_t kTimed = 3;
 
 double device_update_seconds(const Task& task, const Rates& rates) {
@@ -86,7 +88,7 @@ class Machine {
         steps_(steps),
         tasks_(schedule.tasks.size()),
         updates_(update_lanes(schedule, rates)) {
-    lanes_.resize(kUpdates + updates_ + 2 + kTimed);
+    lanes_.resize(kUpdates + updates_ + kTimed);
     same_.resize(tasks_);
     next_.resize(tasks_);
     work_.resize(tasks_);
@@ -135,7 +137,12 @@ class Machine {
     double left = 0;
     double rate = 0;
   };
-  static constexpr std::size_t kCompute = 0, kUpdates = 1;  ///< the first of them; reads and writes come after them
+  /// One direction of the paths.
+  struct Transfers {
+    PathQueue queue;
+    double rate = 0;
+  };
+  static constexpr std::size_t kCompute = 0, kUpdates = 1;  ///< the first of them
 
   LaneState& lane_of(const Task& task) {
     switch (task.lane) {
@@ -143,25 +150,31 @@ class Machine {
         return lanes_[kCompute];
       case Lane::update:
         return lanes_[kUpdates + task.unit];
-      case Lane::read:
-        return lanes_[kUpdates + updates_];
-      case Lane::write:
-        return lanes_[kUpdates + updates_ + 1];
       case Lane::to_device:
-        return lanes_[kUpdates + updates_ + 2];
+        return lanes_[kUpdates + updates_];
       case Lane::from_device:
-        return lanes_[kUpdates + updates_ + 3];
-      case Lane::device_update:
+        return lanes_[kUpdates + updates_ + 1];
+      default:
         break;
     }
-    return lanes_[kUpdates + updates_ + 4];
+    return lanes_[kUpdates + updates_ + 2];
   }
 
   void make_ready(std::size_t n) {
     const auto& task = schedule_.tasks[n % tasks_];
     const auto deadline = (n / tasks_) * schedule_.positions + task.deadline;
+    const bool transfer = task.lane == Lane::read || task.lane == Lane::write;
+    if ((transfer || task.lane == Lane::update) && work(n) <= 0) return skipped_.push_back(n);
+    if (transfer) return (task.lane == Lane::read ? reads_ : writes_).queue.add(deadline, n, work(n), most_in_flight());
     auto& lane = lane_of(task);
     (!patient_.empty() && patient_[n % tasks_] ? lane.patient : lane.ready).push({deadline, n});
+  }
+
+  /// Bytes that the paths have in flight in one direction, while more wait: half where the other one has any.
+  [[nodiscard]] double most_in_flight() const {
+    const auto paths = static_cast<double>(std::max<std::size_t>(1, rates_.paths.size()));
+    const bool both = reads_.queue.any() && writes_.queue.any();
+    return static_cast<double>(kHandedOver) * paths / (both ? 2 : 1);
   }
 
   /// Of a node: nothing when it is not its turn.
@@ -171,7 +184,17 @@ class Machine {
   }
 
   bool start_lanes() {
+    while (!skipped_.empty()) {
+      const auto n = skipped_.back();
+      skipped_.pop_back();
+      times_[n].start = now_;
+      finish(n);
+    }
     bool any = false;
+    for (auto* transfers : {&reads_, &writes_}) {
+      for (const auto n : transfers->queue.hand_over(most_in_flight())) times_[n].start = now_;
+      any = any || !transfers->queue.idle();
+    }
     for (auto& lane : lanes_) {
       if (auto* ready = lane.busy ? nullptr : next_of(lane)) {
         lane.busy = true;
@@ -194,14 +217,12 @@ class Machine {
 
   void set_rates() {
     const bool own = rates_.update_cores > 0;  // updates and the paths' threads take nothing of what compute has
-    auto& read = lanes_[kUpdates + updates_];
-    auto& write = lanes_[kUpdates + updates_ + 1];
-    const bool both = read.busy && write.busy;
-    for (std::size_t lane = 2; lane < 2 + kTimed; ++lane)
-      lanes_[kUpdates + updates_ + lane].rate = 1;  // seconds already
-    read.rate = both ? storage_.mixed / 2 : storage_.read;
-    write.rate = both ? storage_.mixed / 2 : storage_.write;
-    const double moved = (read.busy ? read.rate : 0) + (write.busy ? write.rate : 0);
+    const bool reads = !reads_.queue.idle(), writes = !writes_.queue.idle();
+    const bool both = reads && writes;
+    for (std::size_t lane = 0; lane < kTimed; ++lane) lanes_[kUpdates + updates_ + lane].rate = 1;  // seconds already
+    reads_.rate = both ? storage_.mixed / 2 : storage_.read;
+    writes_.rate = both ? storage_.mixed / 2 : storage_.write;
+    const double moved = (reads ? reads_.rate : 0) + (writes ? writes_.rate : 0);
     set_core_rates(own, own ? 0 : rates_.io_cores * (storage_.mixed > 0 ? std::min(1.0, moved / storage_.mixed) : 0));
     share_device();
   }
@@ -237,7 +258,7 @@ class Machine {
 
   /// Updates on a device take of what visits there have.
   void share_device() {
-    auto& update = lanes_[kUpdates + updates_ + 4];
+    auto& update = lanes_[kUpdates + updates_ + 2];
     if (!update.busy || !lanes_[kCompute].busy) return;
     update.rate /= 2;
     lanes_[kCompute].rate /= 2;
@@ -278,19 +299,32 @@ class Machine {
     for (auto& active : lanes_) {
       if (active.busy) wait = std::min(wait, active.rate > 0 ? active.left / active.rate : 0);
     }
+    for (const auto* it : {&reads_, &writes_}) {
+      if (!it->queue.idle()) wait = std::min(wait, it->rate > 0 ? it->queue.next_bytes() / it->rate : 0);
+    }
     now_ += wait;
+    for (auto* it : {&reads_, &writes_}) move(*it, wait);
     for (auto& active : lanes_) {
       if (!active.busy) continue;
       active.left -= wait * active.rate;
-      if (active.rate <= 0 || active.left <= 1e-9 * std::max(1.0, work_[active.node % tasks_])) finish(active);
+      if (active.rate > 0 && active.left > 1e-9 * std::max(1.0, work_[active.node % tasks_])) continue;
+      active.busy = false;
+      finish(active.node);
     }
   }
 
-  void finish(LaneState& active) {
-    active.busy = false;
-    times_[active.node].end = now_;
-    const auto step = active.node / tasks_;
-    const auto task = static_cast<Index>(active.node % tasks_);
+  void move(Transfers& transfers, double seconds) {
+    auto& queue = transfers.queue;
+    if (queue.idle()) return;
+    const auto next = queue.next_bytes();
+    const auto ended = queue.move(transfers.rate > 0 ? std::min(next, seconds * transfers.rate) : next);
+    if (ended) finish(*ended);
+  }
+
+  void finish(std::size_t n) {
+    times_[n].end = now_;
+    const auto step = n / tasks_;
+    const auto task = static_cast<Index>(n % tasks_);
     for (const auto t : same_[task]) release(step * tasks_ + t);
     if (step + 1 == steps_) return;
     for (const auto t : next_[task]) release((step + 1) * tasks_ + t);
@@ -314,6 +348,8 @@ class Machine {
   std::vector<TaskTimes> times_;
   std::size_t updates_;
   std::vector<LaneState> lanes_;
+  Transfers reads_, writes_;
+  std::vector<std::size_t> skipped_;  ///< that are ready, and have nothing to do
   double now_ = 0;
 };
 

@@ -26,10 +26,11 @@ struct Simulation {
 };
 
 /// Event-driven, fluid: a lane serves its earliest deadline among the tasks that are ready; reads and writes share the
-/// paths (`read` or `write` alone, `mixed` in halves together; the sum of them all); compute, updates and the path's
-/// thread share the cores. Each memory node has an update lane, all of which run at once; weights that are read in
-/// place from another node than the first bound the visits that read them. Updates on a device and visits there share
-/// it in halves. Simulates `steps` >= 2 steady steps from a cold start. Pure and deterministic.
+/// paths (`read` or `write` alone, `mixed` in halves together; the sum of them all), and an urgent one waits for what
+/// the paths were handed before (path_queue.h); compute, updates and the path's thread share the cores. Each memory
+/// node has an update lane, all of which run at once; weights that are read in place from another node than the first
+/// bound the visits that read them. Updates on a device and visits there share it in halves. Simulates `steps` >= 2
+/// steady steps from a cold start. Pure and deterministic.
 [[nodiscard]] Simulation simulate(const Schedule& schedule, const Description& description, const state::Layout& layout,
                                   const Rates& rates, unsigned steps = 8, const std::string& storage_name = "path:0");
 

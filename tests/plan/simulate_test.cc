@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "spillway/base/error.h"
+#include "spillway/plan/path_queue.h"
 #include "spillway/plan/planner.h"
 #include "tests/plan/models.h"
 
@@ -121,6 +122,25 @@ TEST_F(Simulate, BandwidthsOfPathsAdd) {
   EXPECT_NEAR(three.transfer_seconds, one.transfer_seconds / 3, 1e-9);
   EXPECT_LT(three.step_seconds, one.step_seconds / 2.5);
   EXPECT_EQ(three.bottleneck, "paths");
+}
+
+/// A border activation that leaves is small and soon needed; while much else is written it waits for what the paths
+/// have in flight, which are more seconds on a slow path.
+TEST_F(Simulate, AnUrgentWriteWaitsForWhatThePathsWereHanded) {
+  const auto longest = [&](double rate) {
+    const auto found = plan(0, 1, rate);
+    double out = 0;
+    for (Index t = 0; t < found.schedule.tasks.size(); ++t) {
+      if (found.schedule.tasks[t].kind != TaskKind::write_activation) continue;
+      out = std::max(out, found.prediction.tasks[t].end - found.prediction.tasks[t].start);
+    }
+    return out;
+  };
+  const double handed = static_cast<double>(kHandedOver);
+  for (const double rate : {2e7, 2e8}) {
+    EXPECT_GT(longest(rate), 0.2 * handed / rate);
+    EXPECT_LT(longest(rate), 3 * handed / rate);
+  }
 }
 
 TEST_F(Simulate, AFasterPathIsNeverSlower) {

@@ -83,7 +83,9 @@ class FakeSession:
 
     opened: ClassVar[list[FakeSession]] = []
 
-    def __init__(self, config: Config, shape: WorkShape, keeping: Keeping | None = None) -> None:
+    def __init__(
+        self, config: Config, shape: WorkShape, keeping: Keeping | None = None, *, only_plan: bool = False
+    ) -> None:
         if config.dram_budget is not None and config.dram_budget < GIB:
             raise DoesNotFit(f"dram: 1 GiB is needed, dram_budget is {config.dram_budget}", {**PLAN, "fits": False})
         assert keeping is not None

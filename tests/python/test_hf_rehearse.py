@@ -42,6 +42,12 @@ for name, skeleton, dtype, shape, packing in [
     result = rehearse(skeleton, dtype, shape, packing)
     found[name] = {"process": result.process_bytes, "work": result.work_bytes, "seconds": result.seconds}
     found[name]["meta"] = all(parameter.is_meta for parameter in skeleton.model.parameters())
+peak = heap.peak
+for name, peak_now in [("untimed", peak), ("reclaimed", lambda: 0)]:  # as if all libraries' pages had left since
+    heap.peak = peak_now
+    result = rehearse(wide, "fp32", WorkShape(1, 24, 64, 0, 0), False, timed=False)
+    found[name] = {"work": result.work_bytes, "seconds": result.seconds}
+heap.peak = peak
 for method in ("kernel", "sampled"):
     if method == "sampled":
         heap.CLEAR_REFS = heap.CLEAR_REFS / "not" / "there"
@@ -91,6 +97,15 @@ def test_the_peak_covers_the_temporaries(measured: dict[str, Any]) -> None:
 def test_evaluation_at_a_larger_shape_is_rehearsed_too(measured: dict[str, Any]) -> None:
     """Forward: gate, up and their product, [4096 tokens, 4096] fp32 each."""
     assert total(measured["evaluation"]) - total(measured["small"]) > 3 * 64 * MEGABYTE
+
+
+def test_memory_alone_takes_two_runs_and_no_seconds(measured: dict[str, Any]) -> None:
+    assert measured["untimed"]["seconds"] == {}
+    assert measured["untimed"]["work"] > 4 * 24 * MEGABYTE
+
+
+def test_pages_of_libraries_that_leave_meanwhile_hide_nothing(measured: dict[str, Any]) -> None:
+    assert measured["reclaimed"]["work"] == pytest.approx(measured["untimed"]["work"], rel=0.25)
 
 
 def test_micro_batches_add_what_they_keep_and_no_temporaries(measured: dict[str, Any]) -> None:

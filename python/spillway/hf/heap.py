@@ -74,6 +74,11 @@ def resident() -> int:
     return _field("VmRSS")
 
 
+def anonymous() -> int:
+    """Those that are nobody's file: the kernel takes none of them back, as it does with pages of libraries."""
+    return _field("RssAnon")
+
+
 def peak() -> int:
     """Most bytes in memory since the process began, or since the peak was reset."""
     return _field("VmHWM")

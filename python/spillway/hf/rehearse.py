@@ -49,7 +49,7 @@ STREAMED = ("forward", "head_loss", "head_gradient", "backward")  # visits with 
 class Rehearsed:
     process_bytes: int  # in memory before: interpreter, libraries, the skeleton
     work_bytes: int  # PyTorch's temporaries at their peak, beyond that
-    seconds: dict[str, float]  # by kind of visit, at the largest step, all micro-batches
+    seconds: dict[str, float]  # by kind of visit, at the largest step, all micro-batches; empty when not timed
     device_bytes: int = 0  # PyTorch's temporaries on a GPU at their peak
 
 
@@ -127,8 +127,10 @@ def rehearse(
     unneeded: Collection[str] = (),
     kernels: LossKernels | None = None,
     place: Place = HOST,
+    timed: bool = True,
 ) -> Rehearsed:
-    """Runs the largest micro-batch of `shape` a few times. `skeleton` itself is not touched."""
+    """Runs the largest micro-batch of `shape` a few times; twice when memory alone is asked for and not `timed`.
+    `skeleton` itself is not touched."""
     before = heap.resident()
     small = narrow_copy(skeleton)
     if skeleton.adapters is not None:
@@ -138,7 +140,7 @@ def rehearse(
     tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
     engine = TimedEngine(describe(small, WorkSize(1, tokens), compute_dtype), shape.micro_batches > 1, kernels, place)
     fill(engine)
-    with_arena = heap.resident()
+    with_arena, anonymous = heap.resident(), heap.anonymous()
     held = place.watch_peak()
     stream = Stream(small, engine, 0, unneeded, place=place)
     train = sample(small, shape.batch, shape.length, packing)
@@ -146,17 +148,18 @@ def rehearse(
     with heap.PeakWatch() as watch:
         warm_up = run(stream, engine, train, between)
         heap.use_huge_pages()
-        for number in range(runs_after(warm_up)):
+        for number in range(runs_after(warm_up) if timed else 1):
             engine.cold = shape.micro_batches == 1 or number % 2 == 0
             run(stream, engine, train, between)
-        seconds = seconds_of(engine, between, shape)
+        seconds = seconds_of(engine, between, shape) if timed else {}
         if not packing:  # rows of many lengths: the products that PyTorch keeps for each, as many as it will keep
             for length in sorted({shape.length * part // 8 for part in (7, 6, 5)} - {0, 1}):
                 stream.step(sample(small, shape.batch, length, packing), {}, 0)
         if shape.eval_batch * shape.eval_length > shape.batch * shape.length:
             stream.evaluate(sample(small, shape.eval_batch, shape.eval_length, packing))
     kept = tokens * BYTES_PER_TOKEN + (masks(small, train, place) if packing else 0)
-    work_bytes = max(0, watch.bytes - with_arena) + (shape.micro_batches - 1) * kept
+    # The heap keeps what it was given. Libraries' pages may leave meanwhile, where memory is short, and lower the peak.
+    work_bytes = max(0, watch.bytes - with_arena, heap.anonymous() - anonymous) + (shape.micro_batches - 1) * kept
     device_bytes = max(0, place.peak() - held) + (shape.micro_batches - 1) * kept
     stream.close()
     del stream, engine
