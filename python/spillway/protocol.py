@@ -98,10 +98,12 @@ class Session(Protocol):
     def __init__(
         self, config: Config, shape: WorkShape, keeping: Keeping | None = None, *, only_plan: bool = False
     ) -> None:
-        """`only_plan`: the plan is for another process to follow, whose working set may be a little larger."""
+        """`only_plan`: the plan is for another process to follow, whose working set may be a little larger, and what
+        else fits will be asked."""
 
     def what_fits(self) -> dict[str, Any]:
-        """`fit_table` and `longest_sequence` of plan.json: this model at other budgets, sequences and batches."""
+        """`fit_table` and `longest_sequence` of plan.json: this model at other budgets, sequences and batches.
+        Of a session with `only_plan`."""
 
     def start(self, opening: Opening) -> Recovery | None:
         """Everything in place for the next step. None: from `opening.checkpoint`, or from the model's weights.

@@ -98,8 +98,7 @@ class Session:
             prove_mixed(copy.deepcopy(self._model_config), self._skeleton.dtype)
         engine_type = engine_type or calls.native_engine()
         self._engine_type, self._shape = engine_type, shape
-        self._rehearsed = self._rehearse(shape)
-        self._working_set = self._rehearsed.work_bytes
+        self._rehearsed = self._rehearse(shape, half=only_plan)
         logits = shape.logits * self._skeleton.vocabulary * self._skeleton.dtype.itemsize
         drawn = initialise.work_bytes(self._skeleton) if config.init == "random" else 0  # before the first step
         work = max(self._rehearsed.work_bytes + logits, drawn)
@@ -145,19 +144,15 @@ class Session:
         self._started = False  # the volumes are open, and ours
         self._precious = False  # they hold something that a later one may go on from
 
-    def _rehearse(self, shape: WorkShape, timed: bool = True) -> Rehearsed:
+    def _rehearse(self, shape: WorkShape, half: bool) -> Rehearsed:
         dtype = self._config.compute_dtype
         with loss_kernels(self._engine_type, dtype, device.small(self._config, self._place)) as kernels:
-            return rehearse(self._skeleton, dtype, shape, self._packing, self._unneeded, kernels, self._place, timed)
+            return rehearse(self._skeleton, dtype, shape, self._packing, self._unneeded, kernels, self._place, half)
 
     def what_fits(self) -> dict[str, Any]:
-        """`fit_table` and `longest_sequence` of plan.json. Rehearses once more, with rows of half the length: what the
-        working set is for others lies on the line through both."""
-        shape = self._shape
-        half = replace(shape, length=max(1, shape.length // 2), eval_length=shape.eval_length // 2)
-        less, tokens = self._rehearse(half, timed=False), shape.batch * (shape.length - half.length)
-        changes = (self._working_set - less.work_bytes, self._rehearsed.device_bytes - less.device_bytes)
-        per_token = [max(0, change) / max(1, tokens) for change in changes]
+        """`fit_table` and `longest_sequence` of plan.json, of a session that was opened with `only_plan`: its rehearsal
+        has seen rows of half the length, too, and the working set for others lies on the line through both."""
+        shape, per_token = self._shape, self._rehearsed.per_token
         with translated():
             found: dict[str, Any] = json.loads(self._engine.what_fits(shape.length, shape.batch, *per_token))
         return found

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-MARGIN = 24  # MiB that others may take of the first node before the run does
+MARGIN = 64  # MiB that others, and the files that are read until then, may take of the first node before the run does
 HERE = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(HERE / "tests" / "python"))
 sys.dont_write_bytecode = True

@@ -49,8 +49,9 @@ STREAMED = ("forward", "head_loss", "head_gradient", "backward")  # visits with 
 class Rehearsed:
     process_bytes: int  # in memory before: interpreter, libraries, the skeleton
     work_bytes: int  # PyTorch's temporaries at their peak, beyond that
-    seconds: dict[str, float]  # by kind of visit, at the largest step, all micro-batches; empty when not timed
+    seconds: dict[str, float]  # by kind of visit, at the largest step, all micro-batches
     device_bytes: int = 0  # PyTorch's temporaries on a GPU at their peak
+    per_token: tuple[float, float] = (0.0, 0.0)  # by which both grow with the tokens of a micro-batch, when asked for
 
 
 class LossKernels(Protocol):
@@ -127,10 +128,10 @@ def rehearse(
     unneeded: Collection[str] = (),
     kernels: LossKernels | None = None,
     place: Place = HOST,
-    timed: bool = True,
+    half: bool = False,
 ) -> Rehearsed:
-    """Runs the largest micro-batch of `shape` a few times; twice when memory alone is asked for and not `timed`.
-    `skeleton` itself is not touched."""
+    """Runs the largest micro-batch of `shape` a few times. `half`: before, one with rows of half the length, to know
+    how memory grows with them. `skeleton` itself is not touched."""
     before = heap.resident()
     small = narrow_copy(skeleton)
     if skeleton.adapters is not None:
@@ -146,12 +147,17 @@ def rehearse(
     train = sample(small, shape.batch, shape.length, packing)
     between: list[float] = []
     with heap.PeakWatch() as watch:
+        if half:
+            stream.step(sample(small, shape.batch, max(1, shape.length // 2), packing), {}, 0)
+        before_whole = heap.anonymous(), place.peak()
+        engine.seconds = {True: defaultdict(list), False: defaultdict(list)}
         warm_up = run(stream, engine, train, between)
+        after_whole = heap.anonymous(), place.peak()
         heap.use_huge_pages()
-        for number in range(runs_after(warm_up) if timed else 1):
+        for number in range(runs_after(warm_up)):
             engine.cold = shape.micro_batches == 1 or number % 2 == 0
             run(stream, engine, train, between)
-        seconds = seconds_of(engine, between, shape) if timed else {}
+        seconds = seconds_of(engine, between, shape)
         if not packing:  # rows of many lengths: the products that PyTorch keeps for each, as many as it will keep
             for length in sorted({shape.length * part // 8 for part in (7, 6, 5)} - {0, 1}):
                 stream.step(sample(small, shape.batch, length, packing), {}, 0)
@@ -161,11 +167,19 @@ def rehearse(
     # The heap keeps what it was given. Libraries' pages may leave meanwhile, where memory is short, and lower the peak.
     work_bytes = max(0, watch.bytes - with_arena, heap.anonymous() - anonymous) + (shape.micro_batches - 1) * kept
     device_bytes = max(0, place.peak() - held) + (shape.micro_batches - 1) * kept
+    more = max(1, shape.batch * (shape.length - shape.length // 2))
+    growth = [max(0, now - then) / more for now, then in zip(after_whole, before_whole, strict=True)]
     stream.close()
     del stream, engine
     heap.give_back()
     place.give_back()
-    return Rehearsed(before, int(work_bytes * (1 + SLACK)), seconds, int(device_bytes * (1 + DEVICE_SLACK)))
+    return Rehearsed(
+        before,
+        int(work_bytes * (1 + SLACK)),
+        seconds,
+        int(device_bytes * (1 + DEVICE_SLACK)),
+        (growth[0] * (1 + SLACK), growth[1] * (1 + DEVICE_SLACK)) if half else (0.0, 0.0),
+    )
 
 
 def narrow_copy(skeleton: Skeleton) -> Skeleton:
