@@ -35,6 +35,8 @@ const char* kind_name(TaskKind kind) {
                                            "download hidden",
                                            "download weight",
                                            "download state",
+                                           "upload state",
+                                           "upload grad",
                                            "fit"};
   return kNames[static_cast<std::size_t>(kind)];
 }
