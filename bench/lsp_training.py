@@ -58,7 +58,7 @@ METHODS = ("full", "ours", "published", "lora", "galore")
 JOINT = "joint"  # `full` with one rate for all
 SEEDS = (0, 1, 2)
 LIKE_OURS = ("ours-16", "rotating", "anew", "anew-16")  # at its rate
-PLATEAU = (("full", 0.5), ("ours", 0.5), ("ours", 0.25), ("anew-16", 0.5), ("anew-16", 0.25))  # three times the steps
+PLATEAU = (("full", 0.5), ("ours", 0.5), ("ours", 0.25), ("anew", 0.5), ("anew", 0.25))  # three times the steps
 
 
 @dataclass(frozen=True)
@@ -137,16 +137,17 @@ def all_runs(found: Found) -> Iterator[Run]:
         yield from rates(found, task, "full", "ours")
         yield chosen(found, task, "ours", 0.25, 0)
         yield from rates(found, task, *METHODS[2:])
+    for seed in SEEDS:
+        for task in TASKS:
+            for method in (*METHODS, "anew"):
+                for share in (0.5,) if method == "full" else (0.5, 0.25):
+                    yield chosen(found, task, method, share, seed)
+    for task in TASKS:
+        for method, share in PLATEAU:
+            yield chosen(found, task, method, share, 0, times=3)
         for share in (0.5, 0.25):
             for method in LIKE_OURS:
                 yield chosen(found, task, method, share, 0)
-        for method, share in PLATEAU:
-            yield chosen(found, task, method, share, 0, times=3)
-    for seed, methods in ((0, METHODS[2:]), *((seed, METHODS) for seed in SEEDS[1:])):
-        for task in TASKS:
-            for method in methods:
-                for share in (0.5,) if method == "full" else (0.5, 0.25):
-                    yield chosen(found, task, method, share, seed)
 
 
 # ---- a run

@@ -67,15 +67,24 @@ def rates_table(found: Found, task: str) -> str:
 
 
 def verdicts(found: Found, task: str) -> list[str]:
-    out = []
-    for share, limit in LIMITS.items():
-        ours, full = lines_of(found, task, "ours", share), lines_of(found, task, "full", 0.5)
-        if beside := against(ours, full):
+    out, full = [], lines_of(found, task, "full", 0.5)
+    for method in ("ours", "anew"):
+        for share, limit in LIMITS.items():
+            beside = against(lines_of(found, task, method, share), full)
+            if not beside:
+                continue
             mean = statistics.mean(beside)
             word = "within" if mean <= limit else "**outside**"
+            rivals = [other for other in ("lora", "galore") if below(found, task, other, share, mean, full)]
             seeds = f"{len(beside)} seed" + "s" * (len(beside) > 1)
-            out.append(f"- {task}, {name_of('ours', share)}: {mean:+.2f} % ({seeds}), {word} {limit} %")
+            said = f", below {' and '.join(rivals)}" if rivals else ""
+            out.append(f"- {task}, {name_of(method, share)}: {mean:+.2f} % ({seeds}), {word} {limit} %{said}")
     return out
+
+
+def below(found: Found, task: str, rival: str, share: float, mean: float, full: dict[int, Line]) -> bool:
+    beside = against(lines_of(found, task, rival, share), full)
+    return bool(beside) and mean < statistics.mean(beside)
 
 
 def page(found: Found) -> str:

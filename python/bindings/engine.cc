@@ -90,6 +90,7 @@ spillway::execute::DeviceOptions parse_device(const nlohmann::json& json, const 
     out.simulated.to_device = settings.rates.to_device;
     out.simulated.from_device = settings.rates.from_device;
     out.simulated.latency = settings.rates.copy_latency;
+    out.simulated.update = settings.rates.device_update;
   }
   return out;
 }

@@ -30,7 +30,8 @@ class Engine:
     norm and the like are a last block of role layer), at most one head last; a tied head has no block.
 
     `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "placement": {...},
-    "storage": [{"directory" or "device", "capacity": bytes}], "nodes": [{"id", "capacity": bytes, "update",
+    "storage": [{"directory" or "device", "capacity": bytes, "far": bool (false; true: its drive is by another memory
+    node than the device, so that of equals the others come first)}], "nodes": [{"id", "capacity": bytes, "update",
     "update_thread", "read": rates, "pretended": bool}] (memory nodes, the first is the compute device's), "profile":
     {...}, "seconds": {visit kind: seconds, as rehearsed}, "durability": "none", "checkpoint" or "step" (absent: step
     when anything is on storage), "checkpoints": most manifests that are held at once while the run goes on,
@@ -39,8 +40,11 @@ class Engine:
     hold), "keep": bool (the volumes stay when the engine closes), "device": {"name": "simulated" or "cuda:N",
     "stream": handle of PyTorch's CUstream, "memory": bytes that may be used there, "work": of these, PyTorch's working
     set, "in_dram": bool (they count there, too), "to_device", "from_device": bytes per second of its link, "latency":
-    seconds of a copy, "bounded": bool (copies take at least as long as these say)} ({}: visits compute in host
-    memory)}.
+    seconds of a copy, "update": elements per second that it updates (0: not known, and none are unless asked),
+    "bounded": bool (copies and updates take at least as long as these say), and, where the planner is not to decide,
+    shares: "weight" and "activation" that stay there, "state" of the blocks that live there, "streamed_state" of the
+    others whose states come for their updates, "streamed_grad" of these whose gradients stay} ({}: visits compute in
+    host memory)}.
 
     Construction plans and allocates nothing; MemoryError with a message when it does not fit.
     """
@@ -212,9 +216,9 @@ def choose_nodes(asked: list[tuple[int, int]], held: int, near: int | None = Non
     `asked`: (node, bytes) each, none: all that there are; `held`: bytes of the process so far; `near`: the node of the
     GPU that computes. ValueError, MemoryError."""
 
-def near_gpu(gpu: int, places: list[str]) -> tuple[int | None, list[str]]:
-    """The memory node nearest to a GPU, None: not known; and words about each of `places` (directories or block
-    devices) whose drive is nearer to another."""
+def near_gpu(gpu: int, places: list[str]) -> tuple[int | None, dict[str, str]]:
+    """The memory node nearest to a GPU, None: not known; and those of `places` (directories or block devices) whose
+    drive is nearer to another, with words about each."""
 
 def measure_nodes(
     nodes: list[int],

@@ -51,13 +51,13 @@ def settings(
         return {}
     if place.on_gpu:
         memory = config.gpu_memory or int(place.free() * (1 - GPU_MARGIN))
-        return opening(place) | {"memory": memory, "work": work, **(described(profile) or measured(place))}
+        rates = described(profile, number(config.device)) or measured(place)
+        return opening(place) | {"memory": memory, "work": work, **rates}
     return {
         "name": config.device,
         "memory": config.gpu_memory or dram_budget // SHARE,
         "in_dram": True,
         **link(profile),
-        "update": 0.0,  # its updates are the host's work; nothing is won by them
     }
 
 
@@ -86,18 +86,21 @@ def measured(place: Place) -> dict[str, Any]:
     return rates
 
 
-def described(profile: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of a profile's first GPU; {}: there is none."""
-    for gpu in profile.get("gpus", []):
-        rates = {"to_device": gpu["to_gpu_bytes_per_second"], "from_device": gpu["from_gpu_bytes_per_second"]}
-        if all(rates.values()):
-            return rates | {"update": gpu.get("update_elements_per_second", 0.0)}
-    return {}
+def described(profile: Mapping[str, Any], index: int = 0) -> dict[str, Any]:
+    """The same of a profile's GPU number `index`: of the one with that name, as a probe writes it, else of the one at
+    that place. {}: there is none, or its link is not known."""
+    gpus = profile.get("gpus", [])
+    gpu = next((gpu for gpu in gpus if gpu.get("name") == str(index)), None)
+    if gpu is None:
+        gpu = gpus[index] if index < len(gpus) else {}
+    rates = {"to_device": gpu.get("to_gpu_bytes_per_second"), "from_device": gpu.get("from_gpu_bytes_per_second")}
+    return rates | {"update": gpu.get("update_elements_per_second", 0.0)} if all(rates.values()) else {}
 
 
 def link(profile: Mapping[str, Any]) -> dict[str, Any]:
-    """Bytes per second of each direction of a simulated device's link, and whether it is to be no faster."""
+    """What a simulated device is planned with, as of a GPU, and whether it is to be no faster. Without a GPU in the
+    profile its link is memory, and its updates are the host's work: nothing is won by them."""
     if rates := described(profile):
         return rates | {"bounded": True}
     memory = profile.get("copy_bytes_per_second", 0.0) / PASSES
-    return {"to_device": memory, "from_device": memory, "bounded": False}
+    return {"to_device": memory, "from_device": memory, "update": 0.0, "bounded": False}

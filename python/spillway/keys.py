@@ -228,9 +228,9 @@ GROUPS: dict[str, list[Key]] = {
             TEXT,
             "auto",
             "where visits compute: `cpu`; `simulated`: a device with memory of its own, made of host memory, with the "
-            "link of the `profile`'s first GPU or else as fast as memory, to see what a GPU would do and that the "
-            "results are the same; `cuda:N`: the NVIDIA GPU of that number, `cuda`: that of the environment's "
-            "LOCAL_RANK, or the first; `auto` is `cpu`",
+            "link and updates of the `profile`'s first GPU, or else a link as fast as memory and no updates, to see "
+            "what a GPU would do and that the results are the same; `cuda:N`: the NVIDIA GPU of that number, `cuda`: "
+            "that of the environment's LOCAL_RANK, or the first; `auto` is `cpu`",
             absent=unknown_device,
         ),
         Key("dram_budget", SIZE, None, "hard limit of the whole process's memory", "what is free, less a margin"),

@@ -15,15 +15,17 @@ if TYPE_CHECKING:
 
 def node_settings(
     asked: Sequence[NodeShare], held: int, dram_budget: int, rule: Mapping[str, str],
-    profile: Mapping[str, Any] | None, gpu: int | None = None, places: Sequence[str] = (),
+    profile: Mapping[str, Any] | None, gpu: int | None = None, storage: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
     """What the engine plans with, beside its other settings, and what a person should know about it. `held`: bytes of
     this process; `rule`: what an update is of; `profile`: says the rates; None: they are measured. `gpu`: that visits
-    compute on; what comes and goes lies by it. `places`: of the storage paths."""
+    compute on; what comes and goes lies by it. `storage`: the paths as the engine is told of them; which are far from
+    that GPU is added."""
     from spillway import _engine
 
     with translated():
-        near, far = _engine.near_gpu(gpu, list(places)) if gpu is not None else (None, [])
+        places = [path.get("directory") or path["device"] for path in storage]
+        near, far = _engine.near_gpu(gpu, places) if gpu is not None else (None, {})
         choice = json.loads(_engine.choose_nodes([(share.node, share.capacity) for share in asked], held, near))
         ids = [node["id"] for node in choice["nodes"]]
         if profile is not None:
@@ -33,8 +35,10 @@ def node_settings(
         else:
             rates = [{} for _ in ids]
     found = [node | rate for node, rate in zip(choice["nodes"], rates, strict=True)]
-    news = far + ([f"memory nodes are not told apart: {choice['notice']}"] if choice["notice"] else [])
-    return {"nodes": found, "dram_budget": min(dram_budget, choice["dram"] or dram_budget)}, news
+    paths = [dict(path) | {"far": place in far} for path, place in zip(storage, places, strict=True)]
+    news = list(far.values()) + ([f"memory nodes are not told apart: {choice['notice']}"] if choice["notice"] else [])
+    memory = min(dram_budget, choice["dram"] or dram_budget)
+    return {"nodes": found, "dram_budget": memory, "storage": paths}, news
 
 
 def profile_rates(profile: Mapping[str, Any], ids: Sequence[int]) -> list[dict[str, float]]:

@@ -120,7 +120,7 @@ class Session:
             update_rule(config),
             None if config.profile is None else self.settings["profile"],
             self._place.device.index if self._place.on_gpu else None,
-            [path.place for path in config.paths],
+            self.settings["storage"],
         )
         self.settings |= memory
         self._news += rounded_tables(self._skeleton)

@@ -41,10 +41,11 @@ def device_blocks(plan: Plan) -> str:
         return ""
     words = (
         f"Blocks on the device: {found['state_and_update']} live there with their states and are updated there, "
+        f"{found['streamed_state_and_update']} have their states come for the update there and go back, "
         f"{found['weight']} keep a copy of their weights there, {found['streamed']} are streamed ({found['why']})."
     )
     if found["durable_bytes_per_step"]:
-        words += f" Of those that live there {size(found['durable_bytes_per_step'])} leave so that a step is durable."
+        words += f" {size(found['durable_bytes_per_step'])} of what stays there leave so that a step is durable."
     return words
 
 

@@ -23,16 +23,16 @@ Clock::duration seconds(double value) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
 }
 
-/// One direction of the link: copies follow each other on it, whatever streams they are in.
+/// What works at a rate, one thing after the other whatever streams they are in: a direction of the link, the updates.
 class Link {
  public:
   explicit Link(double rate) : rate_(rate) {}
 
-  /// When a copy that begins now has its bytes.
-  Clock::time_point end_of(Bytes bytes) {
+  /// When so much, bytes or elements, that begins now has ended.
+  Clock::time_point end_of(std::uint64_t amount) {
     const std::lock_guard lock(mutex_);
     free_ = std::max(free_, Clock::now());
-    if (rate_ > 0) free_ += seconds(static_cast<double>(bytes) / rate_);
+    if (rate_ > 0) free_ += seconds(static_cast<double>(amount) / rate_);
     return free_;
   }
 
@@ -50,7 +50,7 @@ struct EventState {
 class SimulatedDevice final : public Simulated {
  public:
   explicit SimulatedDevice(const SimulatedOptions& options)
-      : options_(options), links_{Link(options.to_device), Link(options.from_device)} {}
+      : options_(options), links_{Link(options.to_device), Link(options.from_device)}, updates_(options.update) {}
 
   ~SimulatedDevice() override {
     {
@@ -93,7 +93,12 @@ class SimulatedDevice final : public Simulated {
   }
 
   void run(Stream stream, const Work& work) override {
-    call(stream, [this, work] { compute(work, crew()); });
+    const auto* const update = std::get_if<AdamWUpdate>(&work);
+    call(stream, [this, work, elements = update != nullptr ? update->n : 0] {
+      const auto end = elements > 0 ? updates_.end_of(elements) : Clock::time_point();
+      compute(work, crew());
+      if (end > Clock::now()) std::this_thread::sleep_until(end);
+    });
   }
 
   void call(Stream stream, std::function<void()> work) override { add(stream, {.work = std::move(work)}); }
@@ -251,6 +256,7 @@ class SimulatedDevice final : public Simulated {
 
   const SimulatedOptions options_;
   Link links_[2];
+  Link updates_;
   std::unique_ptr<sys::Mapping> mapping_;
   std::vector<std::unique_ptr<sys::Mapping>> staging_;
 

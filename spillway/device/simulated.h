@@ -12,6 +12,7 @@ struct SimulatedOptions {
   double to_device = 0;      ///< bytes per second; 0 = as fast as memory
   double from_device = 0;
   double latency = 0;           ///< seconds that every copy takes beside its bytes
+  double update = 0;            ///< elements per second that are updated at most; 0 = as fast as the host does it
   bool registers = true;        ///< false: registering host memory is refused
   std::uint64_t seed = 0;       ///< of random delays; 0 = none
   double longest_delay = 2e-4;  ///< seconds, of one operation

@@ -19,11 +19,21 @@ device::AdamWUpdate work_of(const kernels::UpdateSpan& span, const kernels::Upda
 
 }  // namespace
 
+plan::Passing DeviceUpdates::place(plan::Index chunk) const {
+  const auto& it = schedule_;
+  if (!it.passing.empty() && it.passing[chunk].weight != plan::kNone) return it.passing[chunk];
+  return {.weight = it.update_weight[chunk],
+          .state = it.update_state[chunk],
+          .grad = it.update_grad[chunk],
+          .weight_at = it.weight_at[chunk],
+          .grad_at = it.grad_at[chunk]};
+}
+
 void DeviceUpdates::run(device::Device& device, device::Stream stream, plan::Index chunk) const {
-  const state::GroupPointers groups{
-      .weight = arenas_.at(schedule_, schedule_.update_weight[chunk]) + schedule_.weight_at[chunk],
-      .state = arenas_.at(schedule_, schedule_.update_state[chunk]),
-      .grad = arenas_.at(schedule_, schedule_.update_grad[chunk]) + schedule_.grad_at[chunk]};
+  const auto it = place(chunk);
+  const state::GroupPointers groups{.weight = arenas_.at(schedule_, it.weight) + it.weight_at,
+                                    .state = arenas_.at(schedule_, it.state),
+                                    .grad = arenas_.at(schedule_, it.grad) + it.grad_at};
   update_spans(layout_, rule_, chunk, groups, step_, 0, layout_.chunks()[chunk].used,
                [&](const auto& located, const auto& step) { device.run(stream, work_of(located.span, step)); });
 }

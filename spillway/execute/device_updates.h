@@ -1,4 +1,4 @@
-// Updates of chunks that live on a device: work of the device, on a stream of their own.
+// Updates of chunks that live on a device or pass through it: work of the device, on a stream of their own.
 #pragma once
 
 #include <vector>
@@ -25,6 +25,9 @@ class DeviceUpdates {
   void run(device::Device& device, device::Stream stream, plan::Index chunk) const;
 
  private:
+  /// Where the chunk is when it is updated.
+  [[nodiscard]] plan::Passing place(plan::Index chunk) const;
+
   const plan::Schedule& schedule_;
   const state::Layout& layout_;
   const state::UpdateRule rule_;

@@ -110,9 +110,14 @@ double Executor::now() const {
 bool Executor::runs(const Bank& its_bank, const Task& task) const {
   if (!runs(its_bank.mode, task)) return false;
   if (task.stays && its_bank.mode.visits) {
-    return schedule_.runs_once(task) ? its_bank.sends.frozen : its_bank.sends.learning;
+    return schedule_.runs_once(task) ? its_bank.sends.stored : its_bank.sends.updated;
   }
   return !(schedule_.settled_by_early(task) && its_bank.kept[task.subject]);
+}
+
+bool Executor::is_for_update(const Task& task) const {
+  if (task.kind == TaskKind::upload_weight) return schedule_.updated_there(task.subject);
+  return task.kind == TaskKind::read_weight && schedule_.update_task[task.subject] != plan::kNone;
 }
 
 bool Executor::runs(const Mode& mode, const Task& task) const {
@@ -121,7 +126,7 @@ bool Executor::runs(const Mode& mode, const Task& task) const {
       return mode.update && mode.updates % task.every == task.turn;
     case Phase::forward:  // the weights are needed by the update, too, where there is one
       if (mode.visits) return true;
-      return mode.update && task.kind == TaskKind::read_weight && schedule_.update_task[task.subject] != plan::kNone;
+      return mode.update && is_for_update(task);
     case Phase::head_loss:
       return mode.visits;
     case Phase::backward:
@@ -177,10 +182,10 @@ void Executor::open_bank(Bank& its_bank, Mode mode) {
   its_bank.mode = mode;
   its_bank.open = true;
   its_bank.left = schedule_.tasks.size();
-  if (mode.update || mode.stored) changed_.learning = true;
-  if (mode.stored) changed_.frozen = true;
+  if (mode.update || mode.stored) changed_.updated = true;
+  if (mode.stored) changed_.stored = true;
   its_bank.sends = changed_;
-  if (mode.visits) changed_ = {.learning = false, .frozen = false};
+  if (mode.visits) changed_ = {.updated = false, .stored = false};
   std::fill(its_bank.kept.begin(), its_bank.kept.end(), std::uint8_t{0});
   for (const auto chunk : early_) its_bank.kept[chunk] = mode.kept ? 1 : 0;
   early_.clear();

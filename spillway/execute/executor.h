@@ -116,9 +116,9 @@ class Executor {
  private:
   using Index = plan::Index;
 
-  /// Weights on the host that the device has older copies of.
+  /// Weights on the host that the device has older copies of, by what has changed them.
   struct Changed {
-    bool learning = true, frozen = true;
+    bool updated = true, stored = true;
   };
 
   struct Bank {
@@ -171,6 +171,8 @@ class Executor {
     std::vector<std::thread> helpers;
   };
 
+  /// Of tasks that bring a visit's weights: an update needs them, too.
+  [[nodiscard]] bool is_for_update(const plan::Task& task) const;
   [[nodiscard]] bool runs(const Mode& mode, const plan::Task& task) const;
   [[nodiscard]] bool runs(const Bank& bank, const plan::Task& task) const;
   void open_bank(Bank& bank, Mode mode);           // locked

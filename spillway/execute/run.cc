@@ -105,7 +105,7 @@ void Run::open_storage(const VolumeSettings& volumes, const Opening& opening) {
     books = std::make_unique<Books>(std::move(*spec), pointers(paths), plan.path_spare / 2);
     if (there) recover(opening);
   }
-  pool = std::make_unique<storage::Pool>(pool_paths(paths, plan_.rates),
+  pool = std::make_unique<storage::Pool>(pool_paths(paths, plan_.rates, plan_.budget.paths),
                                          books ? books->pool_options() : storage::PoolOptions{});
   if (books) open_books();
   store = std::make_unique<Store>(plan, plan_.description, plan_.layout, *pool, books.get());

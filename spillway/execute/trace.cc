@@ -21,7 +21,7 @@ const char* kind_name(TaskKind kind) {
       "read weight",     "read state",      "read grad",         "read activation", "write weight",
       "write state",     "write grad",      "write activation",  "write rows",      "update",
       "visit",           "upload weight",   "upload activation", "download grad",   "download activation",
-      "download hidden", "download weight", "download state"};
+      "download hidden", "download weight", "download state",    "upload state",    "upload grad"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

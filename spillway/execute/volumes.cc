@@ -131,14 +131,15 @@ std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& s
 }
 
 std::vector<storage::PoolPath> pool_paths(const std::vector<std::unique_ptr<storage::Path>>& paths,
-                                          const plan::Rates& rates) {
+                                          const plan::Rates& rates, std::span<const plan::PathBudget> budget) {
   std::vector<storage::PoolPath> out;
   for (std::size_t p = 0; p < paths.size(); ++p) {
     const auto rate = p < rates.paths.size() ? rates.paths[p] : plan::PathRates{};
     out.push_back({.path = paths[p].get(),
                    .capacity = paths[p]->capacity(),
                    .expected = {.read = rate.read, .write = rate.write},
-                   .name = std::to_string(p)});
+                   .name = std::to_string(p),
+                   .far = p < budget.size() && budget[p].far});
   }
   return out;
 }

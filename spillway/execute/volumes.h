@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,8 +52,9 @@ enum class VolumeMode : std::uint8_t {
                                                                        const plan::Plan& plan, Bytes records,
                                                                        std::uint64_t model, VolumeMode mode);
 
-/// The paths as members of one pool.
+/// The paths as members of one pool. `budget`: says which are far; none: none is.
 [[nodiscard]] std::vector<storage::PoolPath> pool_paths(const std::vector<std::unique_ptr<storage::Path>>& paths,
-                                                        const plan::Rates& rates);
+                                                        const plan::Rates& rates,
+                                                        std::span<const plan::PathBudget> budget = {});
 
 }  // namespace spillway::execute

@@ -48,6 +48,7 @@ struct Placement {
 struct PathBudget {
   std::string name = "path:0";
   Bytes capacity = 0;  ///< for everything that is kept there, superblock and records included
+  bool far = false;    ///< its drive is nearer to another memory node than the device: of equals the others come first
 };
 
 /// A memory node as the planner sees it.
@@ -68,7 +69,10 @@ struct DeviceTier {
   bool in_dram = false;                      ///< its memory is the host's (a simulated device), and counts there, too
   std::optional<double> weight, activation;  ///< share that stays there; empty = the planner decides
   std::optional<double> state;               ///< share of the blocks that may live there and do; the same
-  Bytes join = kGoodCopy;  ///< neighbours of a block are copied together until a copy has this many bytes
+  std::optional<double> passing;  ///< of the others that might, share whose state passes; empty: as many as are
+                                  ///< fastest, or none where `state` is given
+  std::optional<double> grad;     ///< of these, share whose gradients stay there; empty = the planner decides
+  Bytes join = kGoodCopy;         ///< neighbours of a block are copied together until a copy has this many bytes
 };
 
 /// What of the state on storage paths survives a kill (docs/decisions/0001-durable-storage.md).

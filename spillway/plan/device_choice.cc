@@ -1,7 +1,6 @@
 #include "spillway/plan/device_choice.h"
 
 #include <algorithm>
-#include <span>
 
 #include "spillway/base/error.h"
 #include "spillway/plan/arena_layout.h"
@@ -14,7 +13,7 @@ using state::BlockRole;
 
 void DeviceChoice::list_units() {
   for (auto* list : {&fixed_, &free_, &states_}) list->clear();
-  std::vector<Unit> borders, weights;
+  std::vector<Unit> borders, weights, grads;
   Index layers = 0;
   for (const auto& block : layout_.blocks()) {
     const auto first = static_cast<Index>(block.first_chunk);
@@ -30,6 +29,7 @@ void DeviceChoice::list_units() {
   for (const auto& it : weights) {
     if (can_be_on_device(description_, layout_, it.first)) states_.push_back({Kind::state, it.first, it.count});
   }
+  for (const auto& it : passing()) grads.push_back({Kind::grad, it.first, it.count});
   const auto add = [&](std::vector<Unit>& units, const std::optional<double>& share) {
     std::ranges::reverse(units);
     const auto count = static_cast<double>(units.size());
@@ -39,20 +39,32 @@ void DeviceChoice::list_units() {
     }
   };
   add(borders, budget_.device->activation);
+  add(grads, budget_.device->grad);
   add(weights, budget_.device->weight);
+}
+
+std::span<const DeviceChoice::Unit> DeviceChoice::passing() const {
+  const auto others = std::span(states_).subspan(std::min(blocks_.living, states_.size()));
+  return others.first(std::min(blocks_.passing, others.size()));
 }
 
 DeviceResidency DeviceChoice::with(std::size_t free) const {
   const auto layers = std::ranges::count(layout_.blocks(), BlockRole::layer, &state::Block::role);
-  DeviceResidency out{std::vector<bool>(layout_.chunks().size(), false),
-                      std::vector<bool>(static_cast<std::size_t>(layers), false),
-                      std::vector<bool>(layout_.chunks().size(), false)};
-  const auto keep = [&](const Unit& unit) {
-    auto& flags = unit.kind == Kind::activation ? out.activation : out.weight;
+  const std::vector<bool> none(layout_.chunks().size(), false);
+  DeviceResidency out{none, std::vector<bool>(static_cast<std::size_t>(layers), false), none, none, none};
+  const auto set = [](std::vector<bool>& flags, const Unit& unit) {
     std::fill_n(flags.begin() + unit.first, unit.count, true);
-    if (unit.kind == Kind::state) std::fill_n(out.state.begin() + unit.first, unit.count, true);
   };
-  std::ranges::for_each(std::span(states_).first(living_), keep);
+  const auto keep = [&](const Unit& unit) {
+    set(unit.kind == Kind::activation ? out.activation : unit.kind == Kind::grad ? out.grad : out.weight, unit);
+    if (unit.kind == Kind::state) set(out.state, unit);
+  };
+  std::ranges::for_each(std::span(states_).first(blocks_.living), keep);
+  for (const auto& unit : passing()) {
+    for (Index c = unit.first; c < unit.first + unit.count; ++c) {
+      out.passing[c] = state::learns(layout_.chunks()[c].learning);
+    }
+  }
   std::ranges::for_each(fixed_, keep);
   for (std::size_t i = 0; i < free; ++i) keep(free_[i]);
   return out;
@@ -75,7 +87,7 @@ bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std:
   if (bytes > room()) return false;
   if (budget_.device->in_dram) {  // and leaves the host what it needs at least
     const auto host = budget_.process + budget_.work + lay_out(tried);
-    if (free + living_ > 0 && host + bytes > budget_.dram) return false;
+    if (free + blocks_.living + blocks_.passing > 0 && host + bytes > budget_.dram) return false;
   }
   residency_ = stays;
   ahead_ = ahead;
@@ -97,17 +109,18 @@ std::size_t DeviceChoice::may_live() const {
 }
 
 std::size_t DeviceChoice::most_living(const DeviceSchedule& schedule) {
+  blocks_ = {};
   list_units();
   const auto ahead = budget_.window > 0 ? static_cast<std::uint32_t>(budget_.window) - 1 : 0;
   return largest(states_.size(), [&](std::size_t living) {
-    living_ = living;
+    blocks_.living = living;
     return try_it(schedule, 0, ahead);
   });
 }
 
-void DeviceChoice::choose(const DeviceSchedule& schedule, std::size_t living) {
+void DeviceChoice::choose(const DeviceSchedule& schedule, UpdatedThere blocks) {
+  blocks_ = blocks;
   list_units();
-  living_ = living;
   if (budget_.window > 0) {
     const auto ahead = static_cast<std::uint32_t>(budget_.window) - 1;
     if (try_it(schedule, 0, ahead)) {
@@ -133,7 +146,7 @@ void DeviceChoice::refuse(Bytes needed) const {
            " there (PyTorch's working set ", human(device.work), ", arena ", human(needed), "), and gpu_memory is ",
            human(device.capacity), ". It would fit with --gpu_memory ", ceil_div(device.work + needed, MiB), "MiB, ");
   if (budget_.window > 1) message += "with a smaller --window, ";
-  if (device.weight.value_or(0) > 0 || device.activation.value_or(0) > 0 || living_ > 0)
+  if (device.weight.value_or(0) > 0 || device.activation.value_or(0) > 0 || blocks_.living > 0)
     message += "with less that stays there, ";
   throw Error(ErrorCode::does_not_fit, message + "or with a smaller max_length or per_device_train_batch_size");
 }

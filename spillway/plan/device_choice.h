@@ -3,27 +3,34 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "spillway/plan/schedule.h"
 
 namespace spillway::plan {
 
+/// Blocks that a device updates, slices of a head each counted as one.
+struct UpdatedThere {
+  std::size_t living = 0;   ///< there alone
+  std::size_t passing = 0;  ///< of the others: their state comes for the update
+};
+
 /// The schedule of a step in which this stays on the device; with host memory as small as it can be.
 using DeviceSchedule = std::function<Schedule(const DeviceResidency&, std::uint32_t ahead)>;
 
-/// Blocks that live there are given, from the first on: theirs are the updates that the next step needs first. Then
-/// border activations, the last layers' before others' (they are kept for the shortest time): each saves two copies of
-/// its bytes a step. Then weights, of which each saves one. What comes and goes has a window of two blocks, of three
+/// Blocks that live there are given, from the first on: theirs are the updates that the next step needs first. So are
+/// those that pass, the next ones. Then border activations, the last layers' before others' (they are kept for the
+/// shortest time), and gradients of what passes: each saves two copies of its bytes a step. Then weights, of which each
+/// saves one, or both where they pass. What comes and goes has a window of two blocks, of three
 /// where everything else stays, and of one where no more fits.
 class DeviceChoice {
  public:
   DeviceChoice(const Description& description, const state::Layout& layout, const Budget& budget)
       : description_(description), layout_(layout), budget_(budget) {}
 
-  /// For a budget with a device. `living`: blocks that live there, slices of a head each counted as one. Throws
-  /// Error(does_not_fit) with what would fit.
-  void choose(const DeviceSchedule& schedule, std::size_t living);
+  /// For a budget with a device. Throws Error(does_not_fit) with what would fit.
+  void choose(const DeviceSchedule& schedule, UpdatedThere blocks);
 
   /// Blocks that may live there: at most so many; and of these as many as have room beside what has to be there.
   [[nodiscard]] std::size_t may_live() const;
@@ -34,7 +41,7 @@ class DeviceChoice {
   [[nodiscard]] Bytes bytes() const noexcept { return bytes_; }  ///< of the device's arena
 
  private:
-  enum class Kind : std::uint8_t { activation, weight, state };
+  enum class Kind : std::uint8_t { activation, weight, state, passing, grad };
   /// What can be kept together: a border, or the chunks of a layer, or a slice of a head.
   struct Unit {
     Kind kind = Kind::weight;
@@ -42,6 +49,7 @@ class DeviceChoice {
   };
 
   void list_units();
+  [[nodiscard]] std::span<const Unit> passing() const;
   [[nodiscard]] DeviceResidency with(std::size_t free) const;
   [[nodiscard]] Bytes room() const noexcept;
   [[nodiscard]] Bytes with_workspace(Bytes arena) const;
@@ -53,8 +61,8 @@ class DeviceChoice {
   const state::Layout& layout_;
   const Budget& budget_;
   std::vector<Unit> fixed_, free_;  ///< what the caller asked for; what may be kept beside
-  std::vector<Unit> states_;        ///< what may live there
-  std::size_t living_ = 0;          ///< of them the first so many do
+  std::vector<Unit> states_;        ///< what may live there, or pass
+  UpdatedThere blocks_;             ///< of them the first so many live there, and so many of the next pass
   std::optional<DeviceResidency> residency_;
   std::uint32_t ahead_ = 1;
   Bytes bytes_ = 0;

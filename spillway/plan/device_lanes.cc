@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "spillway/plan/passing.h"
+
 namespace spillway::plan {
 namespace {
 
@@ -42,6 +44,7 @@ class DeviceLanes {
     move(out_.hidden_gradient);
     move(out_.accumulator);
     if (embedding_backward_ != kNone) hand_back();
+    let_pass(out_, layout_, rule_, residency_, ahead_);
   }
 
  private:
@@ -80,6 +83,10 @@ class DeviceLanes {
   }
   static void drop(std::vector<Index>& tasks, Index task) { std::erase(tasks, task); }
   [[nodiscard]] bool lives_there(Index c) const { return !residency_.state.empty() && residency_.state[c]; }
+  [[nodiscard]] bool passes(Index c) const { return !residency_.passing.empty() && residency_.passing[c]; }
+  [[nodiscard]] bool gradient_stays(Index c) const {
+    return lives_there(c) || (!residency_.grad.empty() && residency_.grad[c]);
+  }
   /// What waited for a visit now waits for a copy of what it made.
   void wait_for_copy(Index task, Index visit, Index copy) {
     auto& needs = out_.tasks[task].needs;
@@ -208,7 +215,8 @@ class DeviceLanes {
     buffer(visit.weights).whole = stays;
     if (!stays) buffer(visit.weights).last_tasks.push_back(task_of(v));
     const auto size = [&](Index c) { return layout_.chunks()[c].elements * element_; };
-    for (const auto& it : joined(chunks, stays, size)) upload_weights(it, visit.weights, host, v);
+    const bool apart = stays || passes(chunks.first);
+    for (const auto& it : joined(chunks, apart, size)) upload_weights(it, visit.weights, host, v);
   }
 
   void upload_weights(const Joined& it, Index there, Index host, Index v) {
@@ -270,16 +278,16 @@ class DeviceLanes {
     need(task, update);
     replace(update, {write, true}, task);
     replace(write, {update, false}, task);
-    through(write, staging, 0, task);
+    buffer(staging).first_tasks.push_back(task);
+    through(write, staging, 0);
   }
 
-  /// A write takes its bytes from `staging`, where `copy` brings them.
-  void through(Index write, Index staging, Bytes offset, Index copy) {
+  /// A write takes its bytes from `staging`.
+  void through(Index write, Index staging, Bytes offset) {
     auto& it = out_.tasks[write];
     it.buffer = staging;
     it.buffer_offset = offset;
     it.deadline = buffer(staging).last;
-    buffer(staging).first_tasks.push_back(copy);
     buffer(staging).last_tasks.push_back(write);
   }
 
@@ -300,31 +308,43 @@ class DeviceLanes {
     return out;
   }
 
+  /// The chunks whose gradients a visit makes.
+  [[nodiscard]] Range made_by(const Visit& visit) const {
+    auto out = chunks_of(visit);
+    const auto& block = layout_.blocks()[visit.block];
+    if (block.role == state::BlockRole::layer) out.count = static_cast<Index>(block.learning_chunks);
+    return out;
+  }
+
   /// A gradient stays where it was made until the update; what a durable step keeps of it is a copy.
   void keep_gradient(Index v) {
-    const auto visit = out_.visits[v];
-    const auto there = visit.grad;
-    move(there);
+    const auto& visit = out_.visits[v];
+    move(visit.grad);
     move(visit.grad_sum);
-    Index staging = kNone;
-    Bytes at = 0;
-    for (auto c = chunks_of(visit).first; at < buffer(there).bytes; ++c) {
-      const auto size = grad_bytes(rule_, layout_.chunks()[c]);
-      if (const auto write = grad_writes_.find(c); write != grad_writes_.end()) {
-        if (staging == kNone) {
-          staging = add_buffer(BufferClass::grad, buffer(there).bytes, visit.position, after(v), Tier::host);
-        }
-        const auto task =
-            copy(TaskKind::download_grad, Lane::from_device, c, {there, at}, {staging, at}, size, buffer(staging).last);
-        out_.tasks[task].phase = Phase::backward;
-        need(task, visit.task);
-        drop(buffer(there).earlier_tasks, write->second);
-        buffer(there).earlier_tasks.push_back(task);
-        replace(write->second, {visit.task, false}, task);
-        through(write->second, staging, at, task);
-      }
-      at += size;
+    const auto chunks = made_by(visit);
+    if (!grad_writes_.contains(chunks.first)) return;
+    const auto staging = add_buffer(BufferClass::grad, buffer(visit.grad).bytes, visit.position, after(v), Tier::host);
+    const auto size = [&](Index c) { return grad_bytes(rule_, layout_.chunks()[c]); };
+    for (const auto& it : joined(chunks, false, size)) log_gradients(it, visit, staging);
+  }
+
+  void log_gradients(const Joined& it, const Visit& visit, Index staging) {
+    const auto task = copy(TaskKind::download_grad, Lane::from_device, it.chunks.first, {visit.grad, it.at},
+                           {staging, it.at}, it.bytes, buffer(staging).last);
+    out_.tasks[task].count = it.chunks.count;
+    out_.tasks[task].phase = Phase::backward;
+    need(task, visit.task);
+    auto& earlier = buffer(visit.grad).earlier_tasks;
+    auto at = it.at;
+    for (auto c = it.chunks.first; c < it.chunks.end(); ++c) {
+      const auto write = grad_writes_.at(c);
+      drop(earlier, write);
+      replace(write, {visit.task, false}, task);
+      through(write, staging, at);
+      at += grad_bytes(rule_, layout_.chunks()[c]);
     }
+    earlier.push_back(task);
+    buffer(staging).first_tasks.push_back(task);
   }
 
   // ---- border activations
@@ -387,18 +407,14 @@ class DeviceLanes {
 
   void add_gradient(Index v) {
     auto& visit = out_.visits[v];
-    if (lives_there(chunks_of(visit).first)) return keep_gradient(v);
+    if (gradient_stays(chunks_of(visit).first)) return keep_gradient(v);
     const auto host = visit.grad;
     visit.grad = add_buffer(BufferClass::grad, buffer(host).bytes, visit.position, after(v));
     buffer(visit.grad).first_tasks.push_back(task_of(v));
     drop(buffer(host).first_tasks, task_of(v));
     move(visit.grad_sum);
-    auto chunks = chunks_of(visit);
-    if (const auto& block = layout_.blocks()[visit.block]; block.role == state::BlockRole::layer) {
-      chunks.count = static_cast<Index>(block.learning_chunks);
-    }
     const auto size = [&](Index c) { return grad_bytes(rule_, layout_.chunks()[c]); };
-    for (const auto& it : joined(chunks, false, size)) download_gradients(it, visit.grad, host, v);
+    for (const auto& it : joined(made_by(visit), false, size)) download_gradients(it, visit.grad, host, v);
   }
 
   void download_gradients(const Joined& it, Index there, Index host, Index v) {

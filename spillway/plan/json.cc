@@ -140,11 +140,15 @@ Budget parse_budget(const std::string& input) {
                             .in_dram = get<bool>(*device, "in_dram", false),
                             .weight = parse_share(*device, "weight"),
                             .activation = parse_share(*device, "activation"),
-                            .state = parse_share(*device, "state")};
+                            .state = parse_share(*device, "state"),
+                            .passing = parse_share(*device, "streamed_state"),
+                            .grad = parse_share(*device, "streamed_grad")};
   }
   const auto storage = get<json>(object, "storage", json::array());
   for (std::size_t p = 0; p < storage.size(); ++p) {
-    out.paths.push_back({.name = text("path:", p), .capacity = count(storage[p], "capacity")});
+    out.paths.push_back({.name = text("path:", p),
+                         .capacity = count(storage[p], "capacity"),
+                         .far = get<bool>(storage[p], "far", false)});
   }
   for (const auto& node : get<json>(object, "nodes", json::array())) {
     out.nodes.push_back({.id = static_cast<unsigned>(count(node, "id")), .capacity = count(node, "capacity")});

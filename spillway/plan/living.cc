@@ -20,31 +20,78 @@ std::string seconds(double value) {
   return text(std::round(value * 1e3) / 1e3, " s");
 }
 
-}  // namespace
+/// Plans that were made, and what they came to.
+class Tried {
+ public:
+  explicit Tried(const PlanThere& plan) : plan_(plan) {}
 
-Plan choose_living(const PlanWithLiving& plan, std::size_t most) {
-  std::vector<Plan> found;
-  std::vector<LivingTried> tried;
-  std::optional<Error> refused;
-  for (auto blocks = most;; blocks /= 2) {
+  /// Seconds of a step; none: it does not fit.
+  std::optional<double> add(UpdatedThere there) {
     try {
-      found.push_back(plan(blocks));
-      tried.push_back({blocks, true, found.back().prediction.step_seconds, moved(found.back())});
+      found_.push_back(plan_(there));
+      tried_.push_back({there.living, found_.back().passing, true, time(found_.back()), moved(found_.back())});
+      return time(found_.back());
     } catch (const Error& error) {
       if (error.code() != ErrorCode::does_not_fit) throw;
-      refused = error;
-      tried.push_back({.blocks = blocks});
+      refused_ = error;
+      tried_.push_back({.blocks = there.living, .passing = there.passing});
+      return std::nullopt;
     }
-    if (blocks == 0) break;
   }
-  if (found.empty()) throw Error(*refused);
-  const auto time = [](const Plan& it) { return it.prediction.step_seconds; };
-  const auto fastest = time(std::ranges::min(found, {}, time));
-  const auto best = std::ranges::min_element(found, {}, [&](const Plan& it) {
-    return time(it) <= kAsFast * fastest ? std::pair(0.0, moved(it)) : std::pair(time(it), moved(it));
-  });
-  best->living_tried = std::move(tried);
-  return std::move(*best);
+
+  /// All of so many others pass, half of them, and so on while that is faster.
+  void add_passing(std::size_t living, std::size_t others) {
+    std::optional<double> before;
+    for (auto passing = others; passing > 0; passing /= 2) {
+      const auto now = add({living, passing});
+      if (before && now && *now > *before) return;
+      before = now;
+    }
+  }
+
+  /// The fastest; of those within a percent of it the one that moves least. Throws when none fits.
+  [[nodiscard]] Plan& best() {
+    if (found_.empty()) throw Error(*refused_);
+    const auto fastest = time(std::ranges::min(found_, {}, time));
+    return *std::ranges::min_element(found_, {}, [&](const Plan& it) {
+      return time(it) <= kAsFast * fastest ? std::pair(0.0, moved(it)) : std::pair(time(it), moved(it));
+    });
+  }
+
+  [[nodiscard]] Plan take() {
+    auto out = std::move(best());
+    out.living_tried = std::move(tried_);
+    return out;
+  }
+
+ private:
+  static double time(const Plan& it) { return it.prediction.step_seconds; }
+
+  const PlanThere& plan_;
+  std::vector<Plan> found_;
+  std::vector<LivingTried> tried_;
+  std::optional<Error> refused_;
+};
+
+/// Whether visits alone take less than the step: else no other place for an update makes it faster.
+bool may_gain(const Plan& plan) {
+  return plan.prediction.step_seconds > kAsFast * plan.prediction.compute_seconds;
+}
+
+}  // namespace
+
+Plan choose_there(const PlanThere& plan, std::size_t most, std::optional<std::size_t> blocks) {
+  Tried tried(plan);
+  for (auto living = most;; living /= 2) {
+    tried.add({.living = living});
+    if (living == 0) break;
+  }
+  if (blocks && may_gain(tried.best())) {
+    const auto living = tried.best().living;
+    tried.add_passing(living, *blocks - living);
+    if (living > 0) tried.add_passing(0, *blocks);  // states that live there take the room that others pass through
+  }
+  return tried.take();
 }
 
 std::string no_living(const Description& description, const state::Layout& layout, const Rates& rates) {
@@ -57,11 +104,22 @@ std::string no_living(const Description& description, const state::Layout& layou
   return "no layer has all that learns learn in full, and in bf16";
 }
 
+namespace {
+
+/// Whether a copy from the device is of what would stay there but for durability; what passes goes home anyway.
+bool stays_else(const Residency& residency, const Task& task) {
+  if (task.kind == TaskKind::download_grad) return residency.gradient_there(task.subject);
+  return residency.on_device(task.subject);
+}
+
+}  // namespace
+
 DeviceBlocks device_blocks(const Plan& plan, const Description& description, const state::Layout& layout) {
   DeviceBlocks out;
   if (!plan.residency.device) return out;
   const auto count = [&](Index first) {
     auto& kind = plan.residency.on_device(first)        ? out.living
+                 : plan.residency.passes(first)         ? out.passing
                  : plan.residency.device->weight[first] ? out.weights
                                                         : out.streamed;
     ++kind;
@@ -76,18 +134,25 @@ DeviceBlocks device_blocks(const Plan& plan, const Description& description, con
   for (const auto& task : plan.schedule.tasks) {
     const bool kept = task.kind == TaskKind::download_grad || task.kind == TaskKind::download_weight ||
                       task.kind == TaskKind::download_state;
-    if (kept && plan.residency.on_device(task.subject)) out.durable += task.bytes / task.every;
+    if (kept && stays_else(plan.residency, task)) out.durable += task.bytes / task.every;
   }
   return out;
 }
 
 std::string living_words(const Plan& plan) {
   if (!plan.living_why_not.empty()) return text("updates are on the host: ", plan.living_why_not);
-  if (plan.living_tried.empty()) return text(plan.living, " blocks were asked to live on the device");
-  auto out = text("fastest of those compared, in blocks that live on the device:");
+  if (plan.living_tried.empty()) {
+    const auto others =
+        plan.passing > 0 ? text(", and the states of ", plan.passing, " to come for their updates") : "";
+    return text(plan.living, " blocks were asked to live on the device", others);
+  }
+  auto out =
+      text("fastest of those compared, in blocks that live on the device and, after +, whose states come for the ",
+           "update there:");
   const char* comma = " ";
   for (const auto& it : plan.living_tried) {
-    out += text(comma, it.blocks, it.fits ? text(" in ", seconds(it.step_seconds)) : text(" do not fit"));
+    out += text(comma, it.blocks, it.passing > 0 ? text(" + ", it.passing) : "",
+                it.fits ? text(" in ", seconds(it.step_seconds)) : text(" do not fit"));
     comma = ", ";
   }
   return out;

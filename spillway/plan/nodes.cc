@@ -114,7 +114,8 @@ std::optional<std::vector<std::uint16_t>> deal(const Description& description, c
   if (!streams_weights && !weights_alone()) return std::nullopt;
   for (Index c = 0; c < chunks; ++c) {
     if (elsewhere(c)) continue;
-    const auto elements = static_cast<double>(update_elements(description.rule(), layout.chunks()[c]));
+    const auto all = static_cast<double>(update_elements(description.rule(), layout.chunks()[c]));
+    const auto elements = residency.passes(c) ? 0 : all;
     if (!updated_here(c)) {
       if (state::learns(layout.chunks()[c].learning)) dealer.charge(elements);
     } else if (!dealer.give(bytes(c), elements, out[c])) {

@@ -74,13 +74,11 @@ void add_device_blocks(nlohmann::json& out, const Plan& plan, const Description&
                        const state::Layout& layout) {
   if (!plan.residency.device) return;
   const auto blocks = device_blocks(plan, description, layout);
-  out["device_blocks"] = {{"state_and_update", blocks.living},
-                          {"weight", blocks.weights},
-                          {"streamed", blocks.streamed},
-                          {"durable_bytes_per_step", blocks.durable},
-                          {"why", living_words(plan)}};
+  out["device_blocks"] = {
+      {"state_and_update", blocks.living}, {"streamed_state_and_update", blocks.passing}, {"weight", blocks.weights},
+      {"streamed", blocks.streamed},       {"durable_bytes_per_step", blocks.durable},    {"why", living_words(plan)}};
   for (const auto& it : plan.living_tried) {
-    nlohmann::json entry{{"blocks", it.blocks}, {"fits", it.fits}};
+    nlohmann::json entry{{"blocks", it.blocks}, {"streamed_states", it.passing}, {"fits", it.fits}};
     if (it.fits) entry.update({{"predicted_step_seconds", it.step_seconds}, {"bytes_per_step", it.moved}});
     out["device_blocks"]["tried"].push_back(std::move(entry));
   }

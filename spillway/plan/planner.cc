@@ -41,6 +41,11 @@ struct Unit {
   Bytes bytes = 0;
 };
 
+/// Of `all`; none: 0.
+std::size_t share_of(const std::optional<double>& share, std::size_t all) {
+  return static_cast<std::size_t>(std::lround(share.value_or(0) * static_cast<double>(all)));
+}
+
 /// By chunk, activations by border: whether it stays.
 template <class Residencies>
 auto& flags_of(Residencies& residency, Group group) {
@@ -53,7 +58,7 @@ auto& flags_of(Residencies& residency, Group group) {
 class Planner {
  public:
   Planner(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates,
-          Durability durability, std::optional<std::size_t> living = {})
+          Durability durability, std::optional<UpdatedThere> there = {})
       : description_(description),
         layout_(layout),
         budget_(budget),
@@ -62,7 +67,7 @@ class Planner {
         redo_{.gradients = durability == Durability::step, .period = kImagePeriod},
         rule_(description.rule()),
         bytes_(field_bytes(description.type)),
-        living_(living) {}
+        there_(there) {}
 
   Plan make() {
     check_placement();
@@ -89,6 +94,7 @@ class Planner {
   /// says nothing.
   bool spills() {
     if (!budget_.has_path() || budget_.device) return false;
+    choose_device();
     list_units();
     find_room();
     const auto base = fixed_residency();
@@ -187,7 +193,7 @@ class Planner {
     for (const auto& block : layout_.blocks()) {
       const auto first = static_cast<Index>(block.first_chunk);
       const auto chunks = static_cast<Index>(block.chunks);
-      if (block.role == BlockRole::layer && on_device(first)) continue;
+      if (block.role == BlockRole::layer && elsewhere(group, first)) continue;
       if (block.role == BlockRole::layer && group != Group::state) {
         if (group == Group::weight) {
           units_.push_back({group, first, chunks, block.elements * bytes_.weight});
@@ -199,7 +205,7 @@ class Planner {
         continue;
       }
       for (Index c = first; c < first + chunks; ++c) {
-        if (on_device(c)) continue;
+        if (elsewhere(group, c)) continue;
         if (group == Group::grad && !has_dense_grad(description_, layout_, c)) continue;
         if (group == Group::state && !has_state(layout_.chunks()[c].learning)) continue;
         units_.push_back({group, c, 1, bytes_of(group, layout_.chunks()[c])});
@@ -217,13 +223,12 @@ class Planner {
     std::fill_n(flags_of(residency, unit.group).begin() + unit.first, unit.count, true);
   }
 
-  [[nodiscard]] bool on_device(Index chunk) const {
-    const auto& stays = device_.residency();
-    return stays && !stays->state.empty() && stays->state[chunk];
+  /// On a device, and nowhere on the host.
+  [[nodiscard]] bool elsewhere(Group group, Index chunk) const {
+    return group == Group::grad ? nothing_.gradient_there(chunk) : nothing_.on_device(chunk);
   }
 
   /// What there is none of counts as kept, and what lives on a device: nothing of it is on a path.
-  [[nodiscard]] Residency nothing() const { return nothing_with(device_.residency()); }
   [[nodiscard]] Residency nothing_with(const std::optional<DeviceResidency>& stays) const {
     const auto chunks = layout_.chunks().size();
     Residency out{std::vector<bool>(chunks, false), std::vector<bool>(chunks, false), std::vector<bool>(chunks, false),
@@ -233,17 +238,27 @@ class Planner {
       const bool there = out.on_device(c);
       out.weight[c] = there;
       out.state[c] = there || !has_state(layout_.chunks()[c].learning);
-      out.grad[c] = there || !has_gradient(layout_.chunks()[c].learning);
+      out.grad[c] = out.gradient_there(c) || !has_gradient(layout_.chunks()[c].learning);
     }
     std::fill_n(out.activation.begin(), first_backward(layout_), true);
     return out;
   }
 
   void choose_device() {
-    if (!budget_.device) return;
-    const auto wish = budget_.device->state.value_or(0) * static_cast<double>(device_.may_live());
-    plan_.living = living_.value_or(static_cast<std::size_t>(std::lround(wish)));
-    device_.choose(device_schedule(), plan_.living);
+    if (budget_.device) {
+      const auto blocks = there_ ? *there_ : asked_there();
+      plan_.living = blocks.living;
+      plan_.passing = blocks.passing;
+      device_.choose(device_schedule(), blocks);
+    }
+    nothing_ = nothing_with(device_.residency());
+  }
+
+  /// As the budget says.
+  [[nodiscard]] UpdatedThere asked_there() const {
+    const auto most = device_.may_live();
+    const auto living = share_of(budget_.device->state, most);
+    return {living, share_of(budget_.device->passing, most - living)};
   }
 
   [[nodiscard]] DeviceSchedule device_schedule() const {
@@ -255,7 +270,7 @@ class Planner {
 
   /// What the caller fixed; everything when there is no path.
   Residency fixed_residency() {
-    auto residency = nothing();
+    auto residency = nothing_;
     free_.clear();
     for (const auto group : groups()) {
       const auto share = budget_.has_path() ? wish(group) : std::optional<double>(1.0);
@@ -613,10 +628,11 @@ class Planner {
   const Redo redo_;
   const state::UpdateRule rule_;
   const state::FieldBytes bytes_;
-  const std::optional<std::size_t> living_;  ///< blocks that live on the device; none: as the budget says
+  const std::optional<UpdatedThere> there_;  ///< blocks that the device updates; none: as the budget says
   std::vector<Unit> units_;
   std::vector<std::size_t> free_;  ///< units the planner may keep, most traffic saved per byte first
   DeviceChoice device_{description_, layout_, budget_};
+  Residency nothing_;  ///< the least that the host keeps beside what the device does
   const Bytes subspaces_ = subspace_bytes(layout_, std::max<std::size_t>(1, budget_.nodes.size()));
   Bytes room_ = 0;
   bool ample_ = true;                 ///< whatever was tried had room
@@ -652,8 +668,8 @@ std::optional<InFull> plan_in_full(const Description& asked, const state::Layout
 
 Plan plan_with(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates,
                Durability durability) {
-  const auto planner = [&](std::optional<std::size_t> living = {}) {
-    return Planner(description, layout, budget, rates, durability, living);
+  const auto planner = [&](std::optional<UpdatedThere> there = {}) {
+    return Planner(description, layout, budget, rates, durability, there);
   };
   if (!budget.device || budget.device->state) return planner().make();
   if (auto why = no_living(description, layout, rates); !why.empty()) {
@@ -661,7 +677,13 @@ Plan plan_with(const Description& description, const state::Layout& layout, cons
     out.living_why_not = std::move(why);
     return out;
   }
-  return choose_living([&](std::size_t living) { return planner(living).make(); }, planner().most_living());
+  const auto blocks = DeviceChoice(description, layout, budget).may_live();
+  const auto& passing = budget.device->passing;
+  const auto plan = [&](UpdatedThere there) {
+    if (passing) there.passing = share_of(passing, blocks - there.living);
+    return planner(there).make();
+  };
+  return choose_there(plan, planner().most_living(), passing ? std::nullopt : std::optional(blocks));
 }
 
 }  // namespace

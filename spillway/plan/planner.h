@@ -16,9 +16,10 @@ namespace spillway::plan {
 /// Bytes the engine's own tables, rings and threads take beside the arena.
 inline constexpr Bytes kEngineBytes = 24 * MiB;
 
-/// A number of blocks that may live on the device (residency.h), and what a plan with them comes to.
+/// Numbers of blocks that a device may update (residency.h), and what a plan with them comes to.
 struct LivingTried {
-  std::size_t blocks = 0;
+  std::size_t blocks = 0;   ///< that live there
+  std::size_t passing = 0;  ///< whose state comes for the update
   bool fits = false;        ///< else what follows is 0
   double step_seconds = 0;  ///< predicted
   Bytes moved = 0;          ///< by a step, over paths and the link, both ways
@@ -58,6 +59,7 @@ struct Plan {
   Bytes read_per_step = 0, written_per_step = 0;
   Bytes to_device_per_step = 0, from_device_per_step = 0;
   std::size_t living = 0;                 ///< blocks that live on the device, slices of a head each counted as one
+  std::size_t passing = 0;                ///< blocks whose state comes to the device for the update, counted so, too
   std::vector<LivingTried> living_tried;  ///< what was compared; empty: the number was given, or there was no choice
   std::string living_why_not = {};        ///< why there was none, in words; empty: there was
   Simulation prediction;
@@ -74,12 +76,12 @@ struct Plan {
 
 /// The plan for these budgets. What the caller fixed in `budget.placement` is obeyed; the rest of the DRAM first holds
 /// what saves most traffic per byte (weights, then activations, gradients and states), then lengthens the lookahead.
-/// With a device, as many blocks live there as make the step fastest by simulation; of equals (a percent) the number
-/// that moves least. With several memory nodes what stays is dealt to them (nodes.h) as is fastest by simulation,
-/// within the budget of each. Without `budget.durability`, steps are durable when anything is on a path. `checkpoint`
-/// where weights and states are all in DRAM becomes `none`: such a checkpoint stands alone anyway. Throws
-/// Error(bad_input) for a path placement or durable steps without a path, and Error(does_not_fit) that names the tier,
-/// the bytes asked, the bytes there, and settings that would fit.
+/// With a device, as many blocks live there, and of the others as many pass, as make the step fastest by simulation; of
+/// equals (a percent) the numbers that move least. With several memory nodes what stays is dealt to them (nodes.h) as
+/// is fastest by simulation, within the budget of each. Without `budget.durability`, steps are durable when anything is
+/// on a path. `checkpoint` where weights and states are all in DRAM becomes `none`: such a checkpoint stands alone
+/// anyway. Throws Error(bad_input) for a path placement or durable steps without a path, and Error(does_not_fit) that
+/// names the tier, the bytes asked, the bytes there, and settings that would fit.
 [[nodiscard]] Plan make_plan(const Description& description, const state::Layout& layout, const Budget& budget,
                              const Rates& rates);
 

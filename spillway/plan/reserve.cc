@@ -39,7 +39,16 @@ std::vector<Bytes> data_capacities(const Budget& budget, Bytes overhead) {
   throw Error(ErrorCode::does_not_fit, message + "or with more DRAM (--dram_budget) and --placement auto");
 }
 
-std::vector<Bytes> share_out(Bytes bytes, const std::vector<Bytes>& capacities, const Rates& rates) {
+/// Paths, those that are not far first.
+std::vector<std::size_t> near_first(const Budget& budget) {
+  std::vector<std::size_t> out(budget.paths.size());
+  std::iota(out.begin(), out.end(), std::size_t{0});
+  std::ranges::stable_partition(out, [&](std::size_t p) { return !budget.paths[p].far; });
+  return out;
+}
+
+std::vector<Bytes> share_out(Bytes bytes, const std::vector<Bytes>& capacities, const Budget& budget,
+                             const Rates& rates) {
   const auto n = capacities.size();
   if (n == 1) return {bytes};
   std::vector<double> weight(n, 1);
@@ -53,8 +62,8 @@ std::vector<Bytes> share_out(Bytes bytes, const std::vector<Bytes>& capacities, 
     const auto wish = round_up(static_cast<Bytes>(1.5 * static_cast<double>(bytes) * weight[p] / all), 1 * MiB);
     sum += out[p] = std::min(wish, capacities[p]);
   }
-  for (std::size_t p = 0; p < n && sum < bytes; ++p) {
-    const auto more = std::min(bytes - sum, capacities[p] - out[p]);
+  for (const auto p : near_first(budget)) {
+    const auto more = std::min(bytes - std::min(bytes, sum), capacities[p] - out[p]);
     out[p] += more;
     sum += more;
   }
@@ -73,7 +82,7 @@ std::vector<Bytes> reserve(const Budget& budget, const Rates& rates, Durability 
     need.spare -= less;
   }
   if (need.bytes() > capacity) refuse(budget, durability, overhead, need);
-  return share_out(need.bytes(), capacities, rates);
+  return share_out(need.bytes(), capacities, budget, rates);
 }
 
 }  // namespace spillway::plan

@@ -16,7 +16,7 @@ bool has_dense_grad(const Description& description, const state::Layout& layout,
 bool can_be_early(const state::Layout& layout, const Residency& residency, Index chunk) {
   const auto& it = layout.chunks()[chunk];
   return has_gradient(it.learning) && layout.blocks()[it.block].role != BlockRole::embedding &&
-         residency.weight[chunk] && residency.state[chunk] && !residency.on_device(chunk);
+         residency.weight[chunk] && residency.state[chunk] && !residency.updated_there(chunk);
 }
 
 std::string no_device_update(const state::UpdateRule& rule) {
@@ -46,7 +46,7 @@ Index first_backward(const state::Layout& layout) {
 }
 
 std::uint16_t update_unit(const Residency& residency, Index chunk) {
-  const bool here = residency.state[chunk] && !residency.on_device(chunk);
+  const bool here = residency.state[chunk] && !residency.updated_there(chunk);
   return residency.node.empty() || !here ? std::uint16_t{0} : residency.node[chunk];
 }
 

@@ -16,11 +16,13 @@ inline constexpr Index kNone = ~Index{0};
 
 /// What stays in the memory of a device beside what comes and goes. The weights there are copies: the master is the
 /// host's, and each step brings the new one. But for chunks that live there: these have no other place, and are updated
-/// there.
+/// there. And those that pass are updated there, too: their weight and state come for the update and go back after it.
 struct DeviceResidency {
-  std::vector<bool> weight;      ///< by chunk; equal for all chunks of a layer
-  std::vector<bool> activation;  ///< by border, from forward to backward
-  std::vector<bool> state = {};  ///< by chunk: lives there, with weight, state and gradient; empty: none does
+  std::vector<bool> weight;        ///< by chunk; equal for all chunks of a layer
+  std::vector<bool> activation;    ///< by border, from forward to backward
+  std::vector<bool> state = {};    ///< by chunk: lives there, with weight, state and gradient; empty: none does
+  std::vector<bool> passing = {};  ///< by chunk that learns: passes; empty: none does
+  std::vector<bool> grad = {};     ///< by chunk that passes, equal for all of a layer: its gradient stays until then
 };
 
 /// Which bytes stay in DRAM. Layers by block, tables by slice (chunk), states by chunk, activations by border.
@@ -35,13 +37,20 @@ struct Residency {
 
   /// Its weight, state and gradient are in the memory of a device, and the flags above are set.
   [[nodiscard]] bool on_device(Index chunk) const { return device && !device->state.empty() && device->state[chunk]; }
+  /// Its master and state are on the host, and a device updates it.
+  [[nodiscard]] bool passes(Index chunk) const { return device && !device->passing.empty() && device->passing[chunk]; }
+  [[nodiscard]] bool updated_there(Index chunk) const { return on_device(chunk) || passes(chunk); }
+  /// Its gradient stays there until the update.
+  [[nodiscard]] bool gradient_there(Index chunk) const {
+    return on_device(chunk) || (device && !device->grad.empty() && device->grad[chunk]);
+  }
 };
 
 /// Why a device does not update such chunks; empty: it does.
 [[nodiscard]] std::string no_device_update(const state::UpdateRule& rule);
 
-/// True when the chunk may live on a device: in a layer or a head of its own of which something learns, and nothing in
-/// a subspace or in fp32 beside a narrower type. (A table that tokens look up is the host's.)
+/// True when the chunk may live on a device, or pass: in a layer or a head of its own of which something learns, and
+/// nothing in a subspace or in fp32 beside a narrower type. (A table that tokens look up is the host's.)
 [[nodiscard]] bool can_be_on_device(const Description& description, const state::Layout& layout, Index chunk);
 
 /// True when the gradient of this chunk is stored as a dense field: everything that learns but an embedding that is not

@@ -53,8 +53,10 @@ enum class TaskKind : std::uint8_t {
   download_grad,
   download_activation,
   download_hidden,  ///< the gradient of hidden states, for the embedding
-  download_weight,  ///< of a chunk that lives there, for its image
+  download_weight,  ///< of a chunk that lives there, for its image; of one that passes, to where its master lies
   download_state,
+  upload_state,  ///< of a chunk that passes, for its update
+  upload_grad,
 };
 
 enum class VisitKind : std::uint8_t {
@@ -152,6 +154,13 @@ struct Redo {
   std::uint32_t period = 1;  ///< updates between two images of a chunk whose state is resident
 };
 
+/// Where the update on a device finds a chunk whose master, state and gradient lie on the host
+/// (DeviceResidency::passing).
+struct Passing {
+  Index weight = kNone, state = kNone, grad = kNone;  ///< buffers there; kNone: the chunk does not pass
+  Bytes weight_at = 0, grad_at = 0;                   ///< offsets in these buffers
+};
+
 /// The update of a chunk during backward.
 struct Early {
   Index task = kNone;  ///< kNone: there is none
@@ -170,7 +179,9 @@ struct Schedule {
   std::vector<Index> resident_slice;                            ///< by chunk (tables): buffer; kNone otherwise
   std::vector<Index> resident_state;                            ///< by chunk: buffer; kNone otherwise
   std::vector<Index> update_weight, update_state, update_grad;  ///< by chunk: buffers that the update works on; kNone
-                                                                ///< of what does not learn, but for a resident weight
+                                                                ///< of what does not learn, but for a resident weight;
+                                                                ///< of what passes through a device: its places on the
+                                                                ///< host
   std::vector<Bytes> weight_at, grad_at;                        ///< by chunk: offset in that buffer
   Index hidden_gradient = kNone, accumulator = kNone;           ///< buffers
   Index embedding_output = kNone,
@@ -179,6 +190,7 @@ struct Schedule {
         rows = kNone;  ///< buffers of an embedding that learns: fp32 gradient of the step's rows; rounded, pending
   std::vector<std::uint32_t> image_every, image_turn;  ///< by chunk: as Task's, of its images; every 0: no image
   std::vector<Early> early;                            ///< by chunk
+  std::vector<Passing> passing = {};                   ///< by chunk; empty: none passes
   std::vector<std::uint16_t> node;                     ///< by chunk: as Residency::node; empty: the first
 
   /// Whether the update that is number `updates` of the run leaves an image of the chunk on the paths.
@@ -186,8 +198,14 @@ struct Schedule {
     return image_every[chunk] != 0 && updates % image_every[chunk] == image_turn[chunk];
   }
 
-  /// Whether it runs once and not in every step: it brings to a device what stays there and does not learn.
-  [[nodiscard]] bool runs_once(const Task& task) const { return task.stays && update_task[task.subject] == kNone; }
+  /// Whether a device updates the chunk.
+  [[nodiscard]] bool updated_there(Index chunk) const {
+    return update_task[chunk] != kNone && tasks[update_task[chunk]].lane == Lane::device_update;
+  }
+  /// Whether it runs once and not in every step: it brings to a device what stays there and the host does not update.
+  [[nodiscard]] bool runs_once(const Task& task) const {
+    return task.stays && (update_task[task.subject] == kNone || updated_there(task.subject));
+  }
 
   /// Whether nothing is left to do for this task when the chunk's early update of the instance before is kept.
   [[nodiscard]] bool settled_by_early(const Task& task) const {

@@ -47,7 +47,7 @@ std::uint32_t Dealer::deal(Bytes bytes) {
     const Lane& lane = lanes_[path];
     if (!lane.deals()) continue;
     const double finish = std::max(lane.turn, from + lane.queued()) + lane.cost(bytes);
-    if (finish < best) {
+    if (finish < best || (finish == best && lanes_[winner].far && !lane.far)) {
       best = finish;
       winner = path;
     }

@@ -27,6 +27,8 @@ class Dealer {
   explicit Dealer(std::size_t paths);
 
   void set_speed(std::uint32_t path, const Speed& speed);  ///< both > 0
+  /// Of paths that would finish a piece at once, those that are not far get it.
+  void set_far(std::uint32_t path, bool far) { lanes_[path].far = far; }
   /// No piece goes there any more.
   void close(std::uint32_t path);
   [[nodiscard]] bool is_open(std::uint32_t path) const { return lanes_[path].open; }
@@ -53,6 +55,7 @@ class Dealer {
     Bytes writing = 0;                     ///< queued
     std::uint64_t places = 0;
     bool open = true;
+    bool far = false;
 
     [[nodiscard]] bool deals() const noexcept { return open && places > 0; }
     [[nodiscard]] double cost(Bytes bytes) const noexcept {

@@ -32,8 +32,10 @@ Members::Members(std::vector<PoolPath> paths, Bytes needed)
   outages_.reserve(paths.size());
   for (PoolPath& path : paths) {
     const auto index = static_cast<std::uint32_t>(members_.size());
+    const bool far = path.far;
     members_.emplace_back(std::move(path), any);
     dealer_.set_speed(index, members_.back().speed());
+    dealer_.set_far(index, far);
     dealer_.add_places(index, members_.back().places().free());
   }
 }

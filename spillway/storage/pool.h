@@ -27,6 +27,7 @@ struct PoolPath {
   Bytes capacity = 0;    ///< of its volume; what is over a multiple of 1 MiB stays unused
   Speed expected = {};   ///< bytes per second, from the profile; 0: unknown
   std::string name;      ///< shown as path:NAME
+  bool far = false;      ///< of paths that would finish at once the others are taken
 };
 
 /// A path that gets no more writes.

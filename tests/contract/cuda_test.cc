@@ -110,6 +110,8 @@ TEST(CudaSteps, ChangeNoBit) {
       settings.budget.device->weight = share(random);
       settings.budget.device->activation = share(random);
       settings.budget.device->state = own_stream ? share(random) : 0;
+      settings.budget.device->passing = share(random);
+      settings.budget.device->grad = share(random);
       settings.budget.device->join = random() % (48 * KiB);
       expect_same(expected, train(description, settings, 4, &caller), text("round ", round, " stream ", own_stream));
     }

@@ -1,5 +1,6 @@
-// Blocks that live on a device, weight, state and update: the bits of plain memory, through steps that are skipped,
-// evaluations, checkpoints, kills, and with any other placement before and after.
+// Blocks that live on a device, weight, state and update, and blocks whose state comes for the update and goes back:
+// the bits of plain memory, through steps that are skipped, evaluations, checkpoints, kills, and with any other
+// placement before and after.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -17,13 +18,13 @@ using plan::test::describe;
 using test::Directory;
 using test::DurableRun;
 
-plan::DeviceTier tier(double state) {
-  return {.capacity = 1 * GiB, .weight = 0, .activation = 0, .state = state};
+plan::DeviceTier tier(double state, double passing = 0, double grad = 0) {
+  return {.capacity = 1 * GiB, .weight = 0, .activation = 0, .state = state, .passing = passing, .grad = grad};
 }
 
-Settings living(double state, std::uint64_t seed) {
+Settings living(double state, std::uint64_t seed, double passing = 0, double grad = 0) {
   auto out = everything_in_dram();
-  out.budget.device = tier(state);
+  out.budget.device = tier(state, passing, grad);
   out.device.simulated = {.memory = 1 * GiB, .seed = seed, .longest_delay = 5e-5};
   return out;
 }
@@ -69,7 +70,17 @@ TEST(DeviceState, ChangesNoBit) {
     const auto description = describe(shape);
     const bool queued = random() % 3 != 0;
     const auto expected = train(description, everything_in_dram(), false);
+    const auto third = [&] { return static_cast<double>(random() % 3) / 2; };
     auto settings = living(random() % 3 == 0 ? 1 : 0.5, random() % 4 == 0 ? 0 : random());
+    if (round % 2 == 1) settings.budget.device = tier(third() / 2, 1 - third() / 2, third());
+    if (round % 4 == 3) settings.budget.device->weight = third();
+    const Directory directory;
+    if (round % 6 == 5) {  // what comes has passed through staging, from a path
+      settings.storage.places.push_back({directory.path()});
+      settings.budget.paths.push_back({.capacity = 1 * GiB});
+      settings.budget.durability = random() % 2 == 0 ? plan::Durability::none : plan::Durability::step;
+      settings.budget.placement = {third(), third(), third(), third()};
+    }
     settings.threads = 1 + random() % 3;
     settings.budget.window = random() % 4;
     settings.device.simulated.registers = random() % 4 != 0;
@@ -90,6 +101,21 @@ TEST(DeviceState, AllThatCanDoLiveThere) {
   EXPECT_LT(all.plan().arena, none.plan().arena);
 }
 
+TEST(DeviceState, StatesThatPassLieOnTheHost) {
+  const auto description = describe({.layers = 3, .tied = false, .tokens = 32});
+  const Engine all(description, living(0, 0, 1)), none(description, living(0, 0));
+  const auto& plan = all.plan();
+  std::size_t updated = 0, learning = 0;
+  for (const auto& task : plan.schedule.tasks) {
+    if (task.kind == plan::TaskKind::update) ++(task.lane == plan::Lane::device_update ? updated : learning);
+  }
+  EXPECT_EQ(learning, all.layout().blocks().front().chunks);  // the table's
+  EXPECT_EQ(updated + learning, all.layout().chunks().size());
+  EXPECT_EQ(living_chunks(plan), 0U);
+  EXPECT_EQ(plan.arena, none.plan().arena);
+  EXPECT_GT(plan.from_device_per_step, none.plan().from_device_per_step);
+}
+
 /// Steps of which some are updated there and some on the host go on from each other's.
 TEST(DeviceState, ADurableRunGoesOnWithAnyOtherPlacement) {
   constexpr std::uint64_t kSteps = 24;
@@ -101,7 +127,8 @@ TEST(DeviceState, ADurableRunGoesOnWithAnyOtherPlacement) {
     for (int life = 0; done < kSteps; ++life) {
       static constexpr std::array<plan::Placement, 3> kPlacements = {{{1, 1, 1, 1}, {0.5, 0.7, 0.3, 0}, {0, 0, 0, 0}}};
       auto settings = DurableRun::settings(where.path(), 1 + round % 2, kPlacements[random() % 3]);
-      if (life % 3 != 2) settings.budget.device = tier(random() % 2 == 0 ? 1 : 0.4);
+      if (life % 3 == 0) settings.budget.device = tier(random() % 2 == 0 ? 1 : 0.4);
+      if (life % 3 == 1) settings.budget.device = tier(random() % 2 == 0 ? 0 : 0.4, 0.7, random() % 2);
       settings.device.simulated = {.memory = 1 * GiB, .seed = random(), .longest_delay = 5e-5};
       settings.threads = 1 + random() % 3;
       Engine engine(run.description(), settings);
@@ -127,7 +154,7 @@ TEST(DeviceState, CheckpointsStandAloneAndLieOnPaths) {
   const DurableRun run({.layers = 2, .tied = false, .tokens = 32}, 8);
   const Directory where;
   auto settings = DurableRun::settings(where.path(), 1, {1, 0, 1, 1});
-  settings.budget.device = tier(0.5);
+  settings.budget.device = tier(0.3, 0.7, 0.5);
   settings.device.simulated = {.memory = 1 * GiB, .seed = 5, .longest_delay = 5e-5};
   settings.budget.checkpoints = 1;
   const auto saved = where.path() / "saved", manifest = where.path() / "manifest";
@@ -144,8 +171,8 @@ TEST(DeviceState, CheckpointsStandAloneAndLieOnPaths) {
     run.train(engine, 4, 5);
     engine.close();
   }
-  for (const double state : {0.0, 1.0}) {
-    Engine alone(run.description(), living(state, 7));
+  for (const double state : {0.0, 0.5, 1.0}) {
+    Engine alone(run.description(), living(state, 7, 1));
     alone.start();
     alone.load_state(saved / "state", saved, 3);
     ASSERT_TRUE(run.holds(alone, 3));

@@ -73,6 +73,8 @@ TEST(Device, ChangesNoBit) {
       device.join = random() % 4 == 0 ? plan::kGoodCopy : random() % (48 * KiB);
       if (placement > 0) device.weight = placement == 1 ? 0 : share(random);
       if (placement > 1 && random() % 2 == 0) device.state = share(random);
+      if (placement > 1 && random() % 2 == 0) device.passing = share(random);
+      if (placement > 1 && random() % 2 == 0) device.grad = share(random);
       if (placement > 0) device.activation = placement == 1 ? 0 : share(random);
       const std::array<Directory, 2> directories;
       for (std::size_t p = 0; p < directories.size() && placement == 3; ++p) {
@@ -97,6 +99,8 @@ TEST(Device, RandomDelaysChangeNoBit) {
     settings.budget.device->weight = seed % 3 == 0 ? 0.5 : 0;
     settings.budget.device->activation = seed % 5 == 0 ? 1 : 0;
     settings.budget.device->state = seed % 2 == 0 ? 0 : static_cast<double>(seed % 7) / 6;
+    settings.budget.device->passing = static_cast<double>(seed % 4) / 3;
+    settings.budget.device->grad = static_cast<double>(seed % 11 % 3) / 2;
     settings.budget.device->join = seed % 7 * 512;
     settings.budget.window = seed % 4;
     expect_same(expected, train(description, settings, 4, seed % 2 == 0, seed % 3 != 1), text("seed ", seed));

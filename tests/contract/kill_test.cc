@@ -216,6 +216,19 @@ TEST_F(Kill, AtAnyInstant) {
   kill_at_any_instant(placements(), kills(12));
 }
 
+/// Where updates are on a device, whatever is there dies with the process.
+TEST_F(Kill, WithADeviceAtAnyInstant) {
+  const auto with = [&](const plan::Placement& placement, double state, double passing) {
+    auto out = settings(placement);
+    out.budget.device = plan::DeviceTier{
+        .capacity = 1 * GiB, .weight = 0, .activation = 0, .state = state, .passing = passing, .grad = 0.5};
+    out.device.simulated = {.memory = 1 * GiB, .seed = 3, .longest_delay = 5e-5};
+    return out;
+  };
+  const std::array all = {with({1, 1, 1, 1}, 0, 1), with({0, 0, 0, 0}, 0, 1), with({1, 0.5, 0, 1}, 0.5, 1)};
+  kill_at_any_instant(all, kills(8));
+}
+
 /// What is frozen is durable from the start, and no later step writes it.
 class KillFrozen : public Kill {
  protected:

@@ -39,8 +39,8 @@ class PowerCut : public ::testing::Test {
 
   [[nodiscard]] Settings settings(const Directory& where) const {
     auto out = DurableRun::settings(where.path(), paths_, placement_);
-    if (living_) {
-      out.budget.device = plan::DeviceTier{.capacity = 1 * GiB, .state = living_};
+    if (living_ || passing_) {
+      out.budget.device = plan::DeviceTier{.capacity = 1 * GiB, .state = living_, .passing = passing_, .grad = 0.5};
       out.device.simulated.memory = 1 * GiB;
     }
     return out;
@@ -115,7 +115,7 @@ class PowerCut : public ::testing::Test {
   std::optional<DurableRun> run_;
   plan::Placement placement_;
   std::size_t paths_ = 1;
-  std::optional<double> living_;  ///< share of the blocks that live on a device; none: there is no device
+  std::optional<double> living_, passing_;  ///< shares of the blocks on a device; none of both: there is no device
   std::shared_ptr<sys::PowerCut> last_;
 };
 
@@ -131,9 +131,11 @@ TEST_P(PowerCutOf, ATrainingStepLosesNothingThatHasEnded) {
   if (GetParam() == 4) shape = {.layers = 1, .embedding = false, .head = false, .tokens = 16, .micro_batches = 1};
   if (GetParam() == 5) shape.format = state::StateFormat::bf16;
   if (GetParam() == 6) shape.format = state::StateFormat::int8;
-  const plan::Placement placements[] = {{0, 0, 0, 0}, {1, 1, 1, 1}, {1, 0, 1, 1},         {0.5, 0.5, 0.5, 0.5},
-                                        {0, 0, 1, 0}, {0, 0, 0, 0}, {0.5, 0.5, 0.5, 0.5}, {0.5, 0, 1, 1}};
+  const plan::Placement placements[] = {{0, 0, 0, 0},         {1, 1, 1, 1},   {1, 0, 1, 1},
+                                        {0.5, 0.5, 0.5, 0.5}, {0, 0, 1, 0},   {0, 0, 0, 0},
+                                        {0.5, 0.5, 0.5, 0.5}, {0.5, 0, 1, 1}, {1, 0.5, 0.5, 1}};
   if (GetParam() == 7) living_ = 0.7;
+  if (GetParam() == 8) passing_ = 1;
   model(shape, placements[GetParam()], GetParam() == 3 ? 2 : 1);
   const Directory whole(kMemory);
   const auto power = std::make_shared<sys::PowerCut>();
@@ -148,7 +150,7 @@ TEST_P(PowerCutOf, ATrainingStepLosesNothingThatHasEnded) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Placements, PowerCutOf, ::testing::Range(0, 8));
+INSTANTIATE_TEST_SUITE_P(Placements, PowerCutOf, ::testing::Range(0, 9));
 
 }  // namespace
 }  // namespace spillway

@@ -24,21 +24,30 @@ void live_there(Residency& residency, DeviceResidency& device, std::size_t chunk
   residency.weight[chunk] = residency.state[chunk] = residency.grad[chunk] = true;
 }
 
+/// `chunk` comes to the device for its update; its gradient stays there, or comes, too.
+void let_pass(Residency& residency, DeviceResidency& device, std::size_t chunk, bool gradient) {
+  device.passing[chunk] = true;
+  if (gradient) device.grad[chunk] = residency.grad[chunk] = true;
+}
+
 Residency random_residency(const Description& description, const state::Layout& layout, std::mt19937& random) {
   Residency out;
   const auto chunks = layout.chunks().size();
   for (auto* flags : {&out.weight, &out.state, &out.grad}) flags->assign(chunks, false);
-  DeviceResidency device{std::vector<bool>(chunks, false), {}, std::vector<bool>(chunks, false)};
+  const std::vector<bool> none(chunks, false);
+  DeviceResidency device{none, {}, none, none, none};
   for (const auto& block : layout.blocks()) {
     const bool layer = block.role == state::BlockRole::layer;
     const bool weight = random() % 2 == 0, grad = random() % 2 == 0, there = random() % 3 == 0;
-    const bool lives = random() % 3 == 0;
+    const bool lives = random() % 3 == 0, passes = random() % 2 == 0, gradient = random() % 2 == 0;
     for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
       out.weight[c] = layer ? weight : random() % 2 == 0;
       out.grad[c] = layer ? grad : random() % 2 == 0;
       out.state[c] = random() % 2 == 0;
       device.weight[c] = layer ? there : random() % 3 == 0;
-      if (lives && can_be_on_device(description, layout, static_cast<Index>(c))) live_there(out, device, c);
+      if (!can_be_on_device(description, layout, static_cast<Index>(c))) continue;
+      if (lives) live_there(out, device, c);
+      if (!lives && passes && learns(layout.chunks()[c].learning)) let_pass(out, device, c, gradient);
     }
     if (layer) {
       out.activation.push_back(random() % 2 == 0);
@@ -131,6 +140,10 @@ std::vector<const Task*> copies_of(const Schedule& schedule, TaskKind kind, Inde
 /// They cover the buffer, chunk after chunk, each with as many bytes as there are neighbours to join.
 void expect_joined(const Schedule& schedule, const std::vector<const Task*>& copies, Bytes join, int round) {
   const auto learns = [&](Index c) { return schedule.update_task[c] != kNone; };
+  // What stays, or is updated there, is sent at other times than what is frozen beside it.
+  const bool differ = std::ranges::any_of(copies, [&](const Task* it) {
+    return it->stays || (it->kind == TaskKind::upload_weight && schedule.updated_there(it->subject));
+  });
   Bytes at = 0;
   auto next = copies.front()->subject;
   for (std::size_t i = 0; i < copies.size(); ++i) {
@@ -140,11 +153,11 @@ void expect_joined(const Schedule& schedule, const std::vector<const Task*>& cop
     EXPECT_EQ(it.subject, next) << round;
     at += it.bytes;
     next += it.count;
-    for (auto c = it.subject; it.stays && c < next; ++c) {
+    for (auto c = it.subject; differ && c < next; ++c) {
       EXPECT_EQ(learns(c), learns(it.subject)) << round;
     }
     const bool last = i + 1 == copies.size();
-    const bool apart = it.stays && (last || learns(next) != learns(it.subject));
+    const bool apart = differ && (last || learns(next) != learns(it.subject));
     EXPECT_TRUE(it.bytes >= join || copies.size() == 1 || apart) << round << ": " << it.bytes << " of " << join;
   }
   EXPECT_EQ(at, schedule.buffers[copies.front()->buffer].bytes) << round;
@@ -159,8 +172,9 @@ TEST_F(DeviceSchedules, NeighboursAreCopiedTogether) {
     const auto description = describe(shape);
     const auto layout = description.layout();
     const Bytes join = random() % (64 * KiB);
-    const auto schedule =
-        make_schedule(description, layout, random_residency(description, layout, random), {.join = join});
+    const bool durable = random() % 2 == 0;  // gradients that stay are logged by joined copies, too
+    const auto schedule = make_schedule(description, layout, random_residency(description, layout, random),
+                                        {.join = join}, {.gradients = durable, .period = 3});
     for (Index b = 0; b < schedule.buffers.size(); ++b) {
       for (const auto kind : {TaskKind::upload_weight, TaskKind::download_grad}) {
         const auto copies = copies_of(schedule, kind, b);
@@ -170,6 +184,48 @@ TEST_F(DeviceSchedules, NeighboursAreCopiedTogether) {
     }
   }
   EXPECT_GT(joined, 40U);
+}
+
+/// Bytes that one chunk has copied for its update and after it, each way; those of weights where they are alone.
+struct Crossing {
+  Bytes up = 0, down = 0;
+};
+
+TEST_F(DeviceSchedules, WhatPassesIsUpdatedBetweenItsCopies) {
+  std::size_t passing = 0, gradients = 0;
+  each([&](const Schedule& schedule, const Description& description, const state::Layout& layout, int round) {
+    if (schedule.passing.empty()) return;
+    std::vector<Crossing> states(layout.chunks().size());
+    for (const auto& task : schedule.tasks) {
+      if (task.kind == TaskKind::upload_state) states[task.subject].up += task.bytes;
+      if (task.kind == TaskKind::download_state) states[task.subject].down += task.bytes;
+      gradients += task.kind == TaskKind::upload_grad ? 1 : 0;
+      // What is written of a chunk's image comes from the copy, not from the update.
+      if (task.phase != Phase::update || task.lane != Lane::write) continue;
+      for (const auto& need : task.needs) {
+        const auto& other = schedule.tasks[need.task];
+        if (other.kind != TaskKind::update) continue;
+        EXPECT_EQ(schedule.passing[other.subject].weight, kNone) << round;
+      }
+    }
+    for (Index c = 0; c < layout.chunks().size(); ++c) {
+      const auto& it = schedule.passing[c];
+      if (it.weight == kNone) continue;
+      ++passing;
+      EXPECT_TRUE(schedule.updated_there(c)) << round;
+      EXPECT_EQ(schedule.early[c].task, kNone) << round;
+      for (const auto buffer : {it.weight, it.state, it.grad}) {
+        EXPECT_EQ(schedule.buffers[buffer].tier, Tier::device) << round;
+      }
+      EXPECT_EQ(schedule.buffers[schedule.update_weight[c]].tier, Tier::host) << round;
+      EXPECT_EQ(schedule.buffers[schedule.update_state[c]].tier, Tier::host) << round;
+      const auto bytes = state_bytes(description.rule(), layout.chunks()[c]);
+      EXPECT_EQ(states[c].up, bytes) << round;
+      EXPECT_EQ(states[c].down, bytes) << round;
+    }
+  });
+  EXPECT_GT(passing, 100U);
+  EXPECT_GT(gradients, 50U);
 }
 
 TEST(DevicePlan, WhatIsFrozenAndStaysIsSentOnce) {
@@ -198,7 +254,8 @@ TEST_F(DeviceSchedules, TasksEnd) {
     rates.device_update = 1e8;
     const auto played = simulate(schedule, description, layout, rates, 4);
     for (Index t = 0; t < schedule.tasks.size(); ++t) {
-      ASSERT_TRUE(played.tasks[t].end != 0 || played.tasks[t].start != 0 || schedule.tasks[t].every > 1)
+      ASSERT_TRUE(played.tasks[t].end != 0 || played.tasks[t].start != 0 || schedule.tasks[t].every > 1 ||
+                  schedule.runs_once(schedule.tasks[t]))
           << "round " << round << ", task " << t << " of lane " << name_of(schedule.tasks[t].lane);
     }
     EXPECT_GT(played.to_device_seconds, 0) << round;

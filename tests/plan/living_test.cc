@@ -25,7 +25,7 @@ class Living : public ::testing::Test {
   }
   [[nodiscard]] std::size_t all() const {
     const auto it = blocks(plan({.capacity = 1 * GiB, .state = 1}));
-    return it.living + it.weights + it.streamed;
+    return it.living + it.passing + it.weights + it.streamed;
   }
 
   Description description_ = describe({.layers = 8, .tied = false, .tokens = 16, .micro_batches = 1});
@@ -67,9 +67,54 @@ TEST_F(Living, WhereTheHostUpdatesFastAndStatesWouldPushWeightsOutWeightsStay) {
 TEST_F(Living, WhereTheHostUpdatesSlowlyStatesPushWeightsOut) {
   rates_.update = 1e6;
   rates_.to_device = rates_.from_device = 1e11;
-  const auto found = plan({.capacity = room_for(1, 1, 0.5)});
+  const auto found = plan({.capacity = room_for(1, 1, 0.5), .passing = 0});
   EXPECT_GT(blocks(found).living, 0U);
   EXPECT_LT(blocks(found).living, all());
+}
+
+/// One slow core, a fast link, no room for states: 12 bytes a parameter each way take less than the host's updates.
+TEST_F(Living, WhereOnlyTheHostIsSlowStatesComeForTheirUpdates) {
+  rates_.update = 1e6;
+  rates_.to_device = rates_.from_device = 1e11;
+  const auto found = plan({.capacity = room_for(0, 0, 0) + 512 * KiB, .weight = 0, .activation = 0, .grad = 1});
+  EXPECT_EQ(blocks(found).living, 0U);
+  EXPECT_EQ(blocks(found).passing, all());
+  Bytes learning = 0;
+  for (const auto& chunk : layout_.chunks()) {
+    const auto role = layout_.blocks()[chunk.block].role;
+    learning += role == state::BlockRole::embedding ? 0 : chunk.elements;
+  }
+  const auto borders = (2 * 9 + 2) * round_up(description_.tokens * description_.hidden * 2, 4096);
+  EXPECT_GE(found.from_device_per_step, 12 * learning);
+  EXPECT_LE(found.from_device_per_step, 12 * learning + borders);  // no gradient
+  EXPECT_LE(found.to_device_per_step, 14 * learning + borders);    // weights once more for backward
+  EXPECT_NE(living_words(found).find(text("0 + ", all(), " in ")), std::string::npos) << living_words(found);
+}
+
+TEST_F(Living, ItsPlansAreFew) {
+  rates_.update = 1e6;
+  const auto found = plan({.capacity = 1 * GiB, .weight = 0});
+  EXPECT_LE(found.living_tried.size(), 12U);  // of 10 blocks: 5, and 4 more
+  rates_.update = 1e12;
+  rates_.to_device = rates_.from_device = 1e12;
+  for (const auto& it : plan({.capacity = 1 * GiB}).living_tried) EXPECT_EQ(it.passing, 0U);  // nothing to gain
+}
+
+/// Where the link is what bounds, states stay where they are.
+TEST_F(Living, ASlowLinkLeavesStatesOnTheHost) {
+  rates_.update = 1e9;
+  rates_.to_device = rates_.from_device = 1e8;
+  EXPECT_EQ(blocks(plan({.capacity = room_for(0, 0, 0) + 512 * KiB})).passing, 0U);
+}
+
+TEST_F(Living, SomeBlocksPassWhereLinkAndHostAreAsSlow) {
+  rates_.update = 5e7;
+  rates_.update_cores = 1;
+  rates_.to_device = rates_.from_device = 1e9;
+  rates_.forward = rates_.backward = 1e-6;
+  const auto found = plan({.capacity = room_for(0, 0, 0) + 512 * KiB, .weight = 0});
+  EXPECT_GT(blocks(found).passing, 0U);
+  EXPECT_LT(blocks(found).passing, all());
 }
 
 TEST_F(Living, WithoutRoomAllBlocksAreStreamed) {
@@ -92,7 +137,10 @@ TEST_F(Living, ItsMemoryAddsToThatOfTheHost) {
   rates_.device_update = 1e6;  // however slow it is
   const auto found = plan({.capacity = 1 * GiB}, dram);
   EXPECT_GT(blocks(found).living, 0U);
-  EXPECT_FALSE(found.living_tried.back().fits);
+  const auto none =
+      std::ranges::find_if(found.living_tried, [](const auto& it) { return it.blocks + it.passing == 0; });
+  ASSERT_NE(none, found.living_tried.end());
+  EXPECT_FALSE(none->fits);
 }
 
 TEST_F(Living, ThePlanSaysWhyNone) {

@@ -32,7 +32,8 @@ TEST(Planner, AboveWhatIsResidentThereIsRoomForTheLargestChunk) {
 }
 
 /// Everything on paths of these capacities.
-Plan plan_on_paths(const std::vector<Bytes>& capacities, const std::vector<double>& rates = {}) {
+Plan plan_on_paths(const std::vector<Bytes>& capacities, const std::vector<double>& rates = {},
+                   const std::vector<bool>& far = {}) {
   const auto description = test::describe({.layers = 4, .hidden = 256, .ffn = 1024, .chunk_elements = 1 << 18});
   const state::Layout layout(description.blocks, description.chunk_elements);
   Budget budget;
@@ -40,7 +41,7 @@ Plan plan_on_paths(const std::vector<Bytes>& capacities, const std::vector<doubl
   budget.placement = {.weight = 0, .state = 0, .grad = 0, .activation = 0};
   budget.durability = Durability::none;
   for (std::size_t p = 0; p < capacities.size(); ++p) {
-    budget.paths.push_back({.name = text("path:", p), .capacity = capacities[p]});
+    budget.paths.push_back({.name = text("path:", p), .capacity = capacities[p], .far = !far.empty() && far[p]});
   }
   Rates machine;
   for (const auto rate : rates) machine.paths.push_back({.read = rate, .write = rate, .mixed = rate});
@@ -149,6 +150,16 @@ TEST(Planner, SeveralPathsReserveByTheirRatesWithRoomToTakeOver) {
   EXPECT_EQ(plan.volumes[0], plan.volumes[1]);
   EXPECT_NEAR(static_cast<double>(plan.volumes[0]), 2.0 * static_cast<double>(plan.volumes[2]), 2.0 * MiB);
   EXPECT_GE(sum(plan.volumes), plan.path_bytes * 3 / 2);
+}
+
+/// Two sockets, a drive by each, and two small ones: what those cannot take goes to the drive by the GPU first.
+TEST(Planner, OfEqualPathsThoseByTheDeviceAreFilledFirst) {
+  const std::vector<Bytes> capacities = {1 * GiB, 1 * GiB, 1 * MiB, 1 * MiB};
+  const std::vector<double> equal(4, 1e9);
+  const auto first = plan_on_paths(capacities, equal, {false, true, false, true}).volumes;
+  const auto second = plan_on_paths(capacities, equal, {true, false, false, true}).volumes;
+  EXPECT_GT(first[0], first[1] + MiB);
+  EXPECT_EQ(second, (std::vector<Bytes>{first[1], first[0], first[2], first[3]}));
 }
 
 TEST(Planner, PathsThatAreOnlyTogetherLargeEnoughAreUsedUp) {

@@ -73,6 +73,61 @@ def test_the_plan_names_what_goes_there(given: Path, capsys: pytest.CaptureFixtu
     assert "device" in shown and "go to the device" in shown
 
 
+GPU = {
+    "name": "0",
+    "memory": 1 << 30,
+    "flops_per_second": 1e12,
+    "to_gpu_bytes_per_second": 1e11,
+    "from_gpu_bytes_per_second": 1e11,
+    "update_elements_per_second": 1e10,
+}
+
+
+def described(given: Path, name: str, **rates: float) -> list[str]:
+    """Words for a profile of this machine, with a GPU and other rates."""
+    profile = json.loads((given / "profile.json").read_text()) | {"gpus": [GPU]} | rates
+    (given / name).write_text(json.dumps(profile))
+    return ["--profile", str(given / name), "--device", "simulated"]
+
+
+def test_a_profile_with_a_gpu_updates_blocks_there(
+    given: Path, plain: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = described(given, "slow.json", update_elements_per_second=1e5, update_elements_per_second_all_cores=1e5)
+    words = ["plan", "--model", str(given / "model"), "--dataset", str(given / "train.jsonl"), *slow]
+    assert main(words) == 0
+    assert "live there with their states and are updated there" in capsys.readouterr().out
+    assert here(given, given / "living", *slow, "--max_steps", "4", "--save_steps", "2") == 0
+    same(given / "living", plain)
+    plan = json.loads((given / "living" / "plan.json").read_text())
+    assert plan["device_blocks"]["state_and_update"] > 0
+
+
+def test_states_that_come_for_their_updates_change_no_bit(
+    given: Path, plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = device.link
+    asked = {"state": 0.0, "streamed_state": 1.0, "streamed_grad": 0.5}
+    monkeypatch.setattr(device, "link", lambda profile: link(profile) | asked)
+    words = [*described(given, "gpu.json"), "--max_steps", "4", "--save_steps", "2"]
+    assert here(given, given / "streamed", *words) == 0
+    same(given / "streamed", plain)
+    blocks = json.loads((given / "streamed" / "plan.json").read_text())["device_blocks"]
+    assert blocks["streamed_state_and_update"] > 0 and blocks["state_and_update"] == 0
+    page = (given / "streamed" / "report.html").read_text()
+    assert "upload state" in page and "download weight" in page
+
+
+def test_a_run_takes_the_rates_of_its_own_gpu() -> None:
+    gpus = [{"name": str(index), "to_gpu_bytes_per_second": 1e9 + index, "from_gpu_bytes_per_second": 1e9,
+             "update_elements_per_second": 1e9 * (index + 1)} for index in range(2)]  # fmt: skip
+    assert device.described({"gpus": gpus}, 1)["update"] == 2e9
+    assert device.described({"gpus": gpus[::-1]}, 1)["update"] == 2e9  # by its name
+    named = [gpu | {"name": f"gpu-{gpu['name']}"} for gpu in gpus]
+    assert device.described({"gpus": named}, 1)["update"] == 2e9  # by its place
+    assert device.described({"gpus": gpus}, 2) == {}
+
+
 def test_memory_of_a_device_needs_one(given: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert here(given, given / "none", "--gpu_memory", "1GiB") == 2
     assert "gpu_memory" in capsys.readouterr().err
@@ -85,5 +140,7 @@ def test_a_profile_with_a_gpu_bounds_the_link() -> None:
     assert (bounded["to_device"], bounded["from_device"], bounded["bounded"]) == (2e9, 1e9, True)
     assert bounded["memory"] == 2 << 30 and bounded["in_dram"]
     free = device.settings(config, 8 << 30, {"copy_bytes_per_second": 9e9})
-    assert free["to_device"] == 6e9 and not free["bounded"]
+    assert free["to_device"] == 6e9 and not free["bounded"] and free["update"] == 0
+    updating = device.settings(config, 8 << 30, {"gpus": [gpu | {"update_elements_per_second": 7e9}]})
+    assert updating["update"] == 7e9
     assert device.settings(resolve({}, {}), 8 << 30, {}) == {}

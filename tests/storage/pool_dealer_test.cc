@@ -71,6 +71,20 @@ TEST(Dealer, SharesFollowTheSpeeds) {
   }
 }
 
+TEST(Dealer, OfPathsAsFastThoseThatAreNotFarComeFirst) {
+  Dealer dealer = dealer_of({{1e9, 1e9}, {1e9, 1e9}, {1e9, 1e9}});
+  dealer.set_far(0, true);
+  for (int round = 0; round < 10; ++round) {
+    EXPECT_EQ(dealer.deal(MiB), 1U);
+    EXPECT_EQ(dealer.deal(MiB), 2U);
+    EXPECT_EQ(dealer.deal(MiB), 0U);
+    for (std::uint32_t path = 0; path < 3; ++path) dealer.end(path, MiB);
+  }
+  Dealer faster = dealer_of({{2e9, 2e9}, {1e9, 1e9}});
+  faster.set_far(0, true);
+  EXPECT_EQ(faster.deal(MiB), 0U) << "a faster one, however far";
+}
+
 TEST(Dealer, SharesFollowAnySpeeds) {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {

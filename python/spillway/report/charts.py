@@ -15,6 +15,7 @@ COLORS = {  # by kind of task, as the page's variables
     "read activation": "c8", "write weight": "c5", "write state": "c6", "write grad": "c7", "write activation": "c8",
     "write rows": "c7", "upload weight": "c5", "upload activation": "c8", "download grad": "c7",
     "download activation": "c8", "download hidden": "c6", "download weight": "c5", "download state": "c6",
+    "upload state": "c6", "upload grad": "c7",
     "other": "c8",
 }  # fmt: skip
 TRANSFERS = ("read", "write", "to_device", "from_device")  # lanes

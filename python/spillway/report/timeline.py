@@ -53,6 +53,8 @@ KINDS = (
     "download hidden",
     "download weight",
     "download state",
+    "upload state",
+    "upload grad",
 )
 
 
