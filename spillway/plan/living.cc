@@ -39,9 +39,10 @@ class Tried {
     }
   }
 
-  /// All of so many others pass, half of them, and so on while that is faster.
-  void add_passing(std::size_t living, std::size_t others) {
-    std::optional<double> before;
+  /// All of so many others pass, half of them, and so on while that is faster; the first takes at most `limit` seconds,
+  /// or there is no second.
+  void add_passing(std::size_t living, std::size_t others, std::optional<double> limit = {}) {
+    auto before = limit;
     for (auto passing = others; passing > 0; passing /= 2) {
       const auto now = add({living, passing});
       if (before && now && *now > *before) return;
@@ -89,7 +90,8 @@ Plan choose_there(const PlanThere& plan, std::size_t most, std::optional<std::si
   if (blocks && may_gain(tried.best())) {
     const auto living = tried.best().living;
     tried.add_passing(living, *blocks - living);
-    if (living > 0) tried.add_passing(0, *blocks);  // states that live there take the room that others pass through
+    // States that live there take the room that others pass through.
+    if (living > 0) tried.add_passing(0, *blocks, tried.best().prediction.step_seconds);
   }
   return tried.take();
 }

@@ -16,7 +16,8 @@ using PlanThere = std::function<Plan(UpdatedThere)>;
 /// Of the plans in which none, `most`, half of these, and so on live there the fastest; of those within a percent of it
 /// the one that moves least. Where its visits leave time, that one, and the one in which none lives there, are compared
 /// with plans in which of the others, up to `blocks` in all (none: that is given), every one passes, half of them, and
-/// so on while that is faster. Throws what the plan with none throws when none fits.
+/// so on while that is faster; with none living only if the first of these is the fastest so far. Throws what the plan
+/// with none throws when none fits.
 [[nodiscard]] Plan choose_there(const PlanThere& plan, std::size_t most, std::optional<std::size_t> blocks);
 
 /// Why no block may be updated there without being asked; empty: blocks may.
