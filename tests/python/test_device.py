@@ -116,6 +116,7 @@ def test_states_that_come_for_their_updates_change_no_bit(
     assert blocks["streamed_state_and_update"] > 0 and blocks["state_and_update"] == 0
     page = (given / "streamed" / "report.html").read_text()
     assert "upload state" in page and "download weight" in page
+    assert "4 have their states come for the update there" in page
 
 
 def test_a_run_takes_the_rates_of_its_own_gpu() -> None:

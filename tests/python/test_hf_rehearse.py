@@ -107,7 +107,8 @@ def test_half_the_rows_say_how_memory_grows_with_tokens(measured: dict[str, Any]
 
 
 def test_pages_of_libraries_that_leave_meanwhile_hide_nothing(measured: dict[str, Any]) -> None:
-    assert measured["reclaimed"]["work"] > 0.75 * measured["half"]["work"]
+    """By the peak alone it would be some KiB; how much the heap grows depends on what it has free from before."""
+    assert measured["reclaimed"]["work"] > 16 * MEGABYTE
 
 
 def test_micro_batches_add_what_they_keep_and_no_temporaries(measured: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from spillway.report.causes import Cause, causes
 from spillway.report.facts import Facts
 from spillway.report.timeline import Step, steps
 from spillway.sizes import duration, size, used_up
+from spillway.tables import device_blocks
 
 CAUSES = {"compute": "c1", "read": "c5", "write": "c6", "update": "c4", "commit": "c7"}
 
@@ -26,6 +27,7 @@ def text(facts: Facts, words: str) -> str:
         section("What projectors miss", subspaces(facts)),
         section("Where the time of a step went", times(facts)),
         section("Prediction beside measurement", beside(facts)),
+        section("Blocks on the device", blocks(facts)),
         section("The step", timeline(two)),
         section("Memory over the step", memory(facts, two)),
         section("Memory and storage by tier", tiers(facts)),
@@ -39,6 +41,12 @@ def text(facts: Facts, words: str) -> str:
         f"<style>{STYLE}</style></head><body><main>{''.join(filter(None, parts))}"
         f"<footer>Spillway {escape(__version__)}</footer></main></body></html>\n"
     )
+
+
+def blocks(facts: Facts) -> str:
+    """As `plan` says it."""
+    words = device_blocks(facts.plan)
+    return f'<p id="device-blocks">{escape(words)}</p>' if words else ""
 
 
 def section(title: str, body: str) -> str:
