@@ -5,9 +5,9 @@
 namespace spillway::plan {
 namespace {
 
-/// Learning from an element of a gradient, for each value in a row of a projector, beside the update of an element: as
-/// measured (docs/decisions/0004-subspaces.md).
-constexpr double kFitWork = 0.8;
+/// Learning from an element of a gradient, for each value in a row of a projector, beside the update of an element: on
+/// one thread 1.4 to 2.8 ns were measured (docs/decisions/0004-subspaces.md) beside 1 ns.
+constexpr double kFitWork = 2.0;
 
 /// Elements of layers' matrices: all, those that learn, and those of their gradients.
 struct Products {
