@@ -176,7 +176,12 @@ def test_the_rank_chooses_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_leaves_pytorch_what_the_engine_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Place(torch.device("cuda", 1))
     monkeypatch.setattr(Place, "stream", answer(77))
-    profile = {"gpus": [{"to_gpu_bytes_per_second": 3e10, "from_gpu_bytes_per_second": 2e10}]}
+    profile = {
+        "gpus": [
+            {"name": "0", "to_gpu_bytes_per_second": 9e10, "from_gpu_bytes_per_second": 9e10},
+            {"name": "1", "to_gpu_bytes_per_second": 3e10, "from_gpu_bytes_per_second": 2e10},
+        ]
+    }
     asked = device.settings(resolve({"device": "cuda:1", "gpu_memory": "8GiB"}, {}), 1 << 40, profile, gpu, 123)
     assert (asked["to_device"], asked["from_device"], asked["update"]) == (3e10, 2e10, 0.0)
     assert asked["name"] == "cuda:1" and asked["stream"] == 77 and asked["work"] == 123

@@ -323,7 +323,7 @@ def test_settings_name_every_fact_the_planner_needs(model: Path, tmp_path: Path)
     paths = [StoragePath(str(tmp_path), 1 << 30)]
     Session(config(model, storage=paths, placement="state=path", profile=str(machine), window=2), SHAPE, engine)
     assert found["dram_budget"] == 1 << 32 and found["work_bytes"] > 0 and found["process_bytes"] > 50 << 20
-    assert found["storage"] == [{"directory": str(tmp_path), "capacity": 1 << 30}]
+    assert found["storage"] == [{"directory": str(tmp_path), "capacity": 1 << 30, "far": False}]
     assert found["profile"]["cores"] == 3 and found["profile"]["update_elements_per_second"] == 1e9
     assert found["window"] == 2
     assert found["placement"] == {"weight": None, "state": 0.0, "grad": None, "activation": None}
