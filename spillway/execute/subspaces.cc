@@ -1,7 +1,6 @@
 #include "spillway/execute/subspaces.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "spillway/base/error.h"
@@ -16,12 +15,6 @@ subspace::Pair unlearned(const state::Subspace& it) {
 
 subspace::Bias bias_of(const state::FitRecord& record) {
   return {.captured = record.captured, .whole = record.whole, .samples = static_cast<std::uint64_t>(record.samples)};
-}
-
-bool finite(std::span<const float> values) {
-  double sum = 0;
-  for (const float value : values) sum += std::abs(static_cast<double>(value));
-  return std::isfinite(sum);
 }
 
 /// Of all matrices the most that `of` says.
@@ -123,8 +116,8 @@ std::size_t Subspaces::elements(std::size_t tensor) const {
 }
 
 void Subspaces::check(std::size_t tensor, std::size_t given) const {
+  if (given == elements(tensor)) return;
   const auto& shape = layout_.tensors()[tensor].subspace;
-  if (given == shape.rows * shape.columns) return;
   throw Error(ErrorCode::bad_input, text("a gradient of ", given, " elements for ", layout_.tensors()[tensor].spec.name,
                                          ", which is ", shape.rows, " x ", shape.columns));
 }
@@ -141,7 +134,7 @@ void Subspaces::learn(std::size_t tensor, std::span<const float> gradient, const
 }
 
 void Subspaces::learn_first(Matrix& it, std::span<const float> gradient, const device::Crew& crew) {
-  if (!finite(gradient)) return;
+  if (!subspace::finite(gradient)) return;
   visit_.begin(it.pair, gradient);
   run_all(visit_, crew);
   it.record = {.fits = 1, .begun = it.kept.begun};

@@ -41,7 +41,7 @@ class DeviceChoice {
   [[nodiscard]] Bytes bytes() const noexcept { return bytes_; }  ///< of the device's arena
 
  private:
-  enum class Kind : std::uint8_t { activation, weight, state, passing, grad };
+  enum class Kind : std::uint8_t { activation, weight, state, grad };
   /// What can be kept together: a border, or the chunks of a layer, or a slice of a head.
   struct Unit {
     Kind kind = Kind::weight;

@@ -34,7 +34,7 @@ class DeviceLanes {
     }
     keep_residents();
     for (Index c = 0; c < layout_.chunks().size(); ++c) {
-      if (lives_there(c)) keep_chunk(c);
+      if (residency_.lives(c)) keep_chunk(c);
     }
     for (Index i = 0; i < forward_.size(); ++i) add_border(i);
     if (!forward_.empty()) move(out_.visits[forward_.back()].output);
@@ -65,7 +65,7 @@ class DeviceLanes {
       if (task.kind == TaskKind::write_activation) border_writes_[task.buffer] = t;
       if (task.kind == TaskKind::write_grad) grad_writes_[task.subject] = t;
       const bool image = task.kind == TaskKind::write_weight || task.kind == TaskKind::write_state;
-      if (image && lives_there(task.subject)) image_writes_[task.subject].push_back(t);
+      if (image && residency_.lives(task.subject)) image_writes_[task.subject].push_back(t);
     }
   }
 
@@ -82,11 +82,6 @@ class DeviceLanes {
     if (task != kNone && on != kNone) out_.tasks[task].needs.push_back({on, previous});
   }
   static void drop(std::vector<Index>& tasks, Index task) { std::erase(tasks, task); }
-  [[nodiscard]] bool lives_there(Index c) const { return !residency_.state.empty() && residency_.state[c]; }
-  [[nodiscard]] bool passes(Index c) const { return !residency_.passing.empty() && residency_.passing[c]; }
-  [[nodiscard]] bool gradient_stays(Index c) const {
-    return lives_there(c) || (!residency_.grad.empty() && residency_.grad[c]);
-  }
   /// What waited for a visit now waits for a copy of what it made.
   void wait_for_copy(Index task, Index visit, Index copy) {
     auto& needs = out_.tasks[task].needs;
@@ -193,7 +188,7 @@ class DeviceLanes {
     auto& visit = out_.visits[v];
     const auto host = visit.weights;
     const auto chunks = chunks_of(visit);
-    if (lives_there(chunks.first)) return read_in_place(v);
+    if (residency_.lives(chunks.first)) return read_in_place(v);
     drop(buffer(host).last_tasks, task_of(v));
     if (residency_.weight[chunks.first]) {
       auto& users = residents_[chunks.first];
@@ -215,7 +210,7 @@ class DeviceLanes {
     buffer(visit.weights).whole = stays;
     if (!stays) buffer(visit.weights).last_tasks.push_back(task_of(v));
     const auto size = [&](Index c) { return layout_.chunks()[c].elements * element_; };
-    const bool apart = stays || passes(chunks.first);
+    const bool apart = stays || residency_.passes(chunks.first);
     for (const auto& it : joined(chunks, apart, size)) upload_weights(it, visit.weights, host, v);
   }
 
@@ -407,7 +402,7 @@ class DeviceLanes {
 
   void add_gradient(Index v) {
     auto& visit = out_.visits[v];
-    if (gradient_stays(chunks_of(visit).first)) return keep_gradient(v);
+    if (residency_.keeps_gradient(chunks_of(visit).first)) return keep_gradient(v);
     const auto host = visit.grad;
     visit.grad = add_buffer(BufferClass::grad, buffer(host).bytes, visit.position, after(v));
     buffer(visit.grad).first_tasks.push_back(task_of(v));

@@ -24,7 +24,7 @@ class PassingStates {
     for (Index c = 0; c < chunks; ++c) {
       if (!passes(c)) continue;
       add_state(c);
-      if (gradient_stays(c)) {
+      if (residency_.keeps_gradient(c)) {
         out_.passing[c].grad = out_.update_grad[c];
         out_.passing[c].grad_at = out_.grad_at[c];
       } else {
@@ -46,8 +46,7 @@ class PassingStates {
     std::vector<Index> visits;  ///< all that read the weight or make the gradient
   };
 
-  [[nodiscard]] bool passes(Index c) const { return residency_.passing[c]; }
-  [[nodiscard]] bool gradient_stays(Index c) const { return !residency_.grad.empty() && residency_.grad[c]; }
+  [[nodiscard]] bool passes(Index c) const { return residency_.passes(c); }
   [[nodiscard]] std::uint32_t tick(Index c) const { return out_.tasks[out_.update_task[c]].deadline; }
   [[nodiscard]] Index window(Index c) const { return out_.visits[copies_[c].reader].weights; }
 
@@ -201,7 +200,7 @@ class PassingStates {
     need(update, its.weight_down, true);
     for (const auto v : its.visits) {
       const auto& visit = out_.visits[v];
-      const bool makes = visit.grad != kNone && gradient_stays(c);
+      const bool makes = visit.grad != kNone && residency_.keeps_gradient(c);
       if (makes || out_.buffers[window(c)].whole) need(update, visit.task, true);
     }
   }

@@ -23,6 +23,11 @@ struct DeviceResidency {
   std::vector<bool> state = {};    ///< by chunk: lives there, with weight, state and gradient; empty: none does
   std::vector<bool> passing = {};  ///< by chunk that learns: passes; empty: none does
   std::vector<bool> grad = {};     ///< by chunk that passes, equal for all of a layer: its gradient stays until then
+
+  [[nodiscard]] bool lives(Index chunk) const { return !state.empty() && state[chunk]; }
+  [[nodiscard]] bool passes(Index chunk) const { return !passing.empty() && passing[chunk]; }
+  /// Until the update.
+  [[nodiscard]] bool keeps_gradient(Index chunk) const { return lives(chunk) || (!grad.empty() && grad[chunk]); }
 };
 
 /// Which bytes stay in DRAM. Layers by block, tables by slice (chunk), states by chunk, activations by border.
@@ -36,14 +41,12 @@ struct Residency {
   std::optional<DeviceResidency> device = {};  ///< none: visits compute in host memory
 
   /// Its weight, state and gradient are in the memory of a device, and the flags above are set.
-  [[nodiscard]] bool on_device(Index chunk) const { return device && !device->state.empty() && device->state[chunk]; }
+  [[nodiscard]] bool on_device(Index chunk) const { return device && device->lives(chunk); }
   /// Its master and state are on the host, and a device updates it.
-  [[nodiscard]] bool passes(Index chunk) const { return device && !device->passing.empty() && device->passing[chunk]; }
+  [[nodiscard]] bool passes(Index chunk) const { return device && device->passes(chunk); }
   [[nodiscard]] bool updated_there(Index chunk) const { return on_device(chunk) || passes(chunk); }
   /// Its gradient stays there until the update.
-  [[nodiscard]] bool gradient_there(Index chunk) const {
-    return on_device(chunk) || (device && !device->grad.empty() && device->grad[chunk]);
-  }
+  [[nodiscard]] bool gradient_there(Index chunk) const { return device && device->keeps_gradient(chunk); }
 };
 
 /// Why a device does not update such chunks; empty: it does.

@@ -64,9 +64,8 @@ bool is_copy(const Task& task) {
   return task.lane == Lane::to_device || task.lane == Lane::from_device;
 }
 
-/// Lanes behind those of updates, whose work is counted in seconds: copies in each direction, updates on a device,
-/// fits.
-constexpr std::size_t kTimed = 4;
+/// Lanes behind those of updates, whose work is counted in seconds; kTimed: how many.
+enum TimedLane : std::size_t { kToDevice, kFromDevice, kDeviceUpdate, kFit, kTimed };
 
 double device_update_seconds(const Task& task, const Rates& rates) {
   return rates.device_update > 0 ? static_cast<double>(task.bytes) / rates.device_update : 0;
@@ -152,16 +151,17 @@ class Machine {
       case Lane::update:
         return lanes_[kUpdates + task.unit];
       case Lane::to_device:
-        return lanes_[kUpdates + updates_];
+        return timed(kToDevice);
       case Lane::from_device:
-        return lanes_[kUpdates + updates_ + 1];
+        return timed(kFromDevice);
       case Lane::fit:
-        return lanes_[kUpdates + updates_ + 3];
+        return timed(kFit);
       default:
         break;
     }
-    return lanes_[kUpdates + updates_ + 2];
+    return timed(kDeviceUpdate);
   }
+  LaneState& timed(std::size_t lane) { return lanes_[kUpdates + updates_ + lane]; }
 
   void make_ready(std::size_t n) {
     const auto& task = schedule_.tasks[n % tasks_];
@@ -222,7 +222,7 @@ class Machine {
     const bool own = rates_.update_cores > 0;  // updates and the paths' threads take nothing of what compute has
     const bool reads = !reads_.queue.idle(), writes = !writes_.queue.idle();
     const bool both = reads && writes;
-    for (std::size_t lane = 0; lane < kTimed; ++lane) lanes_[kUpdates + updates_ + lane].rate = 1;  // seconds already
+    for (std::size_t lane = 0; lane < kTimed; ++lane) timed(lane).rate = 1;  // seconds already
     reads_.rate = both ? storage_.mixed / 2 : storage_.read;
     writes_.rate = both ? storage_.mixed / 2 : storage_.write;
     const double moved = (reads ? reads_.rate : 0) + (writes ? writes_.rate : 0);
@@ -261,7 +261,7 @@ class Machine {
 
   /// Updates on a device take of what visits there have.
   void share_device() {
-    auto& update = lanes_[kUpdates + updates_ + 2];
+    auto& update = timed(kDeviceUpdate);
     if (!update.busy || !lanes_[kCompute].busy) return;
     update.rate /= 2;
     lanes_[kCompute].rate /= 2;

@@ -105,11 +105,15 @@ void check(const Pair& pair, std::span<const float> gradient) {
 
 }  // namespace
 
+bool finite(std::span<const float> values) noexcept {
+  double sum = 0;
+  for (const float value : values) sum += std::abs(static_cast<double>(value));
+  return std::isfinite(sum);
+}
+
 void fit(Pair& pair, std::span<const float> gradient, int turns) {
   check(pair, gradient);
-  double sum = 0;
-  for (const float value : gradient) sum += std::abs(static_cast<double>(value));
-  if (!std::isfinite(sum)) throw Error(ErrorCode::bad_input, "projectors cannot be learned from what is not finite");
+  if (!finite(gradient)) throw Error(ErrorCode::bad_input, "projectors cannot be learned from what is not finite");
   const auto m = pair.p.rows(), n = pair.q.rows();
   Fit first(m * pair.p.columns());
   first.begin(pair, gradient);

@@ -22,6 +22,9 @@ struct Pair {
   Projector p, q;  ///< p.columns() == q.columns()
 };
 
+/// Whether all values are numbers, none infinite.
+[[nodiscard]] bool finite(std::span<const float> values) noexcept;
+
 /// `gradient` is [p.rows(), q.rows()], row-major. Both projectors get new values with orthonormal columns. Rows without
 /// a gradient get the directions of their first elements. Throws Error(bad_input) when the gradient is not finite or of
 /// another size; the pair is then unchanged. Allocates m * d floats in one turn, and n * d more in several.
