@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import real_runs
 from spillway import directory, volumes
 from spillway.errors import InputError
-from spillway.hf import Trainer
+from spillway.hf import Trainer, durable
 from test_trainer import loaded, parts
 
 pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
@@ -146,6 +146,90 @@ def test_a_failure_anywhere_loses_no_finished_step(given: Path, tmp_path: Path) 
         assert found.keys() == expected[id(events)].keys()
         for name, value in expected[id(events)].items():
             assert found[name] == value, (name, event, step)
+
+
+def test_a_run_that_died_at_its_very_end_is_finished_by_the_next(given: Path, tmp_path: Path) -> None:
+    """Its last checkpoint in place and the older ones not gone yet; its last epoch's evaluation or checkpoint due."""
+    for name, events in NAMED.items():
+        expected = undisturbed(given, make(tmp_path / name), events)
+        for event in ("keep_newest", "on_evaluate", "on_save", "on_epoch_end"):
+            place = make(tmp_path / f"{name} {event}")
+            first = trainer(given, place / "out", place / "storage", events)
+            with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="as a test asked"):
+                if event == "keep_newest":
+                    patch.setattr(durable.DurableRun, event, at_the_end(durable.DurableRun.keep_newest))
+                else:
+                    first.add_callback(Fails(event, 12))
+                first.train()
+            first.close()
+            for _ in range(2):  # the second has nothing left to do
+                second = trainer(given, place / "out", place / "storage", events)
+                assert second.train(resume_from_checkpoint=True).global_step == 12
+                second.save_model()
+                second.close()
+                found = told(place / "out")
+                assert found.keys() == expected.keys(), (name, event)
+                for what, value in expected.items():
+                    assert found[what] == value, (what, name, event)
+
+
+def at_the_end(method: Any) -> Any:
+    def fails(run: durable.DurableRun, *words: Any) -> None:
+        if run.committed == 12:
+            raise RuntimeError("as a test asked")
+        method(run, *words)
+
+    return fails
+
+
+class Stops(transformers.TrainerCallback):
+    """As early stopping does."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_training_stop = state.global_step == self.step
+
+
+STOPS = [(EVENTS, 6, "on_evaluate"), (EVENTS, 6, "on_epoch_end"), (EPOCHS, 8, "on_evaluate"), (EPOCHS, 8, "on_save")]
+
+
+@pytest.mark.parametrize(("events", "step", "dies"), STOPS)
+def test_a_run_that_a_callback_ended_stays_ended(
+    given: Path, tmp_path: Path, events: dict[str, Any], step: int, dies: str
+) -> None:
+    def stopping(place: Path, *callbacks: transformers.TrainerCallback) -> Trainer:
+        ours = trainer(given, place / "out", place / "storage", events)
+        for each in (Stops(step), *callbacks):
+            ours.add_callback(each)
+        return ours
+
+    whole = stopping(make(tmp_path / "whole"))
+    assert whole.train().global_step == step
+    whole.save_model()
+    whole.close()
+    place = make(tmp_path / "died")
+    first = stopping(place, Fails(dies, step))
+    with pytest.raises(RuntimeError, match="as a test asked"):
+        first.train()
+    first.close()
+    second = stopping(place)
+    assert second.train(resume_from_checkpoint=True).global_step == step
+    second.save_model()
+    second.close()
+    assert told(place / "out") == told(tmp_path / "whole" / "out")
+
+
+def test_a_finished_run_is_not_trained_on(given: Path, tmp_path: Path) -> None:
+    events = {**EVENTS, "max_steps": 6}  # in the middle of an epoch
+    for _ in range(2):
+        ours = trainer(given, tmp_path / "out", tmp_path / "storage", events)
+        assert ours.train(resume_from_checkpoint="auto").global_step == 6
+        ours.close()
+    longer = trainer(given, tmp_path / "out", tmp_path / "storage", {**EVENTS, "max_steps": 7})
+    assert longer.train(resume_from_checkpoint=True).global_step == 7
+    longer.close()
 
 
 class At(transformers.TrainerCallback):

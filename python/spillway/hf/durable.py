@@ -50,6 +50,7 @@ class DurableRun:
         self._identity: Identity = known or identity.new(self.output_dir)
         self._identity.fixed = state.fixed_keys(config) | {"rows": rows}
         self.config = config
+        self._named = not (resume is True or resume == "auto")
         self._at_once = checkpoints_at_once
         self._manifests: dict[Path, bytes] = {}  # of the checkpoints that are there
         self.position: Position | None = None  # that it goes on from
@@ -178,6 +179,21 @@ class DurableRun:
             if path not in kept:
                 checkpoints.discard(path, self.session.release)
                 self._manifests.pop(path, None)
+
+    def is_over(self, max_steps: int) -> bool:
+        """Nothing is trained: all steps are done, or a callback ended the run and the process died before its end.
+        One that had ended so goes on, as transformers has it, and so does one at a checkpoint that was named."""
+        position, done = self.position, self._log.done
+        if position is None or position.step >= max_steps:
+            return position is not None
+        finished = done is not None and done.step == position.step and done.epoch_ended
+        return position.stopped and not finished and not self._named
+
+    @property
+    def saved_last(self) -> bool:
+        """The newest checkpoint is of the last step: a process that died may have left older ones than are kept."""
+        newest = directory.checkpoints(self.output_dir)[-1:]
+        return bool(newest) and newest[0][0] == self.committed
 
     def sweep(self) -> None:
         """Gives up the places of checkpoints that somebody else has removed."""

@@ -71,6 +71,12 @@ class Position:
         except TypeError as error:
             raise InputError(f"resume_from_checkpoint: the Trainer's state there cannot be read: {error}") from None
 
+    @property
+    def stopped(self) -> bool:
+        """A callback ended the run here, before all its steps."""
+        control = self.state["stateful_callbacks"].get("TrainerControl", {"args": {}})
+        return self.step < self.state["max_steps"] and bool(control["args"].get("should_training_stop"))
+
     def write(self, directory: Path, rows: list[dict[str, Any]]) -> None:
         """The files that transformers goes on from; `rows`: of the log, as many as there were."""
         directory.mkdir(parents=True, exist_ok=True)

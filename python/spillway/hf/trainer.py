@@ -99,6 +99,7 @@ class StreamedTraining:
         self._sizes: Sizes | None = None
         self._norm = torch.zeros(())
         self._run: DurableRun | None = None  # while steps are durable
+        self._over = False  # its last step was done before this process
         self._saving_in: str | None = None  # instead of output_dir
         self._saved = -1  # the step of the model in output_dir
         super().__init__(*positional, **named)
@@ -234,7 +235,7 @@ class StreamedTraining:
             config = self._config(sizes.shape, sizes.packing)
             run = DurableRun(config, resume, saves(self), row_count(self.train_dataset))  # type: ignore[attr-defined]
             self._streamed = run.open(self._made)
-        self._run = run
+        self._run, self._over = run, False
         weakref.finalize(self, self._streamed.close)
         return run
 
@@ -268,15 +269,26 @@ class StreamedTraining:
         self.current_flos = position.flos
         self._load_rng_state(str(self._run.scratch))  # type: ignore[attr-defined]
         state: Any = self.state  # type: ignore[attr-defined]
+        self.control.should_training_stop = self._run.is_over(state.max_steps)
         rest = (self._tr_loss, position.gradient_norm, self.model, None, state.epoch, None, time.time())
         if position.due:
             self.control.should_evaluate, self.control.should_save = position.due["evaluate"], position.due["save"]
             super()._maybe_log_save_evaluate(*rest, learning_rate=position.learning_rate)  # type: ignore[misc]
             self._run.done(self)
-        if float(state.epoch).is_integer() and not position.epoch_ended:
+        elif self._run.saved_last:
+            self._run.keep_newest(self.args.save_total_limit, state.best_model_checkpoint)
+        ended = self.control.should_training_stop or float(state.epoch).is_integer()
+        if ended and not position.epoch_ended:
             self.control = self.callback_handler.on_epoch_end(self.args, state, self.control)  # type: ignore[attr-defined]
             self._maybe_log_save_evaluate(*rest, learning_rate=position.learning_rate)
+        self._over = self.control.should_training_stop
         self._save_rng_state(str(self._run.scratch))  # type: ignore[attr-defined]
+
+    def _run_epoch(self, *positional: Any, **named: Any) -> Any:
+        """None of a run that had stopped already, and has now done what was left to be done."""
+        if self._over:
+            return None
+        return super()._run_epoch(*positional, **named)  # type: ignore[misc]
 
     def _get_output_dir(self, *positional: Any, **named: Any) -> str:
         return self._saving_in or super()._get_output_dir(*positional, **named)  # type: ignore[misc, no-any-return]
