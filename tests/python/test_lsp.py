@@ -186,8 +186,8 @@ def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any) -
 
 def test_a_device_of_its_own_changes_no_bit_and_rows_say_what_is_missed(given: Path, tmp_path: Path) -> None:
     words = ("--max_steps", "4", "--lsp_check_every", "2", "--lsp_threshold", "0.05", "--lsp_rank", "8")
-    for device in ("cpu", "simulated"):
-        assert real_runs.here(given, tmp_path / device, "--method", "lsp", *words, "--device", device) == 0
+    for where in ("cpu", "simulated"):
+        assert real_runs.here(given, tmp_path / where, "--method", "lsp", *words, "--device", where) == 0
     assert weights(tmp_path / "simulated") == weights(tmp_path / "cpu")
     rows = real_runs.metrics(tmp_path / "cpu")
     assert rows == real_runs.metrics(tmp_path / "simulated")
