@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "spillway/plan/learned.h"
 #include "spillway/plan/passing.h"
 
 namespace spillway::plan {
@@ -45,6 +46,7 @@ class DeviceLanes {
     move(out_.accumulator);
     if (embedding_backward_ != kNone) hand_back();
     let_pass(out_, layout_, rule_, residency_, ahead_);
+    bring_learned(out_, layout_, rule_, residency_);
   }
 
  private:

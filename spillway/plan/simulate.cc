@@ -98,10 +98,10 @@ class Machine {
       work_[t] =
           task.kind == TaskKind::visit ? std::max(visit_seconds(schedule, layout, rates, task.subject),
                                                   weight_seconds(schedule, description, layout, rates, task.subject))
-          : schedule.settled_by_early(task) || schedule.runs_once(task) ? 0
-          : is_copy(task)                                               ? copy_seconds(task, rates)
-          : task.lane == Lane::device_update                            ? device_update_seconds(task, rates)
-          : task.lane == Lane::fit ? static_cast<double>(task.bytes) / rates.update_with(1)
+          : schedule.settled_by_early(task) || schedule.runs_once(task) || follows_learning(task) ? 0
+          : is_copy(task)                    ? copy_seconds(task, rates)
+          : task.lane == Lane::device_update ? device_update_seconds(task, rates)
+          : task.lane == Lane::fit           ? static_cast<double>(task.bytes) / rates.update_with(1)
                                    : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
     }
     if (rates.update_cores == 0) patient_ = patient_updates(schedule);
