@@ -5,8 +5,9 @@
 A setting is a model of 0.1 to 0.3 billion parameters, a sequence, one or two storage paths of 400 to 1200 MB/s (loop
 devices in --back with a limit on bytes per second; needs root), and a `dram_budget` with room for a quarter to three
 quarters of what would lie in DRAM. The others are drawn from the shares of each field group in DRAM; what does not fit,
-or is predicted to take more than twice as long, is drawn again. Setting N is always the same. Rounds would take too
-long: each placement's figure is prediction.py's, from as many steps as fit --seconds. COMMAND is prediction.py's, too.
+or is predicted to take more than twice as long, is drawn again, all by plans with the rates of one rehearsal. Setting N
+is always the same. Rounds would take too long: each placement's figure is prediction.py's, from as many steps as fit
+--seconds. COMMAND is prediction.py's, too.
 Results go to bench/results/choice.json, where those of earlier calls stay.
 """
 
@@ -23,6 +24,8 @@ from prediction import draw, parameters, run
 RESULTS = Path(__file__).parent / "results" / "choice.json"
 GOAL = 0.03
 MOST_PARAMETERS = 0.3e9
+SHARES = [0, 25, 50, 75, 100]
+MOST_DRAWN = 400
 GROUPS = ("weight", "state", "grad", "activation")
 
 
@@ -36,38 +39,28 @@ def setting_of(number: int) -> dict[str, Any]:
     return found | {"dtype": "bf16", "shares": {}, "share": chance.uniform(0.25, 0.75)}
 
 
-def seconds_of(setting: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """None: it does not fit."""
+def seconds_of(setting: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
     found = run(setting, arguments)
     if "steps" not in found:
-        return None
-    return {"placement": setting["placement"], "measured": found["measured"], "steps": found["steps"],
-            "predicted": found["plan"]["predicted_step_seconds"], "peak": found["peak_bytes"]}  # fmt: skip
-
-
-def budget_of(setting: dict[str, Any], arguments: argparse.Namespace) -> int:
-    """Between everything on the paths and everything in DRAM."""
-    peaks = []
-    for placement in ("path", "dram"):
-        found = run(setting | {"placement": placement, "plan_only": True}, arguments)
-        peaks.append(next(tier["planned_peak"] for tier in found["plan"]["tiers"] if tier["name"] == "dram"))
-    return int(peaks[0] + setting["share"] * (peaks[1] - peaks[0]))
+        raise SystemExit(f"{setting['placement']} was planned to fit, and does not: {found['does_not_fit']}")
+    row = {"placement": setting["placement"], "measured": found["measured"], "steps": found["steps"],
+           "predicted": found["plan"]["predicted_step_seconds"], "peak": found["peak_bytes"]}  # fmt: skip
+    print(f"  {row['placement']}: predicted {row['predicted']:.2f} s, measured {row['measured']:.2f}", flush=True)
+    return row
 
 
 def measure(number: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The planner's own placement is measured first and once more at the end, since machines have their hours: the
+    mean of both counts."""
     setting = setting_of(number)
-    setting["budget"] = budget_of(setting, arguments)
     chance = random.Random(f"others {number}")
-    rows = [seconds_of(setting | {"placement": "auto"}, arguments)]
-    if rows[0] is None:
-        raise SystemExit(f"setting {number}: nothing fits {setting['budget']} bytes")
-    longest = 2 * rows[0]["predicted"]
-    while len(rows) <= arguments.others:
-        placement = ",".join(f"{group}={chance.choice([0, 25, 50, 75, 100])}%" for group in GROUPS)
-        row = seconds_of(setting | {"placement": placement, "longest": longest}, arguments)
-        rows += [row] if row else []
-    best = min(row["measured"] for row in rows[1:] if row)
-    return {"number": number, "setting": setting, "rows": rows, "slower": rows[0]["measured"] / best - 1}
+    drawn = [",".join(f"{group}={chance.choice(SHARES)}%" for group in GROUPS) for _ in range(MOST_DRAWN)]
+    found = run(setting | {"placement": "auto", "candidates": drawn, "others": arguments.others}, arguments)
+    setting["budget"] = found["budget"]
+    rows = [seconds_of(setting | {"placement": each}, arguments) for each in ["auto", *found["others"], "auto"]]
+    own = (rows[0]["measured"] + rows[-1]["measured"]) / 2
+    best = min(row["measured"] for row in rows[1:-1])
+    return {"number": number, "setting": setting, "rows": rows, "own": own, "best": best, "slower": own / best - 1}
 
 
 def main() -> None:
@@ -83,9 +76,9 @@ def main() -> None:
     known = {row["number"]: row for row in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
     for number in range(arguments.first, arguments.first + arguments.count):
         found = known[number] = measure(number, arguments)
-        size, best = parameters(found["setting"]["model"]) / 1e9, min(row["measured"] for row in found["rows"][1:])
-        print(f"{number}: {size:.2f} B, {len(found['rows']) - 1} others: the planner's takes "
-              f"{found['rows'][0]['measured']:.2f} s, the best of the others {best:.2f} "
+        size = parameters(found["setting"]["model"]) / 1e9
+        print(f"{number}: {size:.2f} B, {len(found['rows']) - 2} others: the planner's takes "
+              f"{found['own']:.2f} s, the best of the others {found['best']:.2f} "
               f"({100 * found['slower']:+.1f} %, goal at most {100 * GOAL:+.0f})", flush=True)  # fmt: skip
         RESULTS.write_text(json.dumps([known[key] for key in sorted(known)], indent=1) + "\n")
 

@@ -126,7 +126,6 @@ def alone(command: str) -> Iterator[None]:
 
 
 def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttled, timeline: str) -> dict[str, Any]:
-    """Nothing is trained where that is not asked for, or would be longer than the setting's `longest`."""
     from transformers import Qwen2Config
 
     from spillway.errors import DoesNotFit
@@ -144,12 +143,11 @@ def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttle
         except DoesNotFit as refusal:
             return {"does_not_fit": str(refusal)}
         plan, peaks = session.plan, {"planning": watch.bytes}
-        predicted = plan["predicted_step_seconds"]
-        if setting.get("plan_only") or predicted > setting.get("longest", predicted):
-            return {"plan": plan}
+        if "candidates" in setting:
+            return contest(setting, Planner(session))
         session.start(Opening())
         peaks |= {"loading": watch.bytes, "loaded": heap.resident()}
-        steps = max(LEAST_STEPS, min(MOST_STEPS, round(seconds / predicted)))
+        steps = max(LEAST_STEPS, min(MOST_STEPS, round(seconds / plan["predicted_step_seconds"])))
         taken: list[tuple[float, float]] = []
         with alone(command):
             while len(taken) < steps or (len(undisturbed(taken)) < LEAST_UNDISTURBED and may_try(taken, seconds)):
@@ -162,6 +160,52 @@ def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttle
     return {"steps": taken, "measured": measured, "others_while_planned": others, "pieces": pieces,
             "settings": settings, "peaks": peaks, "peak_bytes": watch.bytes,
             "plan": {key: plan[key] for key in kept if key in plan}}  # fmt: skip
+
+
+class Planner:
+    """Plans again and again with what one session has rehearsed and measured."""
+
+    def __init__(self, session: Session) -> None:
+        self._description = json.dumps(session.description)
+        self._settings = session.settings
+
+    def plan(self, placement: str, budget: int | None = None) -> dict[str, Any] | None:
+        """None: it does not fit."""
+        from spillway._engine import Engine
+        from spillway.settings import placement_shares
+
+        settings = self._settings | {"placement": placement_shares(placement)}
+        try:
+            engine = Engine(self._description, json.dumps(settings | ({"dram_budget": budget} if budget else {})))
+        except Exception as error:
+            if "does not fit" not in str(error):
+                raise
+            return None
+        return dict(json.loads(engine.plan()))
+
+
+def contest(setting: dict[str, Any], planner: Planner) -> dict[str, Any]:
+    """A budget between everything on the paths and everything in DRAM, by the setting's `share`, and as many of the
+    `candidates` as `others` that fit it and are predicted to take at most twice as long as the planner's own."""
+    least, most = (peak_of(planner.plan(placement)) for placement in ("path", "dram"))
+    budget = int(least + setting["share"] * (most - least))
+    own = planner.plan("auto", budget)
+    if own is None:
+        raise SystemExit(f"nothing fits {budget} bytes")
+    found: list[str] = []
+    for placement in setting["candidates"]:
+        plan = planner.plan(placement, budget) if placement not in found else None
+        if plan is not None and plan["predicted_step_seconds"] <= 2 * own["predicted_step_seconds"]:
+            found.append(placement)
+        if len(found) == setting["others"]:
+            break
+    return {"budget": budget, "others": found}
+
+
+def peak_of(plan: dict[str, Any] | None) -> int:
+    if plan is None:
+        raise SystemExit("what is kept on paths alone, or in DRAM alone, does not fit this machine")
+    return int(next(tier["planned_peak"] for tier in plan["tiers"] if tier["name"] == "dram"))
 
 
 def undisturbed_session(config: Config, sequence: int, paths: Throttled) -> tuple[Session, float]:
