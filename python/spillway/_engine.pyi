@@ -169,7 +169,8 @@ class Engine:
         """JSON {"nodes": {name: {"planned", "there": bytes of the arena}}, "chunks": n, "elsewhere": [chunks]}: asked
         of the kernel page by page; {} when DRAM is one tier."""
     def timeline(self) -> str:
-        """JSON: the last steps' tasks in Chrome's trace event format (opens in Perfetto)."""
+        """JSON: the last step's tasks in Chrome's trace event format (opens in Perfetto), predicted and, once it was
+        made, measured."""
 
 def dram_available() -> int:
     """Bytes of DRAM this process can take now without swapping or being killed (control groups included)."""

@@ -225,7 +225,8 @@ TEST_F(Kill, WithADeviceAtAnyInstant) {
     out.device.simulated = {.memory = 1 * GiB, .seed = 3, .longest_delay = 5e-5};
     return out;
   };
-  const std::array all = {with({1, 1, 1, 1}, 0, 1), with({0, 0, 0, 0}, 0, 1), with({1, 0.5, 0, 1}, 0.5, 1)};
+  const std::array all = {with({1, 1, 1, 1}, 0, 1), with({0, 0, 0, 0}, 0, 1), with({1, 0.5, 0, 1}, 0.5, 1),
+                          with({1, 1, 1, 1}, 1, 0)};
   kill_at_any_instant(all, kills(8));
 }
 
