@@ -94,7 +94,21 @@ storage::Pool::Request Store::request(const Transfer& transfer) {
   begin_write(it, transfer);
   out.done = &Store::ended;
   out.context = &it;
+  if (it.image && books_ != nullptr) pair(it, out);
   return out;
+}
+
+/// Only an image that is whole makes the one before it superfluous. Were first parts to take all places that are free,
+/// no second one could ever be written, and nothing be released.
+void Store::pair(const Object& it, storage::Pool::Request& request) {
+  if (it.field != Field::weight && it.field != Field::state) return;
+  const auto& other = object(it.field == Field::weight ? Field::state : Field::weight, it.subject);
+  const std::lock_guard lock(mutex_);
+  auto& image = images_[it.subject];
+  request.kept = image.half && image.started == it.version;
+  if (!request.kept) request.more = static_cast<std::uint32_t>(other.places.size());
+  image.half = !request.kept;
+  image.started = it.version;
 }
 
 void Store::begin_write(Object& it, const Transfer& transfer) {

@@ -87,7 +87,9 @@ class Store {
   /// The image of a chunk that is being written.
   struct Image {
     std::uint64_t version = 0;
-    unsigned parts = 0;  ///< of it that have ended
+    unsigned parts = 0;         ///< of it that have ended
+    std::uint64_t started = 0;  ///< version of the part that was started last, and
+    bool half = false;          ///< the other one was not yet
     std::uint64_t told = 0;
     bool any = false;  ///< the books have one, of step `told`
     bool constant = false;
@@ -98,6 +100,7 @@ class Store {
   [[nodiscard]] Object& object(Field field, std::size_t subject);
   [[nodiscard]] storage::Pool::Request request(const Transfer& transfer);
   void begin_write(Object& object, const Transfer& transfer);
+  void pair(const Object& object, storage::Pool::Request& request);
   static void ended(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
   void note(Object& object);
   void tell_image(std::size_t chunk, std::uint64_t version);
@@ -108,7 +111,7 @@ class Store {
   const GradientIds gradients_;
   std::array<std::deque<Object>, 5> objects_;  ///< by field, by subject
 
-  mutable std::mutex mutex_;   ///< guards `version` and `parts` of the images
+  mutable std::mutex mutex_;   ///< guards the images but for what was told of them
   std::vector<Image> images_;  ///< by chunk
 };
 

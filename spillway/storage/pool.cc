@@ -54,7 +54,10 @@ struct Homeless {
   std::uint32_t request = 0;
   std::uint32_t first = 0;
   std::uint32_t count = 0;
+  std::uint32_t more = 0;                                 ///< places to be kept beside
+  bool kept = false;                                      ///< theirs were
   bool operator<(const Homeless& other) const noexcept {  // std::priority_queue serves the largest
+    if (kept != other.kept) return other.kept;
     return deadline != other.deadline ? deadline > other.deadline : arrival > other.arrival;
   }
 };
@@ -102,6 +105,7 @@ class Pool::Impl {
   using Lock = std::unique_lock<std::mutex>;
 
   void require(const Request& request) const;
+  [[nodiscard]] std::uint64_t available() const;
   void serve_waiting(News& news);
   void place(const Homeless& pieces, News& news);
   void launch(std::uint32_t id, std::uint32_t first, std::uint32_t count, News& news);
@@ -122,6 +126,7 @@ class Pool::Impl {
   Slots<Run> runs_{kReserve};
   std::priority_queue<Homeless> waiting_;
   std::uint64_t waiting_pieces_ = 0;
+  std::uint64_t kept_ = 0;  ///< places, for writes that are to come
   std::uint64_t arrivals_ = 0;
   std::uint64_t outstanding_ = 0;  ///< requests whose Done has not returned, and threads that tell
   bool closing_ = false;
@@ -160,7 +165,8 @@ void Pool::Impl::start(const Request& request) {
     let_go(id, news);
   } else {
     std::ranges::fill(request.places, kNowhere);
-    waiting_.push({request.deadline, arrivals_, id, 0, pieces});
+    if (request.kept) kept_ -= std::min<std::uint64_t>(kept_, pieces);
+    waiting_.push({request.deadline, arrivals_, id, 0, pieces, request.more, request.kept});
     waiting_pieces_ += pieces;
     const std::size_t queue = waiting_.size();
     serve_waiting(news);
@@ -171,7 +177,7 @@ void Pool::Impl::start(const Request& request) {
 
 void Pool::Impl::require(const Request& request) const {
   if (request.direction == Direction::write) {
-    if (members_.can_hold(request.places.size())) return;
+    if (members_.can_hold(request.places.size() + request.more)) return;
     std::rethrow_exception(shortage(request, members_.offer()));
   }
   for (const Place place : request.places) {
@@ -185,13 +191,17 @@ void Pool::Impl::serve_waiting(News& news) {
   while (!waiting_.empty()) {
     const Homeless pieces = waiting_.top();
     Active& active = actives_[pieces.request];
-    const bool hopeless = closing_ || !members_.can_hold(pieces.count);
-    if (!active.error && !hopeless && pieces.count > members_.free()) return;
+    const std::uint64_t wanted = pieces.count + pieces.more;
+    const bool hopeless = closing_ || !members_.can_hold(wanted);
+    if (!active.error && !hopeless && wanted > available()) return;
     waiting_.pop();
     waiting_pieces_ -= pieces.count;
     if (!active.error && closing_) active.error = closed(active.request);
     if (!active.error && hopeless) active.error = shortage(active.request, members_.offer());
-    if (!active.error) place(pieces, news);
+    if (!active.error) {
+      kept_ += pieces.more;
+      place(pieces, news);
+    }
     let_go(pieces.request, news);
   }
 }
@@ -271,9 +281,9 @@ void Pool::Impl::take_out(const Outage& outage, News& news) {
 void Pool::Impl::wait_for_places(const Run& run, News& news) {
   const Active& active = actives_[run.request];
   std::ranges::fill(active.request.places.subspan(run.first, run.count), kNowhere);
-  waiting_.push({active.request.deadline, active.arrival, run.request, run.first, run.count});
+  waiting_.push({active.request.deadline, active.arrival, run.request, run.first, run.count, 0, active.request.kept});
   waiting_pieces_ += run.count;
-  if (run.count > members_.free()) news.set_scarce();
+  if (run.count > available()) news.set_scarce();
 }
 
 /// One thing less to wait for; the last one ends the request.
@@ -324,7 +334,12 @@ void Pool::Impl::drain() {
 
 Bytes Pool::Impl::free() const {
   const Lock lock(mutex_);
-  return members_.free() * kPieceSize;
+  return available() * kPieceSize;
+}
+
+/// Free places that are kept for nobody; after an outage fewer may be free than are kept.
+std::uint64_t Pool::Impl::available() const {
+  return members_.free() - std::min(members_.free(), kept_);
 }
 
 Bytes Pool::Impl::waiting() const {

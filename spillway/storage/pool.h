@@ -75,6 +75,9 @@ class Pool {
     Done done = nullptr;           ///< once, when every piece has ended; with the first error
     void* context = nullptr;
     std::uint64_t token = 0;
+    std::uint32_t more = 0;  ///< of a write: places kept free for one that follows, of content without which this one
+                             ///< is of no use: it is placed when there is room for both. The other one must come, and
+    bool kept = false;       ///< says that its places were kept: it waits for nobody
     std::string_view what = {};          ///< names the content in errors; must outlive the request
     std::uint32_t* last_path = nullptr;  ///< if given: set before Done to the path whose piece ended last
   };
@@ -103,7 +106,7 @@ class Pool {
   /// Waits until every request has ended. A waiting write ends only if another thread releases or closes.
   void drain();
 
-  [[nodiscard]] Bytes free() const;     ///< on paths that can be written
+  [[nodiscard]] Bytes free() const;     ///< on paths that can be written, and not kept for anybody
   [[nodiscard]] Bytes waiting() const;  ///< places that waiting writes want, as bytes
   [[nodiscard]] std::vector<PathState> paths() const;
   [[nodiscard]] std::vector<Outage> outages() const;  ///< in order of their coming

@@ -1,9 +1,12 @@
 // A step that has ended is not lost: whatever lies where, and however the run goes on.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <thread>
+#include <utility>
 
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
@@ -180,6 +183,57 @@ TEST(Durability, WhatIsNoDurableRunIsRefusedByName) {
   Engine engine(run.description(), settings);
   EXPECT_EQ(engine.start({.reopen = true}).step, 2U);
   EXPECT_TRUE(run.holds(engine, 2));
+}
+
+/// A drive that is slower than everything else.
+class SlowRing : public sys::Ring {
+ public:
+  explicit SlowRing(std::unique_ptr<sys::Ring> inner) : inner_(std::move(inner)) {}
+
+  [[nodiscard]] std::string_view name() const noexcept override { return inner_->name(); }
+  std::string register_memory(std::span<std::byte> memory) override { return inner_->register_memory(memory); }
+  void submit(const sys::Piece& piece) override { inner_->submit(piece); }
+  void flush() override { inner_->flush(); }
+  std::size_t wait(std::span<sys::Completion> out) override {
+    const auto count = inner_->wait(out.first(1));
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+    return count;
+  }
+  void wake() noexcept override { inner_->wake(); }
+
+ private:
+  std::unique_ptr<sys::Ring> inner_;
+};
+
+/// Updates are done long before their images are written, and states are wanted back sooner than weights that stay in
+/// memory. First halves of images must not take the places that second ones need: nothing would ever be released.
+TEST(Durability, TheLeastRoomIsEnough) {
+  const DurableRun run({.layers = 16, .tokens = 32, .chunk_elements = 4096}, 4);
+  for (const auto& placement :
+       {plan::Placement{1, 0, 0.25, 1}, plan::Placement{0, 1, 0, 0}, plan::Placement{0.5, 0.5, 0.5, 1}}) {
+    const Directory where;
+    auto settings = DurableRun::settings(where.path(), 1, placement);
+    auto& capacity = settings.budget.paths.front().capacity;
+    Bytes refused = 1 * MiB;
+    while (capacity > refused + 1 * MiB) {  // the least that is not refused
+      const auto kept = capacity;
+      capacity = round_up((refused + kept) / 2, 1 * MiB);
+      try {
+        (void)Engine(run.description(), settings);  // plans
+      } catch (const Error&) {
+        refused = std::exchange(capacity, kept);
+      }
+    }
+    settings.storage.ring = [](const sys::File& file, unsigned depth) {
+      return std::make_unique<SlowRing>(sys::make_ring(file, depth));
+    };
+    Engine engine(run.description(), settings);
+    engine.start();
+    run.fill(engine);
+    run.train(engine, 1, run.steps());
+    EXPECT_TRUE(run.holds(engine, run.steps())) << human(capacity);
+    engine.close();
+  }
 }
 
 }  // namespace

@@ -149,6 +149,65 @@ TEST_P(PoolContract, AnUrgentWriteOvertakesWaitingOnes) {
   pool_.drain();
 }
 
+TEST_P(PoolContract, AWriteIsPlacedWithRoomForTheOneThatFollows) {
+  Object full = object(30 * MiB), first = object(4 * MiB), second = object(2 * MiB), other = object(6 * MiB);
+  full.write(pool_);
+  Ends ends;
+  const auto start = [&](Object& one, std::uint32_t more, bool kept, std::uint64_t deadline) {
+    auto request = one.request(Direction::write);
+    request.done = &Ends::done;
+    request.context = &ends;
+    request.more = more;
+    request.kept = kept;
+    request.deadline = deadline;
+    pool_.start(request);
+  };
+  start(first, 2, false, 5);
+  ends.await(1);
+  EXPECT_EQ(pool_.free(), 4 * MiB) << "2 MiB of the 6 that are not in use are kept";
+  start(other, 0, false, 1);
+  EXPECT_EQ(pool_.waiting(), 6 * MiB);
+  start(second, 0, true, 9);
+  ends.await(2);
+  EXPECT_EQ(pool_.waiting(), 6 * MiB) << "the second half overtakes what is more urgent";
+  EXPECT_EQ(pool_.free(), 4 * MiB);
+  pool_.release(std::span(full.places).first(3));
+  pool_.drain();
+  EXPECT_EQ(pool_.free(), 1 * MiB);
+}
+
+TEST_P(PoolContract, AWriteWaitsForRoomForBoth) {
+  Object full = object(30 * MiB);
+  full.write(pool_);
+  // Four images of two halves of 3 MiB each, where 10 are free: first halves alone would take 9 of them and wait for
+  // each other for ever.
+  std::vector<Object> halves;
+  for (int i = 0; i < 8; ++i) halves.push_back(object(3 * MiB));
+  Ends ends;
+  const auto start = [&](std::size_t half, bool second) {
+    auto request = halves[half].request(Direction::write);
+    request.done = &Ends::done;
+    request.context = &ends;
+    request.token = half;
+    request.more = second ? 0 : 3;
+    request.kept = second;
+    pool_.start(request);
+  };
+  for (std::size_t i = 0; i < 4; ++i) start(2 * i, false);
+  ends.await(1);
+  EXPECT_EQ(pool_.free(), 4 * MiB);
+  EXPECT_EQ(pool_.waiting(), 9 * MiB);
+  for (std::size_t i = 0; i < 4; ++i) {
+    start(2 * i + 1, true);
+    ends.await(2 * i + 2);
+    pool_.release(halves[2 * i].places);
+    pool_.release(halves[2 * i + 1].places);
+    if (i < 3) ends.await(2 * i + 3);
+  }
+  EXPECT_EQ(ends.ended(), (std::vector<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(pool_.free(), 10 * MiB);
+}
+
 TEST_P(PoolContract, ScarcityIsToldAndCanBeAnsweredAtOnce) {
   std::vector<Place> old;
   Pool* owner = nullptr;
@@ -240,6 +299,14 @@ TEST_P(PoolContract, WhatIsMalformedIsRefused) {
   refused([](Request& request) { request.memory = nullptr; }, "memory");
   refused([](Request& request) { request.places = request.places.first(3); }, "one place per MiB");
   refused([](Request& request) { request.done = nullptr; }, "told");
+  EXPECT_ERROR(
+      {
+        auto request = one.request(Direction::write);
+        request.done = &Ends::done;
+        request.more = 37;
+        pool_.start(request);
+      },
+      ErrorCode::does_not_fit, "4.0 MiB");
   refused([](Request& request) { request.direction = Direction::read; }, "where nothing is");
   one.places[0] = {7, 0};
   refused([](Request& request) { request.direction = Direction::read; }, "does not exist");
