@@ -79,7 +79,7 @@ def refits(arguments: argparse.Namespace) -> dict[str, Any]:
     """`share`: of a run's time, that learning projectors takes where each matrix learns anew every ROTATION steps."""
     out: dict[str, Any] = {}
     for sequence in SEQUENCES:
-        for nonzeros in NONZEROS:
+        for nonzeros in arguments.nonzeros:
             words = ("--method", "lsp", "--sequence", str(sequence), "--set", f"lsp_nonzeros={nonzeros}")
             rotating = ("--set", "lsp_residual=rotating", "--set", f"lsp_rotate_every={ROTATION}")
             found: dict[str, list[dict[str, Any]]] = {"never": [], "rotating": []}
@@ -111,9 +111,12 @@ def main() -> None:
     parser.add_argument("--back", type=Path, help="directory on a disk for the path; memory without it")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--nonzeros", type=int, nargs="+", default=NONZEROS, help="of refits")
     arguments = parser.parse_args()
     found = {"path": over_a_path, "link": over_a_link, "refits": refits}[arguments.what](arguments)
     target = HERE / "results" / f"lsp-steps-{arguments.what}.json"
+    if arguments.what == "refits" and target.exists():  # a line for each number of values; others stay
+        found = json.loads(target.read_text(encoding="utf-8")) | found
     target.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(found, indent=1))
 

@@ -6,8 +6,8 @@ namespace spillway::plan {
 namespace {
 
 /// Learning from an element of a gradient, for each value in a row of a projector, beside the update of an element: on
-/// one thread 1.4 to 2.8 ns were measured (docs/decisions/0004-subspaces.md) beside 1 ns.
-constexpr double kFitWork = 2.0;
+/// one thread 0.2 to 0.9 ns were measured (docs/decisions/0004-subspaces.md) beside 1 ns.
+constexpr double kFitWork = 0.6;
 
 /// Elements of layers' matrices: all, those that learn, and those of their gradients.
 struct Products {

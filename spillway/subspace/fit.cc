@@ -5,6 +5,7 @@
 
 #include "spillway/base/bytes.h"
 #include "spillway/base/error.h"
+#include "spillway/kernels/gram.h"
 #include "spillway/subspace/eigen.h"
 
 namespace spillway::subspace {
@@ -19,29 +20,42 @@ std::size_t tile_groups(const kernels::Projector& view) noexcept {
   return std::max<std::size_t>(1, kTileWidth / view.largest());
 }
 
-/// The Gram matrices of groups [begin, end) over all lines [count][view.rows], lower triangles of [n, n] each.
+/// What a thread learns with; all of it grows to its size and stays.
+struct Work {
+  std::vector<double> grams;    ///< of a tile's groups
+  std::vector<double> widened;  ///< kernels::add_gram()
+  std::vector<double> square;   ///< one Gram matrix, whole
+  std::vector<float> turned;    ///< kernels::compress()
+  Eigenvectors eigenvectors;
+};
+
+Work& work_of_this_thread() {
+  thread_local Work work;
+  return work;
+}
+
+/// The Gram matrices of groups [begin, end) over all lines [count][view.rows], `size` doubles apart.
 void add_grams(const kernels::Projector& view, std::span<const float> lines, std::size_t begin, std::size_t end,
-               std::span<double> grams) {
-  const auto square = view.largest() * view.largest();
-  for (std::size_t line = 0; line < lines.size() / view.rows; ++line) {
+               std::size_t size, Work& work) {
+  work.grams.assign((end - begin) * size, 0);
+  work.widened.resize(kernels::gram_work(view.largest()));
+  const auto count = lines.size() / view.rows;
+  for (std::size_t line = 0; line < count; line += kernels::kGramLines) {
     const float* const x = lines.data() + line * view.rows;
     for (auto g = begin; g < end; ++g) {
-      const auto first = view.first(g), n = view.first(g + 1) - first;
-      double* const gram = grams.data() + (g - begin) * square;
-      for (std::size_t i = 0; i < n; ++i) {
-        const double value = x[first + i];
-        for (std::size_t k = 0; k <= i; ++k) gram[i * n + k] += value * x[first + k];
-      }
+      kernels::add_gram(x + view.first(g), view.rows, std::min(kernels::kGramLines, count - line),
+                        view.first(g + 1) - view.first(g), work.grams.data() + (g - begin) * size, work.widened.data());
     }
   }
 }
 
-/// The upper triangle from the lower one. False when a row's square is not finite.
-bool complete(std::span<double> gram, std::size_t n) {
+/// square[n][n] from the lower triangle of `gram`. False when a row's square is not finite.
+bool complete(const double* gram, std::size_t n, std::vector<double>& square) {
+  square.resize(n * n);
   double trace = 0;
   for (std::size_t i = 0; i < n; ++i) {
-    trace += gram[i * n + i];
-    for (std::size_t k = 0; k < i; ++k) gram[k * n + i] = gram[i * n + k];
+    trace += gram[i * kernels::gram_side(n) + i];
+    for (std::size_t k = 0; k <= i; ++k) square[i * n + k] = square[k * n + i] = gram[i * kernels::gram_side(n) + k];
   }
   return std::isfinite(trace);
 }
@@ -55,15 +69,13 @@ std::size_t side_tiles(const Projector& r) noexcept {
 void fit_tile(Projector& r, std::span<const float> lines, std::size_t tile) {
   const auto view = r.view();
   const auto begin = tile * tile_groups(view), end = std::min(begin + tile_groups(view), view.groups());
-  const auto square = view.largest() * view.largest();
-  thread_local std::vector<double> grams;  // grows to its size and stays
-  grams.assign((end - begin) * square, 0);
-  add_grams(view, lines, begin, end, grams);
+  const auto size = kernels::gram_side(view.largest()) * kernels::gram_side(view.largest());
+  auto& work = work_of_this_thread();
+  add_grams(view, lines, begin, end, size, work);
   for (auto g = begin; g < end; ++g) {
     const auto first = view.first(g), n = view.first(g + 1) - first;
-    const auto gram = std::span(grams).subspan((g - begin) * square, n * n);
-    if (!complete(gram, n)) continue;
-    const auto vectors = leading_eigenvectors(gram, n, r.nonzeros());
+    if (!complete(work.grams.data() + (g - begin) * size, n, work.square)) continue;
+    const auto vectors = work.eigenvectors.leading(work.square, n, r.nonzeros());
     for (std::size_t i = 0; i < n; ++i) {
       for (std::size_t s = 0; s < r.nonzeros(); ++s) r.set(first + i, s, static_cast<float>(vectors[s * n + i]));
     }
@@ -144,7 +156,7 @@ void Fit::run(unsigned part, std::size_t tile) {
   if (part == 2) return fit_tile(pair_->p, std::span(half_).first(pair_->q.columns() * m), tile);
   const auto view = pair_->q.view();
   const auto first = tile * kTileLines, lines = std::min(kTileLines, m - first);
-  thread_local std::vector<float> work;  // grows to its size and stays
+  auto& work = work_of_this_thread().turned;
   work.resize(std::max(work.size(), kernels::compress_work(view)));
   kernels::compress(view, gradient_.data() + first * view.rows, view.rows, lines, half_.data() + first, m, work.data());
 }

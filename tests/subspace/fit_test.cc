@@ -6,42 +6,14 @@
 #include <limits>
 
 #include "spillway/base/error.h"
-#include "spillway/subspace/eigen.h"
 #include "tests/subspace/dense.h"
+#include "tests/subspace/jacobi.h"
 
 namespace spillway::subspace {
 namespace {
 
 using testing::Dense;
 using testing::error_of;
-
-TEST(Eigen, FindsTheLeadingVectors) {
-  for (const std::size_t n : {1, 2, 3, 8, 17}) {
-    const Dense a(n, n, testing::white(n * n, n));
-    const auto symmetric = a * a.turned();
-    auto matrix = symmetric.values;
-    const auto vectors = leading_eigenvectors(matrix, n, n);
-    double before = std::numeric_limits<double>::infinity();
-    for (std::size_t i = 0; i < n; ++i) {
-      double value = 0, length = 0;
-      std::vector<double> image(n);
-      for (std::size_t k = 0; k < n; ++k) {
-        for (std::size_t j = 0; j < n; ++j) image[k] += symmetric.at(k, j) * vectors[i * n + j];
-        value += image[k] * vectors[i * n + k];
-        length += vectors[i * n + k] * vectors[i * n + k];
-      }
-      EXPECT_NEAR(1, length, 1e-12);
-      EXPECT_LE(value, before + 1e-9);
-      before = value;
-      for (std::size_t k = 0; k < n; ++k) EXPECT_NEAR(image[k], value * vectors[i * n + k], 1e-8);
-      for (std::size_t other = 0; other < i; ++other) {
-        double product = 0;
-        for (std::size_t k = 0; k < n; ++k) product += vectors[i * n + k] * vectors[other * n + k];
-        EXPECT_NEAR(0, product, 1e-10);
-      }
-    }
-  }
-}
 
 struct Case {
   std::size_t m, n, d, r;
@@ -131,6 +103,39 @@ TEST(Fit, IsTheBestThatItsBlocksAllow) {
     fit(start, testing::white(it.m * it.n, 100 + draw));
     other.p = start.p;
     EXPECT_LT(best, error_of(other, dense));
+  }
+}
+
+/// P from G Q as the slow way has it: all eigenvectors of a group's Gram matrix, in double.
+Projector best_left(const Pair& pair, const Dense& gradient) {
+  auto out = pair.p;
+  const auto half = gradient * Dense(pair.q);
+  const auto gram = half * half.turned();
+  for (std::size_t g = 0; g < out.view().groups(); ++g) {
+    const auto first = out.view().first(g), n = out.view().first(g + 1) - first;
+    std::vector<double> block;
+    for (std::size_t i = 0; i < n; ++i) {
+      for (std::size_t k = 0; k < n; ++k) block.push_back(gram.at(first + i, first + k));
+    }
+    const auto all = testing::jacobi(block, n);
+    for (std::size_t i = 0; i < n; ++i) {
+      for (std::size_t s = 0; s < out.nonzeros(); ++s) {
+        out.set(first + i, s, static_cast<float>(all.vectors[s * n + i]));
+      }
+    }
+  }
+  return out;
+}
+
+TEST(Fit, MissesNoMoreThanBySlowEigenvectors) {
+  for (const auto& it : {Case{64, 48, 16, 4}, {96, 64, 32, 16}, {48, 40, 16, 4}, {24, 24, 12, 12}}) {
+    const auto gradient = testing::gradient_like(it.m, it.n, 5, 3);
+    const Dense dense(it.m, it.n, gradient);
+    auto pair = pair_of(it);
+    fit(pair, gradient);
+    auto slow = pair;
+    slow.p = best_left(pair, dense);
+    EXPECT_NEAR(error_of(slow, dense), error_of(pair, dense), 1e-6);
   }
 }
 
