@@ -1,12 +1,13 @@
 """How many copies a step makes to a device and from it, by kind, and how large they are.
 
     copies.py plan [--shape 0.5b] [--layers N] [--tokens 2048] [--chunk-elements N] [--lives 1] [--passes 0]
-                   [--durable] [--early] [--out FILE]
+                   [--durable] [--early] [--rate 2e14] [--out FILE]
     copies.py run TIMELINE ... [--out FILE]
 
-`plan`: of the step that is planned, copies of images by the part of them that is due in a step. `run`: of steps that
-were made (timeline.json.gz of a run, or engine_run.py --timelines). Copies of less than 8 MiB do not reach the
-bandwidth of a GPU's link; the last column is the share of a kind's bytes that goes in such.
+`plan`: of the step that is planned on a device with a link of 25 GB/s each way, copies of images by the part of them
+that is due in a step. `run`: of steps that were made (timeline.json.gz of a run, or engine_run.py --timelines). Copies
+of less than 8 MiB do not reach the bandwidth of a GPU's link; the last column is the share of a kind's bytes that goes
+in such.
 """
 
 from __future__ import annotations
@@ -58,6 +59,25 @@ def row(lane: str, kind: str, them: Sequence[Copy], steps: int) -> dict[str, Any
             "least": min(copy.bytes for copy in them), "share_below_8_MiB": small / moved}  # fmt: skip
 
 
+def at_once(timeline: dict[str, Any]) -> float:
+    """Of the predicted seconds in which the direction that has less to do copies, the share in which both do."""
+    spans: dict[str, list[tuple[float, int]]] = {lane: [] for lane in LANES}
+    for event in timeline["traceEvents"]:
+        if event["pid"] == 2 and event.get("cat") in LANES:
+            spans[event["cat"]].append((event["ts"], 1 if event["ph"] == "b" else -1))
+    marks = sorted((at, change, lane) for lane, its in spans.items() for at, change in its)
+    busy, open_ = dict.fromkeys((*LANES, "both"), 0.0), dict.fromkeys(LANES, 0)
+    before = 0.0
+    for at, change, lane in marks:
+        for each in LANES:
+            busy[each] += (at - before) * (open_[each] > 0)
+        busy["both"] += (at - before) * all(open_.values())
+        open_[lane] += change
+        before = at
+    least = min(busy[lane] for lane in LANES)
+    return busy["both"] / least if least > 0 else 0.0
+
+
 def tell(rows: Sequence[dict[str, Any]]) -> None:
     print(f"{'lane':12}{'kind':20}{'copies':>9}{'MiB':>10}{'mean MiB':>10}{'least':>8}{'below 8':>9}")
     for it in rows:
@@ -67,6 +87,7 @@ def tell(rows: Sequence[dict[str, Any]]) -> None:
 
 def planned(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     import torch
+    from overlap_update import visit_seconds
     from shapes import config_of
 
     from spillway._engine import Engine
@@ -78,14 +99,16 @@ def planned(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     device = {"memory": 1 << 40, "weight": 0, "activation": 0, "state": arguments.lives,
               "streamed_state": arguments.passes, "streamed_grad": arguments.keeps, "to_device": 25e9,
               "from_device": 25e9, "update": 1e11}  # fmt: skip
-    settings: dict[str, Any] = {"dram_budget": 1 << 40, "device": device, "clipping": False}
+    seconds = visit_seconds(described, arguments.tokens, arguments.rate)
+    settings: dict[str, Any] = {"dram_budget": 1 << 40, "device": device, "clipping": False, "seconds": seconds}
     if arguments.early:
         settings["update_schedule"] = "early"
     if arguments.durable:
         settings |= {"storage": [{"directory": ".", "capacity": 1 << 40}], "durability": "step",
                      "placement": dict.fromkeys(("weight", "state", "grad", "activation"), 1)}  # fmt: skip
-    engine = Engine(json.dumps(described), json.dumps(settings))
-    return table(list(copies(json.loads(engine.timeline()), 2)))
+    timeline = json.loads(Engine(json.dumps(described), json.dumps(settings)).timeline())
+    print(f"both directions at once: {100 * at_once(timeline):.0f} % of the time of the one that has less to do")
+    return table(list(copies(timeline, 2)))
 
 
 def made(files: Sequence[Path]) -> list[dict[str, Any]]:
@@ -108,6 +131,7 @@ def main() -> None:
     parser.add_argument("--passes", type=float, default=0, help="share of the others whose states pass through it")
     parser.add_argument("--keeps", type=float, default=0, help="share of these whose gradients stay there")
     parser.add_argument("--durable", action="store_true", help="every step is")
+    parser.add_argument("--rate", type=float, default=2e14, help="operations a second of the device")
     parser.add_argument("--early", action="store_true", help="updates during backward")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
