@@ -104,7 +104,7 @@ def check(arguments: Arguments) -> int:
     config = arguments.config()
     quiet_libraries()
     from spillway.comparison import compare
-    from spillway.tables import show_comparison
+    from spillway.comparison_tables import show_comparison
 
     given = arguments.named.get("layers")
     if given is not None and not given.isdigit():

@@ -258,7 +258,7 @@ class Session:
         self._state.skipped += result.skipped
         self._seconds.append(result.seconds)
         loss = result.loss_sum / result.label_tokens if result.label_tokens else math.nan
-        row = step_row(self._state, result, loss, tokens, rate)
+        row = step_row(self._state.step, result, loss, tokens, rate, skipped_steps=self._state.skipped)
         self._state.losses.add(loss)
         logged = self._state.step % self._interval() == 0
         if logged:

@@ -13,17 +13,23 @@ from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spillway.protocol import StepResult
-    from spillway.state import RunState
 
 METRICS = "metrics.jsonl"
 
 
 def step_row(
-    state: RunState, result: StepResult, loss: float, tokens: int, learning_rate: float, epoch: float | None = None
+    step: int,
+    result: StepResult,
+    loss: float,
+    tokens: int,
+    learning_rate: float,
+    epoch: float | None = None,
+    skipped_steps: int = 0,
 ) -> dict[str, Any]:
-    """Of a step that was just done. `loss`: the mean since the last logged row; `tokens`: of this step, unpadded."""
+    """Of a step that was just done. `loss`: the mean since the last logged row; `tokens`: of this step, unpadded;
+    `skipped_steps`: so far."""
     row = {
-        "step": state.step,
+        "step": step,
         **({} if epoch is None else {"epoch": epoch}),
         "loss": loss,
         "grad_norm": result.grad_norm,
@@ -41,8 +47,8 @@ def step_row(
         row["loss_scale"] = result.loss_scale
     if result.skipped:
         row["skipped"] = True
-    if state.skipped:
-        row["skipped_steps"] = state.skipped  # so far
+    if skipped_steps:
+        row["skipped_steps"] = skipped_steps
     return row
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from spillway.machine_tables import show_answers, show_fits
 from spillway.sizes import duration, size, used_up
-
-if TYPE_CHECKING:
-    from spillway.comparison import Comparison
 
 Plan = dict[str, Any]  # the content of plan.json
 
@@ -206,26 +203,6 @@ def wear(path: str, summary: dict[str, Any]) -> str:
         return ""
     share = (summary.get("endurance_used") or {}).get(path)
     return f"; {size(totals[path])} written in all" + (f", {used_up(share, 1)}" if share is not None else "")
-
-
-def show_comparison(console: Console, found: Comparison) -> None:
-    """Every step both ways, then the largest differences beside what rounding explains."""
-    table = Table(title="Both ways", title_justify="left")
-    for name in ("step", "loss, engine", "loss, plain", "gradient norm, engine", "gradient norm, plain"):
-        table.add_column(name, justify="right")
-    ways = (found.engine.losses, found.plain.losses, found.engine.norms, found.plain.norms)
-    for step, row in enumerate(zip(*ways, strict=True), start=1):
-        table.add_row(str(step), *(f"{value:.8g}" for value in row))
-    console.print(table)
-    for difference in found.differences:
-        verdict = "within" if difference.within else "BEYOND"
-        console.print(
-            f"{difference.what}: differs by {difference.found:.2g} of itself at most, {verdict} the tolerance of "
-            f"{difference.allowed:g}",
-            soft_wrap=True,
-        )
-    console.print(f"weights that differ most: {found.worst}", soft_wrap=True)
-    console.print("The two ways are equal but for rounding." if found.equal else "The two ways differ.")
 
 
 def optional(value: float | None, render: Any) -> str:

@@ -127,7 +127,8 @@ class Trainer:
         self.so_far.tell(self.session, len(self.seconds), lambda: self.summary(self.session))
 
     def log(self, result: StepResult, tokens: int, learning_rate: float) -> None:
-        row = step_row(self.state, result, self.state.losses.value(), tokens, learning_rate, self.state.epoch)
+        now, loss = self.state, self.state.losses.value()
+        row = step_row(now.step, result, loss, tokens, learning_rate, now.epoch, now.skipped)
         self.metrics.add(row)
         self.trackers.log(row)
         if self.every_step:

@@ -110,3 +110,6 @@ KERNEL spillway_sample(Sample a) {
 KERNEL spillway_adamw(threads::AdamWArguments a) {
   threads::adamw(a, whole_grid());
 }
+KERNEL spillway_adamw_delta(threads::AdamWDeltaArguments a) {
+  threads::adamw_delta(a, whole_grid());
+}

@@ -73,12 +73,20 @@ Launch of(const Apply& it) {
 Launch of(const Sample& it) {
   return launch("spillway_sample", 1, it);
 }
-Launch of(const AdamWUpdate& it) {
-  if (it.step.optimizer != kernels::Optimizer::adamw) {
+
+/// The constants of a step, of the one optimizer that a GPU has kernels for.
+kernels::AdamW formula_of(const kernels::UpdateStep& step) {
+  if (step.optimizer != kernels::Optimizer::adamw) {
     throw Error(ErrorCode::internal, "of the optimizers only adamw has a kernel for a GPU");
   }
-  return launch("spillway_adamw", blocks_of(it.n),
-                threads::AdamWArguments{it, kernels::AdamW(it.step, kernels::Moments::fp32)});
+  return {step, kernels::Moments::fp32};
+}
+
+Launch of(const AdamWUpdate& it) {
+  return launch("spillway_adamw", blocks_of(it.n), threads::AdamWArguments{it, formula_of(it.step)});
+}
+Launch of(const AdamWDelta& it) {
+  return launch("spillway_adamw_delta", blocks_of(it.n), threads::AdamWDeltaArguments{it, formula_of(it.step)});
 }
 
 }  // namespace
@@ -89,7 +97,7 @@ Launch launch_of(const Work& work) {
 
 std::span<const std::string> kernel_names() {
   static const auto kNames = [] {
-    std::vector<std::string> out{"spillway_adamw", "spillway_apply", "spillway_sample"};
+    std::vector<std::string> out{"spillway_adamw", "spillway_adamw_delta", "spillway_apply", "spillway_sample"};
     for (const auto* what : {"sum", "round", "squares", "gather", "loss_stats", "loss_gradient", "compress"}) {
       for (const auto type : {Element::bf16, Element::fp16, Element::fp32}) out.push_back(name(what, type));
     }

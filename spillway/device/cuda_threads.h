@@ -196,6 +196,23 @@ SPILLWAY_ON_DEVICE inline void adamw(const AdamWArguments& a, Grid grid) {
   }
 }
 
+/// AdamWDelta as it is launched.
+struct AdamWDeltaArguments {
+  AdamWDelta update;
+  kernels::AdamW formula;
+};
+
+SPILLWAY_ON_DEVICE inline void adamw_delta(const AdamWDeltaArguments& a, Grid grid) {
+  const auto& it = a.update;
+  for (auto i = grid.thread; i < it.n; i += grid.threads) {
+    float exp_avg = it.exp_avg[i], exp_avg_sq = it.exp_avg_sq[i];
+    const float grad = kernels::widen(it.grad[i]) * a.formula.gradient_scale;
+    it.delta[i] = kernels::quiet(a.formula.scalar(0.0F, grad, exp_avg, exp_avg_sq));
+    it.exp_avg[i] = kernels::quiet(exp_avg);
+    it.exp_avg_sq[i] = kernels::quiet(exp_avg_sq);
+  }
+}
+
 /// Neighbouring threads take neighbouring tokens of one column, whose places are neighbours.
 template <class T>
 SPILLWAY_ON_DEVICE void compress(const Compress& a, Grid grid) {

@@ -1,6 +1,7 @@
 #include "spillway/device/work.h"
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "spillway/device/typed.h"
@@ -95,6 +96,25 @@ void on_host(const AdamWUpdate& it, const Crew& crew) {
                      .grad = reinterpret_cast<const std::byte*>(it.grad + at),
                      .n = n},
                     it.step);
+  });
+}
+
+void on_host(const AdamWDelta& it, const Crew& crew) {
+  constexpr std::uint64_t kPiece = 4096;  // whose gradient is widened at a time
+  by_tile(it.n, crew, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
+    std::array<float, kPiece> gradient;  // NOLINT: filled below
+    const auto bytes = [](auto* from) { return reinterpret_cast<std::byte*>(from); };
+    for (const auto end = at + n; at < end; at += kPiece) {
+      const auto count = std::min(kPiece, end - at);
+      widen(Element::bf16, reinterpret_cast<const std::byte*>(it.grad + at), gradient.data(), count);
+      std::fill_n(it.delta + at, count, 0.0F);
+      kernels::update({kernels::Weights::fp32, kernels::Moments::fp32},
+                      {.weight = bytes(it.delta + at),
+                       .moments = {bytes(it.exp_avg + at), bytes(it.exp_avg_sq + at)},
+                       .grad = bytes(gradient.data()),
+                       .n = count},
+                      it.step);
+    }
   });
 }
 

@@ -107,6 +107,15 @@ struct AdamWUpdate {
   kernels::UpdateStep step;  ///< of AdamW
 };
 
+/// AdamW on S of a subspace, fp32 moments, bf16 gradient: `delta` is what a weight of 0 becomes, in fp32.
+struct AdamWDelta {
+  float* delta = nullptr;
+  float *exp_avg = nullptr, *exp_avg_sq = nullptr;
+  const std::uint16_t* grad = nullptr;
+  std::uint64_t n = 0;
+  kernels::UpdateStep step;  ///< of AdamW
+};
+
 /// out[c * out_stride + t] = sum over i of in[t * in_stride + i] * R[i, c]: kernels::compress().
 struct Compress {
   Element type = Element::bf16;  ///< of `in` and `out`
@@ -139,7 +148,8 @@ struct Sample {
 };
 
 /// All pointers are into the device's memory (any alignment of the element's own), counts may be 0.
-using Work = std::variant<Sum, Round, Squares, Gather, LossStats, LossGradient, AdamWUpdate, Compress, Apply, Sample>;
+using Work = std::variant<Sum, Round, Squares, Gather, LossStats, LossGradient, AdamWUpdate, AdamWDelta, Compress,
+                          Apply, Sample>;
 
 /// Who takes the tiles of a loop on the host: calls call(body, tile) once for each, and returns when all are done.
 struct Crew {

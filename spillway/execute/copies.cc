@@ -28,10 +28,9 @@ bool is_ours(const plan::Task& task) {
 
 CopyLane::CopyLane(device::Device& device, Direction direction) : CopyLane(device, direction, nullptr) {}
 
-CopyLane::CopyLane(device::Device& device, const DeviceUpdates& updates)
-    : CopyLane(device, Direction::to_device, &updates) {}
+CopyLane::CopyLane(device::Device& device, DeviceUpdates& updates) : CopyLane(device, Direction::to_device, &updates) {}
 
-CopyLane::CopyLane(device::Device& device, Direction direction, const DeviceUpdates* updates)
+CopyLane::CopyLane(device::Device& device, Direction direction, DeviceUpdates* updates)
     : device_(device), direction_(direction), updates_(updates), stream_(device.make_stream()) {
   for (auto& event : events_) event = device.make_event();
   thread_ = std::thread([this] { serve(); });
@@ -100,7 +99,7 @@ void CopyLane::end(UnderWay& it) {
 }
 
 Copies::Copies(const plan::Schedule& schedule, std::byte* host, device::Device& device, device::Stream compute,
-               const DeviceUpdates& updates)
+               DeviceUpdates& updates)
     : schedule_(schedule),
       host_(host),
       device_(device),

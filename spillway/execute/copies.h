@@ -36,7 +36,7 @@ class CopyLane {
   };
 
   CopyLane(device::Device& device, device::Direction direction);
-  CopyLane(device::Device& device, const DeviceUpdates& updates);
+  CopyLane(device::Device& device, DeviceUpdates& updates);
   ~CopyLane();
   CopyLane(const CopyLane&) = delete;
   CopyLane& operator=(const CopyLane&) = delete;
@@ -58,11 +58,11 @@ class CopyLane {
   void issue(UnderWay& it);
   void end(UnderWay& it);
 
-  CopyLane(device::Device& device, device::Direction direction, const DeviceUpdates* updates);
+  CopyLane(device::Device& device, device::Direction direction, DeviceUpdates* updates);
 
   device::Device& device_;
   const device::Direction direction_;
-  const DeviceUpdates* const updates_;  ///< null: copies
+  DeviceUpdates* const updates_;  ///< null: copies
   const device::Stream stream_;
   std::array<device::Event, kDepth> events_{};
   std::size_t issued_ = 0;  ///< the thread's own
@@ -79,7 +79,7 @@ class Copies {
  public:
   /// `compute`: the stream that visits are issued to. All references must outlive it.
   Copies(const plan::Schedule& schedule, std::byte* host, device::Device& device, device::Stream compute,
-         const DeviceUpdates& updates);
+         DeviceUpdates& updates);
 
   void begin(std::uint64_t instance);
   /// The visit's work has been given to the stream.

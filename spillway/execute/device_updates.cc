@@ -19,6 +19,14 @@ device::AdamWUpdate work_of(const kernels::UpdateSpan& span, const kernels::Upda
 
 }  // namespace
 
+DeviceUpdates::DeviceUpdates(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
+                             Arenas arenas, const Subspaces& subspaces)
+    : schedule_(schedule),
+      layout_(layout),
+      rule_(rule),
+      arenas_(arenas),
+      inside_(layout, rule, subspaces, reinterpret_cast<float*>(arenas.at(schedule, schedule.delta))) {}
+
 plan::Passing DeviceUpdates::place(plan::Index chunk) const {
   const auto& it = schedule_;
   if (!it.passing.empty() && it.passing[chunk].weight != plan::kNone) return it.passing[chunk];
@@ -30,11 +38,14 @@ plan::Passing DeviceUpdates::place(plan::Index chunk) const {
           .grad_at = it.grad_at[chunk]};
 }
 
-void DeviceUpdates::run(device::Device& device, device::Stream stream, plan::Index chunk) const {
+void DeviceUpdates::run(device::Device& device, device::Stream stream, plan::Index chunk) {
   const auto it = place(chunk);
   const state::GroupPointers groups{.weight = arenas_.at(schedule_, it.weight) + it.weight_at,
                                     .state = arenas_.at(schedule_, it.state) + it.state_at,
                                     .grad = arenas_.at(schedule_, it.grad) + it.grad_at};
+  if (layout_.chunks()[chunk].subspace.rank > 0) {
+    return inside_.run(device, stream, layout_.chunks()[chunk], groups, step_);
+  }
   update_spans(layout_, rule_, chunk, groups, step_, 0, layout_.chunks()[chunk].used,
                [&](const auto& located, const auto& step) { device.run(stream, work_of(located.span, step)); });
 }

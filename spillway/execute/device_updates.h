@@ -5,6 +5,8 @@
 
 #include "spillway/device/device.h"
 #include "spillway/execute/arenas.h"
+#include "spillway/execute/device_subspace_update.h"
+#include "spillway/execute/subspaces.h"
 #include "spillway/kernels/update.h"
 #include "spillway/plan/schedule.h"
 #include "spillway/state/layout.h"
@@ -16,13 +18,12 @@ class DeviceUpdates {
  public:
   /// Of a rule that plan::no_device_update() has nothing against. All references must outlive it.
   DeviceUpdates(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
-                Arenas arenas)
-      : schedule_(schedule), layout_(layout), rule_(rule), arenas_(arenas) {}
+                Arenas arenas, const Subspaces& subspaces);
 
   /// What the pending updates apply; set while no update runs.
   void set(const kernels::UpdateStep& step) noexcept { step_ = step; }
   /// Gives the update of a chunk to the stream. Tensors that do not decay ignore the step's `weight_decay`.
-  void run(device::Device& device, device::Stream stream, plan::Index chunk) const;
+  void run(device::Device& device, device::Stream stream, plan::Index chunk);
 
  private:
   /// Where the chunk is when it is updated.
@@ -32,6 +33,7 @@ class DeviceUpdates {
   const state::Layout& layout_;
   const state::UpdateRule rule_;
   const Arenas arenas_;
+  DeviceSubspaceUpdate inside_;
   kernels::UpdateStep step_;
 };
 

@@ -111,11 +111,19 @@ double Executor::now() const {
 
 bool Executor::runs(const Bank& its_bank, const Task& task) const {
   if (!runs(its_bank.mode, task)) return false;
-  if (task.lane == Lane::fit) return work_.fits(task.subject);
+  if (task.lane == Lane::fit || follows_learning(task)) return fits(task);
   if (task.stays && its_bank.mode.visits) {
     return schedule_.runs_once(task) ? its_bank.sends.stored : its_bank.sends.updated;
   }
   return !(schedule_.settled_by_early(task) && its_bank.kept[task.subject]);
+}
+
+/// Whether a visit has left something to learn of any of the task's chunks.
+bool Executor::fits(const Task& task) const {
+  for (auto c = task.subject; c < task.subject + task.count; ++c) {
+    if (work_.fits(c)) return true;
+  }
+  return false;
 }
 
 bool Executor::is_for_update(const Task& task) const {

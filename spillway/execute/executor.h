@@ -87,9 +87,9 @@ struct UpdateCores {
 
 /// Where visits compute, when that is not in host memory.
 struct ComputeDevice {
-  device::Device* device = nullptr;        ///< with its arena; null: the host
-  device::Stream stream = 0;               ///< of the caller's work
-  const DeviceUpdates* updates = nullptr;  ///< matters with a device
+  device::Device* device = nullptr;  ///< with its arena; null: the host
+  device::Stream stream = 0;         ///< of the caller's work
+  DeviceUpdates* updates = nullptr;  ///< matters with a device
 };
 
 class Executor {
@@ -183,6 +183,7 @@ class Executor {
 
   /// Of tasks that bring a visit's weights: an update needs them, too.
   [[nodiscard]] bool is_for_update(const plan::Task& task) const;
+  [[nodiscard]] bool fits(const plan::Task& task) const;
   [[nodiscard]] bool runs(const Mode& mode, const plan::Task& task) const;
   [[nodiscard]] bool runs(const Bank& bank, const plan::Task& task) const;
   void open_bank(Bank& bank, Mode mode);           // locked

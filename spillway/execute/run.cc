@@ -186,7 +186,7 @@ void Run::make_lanes(unsigned threads) {
   for (auto& room : subspaces->rooms()) calculator().register_host(std::as_writable_bytes(std::span(room)));
   compress = std::make_unique<Compress>(layout, type, *subspaces, where);
   updater = std::make_unique<Updater>(schedule, layout, plan_.description.rule(), memory, rows.get(), *subspaces);
-  device_updates = std::make_unique<DeviceUpdates>(schedule, layout, plan_.description.rule(), arenas());
+  device_updates = std::make_unique<DeviceUpdates>(schedule, layout, plan_.description.rule(), arenas(), *subspaces);
   gradients = std::make_unique<Gradients>(schedule, layout, plan_.description.rule(), arenas(), rows.get(), *subspaces,
                                           *team, where);
   tiers =

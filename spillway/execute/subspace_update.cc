@@ -74,17 +74,31 @@ void encode(const float* values, std::size_t moment, const state::Located& to) {
   }
 }
 
-/// What the optimizer does inside: elements of an update of the matrix are around rank / sqrt(rows * columns) times
-/// those of S, so the learning rate is multiplied by the reverse (subspace/matrix.h). Decay is the matrix's own.
-kernels::UpdateStep inside(const kernels::UpdateStep& step, const Subspace& it) {
+}  // namespace
+
+kernels::UpdateStep step_inside(const kernels::UpdateStep& step, const Subspace& it, const state::FitRecord& record) {
   auto out = step;
   out.weight_decay = 0;
   out.learning_rate *=
       std::sqrt(static_cast<double>(it.rows) * static_cast<double>(it.columns)) / static_cast<double>(it.rank);
+  out.step -= static_cast<std::int64_t>(record.begun);
   return out;
 }
 
-}  // namespace
+float kept_by(const kernels::UpdateStep& step, bool decays) noexcept {
+  return decays ? static_cast<float>(1 - step.learning_rate * step.weight_decay) : 1.0F;
+}
+
+kernels::Expansion expansion_of(const Subspace& it, const std::byte* pair, const float* delta) noexcept {
+  const auto fields = state::pair_fields(it);
+  return {view(pair + fields.p, it.rows, it), view(pair + fields.q, it.columns, it), delta};
+}
+
+void carry_over(const Subspace& it, const std::byte* before, const std::byte* after, std::size_t moment,
+                std::span<float> values) {
+  const auto from = copied(before, it), to = copied(after, it);
+  moment == 0 ? subspace::carry_first(from, to, values) : subspace::carry_second(from, to, values);
+}
 
 SubspaceUpdate::SubspaceUpdate(const state::Layout& layout, const state::UpdateRule& rule)
     : layout_(layout), rule_(rule) {
@@ -122,13 +136,13 @@ void SubspaceUpdate::begin(const state::Chunk& chunk, const state::GroupPointers
 
 void SubspaceUpdate::carry(const state::Chunk& chunk, const state::GroupPointers& groups) {
   const auto& it = chunk.subspace;
-  const auto before = copied(groups.state + state_fields(rule_, chunk).pair, it);
-  const auto after = copied(groups.grad + core_bytes(rule_, chunk), it);
+  const auto* const before = groups.state + state_fields(rule_, chunk).pair;
+  const auto* const after = groups.grad + core_bytes(rule_, chunk);
   const auto at = locate_core(rule_, chunk, groups, 0, it.elements());
   const auto values = std::span(delta_).first(it.elements());
   for (std::size_t m = 0; m < rule_.moments(); ++m) {
     decode(at, m, values.data());
-    m == 0 ? subspace::carry_first(before, after, values) : subspace::carry_second(before, after, values);
+    carry_over(it, before, after, m, values);
     encode(values.data(), m, at);
   }
 }
@@ -140,8 +154,7 @@ std::size_t SubspaceUpdate::first_tiles(const state::Chunk& chunk) noexcept {
 void SubspaceUpdate::run_first(const state::Chunk& chunk, const state::GroupPointers& groups,
                                const kernels::UpdateStep& step, std::size_t tile) {
   const auto begin = tile * kTile, end = std::min(begin + kTile, chunk.subspace.elements());
-  auto own = inside(step, chunk.subspace);
-  own.step -= static_cast<std::int64_t>(record(groups.state + state_fields(rule_, chunk).pair).begun);
+  const auto own = step_inside(step, chunk.subspace, record(groups.state + state_fields(rule_, chunk).pair));
   std::array<float, kPiece> gradient;  // NOLINT: filled below
   for (auto first = begin; first < end; first += kPiece) {
     const auto n = std::min(kPiece, end - first);
@@ -162,12 +175,8 @@ void SubspaceUpdate::run(const state::Chunk& chunk, const state::GroupPointers& 
                          std::size_t tile) const {
   const auto& it = chunk.subspace;
   const auto& span = layout_.spans(chunk.id).front();
-  const bool decays = layout_.tensors()[span.tensor].spec.decay;
-  const auto keep = decays ? static_cast<float>(1 - step.learning_rate * step.weight_decay) : 1.0F;
-  const auto fields = state::pair_fields(it);
-  const auto* const pair = groups.state + state_fields(rule_, chunk).pair;
-  const kernels::Expansion expansion{view(pair + fields.p, it.rows, it), view(pair + fields.q, it.columns, it),
-                                     delta_.data()};
+  const auto keep = kept_by(step, layout_.tensors()[span.tensor].spec.decay);
+  const auto expansion = expansion_of(it, groups.state + state_fields(rule_, chunk).pair, delta_.data());
   const auto first = tile * tile_groups(it), last = std::min(first + tile_groups(it), expansion.p.groups());
   const auto row = expansion.p.first(first), rows = expansion.p.first(last) - row;
   const auto at = locate(rule_, chunk, span, groups, row * it.columns, rows * it.columns);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "spillway/kernels/project.h"
@@ -11,6 +12,21 @@
 #include "spillway/state/rule.h"
 
 namespace spillway::execute {
+
+/// What the optimizer does inside: elements of an update of the matrix are around rank / sqrt(rows * columns) times
+/// those of S, so the learning rate is multiplied by the reverse (subspace/matrix.h). Decay is the matrix's own. Steps
+/// are counted from where the moments began, as `record` says.
+[[nodiscard]] kernels::UpdateStep step_inside(const kernels::UpdateStep& step, const state::Subspace& subspace,
+                                              const state::FitRecord& record);
+/// What an update leaves of the matrix before the change is added: 1, or less where it decays.
+[[nodiscard]] float kept_by(const kernels::UpdateStep& step, bool decays) noexcept;
+/// P and Q as they lie in `pair` (state::pair_fields()), and a delta [rank, rank].
+[[nodiscard]] kernels::Expansion expansion_of(const state::Subspace& subspace, const std::byte* pair,
+                                              const float* delta) noexcept;
+/// Carries the values [rank, rank] of a moment from the pair `before` to the pair `after`, which lie so, too.
+/// Allocates.
+void carry_over(const state::Subspace& subspace, const std::byte* before, const std::byte* after, std::size_t moment,
+                std::span<float> values);
 
 /// Works on one chunk at a time, part after part; what is not run by tiles is run once. Calls do not throw.
 class SubspaceUpdate {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "spillway/base/error.h"
 #include "spillway/subspace/bias.h"
@@ -52,7 +53,7 @@ Subspaces::Subspaces(const plan::Description& description, const state::Layout& 
   for (std::size_t t = 0; t < matrices_.size(); ++t) {
     const auto& it = layout.tensors()[t].subspace;
     if (it.rank == 0) continue;
-    matrices_[t].emplace(Matrix{.pair = unlearned(it), .next = unlearned(it), .kept = {}, .record = {}});
+    matrices_[t].emplace(Matrix{.pair = unlearned(it), .next = unlearned(it), .kept = {}, .record = {}, .before = {}});
     any_ = true;
   }
   if (!any_) return;
@@ -201,7 +202,8 @@ void Subspaces::end(bool applied) {
   for (auto& it : matrices_) {
     if (!it) continue;
     it->applied = applied;
-    (applied ? it->kept : it->record) = applied ? it->record : it->kept;
+    if (applied) it->before = std::exchange(it->kept, it->record);
+    if (!applied) it->record = it->kept;
   }
 }
 

@@ -69,6 +69,13 @@ class Subspaces {
   /// The step has ended: applied, or skipped, and then what it learned is forgotten.
   void end(bool applied);
 
+  /// The records that the update of the last step applied finds in the state, and leaves there.
+  struct Change {
+    state::FitRecord before, after;
+  };
+  /// Until the next end(); of any thread, while that update has not ended.
+  [[nodiscard]] Change change(std::size_t tensor) const { return {at(tensor).before, at(tensor).kept}; }
+
   // Behind a visit, by one thread but for fit(): calls of a tensor that a step has learned, until the next open().
 
   /// Whether the step's gradient record is to get projectors.
@@ -96,6 +103,7 @@ class Subspaces {
   struct Matrix {
     subspace::Pair pair, next;
     state::FitRecord kept, record;  ///< of the steps applied; with this step's
+    state::FitRecord before;        ///< of the steps applied but the last
     bool made = false;              ///< a part of this step's S
     bool samples = true;            ///< this step's S counts for the estimate
     bool learned = false;           ///< in the newest training step

@@ -37,7 +37,9 @@ const char* kind_name(TaskKind kind) {
                                            "download state",
                                            "upload state",
                                            "upload grad",
-                                           "fit"};
+                                           "fit",
+                                           "download record",
+                                           "upload projectors"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

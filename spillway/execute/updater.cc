@@ -85,10 +85,10 @@ bool Updater::fits(plan::Index chunk) const {
   return inside(chunk) && learned_.learned(tensor(chunk));
 }
 
-/// Into the gradient's record, on the host, where the visit or a copy has left it.
+/// On the host, where the gradient's record is or its projectors leave for where that is.
 void Updater::end_fit(plan::Index chunk) {
   const auto& task = schedule_.tasks[schedule_.fit_task[chunk]];
-  learned_.end_fit(tensor(chunk), at(task.buffer) + task.buffer_offset + core_bytes(rule_, layout_.chunks()[chunk]));
+  learned_.end_fit(tensor(chunk), at(task.buffer) + task.buffer_offset);
 }
 
 }  // namespace spillway::execute

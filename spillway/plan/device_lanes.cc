@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "spillway/plan/joined.h"
+#include "spillway/plan/learned.h"
 #include "spillway/plan/passing.h"
 
 namespace spillway::plan {
@@ -48,6 +49,7 @@ class DeviceLanes {
     move(out_.accumulator);
     if (embedding_backward_ != kNone) hand_back();
     let_pass(out_, layout_, rule_, residency_, lookahead_);
+    bring_learned(out_, layout_, rule_, residency_);
   }
 
  private:

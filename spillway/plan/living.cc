@@ -103,7 +103,7 @@ std::string no_living(const Description& description, const state::Layout& layou
   for (Index c = 0; c < chunks; ++c) {
     if (can_be_on_device(description, layout, c)) return {};
   }
-  return "no layer has all that learns learn in full, and in bf16";
+  return "no layer has all that learns in bf16";
 }
 
 namespace {

@@ -243,6 +243,7 @@ class PassingStates {
         return need(its.weight_down, it.task, it.previous);
       case TaskKind::read_grad:
       case TaskKind::download_grad:
+      case TaskKind::fit:
         return need(its.grad_up, it.task, it.previous);
       default:  // a read of the weight, which the copy waits for
         return;

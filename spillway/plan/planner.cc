@@ -484,7 +484,7 @@ class Planner {
   [[nodiscard]] static Traffic traffic(const Schedule& schedule) {
     Traffic sum;
     for (const auto& task : schedule.tasks) {
-      if (schedule.settled_by_early(task) || schedule.runs_once(task)) continue;
+      if (schedule.settled_by_early(task) || schedule.runs_once(task) || follows_learning(task)) continue;
       if (task.lane == Lane::read) sum.read += task.bytes;
       if (task.lane == Lane::write) sum.written += task.bytes / task.every;
       if (task.lane == Lane::to_device) sum.to_device += task.bytes;
@@ -642,7 +642,8 @@ class Planner {
   std::vector<std::size_t> free_;  ///< units the planner may keep, most traffic saved per byte first
   DeviceChoice device_{description_, layout_, budget_};
   Residency nothing_;  ///< the least that the host keeps beside what the device does
-  const Bytes subspaces_ = subspace_bytes(layout_, std::max<std::size_t>(1, budget_.nodes.size()));
+  const Bytes subspaces_ =
+      subspace_bytes(layout_, std::max<std::size_t>(1, budget_.nodes.size()) + (budget_.device ? 1 : 0));
   Bytes room_ = 0;
   bool ample_ = true;                 ///< whatever was tried had room
   std::vector<Bytes> capacity_;       ///< by memory node

@@ -53,7 +53,7 @@ struct Residency {
 [[nodiscard]] std::string no_device_update(const state::UpdateRule& rule);
 
 /// True when the chunk may live on a device, or pass: in a layer or a head of its own of which something learns, and
-/// nothing in a subspace or in fp32 beside a narrower type. (A table that tokens look up is the host's.)
+/// nothing in fp32 beside a narrower type. (A table that tokens look up is the host's.)
 [[nodiscard]] bool can_be_on_device(const Description& description, const state::Layout& layout, Index chunk);
 
 /// True when the gradient of this chunk is stored as a dense field: everything that learns but an embedding that is not

@@ -631,7 +631,7 @@ class Builder {
                                .lane = Lane::fit,
                                .subject = c,
                                .buffer = grad,
-                               .buffer_offset = offset,
+                               .buffer_offset = offset + core_bytes(description_.rule(), chunk(c)),
                                .bytes = fit_elements(description_.subspaces, chunk(c)),
                                .deadline = tick_[c] + out_.positions,
                                .phase = Phase::backward});

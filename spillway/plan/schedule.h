@@ -59,6 +59,9 @@ enum class TaskKind : std::uint8_t {
   upload_state,  ///< of a chunk that passes, for its update
   upload_grad,
   fit,  ///< projectors, from a gradient that a visit has left, into the gradient's record
+  // Where a device updates what learns in subspaces, and gradients stay there (plan/learned.h):
+  download_record,  ///< of the first of a block's chunks: then what projectors are learned from has left it, too
+  upload_pair,      ///< projectors that were learned, into the gradient's record there
 };
 
 enum class VisitKind : std::uint8_t {
@@ -103,6 +106,12 @@ struct Task {
   bool stays = false;  ///< what it brings stays on the device: with visits, it runs when that has changed on the host
   std::vector<Dependency> needs;
 };
+
+/// Copies that only move something where a visit has left projectors to be learned: next to nothing for the link, and
+/// in plans nothing.
+[[nodiscard]] constexpr bool follows_learning(const Task& task) noexcept {
+  return task.kind == TaskKind::download_record || task.kind == TaskKind::upload_pair;
+}
 
 enum class BufferClass : std::uint8_t {
   weight,      ///< resident weights
@@ -176,8 +185,9 @@ struct Schedule {
   std::vector<Visit> visits;  ///< in order of execution
   std::vector<Buffer> buffers;
   std::uint32_t positions = 0;
-  std::vector<Index> update_task;                               ///< by chunk; kNone: it does not learn
-  std::vector<Index> fit_task;                                  ///< by chunk; kNone: it does not learn in a subspace
+  std::vector<Index> update_task;  ///< by chunk; kNone: it does not learn
+  std::vector<Index> fit_task;     ///< by chunk; kNone: it does not learn in a subspace
+  Index delta = kNone;             ///< buffer on a device: the change of one S that is updated there; kNone: none is
   std::vector<Index> resident_weight;                           ///< by block (layers) : buffer; kNone otherwise
   std::vector<Index> resident_slice;                            ///< by chunk (tables): buffer; kNone otherwise
   std::vector<Index> resident_state;                            ///< by chunk: buffer; kNone otherwise

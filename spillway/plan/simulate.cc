@@ -90,7 +90,7 @@ class Machine {
       work_[t] =
           task.kind == TaskKind::visit ? std::max(visit_seconds(schedule, layout, rates, task.subject),
                                                   weight_seconds(schedule, description, layout, rates, task.subject))
-          : schedule.settled_by_early(task) || schedule.runs_once(task) ? 0
+          : schedule.settled_by_early(task) || schedule.runs_once(task) || follows_learning(task) ? 0
           : is_copy(task)                    ? copy_seconds(task, schedule, layout, description.rule(), rates)
           : task.lane == Lane::device_update ? device_update_seconds(task, rates)
           : task.lane == Lane::fit           ? static_cast<double>(task.bytes) / rates.update_with(1)

@@ -12,7 +12,8 @@ namespace spillway::plan {
 inline constexpr std::size_t kGradientsLeft = 2;
 
 /// Projectors of every matrix, twice (those that the next step has, and new ones while they are learned), what is known
-/// of their errors; the change of the largest S for each of `lanes` that update; the gradients that wait, each as large
+/// of their errors; the change of the largest S for each of `lanes` that update (of a
+/// device: its moments, while they are carried over); the gradients that wait, each as large
 /// as the largest; and the work of learning a pair in a visit and another beside it. 0 without subspaces.
 [[nodiscard]] Bytes subspace_bytes(const state::Layout& layout, std::size_t lanes);
 

@@ -44,6 +44,15 @@ class Kill : public ::testing::Test {
     return DurableRun::settings(where_.path(), 2, placement);
   }
 
+  /// Of blocks such parts live on a device, and of the others such parts pass through it.
+  [[nodiscard]] Settings with_device(const plan::Placement& placement, double state, double passing) const {
+    auto out = settings(placement);
+    out.budget.device = plan::DeviceTier{
+        .capacity = 1 * GiB, .weight = 0, .activation = 0, .state = state, .passing = passing, .grad = 0.5};
+    out.device.simulated = {.memory = 1 * GiB, .seed = 3, .longest_delay = 5e-5};
+    return out;
+  }
+
   [[nodiscard]] std::shared_ptr<Fate> fate(const Death& death) const {
     const auto layout = run_.description().layout();
     return std::shared_ptr<Fate>(new Fate{test::Points(run_.description(), layout, "a run", 2), death, {}});
@@ -218,15 +227,8 @@ TEST_F(Kill, AtAnyInstant) {
 
 /// Where updates are on a device, whatever is there dies with the process.
 TEST_F(Kill, WithADeviceAtAnyInstant) {
-  const auto with = [&](const plan::Placement& placement, double state, double passing) {
-    auto out = settings(placement);
-    out.budget.device = plan::DeviceTier{
-        .capacity = 1 * GiB, .weight = 0, .activation = 0, .state = state, .passing = passing, .grad = 0.5};
-    out.device.simulated = {.memory = 1 * GiB, .seed = 3, .longest_delay = 5e-5};
-    return out;
-  };
-  const std::array all = {with({1, 1, 1, 1}, 0, 1), with({0, 0, 0, 0}, 0, 1), with({1, 0.5, 0, 1}, 0.5, 1),
-                          with({1, 1, 1, 1}, 1, 0)};
+  const std::array all = {with_device({1, 1, 1, 1}, 0, 1), with_device({0, 0, 0, 0}, 0, 1),
+                          with_device({1, 0.5, 0, 1}, 0.5, 1), with_device({1, 1, 1, 1}, 1, 0)};
   kill_at_any_instant(all, kills(8));
 }
 
@@ -248,6 +250,12 @@ class KillSubspace : public Kill {
 
 TEST_F(KillSubspace, AtAnyInstant) {
   kill_at_any_instant(placements(), kills(8));
+}
+
+TEST_F(KillSubspace, WithADeviceAtAnyInstant) {
+  const std::array all = {with_device({1, 1, 1, 1}, 1, 0), with_device({0, 0, 0, 0}, 0.5, 1),
+                          with_device({1, 0.5, 0, 1}, 0, 1)};
+  kill_at_any_instant(all, kills(8));
 }
 
 class KillOfFormat : public Kill, public ::testing::WithParamInterface<state::StateFormat> {

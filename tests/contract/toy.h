@@ -199,7 +199,7 @@ class Toy {
     for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
       const auto& it = engine_.layout().tensors()[t];
       if (it.subspace.rank > 0) {
-        for (std::size_t m = 0; m < micro_batches_; ++m) inside(visit, t, *factor, m);
+        for (std::size_t m = 0; m < micro_batches_; ++m) inside(visit, t, factor, m);
       } else if (learns(it.spec.learning)) {
         gradients(visit, t, factor);
       }
@@ -221,46 +221,80 @@ class Toy {
     return end;
   }
 
-  /// A matrix that learns in a subspace: a few tokens' inputs and output gradients. Works at once.
-  void inside(const Visit& visit, std::size_t tensor, float factor, std::size_t m) {
+  /// A matrix that learns in a subspace: a few tokens' inputs and output gradients.
+  void inside(const Visit& visit, std::size_t tensor, const std::shared_ptr<float>& factor, std::size_t m) {
     constexpr std::size_t kTokens = 5;
     const auto& it = engine_.layout().tensors()[tensor];
-    const auto rows = it.subspace.rows, columns = it.subspace.columns;
-    const auto pull = to_float(bf16(visit.hidden_gradient)[m]) + to_float(bf16(visit.input)[tensor % 7]);
-    std::vector<std::uint16_t> x(kTokens * columns), y(kTokens * rows);
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      const auto weight = to_float(bf16(visit.weights)[it.first + i % it.elements]);
-      x[i] = to_bf16(weight * 0.2F + factor + noise(i * 3 + m));
-    }
-    for (std::size_t i = 0; i < y.size(); ++i) y[i] = to_bf16(pull * 0.1F + noise(i * 7 + m + tensor) * 0.3F);
-    if (poisoned_) y.back() = 0x7F80;  // infinity
-    inside(tensor, x, y, m);
+    const auto x = numbers<std::uint16_t>(kTokens * it.subspace.columns);
+    const auto y = numbers<std::uint16_t>(kTokens * it.subspace.rows);
+    compute([=, &it, poisoned = poisoned_] {
+      const auto pull = to_float(bf16(visit.hidden_gradient)[m]) + to_float(bf16(visit.input)[tensor % 7]);
+      for (std::size_t i = 0; i < x->size(); ++i) {
+        const auto weight = to_float(bf16(visit.weights)[it.first + i % it.elements]);
+        (*x)[i] = to_bf16(weight * 0.2F + *factor + noise(i * 3 + m));
+      }
+      for (std::size_t i = 0; i < y->size(); ++i) {
+        (*y)[i] = to_bf16(pull * 0.1F + noise(i * 7 + m + tensor) * 0.3F);
+      }
+      if (poisoned) y->back() = 0x7F80;  // infinity
+    });
+    hand_over(tensor, x, y, m);
   }
 
- public:
+  template <class T>
+  using Numbers = std::shared_ptr<std::vector<T>>;
+  template <class T>
+  static Numbers<T> numbers(std::size_t count) {
+    return std::make_shared<std::vector<T>>(count);
+  }
+
   /// A micro-batch's tokens x [tokens, columns] and y [tokens, rows], as a layer hands them over. Returns their S.
-  std::vector<std::uint16_t> inside(std::size_t tensor, const std::vector<std::uint16_t>& x,
-                                    const std::vector<std::uint16_t>& y, std::size_t m) {
-    const auto& it = engine_.layout().tensors()[tensor].subspace;
-    const auto tokens = x.size() / it.columns;
-    if (engine_.learns_projectors(tensor)) engine_.learn_projectors(tensor, product(y, it.rows, x, it.columns, tokens));
-    std::vector<std::uint16_t> inner(it.rank * tokens), outer(it.rank * tokens), s;
-    engine_.compress(tensor, 0, bytes(y), it.rows, tokens, bytes(outer));
-    engine_.compress(tensor, 1, bytes(x), it.columns, tokens, bytes(inner));
-    for (std::size_t i = 0; i < it.rank; ++i) {
-      for (std::size_t k = 0; k < it.rank; ++k) {
+  Numbers<std::uint16_t> hand_over(std::size_t tensor, const Numbers<std::uint16_t>& x, const Numbers<std::uint16_t>& y,
+                                   std::size_t m) {
+    const auto it = engine_.layout().tensors()[tensor].subspace;
+    const auto tokens = x->size() / it.columns;
+    if (engine_.learns_projectors(tensor)) {
+      const auto whole = numbers<float>(it.rows * it.columns);
+      compute([=] { std::ranges::copy(product(*y, it.rows, *x, it.columns, tokens), whole->begin()); });
+      engine_.learn_projectors(tensor, *whole);
+      compute([whole] {});  // which stays until here, and so do the others
+    }
+    const auto inner = numbers<std::uint16_t>(it.rank * tokens), outer = numbers<std::uint16_t>(it.rank * tokens);
+    const auto s = numbers<std::uint16_t>(it.rank * it.rank);
+    engine_.compress(tensor, 0, bytes(*y), it.rows, tokens, bytes(*outer));
+    engine_.compress(tensor, 1, bytes(*x), it.columns, tokens, bytes(*inner));
+    compute([=] { multiply(*outer, *inner, it.rank, tokens, *s); });
+    engine_.gradient(tensor, bytes(*s), m);
+    std::vector<float> signs(it.columns);
+    engine_.signs(tensor, signs);
+    const auto missed = numbers<float>(it.rows);
+    compute([=] { std::ranges::copy(seen(*y, it.rows, *x, signs, tokens), missed->begin()); });
+    engine_.sample(tensor, *missed);
+    compute(
+        [=] { static_cast<void>(inner), static_cast<void>(outer), static_cast<void>(s), static_cast<void>(missed); });
+    return s;
+  }
+
+  /// outer [d, tokens] times inner [d, tokens] turned.
+  static void multiply(const std::vector<std::uint16_t>& outer, const std::vector<std::uint16_t>& inner, std::size_t d,
+                       std::size_t tokens, std::vector<std::uint16_t>& out) {
+    for (std::size_t i = 0; i < d; ++i) {
+      for (std::size_t k = 0; k < d; ++k) {
         float sum = 0;
         for (std::size_t t = 0; t < tokens; ++t) {
           sum += to_float(outer[i * tokens + t]) * to_float(inner[k * tokens + t]);
         }
-        s.push_back(to_bf16(sum));
+        out[i * d + k] = to_bf16(sum);
       }
     }
-    engine_.gradient(tensor, bytes(s), m);
-    std::vector<float> signs(it.columns);
-    engine_.signs(tensor, signs);
-    engine_.sample(tensor, seen(y, it.rows, x, signs, tokens));
-    return s;
+  }
+
+ public:
+  /// The same, where work is done at once.
+  std::vector<std::uint16_t> inside(std::size_t tensor, const std::vector<std::uint16_t>& x,
+                                    const std::vector<std::uint16_t>& y, std::size_t m) {
+    using Halves = std::vector<std::uint16_t>;
+    return *hand_over(tensor, std::make_shared<Halves>(x), std::make_shared<Halves>(y), m);
   }
 
   /// y' x in fp32, [rows, columns].

@@ -140,12 +140,29 @@ Bound bound(const threads::AdamWArguments& a) {
           [a](unsigned blocks) { each_thread(blocks, [&](Grid grid) { threads::adamw(a, grid); }); }};
 }
 
+Bound bound(const threads::AdamWDeltaArguments& a) {
+  const auto& it = a.update;
+  return {
+      {range(it.delta, it.n, 4), range(it.exp_avg, it.n, 4), range(it.exp_avg_sq, it.n, 4), range(it.grad, it.n, 2)},
+      [a](unsigned blocks) { each_thread(blocks, [&](Grid grid) { threads::adamw_delta(a, grid); }); }};
+}
+
 template <class Arguments, class Make>
 Kernel kernel(std::string name, Make make) {
   return {std::move(name), [make](const void* from) {
             Arguments arguments;
             std::memcpy(static_cast<void*>(&arguments), from, sizeof arguments);
             return make(arguments);
+          }};
+}
+
+/// Constants of a step have no default.
+template <class Arguments>
+Kernel of_a_step(std::string name) {
+  return {std::move(name), [](const void* from) {
+            alignas(Arguments) std::byte bytes[sizeof(Arguments)];
+            std::memcpy(bytes, from, sizeof bytes);
+            return bound(*reinterpret_cast<const Arguments*>(bytes));
           }};
 }
 
@@ -167,12 +184,8 @@ std::vector<Kernel> all() {
   add<Compress>(out, "spillway_compress");
   out.push_back(kernel<Apply>("spillway_apply", [](const Apply& a) { return bound(a); }));
   out.push_back(kernel<Sample>("spillway_sample", [](const Sample& a) { return bound(a); }));
-  // Constants of a step have no default.
-  out.push_back({"spillway_adamw", [](const void* from) {
-                   alignas(threads::AdamWArguments) std::byte bytes[sizeof(threads::AdamWArguments)];
-                   std::memcpy(bytes, from, sizeof bytes);
-                   return bound(*reinterpret_cast<const threads::AdamWArguments*>(bytes));
-                 }});
+  out.push_back(of_a_step<threads::AdamWArguments>("spillway_adamw"));
+  out.push_back(of_a_step<threads::AdamWDeltaArguments>("spillway_adamw_delta"));
   return out;
 }
 

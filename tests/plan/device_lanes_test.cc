@@ -65,8 +65,10 @@ class DeviceSchedules : public ::testing::Test {
   template <class See>
   void each(See see) {
     std::mt19937 random(3);
-    for (int round = 0; round < 60; ++round) {
-      const auto description = describe(test::random_shape(random, round));
+    for (int round = 0; round < 80; ++round) {
+      auto shape = test::random_shape(random, round);
+      if (round % 3 == 1) shape.subspace = round % 2 == 0 ? "up|down" : "up";
+      const auto description = describe(shape);
       const auto layout = description.layout();
       const auto residency = random_residency(description, layout, random);
       const Lookahead ahead{.state_read = 1 + static_cast<std::uint32_t>(random() % 3),
@@ -189,6 +191,21 @@ TEST_F(DeviceSchedules, NeighboursAreCopiedTogether) {
   EXPECT_GT(joined, 40U);
 }
 
+/// Whether `task` waits for `on`, of the instance before when `previous`.
+bool waits(const Schedule& schedule, Index task, Index on, bool previous) {
+  return std::ranges::any_of(schedule.tasks[task].needs,
+                             [&](const Dependency& it) { return it.task == on && it.previous == previous; });
+}
+
+/// Of one chunk, and perhaps of its neighbours; kNone: there is none.
+Index task_of(const Schedule& schedule, TaskKind kind, Index chunk) {
+  for (Index t = 0; t < schedule.tasks.size(); ++t) {
+    const auto& it = schedule.tasks[t];
+    if (it.kind == kind && it.subject <= chunk && chunk < it.subject + it.count) return t;
+  }
+  return kNone;
+}
+
 /// What a copy of images takes, and what is written of it: the same bytes, in the same steps.
 void expect_written(const Schedule& schedule, Index copy, std::vector<Bytes>& written, int round) {
   const auto& it = schedule.tasks[copy];
@@ -207,11 +224,8 @@ void expect_written(const Schedule& schedule, Index copy, std::vector<Bytes>& wr
     written[write.subject] += write.bytes;
     // The next update of each waits for the copy, which waits for the one before.
     const auto update = schedule.update_task[write.subject];
-    const auto waits = [](const Task& task, Index on, bool previous) {
-      return std::ranges::any_of(task.needs, [&](auto& need) { return need.task == on && need.previous == previous; });
-    };
-    EXPECT_TRUE(waits(schedule.tasks[update], copy, true)) << round;
-    EXPECT_TRUE(waits(it, update, false)) << round;
+    EXPECT_TRUE(waits(schedule, update, copy, true)) << round;
+    EXPECT_TRUE(waits(schedule, copy, update, false)) << round;
   }
   EXPECT_EQ(subject, it.subject + it.count) << round;
   EXPECT_EQ(at, it.bytes) << round;
@@ -252,6 +266,43 @@ TEST_F(DeviceSchedules, ImagesLeaveTogether) {
   }
   EXPECT_GT(living, 100U);
   EXPECT_GT(joined, 30U);
+}
+
+TEST_F(DeviceSchedules, ProjectorsThatWereLearnedComeBackBeforeTheUpdateThatTakesThem) {
+  std::size_t stay = 0, come = 0, logged = 0;
+  each([&](const Schedule& schedule, const Description& description, const state::Layout& layout, int round) {
+    for (Index c = 0; c < layout.chunks().size(); ++c) {
+      const auto fit = schedule.fit_task[c];
+      if (fit == kNone || !schedule.updated_there(c)) continue;
+      const auto& copies = schedule.tasks[fit].needs;
+      EXPECT_TRUE(std::ranges::all_of(copies, [&](const Dependency& it) { return is_copy(schedule.tasks[it.task]); }))
+          << round;
+      EXPECT_FALSE(copies.empty()) << round;
+      EXPECT_NE(schedule.delta, kNone) << round;
+      const auto update = schedule.update_task[c];
+      const auto pair = task_of(schedule, TaskKind::upload_pair, c);
+      if (pair == kNone) {  // in the gradient, which comes
+        ++come;
+        EXPECT_TRUE(waits(schedule, task_of(schedule, TaskKind::upload_grad, c), fit, true)) << round;
+        continue;
+      }
+      ++stay;
+      EXPECT_TRUE(waits(schedule, pair, fit, false)) << round;
+      EXPECT_TRUE(waits(schedule, update, pair, true)) << round;
+      const auto& it = schedule.tasks[pair];
+      const auto fields = state::pair_fields(layout.chunks()[c].subspace);
+      EXPECT_EQ(it.bytes, fields.bytes - fields.p) << round;
+      EXPECT_EQ(it.buffer, schedule.update_grad[c]) << round;
+      EXPECT_EQ(it.buffer_offset, schedule.grad_at[c] + core_bytes(description.rule(), layout.chunks()[c]) + fields.p);
+      EXPECT_EQ(it.host_offset, schedule.tasks[fit].buffer_offset + fields.p) << round;
+      EXPECT_EQ(it.host_buffer, schedule.tasks[fit].buffer) << round;
+      logged += task_of(schedule, TaskKind::write_grad, c) != kNone ? 1 : 0;
+    }
+  });
+  EXPECT_GT(stay, 10U);
+  EXPECT_GT(logged, 3U);
+  EXPECT_GT(stay, logged);
+  EXPECT_GT(come, 3U);
 }
 
 /// Bytes that one chunk has copied for its update and after it, each way; those of weights where they are alone.

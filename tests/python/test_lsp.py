@@ -15,7 +15,7 @@ import both_ways
 import native
 import real_runs
 from hf_models import tiny_config
-from spillway import subspace
+from spillway import device, subspace
 from spillway.hf.describe import decay_names
 
 LSP = {"method": "lsp", "adam_epsilon": both_ways.EPSILON}
@@ -186,8 +186,8 @@ def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any) -
 
 def test_a_device_of_its_own_changes_no_bit_and_rows_say_what_is_missed(given: Path, tmp_path: Path) -> None:
     words = ("--max_steps", "4", "--lsp_check_every", "2", "--lsp_threshold", "0.05", "--lsp_rank", "8")
-    for device in ("cpu", "simulated"):
-        assert real_runs.here(given, tmp_path / device, "--method", "lsp", *words, "--device", device) == 0
+    for where in ("cpu", "simulated"):
+        assert real_runs.here(given, tmp_path / where, "--method", "lsp", *words, "--device", where) == 0
     assert weights(tmp_path / "simulated") == weights(tmp_path / "cpu")
     rows = real_runs.metrics(tmp_path / "cpu")
     assert rows == real_runs.metrics(tmp_path / "simulated")
@@ -209,6 +209,31 @@ def test_a_device_of_its_own_changes_no_bit_and_rows_say_what_is_missed(given: P
     page = (tmp_path / "cpu" / "report.html").read_text()
     assert "What projectors miss" in page and "Projectors of 14 matrices were learned" in page
     assert json.loads((tmp_path / "cpu" / "summary.json").read_text())["subspaces"]["matrices"] == 14
+
+
+@pytest.mark.parametrize("learning", [CHECKED, ROTATING])
+def test_updated_on_a_device_no_bit_is_another(
+    learning: list[str], given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights, residuals, moments and projectors live there; stopped, and gone on with on the processor and there."""
+    link = device.link
+    monkeypatch.setattr(device, "link", lambda profile: link(profile) | {"state": 1.0})
+    words = ("--method", "lsp", *learning, "--lsp_rank", "8", "--max_grad_norm", "0.5", "--save_steps", "2")
+    words += ("--lr_scheduler_type", "constant")
+    there = ("--device", "simulated")
+    path = real_runs.on_path(tmp_path / "path")
+    whole, living, again = tmp_path / "whole", tmp_path / "living", tmp_path / "again"
+    assert real_runs.here(given, whole, *words, "--max_steps", "6") == 0
+    assert real_runs.here(given, living, *words, *there, "--max_steps", "6") == 0
+    assert real_runs.here(given, again, *words, *there, *path, "--max_steps", "2") == 0
+    on = (*words, *path, "--resume_from_checkpoint", "true")
+    assert real_runs.here(given, again, *on, "--max_steps", "4") == 0
+    assert real_runs.here(given, again, *on, *there, "--max_steps", "6") == 0
+    assert weights(living) == weights(again) == weights(whole)
+    assert real_runs.metrics(living) == real_runs.metrics(again) == real_runs.metrics(whole)
+    assert real_runs.metrics(whole)[-1]["projectors_learned"] > 14
+    plan = json.loads((living / "plan.json").read_text())
+    assert plan["device_blocks"]["state_and_update"] == 4 and plan["device_blocks"]["streamed"] == 0
 
 
 def test_rotating_learns_every_matrix_in_turn(given: Path, tmp_path: Path) -> None:

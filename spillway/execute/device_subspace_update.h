@@ -1,0 +1,57 @@
+// The update of a matrix that learns in a subspace, as work of the device that its weight, state and gradient are on:
+// the bits of SubspaceUpdate.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "spillway/device/device.h"
+#include "spillway/execute/subspaces.h"
+#include "spillway/kernels/update.h"
+#include "spillway/state/layout.h"
+#include "spillway/state/rule.h"
+
+namespace spillway::execute {
+
+/// The host gives work to the stream, knowing from Subspaces whether the pair is another after the update; only where
+/// moments are carried over does it wait for them, for that is its own work.
+class DeviceSubspaceUpdate {
+ public:
+  /// `delta`: on the device, fp32, for the largest S that is updated there. Of a rule that plan::no_device_update() has
+  /// nothing against. References must outlive it.
+  DeviceSubspaceUpdate(const state::Layout& layout, const state::UpdateRule& rule, const Subspaces& subspaces,
+                       float* delta)
+      : layout_(layout), rule_(rule), subspaces_(subspaces), delta_(delta) {}
+
+  /// The update of the last step applied, before the next one ends. One thread at a time, one stream for all. Throws as
+  /// the device does.
+  void run(device::Device& device, device::Stream stream, const state::Chunk& chunk, const state::GroupPointers& groups,
+           const kernels::UpdateStep& step);
+
+ private:
+  /// A chunk where it lies on a device, and the stream of its update.
+  struct There {
+    device::Device& device;
+    device::Stream stream = 0;
+    const state::Chunk& chunk;
+    const state::GroupPointers& groups;
+    std::byte* ours = nullptr;         ///< the pair of the state
+    const std::byte* given = nullptr;  ///< of the gradient
+  };
+  void change(const There& it, const kernels::UpdateStep& step, const state::FitRecord& record);
+  void adopt(const There& it, const state::FitRecord& before, const state::FitRecord& after);
+  void begin(const There& it) const;
+  void carry(const There& it);
+  void wait(const There& it);
+
+  const state::Layout& layout_;
+  const state::UpdateRule rule_;
+  const Subspaces& subspaces_;
+  float* const delta_;
+  std::optional<device::Event> arrived_;   ///< when moments are first carried
+  std::vector<std::byte> before_, after_;  ///< pairs, while they are; grow to their size and stay
+  std::vector<float> values_;              ///< of a moment
+};
+
+}  // namespace spillway::execute

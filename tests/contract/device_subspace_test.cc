@@ -1,0 +1,171 @@
+// Matrices that learn in subspaces and are updated on a device: the bits of plain memory, whatever lives there or
+// passes, with pairs that are learned again, steps that are skipped, evaluations, kills, and any other placement before
+// and after.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdlib>
+#include <random>
+
+#include "tests/contract/directory.h"
+#include "tests/contract/durable_run.h"
+#include "tests/contract/outcome.h"
+
+namespace spillway {
+namespace {
+
+using plan::test::describe;
+using plan::test::Shape;
+using test::Directory;
+using test::DurableRun;
+
+plan::DeviceTier tier(double state, double passing = 0, double grad = 0) {
+  return {.capacity = 1 * GiB, .weight = 0, .activation = 0, .state = state, .passing = passing, .grad = grad};
+}
+
+Settings with_device(const plan::DeviceTier& device, std::uint64_t seed) {
+  auto out = everything_in_dram();
+  out.budget.device = device;
+  out.device.simulated = {.memory = 1 * GiB, .seed = seed, .longest_delay = 5e-5};
+  return out;
+}
+
+/// Pairs are learned again after every third update, or where the estimate of what they miss is beyond almost nothing.
+Shape random_shape(std::mt19937& random, int round) {
+  auto out = plan::test::random_shape(random, round);
+  out.layers = 2;
+  out.subspace = std::array{"up|down", "up", "layers\\.0"}[random() % 3];
+  out.rank = std::array{32, 64, 12}[random() % 3];
+  if (random() % 2 == 0) out.checks.rotate = 3;
+  if (random() % 4 == 0) out.frozen = "embed|norm";
+  return out;
+}
+
+struct Trained {
+  Outcome outcome;
+  std::vector<double> fits, errors;  ///< of every pair, at the end
+};
+
+/// Some gradients are not finite, some steps are followed by evaluations, clipping bites.
+Trained train(const plan::Description& description, Settings settings, bool queued) {
+  const auto compute = queued ? test::queue_compute(settings) : nullptr;
+  Engine engine(description, std::move(settings));
+  engine.start();
+  test::Toy toy(engine, description, description.micro_batches);
+  if (compute) toy.compute = *compute;
+  toy.fill();
+  Trained out;
+  for (std::uint64_t s = 0; s < 9; ++s) {
+    toy.poison(s % 5 == 3);
+    toy.update.max_grad_norm = s % 2 == 0 ? 1.0 : 0;
+    toy.update.learning_rate = 1e-2 / static_cast<double>(s + 1);
+    const auto ended = toy.step(s);
+    EXPECT_EQ(ended.skipped, s % 5 == 3);
+    out.outcome.norms.push_back(ended.skipped ? -1 : ended.grad_norm);
+    if (s % 3 == 1) toy.step(1000 + s, false);
+    if (s % 4 == 2) engine.flush();
+  }
+  out.outcome.masters = toy.masters();
+  for (const auto& it : engine.projectors()) {
+    out.fits.push_back(static_cast<double>(it.fits));
+    out.errors.push_back(it.error);
+  }
+  return out;
+}
+
+void expect_same(const Trained& expected, const Trained& found, const std::string& what) {
+  expect_same(expected.outcome, found.outcome, what);
+  EXPECT_EQ(expected.fits, found.fits) << what;
+  EXPECT_EQ(expected.errors, found.errors) << what;
+}
+
+std::size_t updated_there(const Engine& engine) {
+  std::size_t out = 0;
+  for (const auto& chunk : engine.layout().chunks()) {
+    const bool there = engine.plan().schedule.updated_there(static_cast<plan::Index>(chunk.id));
+    out += chunk.subspace.rank > 0 && there ? 1 : 0;
+  }
+  return out;
+}
+
+/// SPILLWAY_DEVICE_SEEDS says how many.
+TEST(DeviceSubspace, ChangesNoBit) {
+  std::mt19937 random(53);
+  const char* wanted = std::getenv("SPILLWAY_DEVICE_SEEDS");
+  const auto rounds = wanted == nullptr ? 30 : std::atoi(wanted);
+  std::size_t there = 0;
+  std::array<int, 2> again = {};
+  for (int round = 0; round < rounds; ++round) {
+    const auto description = describe(random_shape(random, round));
+    const bool queued = random() % 3 != 0;
+    const auto expected = train(description, everything_in_dram(), false);
+    again[description.subspaces.rotate > 0] += expected.fits.back() > 1 ? 1 : 0;
+    const auto third = [&] { return static_cast<double>(random() % 3) / 2; };
+    auto settings = with_device(tier(random() % 3 == 0 ? 0.5 : 1), random() % 4 == 0 ? 0 : random());
+    if (round % 2 == 1) settings.budget.device = tier(third() / 2, 1 - third() / 2, third());
+    const Directory directory;
+    if (round % 6 >= 4) {
+      settings.storage.places.push_back({directory.path()});
+      settings.budget.paths.push_back({.capacity = 1 * GiB});
+      settings.budget.durability = random() % 2 == 0 ? plan::Durability::none : plan::Durability::step;
+      settings.budget.placement = {third(), third(), third(), third()};
+    }
+    settings.threads = 1 + random() % 3;
+    settings.budget.window = random() % 4;
+    settings.device.simulated.registers = random() % 4 != 0;
+    there += updated_there(Engine(description, settings));
+    expect_same(expected, train(description, settings, queued), text("round ", round, queued ? " queued" : ""));
+  }
+  for (const auto rounds_with : again) EXPECT_GT(rounds_with, rounds / 6) << "moments carried over; begun anew";
+  EXPECT_GT(there, static_cast<std::size_t>(rounds));
+}
+
+/// Steps of which some are updated there and some on the host go on from each other's, as after kills.
+TEST(DeviceSubspace, ADurableRunGoesOnWithAnyOtherPlacement) {
+  constexpr std::uint64_t kSteps = 18;
+  std::mt19937 random(7);
+  for (int round = 0; round < 6; ++round) {
+    const DurableRun run(random_shape(random, round), kSteps);
+    const Directory where;
+    std::uint64_t done = 0;
+    for (int life = 0; done < kSteps; ++life) {
+      static constexpr std::array<plan::Placement, 3> kPlacements = {{{1, 1, 1, 1}, {0.5, 0.7, 0.3, 0}, {0, 0, 0, 0}}};
+      auto settings = DurableRun::settings(where.path(), 1 + round % 2, kPlacements[random() % 3]);
+      if (life % 3 != 2) settings.budget.device = tier(random() % 2 == 0 ? 1 : 0.4);
+      if (life % 3 == 1) settings.budget.device = tier(random() % 2 == 0 ? 0 : 0.4, 0.7, random() % 2);
+      settings.device.simulated = {.memory = 1 * GiB, .seed = random(), .longest_delay = 5e-5};
+      settings.threads = 1 + random() % 3;
+      Engine engine(run.description(), settings);
+      const auto found = engine.start({.reopen = life > 0});
+      ASSERT_EQ(found.step, done);
+      if (life == 0) {
+        run.fill(engine);
+      } else {
+        ASSERT_TRUE(run.holds(engine, done)) << "round " << round << " life " << life;
+      }
+      const auto last = std::min(kSteps, done + 1 + random() % 7);
+      run.train(engine, done + 1, last);
+      done = last;
+      if (random() % 2 == 0) {
+        ASSERT_TRUE(run.holds(engine, done)) << "round " << round << " life " << life;
+      }
+      engine.close();
+    }
+  }
+}
+
+/// Neither weights nor S cross the link: what a step moves does not grow with the matrices.
+TEST(DeviceSubspace, OfMatricesThatLiveThereNothingCrossesTheLink) {
+  const auto moved = [](double state, std::int64_t ffn) {
+    const auto description = describe({.layers = 3, .ffn = ffn, .tied = false, .subspace = "up|down"});
+    const Engine engine(description, with_device(tier(state), 0));
+    EXPECT_EQ(updated_there(engine), state > 0 ? 6U : 0U);
+    return std::pair(engine.plan().to_device_per_step, engine.plan().from_device_per_step);
+  };
+  EXPECT_EQ(moved(1, 96), moved(1, 192));
+  EXPECT_GT(moved(0, 192).first, moved(0, 96).first);
+  EXPECT_GT(moved(0, 96).second, moved(1, 96).second);
+}
+
+}  // namespace
+}  // namespace spillway
