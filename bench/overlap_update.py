@@ -113,8 +113,8 @@ def say(schedule: str, seconds: float, added: float, without: float) -> None:
 def description(shape: str, sequence: int) -> dict[str, Any]:
     import torch
 
+    from spillway.hf.building import build
     from spillway.hf.describe import WorkSize, describe
-    from spillway.hf.skeleton import build
 
     return describe(build(config_of(shape), torch.bfloat16), WorkSize(1, sequence), "bf16")
 

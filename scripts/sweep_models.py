@@ -122,7 +122,7 @@ def mixed(kind: str) -> str:
     from both_ways import compare_mixed
     from small_configs import small_config
     from spillway.errors import InputError
-    from spillway.hf.skeleton import build
+    from spillway.hf.building import build
 
     skeleton = build(small_config(kind), torch.bfloat16)
     if not any(skeleton.wide(parameter) for parameter in skeleton.model.parameters()):

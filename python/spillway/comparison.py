@@ -189,7 +189,7 @@ def require_memory(model_config: PreTrainedConfig, config: Config, layers: int |
 
 def count_parameters(model_config: PreTrainedConfig, config: Config) -> tuple[int, int]:
     """Of the model, and of a layer on average."""
-    from spillway.hf.skeleton import build
+    from spillway.hf.building import build
     from spillway.hf.source import DTYPES
 
     skeleton = build(copy.deepcopy(model_config), DTYPES[config.compute_dtype])
@@ -241,7 +241,8 @@ def named(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
 
 def narrowed(model: PreTrainedModel, config: Config) -> PreTrainedModel:
     """A copy that computes in the type asked for; what the library keeps in fp32 it keeps so."""
-    from spillway.hf.skeleton import bare_name, on_meta
+    from spillway.hf.meta import on_meta
+    from spillway.hf.skeleton import bare_name
     from spillway.hf.source import DTYPES
 
     dtype = DTYPES[config.compute_dtype]
@@ -304,8 +305,8 @@ def train_plainly(
 def in_subspaces(model: PreTrainedModel, config: Config) -> tuple[subspace.AdamW | None, set[str]]:
     """With method lsp the optimizer of the matrices that learn in subspaces, and their names."""
     from spillway import subspace
+    from spillway.hf.building import build
     from spillway.hf.freeze import freeze
-    from spillway.hf.skeleton import build
     from spillway.hf.source import DTYPES
     from spillway.hf.subspaces import choose
 

@@ -86,7 +86,7 @@ def save(run: StoredRun, engine: Any, payload: dict[str, Any], target: Path) -> 
 def save_weights(run: StoredRun, engine: Any, target: Path) -> None:
     """As the library names them."""
     from spillway.hf import files
-    from spillway.hf.skeleton import build
+    from spillway.hf.building import build
     from spillway.hf.source import DTYPES, load_config, resolve_directory
     from spillway.session import MAX_SHARD
 
@@ -98,8 +98,8 @@ def save_weights(run: StoredRun, engine: Any, target: Path) -> None:
 
 def save_adapters(run: StoredRun, engine: Any, target: Path) -> None:
     """As PEFT names them; the base is where it was."""
+    from spillway.hf.building import build
     from spillway.hf.lora import adapters_of
-    from spillway.hf.skeleton import build
     from spillway.hf.source import DTYPES, load_config, resolve_directory
 
     adapters = adapters_of(run.config)

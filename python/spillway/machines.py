@@ -67,10 +67,10 @@ def plan_elsewhere(config: Config, profile: str, tell: Tell) -> dict[str, Any]:
 
 def describe_model(config: Config) -> tuple[dict[str, Any], dict[str, int]]:
     """The engine's description, from config.json alone; and sizes that its tensors do not say."""
+    from spillway.hf.building import build
     from spillway.hf.describe import WorkSize, describe
     from spillway.hf.freeze import freeze
     from spillway.hf.lora import adapters_of
-    from spillway.hf.skeleton import build
     from spillway.hf.source import DTYPES, load_config, resolve_directory
     from spillway.hf.subspaces import choose
     from spillway.settings import subspace_checks, update_rule

@@ -23,6 +23,7 @@ from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
 from spillway.errors import InputError
 from spillway.hf import files, heap, initialise, subspaces
+from spillway.hf.building import build
 from spillway.hf.describe import WorkSize, describe
 from spillway.hf.freeze import freeze, freeze_like
 from spillway.hf.generation import callable_model
@@ -32,7 +33,7 @@ from spillway.hf.microbatch import MicroBatch, Work, arrange, consecutive
 from spillway.hf.own import OwnConfig
 from spillway.hf.probe import prove, prove_mixed
 from spillway.hf.rehearse import Rehearsed, rehearse
-from spillway.hf.skeleton import Skeleton, build
+from spillway.hf.skeleton import Skeleton
 from spillway.hf.source import DTYPES, load_config, resolve_directory, save_config
 from spillway.hf.stream import Outcome, Stream
 from spillway.openings import STATE, on_paths, read_counts, tries_of, write_counts

@@ -18,11 +18,12 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 import native
 from hf_models import batch
+from spillway.hf.building import find_layers
 from spillway.hf.describe import decay_names
 from spillway.hf.freeze import freeze
+from spillway.hf.meta import from_config
 from spillway.hf.microbatch import IGNORED
-from spillway.hf.router import ARGUMENTS, FUNCTION
-from spillway.hf.skeleton import find_layers, from_config
+from spillway.hf.router_search import ARGUMENTS, FUNCTION
 from spillway.hf.stream import mixed
 from spillway.protocol import WorkShape
 

@@ -11,9 +11,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_models import SIZES, tiny_config
 from spillway.hf import initialise
+from spillway.hf.building import build
 from spillway.hf.describe import WorkSize, describe
 from spillway.hf.initialise import draw
-from spillway.hf.skeleton import build
 from twin import Twin
 
 

@@ -24,7 +24,7 @@ import json, torch
 from hf_models import tiny_config
 from spillway.hf import heap
 from spillway.hf.rehearse import rehearse
-from spillway.hf.skeleton import build
+from spillway.hf.building import build
 from spillway.protocol import WorkShape
 
 heap.settle()

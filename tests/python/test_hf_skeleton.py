@@ -15,10 +15,10 @@ from hf_models import tiny_config, tiny_model
 from small_configs import small_config
 from spillway.errors import InputError
 from spillway.hf import library
+from spillway.hf.building import build
 from spillway.hf.describe import WorkSize, decay_names, describe, slice_rows, stored_names
 from spillway.hf.probe import prove
 from spillway.hf.prologue import Prologue
-from spillway.hf.skeleton import build
 from spillway.hf.source import load_config, resolve_directory
 
 

@@ -13,9 +13,9 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_models import batch, random_ids, tiny_config, tiny_model
+from spillway.hf.building import build
 from spillway.hf.describe import WorkSize, decay_names, describe
 from spillway.hf.microbatch import IGNORED, arrange
-from spillway.hf.skeleton import build
 from spillway.hf.stream import Stream
 from twin import Twin
 

@@ -10,11 +10,11 @@ from torch import nn
 
 from hf_models import batch, random_ids, tiny_config, tiny_model
 from spillway.hf.bare import BareEngine
+from spillway.hf.building import build
 from spillway.hf.describe import WorkSize, describe
 from spillway.hf.microbatch import arrange
 from spillway.hf.probe import prove
 from spillway.hf.prologue import Arguments
-from spillway.hf.skeleton import build
 from spillway.hf.stream import Stream
 from spillway.hf.unneeded import find_unneeded
 

@@ -19,9 +19,9 @@ from hf_models import tiny_config
 from small_configs import small_config
 from spillway import checks
 from spillway.errors import InputError
+from spillway.hf.building import build
 from spillway.hf.describe import WorkSize, describe
 from spillway.hf.lora import ADAPTER, ADAPTER_CONFIG, Adapters
-from spillway.hf.skeleton import build
 
 peft = pytest.importorskip("peft", reason="LoRA is PEFT's")
 SEED = 5  # native's

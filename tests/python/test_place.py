@@ -17,11 +17,11 @@ from spillway import device
 from spillway.config import resolve
 from spillway.errors import InputError
 from spillway.hf.bare import BareEngine
+from spillway.hf.building import build
 from spillway.hf.describe import WorkSize, describe
 from spillway.hf.head import Stats
 from spillway.hf.microbatch import arrange, consecutive
 from spillway.hf.place import HOST, Place
-from spillway.hf.skeleton import build
 from spillway.hf.stream import Stream
 from spillway.hf.subspaces import choose
 

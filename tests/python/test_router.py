@@ -12,8 +12,8 @@ import native
 from both_ways import RATE, SHAPE, compare, load, plain_loss, save, steps_of, tensors
 from small_configs import small_config
 from spillway.errors import InputError
+from spillway.hf.building import build
 from spillway.hf.probe import prove
-from spillway.hf.skeleton import build
 
 COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
 KINDS = {

@@ -15,7 +15,7 @@ import native
 from both_ways import loaded, wide_names
 from small_configs import small_config
 from spillway.errors import InputError
-from spillway.hf.skeleton import build
+from spillway.hf.building import build
 
 # The library's lists, parameters made so by a constructor, a state-space layer's, several kinds in one model.
 KINDS = ["ernie4_5_moe", "hunyuan_v1_moe", "olmo_hybrid", "bailing_hybrid", "deepseek_v4"]

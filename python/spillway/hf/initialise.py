@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from spillway.hf.describe import slice_rows
+from spillway.hf.meta import from_config
 from spillway.hf.own import OwnConfig
 from spillway.hf.shrink import fewer_layers
-from spillway.hf.skeleton import Skeleton, StagePlan, from_config, pattern
+from spillway.hf.skeleton import Skeleton, StagePlan, pattern
 from spillway.hf.stream import mixed
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 from spillway import checks
 from spillway.config import Config, normalised, resolve
 from spillway.errors import InputError
+from spillway.hf.building import build
 from spillway.hf.freeze import freeze
 from spillway.hf.lora import adapters_of
-from spillway.hf.skeleton import build
 from spillway.hf.source import DTYPES, generation_config, load_config, resolve_directory
 
 # what TrainingArguments, the data set and the collator decide

@@ -15,7 +15,8 @@ from torch import nn
 
 from spillway.errors import InputError
 from spillway.hf.microbatch import MicroBatch
-from spillway.hf.prologue import LONGEST_FORM, Recording, record
+from spillway.hf.model_code import LONGEST_FORM, refusal
+from spillway.hf.prologue import Recording, record
 from spillway.hf.skeleton import Skeleton
 from spillway.hf.source import first_line
 from spillway.hf.tail import head_input, transformed_logits
@@ -74,8 +75,6 @@ def first_form(skeleton: Skeleton, batch: MicroBatch, errors: list[Exception]) -
 
 
 def refused(skeleton: Skeleton, reason: str) -> InputError:
-    from spillway.hf.prologue import refusal
-
     return refusal(skeleton.config.model_type, reason)
 
 

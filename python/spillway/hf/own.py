@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from spillway.errors import InputError
-from spillway.hf.prologue import refusal
+from spillway.hf.model_code import refusal
 
 
 @dataclass(frozen=True)

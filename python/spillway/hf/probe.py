@@ -18,13 +18,16 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from spillway.errors import InputError
 from spillway.hf.bare import BareEngine
+from spillway.hf.building import build, find_layers
 from spillway.hf.describe import WorkSize, describe
 from spillway.hf.library import kept_in_fp32
+from spillway.hf.meta import from_config, widen
 from spillway.hf.microbatch import IGNORED, Work, arrange
+from spillway.hf.model_code import refusal
 from spillway.hf.own import OwnConfig
-from spillway.hf.prologue import Prologue, refusal
+from spillway.hf.prologue import Prologue
 from spillway.hf.shrink import LENGTH, VOCABULARY, shrink
-from spillway.hf.skeleton import Skeleton, build, find_layers, from_config, pattern, widen
+from spillway.hf.skeleton import Skeleton, pattern
 from spillway.hf.source import first_line
 from spillway.hf.stream import Stream
 from spillway.hf.unneeded import find_unneeded

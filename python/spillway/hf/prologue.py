@@ -11,28 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
-from spillway.errors import InputError
 from spillway.hf.microbatch import MicroBatch
+from spillway.hf.model_code import Left, call_model, refusal, replaced_forwards
+from spillway.hf.skeleton import Skeleton
 from spillway.hf.values import tensors_in
-
-if TYPE_CHECKING:
-    from spillway.hf.skeleton import Skeleton
-
-Form = int | None  # what a layer returns: the hidden state alone, or a tuple of so many that begins with it
-LONGEST_FORM = 4
-
-
-def refusal(kind: str, reason: str) -> InputError:
-    return InputError(f"model type {kind!r} cannot be streamed by this release: {reason}")
-
-
-class Left(Exception):
-    """The model was left on purpose."""
 
 
 @dataclass(frozen=True)
@@ -101,20 +88,6 @@ def record(skeleton: Skeleton, batch: MicroBatch, ids: torch.Tensor, rows: torch
     return Recording(seen[0], embedded[0], calls, {number: passed[number] for number in used if number in passed})
 
 
-def call_model(model: nn.Module, ids: torch.Tensor, position_ids: torch.Tensor | None, **more: Any) -> Any:
-    from spillway.hf.router import says_router_logits
-    from spillway.hf.skeleton import accepts
-
-    keywords: dict[str, Any] = {"input_ids": ids, **more}
-    if says_router_logits(model):  # without layers there are none
-        keywords.setdefault("output_router_logits", False)
-    if accepts(model, "use_cache"):
-        keywords["use_cache"] = False
-    if position_ids is not None:
-        keywords["position_ids"] = position_ids
-    return model(**keywords)
-
-
 @contextmanager
 def embedded_rows(skeleton: Skeleton, rows: torch.Tensor, batch: MicroBatch) -> Iterator[list[torch.Tensor]]:
     """Inside, the embedding has these rows as its table, and every call looks up one after the other.
@@ -140,10 +113,6 @@ def embedded_rows(skeleton: Skeleton, rows: torch.Tensor, batch: MicroBatch) -> 
         yield given
 
 
-def in_form(hidden: torch.Tensor, form: Form) -> Any:
-    return hidden if form is None else (hidden, *[None] * (form - 1))
-
-
 def hidden_of(positional: tuple[Any, ...], keywords: dict[str, Any], kind: str) -> torch.Tensor:
     """The hidden state among the arguments of the first layer."""
     if positional and isinstance(positional[0], torch.Tensor):
@@ -161,17 +130,6 @@ def without_hidden(positional: tuple[Any, ...], keywords: dict[str, Any], hidden
         if value is hidden and not positional:
             return Arguments(name, (), {key: item for key, item in keywords.items() if key != name})
     raise refusal(kind, "its backbone changes the hidden state between its layers")
-
-
-@contextmanager
-def replaced_forwards(forwards: dict[Any, Callable[..., Any]]) -> Iterator[None]:
-    for module, forward in forwards.items():
-        module.forward = forward
-    try:
-        yield
-    finally:
-        for module in forwards:
-            del module.forward
 
 
 class Prologue:

@@ -20,6 +20,7 @@ from transformers import PreTrainedConfig
 from spillway import _engine
 from spillway.hf import heap
 from spillway.hf.bare import BareEngine, BareVisit, count, mapped, on_device
+from spillway.hf.building import build
 from spillway.hf.describe import WorkSize, describe, slice_rows
 from spillway.hf.freeze import freeze_kinds
 from spillway.hf.microbatch import Work, arrange
@@ -27,7 +28,7 @@ from spillway.hf.own import OwnConfig
 from spillway.hf.place import HOST, Place
 from spillway.hf.prologue import Arguments, Prologue
 from spillway.hf.shrink import fewer_layers
-from spillway.hf.skeleton import Skeleton, build
+from spillway.hf.skeleton import Skeleton
 from spillway.hf.stream import Stream
 from spillway.hf.subspaces import choose_kinds
 from spillway.protocol import Batch

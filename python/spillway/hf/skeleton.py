@@ -1,36 +1,47 @@
-"""The model on `meta`: every module and buffer is there, no parameter has bytes.
-
-Its parts are found by looking, not by a table of names: the embedding and the head's matrix by the library's own
-accessors, the layers as the largest list of modules, the rest by running the model with its layers left out
-(`outline`). What does not fit that picture is refused here, by name.
-"""
+"""The model on `meta` and its parts: every module and buffer is there, no parameter has bytes."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from spillway.hf.library import kept_in_fp32
-from spillway.hf.own import OwnConfig, OwnModel
-from spillway.hf.prologue import Form, refusal
-from spillway.hf.router import Routers, find_routers
-from spillway.hf.source import first_line
-
-if TYPE_CHECKING:
-    from spillway.hf.lora import Adapters
-    from spillway.hf.subspaces import Space
+from spillway.hf.meta import on_meta
+from spillway.hf.model_code import Form
+from spillway.hf.own import OwnConfig
+from spillway.hf.router import Routers
 
 Places = list[tuple[nn.Module, str]]  # where a parameter hangs
+
+
+@dataclass(frozen=True)
+class Space:
+    """Of one matrix: d, and the values in each row of its projectors."""
+
+    rank: int
+    nonzeros: int
+
+
+class Adapted(Protocol):
+    """The adapters that stand before layers of a skeleton (`lora`)."""
+
+    @property
+    def names(self) -> list[str]:
+        """Of their parameters, in the model's order."""
+
+    def absent(self, description: dict[str, Any], adapters: bool) -> dict[str, str]:
+        """The engine's words for files that hold the base alone (`adapters`: these alone)."""
+
+    def like(self, skeleton: Skeleton) -> None:
+        """Adapters of the same kind for another skeleton; their values do not matter."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,7 @@ class Skeleton:
     routers: Routers | None = None  # of a model that adds their auxiliary loss to its own
 
     def __post_init__(self) -> None:
-        self.adapters: Adapters | None = None
+        self.adapters: Adapted | None = None
         self.spaces: dict[int, Space] = {}  # by identity of a parameter that learns in a subspace
         self._original: PreTrainedModel | None = None
         self.look_again()
@@ -205,125 +216,6 @@ def pattern(name: str) -> str:
     return re.sub(r"(?<=\.)\d+(?=\.)", "*", name)
 
 
-def build(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> Skeleton:
-    """Builds the skeleton in `dtype`. InputError names the model type and what about it cannot be streamed."""
-    from spillway.hf.outline import outline
-
-    kind = config.model_type
-    model = on_meta(config, dtype)
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    if not isinstance(embedding, nn.Embedding) or not isinstance(head, nn.Linear):
-        raise refusal(kind, "it has no embedding table and linear head")
-    if embedding.max_norm is not None or embedding.scale_grad_by_freq or embedding.sparse:
-        raise refusal(kind, "its embedding changes its rows or gradients")
-    skeleton = Skeleton(config, dtype, model, embedding, find_layers(model, kind), head)
-    refuse_settings(config)
-    refuse_leftovers(skeleton)
-    outline(skeleton)
-    skeleton.routers = find_routers(skeleton)
-    return skeleton
-
-
 def bare_name(name: str) -> str:
     """What a parameter was called before an adapter stood before it."""
     return name.replace(".base_layer.", ".")
-
-
-def on_meta(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> PreTrainedModel:
-    if isinstance(config, OwnConfig):
-        return config.on_meta(dtype)  # type: ignore[no-any-return]
-    config.use_cache = False
-    try:
-        with torch.device("meta"):
-            model = from_config(config, dtype)
-    except Exception as error:  # whatever a model's constructor finds wrong with its configuration
-        raise refusal(config.model_type, f"it cannot be built: {first_line(error)}") from error
-    model.tie_weights()
-    fp32 = kept_in_fp32(model, dtype)
-    widen(model, fp32)
-    materialise_buffers(model, fp32)
-    model.train()
-    return model
-
-
-def from_config(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> PreTrainedModel:
-    """The library's own model, with scaled_dot_product_attention where it has that."""
-    if isinstance(config, OwnConfig):
-        return config.plain(dtype)  # type: ignore[no-any-return]
-    try:
-        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
-    except ValueError:
-        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
-
-
-def widen(model: PreTrainedModel, fp32: re.Pattern[str]) -> None:
-    """Parameters of these names are of fp32, whatever the rest is; not tables, of which slices are computed with."""
-    tables = {id(table.weight) for table in (model.get_input_embeddings(), model.get_output_embeddings()) if table}
-    made: dict[int, nn.Parameter] = {}
-    for owner, module in model.named_modules():
-        for name, parameter in module._parameters.items():
-            if parameter is None or id(parameter) in tables or not fp32.search(f"{owner}.{name}"):
-                continue
-            wide = parameter.detach().to(torch.float32)
-            made.setdefault(id(parameter), nn.Parameter(wide, requires_grad=parameter.requires_grad))
-    for module in model.modules():
-        for name, parameter in module._parameters.items():
-            module._parameters[name] = made.get(id(parameter), parameter)
-
-
-def materialise_buffers(model: PreTrainedModel, fp32: re.Pattern[str]) -> None:
-    """Gives buffers (rotary tables) bytes and values, by the model's own initialisation; parameters stay on meta.
-
-    `fp32`: names of those that are of this type, whatever the rest is.
-    """
-    for parameter in model.parameters():
-        parameter._is_hf_initialized = True  # type: ignore[attr-defined]  # the library's own mark
-    for owner, module in model.named_modules():
-        module._is_hf_initialized = False  # type: ignore[assignment]
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                wide = buffer.is_floating_point() and fp32.search(f"{owner}.{name}")
-                dtype = torch.float32 if wide else buffer.dtype
-                module._buffers[name] = torch.zeros_like(buffer, device="cpu", dtype=dtype)
-    model.initialize_weights()
-
-
-def find_layers(model: Any, kind: str) -> list[nn.Module]:
-    """The list of modules that holds the most parameters and lies in no other list; of a module that names it, that."""
-    if isinstance(model, OwnModel):
-        return model.listed_layers()
-    lists: list[tuple[str, nn.ModuleList]] = []
-    for name, module in model.named_modules():
-        inside = any(name.startswith(f"{outer}.") for outer, _ in lists)
-        if isinstance(module, nn.ModuleList) and len(module) and not inside:
-            lists.append((name, module))
-    if not lists:
-        raise refusal(kind, "it holds no list of layers")
-    _, found = max(lists, key=lambda named: sum(p.numel() for p in named[1].parameters()))
-    return list(found)
-
-
-def accepts(model: nn.Module, keyword: str) -> bool:
-    """Whether the model's forward takes this argument."""
-    parameters = inspect.signature(type(model).forward).parameters
-    return keyword in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-
-
-def refuse_settings(config: PreTrainedConfig | OwnConfig) -> None:
-    """What a configuration asks for that needs all layers at once."""
-    for name in ("output_hidden_states", "output_attentions"):
-        if getattr(config, name, False):
-            raise refusal(config.model_type, f"{name} asks for what a stream does not keep")
-    for name in ("layerdrop", "decoder_layerdrop"):
-        if getattr(config, name, 0.0):
-            raise refusal(config.model_type, f"{name} leaves out layers at random")
-
-
-def refuse_leftovers(skeleton: Skeleton) -> None:
-    """Tensors that the engine has no place for."""
-    kind = skeleton.config.model_type
-    for name, parameter in skeleton.model.named_parameters():
-        if parameter.dtype != skeleton.dtype and not skeleton.wide(parameter):
-            raise refusal(kind, f"{name} is kept in {parameter.dtype}, the rest in {skeleton.dtype}")
-        if parameter.numel() == 0 or parameter.dim() == 0:
-            raise refusal(kind, f"{name} has shape {tuple(parameter.shape)}")

@@ -18,8 +18,8 @@ from spillway.hf.place import HOST, Place
 from spillway.hf.prologue import Prologue, Recording
 from spillway.hf.router import Balance
 from spillway.hf.shared import Kept
-from spillway.hf.skeleton import Skeleton
-from spillway.hf.subspaces import Space, project
+from spillway.hf.skeleton import Skeleton, Space
+from spillway.hf.subspaces import project
 from spillway.hf.tail import transformed_logits
 
 if TYPE_CHECKING:

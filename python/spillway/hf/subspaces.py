@@ -21,21 +21,12 @@ from transformers.pytorch_utils import Conv1D
 
 from spillway import _engine
 from spillway.errors import InputError
-from spillway.hf.skeleton import pattern
+from spillway.hf.skeleton import Skeleton, Space, pattern
 
 if TYPE_CHECKING:
     from spillway.config import Config
-    from spillway.hf.skeleton import Skeleton
 
 SHOWN = 4  # names in a message
-
-
-@dataclass(frozen=True)
-class Space:
-    """Of one matrix: d, and the values in each row of its projectors."""
-
-    rank: int
-    nonzeros: int
 
 
 def choose(skeleton: Skeleton, config: Config) -> None:

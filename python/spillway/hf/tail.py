@@ -6,15 +6,14 @@ Both by running the model with its layers left out, so that final norms, project
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from spillway.hf.microbatch import MicroBatch
-from spillway.hf.prologue import Left, call_model, embedded_rows, in_form, refusal, replaced_forwards
-
-if TYPE_CHECKING:
-    from spillway.hf.skeleton import Skeleton
+from spillway.hf.model_code import Left, call_model, in_form, refusal, replaced_forwards
+from spillway.hf.prologue import embedded_rows
+from spillway.hf.skeleton import Skeleton
 
 
 def head_input(skeleton: Skeleton, batch: MicroBatch, last: torch.Tensor) -> torch.Tensor:

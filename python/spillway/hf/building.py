@@ -1,0 +1,73 @@
+"""From a configuration to its skeleton.
+
+The parts are found by looking, not by a table of names: the embedding and the head's matrix by the library's own
+accessors, the layers as the largest list of modules, the rest by running the model with its layers left out
+(`outline`). What does not fit that picture is refused here, by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig
+
+from spillway.hf.meta import on_meta
+from spillway.hf.model_code import refusal
+from spillway.hf.outline import outline
+from spillway.hf.own import OwnConfig, OwnModel
+from spillway.hf.router_search import find_routers
+from spillway.hf.skeleton import Skeleton
+
+
+def build(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> Skeleton:
+    """Builds the skeleton in `dtype`. InputError names the model type and what about it cannot be streamed."""
+    kind = config.model_type
+    model = on_meta(config, dtype)
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if not isinstance(embedding, nn.Embedding) or not isinstance(head, nn.Linear):
+        raise refusal(kind, "it has no embedding table and linear head")
+    if embedding.max_norm is not None or embedding.scale_grad_by_freq or embedding.sparse:
+        raise refusal(kind, "its embedding changes its rows or gradients")
+    skeleton = Skeleton(config, dtype, model, embedding, find_layers(model, kind), head)
+    refuse_settings(config)
+    refuse_leftovers(skeleton)
+    outline(skeleton)
+    skeleton.routers = find_routers(skeleton)
+    return skeleton
+
+
+def find_layers(model: Any, kind: str) -> list[nn.Module]:
+    """The list of modules that holds the most parameters and lies in no other list; of a module that names it, that."""
+    if isinstance(model, OwnModel):
+        return model.listed_layers()
+    lists: list[tuple[str, nn.ModuleList]] = []
+    for name, module in model.named_modules():
+        inside = any(name.startswith(f"{outer}.") for outer, _ in lists)
+        if isinstance(module, nn.ModuleList) and len(module) and not inside:
+            lists.append((name, module))
+    if not lists:
+        raise refusal(kind, "it holds no list of layers")
+    _, found = max(lists, key=lambda named: sum(p.numel() for p in named[1].parameters()))
+    return list(found)
+
+
+def refuse_settings(config: PreTrainedConfig | OwnConfig) -> None:
+    """What a configuration asks for that needs all layers at once."""
+    for name in ("output_hidden_states", "output_attentions"):
+        if getattr(config, name, False):
+            raise refusal(config.model_type, f"{name} asks for what a stream does not keep")
+    for name in ("layerdrop", "decoder_layerdrop"):
+        if getattr(config, name, 0.0):
+            raise refusal(config.model_type, f"{name} leaves out layers at random")
+
+
+def refuse_leftovers(skeleton: Skeleton) -> None:
+    """Tensors that the engine has no place for."""
+    kind = skeleton.config.model_type
+    for name, parameter in skeleton.model.named_parameters():
+        if parameter.dtype != skeleton.dtype and not skeleton.wide(parameter):
+            raise refusal(kind, f"{name} is kept in {parameter.dtype}, the rest in {skeleton.dtype}")
+        if parameter.numel() == 0 or parameter.dim() == 0:
+            raise refusal(kind, f"{name} has shape {tuple(parameter.shape)}")

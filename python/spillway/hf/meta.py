@@ -1,0 +1,73 @@
+"""A model of the library, or a module of somebody's own, on `meta`: every buffer is there, no parameter has bytes."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from spillway.hf.library import kept_in_fp32
+from spillway.hf.model_code import refusal
+from spillway.hf.own import OwnConfig
+from spillway.hf.source import first_line
+
+
+def on_meta(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> PreTrainedModel:
+    if isinstance(config, OwnConfig):
+        return config.on_meta(dtype)  # type: ignore[no-any-return]
+    config.use_cache = False
+    try:
+        with torch.device("meta"):
+            model = from_config(config, dtype)
+    except Exception as error:  # whatever a model's constructor finds wrong with its configuration
+        raise refusal(config.model_type, f"it cannot be built: {first_line(error)}") from error
+    model.tie_weights()
+    fp32 = kept_in_fp32(model, dtype)
+    widen(model, fp32)
+    materialise_buffers(model, fp32)
+    model.train()
+    return model
+
+
+def from_config(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> PreTrainedModel:
+    """The library's own model, with scaled_dot_product_attention where it has that."""
+    if isinstance(config, OwnConfig):
+        return config.plain(dtype)  # type: ignore[no-any-return]
+    try:
+        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    except ValueError:
+        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
+
+
+def widen(model: PreTrainedModel, fp32: re.Pattern[str]) -> None:
+    """Parameters of these names are of fp32, whatever the rest is; not tables, of which slices are computed with."""
+    tables = {id(table.weight) for table in (model.get_input_embeddings(), model.get_output_embeddings()) if table}
+    made: dict[int, nn.Parameter] = {}
+    for owner, module in model.named_modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None or id(parameter) in tables or not fp32.search(f"{owner}.{name}"):
+                continue
+            wide = parameter.detach().to(torch.float32)
+            made.setdefault(id(parameter), nn.Parameter(wide, requires_grad=parameter.requires_grad))
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            module._parameters[name] = made.get(id(parameter), parameter)
+
+
+def materialise_buffers(model: PreTrainedModel, fp32: re.Pattern[str]) -> None:
+    """Gives buffers (rotary tables) bytes and values, by the model's own initialisation; parameters stay on meta.
+
+    `fp32`: names of those that are of this type, whatever the rest is.
+    """
+    for parameter in model.parameters():
+        parameter._is_hf_initialized = True  # type: ignore[attr-defined]  # the library's own mark
+    for owner, module in model.named_modules():
+        module._is_hf_initialized = False  # type: ignore[assignment]
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                wide = buffer.is_floating_point() and fp32.search(f"{owner}.{name}")
+                dtype = torch.float32 if wide else buffer.dtype
+                module._buffers[name] = torch.zeros_like(buffer, device="cpu", dtype=dtype)
+    model.initialize_weights()

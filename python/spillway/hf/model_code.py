@@ -1,0 +1,60 @@
+"""A model's own code, run with parts of it replaced."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from spillway.errors import InputError
+
+Form = int | None  # what a layer returns: the hidden state alone, or a tuple of so many that begins with it
+LONGEST_FORM = 4
+
+
+def refusal(kind: str, reason: str) -> InputError:
+    return InputError(f"model type {kind!r} cannot be streamed by this release: {reason}")
+
+
+class Left(Exception):
+    """The model was left on purpose."""
+
+
+def in_form(hidden: torch.Tensor, form: Form) -> Any:
+    return hidden if form is None else (hidden, *[None] * (form - 1))
+
+
+@contextmanager
+def replaced_forwards(forwards: dict[Any, Callable[..., Any]]) -> Iterator[None]:
+    for module, forward in forwards.items():
+        module.forward = forward
+    try:
+        yield
+    finally:
+        for module in forwards:
+            del module.forward
+
+
+def accepts(model: nn.Module, keyword: str) -> bool:
+    """Whether the model's forward takes this argument."""
+    parameters = inspect.signature(type(model).forward).parameters
+    return keyword in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def says_router_logits(model: nn.Module) -> bool:
+    return "output_router_logits" in inspect.signature(type(model).forward).parameters
+
+
+def call_model(model: nn.Module, ids: torch.Tensor, position_ids: torch.Tensor | None, **more: Any) -> Any:
+    keywords: dict[str, Any] = {"input_ids": ids, **more}
+    if says_router_logits(model):  # without layers there are none
+        keywords.setdefault("output_router_logits", False)
+    if accepts(model, "use_cache"):
+        keywords["use_cache"] = False
+    if position_ids is not None:
+        keywords["position_ids"] = position_ids
+    return model(**keywords)
