@@ -81,16 +81,16 @@ def refits(arguments: argparse.Namespace) -> dict[str, Any]:
     for sequence in SEQUENCES:
         for nonzeros in arguments.nonzeros:
             words = ("--method", "lsp", "--sequence", str(sequence), "--set", f"lsp_nonzeros={nonzeros}")
-            rotating = ("--set", "lsp_residual=rotating", "--set", f"lsp_rotate_every={ROTATION}")
+            never, rotating = ("--set", "lsp_residual=none"), ("--set", f"lsp_rotate_every={ROTATION}")
             found: dict[str, list[dict[str, Any]]] = {"never": [], "rotating": []}
             for _ in range(arguments.rounds):
-                found["never"].append(run(arguments.steps, (), *words))
+                found["never"].append(run(arguments.steps, (), *words, *never))
                 found["rotating"].append(run(ROTATION + 1, (), *words, *rotating))
-            never, turning = (
+            once, turning = (
                 statistics.median(statistics.fmean(it["seconds"][1:]) for it in found[name]) for name in found
             )
-            line = {"first": statistics.median(it["seconds"][0] for it in found["never"]), "never": never}
-            line |= {"rotating": turning, "share": 1 - never / turning}
+            line = {"first": statistics.median(it["seconds"][0] for it in found["never"]), "never": once}
+            line |= {"rotating": turning, "share": 1 - once / turning}
             out[f"{sequence} tokens, r = {nonzeros}"] = line
     return out
 

@@ -269,13 +269,17 @@ void lohan_drives(Report& report) {
 
 // ---- LSP-Offload
 
+constexpr double kRotation = 20;  ///< lsp_rotate_every
+
 struct LspRun {
   std::string name;
   LspModel model;
   double tokens = 0, rank = 0, nonzeros = 0;
   LspDelays delays;
 
-  [[nodiscard]] LspWork work(double d) const { return {.tokens = tokens, .rank = d, .nonzeros = nonzeros}; }
+  [[nodiscard]] LspWork work(double d) const {
+    return {.tokens = tokens, .rank = d, .nonzeros = nonzeros, .rotate = kRotation};
+  }
   [[nodiscard]] double seconds(const Hardware& hardware, LspMethod method, double d) const {
     return lsp_step(hardware, model, work(d), method, delays).seconds;
   }

@@ -148,7 +148,7 @@ def parsed(key: Key, value: Any, origin: str) -> Any:
 
 
 LORA = {"lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.05}  # TRL's defaults
-LSP = {"lsp_nonzeros": 4, "lsp_check_every": 100, "lsp_threshold": 0.9}
+LSP: dict[str, Any] = {"lsp_nonzeros": 4, "lsp_check_every": 100, "lsp_threshold": 0.9, "lsp_residual": "rotating"}
 ROTATION = 20  # updates
 
 

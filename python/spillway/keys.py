@@ -363,16 +363,17 @@ GROUPS: dict[str, list[Key]] = {
             POSITIVE,
             None,
             "of that error, relative to the gradient (0: nothing, 1: all is missed): beyond it the matrix's projectors "
-            "are learned again and its moments carried over",
+            "are learned again and its moments carried over (with `lsp_residual: rotating` they begin anew)",
             "0.9",
         ),
         Key(
             "lsp_residual",
             choice("none", "rotating"),
             None,
-            "what becomes of what the projectors miss: `none`; `rotating`: each matrix learns new ones every "
-            "`lsp_rotate_every` updates whatever they miss, so that in time every direction is trained",
-            "none",
+            "what becomes of what the projectors miss: with `rotating` each matrix learns new ones every "
+            "`lsp_rotate_every` updates whatever they miss, so that in time every direction is trained; with `none` "
+            "the others are left untrained until `lsp_threshold` says so",
+            "rotating",
         ),
         Key(
             "lsp_rotate_every",

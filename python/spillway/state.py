@@ -44,6 +44,8 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "lsp_rotate_every",
 )
 
+MEANT = {"lsp_residual": "none"}  # by runs that left it out before its default was another
+
 
 @dataclass
 class RunState:
@@ -125,6 +127,8 @@ def check_keys(saved: dict[str, Any], config: Config) -> None:
     now = fixed_keys(config)
     for name in FIXED:
         before = saved.get(name, KEYS[name].default)  # of a release that did not have the key
+        if before is None and now[name] is not None:
+            before = MEANT.get(name)
         if before != now[name]:
             raise InputError(
                 f"{name}: the run was started with {told(before)}, a resume cannot change it to {told(now[name])}"

@@ -34,10 +34,11 @@ class Builder {
         machine_(flow_, hardware_, hardware_.devices.size()),
         device_(!hardware_.devices.empty()),
         copies_(device_ && hardware_.devices.front().peer <= 0 ? placement.devices : 1) {
-    for (auto* lane : {&compute_, &up_, &down_, &read_, &write_, &update_, &device_update_, &peer_}) {
+    for (auto* lane : {&compute_, &up_, &down_, &read_, &write_, &update_, &device_update_, &peer_, &fit_}) {
       *lane = flow_.add_lane();
     }
     layers_ = static_cast<std::size_t>(model.layers);
+    fits_.assign(layers_, kNoLane);
   }
 
   DeviceStep play() {
@@ -131,21 +132,21 @@ class Builder {
   }
   [[nodiscard]] double devices() const { return std::max(1.0, place_.devices); }
 
-  /// The update of so many elements, needed at a position; nothing in the first step.
-  Id update_of(double elements, std::size_t position) {
+  /// The update of so many elements, needed at a position; nothing in the first step. After a fit, if there is one.
+  Id update_of(double elements, std::size_t position, Id fit = kNoLane) {
     if (end() == kNoLane) return kNoLane;
     Ids done;
     if (place_.device_state > 0) {
       done.push_back(add(place_.device_state * elements * model_.update_traffic(), machine_.device_update(0),
-                         device_update_, position, {end()}));
+                         device_update_, position, {end(), fit}));
     }
     const auto pieces = static_cast<std::size_t>(std::ceil(elements * off() / kPiece));
     for (std::size_t p = 0; p < pieces; ++p)
-      done.push_back(piece(off() * elements / static_cast<double>(pieces), position));
+      done.push_back(piece(off() * elements / static_cast<double>(pieces), position, fit));
     return join(done);
   }
 
-  Id piece(double elements, std::size_t position) {
+  Id piece(double elements, std::size_t position, Id fit) {
     const auto state = place_.state_path;
     const auto in =
         elements *
@@ -156,7 +157,7 @@ class Builder {
     auto nodes = place_.state_nodes;
     for (std::size_t n = 0; n < nodes.size(); ++n) nodes[n] += state * (place_.staging_nodes[n] - nodes[n]);
     const auto done =
-        add(elements * model_.update_traffic(), machine_.update(nodes), update_, position, {ready, end()});
+        add(elements * model_.update_traffic(), machine_.update(nodes), update_, position, {ready, end(), fit});
     auto image = state * model_.state + place_.weight_path * model_.rewritten();
     if (place_.durable) {
       const auto images = std::max(place_.weight_path, state);
@@ -185,7 +186,7 @@ class Builder {
 
   Id forward(std::size_t l, Id last) {
     const auto position = l + 1;
-    const auto updated = update_of(model_.layer, position);
+    const auto updated = update_of(model_.layer, position, fits_[l]);
     const auto bytes = model_.layer * model_.weight;
     const auto arrived = up(bytes * off() * copies_, place_.state_nodes, position, {updated, window()});
     const auto gathered = gather(bytes, position, {arrived, updated});
@@ -225,6 +226,7 @@ class Builder {
     const auto done = visit(model_.backward_flops(work_), position, {last, gathered, arrived, there, input, relayed});
     if (place_.relay) down(border(), place_.border_nodes, position, {done});
     gradient(model_.layer, position, done);
+    fits_[l] = fit(position, done);
     visited_.push_back(done);
     return done;
   }
@@ -238,6 +240,15 @@ class Builder {
     gradients_.push_back(write(bytes * (place_.durable ? 1 : place_.grad_path), positions(), {moved, after}));
   }
 
+  /// Projectors of a layer, on the host: as often as they are learned on average.
+  Id fit(std::size_t position, Id after) {
+    const auto& fits = model_.fits;
+    if (fits.traffic == 0) return kNoLane;
+    const auto left = down(model_.layer * fits.bytes * copies_, place_.grad_nodes, position, {after});
+    const auto uses = machine_.fit(place_.grad_nodes, fits.memory / fits.traffic);
+    return add(model_.layer * fits.traffic, uses, fit_, position, {left});
+  }
+
   /// A few rows, unless the head's gradient lies in the same table.
   void embedding_gradient(Id after) { gradients_.push_back(down(border(), place_.border_nodes, positions(), {after})); }
 
@@ -249,10 +260,11 @@ class Builder {
   FlowMachine machine_;
   const bool device_;
   const double copies_;  ///< times that weights cross the links
-  Id compute_ = 0, up_ = 0, down_ = 0, read_ = 0, write_ = 0, update_ = 0, device_update_ = 0, peer_ = 0;
+  Id compute_ = 0, up_ = 0, down_ = 0, read_ = 0, write_ = 0, update_ = 0, device_update_ = 0, peer_ = 0, fit_ = 0;
   std::size_t layers_ = 0;
   std::uint64_t step_ = 0;
   Ids ends_, gradients_, borders_, visited_, pieces_;
+  Ids fits_;  ///< by layer: what its next update waits for
   double moved_[4] = {};
 };
 

@@ -18,6 +18,7 @@ Hardware make_hardware(const machine::Profile& profile) {
   out.cores = profile.cores;
   out.host_flops = profile.compute_flops_per_second;
   out.dram_available = profile.dram_available;
+  out.core_fit = kExactTraffic * profile.update_elements_per_second;
   if (profile.gpus.empty()) out.core_update = kExactTraffic * profile.update_elements_per_second;
   for (const auto& node : profile.nodes) {
     out.nodes.push_back({.name = "numa:" + std::to_string(node.id),
@@ -125,6 +126,15 @@ std::vector<FlowUse> FlowMachine::update(const Shares& nodes) const {
     if (nodes[n] > 0 && node_update_[n] != kNoLane) out.push_back({node_update_[n], nodes[n]});
   }
   if (hardware_.core_update > 0) out.push_back({cores_, 1 / hardware_.core_update});
+  return out;
+}
+
+std::vector<FlowUse> FlowMachine::fit(const Shares& nodes, double memory) const {
+  if (hardware_.core_fit <= 0) return update(nodes);
+  std::vector<FlowUse> out{{cores_, 1 / hardware_.core_fit}};
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    if (nodes[n] > 0 && node_update_[n] != kNoLane) out.push_back({node_update_[n], nodes[n] * memory});
+  }
   return out;
 }
 

@@ -46,6 +46,7 @@ struct Hardware {
   unsigned cores = 1;
   double host_flops = 0;   ///< of all cores; used where there is no device
   double core_update = 0;  ///< bytes per second that updates of one core move; 0 = the nodes' rates alone
+  double core_fit = 0;     ///< the same by which learning projectors is counted; 0 = the nodes' rates of updates
   Bytes dram_available = 0;
   std::vector<MemoryNode> nodes;
   std::vector<Device> devices;
@@ -81,6 +82,8 @@ class FlowMachine {
   [[nodiscard]] std::vector<FlowUse> write(const Shares& drives) const;
   /// Per byte that updates move on the nodes in these shares.
   [[nodiscard]] std::vector<FlowUse> update(const Shares& nodes) const;
+  /// Per byte that updates would move in the time of learning projectors, on any cores; `memory` is moved for each.
+  [[nodiscard]] std::vector<FlowUse> fit(const Shares& nodes, double memory) const;
   /// Per byte that updates move in a device's memory.
   [[nodiscard]] std::vector<FlowUse> device_update(std::size_t device) const;
   /// Per byte gathered from, or scattered to, the other devices.

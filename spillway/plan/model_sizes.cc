@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "spillway/base/error.h"
-#include "spillway/plan/subspace_share.h"
 
 namespace spillway::plan {
 
@@ -47,7 +46,8 @@ ModelSizes sizes_of(const Description& description, const state::Layout& layout)
   out.state = state / chunks;
   out.grad = grad / chunks;
   out.learning = learning / chunks;
-  out.gradient_products = gradient_products(layout);
+  out.fits = fit_share(description, layout);
+  out.gradient_products = gradient_products(layout) + out.fits.products;
   return out;
 }
 

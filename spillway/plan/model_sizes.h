@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "spillway/plan/description.h"
+#include "spillway/plan/subspace_share.h"
 
 namespace spillway::plan {
 
@@ -27,6 +28,7 @@ struct ModelSizes {
   double weight = 2, state = 10, grad = 2;  ///< bytes per element, on average over those that learn and the others
   double learning = 1;                      ///< share of elements that learn: whose weights an update reads and writes
   double gradient_products = 1;  ///< of the matrices' whole gradients' operations; less in subspaces and where frozen
+  FitShare fits = {};            ///< learning projectors again, on a schedule; its products count above
 
   [[nodiscard]] double elements() const noexcept { return layers * layer + tables * table; }
   /// Bytes that an update on a host moves per element: weight and state in and out, the gradient in.

@@ -698,7 +698,11 @@ Plan plan_with(const Description& description, const state::Layout& layout, cons
 
 }  // namespace
 
-Plan plan_alone(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& rates) {
+Plan plan_alone(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& alone) {
+  auto rates = alone;  // of visits as they were measured: none of these learned projectors
+  const auto longer = products_with_fits(description, layout);
+  rates.backward *= longer;
+  rates.tail_backward *= longer;
   const auto with = [&](Durability durability) { return plan_with(description, layout, budget, rates, durability); };
   if (!budget.durability && Planner(description, layout, budget, rates, Durability::none).spills()) {
     return with(Durability::step);  // without looking at the plan that is not durable

@@ -69,6 +69,21 @@ TEST(Hardware, ADriveMovesItsMixedRateInBothDirections) {
   EXPECT_NEAR(flow.play().seconds, 1, 1e-9);
 }
 
+TEST(Hardware, LearningTakesTheCoresOrTheMemory) {
+  auto hardware = make_hardware(profile());
+  const double work = 26e9 * hardware.cores;  // a second of all cores
+  const auto seconds = [&](double memory) {
+    Flow flow;
+    const FlowMachine machine(flow, hardware, 1);
+    flow.add({.work = work, .uses = machine.fit({1, 0}, memory)});
+    return flow.play().seconds;
+  };
+  EXPECT_NEAR(seconds(0.1), 1, 1e-9);
+  EXPECT_NEAR(seconds(1), work / hardware.nodes[0].update, 1e-9);
+  hardware.core_fit = 0;
+  EXPECT_NEAR(seconds(0.1), work / hardware.nodes[0].update, 1e-9) << "nothing is known of a core";
+}
+
 TEST(Hardware, AnUpdateDealtByBandwidthTakesTheSumOfBandwidths) {
   const auto hardware = make_hardware(profile());
   const auto seconds = [&](const Shares& shares) {

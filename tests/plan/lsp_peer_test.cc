@@ -43,7 +43,10 @@ TEST(Lsp, WithoutDelaysWholeGradientsLeaveNothingBesideAnythingElse) {
 
 TEST(Lsp, SpillwayInASubspaceIsAtMost5PercentSlowerThanWithoutOffload) {
   const auto resident = seconds(LspMethod::resident, kWhole);
-  EXPECT_LT(seconds(LspMethod::spillway, kInside), 1.05 * resident);
+  auto rotating = kInside;
+  rotating.rotate = 20;
+  EXPECT_LT(seconds(LspMethod::spillway, rotating), 1.05 * resident);
+  EXPECT_LT(seconds(LspMethod::spillway, kInside), seconds(LspMethod::spillway, rotating));
   EXPECT_LT(seconds(LspMethod::spillway, kInside), seconds(LspMethod::spillway, kWhole));
 }
 
@@ -68,6 +71,21 @@ TEST(Lsp, OperationsAndBytesAreThoseOfTheFormulas) {
   EXPECT_DOUBLE_EQ(published.down, 4 * 16 * 16);
   EXPECT_DOUBLE_EQ(published.up, 4 * 16 * 16);
   EXPECT_DOUBLE_EQ(step(LspMethod::resident, whole).down, 0);
+}
+
+TEST(Lsp, LearningAgainTakesAProductAGradientAndTheHost) {
+  const LspModel one{.layers = 1, .matrices = {{64, 32}}, .table = 100};
+  const LspWork never{.tokens = 10, .rank = 16, .nonzeros = 4};
+  auto rotating = never;
+  rotating.rotate = 20;
+  const auto before = lsp_step(workstation(), one, never, LspMethod::spillway);
+  const auto after = lsp_step(workstation(), one, rotating, LspMethod::spillway);
+  EXPECT_DOUBLE_EQ(after.operations - before.operations, 2.0 * 64 * 32 * 10 / 20);
+  EXPECT_DOUBLE_EQ(after.down - before.down, 4.0 * 64 * 32 / 20);
+  EXPECT_DOUBLE_EQ(after.up, before.up);
+  EXPECT_GT(after.seconds, before.seconds);
+  rotating.rank = 0;  // whole gradients have no projectors
+  EXPECT_DOUBLE_EQ(lsp_step(workstation(), one, rotating, LspMethod::spillway).down, 2 * 64 * 32);
 }
 
 TEST(Lsp, WaitingForEveryMatrixIsSlowerThanForTheOneBeforeLast) {

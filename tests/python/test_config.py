@@ -189,7 +189,7 @@ def test_subspaces_have_defaults_of_their_own() -> None:
     full, lsp = resolve({}, {}), resolve({}, {"method": "lsp", "lsp_rank": 64, "lsp_residual": "none"})
     assert (full.lsp_rank, full.lsp_nonzeros, full.lsp_check_every, full.lsp_threshold) == (None, None, None, None)
     assert (lsp.lsp_rank, lsp.lsp_nonzeros, lsp.lsp_check_every, lsp.lsp_threshold) == (64, 4, 100, 0.9)
-    rotating = resolve({}, {"method": "lsp", "lsp_residual": "rotating"})
+    rotating = resolve({}, {"method": "lsp"})
     assert (full.lsp_rotate_every, lsp.lsp_rotate_every, rotating.lsp_rotate_every) == (None, None, 20)
 
 

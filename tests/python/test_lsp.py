@@ -15,7 +15,9 @@ import both_ways
 import native
 import real_runs
 from hf_models import tiny_config
-from spillway import device, subspace
+from spillway import device, state, subspace
+from spillway.config import resolve
+from spillway.errors import InputError
 from spillway.hf.describe import decay_names
 
 LSP = {"method": "lsp", "adam_epsilon": both_ways.EPSILON}
@@ -106,8 +108,8 @@ def weights(directory: Path) -> bytes:
     return (directory / "model.safetensors").read_bytes()
 
 
-CHECKED = ["--lsp_check_every", "2", "--lsp_threshold", "0.05"]
-ROTATING = ["--lsp_residual", "rotating", "--lsp_rotate_every", "3"]
+CHECKED = ["--lsp_residual", "none", "--lsp_check_every", "2", "--lsp_threshold", "0.05"]
+ROTATING = ["--lsp_rotate_every", "3"]
 
 
 @pytest.mark.parametrize(
@@ -132,6 +134,19 @@ def test_a_resumed_run_ends_with_the_same_bits(
     assert real_runs.metrics(again) == real_runs.metrics(whole)
     losses = [row["loss"] for row in real_runs.metrics(whole) if "loss" in row]
     assert losses[-1] < losses[0]
+
+
+def test_a_run_begun_before_rotating_was_the_default_goes_on_without() -> None:
+    def asked(**more: Any) -> Any:
+        return resolve({}, {"method": "lsp", "model": "a/model", "dataset": "a.jsonl", **more})
+
+    saved = state.fixed_keys(asked(lsp_residual="none")) | {"lsp_residual": None}
+    state.check_keys(saved, asked(lsp_residual="none"))
+    with pytest.raises(InputError, match="lsp_residual: the run was started with none, a resume cannot change it to"):
+        state.check_keys(saved, asked())
+    full = state.fixed_keys(asked(method="full"))
+    assert full["lsp_residual"] is None
+    state.check_keys(full, asked(method="full"))
 
 
 @pytest.mark.parametrize("compute_dtype", ["fp16", "fp32"])
@@ -173,7 +188,7 @@ def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any) -
     assert "lsp_rank: it is for method lsp, and the method is full" in said("--lsp_rank", "8")
     assert "lsp_residual: got 'feedback', expects" in said("--method", "lsp", "--lsp_residual", "feedback")
     assert "lsp_rotate_every: it is for lsp_residual rotating, and that is none" in said(
-        "--method", "lsp", "--lsp_rotate_every", "5"
+        "--method", "lsp", "--lsp_residual", "none", "--lsp_rotate_every", "5"
     )
     assert "lsp_rank: 10 is no multiple of lsp_nonzeros 4; use 8" in said("--method", "lsp", "--lsp_rank", "10")
     assert "'q_prj' matches no linear layer that learns" in said("--method", "lsp", "--lsp_modules", "q_prj")
@@ -185,7 +200,8 @@ def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any) -
 
 
 def test_a_device_of_its_own_changes_no_bit_and_rows_say_what_is_missed(given: Path, tmp_path: Path) -> None:
-    words = ("--max_steps", "4", "--lsp_check_every", "2", "--lsp_threshold", "0.05", "--lsp_rank", "8")
+    words = ("--max_steps", "4", "--lsp_residual", "none", "--lsp_check_every", "2", "--lsp_threshold", "0.05")
+    words = (*words, "--lsp_rank", "8")
     for where in ("cpu", "simulated"):
         assert real_runs.here(given, tmp_path / where, "--method", "lsp", *words, "--device", where) == 0
     assert weights(tmp_path / "simulated") == weights(tmp_path / "cpu")
@@ -238,7 +254,7 @@ def test_updated_on_a_device_no_bit_is_another(
 
 def test_rotating_learns_every_matrix_in_turn(given: Path, tmp_path: Path) -> None:
     """Fourteen matrices, each once in four updates: a few of them in every step after the first."""
-    words = ("--method", "lsp", "--max_steps", "9", "--lsp_residual", "rotating", "--lsp_rotate_every", "4")
+    words = ("--method", "lsp", "--max_steps", "9", "--lsp_rotate_every", "4")
     assert real_runs.here(given, tmp_path / "out", *words) == 0
     learned = [row["projectors_learned"] for row in real_runs.metrics(tmp_path / "out") if "loss" in row]
     again = [after - before for before, after in zip(learned, learned[1:], strict=False)]
@@ -250,7 +266,7 @@ def test_under_the_trainer_resumed_with_the_same_bits(given: Path, tmp_path: Pat
     from spillway.hf import Trainer
     from test_trainer import StopAfter, loaded, logged, parts
 
-    asked = {"method": "lsp", "lsp_check_every": 2, "lsp_threshold": 0.05}
+    asked = {"method": "lsp", "lsp_residual": "none", "lsp_check_every": 2, "lsp_threshold": 0.05}
     more = {"save_strategy": "steps", "save_steps": 3}
 
     def streamed(out: Path, resume: bool = False, stop: int | None = None) -> Trainer:

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "spillway/plan/subspace_share.h"
+
 namespace spillway::plan {
 namespace {
 
@@ -16,7 +18,17 @@ struct Costs {
   double compress = 0, compress_bytes = 0;
   double apply = 0, apply_bytes = 0;
   double numbers = 0;  ///< that leave the device, and come back
+  double left = 0;     ///< bytes beside these, of gradients that the host learns projectors from
+  double fits = 0;     ///< and that work on the host, as bytes that an update moves in its time
 };
+
+/// On average: a whole gradient is formed and goes to the host, which learns from it as fast as it updates.
+void learn_again(const LspMatrix& it, const LspWork& work, Costs& out) {
+  const double elements = it.rows * it.columns / work.rotate;
+  out.compress += out.product / work.rotate;
+  out.left = kSingle * elements;
+  out.fits = kUpdateTraffic * kFitWork * work.nonzeros * elements;
+}
 
 Costs costs_of(const LspMatrix& it, const LspWork& work, LspMethod method) {
   const double m = it.rows, n = it.columns, d = work.rank, tokens = work.tokens;
@@ -33,6 +45,7 @@ Costs costs_of(const LspMatrix& it, const LspWork& work, LspMethod method) {
   if (method == LspMethod::spillway) {
     out.compress += 2 * work.nonzeros * (m + n) * tokens;
     out.compress_bytes = kHalf * tokens * (m + n + 4 * d);  // compressed, written and read again
+    if (work.rotate > 0) learn_again(it, work, out);
     return out;
   }
   // Projectors are written out as dense matrices, once for compressing and once for coming back.
@@ -101,7 +114,7 @@ class Step {
   }
 
   Id down(std::size_t matrix, Id after) {
-    const auto bytes = wire() * costs(matrix).numbers;
+    const auto bytes = wire() * costs(matrix).numbers + costs(matrix).left;
     out_.down += bytes;
     return add(bytes, machine_.from_device(0, node_), down_, turn(matrix), {after});
   }
@@ -109,7 +122,7 @@ class Step {
   /// The host's part, and what comes back: deltas, or with Spillway the weights.
   Id processed(std::size_t matrix, Id after) {
     const auto& it = costs(matrix);
-    auto traffic = kUpdateTraffic * it.numbers;
+    auto traffic = kUpdateTraffic * it.numbers + it.fits;
     if (changes_master()) traffic += kApplyTraffic * elements(matrix);
     return add(traffic, machine_.update(node_), update_, turn(matrix), {after});
   }

@@ -27,6 +27,7 @@ struct LspWork {
   double tokens = 0;    ///< of an iteration
   double rank = 0;      ///< d; 0: whole gradients
   double nonzeros = 4;  ///< r; the published way writes projectors out as dense matrices, and does not gain by it
+  double rotate = 0;    ///< iterations after which spillway learns each matrix's projectors again; 0: never
 };
 
 enum class LspMethod : std::uint8_t {
