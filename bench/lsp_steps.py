@@ -2,7 +2,8 @@
 link has one.
 
     lsp_steps.py path --back DIR     everything on a path of 400 MB/s each way (throttled.py; needs root)
-    lsp_steps.py link                a simulated device with a link of 10, and of 25 GB/s each way
+    lsp_steps.py link                a simulated device with a link of 10, and of 25 GB/s each way: 1 GiB, updates
+                                     by the host; and 2 GiB, blocks that live there updated there at its speed
     lsp_steps.py refits              all in memory: each matrix learns every 20 steps, beside none but the first
 
 126 M parameters (hidden 1024, eight layers), sequence 128, bf16, d = n/2, r = 4. A round runs each method once, in a
@@ -25,7 +26,7 @@ from typing import Any
 from throttled import throttled
 
 HERE = Path(__file__).parent
-METHODS = ("full", "lsp")
+METHODS = {"full": (), "lsp": ("--set", "lsp_residual=none")}  # projectors are learned once
 SPEED = 400  # MB/s
 LINKS = (10e9, 25e9)  # bytes per second
 ROOM = 6 << 10  # MiB of the path
@@ -46,6 +47,7 @@ def run(steps: int, prefix: Sequence[str], *words: str) -> dict[str, Any]:
         "path_bytes": plan.get("path_bytes_per_step"),
         "device_bytes": plan.get("device_bytes_per_step"),
         "link_bytes": found["link_bytes"],  # of the last step, as measured
+        "device_blocks": plan.get("device_blocks"),
         "subspaces": plan.get("subspaces"),
     }
 
@@ -55,7 +57,8 @@ def over_a_path(arguments: argparse.Namespace) -> dict[str, Any]:
     with throttled([SPEED], mib=ROOM, back=arguments.back) as paths:
         for _ in range(arguments.rounds):
             for method in METHODS:
-                words = ("--method", method, "--placement", "path", "--storage", str(paths.directories[0]))
+                where = ("--placement", "path", "--storage", str(paths.directories[0]))
+                words = ("--method", method, *METHODS[method], *where)
                 found[method].append(run(arguments.steps, paths.prefix, *words, "--durability", "none"))
     return {"megabytes_per_second": SPEED, **found}
 
@@ -64,13 +67,16 @@ def over_a_link(arguments: argparse.Namespace) -> dict[str, Any]:
     out: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as directory:
         for speed in LINKS:
-            profile = Path(directory, "profile.json")
-            profile.write_text(json.dumps(machine(speed)), encoding="utf-8")
-            found: dict[str, list[dict[str, Any]]] = {method: [] for method in METHODS}
+            found: dict[str, list[dict[str, Any]]] = {}
             for _ in range(arguments.rounds):
-                for method in METHODS:
-                    words = ("--method", method, "--device", "simulated", "--profile", str(profile))
-                    found[method].append(run(arguments.steps, (), *words, "--gpu-memory", "1GiB"))
+                for there, memory in ((False, "1GiB"), (True, "2GiB")):
+                    profile = Path(directory, "profile.json")
+                    profile.write_text(json.dumps(machine(speed, there)), encoding="utf-8")
+                    words = ("--device", "simulated", "--profile", str(profile), "--gpu-memory", memory)
+                    for method, more in METHODS.items():
+                        name = f"{method}, updated there" if there else method
+                        measured = run(arguments.steps, (), "--method", method, *more, *words)
+                        found.setdefault(name, []).append(measured)
             out[f"{speed / 1e9:g} GB/s"] = found
     return out
 
@@ -95,13 +101,14 @@ def refits(arguments: argparse.Namespace) -> dict[str, Any]:
     return out
 
 
-def machine(speed: float) -> dict[str, Any]:
-    """As `spillway doctor --measure` would write it, with a link of this speed."""
+def machine(speed: float, updates: bool) -> dict[str, Any]:
+    """As `spillway doctor --measure` would write it, with a link of this speed, and a GPU that updates as the host."""
     from spillway.settings import profile
 
     found = dict(profile(None))
     gpu = {"name": "link", "memory": 1 << 31, "flops_per_second": 1e12}
     gpu |= {"to_gpu_bytes_per_second": speed, "from_gpu_bytes_per_second": speed}
+    gpu |= {"update_elements_per_second": found["update_elements_per_second_all_cores"]} if updates else {}
     return found | {"gpus": [gpu]}
 
 
