@@ -145,6 +145,9 @@ def all_runs(found: Found) -> Iterator[Run]:
     for task in TASKS:
         for method, share in PLATEAU:
             yield chosen(found, task, method, share, 0, times=3)
+        if task == "shakespeare":
+            for method in ("full", "anew"):
+                yield chosen(found, task, method, 0.5, 1, times=3)
         for share in (0.5, 0.25):
             for method in LIKE_OURS:
                 yield chosen(found, task, method, share, 0)
