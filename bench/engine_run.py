@@ -3,7 +3,7 @@
 engine_run.py --shape 0.5b --sequence 1024 --steps 4 [--layers N]
               [--placement path --storage DIR --dram-budget BYTES] [--method lsp] [--profile FILE] [--durability none]
               [--device cuda:0 --gpu-memory BYTES] [--batch N] [--micro-batches N] [--compute-dtype fp32]
-              [--learning-rate R] [--set KEY=VALUE ...]
+              [--learning-rate R] [--timelines DIR] [--set KEY=VALUE ...]
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def main() -> None:
         parser.add_argument(f"--{name}")
     parser.add_argument("--set", action="append", default=[], help="any other key, as KEY=VALUE")
     parser.add_argument("--learning-rate", type=float, default=1e-5)
+    parser.add_argument("--timelines", type=Path, help="where every step's goes, as STEP.json.gz")
     parser.add_argument("--batch", type=int, default=1, help="rows of a micro-batch")
     parser.add_argument("--micro-batches", type=int, default=1)
     arguments = parser.parse_args()
@@ -78,6 +79,8 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
         before = stalled(session)
         result = session.step(batches, arguments.learning_rate)
         seconds.append(result.seconds)
+        if arguments.timelines and step > 0:  # of the newest step that has wholly ended
+            session.write_timeline(arguments.timelines / f"{step}.json.gz")
         losses.append(result.loss_sum / result.label_tokens)
         norms.append(result.grad_norm)
         stalls.append({cause: value - before.get(cause, 0.0) for cause, value in stalled(session).items()})

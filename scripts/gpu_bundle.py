@@ -2,11 +2,11 @@
 headers and libraries of Debian's packages, below build/gpu-bundle, where CMake looks for them (SPILLWAY_BUNDLE), and
 Python packages as wheels, of which gpu_check.py takes those that are missing there.
 
-python3 scripts/gpu_bundle.py [--out build/gpu-bundle] [--wheels few|all|none] [--python 3.12]
+python3 scripts/gpu_bundle.py [--out build/gpu-bundle] [--wheels all|few|none] [--python 3.12]
 
 To be carried along with the checkout, to a machine with the same processor and a C library as new as this one's.
-`few`: what builds the extension, and DeepSpeed for comparison. `all`: also transformers and the rest of what Spillway
-needs, for a Python that has PyTorch and nothing else.
+`all`: all that Spillway needs, for a Python that has PyTorch and nothing else, and DeepSpeed for comparison. `few`:
+without transformers and what comes with it, where that Python has them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SYSTEMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux_2_17
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("build/gpu-bundle"))
-    parser.add_argument("--wheels", choices=("few", "all", "none"), default="few")
+    parser.add_argument("--wheels", choices=("all", "few", "none"), default="all")
     parser.add_argument("--python", default="3.12", help="version of the Python there")
     arguments = parser.parse_args()
     out = arguments.out

@@ -8,12 +8,14 @@ Needs nvcc, CMake, a C++ compiler, and a Python with PyTorch, transformers and w
 libraries and Python packages that are not there come from build/gpu-bundle (make gpu-bundle). `--device simulated` is a
 dry run of the same parts where no GPU is. `--bench` runs the long benchmarks instead (make gpu-bench): real shapes
 under several budgets. A part that fails does not keep the others from running, and what was found is written after each
-part, so that a run that is cut off leaves it. Exit code: 0 when every part was good, else 1.
+part, so that a run that is cut off leaves it. A GPU, PyTorch or a compiler that is not there is named at once. Exit
+code: 0 when every part was good, else 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
 import os
@@ -334,6 +336,35 @@ def facts(device: str, programs: Programs) -> Report:
     }
 
 
+def lacking(device: str, programs: Programs) -> str:
+    """What this machine lacks for a check on that device, in words; "": nothing that could be told before it builds."""
+    if importlib.util.find_spec("torch") is None:
+        return f"{sys.executable} has no PyTorch, and the check runs with this Python"
+    if device == "simulated":
+        return ""
+    import torch
+
+    here = f"PyTorch {torch.__version__} of {sys.executable}"
+    dry = "; where no GPU is, --device simulated makes a dry run of the same parts"
+    if torch.version.cuda is None:
+        return f"--device {device}: {here} was built without CUDA{dry}"
+    if not torch.cuda.is_available():
+        driver = programs.asked("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+        seen = f"nvidia-smi shows {driver}" if driver else "nvidia-smi shows none, too, or is not there"
+        return f"--device {device}: {here} finds no GPU ({seen}){dry}"
+    if (count := torch.cuda.device_count()) <= int(device.partition(":")[2]):
+        return f"--device {device}: this process sees {count}, cuda:0 to cuda:{count - 1}"
+    return ""
+
+
+def compilers(device: str, programs: Programs) -> str:
+    """What is not there of what builds the programs, in words; "": nothing."""
+    wanted = ("cmake", "c++") if device == "simulated" else ("cmake", "c++", "nvcc")
+    path = programs.environment()["PATH"]
+    missing = [name for name in wanted if shutil.which(name, path=path) is None]
+    return f"not found on PATH, and needed to build: {', '.join(missing)}" if missing else ""
+
+
 def smaller(batch: int, once: Callable[[int], Report]) -> tuple[int, Report | None]:
     """Of `batch` rows, or the most halves of them that fit, and what was found; None when not even one row fits."""
     rows = batch
@@ -385,6 +416,10 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     if not re.fullmatch(r"simulated|cuda:\d+", arguments.device):
         parser.error(f"--device {arguments.device}: cuda:N or simulated")
+    tools = Programs(TREE / "site")
+    if why := lacking(arguments.device, tools) or ("" if arguments.built else compilers(arguments.device, tools)):
+        print(f"gpu-check: {why}", file=sys.stderr)
+        return 1
     minutes = arguments.minutes if arguments.minutes is not None else 0 if arguments.bench else MINUTES
     check = Check(arguments.device, arguments.out, arguments.built and arguments.built.absolute(), minutes)
     print(json.dumps(check.report["facts"]), flush=True)

@@ -508,7 +508,9 @@ class Engine::Impl {
   std::string where() const {
     return execute::where(plan_, layout_, description_.rule(), budget_, settings_.nodes, running().arena.span());
   }
-  std::string timeline() const { return execute::trace(plan_, layout_, running().executor->last_times()); }
+  std::string timeline() const {
+    return execute::trace(plan_, layout_, running_ ? running_->executor->last_times() : std::vector<execute::Times>{});
+  }
 
   device::Logits logits(std::byte* values, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
                         const std::int64_t* labels) const {

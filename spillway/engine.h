@@ -287,7 +287,8 @@ class Engine {
   /// JSON: of each memory node the bytes of the arena that are planned for it and those that lie there, as the kernel
   /// says page by page now, and the chunks that lie elsewhere; "{}" when DRAM is one tier.
   [[nodiscard]] std::string where() const;
-  /// JSON in Chrome's trace event format: predicted and measured tasks of the last step that has wholly ended.
+  /// JSON in Chrome's trace event format: predicted and measured tasks of the last step that has wholly ended; before
+  /// start() what is predicted.
   [[nodiscard]] std::string timeline() const;
 
  private:

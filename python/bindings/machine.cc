@@ -117,16 +117,17 @@ void bind_machine(nb::module_& module) {
       "near_gpu",
       [](int gpu, const std::vector<std::string>& places) {
         const auto node = spillway::machine::gpu_node(gpu);
-        std::map<std::string, std::string> far;
+        std::map<std::string, std::pair<int, std::string>> far;
         if (node) {
           const std::vector<std::filesystem::path> paths(places.begin(), places.end());
           for (const auto& drive : spillway::machine::far_drives(paths, *node)) {
-            far[drive.place.string()] = spillway::machine::words_of(drive, gpu, *node);
+            far[drive.place.string()] = {drive.node, spillway::machine::words_of(drive, gpu, *node)};
           }
         }
         return std::pair(node, far);
       },
-      nb::arg("gpu"), nb::arg("places"), "(memory node or None, {place: words} of drives that are far) of a GPU.");
+      nb::arg("gpu"), nb::arg("places"),
+      "(memory node or None, {place: (memory node, words)} of drives that are far) of a GPU.");
   module.def(
       "measure_nodes",
       [](const std::vector<int>& nodes, double seconds, const std::string& compute_dtype, const std::string& optimizer,

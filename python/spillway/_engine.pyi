@@ -31,7 +31,8 @@ class Engine:
 
     `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "placement": {...},
     "storage": [{"directory" or "device", "capacity": bytes, "far": bool (false; true: its drive is by another memory
-    node than the device, so that of equals the others come first)}], "nodes": [{"id", "capacity": bytes, "update",
+    node than the device, so that of equals the others come first), "node": that memory node}], "near": the memory node
+    of the device, "nodes": [{"id", "capacity": bytes, "update",
     "update_thread", "read": rates, "pretended": bool}] (memory nodes, the first is the compute device's), "profile":
     {...}, "seconds": {visit kind: seconds, as rehearsed}, "durability": "none", "checkpoint" or "step" (absent: step
     when anything is on storage), "checkpoints": most manifests that are held at once while the run goes on,
@@ -39,8 +40,9 @@ class Engine:
     "update_cores": cores that only updates use, "run": identity, "overwrite": bool, "erase": bool (what the devices
     hold), "keep": bool (the volumes stay when the engine closes), "device": {"name": "simulated" or "cuda:N",
     "stream": handle of PyTorch's CUstream, "memory": bytes that may be used there, "work": of these, PyTorch's working
-    set, "in_dram": bool (they count there, too), "to_device", "from_device": bytes per second of its link, "latency":
-    seconds of a copy, "update": elements per second that it updates (0: not known, and none are unless asked),
+    set, "in_dram": bool (they count there, too), "to_device", "from_device": bytes per second of its link, "links": the
+    same by memory node, as a profile's GPU has them, "latency": seconds of a copy, "update": elements per second that
+    it updates (0: not known, and none are unless asked),
     "bounded": bool (copies and updates take at least as long as these say), and, where the planner is not to decide,
     shares: "weight" and "activation" that stay there, "state" of the blocks that live there, "streamed_state" of the
     others whose states come for their updates, "streamed_grad" of these whose gradients stay} ({}: visits compute in
@@ -169,7 +171,8 @@ class Engine:
         """JSON {"nodes": {name: {"planned", "there": bytes of the arena}}, "chunks": n, "elsewhere": [chunks]}: asked
         of the kernel page by page; {} when DRAM is one tier."""
     def timeline(self) -> str:
-        """JSON: the last steps' tasks in Chrome's trace event format (opens in Perfetto)."""
+        """JSON: the last step's tasks in Chrome's trace event format (opens in Perfetto), predicted and, once it was
+        made, measured."""
 
 def dram_available() -> int:
     """Bytes of DRAM this process can take now without swapping or being killed (control groups included)."""
@@ -216,9 +219,9 @@ def choose_nodes(asked: list[tuple[int, int]], held: int, near: int | None = Non
     `asked`: (node, bytes) each, none: all that there are; `held`: bytes of the process so far; `near`: the node of the
     GPU that computes. ValueError, MemoryError."""
 
-def near_gpu(gpu: int, places: list[str]) -> tuple[int | None, dict[str, str]]:
+def near_gpu(gpu: int, places: list[str]) -> tuple[int | None, dict[str, tuple[int, str]]]:
     """The memory node nearest to a GPU, None: not known; and those of `places` (directories or block devices) whose
-    drive is nearer to another, with words about each."""
+    drive is nearer to another, with that node and words about each."""
 
 def measure_nodes(
     nodes: list[int],

@@ -94,7 +94,9 @@ def described(profile: Mapping[str, Any], index: int = 0) -> dict[str, Any]:
     if gpu is None:
         gpu = gpus[index] if index < len(gpus) else {}
     rates = {"to_device": gpu.get("to_gpu_bytes_per_second"), "from_device": gpu.get("from_gpu_bytes_per_second")}
-    return rates | {"update": gpu.get("update_elements_per_second", 0.0)} if all(rates.values()) else {}
+    if not all(rates.values()):
+        return {}
+    return rates | {"update": gpu.get("update_elements_per_second", 0.0), "links": gpu.get("links", [])}
 
 
 def link(profile: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,10 +35,15 @@ def node_settings(
         else:
             rates = [{} for _ in ids]
     found = [node | rate for node, rate in zip(choice["nodes"], rates, strict=True)]
-    paths = [dict(path) | {"far": place in far} for path, place in zip(storage, places, strict=True)]
-    news = list(far.values()) + ([f"memory nodes are not told apart: {choice['notice']}"] if choice["notice"] else [])
+    paths = [
+        dict(path) | {"far": place in far} | ({"node": far[place][0]} if place in far else {})
+        for path, place in zip(storage, places, strict=True)
+    ]
+    news = [words for _, words in far.values()]
+    news += [f"memory nodes are not told apart: {choice['notice']}"] if choice["notice"] else []
     memory = min(dram_budget, choice["dram"] or dram_budget)
-    return {"nodes": found, "dram_budget": memory, "storage": paths}, news
+    by_gpu = {} if near is None else {"near": near}
+    return {"nodes": found, "dram_budget": memory, "storage": paths} | by_gpu, news
 
 
 def profile_rates(profile: Mapping[str, Any], ids: Sequence[int]) -> list[dict[str, float]]:

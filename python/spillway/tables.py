@@ -20,6 +20,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     console.print(prediction(plan), soft_wrap=True)
     for words in (
         device_blocks(plan),
+        far_drives(plan),
         subspaces(plan),
         updates(plan),
         durability(plan),
@@ -44,6 +45,12 @@ def device_blocks(plan: Plan) -> str:
     if found["durable_bytes_per_step"]:
         words += f" {size(found['durable_bytes_per_step'])} of what stays there leave so that a step is durable."
     return words
+
+
+def far_drives(plan: Plan) -> str:
+    """Which storage paths are far from the device, and what that costs; empty where none is."""
+    found = plan.get("far_drives")
+    return f"Far drives: {found['why']}." if found else ""
 
 
 def subspaces(plan: Plan) -> str:

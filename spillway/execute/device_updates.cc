@@ -34,13 +34,14 @@ plan::Passing DeviceUpdates::place(plan::Index chunk) const {
           .state = it.update_state[chunk],
           .grad = it.update_grad[chunk],
           .weight_at = it.weight_at[chunk],
+          .state_at = it.state_at[chunk],
           .grad_at = it.grad_at[chunk]};
 }
 
 void DeviceUpdates::run(device::Device& device, device::Stream stream, plan::Index chunk) {
   const auto it = place(chunk);
   const state::GroupPointers groups{.weight = arenas_.at(schedule_, it.weight) + it.weight_at,
-                                    .state = arenas_.at(schedule_, it.state),
+                                    .state = arenas_.at(schedule_, it.state) + it.state_at,
                                     .grad = arenas_.at(schedule_, it.grad) + it.grad_at};
   if (layout_.chunks()[chunk].subspace.rank > 0) {
     return inside_.run(device, stream, layout_.chunks()[chunk], groups, step_);

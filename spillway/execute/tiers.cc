@@ -21,13 +21,13 @@ std::byte* Tiers::resident_weight(std::size_t chunk) const {
 std::byte* Tiers::resident_state(std::size_t chunk) const {
   const auto& schedule = plan_.schedule;
   if (schedule.resident_state[chunk] == plan::kNone) return nullptr;
-  return arenas_.at(schedule, schedule.update_state[chunk]);
+  return arenas_.at(schedule, schedule.update_state[chunk]) + schedule.state_at[chunk];
 }
 
 Tiers::There Tiers::there(std::size_t chunk) const {
   const auto& schedule = plan_.schedule;
   return {arenas_.at(schedule, schedule.update_weight[chunk]) + schedule.weight_at[chunk],
-          arenas_.at(schedule, schedule.update_state[chunk])};
+          arenas_.at(schedule, schedule.update_state[chunk]) + schedule.state_at[chunk]};
 }
 
 void Tiers::copy(device::Direction direction, std::byte* to, const std::byte* from, Bytes bytes) {

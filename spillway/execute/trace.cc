@@ -76,7 +76,8 @@ void add_task(json& events, int process, const plan::Task& task, std::size_t id,
               double end) {
   const double begin_us = start * 1e6, length_us = std::max(0.0, end - start) * 1e6;
   const int thread = thread_of(task);
-  const json args = {{"bytes", task.bytes}, {"deadline", task.deadline}};
+  json args = {{"bytes", task.bytes}, {"deadline", task.deadline}};
+  if (task.every > 1) args["every"] = task.every;
   if (task.lane == Lane::compute || task.lane == Lane::update || task.lane == Lane::device_update ||
       task.lane == Lane::fit) {
     events.push_back({{"ph", "X"},

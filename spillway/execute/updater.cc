@@ -47,8 +47,8 @@ std::byte* Updater::grad(plan::Index chunk, bool early) const {
 }
 
 state::GroupPointers Updater::groups(plan::Index chunk, bool early) const {
-  return {at(schedule_.update_weight[chunk]) + schedule_.weight_at[chunk], at(schedule_.update_state[chunk]),
-          grad(chunk, early)};
+  return {at(schedule_.update_weight[chunk]) + schedule_.weight_at[chunk],
+          at(schedule_.update_state[chunk]) + schedule_.state_at[chunk], grad(chunk, early)};
 }
 
 std::size_t Updater::first_tiles(plan::Index chunk) const {

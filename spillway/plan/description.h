@@ -49,6 +49,7 @@ struct PathBudget {
   std::string name = "path:0";
   Bytes capacity = 0;  ///< for everything that is kept there, superblock and records included
   bool far = false;    ///< its drive is nearer to another memory node than the device: of equals the others come first
+  std::optional<unsigned> node = {};  ///< that memory node
 };
 
 /// A memory node as the planner sees it.
@@ -126,10 +127,11 @@ struct PathRates {
 
 /// Of one memory node: measured with the update itself, by the processors nearest to it. 0 = unknown.
 struct NodeRates {
-  double update = 0;         ///< elements per second that no number of threads exceeds
-  double update_thread = 0;  ///< elements per second of one thread
-  double read = 0;           ///< bytes per second that the compute device's processors read at most
-  unsigned threads = 1;      ///< of the node's update lane
+  double update = 0;                      ///< elements per second that no number of threads exceeds
+  double update_thread = 0;               ///< elements per second of one thread
+  double read = 0;                        ///< bytes per second that the compute device's processors read at most
+  double to_device = 0, from_device = 0;  ///< bytes per second of the device's link from there, both at once; 0: Rates'
+  unsigned threads = 1;                   ///< of the node's update lane
 
   /// Elements per second of this many threads.
   [[nodiscard]] double with(double hands) const noexcept {
@@ -143,6 +145,7 @@ struct NodeRates {
 struct Rates {
   unsigned cores = 1;
   std::vector<PathRates> paths;                ///< as in Budget::paths; fewer: the rest is unknown
+  std::vector<PathRates> near_paths = {};      ///< the same were none far (far.h); empty: none is, or nobody knows
   std::vector<NodeRates> nodes;                ///< as in Budget::nodes; none: one node
   double update = 0;                           ///< elements per second, one thread
   double update_all = 0;                       ///< elements per second, every core at once; 0 = unknown

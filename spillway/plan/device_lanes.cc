@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "spillway/plan/joined.h"
 #include "spillway/plan/learned.h"
 #include "spillway/plan/passing.h"
 
@@ -23,6 +24,7 @@ class DeviceLanes {
       : out_(schedule),
         layout_(layout),
         residency_(residency),
+        lookahead_(lookahead),
         ahead_(lookahead.device),
         join_(lookahead.join),
         element_(state::field_bytes(description.type).weight),
@@ -37,6 +39,7 @@ class DeviceLanes {
     for (Index c = 0; c < layout_.chunks().size(); ++c) {
       if (residency_.lives(c)) keep_chunk(c);
     }
+    for (const auto& it : image_groups(layout_, rule_, residency_, join_)) stage_images(it);
     for (Index i = 0; i < forward_.size(); ++i) add_border(i);
     if (!forward_.empty()) move(out_.visits[forward_.back()].output);
     for (Index v = 0; v < out_.visits.size(); ++v) {
@@ -45,7 +48,7 @@ class DeviceLanes {
     move(out_.hidden_gradient);
     move(out_.accumulator);
     if (embedding_backward_ != kNone) hand_back();
-    let_pass(out_, layout_, rule_, residency_, ahead_);
+    let_pass(out_, layout_, rule_, residency_, lookahead_);
     bring_learned(out_, layout_, rule_, residency_);
   }
 
@@ -67,7 +70,7 @@ class DeviceLanes {
       if (task.kind == TaskKind::write_activation) border_writes_[task.buffer] = t;
       if (task.kind == TaskKind::write_grad) grad_writes_[task.subject] = t;
       const bool image = task.kind == TaskKind::write_weight || task.kind == TaskKind::write_state;
-      if (image && residency_.lives(task.subject)) image_writes_[task.subject].push_back(t);
+      if (image && residency_.lives(task.subject)) image_writes_[{task.kind, task.subject}] = t;
     }
   }
 
@@ -135,43 +138,9 @@ class DeviceLanes {
 
   // ---- chunks
 
-  /// Neighbours.
-  struct Range {
-    Index first = 0, count = 0;
-
-    [[nodiscard]] Index end() const { return first + count; }
-  };
-  /// Neighbours that are one copy.
-  struct Joined {
-    Range chunks;
-    Bytes at = 0, bytes = 0;  ///< in the buffer of them all
-  };
-
-  /// All of `chunks` by copies of at least `join_` bytes where they have so many; where what learns and what does not
-  /// are sent at different times, `apart`.
-  template <class Size>
-  [[nodiscard]] std::vector<Joined> joined(Range chunks, bool apart, const Size& size) const {
-    std::vector<Joined> out;
-    Bytes at = 0;
-    for (auto c = chunks.first; c < chunks.end(); ++c) {
-      const bool full = out.empty() || out.back().bytes >= join_;
-      if (full || (apart && learns(c) != learns(c - 1))) out.push_back({{c, 0}, at, 0});
-      ++out.back().chunks.count;
-      out.back().bytes += size(c);
-      at += size(c);
-    }
-    return join_rest(std::move(out), apart);
-  }
-
-  /// A rest at the end goes with those before it.
-  [[nodiscard]] std::vector<Joined> join_rest(std::vector<Joined> copies, bool apart) const {
-    if (copies.size() < 2 || copies.back().bytes >= join_) return copies;
-    const auto rest = copies.back();
-    if (apart && learns(rest.chunks.first) != learns(rest.chunks.first - 1)) return copies;
-    copies.pop_back();
-    copies.back().chunks.count += rest.chunks.count;
-    copies.back().bytes += rest.bytes;
-    return copies;
+  /// What learns and what does not is sent at different times.
+  [[nodiscard]] Parted where_learning_ends() const {
+    return [this](Index c) { return learns(c) != learns(c - 1); };
   }
 
   [[nodiscard]] bool learns(Index c) const { return state::learns(layout_.chunks()[c].learning); }
@@ -213,7 +182,8 @@ class DeviceLanes {
     if (!stays) buffer(visit.weights).last_tasks.push_back(task_of(v));
     const auto size = [&](Index c) { return layout_.chunks()[c].elements * element_; };
     const bool apart = stays || residency_.passes(chunks.first);
-    for (const auto& it : joined(chunks, apart, size)) upload_weights(it, visit.weights, host, v);
+    const auto parted = apart ? where_learning_ends() : Parted{};
+    for (const auto& it : joined(chunks, join_, size, parted)) upload_weights(it, visit.weights, host, v);
   }
 
   void upload_weights(const Joined& it, Index there, Index host, Index v) {
@@ -257,26 +227,42 @@ class DeviceLanes {
     out_.resident_weight[layout_.chunks()[c].block] = out_.resident_slice[c] = out_.resident_state[c] = kNone;
     if (out_.update_task[c] == kNone) return;
     out_.tasks[out_.update_task[c]].lane = Lane::device_update;
-    for (const auto write : image_writes_[c]) stage_image(write);
   }
 
-  /// What is written of an image leaves through the host, before the next update changes it.
-  void stage_image(Index write) {
-    const auto it = out_.tasks[write];
-    const auto update = out_.update_task[it.subject];
-    const auto staging =
-        add_buffer(BufferClass::staging, it.bytes, tick(it.subject), tick_after(it.subject), Tier::host);
-    const auto kind = it.kind == TaskKind::write_weight ? TaskKind::download_weight : TaskKind::download_state;
-    const auto task = copy(kind, Lane::from_device, it.subject, {it.buffer, it.buffer_offset}, {staging}, it.bytes,
-                           buffer(staging).last);
-    out_.tasks[task].phase = it.phase;
-    out_.tasks[task].every = it.every;
-    out_.tasks[task].turn = it.turn;
-    need(task, update);
-    replace(update, {write, true}, task);
-    replace(write, {update, false}, task);
+  void stage_images(const ImageGroup& group) {
+    stage_images(TaskKind::write_weight, group.chunks);
+    for (const auto& it : group.states) stage_images(TaskKind::write_state, it.chunks);
+  }
+
+  /// What is written of images leaves through the host, before the next updates change it.
+  void stage_images(TaskKind kind, Range chunks) {
+    if (!image_writes_.contains({kind, chunks.first})) return;
+    const auto last = chunks.end() - 1;
+    const auto staging = add_buffer(BufferClass::staging, 0, tick(last), tick_after(last), Tier::host);
+    const auto task = image_copy(kind, chunks, staging);
     buffer(staging).first_tasks.push_back(task);
-    through(write, staging, 0);
+    for (auto c = chunks.first; c < chunks.end(); ++c) {
+      const auto write = image_writes_.at({kind, c}), update = out_.update_task[c];
+      need(task, update);
+      replace(update, {write, true}, task);
+      replace(write, {update, false}, task);
+      through(write, staging, out_.tasks[task].bytes);
+      out_.tasks[task].bytes += out_.tasks[write].bytes;
+    }
+    buffer(staging).bytes = out_.tasks[task].bytes;
+  }
+
+  /// Of no bytes yet.
+  Index image_copy(TaskKind kind, Range chunks, Index staging) {
+    const auto first = out_.tasks[image_writes_.at({kind, chunks.first})];
+    const auto task =
+        copy(kind == TaskKind::write_weight ? TaskKind::download_weight : TaskKind::download_state, Lane::from_device,
+             chunks.first, {first.buffer, first.buffer_offset}, {staging}, 0, buffer(staging).last);
+    out_.tasks[task].count = chunks.count;
+    out_.tasks[task].phase = first.phase;
+    out_.tasks[task].every = first.every;
+    out_.tasks[task].turn = first.turn;
+    return task;
   }
 
   /// A write takes its bytes from `staging`.
@@ -322,7 +308,7 @@ class DeviceLanes {
     if (!grad_writes_.contains(chunks.first)) return;
     const auto staging = add_buffer(BufferClass::grad, buffer(visit.grad).bytes, visit.position, after(v), Tier::host);
     const auto size = [&](Index c) { return grad_bytes(rule_, layout_.chunks()[c]); };
-    for (const auto& it : joined(chunks, false, size)) log_gradients(it, visit, staging);
+    for (const auto& it : joined(chunks, join_, size)) log_gradients(it, visit, staging);
   }
 
   void log_gradients(const Joined& it, const Visit& visit, Index staging) {
@@ -411,7 +397,7 @@ class DeviceLanes {
     drop(buffer(host).first_tasks, task_of(v));
     move(visit.grad_sum);
     const auto size = [&](Index c) { return grad_bytes(rule_, layout_.chunks()[c]); };
-    for (const auto& it : joined(made_by(visit), false, size)) download_gradients(it, visit.grad, host, v);
+    for (const auto& it : joined(made_by(visit), join_, size)) download_gradients(it, visit.grad, host, v);
   }
 
   void download_gradients(const Joined& it, Index there, Index host, Index v) {
@@ -443,6 +429,7 @@ class DeviceLanes {
   Schedule& out_;
   const state::Layout& layout_;
   const DeviceResidency& residency_;
+  const Lookahead& lookahead_;
   const std::uint32_t ahead_;
   const Bytes join_;
   const Bytes element_;  ///< bytes of an element of a weight
@@ -450,11 +437,11 @@ class DeviceLanes {
   std::vector<Index> embedding_, forward_;  ///< visits, in order
   std::vector<Index> backward_;             ///< visit by block
   Index embedding_backward_ = kNone;
-  std::map<std::pair<Index, Index>, Index> reads_;       ///< of weights, by buffer and chunk
-  std::map<Index, Index> border_reads_, border_writes_;  ///< by buffer
-  std::map<Index, Index> grad_writes_;                   ///< by chunk
-  std::map<Index, std::vector<Index>> image_writes_;     ///< by chunk that lives there
-  std::map<Index, std::vector<Index>> residents_;        ///< by chunk: the visits that read what stays
+  std::map<std::pair<Index, Index>, Index> reads_;            ///< of weights, by buffer and chunk
+  std::map<Index, Index> border_reads_, border_writes_;       ///< by buffer
+  std::map<Index, Index> grad_writes_;                        ///< by chunk
+  std::map<std::pair<TaskKind, Index>, Index> image_writes_;  ///< of chunks that live there
+  std::map<Index, std::vector<Index>> residents_;             ///< by chunk: the visits that read what stays
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "spillway/base/error.h"
+#include "spillway/plan/far.h"
 
 namespace spillway::plan {
 namespace {
@@ -119,6 +120,16 @@ Description parse_description(const std::string& input) {
   return out;
 }
 
+namespace {
+
+/// Of a drive that is far.
+std::optional<unsigned> node_of(const json& path) {
+  if (!get<bool>(path, "far", false) || !path.contains("node")) return std::nullopt;
+  return static_cast<unsigned>(count(path, "node"));
+}
+
+}  // namespace
+
 Budget parse_budget(const std::string& input) {
   const auto object = parse(input, "the settings");
   Budget out;
@@ -148,7 +159,8 @@ Budget parse_budget(const std::string& input) {
   for (std::size_t p = 0; p < storage.size(); ++p) {
     out.paths.push_back({.name = text("path:", p),
                          .capacity = count(storage[p], "capacity"),
-                         .far = get<bool>(storage[p], "far", false)});
+                         .far = get<bool>(storage[p], "far", false),
+                         .node = node_of(storage[p])});
   }
   for (const auto& node : get<json>(object, "nodes", json::array())) {
     out.nodes.push_back({.id = static_cast<unsigned>(count(node, "id")), .capacity = count(node, "capacity")});
@@ -174,13 +186,43 @@ void share_threads(Rates& rates) {
 
 /// Of the nodes that the settings name.
 std::vector<NodeRates> parse_nodes(const json& object) {
+  const auto device = get<json>(object, "device", json::object());
+  const auto links = get<json>(device, "links", json::array());
   std::vector<NodeRates> out;
   for (const auto& node : get<json>(object, "nodes", json::array())) {
     out.push_back({.update = rate(node, "update", 0),
                    .update_thread = rate(node, "update_thread", 0),
                    .read = rate(node, "read", 0)});
+    for (const auto& link : links) {
+      if (count(link, "node") != count(node, "id")) continue;
+      out.back().to_device = rate(link, "to_gpu_bytes_per_second_together", 0);
+      out.back().from_device = rate(link, "from_gpu_bytes_per_second_together", 0);
+    }
   }
   return out;
+}
+
+/// Of the paths that the settings name, as many as the profile knows.
+void parse_paths(Rates& out, const json& object, const machine::Profile& profile) {
+  const auto storage = get<json>(object, "storage", json::array());
+  std::vector<std::optional<unsigned>> drives;
+  out.io_cores = 0;
+  for (std::size_t p = 0; p < std::min(profile.paths.size(), storage.size()); ++p) {
+    const auto& path = profile.paths[p];
+    out.paths.push_back({.read = path.read_bytes_per_second,
+                         .write = path.write_bytes_per_second,
+                         .mixed = path.mixed_bytes_per_second});
+    out.io_cores += path.cores_at_full_speed;
+    drives.push_back(node_of(storage[p]));
+  }
+  if (!object.contains("near")) return;
+  const auto near = static_cast<unsigned>(count(object, "near"));
+  const auto known = [&](const auto& node) {
+    return node && *node != near && crossing(profile, *node, near) > 0 && crossing(profile, near, *node) > 0;
+  };
+  if (std::ranges::none_of(drives, known)) return;
+  out.near_paths = out.paths;
+  out.paths = over_the_link(std::move(out.paths), drives, near, profile);
 }
 
 }  // namespace
@@ -195,16 +237,9 @@ Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   out.update_all = profile.update_elements_per_second_all_cores;
   out.update_beside = profile.update_elements_per_second_beside;
   out.compute_beside = profile.compute_share_beside_update;
-  out.io_cores = 0;
   out.nodes = parse_nodes(object);
   share_threads(out);
-  const auto used = std::min(profile.paths.size(), get<json>(object, "storage", json::array()).size());
-  for (const auto& path : std::span(profile.paths).first(used)) {
-    out.paths.push_back({.read = path.read_bytes_per_second,
-                         .write = path.write_bytes_per_second,
-                         .mixed = path.mixed_bytes_per_second});
-    out.io_cores += path.cores_at_full_speed;
-  }
+  parse_paths(out, object, profile);
   out.forward = rate(seconds, "forward", 0);
   out.backward = rate(seconds, "backward", 0);
   out.head_loss = rate(seconds, "head_loss", 0);

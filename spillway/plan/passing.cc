@@ -1,7 +1,10 @@
 #include "spillway/plan/passing.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
+
+#include "spillway/plan/joined.h"
 
 namespace spillway::plan {
 namespace {
@@ -9,8 +12,13 @@ namespace {
 class PassingStates {
  public:
   PassingStates(Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
-                const DeviceResidency& residency, std::uint32_t ahead)
-      : out_(schedule), layout_(layout), rule_(rule), residency_(residency), ahead_(ahead) {}
+                const DeviceResidency& residency, const Lookahead& lookahead)
+      : out_(schedule),
+        layout_(layout),
+        rule_(rule),
+        residency_(residency),
+        ahead_(lookahead.device),
+        join_(lookahead.join) {}
 
   void run() {
     const auto chunks = static_cast<Index>(layout_.chunks().size());
@@ -24,13 +32,11 @@ class PassingStates {
     for (Index c = 0; c < chunks; ++c) {
       if (!passes(c)) continue;
       add_state(c);
-      if (residency_.keeps_gradient(c)) {
-        out_.passing[c].grad = out_.update_grad[c];
-        out_.passing[c].grad_at = out_.grad_at[c];
-      } else {
-        add_gradient(c);
-      }
+      if (!residency_.keeps_gradient(c)) continue;
+      out_.passing[c].grad = out_.update_grad[c];
+      out_.passing[c].grad_at = out_.grad_at[c];
     }
+    for (const auto& it : gradients_that_come()) add_gradients(it);
     for (Index t = 0; t < before; ++t) follow(t);
     for (Index c = 0; c < chunks; ++c) {
       if (passes(c)) link(c);
@@ -38,7 +44,7 @@ class PassingStates {
   }
 
  private:
-  /// Tasks of one chunk; those of weights may be of its neighbours, too.
+  /// Tasks of one chunk; those of weights and gradients may be of its neighbours, too.
   struct Copies {
     Index weight_up = kNone, state_up = kNone, grad_up = kNone;
     Index weight_down = kNone, state_down = kNone;
@@ -151,18 +157,39 @@ class PassingStates {
     out_.passing[c].state = there;
   }
 
-  void add_gradient(Index c) {
-    const auto here = out_.update_grad[c];
-    const auto bytes = state::grad_bytes(rule_, layout_.chunks()[c]);
-    const auto there = add_staging(BufferClass::grad, bytes, tick_before(c), tick(c));
-    const auto up = copy(TaskKind::upload_grad, Lane::to_device, c, there, here, bytes, tick(c));
-    out_.tasks[up].host_offset = out_.grad_at[c];
+  /// Those that lie behind one another on the host are one copy.
+  [[nodiscard]] std::vector<Joined> gradients_that_come() const {
+    const auto comes = [&](Index c) { return passes(c) && !residency_.keeps_gradient(c); };
+    const auto bytes = [&](Index c) { return state::grad_bytes(rule_, layout_.chunks()[c]); };
+    std::vector<Joined> out;
+    const auto chunks = static_cast<Index>(layout_.chunks().size());
+    for (Index c = 0; c < chunks;) {
+      Range range{c, 1};
+      if (comes(c)) {
+        const auto here = out_.update_grad[c];
+        while (range.end() < chunks && comes(range.end()) && out_.update_grad[range.end()] == here) ++range.count;
+        std::ranges::move(joined(range, join_, bytes), std::back_inserter(out));
+      }
+      c = range.end();
+    }
+    return out;
+  }
+
+  void add_gradients(const Joined& it) {
+    const auto first = it.chunks.first, last = it.chunks.end() - 1;
+    const auto here = out_.update_grad[first];
+    const auto there = add_staging(BufferClass::grad, it.bytes, tick_before(first), tick(last));
+    const auto up = copy(TaskKind::upload_grad, Lane::to_device, first, there, here, it.bytes, tick(first));
+    out_.tasks[up].count = it.chunks.count;
+    out_.tasks[up].host_offset = out_.grad_at[first];
     out_.buffers[there].first_tasks.push_back(up);
-    out_.buffers[there].last_tasks.push_back(out_.update_task[c]);
-    auto& readers = out_.buffers[here].last_tasks;
-    std::ranges::replace(readers, out_.update_task[c], up);
-    copies_[c].grad_up = up;
-    out_.passing[c].grad = there;
+    for (auto c = first; c <= last; ++c) {
+      out_.buffers[there].last_tasks.push_back(out_.update_task[c]);
+      std::ranges::replace(out_.buffers[here].last_tasks, out_.update_task[c], up);
+      copies_[c].grad_up = up;
+      out_.passing[c].grad = there;
+      out_.passing[c].grad_at = out_.grad_at[c] - out_.grad_at[first];
+    }
   }
 
   // ---- who waits for whom
@@ -228,15 +255,16 @@ class PassingStates {
   const state::UpdateRule& rule_;
   const DeviceResidency& residency_;
   const Index ahead_;
+  const Bytes join_;
   std::vector<Copies> copies_;  ///< by chunk
 };
 
 }  // namespace
 
 void let_pass(Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
-              const DeviceResidency& residency, std::uint32_t ahead) {
+              const DeviceResidency& residency, const Lookahead& lookahead) {
   if (std::ranges::find(residency.passing, true) == residency.passing.end()) return;
-  PassingStates(schedule, layout, rule, residency, ahead).run();
+  PassingStates(schedule, layout, rule, residency, lookahead).run();
 }
 
 }  // namespace spillway::plan

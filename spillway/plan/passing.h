@@ -10,9 +10,9 @@
 
 namespace spillway::plan {
 
-/// For a schedule that has the other copies; `ahead`: chunks before their update that states come, and after it that
-/// they may still be on their way back.
+/// For a schedule that has the other copies. Of `lookahead`: `device`, chunks before their update that states come, and
+/// after it that they may still be on their way back; and `join`, for gradients that come.
 void let_pass(Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
-              const DeviceResidency& residency, std::uint32_t ahead);
+              const DeviceResidency& residency, const Lookahead& lookahead);
 
 }  // namespace spillway::plan

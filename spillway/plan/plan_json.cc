@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "spillway/plan/far.h"
 #include "spillway/plan/living.h"
 #include "spillway/plan/planner.h"
 #include "spillway/plan/subspaces_json.h"
@@ -84,6 +85,18 @@ void add_device_blocks(nlohmann::json& out, const Plan& plan, const Description&
   }
 }
 
+void add_far_drives(nlohmann::json& out, const Plan& plan, const Budget& budget) {
+  const auto why = plan.volumes.empty() ? std::string() : far_words(budget.paths, plan.far_seconds);
+  if (why.empty()) return;
+  auto& found = out["far_drives"] = {{"paths", nlohmann::json::array()}, {"seconds", nullptr}, {"why", why}};
+  if (plan.far_seconds) found["seconds"] = *plan.far_seconds;
+  for (const auto& path : budget.paths) {
+    if (!path.far) continue;
+    auto& entry = found["paths"].emplace_back(nlohmann::json{{"name", path.name}});
+    if (path.node) entry["node"] = *path.node;
+  }
+}
+
 /// What lies on which path is decided as it is written; the shares are those of the reserved volumes.
 void add_paths(nlohmann::json& out, const Plan& plan, const Budget& budget) {
   const auto reserved = std::accumulate(plan.volumes.begin(), plan.volumes.end(), Bytes{0});
@@ -132,6 +145,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   add_device_memory(out, plan, budget);
   add_device_blocks(out, plan, description, layout);
   add_paths(out, plan, budget);
+  add_far_drives(out, plan, budget);
   if (plan.in_full) {
     out["subspaces"] = subspaces_json(subspace_share(description, layout), *plan.in_full, !no_help(plan));
   }

@@ -590,6 +590,7 @@ class Planner {
     plan_.from_device_per_step = moved.from_device;
     plan_.prediction = simulate(plan_.schedule, description_, layout_, rates_, kSimulatedSteps, storage_name());
     if (redo_.gradients) count_durability();
+    if (!rates_.near_paths.empty()) count_far();
     count_early();
     plan_.dram_classes = classes_of(plan_.schedule, plan_.arena);
     if (budget_.device) count_device();
@@ -610,6 +611,14 @@ class Planner {
     plan_.durable_per_step = plan_.written_per_step - std::min(plan_.written_per_step, traffic(without).written);
     const auto seconds = simulate(without, description_, layout_, rates_, kSimulatedSteps, storage_name()).step_seconds;
     plan_.durable_seconds = std::max(0.0, plan_.prediction.step_seconds - seconds);
+  }
+
+  /// How much faster the same step were with near drives.
+  void count_far() {
+    auto near = rates_;
+    near.paths = rates_.near_paths;
+    const auto seconds = simulate(plan_.schedule, description_, layout_, near, kSimulatedSteps).step_seconds;
+    plan_.far_seconds = std::max(0.0, plan_.prediction.step_seconds - seconds);
   }
 
   void count_early() {

@@ -69,6 +69,8 @@ struct Plan {
   double early_saves = 0;         ///< seconds of the predicted step; negative: early updates were asked for and cost
   Bytes durable_per_step = 0;     ///< bytes of `written_per_step` that durability costs
   double durable_seconds = 0;     ///< of the predicted step that durability costs
+  std::optional<double> far_seconds;  ///< of the predicted step that far drives cost; none: there are none, or it is
+                                      ///< not known
   std::map<std::string, Bytes> dram_classes;    ///< who holds the arena at its fullest, by class; sums to `arena`
   std::map<std::string, Bytes> device_classes;  ///< the same of the device's arena
   std::map<std::string, Bytes> path_classes;    ///< by class; sums to `path_bytes`

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "spillway/plan/device_lanes.h"
+#include "spillway/plan/joined.h"
 #include "spillway/plan/subspace_share.h"
 
 namespace spillway::plan {
@@ -47,8 +48,10 @@ class Builder {
     }
     out_.early.assign(chunks, {});
     image_writes_.assign(chunks, {});
-    out_.weight_at.assign(chunks, 0);
-    out_.grad_at.assign(chunks, 0);
+    for (auto* list : {&out_.weight_at, &out_.state_at, &out_.grad_at}) list->assign(chunks, 0);
+    with_before_.assign(chunks, false);
+    state_bytes_.assign(chunks, 0);
+    if (residency_.device) join_images();
     time_images();
     out_.resident_weight.assign(layout_.blocks().size(), kNone);
     tick_.assign(chunks, 0);
@@ -62,6 +65,15 @@ class Builder {
     lowest_ = first_backward(layout_);
   }
 
+  /// What lives on a device leaves it by large copies: neighbours have their images in the same steps, and their states
+  /// lie behind one another.
+  void join_images() {
+    for (const auto& group : image_groups(layout_, description_.rule(), *residency_.device, ahead_.join)) {
+      for (auto c = group.chunks.first + 1; c < group.chunks.end(); ++c) with_before_[c] = true;
+      for (const auto& it : group.states) state_bytes_[it.chunks.first] = it.bytes;
+    }
+  }
+
   /// Chunks whose state is resident write their images in turn.
   void time_images() {
     const auto chunks = layout_.chunks().size();
@@ -71,7 +83,8 @@ class Builder {
     for (Index c = 0; c < chunks && redo_.gradients; ++c) {
       if (!learns(c)) continue;
       out_.image_every[c] = residency_.state[c] ? redo_.period : 1;
-      if (residency_.state[c]) out_.image_turn[c] = next++ % redo_.period;
+      if (!residency_.state[c]) continue;
+      out_.image_turn[c] = with_before_[c] ? out_.image_turn[c - 1] : next++ % redo_.period;
     }
   }
 
@@ -213,8 +226,8 @@ class Builder {
   void add_state(Index c) {
     const auto bytes = state::state_bytes(description_.rule(), chunk(c));
     if (residency_.state[c]) {
-      out_.resident_state[c] = out_.update_state[c] = add_whole(BufferClass::state, bytes);
-      add_image_part(TaskKind::write_state, c, out_.resident_state[c], 0, bytes);
+      keep_state(c, bytes);
+      add_image_part(TaskKind::write_state, c, out_.resident_state[c], out_.state_at[c], bytes);
       return;
     }
     const bool ahead = c < ahead_.state_read;
@@ -229,6 +242,18 @@ class Builder {
     need(write, out_.update_task[c]);
     read_state_[c] = read;
     write_state_[c] = write;
+  }
+
+  /// On a device it may lie behind that of the chunk before it, in one buffer.
+  void keep_state(Index c, Bytes bytes) {
+    auto& there = out_.resident_state[c];
+    if (with_before_[c] && state_bytes_[c] == 0) {
+      there = out_.resident_state[c - 1];
+      out_.state_at[c] = out_.state_at[c - 1] + state::state_bytes(description_.rule(), chunk(c - 1));
+    } else {
+      there = add_whole(BufferClass::state, std::max(bytes, state_bytes_[c]));
+    }
+    out_.update_state[c] = there;
   }
 
   /// Writes what is resident of a chunk's image, before the next update changes it.
@@ -653,6 +678,8 @@ class Builder {
   std::vector<Index> border_out_, border_in_;
   std::vector<Index> write_weight_, write_state_, write_grad_, read_state_;
   std::vector<std::vector<Index>> image_writes_;  ///< by chunk: what is resident of it
+  std::vector<bool> with_before_;                 ///< by chunk: its images leave a device with those of the one before
+  std::vector<Bytes> state_bytes_;                ///< by chunk: of its and those behind it in one buffer, or 0
 };
 
 }  // namespace

@@ -169,7 +169,7 @@ struct Redo {
 /// (DeviceResidency::passing).
 struct Passing {
   Index weight = kNone, state = kNone, grad = kNone;  ///< buffers there; kNone: the chunk does not pass
-  Bytes weight_at = 0, grad_at = 0;                   ///< offsets in these buffers
+  Bytes weight_at = 0, state_at = 0, grad_at = 0;     ///< offsets in these buffers
 };
 
 /// The update of a chunk during backward.
@@ -195,7 +195,7 @@ struct Schedule {
                                                                 ///< of what does not learn, but for a resident weight;
                                                                 ///< of what passes through a device: its places on the
                                                                 ///< host
-  std::vector<Bytes> weight_at, grad_at;                        ///< by chunk: offset in that buffer
+  std::vector<Bytes> weight_at, state_at, grad_at;              ///< by chunk: offset in that buffer
   Index hidden_gradient = kNone, accumulator = kNone;           ///< buffers
   Index embedding_output = kNone,
         embedding_gradient = kNone;  ///< with a device: where the embedding's visits, on the host, find both

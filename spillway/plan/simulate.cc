@@ -5,6 +5,7 @@
 #include <queue>
 #include <utility>
 
+#include "spillway/plan/link.h"
 #include "spillway/plan/path_queue.h"
 
 namespace spillway::plan {
@@ -44,6 +45,7 @@ double passes(VisitKind kind) {
 double weight_seconds(const Schedule& schedule, const Description& description, const state::Layout& layout,
                       const Rates& rates, Index visit) {
   const auto& it = schedule.visits[visit];
+  if (it.weights != kNone && schedule.buffers[it.weights].tier == Tier::device) return 0;
   const auto& block = layout.blocks()[it.block];
   const bool layer = it.kind == VisitKind::forward || it.kind == VisitKind::backward;
   const auto first = static_cast<Index>(block.first_chunk + (layer ? 0 : it.slice));
@@ -60,21 +62,11 @@ double weight_seconds(const Schedule& schedule, const Description& description, 
   return most == seconds.end() ? 0 : *most * times;
 }
 
-bool is_copy(const Task& task) {
-  return task.lane == Lane::to_device || task.lane == Lane::from_device;
-}
-
 /// Lanes behind those of updates, whose work is counted in seconds; kTimed: how many.
 enum TimedLane : std::size_t { kToDevice, kFromDevice, kDeviceUpdate, kFit, kTimed };
 
 double device_update_seconds(const Task& task, const Rates& rates) {
   return rates.device_update > 0 ? static_cast<double>(task.bytes) / rates.device_update : 0;
-}
-
-/// The directions do not slow each other down.
-double copy_seconds(const Task& task, const Rates& rates) {
-  const auto rate = task.lane == Lane::to_device ? rates.to_device : rates.from_device;
-  return rates.copy_latency + (rate > 0 ? static_cast<double>(task.bytes) / rate : 0);
 }
 
 /// One node per task and step; successors by template.
@@ -99,7 +91,7 @@ class Machine {
           task.kind == TaskKind::visit ? std::max(visit_seconds(schedule, layout, rates, task.subject),
                                                   weight_seconds(schedule, description, layout, rates, task.subject))
           : schedule.settled_by_early(task) || schedule.runs_once(task) || follows_learning(task) ? 0
-          : is_copy(task)                    ? copy_seconds(task, rates)
+          : is_copy(task)                    ? copy_seconds(task, schedule, layout, description.rule(), rates)
           : task.lane == Lane::device_update ? device_update_seconds(task, rates)
           : task.lane == Lane::fit           ? static_cast<double>(task.bytes) / rates.update_with(1)
                                    : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
@@ -434,7 +426,7 @@ Simulation simulate(const Schedule& schedule, const Description& description, co
     if (schedule.settled_by_early(task) || schedule.runs_once(task)) continue;
     if (is_copy(task)) {
       (task.lane == Lane::to_device ? out.to_device_seconds : out.from_device_seconds) +=
-          copy_seconds(task, rates) / task.every;
+          copy_seconds(task, schedule, layout, description.rule(), rates) / task.every;
     }
     if (task.lane == Lane::device_update) out.device_update_seconds += device_update_seconds(task, rates);
     if (task.lane == Lane::read || task.lane == Lane::write) {

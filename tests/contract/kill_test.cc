@@ -228,7 +228,7 @@ TEST_F(Kill, AtAnyInstant) {
 /// Where updates are on a device, whatever is there dies with the process.
 TEST_F(Kill, WithADeviceAtAnyInstant) {
   const std::array all = {with_device({1, 1, 1, 1}, 0, 1), with_device({0, 0, 0, 0}, 0, 1),
-                          with_device({1, 0.5, 0, 1}, 0.5, 1)};
+                          with_device({1, 0.5, 0, 1}, 0.5, 1), with_device({1, 1, 1, 1}, 1, 0)};
   kill_at_any_instant(all, kills(8));
 }
 

@@ -60,6 +60,8 @@ Residency random_residency(const Description& description, const state::Layout& 
 
 class DeviceSchedules : public ::testing::Test {
  protected:
+  Bytes least_ = 0;  ///< Lookahead::join of the schedule that each() shows
+
   template <class See>
   void each(See see) {
     std::mt19937 random(3);
@@ -80,6 +82,7 @@ class DeviceSchedules : public ::testing::Test {
       static_cast<void>(lay_out(schedule));
       static_cast<void>(lay_out(schedule, Tier::device));
       add_reuse_dependencies(schedule);
+      least_ = ahead.join;
       see(schedule, description, layout, round);
     }
   }
@@ -194,12 +197,75 @@ bool waits(const Schedule& schedule, Index task, Index on, bool previous) {
                              [&](const Dependency& it) { return it.task == on && it.previous == previous; });
 }
 
-/// Of one chunk; kNone: there is none.
+/// Of one chunk, and perhaps of its neighbours; kNone: there is none.
 Index task_of(const Schedule& schedule, TaskKind kind, Index chunk) {
   for (Index t = 0; t < schedule.tasks.size(); ++t) {
-    if (schedule.tasks[t].kind == kind && schedule.tasks[t].subject == chunk) return t;
+    const auto& it = schedule.tasks[t];
+    if (it.kind == kind && it.subject <= chunk && chunk < it.subject + it.count) return t;
   }
   return kNone;
+}
+
+/// What a copy of images takes, and what is written of it: the same bytes, in the same steps.
+void expect_written(const Schedule& schedule, Index copy, std::vector<Bytes>& written, int round) {
+  const auto& it = schedule.tasks[copy];
+  Bytes at = 0;
+  auto subject = it.subject;
+  const auto kind = it.kind == TaskKind::download_weight ? TaskKind::write_weight : TaskKind::write_state;
+  for (const auto& write : schedule.tasks) {
+    if (write.kind != kind || write.buffer != it.host_buffer) continue;
+    EXPECT_EQ(write.subject, subject++) << round;
+    EXPECT_EQ(write.buffer_offset, at) << round;
+    EXPECT_EQ(write.every, it.every) << round;
+    EXPECT_EQ(write.turn, it.turn) << round;
+    EXPECT_EQ(write.needs.size(), 1U) << round;
+    EXPECT_EQ(write.needs.front().task, copy) << round;
+    at += write.bytes;
+    written[write.subject] += write.bytes;
+    // The next update of each waits for the copy, which waits for the one before.
+    const auto update = schedule.update_task[write.subject];
+    EXPECT_TRUE(waits(schedule, update, copy, true)) << round;
+    EXPECT_TRUE(waits(schedule, copy, update, false)) << round;
+  }
+  EXPECT_EQ(subject, it.subject + it.count) << round;
+  EXPECT_EQ(at, it.bytes) << round;
+  EXPECT_EQ(at, schedule.buffers[it.host_buffer].bytes) << round;
+}
+
+/// Images of what lives on a device leave it in copies of so many bytes, but for the rest of a block, and whole.
+TEST_F(DeviceSchedules, ImagesLeaveTogether) {
+  std::mt19937 random(29);
+  std::size_t joined = 0, living = 0;
+  for (int round = 0; round < 60; ++round) {
+    auto shape = test::random_shape(random, round);
+    if (round % 3 == 0) test::freeze_some(shape, random);
+    const auto description = describe(shape);
+    const auto layout = description.layout();
+    const Bytes join = random() % (64 * KiB);
+    const auto residency = random_residency(description, layout, random);
+    const auto schedule =
+        make_schedule(description, layout, residency, {.join = join}, {.gradients = true, .period = 3});
+    std::vector<Bytes> written(layout.chunks().size());
+    for (Index t = 0; t < schedule.tasks.size(); ++t) {
+      const auto& task = schedule.tasks[t];
+      const bool image = task.kind == TaskKind::download_weight || task.kind == TaskKind::download_state;
+      if (!image || !residency.on_device(task.subject)) continue;
+      joined += task.count > 1 ? 1 : 0;
+      expect_written(schedule, t, written, round);
+      const auto& block = layout.blocks()[layout.chunks()[task.subject].block];
+      const bool whole = task.subject == block.first_chunk && task.count == block.learning_chunks;
+      const bool slice = block.role != state::BlockRole::layer;
+      EXPECT_TRUE(task.bytes >= join || whole || slice) << round << ": " << task.bytes << " of " << join;
+    }
+    for (Index c = 0; c < written.size(); ++c) {
+      const auto& chunk = layout.chunks()[c];
+      if (!residency.on_device(c) || !learns(chunk.learning)) continue;
+      ++living;
+      EXPECT_EQ(written[c], weight_bytes(description.rule(), chunk) + state_bytes(description.rule(), chunk)) << round;
+    }
+  }
+  EXPECT_GT(living, 100U);
+  EXPECT_GT(joined, 30U);
 }
 
 TEST_F(DeviceSchedules, ProjectorsThatWereLearnedComeBackBeforeTheUpdateThatTakesThem) {
@@ -244,15 +310,39 @@ struct Crossing {
   Bytes up = 0, down = 0;
 };
 
+/// One copy of gradients finds its chunks behind one another on both sides. Returns how many they are.
+std::size_t expect_gradients_come(const Schedule& schedule, const Description& description, const state::Layout& layout,
+                                  const Task& up, int round) {
+  Bytes at = 0;
+  for (auto c = up.subject; c < up.subject + up.count; ++c) {
+    EXPECT_EQ(schedule.passing[c].grad, up.buffer) << round;
+    EXPECT_EQ(schedule.passing[c].grad_at, at) << round;
+    EXPECT_EQ(schedule.update_grad[c], up.host_buffer) << round;
+    EXPECT_EQ(schedule.grad_at[c], up.host_offset + at) << round;
+    at += grad_bytes(description.rule(), layout.chunks()[c]);
+  }
+  EXPECT_EQ(at, up.bytes) << round;
+  EXPECT_EQ(at, schedule.buffers[up.buffer].bytes) << round;
+  return up.count;
+}
+
 TEST_F(DeviceSchedules, WhatPassesIsUpdatedBetweenItsCopies) {
-  std::size_t passing = 0, gradients = 0;
+  std::size_t passing = 0, gradients = 0, together = 0;
   each([&](const Schedule& schedule, const Description& description, const state::Layout& layout, int round) {
     if (schedule.passing.empty()) return;
     std::vector<Crossing> states(layout.chunks().size());
     for (const auto& task : schedule.tasks) {
       if (task.kind == TaskKind::upload_state) states[task.subject].up += task.bytes;
       if (task.kind == TaskKind::download_state) states[task.subject].down += task.bytes;
-      gradients += task.kind == TaskKind::upload_grad ? 1 : 0;
+      if (task.kind == TaskKind::upload_grad) {
+        const auto count = expect_gradients_come(schedule, description, layout, task, round);
+        gradients += count;
+        together += count > 1 ? 1 : 0;
+        const auto next =
+            task.subject + task.count;  // in the same buffer, and its bytes go elsewhere: then enough do here
+        const bool more = next < schedule.grad_at.size() && schedule.update_grad[next] == task.host_buffer;
+        EXPECT_TRUE(!more || task.bytes >= least_) << round;
+      }
       // What is written of a chunk's image comes from the copy, not from the update.
       if (task.phase != Phase::update || task.lane != Lane::write) continue;
       for (const auto& need : task.needs) {
@@ -279,6 +369,7 @@ TEST_F(DeviceSchedules, WhatPassesIsUpdatedBetweenItsCopies) {
   });
   EXPECT_GT(passing, 100U);
   EXPECT_GT(gradients, 50U);
+  EXPECT_GT(together, 5U);
 }
 
 TEST(DevicePlan, WhatIsFrozenAndStaysIsSentOnce) {

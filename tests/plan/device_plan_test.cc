@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "spillway/base/error.h"
+#include "spillway/plan/device_step.h"
 
 namespace spillway::plan {
 namespace {
@@ -99,6 +100,29 @@ TEST(DevicePlacement, StatesAreDealtToNodesByTheirUpdateBandwidth) {
   EXPECT_NEAR(place_found.state_nodes[0], 0.8, 1e-9);
   EXPECT_EQ(place_found.grad_nodes[0], 1) << "targets of transfers from the device";
   EXPECT_EQ(place_found.border_nodes[0], 1);
+}
+
+/// Several devices are planned as one, so what they take of a card together is what one would: its own rates.
+TEST(DevicePlan, AllDevicesTogetherTakeNoMoreOfACardThanItGives) {
+  auto asked = request();
+  asked.hardware.nodes[0].capacity = asked.hardware.dram_available = 256 * GiB;
+  asked.hardware.nodes.push_back(
+      {.name = "numa:2", .cxl = true, .capacity = 256 * GiB, .update = 15e9, .to_devices = 3e9, .from_devices = 3e9});
+  const std::string card = "numa:2 to devices";
+  double before = 0;
+  for (const std::size_t devices : {1U, 2U, 4U}) {
+    asked.hardware.devices.resize(devices, asked.hardware.devices.front());
+    const auto placed = place(asked.hardware, asked.model, asked.work, asked.budget, Preference::activations, 0);
+    const auto step = play_step(asked.hardware, asked.model, asked.work, placed);
+    ASSERT_GT(placed.state_nodes[1], 0.1);
+    // Weights come from where their states are; each device without peers fetches them all.
+    const auto least = static_cast<double>(devices) * asked.model.layers * asked.model.layer * asked.model.weight *
+                       placed.state_nodes[1] / 3e9;
+    EXPECT_GE(step.alone.at(card), least * (1 - 1e-9)) << devices;
+    EXPECT_GE(step.seconds, step.alone.at(card) * (1 - 1e-6)) << devices;
+    EXPECT_GT(step.alone.at(card), 1.5 * before) << devices << " fetch more, and the card is no faster";
+    before = step.alone.at(card);
+  }
 }
 
 TEST(DevicePlacement, AMachineThatCannotHoldItIsToldWhatWouldFit) {

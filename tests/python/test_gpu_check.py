@@ -78,6 +78,32 @@ def test_a_device_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) ->
     assert refused.value.code == 2 and "cuda:N or simulated" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("version", "there", "words"),
+    [(None, False, "was built without CUDA"), ("13.0", False, "finds no GPU (nvidia-smi"), ("13.0", True, "sees 1")],
+)
+def test_a_machine_without_that_gpu_is_told_once_and_nothing_is_built(
+    parts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    version: str | None, there: bool, words: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("torch.version.cuda", version)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: there)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    parts["build_programs"] = ends
+    assert gpu_check.main(["--device", "cuda:1", "--out", str(tmp_path / "found.json")]) == 1
+    said = capsys.readouterr()
+    assert words in said.err and len(said.err.splitlines()) == 1 and "it fell over" not in said.out
+    assert not (tmp_path / "found.json").exists()
+
+
+def test_compilers_that_are_missing_are_named_before_anything_runs(
+    parts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_check.shutil, "which", lambda name, path: None if name == "c++" else name)
+    assert gpu_check.main(["--device", "simulated", "--out", str(tmp_path / "found.json")]) == 1
+    assert "needed to build: c++\n" in capsys.readouterr().err
+
+
 def test_the_long_benchmarks_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_check, "facts", lambda device, programs: {"gpu": "NVIDIA Made-up 7"})
     names = [name for name, _ in Check("cuda:0", tmp_path / "x", None).long()]

@@ -96,10 +96,11 @@ def test_what_comes_and_goes_lies_by_the_gpu(monkeypatch: pytest.MonkeyPatch) ->
         return json.dumps({"nodes": [], "dram": None, "notice": f"first is {near}"})
 
     monkeypatch.setattr(_engine, "choose_nodes", chosen)
-    monkeypatch.setattr(_engine, "near_gpu", lambda gpu, places: (gpu + 1, {places[1]: "it is far"}))
+    monkeypatch.setattr(_engine, "near_gpu", lambda gpu, places: (gpu + 1, {places[1]: (9, "it is far")}))
     paths = [{"directory": "/near", "capacity": GIB}, {"device": "/dev/far", "capacity": GIB}]
     found, news = nodes.node_settings([], 0, GIB, {}, {}, 3, paths)
-    assert found["storage"] == [paths[0] | {"far": False}, paths[1] | {"far": True}]
+    assert found["storage"] == [paths[0] | {"far": False}, paths[1] | {"far": True, "node": 9}]
+    assert found["near"] == 4
     assert news == ["it is far", "memory nodes are not told apart: first is 4"]
     _, news = nodes.node_settings([], 0, GIB, {}, {})
     assert news == ["memory nodes are not told apart: first is None"]

@@ -122,3 +122,9 @@ def test_plot_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 def test_running_mean() -> None:
     assert plot.running_mean((1.0, 3.0, 5.0, 7.0), 2) == [1.0, 2.0, 4.0, 6.0]
+
+
+def test_far_drives_are_told_with_what_they_cost() -> None:
+    assert tables.far_drives(PLAN) == ""
+    found = {"paths": [{"name": "path:1", "node": 1}], "seconds": 0.2, "why": "path:1: 0.2 s longer"}
+    assert tables.far_drives(PLAN | {"far_drives": found}) == "Far drives: path:1: 0.2 s longer."

@@ -1,0 +1,41 @@
+#include "spillway/plan/link.h"
+
+#include "spillway/state/rule.h"
+
+namespace spillway::plan {
+namespace {
+
+/// Bytes per second between the device and a node; 0 = unknown.
+double rate_of(const Rates& rates, std::size_t node, bool up) {
+  const auto own = node >= rates.nodes.size() ? 0 : up ? rates.nodes[node].to_device : rates.nodes[node].from_device;
+  return own > 0 ? own : up ? rates.to_device : rates.from_device;
+}
+
+bool of_states(const Task& task) {
+  return task.kind == TaskKind::upload_state || task.kind == TaskKind::download_state;
+}
+
+bool of_weights(const Task& task) {
+  return task.kind == TaskKind::upload_weight || task.kind == TaskKind::download_weight;
+}
+
+}  // namespace
+
+double copy_seconds(const Task& task, const Schedule& schedule, const state::Layout& layout,
+                    const state::UpdateRule& rule, const Rates& rates) {
+  const bool up = task.lane == Lane::to_device;
+  const auto at = [&](Bytes bytes, std::size_t node) {
+    const auto rate = rate_of(rates, node, up);
+    return rate > 0 ? static_cast<double>(bytes) / rate : 0;
+  };
+  const bool stays = (of_states(task) || of_weights(task)) && schedule.buffers[task.host_buffer].whole;
+  if (!stays || schedule.node.empty()) return rates.copy_latency + at(task.bytes, 0);
+  double out = rates.copy_latency;
+  for (auto c = task.subject; c < task.subject + task.count; ++c) {
+    const auto& chunk = layout.chunks()[c];
+    out += at(of_states(task) ? state_bytes(rule, chunk) : weight_bytes(rule, chunk), schedule.node[c]);
+  }
+  return out;
+}
+
+}  // namespace spillway::plan

@@ -1,0 +1,17 @@
+// How long a copy over a device's link takes.
+#pragma once
+
+#include "spillway/plan/schedule.h"
+
+namespace spillway::plan {
+
+[[nodiscard]] constexpr bool is_copy(const Task& task) noexcept {
+  return task.lane == Lane::to_device || task.lane == Lane::from_device;
+}
+
+/// Seconds of a copy, alone or beside the other direction, which does not slow it down. What stays on a memory node
+/// goes at the rate of the link from there (NodeRates), what comes and goes at that of the first node.
+[[nodiscard]] double copy_seconds(const Task& task, const Schedule& schedule, const state::Layout& layout,
+                                  const state::UpdateRule& rule, const Rates& rates);
+
+}  // namespace spillway::plan

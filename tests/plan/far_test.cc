@@ -1,0 +1,137 @@
+// Drives and memory that are far from the device.
+#include "spillway/plan/far.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "spillway/plan/json.h"
+#include "spillway/plan/link.h"
+#include "spillway/plan/planner.h"
+#include "tests/plan/models.h"
+
+namespace spillway::plan {
+namespace {
+
+/// Two sockets: 20 GB/s are carried from node 1 to node 0, 16 GB/s the other way.
+machine::Profile two_sockets() {
+  machine::Profile out{.cores = 4, .update_elements_per_second = 1e9};
+  out.access = {{.cpus = 0, .memory = 0, .read = {.most = 1e11}, .write = {.most = 1e11}},
+                {.cpus = 0, .memory = 1, .read = {.most = 20e9}, .write = {.most = 12e9}},
+                {.cpus = 1, .memory = 0, .read = {.most = 16e9}, .write = {.most = 15e9}}};
+  for (const auto* name : {"0", "1", "2"}) {
+    out.paths.push_back(
+        {.name = name, .read_bytes_per_second = 14e9, .write_bytes_per_second = 10e9, .mixed_bytes_per_second = 16e9});
+  }
+  return out;
+}
+
+TEST(Far, ProcessorsOfEitherNodeSayWhatCrosses) {
+  const auto profile = two_sockets();
+  EXPECT_EQ(crossing(profile, 1, 0), 20e9) << "read by node 0, not written by node 1";
+  EXPECT_EQ(crossing(profile, 0, 1), 16e9) << "read by node 1";
+  EXPECT_EQ(crossing(profile, 0, 2), 0);
+  EXPECT_EQ(crossing({}, 0, 1), 0);
+}
+
+TEST(Far, DrivesOfOneNodeShareWhatCrosses) {
+  const auto profile = two_sockets();
+  const std::vector<PathRates> rates(3, {.read = 14e9, .write = 10e9, .mixed = 16e9});
+  const auto held = over_the_link(rates, {std::nullopt, 1, 1}, 0, profile);
+  EXPECT_EQ(held[0].read, 14e9);
+  EXPECT_EQ(held[0].mixed, 16e9);
+  for (const auto p : {1U, 2U}) {
+    EXPECT_NEAR(held[p].read, 10e9, 1);
+    EXPECT_NEAR(held[p].write, 8e9, 1);
+    EXPECT_NEAR(held[p].mixed, 16e9, 1) << "8 GB/s each way and drive, of which 16 cross";
+  }
+  const auto alone = over_the_link(rates, {std::nullopt, 1}, 0, profile);
+  EXPECT_EQ(alone[1].read, 14e9) << "one drive is slower than the link";
+  const auto unknown = over_the_link(rates, {2, 2, 2}, 0, profile);
+  EXPECT_EQ(unknown[0].read, 14e9);
+  const auto near = over_the_link(rates, {1, 1, 1}, 1, profile);
+  EXPECT_EQ(near[2].read, 14e9);
+}
+
+constexpr const char* kFar = R"({"near": 0, "storage": [{"capacity": 1000000000},
+  {"capacity": 1000000000, "far": true, "node": 1}, {"capacity": 1000000000, "far": true, "node": 1}],
+  "dram_budget": 1000000000, "placement": {"weight": 0, "state": 0, "grad": 0, "activation": 0},
+  "seconds": {"forward": 1e-5, "backward": 3e-5}, "durability": "none"})";
+
+struct Planned {
+  Plan plan;
+  nlohmann::json json;
+};
+
+Planned planned(const char* settings, const machine::Profile& profile) {
+  const auto description = test::describe({.layers = 4, .hidden = 256, .ffn = 1024, .chunk_elements = 1 << 17});
+  const auto layout = description.layout();
+  const auto budget = parse_budget(settings);
+  Planned out{.plan = make_plan(description, layout, budget, parse_rates(settings, profile)), .json = {}};
+  out.json = nlohmann::json::parse(to_json(out.plan, description, layout, budget));
+  return out;
+}
+
+TEST(Far, ThePlanSaysWhichDrivesAreFarAndWhatItCosts) {
+  auto profile = two_sockets();
+  const auto as_fast = planned(kFar, profile);
+  EXPECT_LT(*as_fast.plan.far_seconds, 0.1 * as_fast.plan.prediction.step_seconds)
+      << "of 20 GB/s written alone 16 cross";
+  for (auto& it : profile.access) it.read.most = it.write.most = it.cpus == it.memory ? 1e11 : 2e9;
+  const auto slow = planned(kFar, profile);
+  const auto& step = slow.plan.prediction;
+  EXPECT_GT(*slow.plan.far_seconds, 0.3 * step.step_seconds);
+  EXPECT_EQ(slow.json["far_drives"]["seconds"], *slow.plan.far_seconds);
+  EXPECT_EQ(slow.json["far_drives"]["paths"],
+            (nlohmann::json{{{"name", "path:1"}, {"node", 1}}, {{"name", "path:2"}, {"node", 1}}}));
+  // The step without that is the one that near drives would give.
+  auto near = profile;
+  near.access.clear();
+  const auto unknown = planned(kFar, near);
+  EXPECT_FALSE(unknown.plan.far_seconds.has_value());
+  EXPECT_NEAR(unknown.plan.prediction.step_seconds, step.step_seconds - *slow.plan.far_seconds,
+              0.02 * step.step_seconds);
+  EXPECT_TRUE(unknown.json["far_drives"]["seconds"].is_null());
+  EXPECT_NE(unknown.json["far_drives"]["why"].get<std::string>().find("is not known"), std::string::npos);
+  // And what is kept there is less.
+  EXPECT_LT(slow.plan.volumes[1], slow.plan.volumes[0]);
+}
+
+TEST(Far, NearDrivesAreNotSpokenOf) {
+  std::string settings = kFar;
+  for (auto at = settings.find("true"); at != std::string::npos; at = settings.find("true")) {
+    settings.replace(at, 4, "false");
+  }
+  EXPECT_FALSE(planned(settings.c_str(), two_sockets()).json.contains("far_drives"));
+  EXPECT_EQ(far_words({{}, {}}, 1.0), "");
+}
+
+TEST(Far, LinksFromOtherNodesHaveRatesOfTheirOwn) {
+  const auto* settings = R"({"near": 0, "nodes": [{"id": 0, "capacity": 1}, {"id": 1, "capacity": 1}],
+    "device": {"to_device": 5e9, "from_device": 5e9, "links": [
+      {"node": 1, "to_gpu_bytes_per_second_together": 1e9, "from_gpu_bytes_per_second_together": 2e9},
+      {"node": 0, "to_gpu_bytes_per_second_together": 4e9, "from_gpu_bytes_per_second_together": 8e9},
+      {"node": 7, "to_gpu_bytes_per_second_together": 4e6, "from_gpu_bytes_per_second_together": 8e6}]}})";
+  const auto rates = parse_rates(settings, {.cores = 4});
+  ASSERT_EQ(rates.nodes.size(), 2U);
+  EXPECT_EQ(rates.nodes[0].to_device, 4e9);
+  EXPECT_EQ(rates.nodes[1].from_device, 2e9);
+  const auto description = test::describe({.layers = 2});
+  const auto layout = description.layout();
+  Schedule schedule;
+  schedule.node.assign(layout.chunks().size(), 0);
+  schedule.node[1] = 1;
+  schedule.buffers = {{.whole = true}, {.whole = false}};
+  const auto rule = description.rule();
+  const auto seconds = [&](TaskKind kind, Lane lane, Index count, Index host) {
+    const Task task{.kind = kind, .lane = lane, .subject = 0, .count = count, .host_buffer = host, .bytes = 1000};
+    return copy_seconds(task, schedule, layout, rule, rates);
+  };
+  const auto weight = [&](Index c) { return static_cast<double>(weight_bytes(rule, layout.chunks()[c])); };
+  EXPECT_NEAR(seconds(TaskKind::upload_weight, Lane::to_device, 2, 0), weight(0) / 4e9 + weight(1) / 1e9, 1e-12);
+  EXPECT_NEAR(seconds(TaskKind::upload_weight, Lane::to_device, 2, 1), 1000 / 4e9, 1e-15) << "from a window";
+  EXPECT_NEAR(seconds(TaskKind::download_grad, Lane::from_device, 2, 0), 1000 / 8e9, 1e-15);
+}
+
+}  // namespace
+}  // namespace spillway::plan
