@@ -19,8 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr auto kPatience = std::chrono::seconds(1);
-constexpr auto kDevicePatience = std::chrono::seconds(5);  // its user was asked for before
+/// On a busy machine the kernel takes its time to let go of what a killed run had in flight: more than a second was seen.
+constexpr auto kPatience = std::chrono::seconds(5);
 
 void require_directory(const fs::path& directory) {
   std::error_code failure;
@@ -217,7 +217,7 @@ void Volume::open_on_device(const VolumeOptions& asked) {
   claim_ = open_block_device(path_, asked.erase && !asked.reopen);
   probe_ = storage::probe(path_);
   sys::File device(path_, {.write = true, .direct = probe_.direct});
-  if (!lock_within(device, kDevicePatience)) {
+  if (!lock_within(device, kPatience)) {
     refuse(path_, "is locked by another program", "end that program, or name another device");
   }
   asked.reopen ? reopen(std::move(device), options) : take(std::move(device), options);
