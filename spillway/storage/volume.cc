@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// On a busy machine the kernel takes its time to let go of what a killed run had in flight: more than a second was seen.
+/// On a busy machine the kernel lets go late of what a killed run had in flight: more than a second was seen.
 constexpr auto kPatience = std::chrono::seconds(5);
 
 void require_directory(const fs::path& directory) {
