@@ -237,9 +237,9 @@ class PassingStates {
     switch (out_.tasks[it.task].kind) {
       case TaskKind::read_state:
         return need(its.state_up, it.task, it.previous);
-      case TaskKind::write_state:
-        return need(its.state_down, it.task, it.previous);
+      case TaskKind::write_state:  // an image is whole with both parts: neither may begin anew before
       case TaskKind::write_weight:
+        need(its.state_down, it.task, it.previous);
         return need(its.weight_down, it.task, it.previous);
       case TaskKind::read_grad:
       case TaskKind::download_grad:

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <set>
+#include <utility>
+#include <vector>
 
 #include "spillway/plan/arena_layout.h"
 #include "spillway/plan/planner.h"
@@ -310,6 +313,23 @@ struct Crossing {
   Bytes up = 0, down = 0;
 };
 
+/// Whether a task begins only when another one of the instance before has ended, by what it waits for, however far.
+bool follows(const Schedule& schedule, Index task, Index other) {
+  std::vector<Dependency> reached = {{task, false}};  // `previous`: in the instance before
+  std::set<std::pair<Index, bool>> seen;
+  while (!reached.empty()) {
+    const auto at = reached.back();
+    reached.pop_back();
+    if (at.task == other && at.previous) return true;
+    for (const auto& it : schedule.tasks[at.task].needs) {
+      const Dependency next{it.task, at.previous || it.previous};
+      if (at.previous && it.previous) continue;  // of the one before that
+      if (seen.emplace(next.task, next.previous).second) reached.push_back(next);
+    }
+  }
+  return false;
+}
+
 /// One copy of gradients finds its chunks behind one another on both sides. Returns how many they are.
 std::size_t expect_gradients_come(const Schedule& schedule, const Description& description, const state::Layout& layout,
                                   const Task& up, int round) {
@@ -327,7 +347,7 @@ std::size_t expect_gradients_come(const Schedule& schedule, const Description& d
 }
 
 TEST_F(DeviceSchedules, WhatPassesIsUpdatedBetweenItsCopies) {
-  std::size_t passing = 0, gradients = 0, together = 0;
+  std::size_t passing = 0, gradients = 0, together = 0, images = 0;
   each([&](const Schedule& schedule, const Description& description, const state::Layout& layout, int round) {
     if (schedule.passing.empty()) return;
     std::vector<Crossing> states(layout.chunks().size());
@@ -365,8 +385,16 @@ TEST_F(DeviceSchedules, WhatPassesIsUpdatedBetweenItsCopies) {
       const auto bytes = state_bytes(description.rule(), layout.chunks()[c]);
       EXPECT_EQ(states[c].up, bytes) << round;
       EXPECT_EQ(states[c].down, bytes) << round;
+      // An image is told when both its parts are written: neither may be written anew before.
+      const auto weight = task_of(schedule, TaskKind::write_weight, c);
+      const auto state = task_of(schedule, TaskKind::write_state, c);
+      if (weight == kNone || state == kNone) continue;
+      ++images;
+      EXPECT_TRUE(follows(schedule, weight, state)) << round;
+      EXPECT_TRUE(follows(schedule, state, weight)) << round;
     }
   });
+  EXPECT_GT(images, 20U);
   EXPECT_GT(passing, 100U);
   EXPECT_GT(gradients, 50U);
   EXPECT_GT(together, 5U);
