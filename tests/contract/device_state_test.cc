@@ -9,7 +9,7 @@
 
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
-#include "tests/contract/outcome.h"
+#include "tests/contract/on_device.h"
 
 namespace spillway {
 namespace {
@@ -17,26 +17,13 @@ namespace {
 using plan::test::describe;
 using test::Directory;
 using test::DurableRun;
-
-plan::DeviceTier tier(double state, double passing = 0, double grad = 0) {
-  return {.capacity = 1 * GiB, .weight = 0, .activation = 0, .state = state, .passing = passing, .grad = grad};
-}
-
-Settings living(double state, std::uint64_t seed, double passing = 0, double grad = 0) {
-  auto out = everything_in_dram();
-  out.budget.device = tier(state, passing, grad);
-  out.device.simulated = {.memory = 1 * GiB, .seed = seed, .longest_delay = 5e-5};
-  return out;
-}
+using test::tier;
+using test::with_device;
 
 /// Every fourth step has a gradient that is not finite, every third is followed by an evaluation or two.
 Outcome train(const plan::Description& description, Settings settings, bool queued) {
-  const auto compute = queued ? test::queue_compute(settings) : nullptr;
-  Engine engine(description, std::move(settings));
-  engine.start();
-  test::Toy toy(engine, description, description.micro_batches);
-  if (compute) toy.compute = *compute;
-  toy.fill();
+  test::Training training(description, std::move(settings), queued);
+  auto& toy = training.toy;
   Outcome out;
   for (std::uint64_t s = 0; s < 7; ++s) {
     toy.poison(s % 4 == 3);
@@ -71,7 +58,7 @@ TEST(DeviceState, ChangesNoBit) {
     const bool queued = random() % 3 != 0;
     const auto expected = train(description, everything_in_dram(), false);
     const auto third = [&] { return static_cast<double>(random() % 3) / 2; };
-    auto settings = living(random() % 3 == 0 ? 1 : 0.5, random() % 4 == 0 ? 0 : random());
+    auto settings = with_device(tier(random() % 3 == 0 ? 1 : 0.5), random() % 4 == 0 ? 0 : random());
     if (round % 2 == 1) settings.budget.device = tier(third() / 2, 1 - third() / 2, third());
     if (round % 4 == 3) settings.budget.device->weight = third();
     const Directory directory;
@@ -90,7 +77,7 @@ TEST(DeviceState, ChangesNoBit) {
 
 TEST(DeviceState, AllThatCanDoLiveThere) {
   const auto description = describe({.layers = 3, .tied = false, .tokens = 32});
-  const Engine all(description, living(1, 0)), none(description, living(0, 0));
+  const Engine all(description, with_device(tier(1), 0)), none(description, with_device(tier(0), 0));
   const auto& layout = all.layout();
   std::size_t elsewhere = 0;
   for (const auto& block : layout.blocks()) {
@@ -103,7 +90,7 @@ TEST(DeviceState, AllThatCanDoLiveThere) {
 
 TEST(DeviceState, StatesThatPassLieOnTheHost) {
   const auto description = describe({.layers = 3, .tied = false, .tokens = 32});
-  const Engine all(description, living(0, 0, 1)), none(description, living(0, 0));
+  const Engine all(description, with_device(tier(0, 1), 0)), none(description, with_device(tier(0), 0));
   const auto& plan = all.plan();
   std::size_t updated = 0, learning = 0;
   for (const auto& task : plan.schedule.tasks) {
@@ -122,31 +109,8 @@ TEST(DeviceState, ADurableRunGoesOnWithAnyOtherPlacement) {
   std::mt19937 random(6);
   for (int round = 0; round < 6; ++round) {
     const DurableRun run(plan::test::random_shape(random, round), kSteps);
-    const Directory where;
-    std::uint64_t done = 0;
-    for (int life = 0; done < kSteps; ++life) {
-      static constexpr std::array<plan::Placement, 3> kPlacements = {{{1, 1, 1, 1}, {0.5, 0.7, 0.3, 0}, {0, 0, 0, 0}}};
-      auto settings = DurableRun::settings(where.path(), 1 + round % 2, kPlacements[random() % 3]);
-      if (life % 3 == 0) settings.budget.device = tier(random() % 2 == 0 ? 1 : 0.4);
-      if (life % 3 == 1) settings.budget.device = tier(random() % 2 == 0 ? 0 : 0.4, 0.7, random() % 2);
-      settings.device.simulated = {.memory = 1 * GiB, .seed = random(), .longest_delay = 5e-5};
-      settings.threads = 1 + random() % 3;
-      Engine engine(run.description(), settings);
-      const auto found = engine.start({.reopen = life > 0});
-      ASSERT_EQ(found.step, done);
-      if (life == 0) {
-        run.fill(engine);
-      } else {
-        ASSERT_TRUE(run.holds(engine, done)) << "round " << round << " life " << life;
-      }
-      const auto last = std::min(kSteps, done + 1 + random() % 10);
-      run.train(engine, done + 1, last);
-      done = last;
-      if (random() % 2 == 0) {
-        ASSERT_TRUE(run.holds(engine, done)) << "round " << round << " life " << life;
-      }
-      engine.close();
-    }
+    SCOPED_TRACE(text("round ", round));
+    ASSERT_NO_FATAL_FAILURE(test::expect_lives_with_a_device(run, 1 + round % 2, 10, random));
   }
 }
 
@@ -155,7 +119,7 @@ TEST(DeviceState, CheckpointsStandAloneAndLieOnPaths) {
   const Directory where;
   auto settings = DurableRun::settings(where.path(), 1, {1, 0, 1, 1});
   settings.budget.device = tier(0.3, 0.7, 0.5);
-  settings.device.simulated = {.memory = 1 * GiB, .seed = 5, .longest_delay = 5e-5};
+  test::delay_copies(settings, 5);
   settings.budget.checkpoints = 1;
   const auto saved = where.path() / "saved", manifest = where.path() / "manifest";
   std::filesystem::create_directory(saved);
@@ -172,7 +136,7 @@ TEST(DeviceState, CheckpointsStandAloneAndLieOnPaths) {
     engine.close();
   }
   for (const double state : {0.0, 0.5, 1.0}) {
-    Engine alone(run.description(), living(state, 7, 1));
+    Engine alone(run.description(), with_device(tier(state, 1), 7));
     alone.start();
     alone.load_state(saved / "state", saved, 3);
     ASSERT_TRUE(run.holds(alone, 3));
@@ -190,7 +154,7 @@ TEST(DeviceState, CheckpointsStandAloneAndLieOnPaths) {
 TEST(DeviceState, WhatItCannotUpdateIsRefusedByNameWhenAskedFor) {
   const auto message_of = [](const plan::test::Shape& shape) -> std::string {
     try {
-      const Engine engine(describe(shape), living(1, 0));
+      const Engine engine(describe(shape), with_device(tier(1), 0));
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::bad_input);
       return error.what();

@@ -9,7 +9,7 @@
 
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
-#include "tests/contract/outcome.h"
+#include "tests/contract/on_device.h"
 
 namespace spillway {
 namespace {
@@ -18,17 +18,8 @@ using plan::test::describe;
 using plan::test::Shape;
 using test::Directory;
 using test::DurableRun;
-
-plan::DeviceTier tier(double state, double passing = 0, double grad = 0) {
-  return {.capacity = 1 * GiB, .weight = 0, .activation = 0, .state = state, .passing = passing, .grad = grad};
-}
-
-Settings with_device(const plan::DeviceTier& device, std::uint64_t seed) {
-  auto out = everything_in_dram();
-  out.budget.device = device;
-  out.device.simulated = {.memory = 1 * GiB, .seed = seed, .longest_delay = 5e-5};
-  return out;
-}
+using test::tier;
+using test::with_device;
 
 /// Pairs are learned again after every third update, or where the estimate of what they miss is beyond almost nothing.
 Shape random_shape(std::mt19937& random, int round) {
@@ -48,12 +39,9 @@ struct Trained {
 
 /// Some gradients are not finite, some steps are followed by evaluations, clipping bites.
 Trained train(const plan::Description& description, Settings settings, bool queued) {
-  const auto compute = queued ? test::queue_compute(settings) : nullptr;
-  Engine engine(description, std::move(settings));
-  engine.start();
-  test::Toy toy(engine, description, description.micro_batches);
-  if (compute) toy.compute = *compute;
-  toy.fill();
+  test::Training training(description, std::move(settings), queued);
+  auto& engine = training.engine;
+  auto& toy = training.toy;
   Trained out;
   for (std::uint64_t s = 0; s < 9; ++s) {
     toy.poison(s % 5 == 3);
@@ -126,31 +114,8 @@ TEST(DeviceSubspace, ADurableRunGoesOnWithAnyOtherPlacement) {
   std::mt19937 random(7);
   for (int round = 0; round < 6; ++round) {
     const DurableRun run(random_shape(random, round), kSteps);
-    const Directory where;
-    std::uint64_t done = 0;
-    for (int life = 0; done < kSteps; ++life) {
-      static constexpr std::array<plan::Placement, 3> kPlacements = {{{1, 1, 1, 1}, {0.5, 0.7, 0.3, 0}, {0, 0, 0, 0}}};
-      auto settings = DurableRun::settings(where.path(), 1 + round % 2, kPlacements[random() % 3]);
-      if (life % 3 != 2) settings.budget.device = tier(random() % 2 == 0 ? 1 : 0.4);
-      if (life % 3 == 1) settings.budget.device = tier(random() % 2 == 0 ? 0 : 0.4, 0.7, random() % 2);
-      settings.device.simulated = {.memory = 1 * GiB, .seed = random(), .longest_delay = 5e-5};
-      settings.threads = 1 + random() % 3;
-      Engine engine(run.description(), settings);
-      const auto found = engine.start({.reopen = life > 0});
-      ASSERT_EQ(found.step, done);
-      if (life == 0) {
-        run.fill(engine);
-      } else {
-        ASSERT_TRUE(run.holds(engine, done)) << "round " << round << " life " << life;
-      }
-      const auto last = std::min(kSteps, done + 1 + random() % 7);
-      run.train(engine, done + 1, last);
-      done = last;
-      if (random() % 2 == 0) {
-        ASSERT_TRUE(run.holds(engine, done)) << "round " << round << " life " << life;
-      }
-      engine.close();
-    }
+    SCOPED_TRACE(text("round ", round));
+    ASSERT_NO_FATAL_FAILURE(test::expect_lives_with_a_device(run, 1 + round % 2, 7, random));
   }
 }
 

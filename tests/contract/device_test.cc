@@ -8,8 +8,7 @@
 #include <random>
 
 #include "tests/contract/directory.h"
-#include "tests/contract/outcome.h"
-#include "tests/contract/toy.h"
+#include "tests/contract/on_device.h"
 #include "tests/plan/models.h"
 
 namespace spillway {
@@ -22,12 +21,9 @@ using test::Directory;
 /// After step `store_after` other values are stored in the last tensor; `see` looks on after every step.
 Outcome train(const plan::Description& description, Settings settings, int steps, bool pause, bool queued = false,
               int store_after = -1, const std::function<void(Engine&, int)>& see = {}) {
-  const auto compute = queued ? test::queue_compute(settings) : nullptr;
-  Engine engine(description, std::move(settings));
-  engine.start();
-  test::Toy toy(engine, description, description.micro_batches);
-  if (compute) toy.compute = *compute;
-  toy.fill();
+  test::Training training(description, std::move(settings), queued);
+  auto& engine = training.engine;
+  auto& toy = training.toy;
   Outcome out;
   for (int s = 0; s < steps; ++s) {
     toy.expected = s % 3 == 0 ? std::nullopt : std::optional(toy.update);
@@ -45,10 +41,7 @@ Outcome train(const plan::Description& description, Settings settings, int steps
 }
 
 Settings with_device(std::uint64_t seed) {
-  auto out = everything_in_dram();
-  out.budget.device = plan::DeviceTier{.capacity = 1 * GiB};
-  out.device.simulated = {.memory = 1 * GiB, .seed = seed, .longest_delay = 5e-5};
-  return out;
+  return test::with_device({.capacity = 1 * GiB}, seed);
 }
 
 std::uint64_t rounds(const char* name, std::uint64_t otherwise) {

@@ -29,29 +29,13 @@ TEST(Durability, ARunThatEndedGoesOnWhereItWasWithAnyOtherPlacement) {
     const DurableRun run(plan::test::random_shape(random, round), kSteps);
     const Directory where;
     const auto paths = 1 + random() % 3;
-    std::uint64_t done = 0;
-    for (int life = 0; done < kSteps; ++life) {
+    SCOPED_TRACE(text("round ", round));
+    ASSERT_NO_FATAL_FAILURE(test::expect_each_life_goes_on(run, 9, random, [&](int) {
       auto settings = DurableRun::settings(where.path(), paths, test::random_placement(random));
       settings.threads = 1 + random() % 3;
       test::pretend_nodes(settings, random);
-      Engine engine(run.description(), settings);
-      const auto found = engine.start({.reopen = life > 0});
-      ASSERT_EQ(found.found, life > 0);
-      ASSERT_EQ(found.step, done);
-      if (life == 0) {
-        run.fill(engine);
-      } else {
-        ASSERT_EQ(found.payload, text("step ", done));
-        ASSERT_TRUE(run.holds(engine, done)) << "round " << round << " life " << life;
-      }
-      const auto last = std::min(kSteps, done + 1 + random() % 9);
-      run.train(engine, done + 1, last);
-      done = last;
-      if (random() % 2 == 0) {
-        ASSERT_TRUE(run.holds(engine, done)) << "round " << round << " life " << life;
-      }
-      engine.close();
-    }
+      return settings;
+    }));
   }
 }
 

@@ -15,6 +15,7 @@
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
 #include "tests/contract/killing_ring.h"
+#include "tests/contract/on_device.h"
 #include "tests/contract/pretended_nodes.h"
 
 namespace spillway {
@@ -47,9 +48,8 @@ class Kill : public ::testing::Test {
   /// Of blocks such parts live on a device, and of the others such parts pass through it.
   [[nodiscard]] Settings with_device(const plan::Placement& placement, double state, double passing) const {
     auto out = settings(placement);
-    out.budget.device = plan::DeviceTier{
-        .capacity = 1 * GiB, .weight = 0, .activation = 0, .state = state, .passing = passing, .grad = 0.5};
-    out.device.simulated = {.memory = 1 * GiB, .seed = 3, .longest_delay = 5e-5};
+    out.budget.device = test::tier(state, passing, 0.5);
+    test::delay_copies(out, 3);
     return out;
   }
 

@@ -30,6 +30,34 @@ inline std::string durability_name(const ::testing::TestParamInfo<plan::Durabili
   return plan::name_of(test.param);
 }
 
+/// Trains all steps of `run` in lives of at most `longest` steps, each with what `settings(life)` returns; every one
+/// begins where the one before has ended. Use with ASSERT_NO_FATAL_FAILURE.
+template <class MakeSettings>
+void expect_each_life_goes_on(const DurableRun& run, std::uint64_t longest, std::mt19937& random,
+                              const MakeSettings& settings) {
+  std::uint64_t done = 0;
+  for (int life = 0; done < run.steps(); ++life) {
+    SCOPED_TRACE(text("life ", life));
+    Engine engine(run.description(), settings(life));
+    const auto found = engine.start({.reopen = life > 0});
+    ASSERT_EQ(found.found, life > 0);
+    ASSERT_EQ(found.step, done);
+    if (life == 0) {
+      run.fill(engine);
+    } else {
+      ASSERT_EQ(found.payload, text("step ", done));
+      ASSERT_TRUE(run.holds(engine, done));
+    }
+    const auto last = std::min(run.steps(), done + 1 + random() % longest);
+    run.train(engine, done + 1, last);
+    done = last;
+    if (random() % 2 == 0) {
+      ASSERT_TRUE(run.holds(engine, done));
+    }
+    engine.close();
+  }
+}
+
 /// Trains all steps of `run`, in lives of 1 to 6 steps where one can go on from another, and expects the uninterrupted
 /// run's bits at the begin and end of each. Use with ASSERT_NO_FATAL_FAILURE.
 inline void expect_same_bits_in_lives(const DurableRun& run, std::uint64_t steps, plan::Durability durability,
