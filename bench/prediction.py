@@ -172,14 +172,15 @@ class Planner:
     def plan(self, placement: str, budget: int | None = None) -> dict[str, Any] | None:
         """None: it does not fit."""
         from spillway._engine import Engine
+        from spillway.calls import translated
+        from spillway.errors import DoesNotFit
         from spillway.settings import placement_shares
 
         settings = self._settings | {"placement": placement_shares(placement)}
         try:
-            engine = Engine(self._description, json.dumps(settings | ({"dram_budget": budget} if budget else {})))
-        except Exception as error:
-            if "does not fit" not in str(error):
-                raise
+            with translated():
+                engine = Engine(self._description, json.dumps(settings | ({"dram_budget": budget} if budget else {})))
+        except DoesNotFit:
             return None
         return dict(json.loads(engine.plan()))
 
