@@ -20,14 +20,22 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 
 import spillway
 
 Step = Callable[[], object]
+
+
+class Row(TypedDict):
+    params_per_second: float
+    spillway_is_faster: dict[str, float]
+
+
 RESULTS = Path(__file__).parent / "results" / "update.json"
-OURS = "spillway exact"
+FORMS = ("exact", "bf16", "int8")
 
 
 def arguments() -> argparse.Namespace:
@@ -54,7 +62,7 @@ class Contest:
         self.master.grad = self.grad16.float()
 
     def steps(self) -> dict[str, Step]:
-        out: dict[str, Step] = {f"spillway {name}": self.ours(name) for name in ("exact", "bf16", "int8")}
+        out: dict[str, Step] = {f"spillway {name}": self.ours(name) for name in FORMS}
         fused = torch.optim.AdamW([self.master], lr=1e-5, weight_decay=0.01, fused=True)
         out["torch AdamW(fused) alone"] = fused.step
         out["torch AdamW(fused) and casts"] = self.with_casts(fused.step, new=True)
@@ -95,6 +103,11 @@ class Contest:
         return 8 * half / seconds
 
 
+def median_ratio(ours: list[float], theirs: list[float]) -> float:
+    """How much faster ours is: the median of the ratios within a round."""
+    return statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
+
+
 def measure(params: int, threads: int, rounds: int) -> dict[str, object]:
     torch.set_num_threads(threads)
     contest = Contest(params)
@@ -108,16 +121,17 @@ def measure(params: int, threads: int, rounds: int) -> dict[str, object]:
         for name, step in steps.items():
             seconds[name].append(timed(step))
     copied = statistics.median(copies)
-    rows = {
+    rows: dict[str, Row] = {
         name: {
             "params_per_second": params / statistics.median(taken),
-            "spillway_is_faster": statistics.median(b / a for a, b in zip(seconds[OURS], taken, strict=True)),
+            "spillway_is_faster": {form: median_ratio(seconds[f"spillway {form}"], taken) for form in FORMS},
         }
         for name, taken in seconds.items()
     }
     print(f"{params} parameters, {threads} threads, medians of {rounds} rounds; copy {copied / 1e9:.1f} GB/s")
     for name, row in rows.items():
-        print(f"  {name:30} {row['params_per_second'] / 1e9:.2f} G params/s; ours is {row['spillway_is_faster']:.2f}x")
+        ratios = ", ".join(f"{form} {ratio:.2f}" for form, ratio in row["spillway_is_faster"].items())
+        print(f"  {name:30} {row['params_per_second'] / 1e9:.2f} G params/s; ours is faster by {ratios}")
     return {"params": params, "threads": threads, "copy_bytes_per_second": copied, "rows": rows}
 
 

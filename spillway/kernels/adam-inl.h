@@ -1,4 +1,4 @@
-// AdamFactors::scalar_step on vectors: what Adam and AdamW share. Included after foreach_target.h.
+// AdamFactors::scalar_change on vectors: what Adam and AdamW share. Included after foreach_target.h.
 #if defined(SPILLWAY_KERNELS_ADAM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SPILLWAY_KERNELS_ADAM_INL_H_
 #undef SPILLWAY_KERNELS_ADAM_INL_H_
@@ -30,17 +30,22 @@ HWY_INLINE Vec<D> divide_by_bias2_root(D d, Vec<D> root, const AdamFactors& f) {
 #endif
 }
 
-/// kExact is f.exact.
+/// The new moments in place, and what the change divides by. kExact is f.exact.
 template <bool kExact, class D>
-HWY_INLINE Vec<D> adam_step(D d, const AdamFactors& f, Vec<D> weight, Vec<D> grad, Vec<D>& m, Vec<D>& v) {
+HWY_INLINE Vec<D> adam_denominator(D d, const AdamFactors& f, Vec<D> grad, Vec<D>& m, Vec<D>& v) {
   auto base = m;
   if (f.lerp_from_grad) base = grad;
   m = fused(d, hn::Set(d, f.lerp_weight), hn::Sub(grad, m), base);
   v = fused(d, hn::Mul(hn::Set(d, f.square_weight), grad), grad, hn::Mul(hn::Set(d, f.beta2), v));
   const auto root = hn::Sqrt(v);
-  const auto corrected = kExact ? divide_by_bias2_root(d, root, f) : hn::Mul(root, hn::Set(d, f.bias2_reciprocal));
-  const auto denominator = hn::Add(corrected, hn::Set(d, f.epsilon));
-  return hn::Add(weight, hn::Div(hn::Mul(hn::Set(d, f.minus_step_size), m), denominator));
+  const auto epsilon = hn::Set(d, f.epsilon);
+  if constexpr (kExact) return hn::Add(divide_by_bias2_root(d, root, f), epsilon);
+  return fused(d, root, hn::Set(d, f.bias2_reciprocal), epsilon);
+}
+
+template <class D>
+HWY_INLINE Vec<D> adam_change(D d, const AdamFactors& f, Vec<D> m, Vec<D> denominator) {
+  return hn::Div(hn::Mul(hn::Set(d, f.minus_step_size), m), denominator);
 }
 
 }  // namespace spillway::kernels::HWY_NAMESPACE

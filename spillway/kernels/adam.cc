@@ -16,10 +16,16 @@ template <bool kExact>
 struct Formula : Adam {
   using Adam::Adam;
 
+  static constexpr bool kReadsWeight = true;
+
   template <class D>
-  HWY_INLINE Vec<D> operator()(D d, Vec<D> weight, Vec<D> grad, Vec<D>& exp_avg, Vec<D>& exp_avg_sq) const {
+  HWY_INLINE Vec<D> prepare(D d, Vec<D> weight, Vec<D> grad, Vec<D>& exp_avg, Vec<D>& exp_avg_sq) const {
     if (decays) grad = fused(d, weight, hn::Set(d, weight_decay), grad);
-    return adam_step<kExact>(d, *this, weight, grad, exp_avg, exp_avg_sq);
+    return adam_denominator<kExact>(d, *this, grad, exp_avg, exp_avg_sq);
+  }
+  template <class D>
+  HWY_INLINE Vec<D> apply(D d, Vec<D> weight, Vec<D> exp_avg, Vec<D> denominator) const {
+    return hn::Add(weight, adam_change(d, *this, exp_avg, denominator));
   }
 };
 

@@ -15,7 +15,7 @@ struct Adam : AdamFactors {
 
   /// One element: the new moments in place, the new weight as result.
   [[nodiscard]] float scalar(float weight, float grad, float& exp_avg, float& exp_avg_sq) const {
-    return scalar_step(weight, decays ? std::fma(weight, weight_decay, grad) : grad, exp_avg, exp_avg_sq);
+    return weight + scalar_change(decays ? std::fma(weight, weight_decay, grad) : grad, exp_avg, exp_avg_sq);
   }
 };
 

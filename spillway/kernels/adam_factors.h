@@ -22,7 +22,7 @@ struct AdamFactors {
   float bias2_reciprocal;  ///< 1 / bias2_root, correctly rounded; inf when that is 0
   float epsilon;           ///<
   float minus_step_size;   ///< -learning rate / (1 - beta1^step)
-  bool exact;              ///< divide by bias2_root, as PyTorch does; moments with less than 32 bits: multiply
+  bool exact;  ///< operations as in PyTorch; moments with less than 32 bits: fewer, rounded as well or better
 
   AdamFactors(const UpdateStep& s, Moments moments)
       : gradient_scale(s.gradient_scale),
@@ -38,14 +38,14 @@ struct AdamFactors {
     if (lerp_from_grad) lerp_weight -= 1.0f;
   }
 
-  /// Moments and weight of one element, weight decay aside. Fused where it says so and nowhere else.
-  [[nodiscard]] SPILLWAY_ON_DEVICE float scalar_step(float weight, float grad, float& exp_avg,
-                                                     float& exp_avg_sq) const {
+  /// Moments of one element in place; what its weight changes by, weight decay aside. Fused where it says so and
+  /// nowhere else.
+  [[nodiscard]] SPILLWAY_ON_DEVICE float scalar_change(float grad, float& exp_avg, float& exp_avg_sq) const {
     exp_avg = std::fma(lerp_weight, grad - exp_avg, lerp_from_grad ? grad : exp_avg);
     exp_avg_sq = std::fma(square_weight * grad, grad, beta2 * exp_avg_sq);
     const float root = std::sqrt(exp_avg_sq);
-    const float corrected = exact ? root / bias2_root : root * bias2_reciprocal;
-    return weight + minus_step_size * exp_avg / (corrected + epsilon);
+    const float denominator = exact ? root / bias2_root + epsilon : std::fma(root, bias2_reciprocal, epsilon);
+    return minus_step_size * exp_avg / denominator;
   }
 };
 

@@ -16,9 +16,16 @@ template <bool kExact>
 struct Formula : AdamW {
   using AdamW::AdamW;
 
+  static constexpr bool kReadsWeight = false;
+
   template <class D>
-  HWY_INLINE Vec<D> operator()(D d, Vec<D> weight, Vec<D> grad, Vec<D>& exp_avg, Vec<D>& exp_avg_sq) const {
-    return adam_step<kExact>(d, *this, hn::Mul(weight, hn::Set(d, decay)), grad, exp_avg, exp_avg_sq);
+  HWY_INLINE Vec<D> prepare(D d, Vec<D> /*weight*/, Vec<D> grad, Vec<D>& exp_avg, Vec<D>& exp_avg_sq) const {
+    return adam_denominator<kExact>(d, *this, grad, exp_avg, exp_avg_sq);
+  }
+  template <class D>
+  HWY_INLINE Vec<D> apply(D d, Vec<D> weight, Vec<D> exp_avg, Vec<D> denominator) const {
+    const auto change = adam_change(d, *this, exp_avg, denominator), kept = hn::Set(d, decay);
+    return kExact ? hn::Add(hn::Mul(weight, kept), change) : fused(d, weight, kept, change);
   }
 };
 

@@ -15,7 +15,8 @@ struct AdamW : AdamFactors {
 
   /// One element: the new moments in place, the new weight as result.
   [[nodiscard]] SPILLWAY_ON_DEVICE float scalar(float weight, float grad, float& exp_avg, float& exp_avg_sq) const {
-    return scalar_step(weight * decay, grad, exp_avg, exp_avg_sq);
+    const float change = scalar_change(grad, exp_avg, exp_avg_sq);
+    return exact ? weight * decay + change : std::fma(weight, decay, change);
   }
 };
 

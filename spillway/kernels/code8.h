@@ -11,10 +11,11 @@
 // 2^-15: such an element moves a little less than it would.
 //
 // Codes are rounded stochastically, without bias in the value: rounding to nearest would lose every change smaller than
-// half a step, which is most of them. An element has one number of 16 bits (random.h): its first moment is rounded with
-// it, its second with the next element's, so that neither knows of the other. The scale, a power of two, is the
-// smallest that holds the block; so a value that is representable stays where it is. A block of zeros has scale 0, a
-// block with a value that is not finite, or 2^126 and more, the scale NaN.
+// half a step, which is most of them. Two elements that are neighbours have a word of 32 random bits (random.h): the
+// first moment of the one is rounded with its lower bits, of the other with its upper bits, the second moments the
+// other way round, so that no element's two moments know of each other. The scale, a power of two, is the smallest that
+// holds the block; so a value that is representable stays where it is. A block of zeros has scale 0, a block with a
+// value that is not finite, or 2^126 and more, the scale NaN.
 #pragma once
 
 #include <bit>
@@ -28,31 +29,35 @@ enum class Moment : std::uint8_t { first, second };
 
 inline constexpr std::uint32_t kCodeShift = 19;       ///< what a code lacks of a float's fraction
 inline constexpr std::uint32_t kCodeHalf = 1u << 18;  ///< half a step: added instead of a random number
-inline constexpr std::uint32_t kChanceShift = kCodeShift - 16;
+inline constexpr std::uint32_t kChanceMask = (1u << kCodeShift) - 1;
 inline constexpr float kFirstBias = 0x1p-7f;      ///< bits 120 << 23: exponents 120 to 127 have the low bits 0 to 7
 inline constexpr float kSecondLowest = 0x1p-15f;  ///< bits 112 << 23: exponents 112 to 127 have the low bits 0 to 15
-inline constexpr float kCodeHighest = 0x1.Fp+0f;  ///< of the highest code
+template <Moment kMoment>
+inline constexpr float kHighest = kMoment == Moment::first ? 0x1.Fp+0f - kFirstBias : 0x1.Fp+0f;  ///< code's value
+inline constexpr float kLowestScale = 0x1p-100f;
+inline constexpr float kBeyondScales = 0x1p126f;  ///< the scale of such values is NaN
 
 /// The scale for a block whose largest magnitude has these bits (sign 0).
 [[nodiscard]] inline float block_scale(std::uint32_t largest_bits, Moment moment) noexcept {
   const float largest = std::bit_cast<float>(largest_bits);
   if (largest_bits == 0) return 0;
-  if (!(largest < 0x1p126f)) return std::bit_cast<float>(kFloatNaN);
-  const float highest = moment == Moment::first ? kCodeHighest - kFirstBias : kCodeHighest;
+  if (!(largest < kBeyondScales)) return std::bit_cast<float>(kFloatNaN);
+  const float highest = moment == Moment::first ? kHighest<Moment::first> : kHighest<Moment::second>;
   float scale = std::bit_cast<float>(largest_bits & 0x7F800000);
   if (largest > scale * highest) scale *= 2;
-  return scale < 0x1p-100f ? 0x1p-100f : scale;
+  return scale < kLowestScale ? kLowestScale : scale;
 }
 
-/// What is added before a code's lower bits are cut off, of a random number: below a step.
-[[nodiscard]] constexpr std::uint32_t code_chance(std::uint16_t random) noexcept {
-  return static_cast<std::uint32_t>(random) << kChanceShift;
+/// What is added before a code's lower bits are cut off, of the two numbers of a pair of elements: below a step.
+[[nodiscard]] constexpr std::uint32_t code_chance(std::uint16_t even, std::uint16_t odd, bool upper) noexcept {
+  const std::uint32_t word = even | static_cast<std::uint32_t>(odd) << 16;
+  return upper ? word >> (32 - kCodeShift) : word & kChanceMask;
 }
 
 /// What values are multiplied by before they are encoded.
 [[nodiscard]] inline float block_reciprocal(float scale) noexcept {
   if (scale == 0) return 0;
-  return scale == scale ? 1 / scale : 1;
+  return scale == scale ? std::bit_cast<float>(0x7F000000 - std::bit_cast<std::uint32_t>(scale)) : 1;
 }
 
 /// `scaled`: value times block_reciprocal; `random` below 2^kCodeShift, or kCodeHalf.
@@ -69,10 +74,11 @@ inline constexpr float kCodeHighest = 0x1.Fp+0f;  ///< of the highest code
   return static_cast<std::uint8_t>((clamped + random) >> kCodeShift);
 }
 
+/// `scale` is what block_scale() gives. 0, not -0, of both codes that mean it.
 [[nodiscard]] inline float decode_first(std::uint8_t code, float scale) noexcept {
   const std::uint32_t bits = (code & 0x7Fu) << kCodeShift | std::bit_cast<std::uint32_t>(kFirstBias);
-  const float magnitude = (std::bit_cast<float>(bits) - kFirstBias) * scale;
-  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(magnitude) & 0x7FFFFFFF) | (code & 0x80u) << 24);
+  const float sign = (code & 0x80) != 0 ? -1.0f : 1.0f;
+  return sign * std::bit_cast<float>(bits) * scale - sign * kFirstBias * scale;
 }
 
 [[nodiscard]] inline float decode_second(std::uint8_t code, float scale) noexcept {

@@ -24,33 +24,57 @@ void decode_bf16(const std::uint16_t* bf16, float* values, std::size_t n) {
   });
 }
 
+#if HWY_TARGET == HWY_SCALAR
+
+using scalar::decode_int8;
+using scalar::encode_int8;
+
+#else
+
 template <Moment kMoment>
 void encode_blocks(const float* values, std::uint8_t* codes, float* scales, std::size_t n) {
-  Block block;
+  const hn::ScalableTag<float> d;
+  const Bits<decltype(d)> du;
+  HWY_ALIGN float block[kQuantBlock];
+  HWY_ALIGN std::uint8_t coded[kQuantBlock];
   for (std::size_t first = 0; first < n; first += kQuantBlock) {
     const std::size_t count = std::min(kQuantBlock, n - first);
-    std::fill(block.values + count, block.values + kQuantBlock, 0.0f);
-    for_each_vector<float>(count, [&](auto d, std::size_t i) HWY_ATTR {
-      hn::StoreU(quiet(d, hn::LoadU(d, values + first + i)), d, block.values + i);
-    });
-    const float scale = scales[first / kQuantBlock] = block.scale<kMoment>();
-    const float reciprocal = block_reciprocal(scale);
-    for_each_vector<float>(count, [&](auto d, std::size_t i) HWY_ATTR {
-      const auto value = hn::LoadU(d, block.values + i);
-      const auto code = encode<kMoment>(d, value, reciprocal, hn::Set(Bits<decltype(d)>(), kCodeHalf));
-      hn::StoreU(code, Byte<decltype(d)>(), codes + first + i);
-    });
+    std::copy_n(values + first, count, block);
+    std::fill(block + count, block + kQuantBlock, 0.0f);
+    auto largest = hn::Zero(du);
+    for (std::size_t i = 0; i < kQuantBlock; i += hn::Lanes(d)) {
+      const auto value = quiet(d, hn::Load(d, block + i));
+      hn::Store(value, d, block + i);
+      largest = hn::Max(largest, magnitude_bits(d, value));
+    }
+    auto scale = hn::Undefined(d), factor = scale;
+    scale_for<kMoment>(d, largest, scale, factor);
+    scales[first / kQuantBlock] = hn::GetLane(scale);
+    const auto half = hn::Set(du, kCodeHalf);
+    for (std::size_t i = 0; i < kQuantBlock; i += 2 * hn::Lanes(d)) {
+      auto even = hn::Undefined(d), odd = even;
+      hn::LoadInterleaved2(d, block + i, even, odd);
+      encode_pair<kMoment>(d, even, odd, factor, half, half, coded + i);
+    }
+    std::copy_n(coded, count, codes + first);
   }
 }
 
 template <Moment kMoment>
 void decode_blocks(const std::uint8_t* codes, const float* scales, float* values, std::size_t n) {
+  const hn::ScalableTag<float> d;
+  HWY_ALIGN float block[kQuantBlock];
+  HWY_ALIGN std::uint8_t coded[kQuantBlock] = {};
   for (std::size_t first = 0; first < n; first += kQuantBlock) {
-    const float scale = scales[first / kQuantBlock];
-    for_each_vector<float>(std::min(kQuantBlock, n - first), [=](auto d, std::size_t i) HWY_ATTR {
-      const auto code = hn::LoadU(Byte<decltype(d)>(), codes + first + i);
-      hn::StoreU(quiet(d, decode<kMoment>(d, code, hn::Set(d, scale))), d, values + first + i);
-    });
+    const std::size_t count = std::min(kQuantBlock, n - first);
+    std::copy_n(codes + first, count, coded);
+    const auto scale = hn::Set(d, scales[first / kQuantBlock]);
+    for (std::size_t i = 0; i < kQuantBlock; i += 2 * hn::Lanes(d)) {
+      auto even = hn::Undefined(d), odd = even;
+      decode_pair<kMoment>(d, coded + i, scale, even, odd);
+      hn::StoreInterleaved2(quiet(d, even), quiet(d, odd), d, block + i);
+    }
+    std::copy_n(block, count, values + first);
   }
 }
 
@@ -63,6 +87,8 @@ void decode_int8(Moment moment, const std::uint8_t* codes, const float* scales, 
   const auto blocks = moment == Moment::first ? decode_blocks<Moment::first> : decode_blocks<Moment::second>;
   blocks(codes, scales, values, n);
 }
+
+#endif
 
 }  // namespace
 }  // namespace spillway::kernels::HWY_NAMESPACE

@@ -15,10 +15,15 @@ template <bool kExact>
 struct Formula : Sgd {
   using Sgd::Sgd;
 
+  static constexpr bool kReadsWeight = true;
+
   template <class D>
-  HWY_INLINE Vec<D> operator()(D d, Vec<D> weight, Vec<D> grad, Vec<D>& momentum) const {
+  HWY_INLINE Vec<D> prepare(D d, Vec<D> weight, Vec<D> grad, Vec<D>& momentum, Vec<D>& /*none*/) const {
     if (decays) grad = fused(d, weight, hn::Set(d, weight_decay), grad);
-    momentum = hn::Add(hn::Mul(momentum, hn::Set(d, factor)), grad);
+    return momentum = hn::Add(hn::Mul(momentum, hn::Set(d, factor)), grad);
+  }
+  template <class D>
+  HWY_INLINE Vec<D> apply(D d, Vec<D> weight, Vec<D> momentum, Vec<D> /*prepared*/) const {
     return fused(d, momentum, hn::Set(d, minus_learning_rate), weight);
   }
 };

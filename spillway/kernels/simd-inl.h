@@ -53,6 +53,20 @@ HWY_INLINE Vec<Byte<D>> low_bytes(D, Vec<Bits<D>> words) {
   return hn::TruncateTo(Byte<D>(), words);
 }
 
+/// The low bytes of half-words, of as many as a vector has.
+template <class D16>
+HWY_INLINE hn::VFromD<hn::Rebind<std::uint8_t, D16>> low_bytes_of_halves(D16, hn::VFromD<D16> halves) {
+#if HWY_TARGET == HWY_AVX3_DL
+  if constexpr (hn::MaxLanes(D16()) == 32) {
+    HWY_ALIGN static constexpr std::uint8_t kLow[64] = {0,  2,  4,  6,  8,  10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
+                                                        32, 34, 36, 38, 40, 42, 44, 46, 48, 50, 52, 54, 56, 58, 60, 62};
+    const auto low = _mm512_permutexvar_epi8(_mm512_load_si512(kLow), halves.raw);  // one operation, not two
+    return hn::VFromD<hn::Rebind<std::uint8_t, D16>>{_mm512_castsi512_si256(low)};
+  }
+#endif
+  return hn::TruncateTo(hn::Rebind<std::uint8_t, D16>(), halves);
+}
+
 /// Bits of `yes` where `mask` has ones, of `no` elsewhere.
 template <class D>
 HWY_INLINE Vec<Bits<D>> select_bits(D, Vec<Bits<D>> mask, Vec<Bits<D>> yes, Vec<Bits<D>> no) {
@@ -84,6 +98,15 @@ HWY_INLINE Vec<D> fused(D d, Vec<D> a, Vec<D> b, Vec<D> c) {
 template <class D>
 HWY_INLINE Vec<D> quiet(D d, Vec<D> v) {
   return hn::IfThenElse(hn::IsNaN(v), hn::BitCast(d, hn::Set(Bits<D>(), kFloatNaN)), v);
+}
+
+/// Whether a or b has a NaN; it may say so of infinities too.
+template <class D>
+HWY_INLINE bool may_have_nan(D d, Vec<D> a, Vec<D> b) {
+#if HWY_TARGET <= HWY_AVX3
+  if constexpr (hn::MaxLanes(D()) == 16) return _mm512_cmp_ps_mask(a.raw, b.raw, _CMP_UNORD_Q) != 0;
+#endif
+  return !hn::AllFalse(d, hn::IsNaN(hn::Add(a, b)));
 }
 
 template <class D>

@@ -30,6 +30,20 @@ HWY_INLINE void split_bits(D d, Vec<Bits<D>> bits, std::uint16_t* weight, std::u
 // Twice as many elements as D has lanes, in two vectors: elements 0, 2, 4, ... and 1, 3, 5, ... A word of memory holds
 // the halves of one of each, so that shifts and masks do what takes shuffles where neighbours stay neighbours.
 
+/// Of two vectors of neighbours.
+template <class D>
+HWY_INLINE void separate(D d, Vec<D> low, Vec<D> high, Vec<D>& even, Vec<D>& odd) {
+  even = hn::ConcatEven(d, high, low), odd = hn::ConcatOdd(d, high, low);
+}
+
+template <class D>
+HWY_INLINE void widen_pair(D d, const std::uint16_t* bf16, Vec<D>& even, Vec<D>& odd) {
+  const Bits<D> du;
+  const auto words = hn::BitCast(du, hn::LoadU(hn::Repartition<std::uint16_t, D>(), bf16));
+  even = hn::BitCast(d, hn::ShiftLeft<16>(words));
+  odd = hn::BitCast(d, hn::AndNot(hn::Set(du, 0xFFFF), words));
+}
+
 template <class D>
 HWY_INLINE void join_pair(D d, const std::uint16_t* weight, const std::uint16_t* residual, Vec<D>& even, Vec<D>& odd) {
   const hn::Repartition<std::uint16_t, D> halves;

@@ -58,10 +58,10 @@ void store_moments(Moments moments, const UpdateSpan& s, const RandomKey& key, s
     if (moments == Moments::fp32) {
       put(s.moments[k], first + i, values[i]);
     } else if (moments == Moments::bf16) {
-      const std::uint32_t word = random(key, index);
-      put(s.moments[k], first + i, round_bf16_randomly(values[i], k == 0 ? word & 0xFFFF : word >> 16));
+      put(s.moments[k], first + i, round_bf16_randomly(values[i], random16(key, index + k)));
     } else {
-      const std::uint32_t chance = code_chance(random16(key, index + k));
+      const std::uint64_t pair = index - i % 2;
+      const std::uint32_t chance = code_chance(random16(key, pair), random16(key, pair + 1), i % 2 != k);
       put(s.moments[k], first + i, k == 0 ? encode_first(scaled, chance) : encode_second(scaled, chance));
     }
   }

@@ -15,10 +15,11 @@ namespace spillway::kernels::HWY_NAMESPACE {
 /// The distance at which memory answers in time on the machines measured; 256 to 768 elements do equally well.
 inline constexpr std::size_t kAhead = 384;
 
+// A pair: two vectors, of elements 0, 2, 4, ... and of 1, 3, 5, ...
+
 class SplitWeights {
  public:
-  /// Two vectors are read at once: elements 0, 2, 4, ... and 1, 3, 5, ...: halves of words need no shuffle.
-  static constexpr bool kPaired = HWY_TARGET != HWY_SCALAR;
+  static constexpr bool kPaired = HWY_TARGET != HWY_SCALAR;  ///< pairs are cheaper: halves of words need no shuffle
 
   explicit SplitWeights(const UpdateSpan& span)
       : weight_(reinterpret_cast<std::uint16_t*>(span.weight)),
@@ -35,8 +36,8 @@ class SplitWeights {
     prefetch<0>(rest_ + i);
   }
   template <class D>
-  HWY_INLINE Vec<D> gradient(D d, std::size_t i) const {
-    return widen(d, hn::LoadU(Half<D>(), grad_ + i));
+  HWY_INLINE void load_gradients(D d, std::size_t i, Vec<D>& even, Vec<D>& odd) const {
+    widen_pair(d, grad_ + i, even, odd);
   }
   template <class D>
   HWY_INLINE void load_pair(D d, std::size_t i, Vec<D>& even, Vec<D>& odd) const {
@@ -74,8 +75,16 @@ class Fp32Weights {
   }
   HWY_INLINE void prefetch_weight(std::size_t i) const { prefetch<0>(weight_ + i); }
   template <class D>
-  HWY_INLINE Vec<D> gradient(D d, std::size_t i) const {
-    return hn::LoadU(d, grad_ + i);
+  HWY_INLINE void load_gradients(D d, std::size_t i, Vec<D>& even, Vec<D>& odd) const {
+    hn::LoadInterleaved2(d, grad_ + i, even, odd);
+  }
+  template <class D>
+  HWY_INLINE void load_pair(D d, std::size_t i, Vec<D>& even, Vec<D>& odd) const {
+    hn::LoadInterleaved2(d, weight_ + i, even, odd);
+  }
+  template <class D>
+  HWY_INLINE void store_pair(D d, std::size_t i, Vec<D> even, Vec<D> odd) const {
+    hn::StoreInterleaved2(even, odd, d, weight_ + i);
   }
   template <class D>
   HWY_INLINE Vec<D> load(D d, std::size_t i) const {
@@ -110,8 +119,21 @@ class Fp16Weights {
     prefetch<0>(master_ + i);
   }
   template <class D>
-  HWY_INLINE Vec<D> gradient(D d, std::size_t i) const {
-    return widen_fp16(d, hn::LoadU(Half<D>(), grad_ + i));
+  HWY_INLINE void load_gradients(D d, std::size_t i, Vec<D>& even, Vec<D>& odd) const {
+    const auto low = widen_fp16(d, hn::LoadU(Half<D>(), grad_ + i));
+    const auto high = widen_fp16(d, hn::LoadU(Half<D>(), grad_ + i + hn::Lanes(d)));
+    separate(d, low, high, even, odd);
+  }
+  template <class D>
+  HWY_INLINE void load_pair(D d, std::size_t i, Vec<D>& even, Vec<D>& odd) const {
+    hn::LoadInterleaved2(d, master_ + i, even, odd);
+  }
+  template <class D>
+  HWY_INLINE void store_pair(D d, std::size_t i, Vec<D> even, Vec<D> odd) const {
+    hn::StoreInterleaved2(even, odd, d, master_ + i);
+    for (const std::size_t at : {i, i + hn::Lanes(d)}) {
+      hn::StoreU(round_fp16(d, hn::LoadU(d, master_ + at)), Half<D>(), weight_ + at);
+    }
   }
   template <class D>
   HWY_INLINE Vec<D> load(D d, std::size_t i) const {

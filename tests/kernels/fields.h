@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "spillway/kernels/code8.h"
 #include "spillway/kernels/fp16.h"
 #include "spillway/kernels/update.h"
 #include "tests/kernels/bits.h"
@@ -105,7 +106,8 @@ class Fields {
         moments[k][i] = static_cast<std::byte>(mix(static_cast<std::uint32_t>(i) + seed) >> 7);
       }
       scales[k] = numbers<float>((n_ + kQuantBlock - 1) / kQuantBlock, 0, seed, rarity);
-      for (float& scale : scales[k]) scale = std::bit_cast<float>(bits_of(scale) & 0x7FFFFFFF);
+      for (float& scale : scales[k])
+        scale = block_scale(bits_of(scale) & 0x7FFFFFFF, k == 0 ? Moment::first : Moment::second);
     } else if (form_.moments == Moments::bf16) {
       moments[k] = bytes(signed_as<std::uint16_t>(k, values<std::uint16_t>(seed, rarity), rarity));
     } else {

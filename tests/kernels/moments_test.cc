@@ -83,6 +83,7 @@ TEST(Int8, EveryCodeSurvivesWhateverItIsRoundedWith) {
       encode_int8(moment, values.data(), codes.data(), &again, 256);
       EXPECT_EQ(again, scale);
       for (std::size_t i = 0; i < 256; ++i) {
+        if (moment == Moment::first && i == 128) continue;  // the other code of 0
         ASSERT_EQ(codes[i], i) << values[i];
         for (const std::uint32_t random : {0u, kCodeHalf, (1u << kCodeShift) - 1}) {
           const float scaled = values[i] * block_reciprocal(scale);
@@ -97,8 +98,8 @@ TEST(Int8, StepsAreAsNarrowAsPromised) {
   const auto first = every_code(Moment::first, 1.0f), second = every_code(Moment::second, 1.0f);
   EXPECT_EQ(first[0], 0.0f);
   EXPECT_EQ(first[1], 0x1p-11f);
-  EXPECT_EQ(first[128], -0.0f);
-  EXPECT_EQ(second[0], kSecondLowest);  // no zero
+  EXPECT_EQ(std::bit_cast<std::uint32_t>(first[128]), 0u);  // not -0
+  EXPECT_EQ(second[0], kSecondLowest);                      // no zero
   for (std::size_t i = 1; i < 256; ++i) EXPECT_LE(second[i] - second[i - 1], second[i - 1] / 16) << i;
   for (std::size_t i = 1; i < 128; ++i) {
     EXPECT_LE(first[i] - first[i - 1], first[i - 1] / 16 + 0x1p-11f) << i;

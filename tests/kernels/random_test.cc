@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "spillway/kernels/bf16.h"
+#include "spillway/kernels/code8.h"
 #include "spillway/kernels/update.h"
 #include "tests/kernels/bits.h"
 
@@ -112,6 +113,28 @@ TEST(Random, HalfWordsAreThoseOfTheBlocksAndNotCorrelated) {
     const auto at = [&](std::size_t i) { return halves[i]; };
     const auto later = [&](std::size_t i) { return halves[i + lag]; };
     EXPECT_LT(std::abs(correlation(at, later, kCount - lag)), 5) << "lag " << lag;
+  }
+}
+
+// The two moments of an element, and neighbours.
+TEST(Random, ChancesOfCodesAreBelowAStepAndNotCorrelated) {
+  const RandomKey key(7, 3);
+  std::vector<double> chances[2];
+  for (std::size_t pair = 0; pair < kCount / 8; ++pair) {
+    const auto even = scalar::random16(key, 2 * pair), odd = scalar::random16(key, 2 * pair + 1);
+    for (const bool upper : {false, true}) {
+      const auto chance = code_chance(even, odd, upper);
+      ASSERT_LE(chance, kChanceMask);
+      chances[upper].push_back((chance + 0.5) / (kChanceMask + 1.0));
+    }
+  }
+  EXPECT_LT(std::abs(correlation([&](std::size_t i) { return chances[0][i]; },
+                                 [&](std::size_t i) { return chances[1][i]; }, kCount / 8)),
+            5);
+  for (const auto& of : chances) {
+    double sum = 0;
+    for (const double chance : of) sum += chance - 0.5;
+    EXPECT_LT(std::abs(sum) * std::sqrt(12.0 / static_cast<double>(of.size())), 5);
   }
 }
 
