@@ -1,6 +1,21 @@
 #include "spillway/execute/team.h"
 
+#include <chrono>
+
 namespace spillway::execute {
+namespace {
+
+/// About as long as a tile takes: the pause between two loops that follow each other is shorter, and being woken takes
+/// longer than most of them. Whoever else wants the core has it.
+constexpr auto kPatience = std::chrono::microseconds(60);
+
+template <class Condition>
+void yield_until(const Condition& met) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!met() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+}
+
+}  // namespace
 
 Team::Team(unsigned threads) {
   for (unsigned i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
@@ -32,6 +47,7 @@ void Team::share(std::size_t tiles, const void* body, Call call) {
   }
   wake_.notify_all();
   take_tiles({body, call, tiles});
+  yield_until([this] { return inside_.load(std::memory_order_relaxed) == 0; });
   std::unique_lock lock(mutex_);
   loop_ = {};  // a worker that wakes late finds nothing to do
   done_.wait(lock, [this] { return inside_ == 0; });
@@ -43,8 +59,9 @@ void Team::take_tiles(const Loop& loop) {
 
 void Team::work() {
   std::uint64_t seen = 0;
-  std::unique_lock lock(mutex_);
   while (true) {
+    yield_until([&] { return round_.load(std::memory_order_relaxed) != seen; });
+    std::unique_lock lock(mutex_);
     wake_.wait(lock, [&] { return stop_ || round_ != seen; });
     if (stop_) return;
     seen = round_;

@@ -43,8 +43,8 @@ class Team {
   std::mutex one_;    ///< of callers, whose loop is shared
   std::mutex mutex_;  ///< guards what follows up to `next_`
   std::condition_variable wake_, done_;
-  std::uint64_t round_ = 0;  ///< loops started
-  std::size_t inside_ = 0;   ///< workers in the current loop
+  std::atomic<std::uint64_t> round_{0};  ///< loops started; changes under the mutex
+  std::atomic<std::size_t> inside_{0};   ///< workers in the current loop; changes under the mutex
   bool stop_ = false;
   Loop loop_;
   std::atomic<std::size_t> next_{0};
