@@ -19,6 +19,7 @@ from spillway.hf.building import build
 from spillway.hf.describe import WorkSize, decay_names, describe, slice_rows, stored_names
 from spillway.hf.probe import prove
 from spillway.hf.prologue import Prologue
+from spillway.hf.shrink import shrink
 from spillway.hf.source import load_config, resolve_directory
 
 
@@ -38,6 +39,17 @@ def test_proof_keeps_long_context_flags() -> None:
     prove(tiny_config("llama", rope_parameters=rope), packing=True)
     kinds = ["full_attention", "sliding_attention", "full_attention"]
     prove(tiny_config("qwen2", use_sliding_window=True, sliding_window=8, layer_types=kinds))
+
+
+@pytest.mark.parametrize(("query", "key"), [(1, 1), (3, 1), (3, 3), (6, 3), (9, 3), (14, 2), (15, 5)])
+def test_any_number_of_heads_is_proven(query: int, key: int) -> None:
+    """The small copy's heads divide its width, and share keys as the model's do."""
+    config = tiny_config(
+        "llama", hidden_size=16 * query, num_attention_heads=query, num_key_value_heads=key, head_dim=16
+    )
+    small = shrink(config)
+    assert (small.num_attention_heads == small.num_key_value_heads) == (query == key)
+    prove(config)
 
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"

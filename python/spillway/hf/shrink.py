@@ -17,13 +17,15 @@ WIDTH = 32
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_blocks")
 LAYER_KINDS = ("layer_types", "layers_block_type", "block_types", "layers_type", "mlp_layer_types", "attention_layers")
 
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads", "encoder_attention_heads",
+         "swa_num_attention_heads")  # fmt: skip
+
 # At most so much of each, where the configuration has it.
 SIZES: dict[str, int] = {
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", "unpadded_vocab_size"), VOCABULARY),
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "embedding_size", "word_embed_proj_dim", "emb_dim"), WIDTH),
     **dict.fromkeys(("input_embedding_size", "output_embedding_size", "embedding_dim", "lru_width"), WIDTH),
-    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads"), 4),
-    **dict.fromkeys(("encoder_attention_heads", "swa_num_attention_heads"), 4),
+    **dict.fromkeys(HEADS, 4),
     **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "num_query_groups", "swa_num_key_value_heads"), 2),
     **dict.fromkeys(("head_dim", "qk_nope_head_dim", "v_head_dim", "dim_head", "swa_head_dim", "kv_channels"), 8),
     **dict.fromkeys(("global_head_dim", "d_head", "attention_head_dim", "query_pre_attn_scalar"), 8),
@@ -131,6 +133,8 @@ def shrink(config: PreTrainedConfig, layers: int = 2, **more: Any) -> PreTrained
             for known in (name, names.get(name)):
                 if known in SIZES:
                     sizes[name] = min(value, SIZES[known])
+                if known in HEADS and value == 3:  # which divides no width here
+                    sizes[name] = 2
     sizes |= heads(values, sizes)
     values |= sizes
     values |= few_layers(values, layers, config.model_type)
