@@ -505,6 +505,7 @@ class Engine::Impl {
   // ---- telling ----
 
   std::string counters() const { return execute::counters(running(), budget_); }
+  std::string silence() const { return execute::silence(running(), budget_); }
   std::string where() const {
     return execute::where(plan_, layout_, description_.rule(), budget_, settings_.nodes, running().arena.span());
   }
@@ -734,6 +735,10 @@ void Engine::set_loss_scale(const execute::LossScaler::State& state) {
 }
 std::string Engine::counters() const {
   return impl_->counters();
+}
+
+std::string Engine::silence() const {
+  return impl_->silence();
 }
 std::string Engine::where() const {
   return impl_->where();

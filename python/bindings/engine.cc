@@ -407,6 +407,7 @@ void bind_engine(nb::module_& module) {
              self.set_loss_scale({scale, good});
            })
       .def("counters", &Engine::counters)
+      .def("silence", &Engine::silence)
       .def("where", &Engine::where)
       .def("timeline", &Engine::timeline);
 }

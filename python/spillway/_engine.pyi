@@ -167,6 +167,9 @@ class Engine:
         """JSON: bytes per path and direction, busy seconds, peaks per tier, stall seconds by cause, and
         "waits": {tier: {cause: seconds}}: each read and write by the path whose piece came last; and "updates": by
         memory node (or "dram") {"elements", "seconds"} of its update lane."""
+    def silence(self) -> str:
+        """JSON {path: {"volume", "under_way": requests that it has not answered, "silent_seconds"}}. Any thread may
+        ask."""
     def where(self) -> str:
         """JSON {"nodes": {name: {"planned", "there": bytes of the arena}}, "chunks": n, "elsewhere": [chunks]}: asked
         of the kernel page by page; {} when DRAM is one tier."""

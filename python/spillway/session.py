@@ -39,6 +39,7 @@ from spillway.hf.stream import Outcome, Stream
 from spillway.openings import STATE, on_paths, read_counts, tries_of, write_counts
 from spillway.protocol import Keeping, Opening, Recovery, StepResult
 from spillway.settings import engine_settings, subspace_checks, update_rule
+from spillway.silence import SilenceWatch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -143,6 +144,7 @@ class Session:
         self._in_use = 0  # bytes of the process that stayed when the heap was given back last
         self._told: set[str] = set()
         self._started = False  # the volumes are open, and ours
+        self._silence: SilenceWatch | None = None
         self._precious = False  # they hold something that a later one may go on from
 
     def _rehearse(self, shape: WorkShape, half: bool) -> Rehearsed:
@@ -181,6 +183,8 @@ class Session:
             after_visit=self._keep_to_plan,
             place=self._place,
         )
+        if self._config.paths:
+            self._silence = SilenceWatch(self._engine.silence)
         self._written_before = wear.most([self._written_before, *(wear.read(path / STATE) for path in opening.pinned)])
         self._path_bytes, self._link_bytes = self._paths(), self._link()
         return recovery
@@ -370,6 +374,9 @@ class Session:
         os.replace(temporary, path)
 
     def close(self) -> None:
+        if self._silence is not None:
+            self._silence.close()
+            self._silence = None
         if self._stream is not None:
             self._stream.close()
             self._stream = None

@@ -82,6 +82,17 @@ std::string counters(const Run& run, const plan::Budget& budget) {
   return out.dump();
 }
 
+std::string silence(const Run& run, const plan::Budget& budget) {
+  auto out = json::object();
+  for (std::size_t p = 0; p < run.paths.size(); ++p) {
+    const auto counted = run.paths[p]->counters();
+    out[budget.paths[p].name] = {{"volume", run.paths[p]->volume().string()},
+                                 {"under_way", counted.under_way},
+                                 {"silent_seconds", counted.silent_seconds}};
+  }
+  return out.dump();
+}
+
 std::string where(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule,
                   const plan::Budget& budget, const std::vector<NodeOptions>& nodes, std::span<const std::byte> arena) {
   auto out = json::object();

@@ -14,6 +14,9 @@ namespace spillway::execute {
 /// Bytes moved by path, measured rates and paths taken out; elements updated by node; seconds waited, by what for.
 [[nodiscard]] std::string counters(const Run& run, const plan::Budget& budget);
 
+/// By path its volume, what it has not answered yet and for how long it has been silent. Any thread may ask.
+[[nodiscard]] std::string silence(const Run& run, const plan::Budget& budget);
+
 /// Bytes by memory node, planned and as the kernel says of `arena`; {} where the plan deals nothing to nodes.
 [[nodiscard]] std::string where(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule,
                                 const plan::Budget& budget, const std::vector<NodeOptions>& nodes,

@@ -31,7 +31,10 @@ class Meter {
     [[nodiscard]] double seconds(Clock::time_point now) const;
   };
 
+  void begin_one(Clock::time_point now);
+
   mutable std::mutex mutex_;  ///< guards everything below
+  Clock::time_point heard_;   ///< when something ended, or began while nothing was under way
   Watch any_, read_, write_, sync_;
   Bytes read_bytes_ = 0, written_bytes_ = 0;
   std::uint64_t syncs_ = 0;

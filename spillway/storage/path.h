@@ -106,6 +106,8 @@ struct Counters {
   double read_seconds = 0, write_seconds = 0;  ///< time with at least one piece of that direction in flight
   std::uint64_t syncs = 0;                     ///< flushes of the volume that succeeded
   double sync_seconds = 0;                     ///< time with a flush under way
+  unsigned under_way = 0;                      ///< pieces, and a flush, that the drive has not answered yet
+  double silent_seconds = 0;  ///< since it last answered, or was first asked; 0 when nothing is under way
 };
 
 class Path {

@@ -200,6 +200,9 @@ class Twin(BareEngine):
         paths = {"path:0": {"read": 0, "written": self.written}} if self.storage else {}
         return json.dumps({"paths": paths, "peaks": {"dram": self.arena_bytes}, "stall_seconds": {}})
 
+    def silence(self) -> str:
+        return "{}"
+
     def timeline(self) -> str:
         return json.dumps({"traceEvents": []})
 

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <chrono>
+#include <thread>
 
 #include "tests/storage/fixture.h"
 
@@ -158,6 +160,28 @@ TEST_F(PathFault, CompletionsMayComeLateAndInAnyOrder) {
     read(memory, i * 4 * MiB);
     EXPECT_TRUE(is_filled(memory, i));
   }
+}
+
+TEST_F(PathFault, ASilentDriveIsSeenWhileItIsSilent) {
+  EXPECT_EQ(path_.counters().under_way, 0U);
+  EXPECT_EQ(path_.counters().silent_seconds, 0);
+  faults_->hold();
+  Listener listener;
+  auto transfer = transfer_of(Direction::write, arena_.span().first(4 * MiB), 0);
+  listener.attach(transfer, 0);
+  path_.start(transfer);
+  faults_->await_held(4);
+  const auto first = path_.counters();
+  EXPECT_EQ(first.under_way, 4U);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  EXPECT_GT(path_.counters().silent_seconds, first.silent_seconds);
+  faults_->pass(1);
+  while (path_.counters().under_way == 4) std::this_thread::yield();
+  EXPECT_EQ(path_.counters().under_way, 3U);
+  faults_->release();
+  path_.drain();
+  EXPECT_EQ(path_.counters().under_way, 0U);
+  EXPECT_EQ(path_.counters().silent_seconds, 0);
 }
 
 TEST_F(PathFault, ReversedCompletionsEndTransfersInReverse) {

@@ -1,0 +1,60 @@
+"""What is said while a storage path answers nothing, once for each silence."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from spillway.silence import SilenceWatch
+
+
+class Paths:
+    """Answers one question after the other from a script, the last one for ever."""
+
+    def __init__(self, *script: dict[str, tuple[int, float]]) -> None:
+        self._script = list(script)
+        self.over = threading.Event()
+
+    def silence(self) -> str:
+        now = self._script.pop(0)
+        if not self._script:
+            self._script.append(now)
+            self.over.set()
+        answer: dict[str, Any] = {
+            name: {"volume": f"/mnt/{name}", "under_way": count, "silent_seconds": seconds}
+            for name, (count, seconds) in now.items()
+        }
+        return json.dumps(answer)
+
+
+def told(*script: dict[str, tuple[int, float]]) -> list[str]:
+    words: list[str] = []
+    paths = Paths(*script, script[-1])
+    watch = SilenceWatch(paths.silence, words.append, every=0.001, patience=30)
+    assert paths.over.wait(30)
+    watch.close()
+    return words
+
+
+def test_nothing_is_said_of_paths_that_answer() -> None:
+    assert told({"a": (0, 0.0), "b": (8, 0.1)}, {"a": (3, 29.9), "b": (8, 0.2)}) == []
+
+
+def test_a_silence_is_told_once_and_its_end_too() -> None:
+    words = told({"a": (5, 31.0), "b": (8, 0.1)}, {"a": (5, 36.0), "b": (8, 0.1)}, {"a": (5, 0.3), "b": (8, 0.1)})
+    assert len(words) == 2
+    assert words[0].startswith("a (/mnt/a) has answered nothing for 31 s, with 5 requests under way")
+    assert words[1] == "a answers again, after 36 s or more"
+
+
+def test_each_silence_is_told() -> None:
+    silent, well = {"a": (5, 40.0)}, {"a": (0, 0.0)}
+    assert len(told(silent, well, silent, well)) == 4
+
+
+def test_it_ends_at_once() -> None:
+    close: Callable[[], None] = SilenceWatch(lambda: "{}", every=3600).close
+    close()
+    close()
