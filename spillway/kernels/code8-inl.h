@@ -66,7 +66,7 @@ HWY_INLINE void encode_pair(D d, Vec<D> even, Vec<D> odd, Vec<D> factor, Vec<Bit
     code = hn::BitCast(halves, select_bits(d, hn::Set(du, 0x007F007F), hn::BitCast(du, code),
                                            hn::BitCast(du, hn::ShiftRight<8>(top))));
   }
-  hn::StoreU(low_bytes_of_halves(halves, code), hn::Rebind<std::uint8_t, decltype(halves)>(), codes);
+  hn::StoreU(low_bytes(halves, code), hn::Rebind<std::uint8_t, decltype(halves)>(), codes);
 }
 
 /// Of what is not a number more than of any number.

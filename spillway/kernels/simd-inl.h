@@ -27,8 +27,6 @@ using Half = hn::Rebind<std::uint16_t, D>;  ///< as many 16-bit patterns as D ha
 template <class D>
 using Bits = hn::RebindToUnsigned<D>;
 template <class D>
-using Byte = hn::Rebind<std::uint8_t, D>;  ///< as many bytes as D has floats
-template <class D>
 using Vec = hn::VFromD<D>;
 
 // TruncateTo, but that Highway 1.0.3 takes wrong instructions for AVX3_DL.
@@ -43,19 +41,9 @@ HWY_INLINE Vec<Half<D>> low_halves(D, Vec<Bits<D>> words) {
   return hn::TruncateTo(Half<D>(), words);
 }
 
-template <class D>
-HWY_INLINE Vec<Byte<D>> low_bytes(D, Vec<Bits<D>> words) {
-#if HWY_TARGET == HWY_AVX3_DL
-  if constexpr (hn::MaxLanes(D()) == 16) return Vec<Byte<D>>{_mm512_cvtepi32_epi8(words.raw)};
-  if constexpr (hn::MaxLanes(D()) == 8) return Vec<Byte<D>>{_mm256_cvtepi32_epi8(words.raw)};
-  if constexpr (hn::MaxLanes(D()) <= 4) return Vec<Byte<D>>{_mm_cvtepi32_epi8(words.raw)};
-#endif
-  return hn::TruncateTo(Byte<D>(), words);
-}
-
 /// The low bytes of half-words, of as many as a vector has.
 template <class D16>
-HWY_INLINE hn::VFromD<hn::Rebind<std::uint8_t, D16>> low_bytes_of_halves(D16, hn::VFromD<D16> halves) {
+HWY_INLINE hn::VFromD<hn::Rebind<std::uint8_t, D16>> low_bytes(D16, hn::VFromD<D16> halves) {
 #if HWY_TARGET == HWY_AVX3_DL
   if constexpr (hn::MaxLanes(D16()) == 32) {
     HWY_ALIGN static constexpr std::uint8_t kLow[64] = {0,  2,  4,  6,  8,  10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
