@@ -11,6 +11,7 @@ import json
 import math
 import os
 import time
+import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -184,7 +185,7 @@ class Session:
             place=self._place,
         )
         if self._config.paths:
-            self._silence = SilenceWatch(self._engine.silence)
+            self._silence = SilenceWatch(weakref.WeakMethod(self._silences))
         self._written_before = wear.most([self._written_before, *(wear.read(path / STATE) for path in opening.pinned)])
         self._path_bytes, self._link_bytes = self._paths(), self._link()
         return recovery
@@ -354,6 +355,9 @@ class Session:
             **({"subspaces": subspaces.summed(self._engine)} if self._skeleton.spaces else {}),
             "rehearsed": {"work_bytes": self._rehearsed.work_bytes, "seconds": self._rehearsed.seconds},
         }
+
+    def _silences(self) -> str:
+        return self._engine.silence()
 
     def notices(self) -> list[str]:
         """What a person should know about the paths and was not told yet: no O_DIRECT, one that was taken out."""

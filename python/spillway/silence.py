@@ -15,11 +15,12 @@ def tell_person(words: str) -> None:
 
 
 class SilenceWatch:
-    """Asks from a thread of its own every few seconds; `ask` gives _engine.Engine.silence()."""
+    """Asks from a thread of its own every few seconds. `ask` is a weak reference to what gives _engine.Engine.silence():
+    an engine that nobody holds any more is not kept alive."""
 
     def __init__(
         self,
-        ask: Callable[[], str],
+        ask: Callable[[], Callable[[], str] | None],
         tell: Callable[[str], None] = tell_person,
         every: float = 5.0,
         patience: float = PATIENCE,
@@ -37,8 +38,12 @@ class SilenceWatch:
 
     def _watch(self) -> None:
         while not self._stop.wait(self._every):
-            for name, path in json.loads(self._ask()).items():
+            silence = self._ask()
+            if silence is None:
+                return
+            for name, path in json.loads(silence()).items():
                 self._look(name, path["volume"], path["under_way"], path["silent_seconds"])
+            del silence
 
     def _look(self, name: str, volume: str, under_way: int, seconds: float) -> None:
         if seconds >= self._patience:

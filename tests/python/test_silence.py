@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +34,7 @@ class Paths:
 def told(*script: dict[str, tuple[int, float]]) -> list[str]:
     words: list[str] = []
     paths = Paths(*script, script[-1])
-    watch = SilenceWatch(paths.silence, words.append, every=0.001, patience=30)
+    watch = SilenceWatch(lambda: paths.silence, words.append, every=0.001, patience=30)
     assert paths.over.wait(30)
     watch.close()
     return words
@@ -55,6 +57,17 @@ def test_each_silence_is_told() -> None:
 
 
 def test_it_ends_at_once() -> None:
-    close: Callable[[], None] = SilenceWatch(lambda: "{}", every=3600).close
+    close: Callable[[], None] = SilenceWatch(lambda: lambda: "{}", every=3600).close
     close()
     close()
+
+
+def test_it_keeps_nothing_alive() -> None:
+    paths = Paths({"a": (0, 0.0)})
+    gone = weakref.ref(paths)
+    watch = SilenceWatch(weakref.WeakMethod(paths.silence), every=0.001)
+    assert paths.over.wait(30)
+    del paths
+    while gone() is not None:
+        time.sleep(0.001)
+    watch.close()
