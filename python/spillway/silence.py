@@ -15,8 +15,8 @@ def tell_person(words: str) -> None:
 
 
 class SilenceWatch:
-    """Asks from a thread of its own every few seconds. `ask` is a weak reference to what gives _engine.Engine.silence():
-    an engine that nobody holds any more is not kept alive."""
+    """Asks from a thread of its own every few seconds. `ask` is a weak reference to what gives
+    _engine.Engine.silence(): an engine that nobody holds any more is not kept alive."""
 
     def __init__(
         self,
