@@ -120,7 +120,10 @@ def draw(found: dict[str, Any], target: Path) -> None:
         for name, goal in GOALS.items():
             for sign in (1, -1):
                 panels[1, column].axhline(100 * sign * goal, linewidth=0.7, color="gray", linestyle=":")
-                panels[1, column].annotate(f"goal of {name}", (0, 100 * goal), fontsize=7, color="gray")
+            edge = panels[1, column].get_yaxis_transform()
+            panels[1, column].text(
+                0.99, 100 * goal, f"goal of {name}", transform=edge, fontsize=7, ha="right", va="bottom"
+            )
         panels[0, column].legend()
     for panel in panels.flat:
         panel.grid(alpha=0.3)
