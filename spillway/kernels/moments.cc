@@ -47,12 +47,12 @@ void encode_blocks(const float* values, std::uint8_t* codes, float* scales, std:
       hn::Store(value, d, block + i);
       largest = hn::Max(largest, magnitude_bits(d, value));
     }
-    auto scale = hn::Undefined(d), factor = scale;
+    Vec<decltype(d)> scale, factor;
     scale_for<kMoment>(d, largest, scale, factor);
     scales[first / kQuantBlock] = hn::GetLane(scale);
     const auto half = hn::Set(du, kCodeHalf);
     for (std::size_t i = 0; i < kQuantBlock; i += 2 * hn::Lanes(d)) {
-      auto even = hn::Undefined(d), odd = even;
+      Vec<decltype(d)> even, odd;
       hn::LoadInterleaved2(d, block + i, even, odd);
       encode_pair<kMoment>(d, even, odd, factor, half, half, coded + i);
     }
@@ -70,7 +70,7 @@ void decode_blocks(const std::uint8_t* codes, const float* scales, float* values
     std::copy_n(codes + first, count, coded);
     const auto scale = hn::Set(d, scales[first / kQuantBlock]);
     for (std::size_t i = 0; i < kQuantBlock; i += 2 * hn::Lanes(d)) {
-      auto even = hn::Undefined(d), odd = even;
+      Vec<decltype(d)> even, odd;
       decode_pair<kMoment>(d, coded + i, scale, even, odd);
       hn::StoreInterleaved2(quiet(d, even), quiet(d, odd), d, block + i);
     }

@@ -251,7 +251,7 @@ HWY_INLINE void apply_part(const WeightsOf& weights, std::size_t nonzeros, const
     if constexpr (WeightsOf::kPaired) {
       done = for_each_pair(count, [=](auto d, std::size_t i) HWY_ATTR {
         weights.prefetch_weight(at + i + next);
-        auto even = hn::Undefined(d), odd = even;
+        Vec<decltype(d)> even, odd;
         weights.load_pair(d, at + i, even, odd);
         even = changed(d, even, i), odd = changed(d, odd, i + hn::Lanes(d));
         if (HWY_UNLIKELY(!hn::AllFalse(d, hn::IsNaN(hn::Add(even, odd))))) even = quiet(d, even), odd = quiet(d, odd);
