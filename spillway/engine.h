@@ -284,8 +284,8 @@ class Engine {
 
   /// JSON: bytes per path and direction, busy and stall seconds, notices.
   [[nodiscard]] std::string counters() const;
-  /// JSON {path: {"volume", "under_way": requests that it has not answered, "silent_seconds": since it last answered, or
-  /// was first asked; 0 when nothing is under way}}. Any thread may ask, between start() and close().
+  /// JSON {path: {"volume", "under_way": requests that it has not answered, "silent_seconds": since it last answered,
+  /// or was first asked; 0 when nothing is under way}}. Any thread may ask, between start() and close().
   [[nodiscard]] std::string silence() const;
   /// JSON: of each memory node the bytes of the arena that are planned for it and those that lie there, as the kernel
   /// says page by page now, and the chunks that lie elsewhere; "{}" when DRAM is one tier.
