@@ -105,8 +105,9 @@ class Engine::Impl {
     running_.reset();
     running_ = std::make_unique<execute::Run>(
         run_plan(), volumes(), settings_.threads,
-        execute::Opening{opening.reopen, opening.at_least, opening.checkpoint, opening.pinned});
-    const auto& found = running_->found();
+        execute::Opening{opening.reopen, opening.if_found, opening.at_least, opening.checkpoint, opening.pinned});
+    const auto found = running_->found();
+    if (!running_->started()) running_.reset();
     pending_ = kept_ = false;
     subspaces_read_ = false;
     calm_ = 0;

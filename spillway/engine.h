@@ -58,7 +58,7 @@ struct StoragePlace {
 
 struct StorageOptions {
   std::vector<StoragePlace> places;  ///< as in plan::Budget::paths; must exist, each gets a volume
-  bool overwrite = false;            ///< replace volumes that belong to another run
+  bool overwrite = false;            ///< replace volumes of another run, or with durable steps of this one
   bool erase = false;                ///< of block devices: remove what else they hold
   bool keep = false;                 ///< leave the volumes behind when the engine closes
   sys::RingFactory ring = {};        ///< for tests: how the paths move bytes; empty: the machine's best
@@ -78,6 +78,7 @@ struct Settings {
 /// What a run is started from. By default anew.
 struct Opening {
   bool reopen = false;         ///< keep what the volumes hold, and go on from the newest durable step if there is one
+  bool if_found = false;       ///< when nothing is found, change nothing and do not start
   std::uint64_t at_least = 0;  ///< a durable step before this one does not count
   std::optional<std::filesystem::path> checkpoint;  ///< directory that save_manifest() filled: go back to it
   std::vector<std::filesystem::path> pinned;        ///< every such directory that exists: what they name is kept
@@ -85,7 +86,7 @@ struct Opening {
 
 /// What was there.
 struct Recovery {
-  bool found = false;               ///< weights and states are those of `step`; else they are to be loaded
+  bool found = false;               ///< weights and states are those of `step`; else, once started, to be loaded
   std::uint64_t step = 0;           ///< training steps done, skipped ones included
   std::int64_t updates = 0;         ///< of them, those that were not skipped
   std::string payload;              ///< what commit() was given for it
@@ -173,7 +174,8 @@ class Engine {
                                       double device_per_token) const;
   [[nodiscard]] const state::Layout& layout() const;
 
-  /// Maps the arena, opens the volumes, starts the lanes. When nothing was found all weights and moments are zero.
+  /// Maps the arena, opens the volumes, starts the lanes. When nothing was found all weights and moments are zero; with
+  /// `if_found` the engine is not started then. Where it throws no volume that holds a durable step was made anew.
   Recovery start(const Opening& opening = {});
   /// Instead of start(): opens the volumes for reading only, for save_weights() and save_state() of the newest durable
   /// step, or of the checkpoint in that directory.

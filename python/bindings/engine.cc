@@ -137,6 +137,7 @@ spillway::Opening parse_opening(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
   spillway::Opening out;
   out.reopen = json.value("reopen", false);
+  out.if_found = json.value("if_found", false);
   out.at_least = json.value("at_least", std::uint64_t{0});
   if (json.contains("checkpoint")) out.checkpoint = json.at("checkpoint").get<std::string>();
   out.pinned = paths_of(json.value("pinned", nlohmann::json::array()));

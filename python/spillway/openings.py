@@ -15,7 +15,8 @@ NEVER = 2**62  # a step that no run has reached
 
 
 def tries_of(opening: Opening, durable: bool) -> list[dict[str, Any]]:
-    """What the engine is asked for until it finds something; `durable`: its plan keeps steps on the paths.
+    """What the engine is asked for until it finds something; `durable`: its plan keeps steps on the paths. A try that is
+    followed by another, or may not begin anew, leaves the paths as they are when it finds nothing.
 
     A checkpoint that stands alone is loaded when nothing is found, so it only has to be older than what is. One that is
     a manifest is found as the durable step it was made of, unless the run has gone back behind it since.
@@ -27,16 +28,18 @@ def tries_of(opening: Opening, durable: bool) -> list[dict[str, Any]]:
             f"resume_from_checkpoint: the state of {checkpoint} lies on storage paths, and this run keeps none there; "
             "give the run's storage and durability, or `spillway export` the checkpoint first"
         )
+    must_find = {} if opening.fresh or checkpoint is not None else {"if_found": True}
     if not durable or (checkpoint is None and not opening.durable):
-        return [{}]
+        return [must_find]
     again = {"reopen": True, "pinned": [str(path / STATE) for path in opening.pinned]}
     if checkpoint is None:
-        return [again]
+        return [again | must_find]
     by_name = [again | {"checkpoint": str(checkpoint / STATE)}] if manifest else []
     if by_name and not opening.durable:
         return by_name
     newer = read_counts(checkpoint / STATE)["calls"] + (0 if manifest else 1)
-    return [again | {"at_least": newer if opening.durable else NEVER}, *by_name]
+    first = again | {"at_least": newer if opening.durable else NEVER} | ({"if_found": True} if by_name else {})
+    return [first, *by_name]
 
 
 def read_counts(state: Path) -> dict[str, Any]:

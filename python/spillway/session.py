@@ -404,10 +404,8 @@ class Session:
         tries = tries_of(opening, self._durable)
         self._precious = "reopen" in tries[0] and bool(volumes.present(self._config.paths))
         for words in tries:
-            if self._started:
-                self._engine.close()
             found = json.loads(self._engine.start(json.dumps(words)))
-            self._started = True
+            self._started = found["found"] or "if_found" not in words
             if found["found"]:
                 return self._going_on(found)
         if opening.checkpoint is None and not opening.fresh:

@@ -5,6 +5,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/execute/names.h"
+#include "spillway/execute/record_check.h"
 #include "spillway/execute/tensor_parts.h"
 #include "spillway/state/convert.h"
 #include "spillway/storage/scrub.h"
@@ -26,12 +27,19 @@ struct Opened {
       throw Error(ErrorCode::bad_input,
                   text("storage: ", where.empty() ? "no path" : where, " holds nothing of the run ", volumes.run));
     }
-    auto sizes = plan.plan;  // as large as they are
-    sizes.volumes.assign(volumes.places.size(), 0);
-    paths =
-        open_volumes(volumes, sizes, layout.bytes(), fingerprint(plan.description, plan.layout), VolumeMode::reopen);
+    const std::vector<Bytes> as_they_are(volumes.places.size());
+    paths = open_volumes(volumes, as_they_are, layout.bytes(), fingerprint(plan.description, plan.layout),
+                         VolumeMode::reopen);
     for (const auto& path : paths) pointers.push_back(path.get());
     media = std::make_unique<storage::PathMedia>(pointers);
+    check.emplace(plan.description, plan.layout, spec, pointers);
+  }
+
+  [[nodiscard]] storage::Recovered recover(const ObjectNames& names) const {
+    return storage::recover(
+        spec, *media,
+        {.name = [&](auto kind, auto object) { return names.of(kind, object); },
+         .objection = [&](auto kind, auto object, auto pieces) { return check->objection(kind, object, pieces); }});
   }
 
   storage::JournalSpec spec;
@@ -39,6 +47,7 @@ struct Opened {
   std::vector<std::unique_ptr<storage::Path>> paths;
   std::vector<storage::Path*> pointers;
   std::unique_ptr<storage::PathMedia> media;
+  std::optional<RecordCheck> check;
 };
 
 }  // namespace
@@ -49,10 +58,9 @@ ReadBack::ReadBack(const RunPlan& plan, VolumeSettings volumes, unsigned threads
   Opened opened(plan, volumes);
   const ObjectNames names(plan.description, plan.layout);
   if (checkpoint) {
-    manifest_ = read_manifest(*checkpoint, opened.layout.identity());
+    manifest_ = read_manifest(*checkpoint, opened.layout.identity(), *opened.check);
   } else {
-    recovered_ = storage::recover(opened.spec, *opened.media,
-                                  {.name = [&](auto kind, auto object) { return names.of(kind, object); }});
+    recovered_ = opened.recover(names);
     if (!recovered_.found) {
       throw Error(ErrorCode::bad_input, "storage: no step of this run is durable there; name a checkpoint");
     }
@@ -167,25 +175,24 @@ class Verification {
   }
 
   void look_at_records(Opened& opened, const ObjectNames& names) {
-    const storage::RecoveryOptions options{.name = [&](auto kind, auto object) { return names.of(kind, object); }};
     out_.bytes += opened.layout.used() * opened.paths.size();
     try {
-      recovered_ = storage::recover(opened.spec, *opened.media, options);
+      recovered_ = opened.recover(names);
     } catch (const Error& error) {
       tell(0, opened.paths[0]->volume(), storage::kSuperblockExtent, opened.layout.used(), error.what());
       return;
     }
     if (recovered_.found) out_.step = recovered_.newest.step;
     for (const auto& damage : recovered_.damage) {
-      tell(damage.path, opened.paths[damage.path]->volume(), storage::kSuperblockExtent + damage.offset,
-           storage::kMetadataAlignment, damage.what);
+      tell(damage.path, opened.paths[damage.path]->volume(), storage::kSuperblockExtent + damage.offset, damage.bytes,
+           damage.what);
     }
   }
 
   void read_manifests(const Opened& opened, const std::vector<std::filesystem::path>& pinned) {
     for (const auto& directory : pinned) {
       try {
-        manifests_.push_back(read_manifest(directory, opened.layout.identity()));
+        manifests_.push_back(read_manifest(directory, opened.layout.identity(), *opened.check));
       } catch (const Error& error) {
         tell(0, directory / kManifestName, 0, 0, error.what());
       }

@@ -86,7 +86,7 @@ void Replay::expect_image(std::size_t chunk) {
   expect(*images_[chunk]);
 }
 
-Bytes Replay::read(const storage::StoredObject& object, std::uint32_t part, std::byte* memory,
+Bytes Replay::read(const storage::StoredObject& object, std::uint32_t part, std::span<std::byte> memory,
                    const std::string& what) {
   std::vector<storage::Place> places;
   Bytes bytes = 0;
@@ -96,17 +96,24 @@ Bytes Replay::read(const storage::StoredObject& object, std::uint32_t part, std:
     bytes += piece.bytes;
   }
   if (places.empty()) throw Error(ErrorCode::corrupt, text("the record of the ", what, " names no piece of it"));
+  if (bytes > memory.size()) {
+    throw Error(ErrorCode::corrupt, text("the record of the ", what, " names ", bytes, " bytes of ", memory.size()));
+  }
   parts_.pool.run(
-      {.direction = storage::Direction::read, .memory = memory, .bytes = bytes, .places = places, .what = what});
+      {.direction = storage::Direction::read, .memory = memory.data(), .bytes = bytes, .places = places, .what = what});
   return bytes;
 }
 
 void Replay::load(std::size_t chunk, std::byte* weight, std::byte* state, std::span<std::byte> scratch) {
   const auto& it = *images_[chunk];
   expect(it);
-  if (weight != nullptr) read(it, kWeightPart, weight, name_of(parts_.layout, Field::weight, chunk));
-  const bool stateful = has_state(parts_.layout.chunks()[chunk].learning);
-  if (state != nullptr && stateful) read(it, kStatePart, state, name_of(parts_.layout, Field::state, chunk));
+  const auto rule = parts_.description.rule();
+  const auto weights = weight_bytes(rule, parts_.layout.chunks()[chunk]);
+  const auto states = state_bytes(rule, parts_.layout.chunks()[chunk]);
+  if (weight != nullptr) read(it, kWeightPart, {weight, weights}, name_of(parts_.layout, Field::weight, chunk));
+  if (state != nullptr && states > 0) {
+    read(it, kStatePart, {state, states}, name_of(parts_.layout, Field::state, chunk));
+  }
   if (missing(chunk) == 0) return;
   for (const auto* commit : commits_) {
     if (commit->step > it.version) update(chunk, *commit, weight, state, scratch);
@@ -121,7 +128,7 @@ void Replay::update(std::size_t chunk, const storage::Commit& commit, std::byte*
   if (plan::has_dense_grad(parts_.description, parts_.layout, static_cast<plan::Index>(chunk))) {
     const auto& object = gradient(ids_.of_chunk(chunk), commit.step);
     expect(object);
-    read(object, 0, grad, text(name_of(parts_.layout, Field::grad, chunk), " of step ", commit.step));
+    read(object, 0, scratch.first(bytes), text(name_of(parts_.layout, Field::grad, chunk), " of step ", commit.step));
   } else {
     std::memset(grad, 0, bytes);
   }
@@ -159,7 +166,7 @@ std::span<std::byte> Replay::read_rows(const storage::Commit& commit, std::span<
       throw Error(ErrorCode::internal, text("no room for the rows of step ", commit.step));
     }
     expect(object);
-    bytes += read(object, 0, memory.data() + bytes, text("gradient of the embedding's rows of step ", commit.step));
+    bytes += read(object, 0, memory.subspan(bytes), text("gradient of the embedding's rows of step ", commit.step));
   }
   return memory.first(bytes);
 }

@@ -37,7 +37,7 @@ class Replay {
     Team& team;
   };
 
-  /// Of what a run left, or of a checkpoint. All references must outlive it.
+  /// Of what a run left, or of a checkpoint; both as RecordCheck has found them good. All references must outlive it.
   Replay(const Parts& parts, const storage::Recovered& recovered);
   Replay(const Parts& parts, const storage::Manifest& manifest);
 
@@ -56,7 +56,8 @@ class Replay {
 
  private:
   void expect(const storage::StoredObject& object);
-  Bytes read(const storage::StoredObject& object, std::uint32_t part, std::byte* memory, const std::string& what);
+  Bytes read(const storage::StoredObject& object, std::uint32_t part, std::span<std::byte> memory,
+             const std::string& what);
   void update(std::size_t chunk, const storage::Commit& commit, std::byte* weight, std::byte* state,
               std::span<std::byte> scratch);
   [[nodiscard]] const storage::StoredObject& gradient(std::uint32_t number, std::uint64_t step) const;

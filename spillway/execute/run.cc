@@ -21,6 +21,11 @@ std::vector<storage::Path*> pointers(const std::vector<std::unique_ptr<storage::
   return out;
 }
 
+bool large_enough(const std::vector<std::unique_ptr<storage::Path>>& paths, std::span<const Bytes> capacities) {
+  return std::ranges::equal(paths, capacities,
+                            [](const auto& path, Bytes capacity) { return path->capacity() >= capacity; });
+}
+
 /// Adds the seconds of a scope.
 class Clocked {
  public:
@@ -36,7 +41,8 @@ class Clocked {
 
 }  // namespace
 
-storage::Manifest read_manifest(const std::filesystem::path& directory, std::uint64_t identity) {
+storage::Manifest read_manifest(const std::filesystem::path& directory, std::uint64_t identity,
+                                const RecordCheck& check) {
   const auto file = directory / kManifestName;
   std::ifstream in(file, std::ios::binary);
   std::vector<char> bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
@@ -48,7 +54,12 @@ storage::Manifest read_manifest(const std::filesystem::path& directory, std::uin
                 0, file.string());
   }
   try {
-    return storage::decode_manifest(std::as_bytes(std::span(bytes)), identity);
+    auto manifest = storage::decode_manifest(std::as_bytes(std::span(bytes)), identity);
+    if (const auto wrong = check.objection(manifest); !wrong.empty()) {
+      throw Error(ErrorCode::corrupt,
+                  text("the manifest of a checkpoint says what cannot be: ", wrong, "; use another checkpoint"));
+    }
+    return manifest;
   } catch (const Error& error) {
     throw Error(error.code(), text(file.string(), ": ", error.what()), 0, file.string());
   }
@@ -67,7 +78,8 @@ Run::Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, c
   auto& phases = found_.phases;
   {
     const Clocked clocked(phases.opening);
-    if (plan.plan.path_bytes > 0) open_storage(volumes, opening);
+    const bool on_paths = plan.plan.path_bytes > 0;
+    if (on_paths ? !open_storage(volumes, opening) : opening.if_found) return;
   }
   phases.opening -= phases.memory + phases.records;
   make_lanes(threads);
@@ -84,7 +96,17 @@ Run::Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, c
   found_.seconds = std::chrono::duration<double>(Clock::now() - began).count();
 }
 
-void Run::open_storage(const VolumeSettings& volumes, const Opening& opening) {
+void Run::open_paths(const VolumeSettings& volumes, std::span<const Bytes> capacities,
+                     const std::optional<storage::JournalSpec>& spec, VolumeMode mode) {
+  books.reset();
+  paths.clear();
+  const Bytes records = spec ? storage::MetadataLayout(*spec).bytes() : 0;
+  paths = open_volumes(volumes, capacities, records, fingerprint(plan_.description, plan_.layout), mode);
+  if (spec) books = std::make_unique<Books>(*spec, pointers(paths), plan_.plan.path_spare / 2);
+}
+
+/// False when only what is found was to be opened, and nothing was.
+bool Run::open_storage(const VolumeSettings& volumes, const Opening& opening) {
   const auto& plan = plan_.plan;
   std::optional<storage::JournalSpec> spec;
   std::optional<storage::MetadataLayout> layout;  // of their records
@@ -98,17 +120,22 @@ void Run::open_storage(const VolumeSettings& volumes, const Opening& opening) {
                                            " lies on storage paths, but these hold nothing of this run; name the ",
                                            "paths that the run was started with, and a durability other than none"));
   }
-  paths = open_volumes(volumes, plan, layout ? layout->bytes() : 0, fingerprint(plan_.description, plan_.layout),
-                       there ? VolumeMode::reopen : VolumeMode::make);
-  map_memory();
-  if (spec) {
-    books = std::make_unique<Books>(std::move(*spec), pointers(paths), plan.path_spare / 2);
+  if (!there && opening.if_found) return false;
+  if (!there) require_nothing_is_lost(volumes, layout ? &*layout : nullptr);
+  const auto open = [&](std::span<const Bytes> capacities) {
+    open_paths(volumes, capacities, spec, there ? VolumeMode::reopen : VolumeMode::make);
     if (there) recover(opening);
-  }
+    return found_.found || !opening.if_found;
+  };
+  // What cannot be gone on with is not made larger first.
+  if (there && !open(std::vector<Bytes>(volumes.places.size()))) return false;
+  if (!there || !large_enough(paths, plan.volumes)) open(plan.volumes);
+  map_memory();
   pool = std::make_unique<storage::Pool>(pool_paths(paths, plan_.rates, plan_.budget.paths),
                                          books ? books->pool_options() : storage::PoolOptions{});
   if (books) open_books();
   store = std::make_unique<Store>(plan, plan_.description, plan_.layout, *pool, books.get());
+  return true;
 }
 
 void Run::map_memory() {
@@ -135,13 +162,21 @@ Arithmetic Run::arithmetic() {
 }
 
 void Run::recover(const Opening& opening) {
-  for (const auto& directory : opening.pinned) pinned_.push_back(read_manifest(directory, books->identity()));
-  if (opening.checkpoint) back_ = read_manifest(*opening.checkpoint, books->identity());
+  const auto phases = found_.phases;
+  found_ = {};
+  found_.phases = phases;
+  pinned_.clear();
+  const auto open = pointers(paths);
+  const RecordCheck check(plan_.description, plan_.layout, books->spec(), open);
+  for (const auto& directory : opening.pinned) pinned_.push_back(read_manifest(directory, books->identity(), check));
+  if (opening.checkpoint) back_ = read_manifest(*opening.checkpoint, books->identity(), check);
   const Clocked clocked(found_.phases.records);
   const ObjectNames names(plan_.description, plan_.layout);
-  recovered_ =
-      storage::recover(books->spec(), books->media(),
-                       {.name = [&](auto kind, auto object) { return names.of(kind, object); }, .pinned = pinned_});
+  recovered_ = storage::recover(
+      books->spec(), books->media(),
+      {.name = [&](auto kind, auto object) { return names.of(kind, object); },
+       .objection = [&](auto kind, auto object, auto pieces) { return check.objection(kind, object, pieces); },
+       .pinned = pinned_});
   for (const auto& damage : recovered_.damage) {
     found_.damage.push_back(
         text("path:", damage.path, " at byte ", storage::kSuperblockExtent + damage.offset, ": ", damage.what));

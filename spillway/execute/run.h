@@ -17,6 +17,7 @@
 #include "spillway/execute/executor.h"
 #include "spillway/execute/gradients.h"
 #include "spillway/execute/nodes.h"
+#include "spillway/execute/record_check.h"
 #include "spillway/execute/replay.h"
 #include "spillway/execute/rows.h"
 #include "spillway/execute/store.h"
@@ -34,6 +35,7 @@ namespace spillway::execute {
 /// What a run is started from.
 struct Opening {
   bool reopen = false;         ///< keep what the volumes hold, and go on from the newest durable step
+  bool if_found = false;       ///< when nothing is found, change nothing and do not start
   std::uint64_t at_least = 0;  ///< a durable step before this one does not count
   std::optional<std::filesystem::path> checkpoint;  ///< directory with a manifest: go back to it
   std::vector<std::filesystem::path> pinned;        ///< directories of every manifest that exists
@@ -86,6 +88,8 @@ class Run {
   Run& operator=(const Run&) = delete;
 
   [[nodiscard]] const Found& found() const noexcept { return found_; }
+  /// False: nothing was found, and only what is found was to be gone on with. Then it is of no further use.
+  [[nodiscard]] bool started() const noexcept { return executor != nullptr; }
   [[nodiscard]] Arenas arenas() const {
     return {arena.data(), device.device ? device.device->memory().data() : nullptr};
   }
@@ -141,7 +145,9 @@ class Run {
       if (pool) pool->close();
     }
   };
-  void open_storage(const VolumeSettings& volumes, const Opening& opening);
+  bool open_storage(const VolumeSettings& volumes, const Opening& opening);
+  void open_paths(const VolumeSettings& volumes, std::span<const Bytes> capacities,
+                  const std::optional<storage::JournalSpec>& spec, VolumeMode mode);
   void map_memory();
   void recover(const Opening& opening);
   void open_books();
@@ -179,7 +185,9 @@ class Run {
 
 /// The manifest in a checkpoint's directory.
 inline constexpr const char* kManifestName = "manifest.bin";
-/// Throws Error(bad_input) when there is none, or one of another run, Error(corrupt) when it is damaged.
-[[nodiscard]] storage::Manifest read_manifest(const std::filesystem::path& directory, std::uint64_t identity);
+/// Throws Error(bad_input) when there is none, or one of another run, Error(corrupt) when it is damaged, or says what
+/// `check` finds that it cannot.
+[[nodiscard]] storage::Manifest read_manifest(const std::filesystem::path& directory, std::uint64_t identity,
+                                              const RecordCheck& check);
 
 }  // namespace spillway::execute

@@ -1,12 +1,14 @@
 #include "spillway/execute/volumes.h"
 
-#include <optional>
+#include <algorithm>
+#include <initializer_list>
 #include <random>
 
 #include "spillway/base/error.h"
 #include "spillway/storage/checksum.h"
 #include "spillway/storage/record.h"
 #include "spillway/storage/superblock.h"
+#include "spillway/storage/unreadable.h"
 #include "spillway/storage/volume.h"
 
 namespace spillway::execute {
@@ -17,36 +19,76 @@ struct Holding {
   enum class State : std::uint8_t {
     nothing,    ///< no volume of the run
     prepared,   ///< a volume that is not ready, or in which nothing was ever committed
-    committed,  ///< or one that cannot be read: opening it will say why
+    committed,  ///< one in which something was
+    unknown,    ///< one that cannot be read: opening it will say why
   };
   State state = State::nothing;
   std::uint64_t set = 0;
 };
 
-/// Whether any slot for commits was ever written.
-bool has_commits(const sys::File& file, const storage::MetadataLayout& layout) {
-  std::vector<std::byte> slots(layout.commit_slots() * layout.commit_bytes());
-  for (std::uint32_t copy = 0; copy < storage::kCopies; ++copy) {
-    file.read(slots, storage::kSuperblockExtent + layout.commit(copy, 0));
-    if (!storage::blank(slots)) return true;
+/// Whether any slot for commits was ever written, or cannot be read. `layout`: of the volume's records; without it the
+/// place of the first commit of all is looked at.
+bool has_commits(const sys::File& file, Bytes metadata, const storage::MetadataLayout* layout) {
+  const bool known = layout != nullptr && layout->bytes() == metadata;
+  std::vector<std::byte> slots(known ? layout->commit_slots() * layout->commit_bytes() : std::min(metadata, MiB));
+  for (std::uint32_t copy = 0; copy < (known ? storage::kCopies : 1); ++copy) {
+    const Bytes at = storage::kSuperblockExtent + (known ? layout->commit(copy, 0) : 0);
+    const bool unreadable = !storage::why_unreadable([&] { file.read(slots, at); }).empty();
+    if (unreadable || !storage::blank(slots)) return true;
   }
   return false;
 }
 
-Holding look_at(const VolumePlace& place, const std::string& run, const storage::MetadataLayout& layout) {
+Holding look_at(const VolumePlace& place, const std::string& run, const storage::MetadataLayout* layout) {
   const auto path = place.file();
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return {};
   const sys::File file(path);
   const auto pair = storage::read_superblocks(file);
   if (pair.state == storage::SuperblockState::foreign) return {};
-  if (pair.state != storage::SuperblockState::valid) return {Holding::State::committed};
+  if (pair.state != storage::SuperblockState::valid) return {Holding::State::unknown};
   const auto& superblock = pair.superblock;
   if (superblock.run != run || superblock.metadata == 0) return {};
-  if (!superblock.ready) return {Holding::State::prepared};
-  const bool other = superblock.metadata != layout.bytes();
-  return {other || has_commits(file, layout) ? Holding::State::committed : Holding::State::prepared, superblock.set};
+  const bool committed = superblock.ready && has_commits(file, superblock.metadata, layout);
+  return {committed ? Holding::State::committed : Holding::State::prepared, superblock.set};
 }
+
+/// The places of a run, sorted by what they hold.
+class Holdings {
+ public:
+  Holdings(const VolumeSettings& settings, const storage::MetadataLayout* layout) {
+    for (const auto& place : settings.places) found_.push_back({place, look_at(place, settings.run, layout)});
+  }
+
+  [[nodiscard]] bool any(Holding::State state) const {
+    return std::ranges::any_of(found_, [=](const Found& it) { return it.holding.state == state; });
+  }
+  /// Whether volumes of that state are of another set than the first in which something was committed.
+  [[nodiscard]] bool apart(Holding::State state) const {
+    const auto first = std::ranges::find_if(found_, [](const Found& it) { return is(it, Holding::State::committed); });
+    return first != found_.end() && std::ranges::any_of(found_, [&](const Found& it) {
+             return is(it, state) && it.holding.set != first->holding.set;
+           });
+  }
+  /// "/ssd, /nvme": those of one of these states.
+  [[nodiscard]] std::string names(std::initializer_list<Holding::State> states) const {
+    std::string out;
+    for (const auto& it : found_) {
+      if (std::ranges::find(states, it.holding.state) == states.end()) continue;
+      out += text(out.empty() ? "" : ", ", it.place.path.string());
+    }
+    return out;
+  }
+
+ private:
+  struct Found {
+    VolumePlace place;
+    Holding holding;
+  };
+  static bool is(const Found& it, Holding::State state) { return it.holding.state == state; }
+
+  std::vector<Found> found_;
+};
 
 std::uint64_t random_set() {
   std::random_device random;
@@ -78,33 +120,43 @@ std::uint64_t fingerprint(const plan::Description& description, const state::Lay
 }
 
 bool holds_run(const VolumeSettings& settings, const storage::MetadataLayout& layout) {
-  std::string with, without;
-  bool prepared = false, mixed = false;
-  std::optional<std::uint64_t> set;
-  for (const auto& place : settings.places) {
-    const auto holding = look_at(place, settings.run, layout);
-    prepared = prepared || holding.state == Holding::State::prepared;
-    if (holding.state == Holding::State::committed) {
-      mixed = mixed || (set && *set != holding.set);
-      set = holding.set;
-    }
-    auto& list = holding.state == Holding::State::nothing ? without : with;
-    list += text(list.empty() ? "" : ", ", place.path.string());
+  using State = Holding::State;
+  const Holdings found(settings, &layout);
+  if (!found.any(State::committed)) return found.any(State::unknown);
+  // Nothing is committed before the volumes of all paths are made. So a volume without commits beside one with them is
+  // of the same set and has lost them, or never took any: what the others hold counts. Or it is of another set, by
+  // which that of the others was being replaced.
+  if (found.apart(State::prepared)) {
+    if (settings.overwrite) return false;
+    throw Error(ErrorCode::bad_input,
+                text("storage: the run was being begun anew when that was interrupted: ",
+                     found.names({State::prepared}), " holds nothing yet, and ", found.names({State::committed}),
+                     " holds steps of before; begin it anew with --overwrite, or name the paths that it was last on"));
   }
-  if (!set) return false;
-  // Nothing is committed before the volumes of all paths are made: what was there before was being replaced.
-  if (prepared) return false;
-  if (without.empty() && !mixed) return true;
-  throw Error(
-      ErrorCode::bad_input,
-      mixed ? text("storage: ", with, " hold volumes of this run that were made at different times; name the paths ",
-                   "that the run was last on, or start anew with --overwrite")
-            : text("storage: ", with, " holds a part of this run, but ", without,
-                   " does not; name the paths that the run was started with, in their order"));
+  if (found.apart(State::committed)) {
+    throw Error(
+        ErrorCode::bad_input,
+        text("storage: ", found.names({State::committed}), " hold volumes of this run that were made at different ",
+             "times; name the paths that the run was last on, or start anew with --overwrite"));
+  }
+  if (!found.any(State::nothing)) return true;
+  throw Error(ErrorCode::bad_input, text("storage: ", found.names({State::committed, State::prepared, State::unknown}),
+                                         " holds a part of this run, but ", found.names({State::nothing}),
+                                         " does not; name the paths that the run was started with, in their order"));
 }
 
-std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& settings, const plan::Plan& plan,
-                                                         Bytes records, std::uint64_t model, VolumeMode mode) {
+void require_nothing_is_lost(const VolumeSettings& settings, const storage::MetadataLayout* layout) {
+  if (settings.overwrite) return;
+  const Holdings found(settings, layout);
+  if (!found.any(Holding::State::committed)) return;
+  throw Error(ErrorCode::bad_input,
+              text("storage: ", found.names({Holding::State::committed}), " holds finished steps of the run ",
+                   settings.run, ", which starting anew would lose; resume it, or start anew with --overwrite"));
+}
+
+std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& settings,
+                                                         std::span<const Bytes> capacities, Bytes records,
+                                                         std::uint64_t model, VolumeMode mode) {
   std::vector<std::unique_ptr<storage::Path>> out;
   const auto set = random_set();
   for (std::size_t p = 0; p < settings.places.size(); ++p) {
@@ -112,7 +164,7 @@ std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& s
     options.name = std::to_string(p);
     (settings.places[p].device ? options.device : options.directory) = settings.places[p].path;
     options.erase = settings.erase;
-    options.capacity = plan.volumes[p];
+    options.capacity = capacities[p];
     options.run = settings.run;
     options.overwrite = settings.overwrite;
     options.share.emplace();

@@ -27,7 +27,7 @@ struct VolumePlace {
 
 struct VolumeSettings {
   std::vector<VolumePlace> places;
-  bool overwrite = false;      ///< replace volumes of another run
+  bool overwrite = false;      ///< replace volumes of another run, and those in which this one has committed steps
   bool erase = false;          ///< of block devices: remove what else they hold
   bool keep = false;           ///< leave them behind at the end
   std::string run;             ///< identity of the run
@@ -44,12 +44,19 @@ enum class VolumeMode : std::uint8_t {
 [[nodiscard]] std::uint64_t fingerprint(const plan::Description& description, const state::Layout& layout);
 
 /// Whether the places hold a run that has begun. False where none does, and where the volumes were being made when that
-/// was interrupted. Throws Error(bad_input) when only some hold one, or not the same.
+/// was interrupted; with `overwrite` also where they were to take the place of others, of which some are left. A volume
+/// whose commits are gone belongs to the run as long as one that was made with it has some. Throws Error(bad_input)
+/// when only some places hold a volume, or not of the same making. Writes nothing.
 [[nodiscard]] bool holds_run(const VolumeSettings& settings, const storage::MetadataLayout& layout);
 
-/// `records` bytes of metadata each; capacities are the plan's. Errors as storage::Path.
+/// Throws Error(bad_input) when making the volumes anew would lose what the run has committed, without `overwrite`.
+/// `layout`: of the records that the new ones are for; may be null.
+void require_nothing_is_lost(const VolumeSettings& settings, const storage::MetadataLayout* layout);
+
+/// `records` bytes of metadata each; `capacities` by place: of those that are opened again the least. Errors as
+/// storage::Path.
 [[nodiscard]] std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& settings,
-                                                                       const plan::Plan& plan, Bytes records,
+                                                                       std::span<const Bytes> capacities, Bytes records,
                                                                        std::uint64_t model, VolumeMode mode);
 
 /// The paths as members of one pool. `budget`: says which are far; none: none is.

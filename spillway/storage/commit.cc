@@ -129,6 +129,11 @@ std::vector<Ancestor> continue_line(const Commit& last, const NeededLine& needed
   return out;
 }
 
+bool fits(const Commit& commit, const JournalSpec& spec) noexcept {
+  return commit.ancestors.size() <= kMostAncestors && commit.gradients.size() <= ceil_div(spec.gradients.size(), 64) &&
+         commit.payload.size() <= spec.payload;
+}
+
 Bytes most_commit_bytes(std::size_t gradients, Bytes payload) noexcept {
   return size_of(kMostAncestors, ceil_div(gradients, 64), payload);
 }

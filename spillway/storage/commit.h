@@ -65,6 +65,9 @@ struct NeededLine {
 /// Leaves out ancestors that are not needed.
 void prune(std::vector<Ancestor>& ancestors, const NeededLine& needed);
 
+/// Whether the run can have such a commit: its ancestors, bits of gradients and payload are no more than are written.
+[[nodiscard]] bool fits(const Commit& commit, const JournalSpec& spec) noexcept;
+
 /// The largest commit of a run with so many gradients, not rounded.
 [[nodiscard]] Bytes most_commit_bytes(std::size_t gradients, Bytes payload) noexcept;
 [[nodiscard]] Bytes encoded_bytes(const Commit& commit) noexcept;

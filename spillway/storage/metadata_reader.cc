@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "spillway/base/error.h"
+#include "spillway/storage/unreadable.h"
 
 namespace spillway::storage {
 namespace {
@@ -13,7 +14,7 @@ constexpr Bytes kReadBytes = MiB;
 }  // namespace
 
 MetadataReader::MetadataReader(const JournalSpec& spec, Media& media, const RecoveryOptions& options)
-    : layout_(spec), paths_(spec.paths), media_(media), options_(options) {
+    : spec_(spec), layout_(spec), paths_(spec.paths), media_(media), options_(options) {
   const Bytes block = std::max({std::min(kReadBytes, layout_.used()), layout_.commit_bytes(), layout_.record_bytes()});
   memory_.resize(block + kMetadataAlignment);
   void* start = memory_.data();
@@ -48,12 +49,7 @@ void MetadataReader::walk(std::uint32_t path, Bytes offset, Bytes size, Bytes co
 
 void MetadataReader::walk_run(std::uint32_t path, Bytes offset, Bytes size, Bytes count, const Slot& slot) {
   const std::span<std::byte> run = block_.first(count * size);
-  bool read = true;
-  try {
-    media_.read(path, offset, run);
-  } catch (const Error&) {
-    read = false;
-  }
+  const bool read = why_unreadable([&] { media_.read(path, offset, run); }).empty();
   for (Bytes i = 0; i < count; ++i) {
     if (read) {
       slot(offset + i * size, run.subspan(i * size, size));
@@ -65,18 +61,23 @@ void MetadataReader::walk_run(std::uint32_t path, Bytes offset, Bytes size, Byte
   }
 }
 
-bool MetadataReader::whole(SlotState state, std::uint32_t path, Bytes offset,
-                           const std::function<std::string()>& what) {
+bool MetadataReader::whole(SlotState state, const Walked& slot, const std::string& objection) {
   if (state == SlotState::foreign) ++foreign;
-  if (state == SlotState::damaged) damage.push_back({path, offset, what()});
-  return state == SlotState::whole;
+  const bool bad = state == SlotState::damaged || (state == SlotState::whole && !objection.empty());
+  const char* const why = slot.bytes.empty() ? ", which cannot be read" : objection.empty() ? "" : ": ";
+  if (bad) damage.push_back({slot.path, slot.offset, slot.size, text(slot.what(), why, objection)});
+  return state == SlotState::whole && !bad;
 }
 
 /// A whole record counts; what was written behind it is zeros, or it is spoken of.
-void MetadataReader::check_padding(std::span<const std::byte> slot, Bytes used, std::uint32_t path, Bytes offset,
-                                   const std::function<std::string()>& what) {
-  const auto written = std::min<Bytes>(round_up(used, kMetadataAlignment), slot.size());
-  if (!blank(slot.first(written).subspan(used))) damage.push_back({path, offset, what() + ", behind its end"});
+void MetadataReader::check_padding(const Walked& slot, Bytes used) {
+  const auto end = std::min<Bytes>(round_up(used, kMetadataAlignment), slot.bytes.size());
+  if (blank(slot.bytes.first(end).subspan(used))) return;
+  damage.push_back({slot.path, slot.offset, slot.size, slot.what() + ", behind its end"});
+}
+
+std::string MetadataReader::objection(SlotState state, const RecordHead& head, const std::vector<Piece>& pieces) const {
+  return state == SlotState::whole && options_.objection ? options_.objection(head.kind, head.object, pieces) : "";
 }
 
 void MetadataReader::commits(const std::function<void(const Commit&, std::uint32_t slot)>& found) {
@@ -84,12 +85,15 @@ void MetadataReader::commits(const std::function<void(const Commit&, std::uint32
   for (std::uint32_t path = 0; path < paths_; ++path) {
     for (std::uint32_t copy = 0; copy < kCopies; ++copy) {
       std::uint32_t slot = 0;
+      const std::function what = [&] { return text("the commit in slot ", slot, ", copy ", copy); };
       walk(path, layout_.commit(copy, 0), layout_.commit_bytes(), layout_.commit_slots(),
            [&](Bytes offset, std::span<const std::byte> bytes) {
-             const SlotState state = decode(bytes, layout_.identity(), commit);
-             const auto what = [&] { return text("the commit in slot ", slot, ", copy ", copy); };
-             if (whole(state, path, offset, what)) {
-               check_padding(bytes, encoded_bytes(commit), path, offset, what);
+             SlotState state = decode(bytes, layout_.identity(), commit);
+             if (state == SlotState::whole && !fits(commit, spec_)) state = SlotState::damaged;
+             if (state != SlotState::empty) written |= std::uint64_t{1} << path;
+             const Walked walked{path, offset, layout_.commit_bytes(), bytes, what};
+             if (whole(state, walked, {})) {
+               check_padding(walked, encoded_bytes(commit));
                found(commit, slot);
              }
              ++slot;
@@ -111,16 +115,18 @@ void MetadataReader::records(
       const Bytes from = layout_.record(kind, 0, copy, 0);
       const Bytes to = layout_.record(kind, last, copy, layout_.slots(kind, last));
       std::uint32_t object = 0, slot = 0;
+      const std::function what = [&] {
+        return text("the record of ", kind == ObjectKind::image ? "the image of " : "the gradient of ",
+                    name(kind, object), ", copy ", copy, ", slot ", slot);
+      };
       walk(path, from, layout_.record_bytes(), (to - from) / layout_.record_bytes(),
            [&](Bytes offset, std::span<const std::byte> bytes) {
              SlotState state = decode(bytes, layout_.identity(), head, pieces);
              if (state == SlotState::whole && (head.kind != kind || head.object != object)) state = SlotState::damaged;
-             const auto what = [&] {
-               return text("the record of ", kind == ObjectKind::image ? "the image of " : "the gradient of ",
-                           name(kind, object), ", copy ", copy, ", slot ", slot);
-             };
-             if (whole(state, path, offset, what)) {
-               check_padding(bytes, encoded_bytes(pieces.size()), path, offset, what);
+             recorded = recorded || state != SlotState::empty;
+             const Walked walked{path, offset, layout_.record_bytes(), bytes, what};
+             if (whole(state, walked, objection(state, head, pieces))) {
+               check_padding(walked, encoded_bytes(pieces.size()));
                found(head, pieces, slot);
              }
              if (++slot == layout_.slots(kind, object)) ++object, slot = 0;

@@ -8,9 +8,11 @@
 
 namespace spillway::storage {
 
-/// Reads in long runs; a slot that the drive cannot give is damaged. Keeps the books of what was not whole.
+/// Reads in long runs; a slot that the drive cannot give is damaged, and so is one that holds what the run cannot have.
+/// Keeps the books of what was not whole.
 class MetadataReader {
  public:
+  /// All references must outlive it.
   MetadataReader(const JournalSpec& spec, Media& media, const RecoveryOptions& options);
 
   /// Calls `found` with every whole commit.
@@ -26,17 +28,26 @@ class MetadataReader {
 
   std::vector<Damage> damage;
   std::uint64_t foreign = 0;
+  std::uint64_t written = 0;  ///< bit p: after commits(), a slot for commits of path p was written once
+  bool recorded = false;      ///< after records(), a slot for records was
 
  private:
   using Slot = std::function<void(Bytes offset, std::span<const std::byte> bytes)>;
   /// `count` slots of `size` bytes from `offset` on; an empty span for one that could not be read.
   void walk(std::uint32_t path, Bytes offset, Bytes size, Bytes count, const Slot& slot);
   void walk_run(std::uint32_t path, Bytes offset, Bytes size, Bytes count, const Slot& slot);
-  bool whole(SlotState state, std::uint32_t path, Bytes offset, const std::function<std::string()>& what);
+  /// A slot that was walked over, and what should be there.
+  struct Walked {
+    std::uint32_t path = 0;
+    Bytes offset = 0, size = 0;
+    std::span<const std::byte> bytes;  ///< empty: it could not be read
+    const std::function<std::string()>& what;
+  };
+  bool whole(SlotState state, const Walked& slot, const std::string& objection);
+  void check_padding(const Walked& slot, Bytes used);
+  [[nodiscard]] std::string objection(SlotState state, const RecordHead& head, const std::vector<Piece>& pieces) const;
 
-  void check_padding(std::span<const std::byte> slot, Bytes used, std::uint32_t path, Bytes offset,
-                     const std::function<std::string()>& what);
-
+  const JournalSpec& spec_;
   MetadataLayout layout_;
   std::uint32_t paths_;
   Media& media_;

@@ -17,6 +17,7 @@ class Recovery {
 
   Recovered run() {
     find_newest();
+    if (out_.found) find_blank_paths();
     find_images();
     if (out_.found) {
       find_commits();
@@ -24,6 +25,8 @@ class Recovery {
     }
     find_gradients();
     if (out_.found) check_places();
+    // A step is durable when images of it are recorded: this is a first commit that was torn.
+    if (!reader_.recorded) reader_.damage.clear();
     for (const Manifest& manifest : options_.pinned) {
       for (const StoredObject& image : manifest.images) use(image);
     }
@@ -63,6 +66,15 @@ class Recovery {
   /// Of the commits of a step all generations are kept until the line is known.
   void keep(const Commit& commit, std::uint32_t slot) {
     if (!commit.nothing) commits_[{commit.step, commit.generation}] = {commit, slot};
+  }
+
+  /// Every path that is written gets the commit with which a run opens, before any step is durable.
+  void find_blank_paths() {
+    for (std::uint32_t path = 0; path < spec_.paths; ++path) {
+      if ((reader_.written >> path & 1) != 0) continue;
+      reader_.damage.push_back(
+          {path, 0, reader_.layout().used(), "the run's commits: none is there, although another path holds some"});
+    }
   }
 
   void find_images() {

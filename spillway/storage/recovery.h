@@ -15,10 +15,12 @@
 
 namespace spillway::storage {
 
-/// A slot that holds neither a whole record nor nothing. After a cut a torn record is no cause for alarm.
+/// A slot that holds neither a whole record nor nothing, or that the drive cannot give; or all slots of a path, of
+/// which none holds anything although a step is durable. After a cut a torn record is no cause for alarm.
 struct Damage {
   std::uint32_t path = 0;
   Bytes offset = 0;  ///< in the metadata area
+  Bytes bytes = 0;
   std::string what;  ///< "the record of the image of layers.3 chunk 1, copy 0, slot 1"
 };
 
@@ -53,6 +55,9 @@ struct Recovered {
 struct RecoveryOptions {
   /// Names a chunk or gradient in messages ("model.layers.3 chunk 1"); null: "chunk 7".
   std::function<std::string(ObjectKind, std::uint32_t)> name;
+  /// What is wrong with the pieces of a whole record ("piece 3 has 8192 bytes instead of 4096"): it counts as damaged.
+  /// Empty: nothing is. Null: nothing is asked.
+  std::function<std::string(ObjectKind, std::uint32_t, std::span<const Piece>)> objection = {};
   /// The checkpoints that exist; their places count as used.
   std::span<const Manifest> pinned;
 };

@@ -5,6 +5,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/storage/checksum.h"
+#include "spillway/storage/unreadable.h"
 
 namespace spillway::storage {
 namespace {
@@ -41,6 +42,21 @@ static_assert(sizeof(Header) <= 512, "lies in one sector, which is never torn");
 
 /// Aligned for O_DIRECT.
 struct alignas(kSuperblockBytes) Page : std::array<std::byte, kSuperblockBytes> {};
+
+struct Copy {
+  Superblock superblock;
+  SuperblockState state = SuperblockState::foreign;
+  std::string unreadable;  ///< why the drive cannot give it; empty: it can
+};
+
+/// Nothing says that a copy that cannot be read was none of ours.
+Copy read_copy(const sys::File& file, Bytes offset, Bytes size) {
+  Copy out;
+  Page page{};
+  if (size >= offset + kSuperblockBytes) out.unreadable = why_unreadable([&] { file.read(page, offset); });
+  out.state = out.unreadable.empty() ? decode(page, out.superblock) : SuperblockState::damaged;
+  return out;
+}
 
 }  // namespace
 
@@ -92,22 +108,22 @@ SuperblockState decode(std::span<const std::byte> in, Superblock& superblock) {
 
 SuperblockPair read_superblocks(const sys::File& file) {
   SuperblockPair pair;
+  std::string unreadable;  // of the copy before
   const Bytes size = file.size();
   for (std::size_t copy = kSuperblockOffsets.size(); copy-- > 0;) {  // the first, read last, wins
-    Page page{};
-    Superblock superblock;
-    const Bytes offset = kSuperblockOffsets[copy];
-    if (size >= offset + kSuperblockBytes) file.read(page, offset);
-    const SuperblockState state = decode(page, superblock);
-    const bool one_valid = state == SuperblockState::valid || pair.state == SuperblockState::valid;
-    if (one_valid && copy == 0 && state != pair.state) {
-      const Bytes bad = state == SuperblockState::valid ? kSuperblockOffsets[1] : offset;
-      pair.damaged = bad;
-      pair.damage = text("the copy of its superblock at byte ", bad, " is damaged, the other one was used");
+    Copy now = read_copy(file, kSuperblockOffsets[copy], size);
+    const bool one_valid = now.state == SuperblockState::valid || pair.state == SuperblockState::valid;
+    if (one_valid && copy == 0 && now.state != pair.state) {
+      const bool second = now.state == SuperblockState::valid;
+      const std::string& why = second ? unreadable : now.unreadable;
+      pair.damaged = kSuperblockOffsets[second ? 1 : 0];
+      pair.damage = text("the copy of its superblock at byte ", pair.damaged,
+                         why.empty() ? " is damaged" : text(" cannot be read (", why, ")"), ", the other one was used");
     }
-    if (state < pair.state) continue;
-    pair.state = state;
-    pair.superblock = std::move(superblock);
+    unreadable = std::move(now.unreadable);
+    if (now.state < pair.state) continue;
+    pair.state = now.state;
+    pair.superblock = std::move(now.superblock);
   }
   return pair;
 }

@@ -41,7 +41,7 @@ struct Superblock {
 /// What is in the first bytes of a file. Of two copies that are not valid the larger value is believed.
 enum class SuperblockState : std::uint8_t {
   foreign,       ///< not a Spillway volume
-  damaged,       ///< the magic is right, the checksum is not
+  damaged,       ///< the magic is right, the checksum is not; or the drive cannot give it
   alien,         ///< written on a machine of the other byte order
   other_format,  ///< a whole superblock of another format version
   valid,
@@ -57,10 +57,11 @@ void encode(const Superblock& superblock, std::span<std::byte> out);
 struct SuperblockPair {
   Superblock superblock;  ///< of the first valid copy, or as `decode` says
   SuperblockState state = SuperblockState::foreign;
-  std::string damage;  ///< which copy is not valid although the other is; empty otherwise
+  std::string damage;  ///< which copy is not valid, or cannot be read, although the other is; empty otherwise
   Bytes damaged = 0;   ///< where that copy lies
 };
 
+/// Copies that the drive cannot give are damaged ones. Throws Error only where the file cannot be asked at all.
 [[nodiscard]] SuperblockPair read_superblocks(const sys::File& file);
 /// Writes one copy after the other, each flushed before the next is touched: at any instant one is whole.
 void write_superblocks(const sys::File& file, const Superblock& superblock);

@@ -48,10 +48,9 @@ class Flip : public ::testing::Test {
     const storage::MetadataLayout metadata(spec);
     const execute::VolumeSettings volumes{
         .places = {{where_.path() / "0"}}, .overwrite = false, .erase = false, .keep = true, .run = "a run"};
-    plan::Plan sizes;
-    sizes.volumes = {0};
+    const std::vector<Bytes> as_they_are{0};
     const auto paths =
-        execute::open_volumes(volumes, sizes, metadata.bytes(), execute::fingerprint(run_.description(), layout),
+        execute::open_volumes(volumes, as_they_are, metadata.bytes(), execute::fingerprint(run_.description(), layout),
                               execute::VolumeMode::reopen);
     storage::PathMedia media({paths[0].get()});
     const auto recovered = storage::recover(spec, media);

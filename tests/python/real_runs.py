@@ -7,9 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import tiny
@@ -81,12 +82,12 @@ def here(given: Path, out: Path, *more: str, verb: str = "train") -> int:
     return main(words(given, out, *more, verb=verb))
 
 
-def apart(*command: str, **options: Any) -> subprocess.Popen[str]:
-    """`python -m spillway` in a process of its own."""
+def apart(*command: str, env_more: Mapping[str, str] = MappingProxyType({}), **options: Any) -> subprocess.Popen[str]:
+    """`python -m spillway` in a process of its own, with these variables in its environment besides."""
     quiet = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
     return subprocess.Popen(
         [sys.executable, *command],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | quiet, **options,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | quiet | env_more, **options,
     )  # fmt: skip
 
 

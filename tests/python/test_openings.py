@@ -1,6 +1,7 @@
 """What the engine is asked for, for every way a run can start."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,15 @@ def test_afresh() -> None:
     for durable in (True, False):
         assert tries_of(Opening(), durable) == [{}]
     assert tries_of(Opening(durable=True), durable=False) == [{}]
+    assert tries_of(Opening(fresh=False), durable=False) == [{"if_found": True}]
 
 
 def test_the_newest_step_and_what_is_pinned(tmp_path: Path) -> None:
     opening = Opening(durable=True, pinned=(tmp_path / "a", tmp_path / "b"))
-    assert tries_of(opening, True) == [{"reopen": True, "pinned": [f"{tmp_path}/a/spillway", f"{tmp_path}/b/spillway"]}]
+    pinned = [f"{tmp_path}/a/spillway", f"{tmp_path}/b/spillway"]
+    assert tries_of(opening, True) == [{"reopen": True, "pinned": pinned}]
+    must = replace(opening, fresh=False)
+    assert tries_of(must, True) == [{"reopen": True, "pinned": pinned, "if_found": True}]
 
 
 def test_a_checkpoint_that_stands_alone_only_has_to_be_older(alone: Path) -> None:
@@ -48,7 +53,8 @@ def test_a_checkpoint_that_stands_alone_only_has_to_be_older(alone: Path) -> Non
 
 def test_a_manifest_is_found_as_its_step_or_gone_back_to(manifest: Path) -> None:
     by_name = again(checkpoint=str(manifest / STATE))
-    assert tries_of(Opening(manifest, durable=True), True) == [again(at_least=7), by_name]
+    first = again(at_least=7, if_found=True)  # what is not found there is left as it is for the one that is named
+    assert tries_of(Opening(manifest, durable=True), True) == [first, by_name]
     assert tries_of(Opening(manifest), True) == [by_name]
     with pytest.raises(InputError, match="checkpoint-7 lies on storage paths.*spillway export"):
         tries_of(Opening(manifest), False)

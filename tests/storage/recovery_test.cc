@@ -154,6 +154,30 @@ TEST_F(RecoveryTest, RecordsOfAnotherRunDoNotCount) {
   EXPECT_GT(r.foreign, 10u);
 }
 
+TEST_F(RecoveryTest, WhatOnePathHasLostIsReadFromTheOther) {
+  const std::vector<Remains> good = remains_;
+  const Recovered before = recovered();
+  for (const std::uint32_t path : {0U, 1U}) {
+    std::fill(remains_[path].metadata.begin(), remains_[path].metadata.end(), std::byte{0});
+    ASSERT_EQ(world_.check(remains_), "");
+    const Recovered r = recovered();
+    EXPECT_EQ(r.newest, before.newest);
+    EXPECT_EQ(r.places, before.places);
+    ASSERT_EQ(r.damage.size(), 1u);
+    EXPECT_EQ(r.damage[0].path, path);
+    EXPECT_EQ(r.damage[0].bytes, MetadataLayout(world_.spec()).used());
+    remains_ = good;
+  }
+}
+
+TEST_F(RecoveryTest, ARecordThatIsObjectedToIsADamagedOne) {
+  const auto objection = [](ObjectKind kind, std::uint32_t object, std::span<const Piece>) -> std::string {
+    return kind == ObjectKind::image && object == 1 ? "no such place" : "";
+  };
+  EXPECT_ERROR(recovered({.objection = objection}), ErrorCode::corrupt, "no whole record of the image of chunk 1");
+  EXPECT_ERROR(recovered({.objection = objection}), ErrorCode::corrupt, ": no such place");
+}
+
 TEST_F(RecoveryTest, NothingIsFoundOnNewVolumes) {
   for (Remains& path : remains_) std::fill(path.metadata.begin(), path.metadata.end(), std::byte{0});
   const Recovered r = recovered();

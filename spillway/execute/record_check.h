@@ -1,0 +1,44 @@
+// Whether what records and manifests say of a run's objects can be so: their bytes are input like any other, and what
+// they say of lengths and places is used to read into memory.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "spillway/execute/books.h"
+#include "spillway/plan/description.h"
+#include "spillway/state/layout.h"
+#include "spillway/storage/manifest.h"
+#include "spillway/storage/path.h"
+
+namespace spillway::execute {
+
+class RecordCheck {
+ public:
+  /// `paths`: of the run, open. All references must outlive it.
+  RecordCheck(const plan::Description& description, const state::Layout& layout, const storage::JournalSpec& spec,
+              std::span<storage::Path* const> paths);
+
+  /// What is wrong with the pieces of an object: a path or a place that the run does not have, or lengths that are not
+  /// those of its parts, piece by piece. Empty: nothing is.
+  [[nodiscard]] std::string objection(storage::ObjectKind kind, std::uint32_t object,
+                                      std::span<const storage::Piece> pieces) const;
+  /// The same of a checkpoint: of its commit, and of one image of each chunk, of the checkpoint's step, at places of
+  /// its own.
+  [[nodiscard]] std::string objection(const storage::Manifest& manifest) const;
+
+ private:
+  [[nodiscard]] std::string objection(const storage::Piece& piece) const;
+  [[nodiscard]] std::vector<Bytes> parts_of(storage::ObjectKind kind, std::uint32_t object) const;
+  [[nodiscard]] std::string objection(const storage::Manifest& manifest, const storage::StoredObject& image) const;
+
+  const plan::Description& description_;
+  const state::Layout& layout_;
+  const storage::JournalSpec& spec_;
+  const std::uint32_t first_rows_;  ///< the first gradient that is a part of an embedding's rows
+  std::vector<Bytes> capacities_;   ///< by path
+};
+
+}  // namespace spillway::execute
