@@ -15,8 +15,8 @@ NEVER = 2**62  # a step that no run has reached
 
 
 def tries_of(opening: Opening, durable: bool) -> list[dict[str, Any]]:
-    """What the engine is asked for until it finds something; `durable`: its plan keeps steps on the paths. A try that is
-    followed by another, or may not begin anew, leaves the paths as they are when it finds nothing.
+    """What the engine is asked for until it finds something; `durable`: its plan keeps steps on the paths. A try
+    that is followed by another, or may not begin anew, leaves the paths as they are when it finds nothing.
 
     A checkpoint that stands alone is loaded when nothing is found, so it only has to be older than what is. One that is
     a manifest is found as the durable step it was made of, unless the run has gone back behind it since.

@@ -1,4 +1,4 @@
-"""What lies where in a volume, and in a checkpoint's manifest: read and changed byte by byte, as docs/formats has them."""
+"""What lies where in a volume and in a checkpoint's manifest: read and changed byte by byte, as docs/formats has it."""
 
 from __future__ import annotations
 
