@@ -1,6 +1,6 @@
-// What one thread of each kernel does: shared by the kernels (cuda_kernels.cu), who launches them (cuda.cc) and the
-// pretended driver of the tests, which runs the same functions on the host, so that what a GPU will compute is compared
-// with the references where there is none.
+// What one thread of each kernel does: shared by the kernels (cuda_kernels.cu) and who launches them (cuda.cc). The
+// pretended driver of the tests runs the kernels on the host, so that what a GPU will compute is compared with the
+// references where there is none.
 //
 // `Grid`: threads are counted over the whole launch. A warp sums in 32 lanes, as the references do (kernels/lanes.h);
 // what joins lanes is the kernel's.
