@@ -1,7 +1,8 @@
 # The two commands of the README are `make quickstart` and `make test`. Both bring up .venv, which then holds the
 # `spillway` command. A second call does only what has changed since the first.
 #
-#   PYTHON=...   the interpreter .venv is made from (default: python3)
+#   PYTHON=...          the interpreter .venv is made from (default: python3)
+#   SPILLWAY_STRICT=1   warnings are errors, as .ci/run has it; one tree is built either way, so changing it builds anew
 
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
@@ -10,6 +11,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL = $(JOBS)
 VENV := .venv
 BIN := $(VENV)/bin
 TREE := build/wheel
+STRICT := SPILLWAY_STRICT=$(if $(filter-out 0 OFF,$(SPILLWAY_STRICT)),ON,OFF)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 # What the installed package is made from; folders too, so that a removed file counts.
@@ -56,7 +58,7 @@ $(VENV)/stamp-dependencies: $(VENV)/stamp-venv constraints.txt pyproject.toml
 $(VENV)/stamp-spillway: $(VENV)/stamp-dependencies $(SOURCES)
 	@echo "Building the engine and installing the package into $(VENV)"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-deps --no-build-isolation --force-reinstall \
-		$(addprefix --config-settings=,build-dir=$(TREE) cmake.define.SPILLWAY_TESTS=OFF cmake.define.SPILLWAY_EXAMPLES=OFF) .
+		$(addprefix --config-settings=,build-dir=$(TREE) cmake.define.SPILLWAY_TESTS=OFF cmake.define.SPILLWAY_EXAMPLES=OFF cmake.define.$(STRICT)) .
 	@touch $@
 
 install: $(VENV)/stamp-spillway
@@ -65,7 +67,7 @@ install: $(VENV)/stamp-spillway
 
 # In the same tree as the package: what it is made of is not compiled twice.
 test-cpp: install
-	@$(BIN)/cmake $(TREE) -DSPILLWAY_TESTS=ON -DSPILLWAY_EXAMPLES=ON --log-level=WARNING >/dev/null
+	@$(BIN)/cmake $(TREE) -DSPILLWAY_TESTS=ON -DSPILLWAY_EXAMPLES=ON -D$(STRICT) --log-level=WARNING >/dev/null
 	@$(BIN)/cmake --build $(TREE) -- --quiet
 	$(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --progress -j $(JOBS)
 

@@ -1,5 +1,6 @@
-# One static library per room, warnings as errors; sources are every .cc file of the room's folder and the folders in it.
-option(SPILLWAY_STRICT "warnings are errors" ON)
+# One static library per room; sources are every .cc file of the room's folder and the folders in it. Warnings are errors
+# where the project itself is tested (.ci/run, the presets), and not where it is installed with a compiler of any age.
+option(SPILLWAY_STRICT "warnings are errors" OFF)
 add_library(spillway_options INTERFACE)
 target_compile_options(spillway_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wno-missing-field-initializers $<$<BOOL:${SPILLWAY_STRICT}>:-Werror> -ffp-contract=off)
 target_include_directories(spillway_options INTERFACE ${PROJECT_SOURCE_DIR})

@@ -105,11 +105,12 @@ class Check:
         link = ROOT / "python" / "spillway" / made[0].name
         link.unlink(missing_ok=True)
         link.symlink_to(made[0])
-        words = "from spillway import _engine; print(_engine.gpu_kernels())"
-        kernels = self.programs.python("-c", words, seconds=120).strip() == "True"
-        if not kernels and not self.dry:
-            raise Failed("the build has no kernels for a GPU: nvcc was not found")
-        return {"kernels": kernels}
+        number = self.device.partition(":")[2] or "0"
+        words = f"from spillway import _engine; print(_engine.gpu_kernels(), _engine.load_gpu_kernels({number})[1])"
+        kernels, form = self.programs.python("-c", words, seconds=120).strip().split(" ", 1)
+        if kernels != "True" and not self.dry:
+            raise Failed(form)
+        return {"kernels": kernels == "True", "form": form}
 
     def configure(self, *, python: bool, tests: bool) -> None:
         bundle = [f"-DSPILLWAY_BUNDLE={BUNDLE}"] if BUNDLE.is_dir() else []

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "module.h"
+#include "spillway/device/cuda.h"
 #include "spillway/device/cuda_launch.h"
 #include "spillway/execute/device_options.h"
 #include "spillway/machine/checkup.h"
@@ -41,7 +42,21 @@ spillway::machine::UpdateKind kind_of(const std::string& compute_dtype, const st
 }  // namespace
 
 void bind_machine(nb::module_& module) {
-  module.def("gpu_kernels", [] { return !spillway::device::cuda_image().empty(); });
+  module.def("gpu_kernels", [] { return !spillway::device::cuda_kernels().empty(); });
+  module.def(
+      "load_gpu_kernels",
+      [](int index) {
+        const nb::gil_scoped_release release;
+        try {
+          const auto device = spillway::device::make_cuda({.index = index});
+          auto refusal = device->cannot_compute();
+          return std::pair(refusal.empty(), refusal.empty() ? device->computes_with() : refusal);
+        } catch (const spillway::Error& error) {
+          return std::pair(false, std::string(error.what()));
+        }
+      },
+      nb::arg("index"),
+      "(whether that GPU's driver takes the kernels, in which form or why not), found out by loading them.");
   module.def(
       "dram_available", [] { return spillway::sys::dram_facts().available; },
       "Bytes of DRAM this process can take now without swapping or being killed (control groups included).");

@@ -89,7 +89,7 @@ class Engine:
     def memory(self) -> Any:
         """The arena as one uint8 array (shared, not copied); after start()."""
     def device_memory(self) -> Any:
-        """Where visits compute: the arena of a device with memory of its own, else `memory()`."""
+        """Where visits compute: the arena of a device with memory of its own (of a GPU a tensor), else `memory()`."""
     def tensor_offset(self, tensor: int) -> int:
         """Where tensor number `tensor` (counted over all blocks, in description order) begins in its block, in elements
         of the compute type; of a wide one, too."""
@@ -206,7 +206,10 @@ def measure(
     rates are measured. The rest: what the rate of updates is of, and the bytes that it may take meanwhile."""
 
 def gpu_kernels() -> bool:
-    """Whether kernels for a GPU were built in: CUDA's compiler was there."""
+    """Whether kernels for a GPU were built in: CUDA's compiler was there and has made them."""
+
+def load_gpu_kernels(index: int) -> tuple[bool, str]:
+    """(whether the driver takes them for that GPU, in which form or why not); loads them, as a run does."""
 
 def checkup(places: list[str]) -> list[tuple[str, str, str]]:
     """(what, "good", "lesser" or "missing", words) of each thing that the engine can use here; `places`: directories or

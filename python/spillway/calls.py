@@ -38,8 +38,9 @@ def loss_kernels(
             {"name": "layer", "role": "layer", "tensors": [layer]},
         ],
     }
-    engine = engine_type(json.dumps(description), json.dumps(small_settings() | {"device": dict(device)}))
-    engine.start()
+    with translated():  # here a GPU is opened for the first time
+        engine = engine_type(json.dumps(description), json.dumps(small_settings() | {"device": dict(device)}))
+        engine.start()
     try:
         yield engine
     finally:

@@ -75,10 +75,13 @@ def gpu() -> Finding:
         return "gpu", "missing", "PyTorch finds none (torch.cuda.is_available()); training is on the processors"
     from spillway import _engine
 
-    names = ", ".join(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
-    if not _engine.gpu_kernels():
-        return "gpu", "lesser", f"{names}; this build has no kernels for it: build it where CUDA's compiler (nvcc) is"
-    return "gpu", "good", f"{names} (--device cuda)"
+    found = [(number, *_engine.load_gpu_kernels(number)) for number in range(torch.cuda.device_count())]
+    words = [
+        f"cuda:{number} {torch.cuda.get_device_name(number)}, its kernels as {words}" if loaded else words
+        for number, loaded, words in found
+    ]
+    taken = [loaded for _, loaded, _ in found]
+    return "gpu", "good" if all(taken) else "lesser" if any(taken) else "missing", "; ".join(words)
 
 
 def show_findings(console: Console, findings: Sequence[Finding]) -> None:

@@ -1,8 +1,9 @@
 #include "spillway/device/cuda.h"
 
-#include <unordered_map>
+#include <optional>
 
 #include "spillway/base/error.h"
+#include "spillway/device/cuda_module.h"
 
 namespace spillway::device {
 namespace {
@@ -22,7 +23,8 @@ class Cuda final : public Device {
     name_ = text("cuda:", index_, " (", gpus(driver_)[static_cast<std::size_t>(index_)].name, ")");
     driver_.check(calls_.device_get(&device_, index_), "cuDeviceGet");
     driver_.check(calls_.retain_context(&context_, device_), "cuDevicePrimaryCtxRetain");
-    load(options.kernels);
+    const Current current(*this);
+    module_.emplace(driver_, options.kernels);
   }
 
   ~Cuda() override {
@@ -34,7 +36,7 @@ class Cuda final : public Device {
       for (auto* event : events_) static_cast<void>(calls_.destroy_event(event));
       for (auto* staging : staging_) static_cast<void>(calls_.free_host(staging));
       for (auto* host : registered_) static_cast<void>(calls_.unregister_host(host));
-      if (module_ != nullptr) static_cast<void>(calls_.unload_module(module_));
+      module_.reset();
       if (!memory().empty()) static_cast<void>(calls_.free(address(memory().data())));
     }
     static_cast<void>(calls_.release_context(device_));
@@ -64,15 +66,18 @@ class Cuda final : public Device {
     return static_cast<Event>(events_.size() - 1);
   }
 
-  [[nodiscard]] std::string cannot_compute() const override { return cannot_compute_; }
+  [[nodiscard]] std::string cannot_compute() const override {
+    return module_->refusal().empty() ? "" : text(name_, ": ", module_->refusal());
+  }
+  [[nodiscard]] std::string computes_with() const override { return module_->form(); }
 
   void run(Stream stream, const Work& work) override {
-    if (!cannot_compute_.empty()) throw Error(ErrorCode::unsupported, cannot_compute_);
+    if (!module_->refusal().empty()) throw Error(ErrorCode::unsupported, cannot_compute());
     auto launch = launch_of(work);
     if (launch.kernel.empty()) return;
     const Current current(*this);
     void* arguments[] = {launch.arguments.data()};
-    driver_.check(calls_.launch(kernels_.at(launch.kernel), launch.blocks, 1, 1, Launch::kThreads, 1, 1, 0,
+    driver_.check(calls_.launch(module_->kernel(launch.kernel), launch.blocks, 1, 1, Launch::kThreads, 1, 1, 0,
                                 stream_of(stream), arguments, nullptr),
                   "cuLaunchKernel");
   }
@@ -127,26 +132,6 @@ class Cuda final : public Device {
    private:
     const Cuda& cuda_;
   };
-
-  /// A GPU that the kernels were not built for may still copy.
-  void load(std::span<const std::byte> image) {
-    if (image.empty()) {
-      cannot_compute_ =
-          text(name_, ": this build of Spillway has no kernels for a GPU, because CUDA's compiler (nvcc) ",
-               "was not there when it was built; build it where nvcc is, or use --device cpu");
-      return;
-    }
-    const Current current(*this);
-    const auto result = calls_.load_module(&module_, image.data());
-    if (result != kCudaSuccess) {
-      cannot_compute_ = text(name_, ": the driver refuses the kernels of this build: ", driver_.words(result),
-                             "; a newer driver may take them, or a build where this GPU's own nvcc is");
-      return;
-    }
-    for (const auto& name : kernel_names()) {
-      driver_.check(calls_.get_function(&kernels_[name], module_, name.c_str()), "cuModuleGetFunction");
-    }
-  }
 
   [[nodiscard]] CUstream_st* stream_of(Stream stream) const {
     const std::lock_guard lock(handles_);
@@ -219,10 +204,8 @@ class Cuda final : public Device {
   std::string name_;
   int device_ = 0;
   CUctx_st* context_ = nullptr;
-  CUmod_st* module_ = nullptr;
-  std::unordered_map<std::string, CUfunc_st*> kernels_;
-  std::string cannot_compute_;
-  mutable std::mutex handles_;  ///< guards the next two
+  std::optional<CudaModule> module_;  ///< without kernels a GPU may still copy
+  mutable std::mutex handles_;        ///< guards the next two
   std::vector<CUstream_st*> streams_;
   std::vector<CUevent_st*> events_;
   std::vector<CUstream_st*> own_;

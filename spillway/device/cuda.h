@@ -1,8 +1,6 @@
 // An NVIDIA GPU, through the driver interface and the process's primary context, which PyTorch uses, too.
 #pragma once
 
-#include <cstddef>
-#include <span>
 #include <string>
 
 #include "spillway/device/cuda_driver.h"
@@ -14,7 +12,7 @@ namespace spillway::device {
 struct CudaOptions {
   int index = 0;  ///< among the GPUs that this process sees
   std::string library = kCudaLibrary;
-  std::span<const std::byte> kernels = cuda_image();  ///< empty: none were built, and run() is refused
+  CudaKernels kernels = cuda_kernels();  ///< empty: none were built, and run() is refused
 };
 
 /// Throws Error(unsupported) without a driver or a GPU, Error(bad_input) for an index that is not there.

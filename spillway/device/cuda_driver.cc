@@ -46,7 +46,7 @@ CudaCalls load(const sys::Library& library) {
   find(out.synchronise_event, "cuEventSynchronize");
   find(out.copy_to_device, "cuMemcpyHtoDAsync_v2");
   find(out.copy_from_device, "cuMemcpyDtoHAsync_v2");
-  find(out.load_module, "cuModuleLoadData");
+  find(out.load_module, "cuModuleLoadDataEx");
   find(out.unload_module, "cuModuleUnload");
   find(out.get_function, "cuModuleGetFunction");
   find(out.launch, "cuLaunchKernel");

@@ -54,7 +54,7 @@ struct CudaCalls {
   int (*synchronise_event)(CUevent_st* event) = nullptr;
   int (*copy_to_device)(unsigned long long to, const void* from, std::size_t bytes, CUstream_st* stream) = nullptr;
   int (*copy_from_device)(void* to, unsigned long long from, std::size_t bytes, CUstream_st* stream) = nullptr;
-  int (*load_module)(CUmod_st** module, const void* image) = nullptr;
+  int (*load_module)(CUmod_st** module, const void* image, unsigned count, int* options, void** values) = nullptr;
   int (*unload_module)(CUmod_st* module) = nullptr;
   int (*get_function)(CUfunc_st** function, CUmod_st* module, const char* name) = nullptr;
   int (*launch)(CUfunc_st* kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
@@ -72,6 +72,8 @@ inline constexpr unsigned kCudaRegisterPortable = 1;   ///< for every context
 inline constexpr unsigned kCudaStreamNonBlocking = 1;  ///< does not wait for the default stream
 inline constexpr unsigned kCudaEventBlocking = 1;      ///< who waits sleeps
 inline constexpr unsigned kCudaEventNoTiming = 2;
+inline constexpr int kCudaJitErrorLog = 5;       ///< option of load_module; its value is a buffer
+inline constexpr int kCudaJitErrorLogBytes = 6;  ///< and this one's the bytes of that
 
 inline constexpr const char* kCudaLibrary = "libcuda.so.1";
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "spillway/device/cuda_threads.h"
 #include "spillway/device/work.h"
@@ -24,7 +25,17 @@ struct Launch {
 /// Names of all kernels.
 [[nodiscard]] std::span<const std::string> kernel_names();
 
-/// The kernels that were built into the library, for cuModuleLoadData; empty when there was no compiler for them.
-[[nodiscard]] std::span<const std::byte> cuda_image() noexcept;
+/// The kernels in both forms that a driver may take; either may be empty.
+struct CudaKernels {
+  std::span<const std::byte>
+      machine_code;                ///< for some generations of GPUs, in one file of nvcc's; needs a driver as new
+  std::span<const std::byte> ptx;  ///< text that any driver since CUDA 11.0 compiles for its GPU; ends with a 0
+  std::string_view missing;        ///< why there are none, as words after "because"
+
+  [[nodiscard]] bool empty() const noexcept { return machine_code.empty() && ptx.empty(); }
+};
+
+/// Those that were built into the library.
+[[nodiscard]] CudaKernels cuda_kernels() noexcept;
 
 }  // namespace spillway::device

@@ -74,6 +74,8 @@ class Device {
   virtual void run(Stream stream, const Work& work) = 0;
   /// Why run() cannot work; empty: it can.
   [[nodiscard]] virtual std::string cannot_compute() const { return {}; }
+  /// What run() computes with, in words; empty where it cannot.
+  [[nodiscard]] virtual std::string computes_with() const { return "the host's kernels"; }
   /// Threads of the host for run(), where that is the host's work. What it names must outlive the device's work.
   void use(const Crew& crew) noexcept { crew_ = crew; }
   /// Sets bytes of the device's memory.

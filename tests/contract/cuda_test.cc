@@ -69,7 +69,7 @@ Settings on_gpu(const Caller& caller) {
   out.budget.device = plan::DeviceTier{.capacity = 48 * MiB};
   out.device.name = "cuda:1";
   out.device.stream = caller.stream();
-  out.device.cuda = {.library = kPretended, .kernels = kSomeKernels};
+  out.device.cuda = {.library = kPretended, .kernels = {.machine_code = kSomeKernels}};
   return out;
 }
 

@@ -11,14 +11,16 @@
 namespace spillway::device {
 namespace {
 
-/// The same arguments; the header's result is an enumeration of ints, and so is the type that some calls take.
+/// The same arguments; the header's result is an enumeration of ints, and so are the types that some calls take.
 template <class Ours, class Theirs>
 constexpr bool same = false;
 template <class... Ours, class... Theirs>
 constexpr bool same<int (*)(Ours...), CUresult(Theirs...)> =
-    (... && (std::is_same_v<Ours, Theirs> || (std::is_same_v<Ours, int> && std::is_same_v<Theirs, CUresult>)));
+    (... && (std::is_same_v<Ours, Theirs> || (std::is_same_v<Ours, int> && std::is_same_v<Theirs, CUresult>) ||
+             (std::is_same_v<Ours, int*> && std::is_same_v<Theirs, CUjit_option*>)));
 
-static_assert(sizeof(CUresult) == sizeof(int) && sizeof(CUdeviceptr) == sizeof(unsigned long long));
+static_assert(sizeof(CUresult) == sizeof(int) && sizeof(CUjit_option) == sizeof(int) &&
+              sizeof(CUdeviceptr) == sizeof(unsigned long long));
 #define SAME(call, name) static_assert(same<decltype(CudaCalls::call), decltype(name)>, #name)
 SAME(init, ::cuInit);
 SAME(driver_version, ::cuDriverGetVersion);
@@ -51,7 +53,7 @@ SAME(query_event, ::cuEventQuery);
 SAME(synchronise_event, ::cuEventSynchronize);
 SAME(copy_to_device, ::cuMemcpyHtoDAsync);
 SAME(copy_from_device, ::cuMemcpyDtoHAsync);
-SAME(load_module, ::cuModuleLoadData);
+SAME(load_module, ::cuModuleLoadDataEx);
 SAME(unload_module, ::cuModuleUnload);
 SAME(get_function, ::cuModuleGetFunction);
 SAME(launch, ::cuLaunchKernel);
@@ -62,6 +64,8 @@ static_assert(kCudaNoDevice == CUDA_ERROR_NO_DEVICE && kCudaNotReady == CUDA_ERR
 static_assert(kCudaRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE);
 static_assert(kCudaStreamNonBlocking == CU_STREAM_NON_BLOCKING);
 static_assert(kCudaEventBlocking == CU_EVENT_BLOCKING_SYNC && kCudaEventNoTiming == CU_EVENT_DISABLE_TIMING);
+static_assert(kCudaJitErrorLog == CU_JIT_ERROR_LOG_BUFFER &&
+              kCudaJitErrorLogBytes == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES);
 
 #define WORDS_OF(name) #name
 #define WORDS(name) WORDS_OF(name)

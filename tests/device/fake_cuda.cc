@@ -1,9 +1,12 @@
 // A CUDA driver made of host memory, to run the `cuda` twin where no GPU is: a shared library with the driver's names.
 //
 // It refuses what a driver refuses: calls without a context, addresses outside of what was allocated, handles that are
-// not there. How many GPUs it has, how much memory, whether registering is refused and which copy fails comes from the
-// environment. It ends the process where a GPU would go on with what is somebody else's by then: memory that is freed
-// or unregistered while a copy is under way to or from it.
+// not there, kernels that are newer than it. How old it is, how many GPUs it has, how much memory, whether registering
+// is refused and which copy fails comes from the environment. It ends the process where a GPU would go on with what is
+// somebody else's by then: memory that is freed or unregistered while a copy is under way to or from it.
+//
+// Where PyTorch plays along on the host (tests/python/pretended_gpu.py) its tensors are not allocated here; they are
+// lent (fakeCudaLend) while a call uses them, so that all other addresses are still refused.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string_view>
 #include <vector>
 
 #include "spillway/device/cuda_driver.h"
@@ -25,7 +29,7 @@ using spillway::device::Event;
 using spillway::device::Stream;
 
 constexpr int kInvalidValue = 1, kInvalidContext = 201, kInvalidHandle = 400, kAlreadyRegistered = 712, kNoBinary = 209,
-              kNotFound = 500, kLaunchFailed = 719;
+              kUnsupportedPtx = 222, kNotFound = 500, kLaunchFailed = 719;
 
 int setting(const char* name, int otherwise) {
   const char* value = std::getenv(name);
@@ -36,12 +40,35 @@ std::size_t capacity() {
   return static_cast<std::size_t>(setting("FAKE_CUDA_MIB", 64)) << 20;
 }
 
+constexpr int kNewest = 13000;  ///< whose machine code nvcc makes
+
+/// 13000 is CUDA 13.0.
+int version() {
+  return setting("FAKE_CUDA_VERSION", kNewest);
+}
+
+/// The text of an image that is PTX; empty: it is machine code.
+std::string_view ptx_of(const void* image) {
+  const auto* words = static_cast<const char*>(image);
+  return std::strncmp(words, "//", 2) == 0 ? words : std::string_view();
+}
+
+/// Of the CUDA that a text was the newest for: ISA 7.4 came with CUDA 11.4, 8.2 with 12.2, 9.0 with 13.0.
+int ptx_version(std::string_view ptx) {
+  const auto at = ptx.find("\n.version ");
+  int major = 0, minor = 0;
+  if (at == std::string_view::npos || std::sscanf(ptx.data() + at, "\n.version %d.%d", &major, &minor) != 2)
+    return 1 << 30;
+  return (major + 4) * 1000 + minor * 10;
+}
+
 struct Driver {
   std::mutex mutex;
   std::unique_ptr<spillway::device::Simulated> simulated = spillway::device::make_simulated({.seed = 11});
   std::map<CUstream_st*, Stream> streams;
   std::map<CUevent_st*, Event> events;
   std::map<unsigned long long, std::unique_ptr<spillway::sys::Mapping>> memory;
+  std::multimap<unsigned long long, std::size_t> lent;  ///< the caller's memory that counts as a GPU's for now
   std::map<char*, std::size_t> host;
   std::map<const char*, std::size_t> under_way;  ///< where copies read and write, each once
   std::uintptr_t next = 0x1000;
@@ -64,9 +91,12 @@ bool current() {
 bool on_device(unsigned long long at, std::size_t bytes) {
   auto& it = driver();
   const std::lock_guard lock(it.mutex);
-  return std::ranges::any_of(it.memory, [&](const auto& range) {
-    return at >= range.first && at + bytes <= range.first + range.second->span().size();
-  });
+  const auto inside = [&](unsigned long long first, std::size_t count) {
+    return at >= first && at + bytes <= first + count;
+  };
+  return std::ranges::any_of(it.memory,
+                             [&](const auto& own) { return inside(own.first, own.second->span().size()); }) ||
+         std::ranges::any_of(it.lent, [&](const auto& lent) { return inside(lent.first, lent.second); });
 }
 
 /// Copies of memory that is not registered are not asynchronous: the twin is not to make them.
@@ -131,15 +161,29 @@ int copy(CUstream_st* stream, void* to, const void* from, std::size_t bytes) {
 #define NEEDS_CONTEXT \
   if (!current()) return kInvalidContext
 
+/// PyTorch's side: memory of the caller's that its GPU may use until it is taken back.
+EXPORT void fakeCudaLend(unsigned long long address, std::size_t bytes) {
+  const std::lock_guard lock(driver().mutex);
+  driver().lent.emplace(address, bytes);
+}
+EXPORT void fakeCudaTakeBack(unsigned long long address) {
+  const std::lock_guard lock(driver().mutex);
+  const auto found = driver().lent.find(address);
+  if (found != driver().lent.end()) driver().lent.erase(found);
+}
+
 EXPORT int cuInit(unsigned) {
   return setting("FAKE_CUDA_GPUS", 2) == 0 ? spillway::device::kCudaNoDevice : 0;
 }
 EXPORT int cuDriverGetVersion(int* version) {
-  *version = 13000;
+  *version = ::version();
   return 0;
 }
 EXPORT int cuGetErrorName(int error, const char** name) {
-  *name = error == 0 ? "CUDA_SUCCESS" : "CUDA_ERROR_PRETENDED";
+  *name = error == 0                 ? "CUDA_SUCCESS"
+          : error == kNoBinary       ? "CUDA_ERROR_NO_BINARY_FOR_GPU"
+          : error == kUnsupportedPtx ? "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
+                                     : "CUDA_ERROR_PRETENDED";
   return 0;
 }
 EXPORT int cuGetErrorString(int, const char** words) {
@@ -320,9 +364,17 @@ EXPORT int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t b
   if (!on_device(from, bytes) || !registered(to, bytes)) return kInvalidValue;
   return copy(stream, to, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(from)), bytes);
 }
-EXPORT int cuModuleLoadData(CUmod_st** module, const void* image) {
+EXPORT int cuModuleLoadDataEx(CUmod_st** module, const void* image, unsigned count, int* options, void** values) {
   NEEDS_CONTEXT;
-  if (setting("FAKE_CUDA_LOADS", 1) == 0) return kNoBinary;
+  const std::string_view ptx = ptx_of(image);
+  if (ptx.empty() && version() < kNewest) return kNoBinary;
+  if (!ptx.empty() && ptx_version(ptx) > version()) {
+    for (unsigned i = 0; i < count; ++i) {
+      if (options[i] != spillway::device::kCudaJitErrorLog) continue;
+      std::strcpy(static_cast<char*>(values[i]), "ptxas fatal   : Unsupported .version\n");
+    }
+    return kUnsupportedPtx;
+  }
   *module = static_cast<CUmod_st*>(const_cast<void*>(image));
   return 0;
 }

@@ -25,7 +25,7 @@ class Setting {
 /// With kernels, whatever this build has: the driver knows them by name and runs them on the host.
 inline std::unique_ptr<Device> pretended_cuda() {
   static constexpr std::byte kSome[1] = {};
-  return make_cuda({.library = kPretended, .kernels = kSome});
+  return make_cuda({.library = kPretended, .kernels = {.machine_code = kSome}});
 }
 
 /// As the fixture registers its memory right after.

@@ -420,26 +420,5 @@ TEST_P(DeviceWork, WorkKeepsTheOrderOfItsStream) {
 INSTANTIATE_TEST_SUITE_P(Twins, DeviceWork, ::testing::ValuesIn(twins()),
                          [](const auto& test) { return test.param.name; });
 
-TEST(CudaKernels, ABuildWithoutThemSaysSo) {
-  const auto device = make_cuda({.library = kPretended, .kernels = {}});
-  EXPECT_NE(device->cannot_compute().find("nvcc"), std::string::npos) << device->cannot_compute();
-  EXPECT_THROW(device->run(0, Sum{}), Error);
-}
-
-TEST(CudaKernels, ADriverThatRefusesThemIsQuoted) {
-  const Setting refuses("FAKE_CUDA_LOADS", "0");
-  const auto words = pretended_cuda()->cannot_compute();
-  EXPECT_NE(words.find("CUDA_ERROR_PRETENDED"), std::string::npos) << words;
-}
-
-TEST(CudaKernels, ThoseBuiltInHaveEveryName) {
-  const auto image = cuda_image();
-  if (image.empty())
-    GTEST_SKIP() << "nvcc was not there when this was built: there are no kernels for a GPU to look at";
-  const std::string_view bytes(reinterpret_cast<const char*>(image.data()), image.size());
-  EXPECT_EQ(kernel_names().size(), 25U);
-  for (const auto& name : kernel_names()) EXPECT_NE(bytes.find(name), std::string_view::npos) << name;
-}
-
 }  // namespace
 }  // namespace spillway::device
