@@ -229,9 +229,10 @@ void bind_engine(nb::module_& module) {
                return nb::cast(
                    nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(self)));
              }
-             return nb::cast(nb::ndarray<std::uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(self), {},
-                                                                    nb::dtype<std::uint8_t>(), nb::device::cuda::value,
-                                                                    *gpu));
+             // NumPy has no arrays there; PyTorch is who computes.
+             return nb::cast(nb::ndarray<nb::pytorch, std::uint8_t, nb::ndim<1>>(
+                 memory.data(), {memory.size()}, nb::find(self), {}, nb::dtype<std::uint8_t>(), nb::device::cuda::value,
+                 *gpu));
            })
       .def("tensor_offset",
            [](const Engine& self, std::size_t tensor) { return self.layout().tensors().at(tensor).first; })

@@ -1,0 +1,326 @@
+"""Runs the `spillway` command on a GPU that is pretended: a process in which the engine's `cuda` twin finds the driver
+of tests/device/fake_cuda.cc, and PyTorch plays its own part on the host.
+
+Of Spillway nothing is replaced but what takes time and moves no bit: loss.png is not drawn, and a layer is measured a
+few times only. Of PyTorch these are: what it says about GPUs (torch.cuda), devices that tensors are
+asked for on, and DLPack's word for where a tensor lies. Memory of this GPU is host memory, so PyTorch computes as it
+does on a processor and gives the processor's bits; where tensors of a visit lie is shown on torch's `meta` device
+(test_place.py). As on a GPU, backward passes run on another thread, and what the engine gives to its streams runs
+behind, with random delays.
+
+As a program it takes commands from its standard input, one JSON object a line ("words", and "environment" for the
+driver), and answers each with its exit code and what it has shown.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import fcntl
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+TREE = ROOT / "build" / "wheel"
+DRIVER = TREE / "tests" / "pretended_driver" / "libcuda.so.1"
+GPUS = 2  # that the driver has unless FAKE_CUDA_GPUS says otherwise
+CPU, CUDA = 1, 2  # DLPack's device types
+HANGS = 600  # seconds after which a command is ended, with the stack of every thread
+STREAMED = ("gradient", "head_gradient", "loss_stats", "loss_gradient", "compress", "learn_projectors", "sample")
+
+
+def build_driver() -> str:
+    """Brings the driver up to date in the tree that the package was built in; why that cannot be done, or ""."""
+    if not (TREE / "CMakeCache.txt").exists():
+        return f"{TREE} is not there, where the driver of the pretended GPU is built (make install)"
+    cmake = str(Path(sys.executable).parent / "cmake")
+    with open(TREE / "pretended_driver.lock", "w") as lock:  # of several processes of pytest one builds
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for words in ([str(TREE), "-DSPILLWAY_TESTS=ON"], ["--build", str(TREE), "--target", "pretended_cuda"]):
+            done = subprocess.run([cmake, *words], capture_output=True, text=True)
+            if done.returncode != 0:
+                return f"the driver of the pretended GPU does not build: {(done.stdout + done.stderr)[-1000:]}"
+    return ""
+
+
+@dataclass
+class Said:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class PretendedGpu:
+    """The process; commands run in it one after the other."""
+
+    def __init__(self) -> None:
+        environment = os.environ | {"LD_LIBRARY_PATH": str(DRIVER.parent), "FAKE_CUDA_MIB": "512"}
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, words: list[str], **environment: str) -> Said:
+        """`environment`: variables of the driver, for this command alone."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"words": words, "environment": environment}) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the process ended with {self._process.wait()}"
+        return Said(**json.loads(answer))
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+class Driver:
+    """PyTorch's side of the driver: the context, the default stream, and the memory that it lends."""
+
+    def __init__(self) -> None:
+        self._calls = ctypes.CDLL("libcuda.so.1")
+        self._context = ctypes.c_void_p()
+        self._check(self._calls.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), 0))
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        self._check(self._calls.cuCtxPushCurrent_v2(self._context))
+        yield
+        self._check(self._calls.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p())))
+
+    def settle(self) -> None:
+        """All that was given to the default stream has ended."""
+        with self._current():
+            self._check(self._calls.cuStreamSynchronize(None))
+
+    def memory(self) -> tuple[int, int]:
+        """Free and all bytes."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        with self._current():
+            self._check(self._calls.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
+        return free.value, total.value
+
+    @contextmanager
+    def lent(self, tensors: list[Any]) -> Iterator[None]:
+        """Their memory is the GPU's until what uses it has ended."""
+        at = [ctypes.c_ulonglong(tensor.data_ptr()) for tensor in tensors]
+        for address, tensor in zip(at, tensors, strict=True):
+            self._calls.fakeCudaLend(address, ctypes.c_size_t(tensor.nbytes))
+        try:
+            yield
+            self.settle()
+        finally:
+            for address in at:
+                self._calls.fakeCudaTakeBack(address)
+
+    @staticmethod
+    def _check(result: int) -> None:
+        assert result == 0, f"the pretended driver answers {result}"
+
+
+def relabelled(capsule: Any, device: int) -> Any:
+    """A DLPack capsule whose tensor lies on device number 0 of this type."""
+    api = ctypes.pythonapi
+    api.PyCapsule_GetName.restype, api.PyCapsule_GetName.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    name = api.PyCapsule_GetName(capsule)
+    tensor = api.PyCapsule_GetPointer(capsule, name) + (32 if name == b"dltensor_versioned" else 0)
+    ctypes.c_int32.from_address(tensor + 8).value = device
+    return capsule
+
+
+class OnGpu:
+    """A tensor as the engine is given it."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return relabelled(self._tensor.__dlpack__(**options), CUDA)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA, 0
+
+
+class Given:
+    """An engine's method whose tensors a GPU has."""
+
+    def __init__(self, engine: Any, name: str, driver: Driver) -> None:
+        self._engine, self._method, self._driver = engine, getattr(engine, name), driver
+
+    def __call__(self, *arguments: Any) -> Any:
+        import torch
+
+        tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
+        host = self._engine.memory()
+        for tensor in tensors:
+            inside = 0 <= tensor.data_ptr() - host.ctypes.data < host.nbytes
+            assert not inside, "a tensor in the engine's host memory is handed over as a GPU's"
+        with self._driver.lent(tensors):
+            return self._method(*(OnGpu(each) if isinstance(each, torch.Tensor) else each for each in arguments))
+
+
+def engine_class(real: type, driver: Driver) -> Callable[[str, str], Any]:
+    """The engine, around which PyTorch's tensors change their label, and PyTorch's work begins when the stream is
+    ready: it is no work of the stream's."""
+
+    class Engine:
+        def __init__(self, description: str, settings: str) -> None:
+            self._real = real(description, settings)
+            self._on_gpu = json.loads(settings).get("device", {}).get("name", "").startswith("cuda")
+
+        def __getattr__(self, name: str) -> Any:
+            if self._on_gpu and name in STREAMED:
+                return Given(self._real, name, driver)
+            return getattr(self._real, name)
+
+        def next_visit(self) -> Any:
+            visit = self._real.next_visit()
+            driver.settle()
+            return visit
+
+    return Engine
+
+
+def play_cuda(driver: Driver) -> None:
+    """What PyTorch says of its GPUs."""
+    import torch
+
+    said = {
+        "is_available": lambda: True,
+        "device_count": lambda: GPUS,
+        "current_device": lambda: 0,
+        "get_device_name": lambda device=None: "Pretended GPU",
+        "get_device_properties": lambda device=None: SimpleNamespace(total_memory=driver.memory()[1]),
+        "current_stream": lambda device=None: SimpleNamespace(cuda_stream=0),
+        "synchronize": lambda device=None: driver.settle(),
+        "mem_get_info": lambda device=None: driver.memory(),
+        "device": lambda device: nullcontext(),
+        "get_rng_state": lambda device=None: torch.get_rng_state(),
+        "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
+        "manual_seed_all": lambda seed: None,
+        "empty_cache": lambda: None,
+        "reset_peak_memory_stats": lambda device=None: None,
+        "memory_reserved": lambda device=None: 0,
+        "max_memory_reserved": lambda device=None: 0,
+        "set_per_process_memory_fraction": lambda share, device=None: None,
+    }
+    for name, answer in said.items():
+        assert hasattr(torch.cuda, name), name
+        setattr(torch.cuda, name, answer)
+    torch.cuda.default_generators = (torch.default_generator,) * GPUS
+
+
+def play_devices() -> None:
+    """Tensors that are asked for on a GPU are the host's, on every thread."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._pytree import tree_map
+
+    def there(value: Any) -> Any:
+        return torch.device("cpu") if isinstance(value, torch.device) and value.type == "cuda" else value
+
+    class Devices(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*tree_map(there, args), **tree_map(there, kwargs or {}))
+
+    Devices().__enter__()
+
+    def elsewhere(real: Callable[..., Any]) -> Callable[..., Any]:
+        """As autograd calls hooks on a thread of the GPU's."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            found: list[Any] = []
+
+            def work() -> None:
+                try:
+                    with Devices():
+                        found.append((real(*args, **kwargs), None))
+                except BaseException as error:
+                    found.append((None, error))
+
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            result, error = found[0]
+            if error is not None:
+                raise error
+            return result
+
+        return call
+
+    torch.autograd._engine_run_backward = elsewhere(torch.autograd._engine_run_backward)  # type: ignore[attr-defined]
+
+
+def play_dlpack() -> None:
+    """What the engine hands out as a GPU's memory is a tensor."""
+    import torch.utils.dlpack
+
+    real = torch.utils.dlpack.from_dlpack
+
+    def from_dlpack(given: Any, **options: Any) -> Any:
+        if hasattr(given, "__dlpack_device__") and given.__dlpack_device__()[0] == CUDA:
+            return real(relabelled(given.__dlpack__(stream=1), CPU), **options)
+        return real(given, **options)
+
+    torch.utils.dlpack.from_dlpack = torch.from_dlpack = from_dlpack
+
+
+def hurry() -> None:
+    import spillway.loop
+    import spillway.run
+    from spillway.hf import rehearse
+
+    for user in (spillway.loop, spillway.run):
+        user.plot_apart = lambda metrics, png, title: ""
+    rehearse.MOST_RUNS = rehearse.LEAST_RUNS
+
+
+def play() -> None:
+    from spillway import _engine
+
+    hurry()
+    driver = Driver()
+    play_cuda(driver)
+    play_devices()
+    play_dlpack()
+    _engine.Engine = engine_class(_engine.Engine, driver)  # type: ignore[misc, assignment]
+
+
+@contextmanager
+def driver_is(environment: dict[str, str]) -> Iterator[None]:
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name in environment:
+            del os.environ[name]
+
+
+def serve() -> None:
+    from spillway.cli import main
+
+    answers = sys.stdout
+    for line in sys.stdin:
+        asked = json.loads(line)
+        out, err = io.StringIO(), io.StringIO()
+        faulthandler.dump_traceback_later(HANGS, exit=True)
+        with driver_is(asked["environment"]), redirect_stdout(out), redirect_stderr(err):
+            code = main(asked["words"])
+        print(json.dumps({"code": code, "out": out.getvalue(), "err": err.getvalue()}), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    play()
+    serve()

@@ -1,0 +1,143 @@
+"""The `spillway` command on a GPU that is pretended (pretended_gpu.py): the whole Python path over the engine's `cuda`
+twin, with the bits of a run on the processor; and with drivers that are too old."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from native import file_bytes
+from pretended_gpu import PretendedGpu, Said, build_driver
+from real_runs import here, inputs, words
+from spillway import _engine
+from spillway.records import rows
+
+GPU = {
+    "name": "0",
+    "memory": 1 << 30,
+    "flops_per_second": 1e12,
+    "to_gpu_bytes_per_second": 1e11,
+    "from_gpu_bytes_per_second": 1e11,
+    "update_elements_per_second": 1e10,
+}
+STEPS = ("--max_steps", "4", "--save_steps", "4")
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[PretendedGpu]:
+    if not _engine.gpu_kernels():
+        pytest.skip(f"there are no kernels to run: {_engine.load_gpu_kernels(0)[1]}")
+    if refusal := build_driver():
+        pytest.skip(refusal)
+    process = PretendedGpu()
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Inputs, with the profile of a machine that has a GPU and slow processors, so that much is worth doing there;
+    and of one whose GPU updates nothing."""
+    path = inputs(tmp_path_factory.mktemp("cuda"))
+    slow = {"update_elements_per_second": 1e5, "update_elements_per_second_all_cores": 1e5}
+    profile = json.loads((path / "profile.json").read_text()) | slow
+    for name, more in ("profile", {}), ("no_updates", {"update_elements_per_second": 0.0}):
+        (path / f"{name}.json").write_text(json.dumps(profile | {"gpus": [GPU | more]}))
+    return path
+
+
+class Pair:
+    """Runs of one configuration on the processor, and on the pretended GPU."""
+
+    def __init__(self, given: Path, gpu: PretendedGpu, name: str, *more: str) -> None:
+        self._given, self._gpu, self._more = given, gpu, (*STEPS, *more)
+        self._plain = given / name
+        self._runs = 0
+        assert here(given, self._plain, *self._more) == 0
+
+    def on_gpu(self, *more: str, **environment: str) -> dict[str, Any]:
+        """The plan of a run that has the same bits."""
+        self._runs += 1
+        out = self._plain.with_name(f"{self._plain.name} on a GPU {self._runs}")
+        said = self.run(out, *more, **environment)
+        assert said.code == 0, said.err
+        assert (out / "model.safetensors").read_bytes() == (self._plain / "model.safetensors").read_bytes()
+        ours, theirs = (file_bytes(run / "checkpoint-4" / "spillway") for run in (out, self._plain))
+        assert ours == theirs
+        for one, another in zip(rows(out / "metrics.jsonl"), rows(self._plain / "metrics.jsonl"), strict=True):
+            assert one["loss"] == another["loss"] and one["grad_norm"] == another["grad_norm"]
+        plan: dict[str, Any] = json.loads((out / "plan.json").read_text())
+        return plan
+
+    def run(self, out: Path, *more: str, **environment: str) -> Said:
+        return self._gpu.run(words(self._given, out, *self._more, "--device", "cuda:0", *more), **environment)
+
+
+def least_of(refused: Said) -> str:
+    """The least memory of a GPU that a refusal names."""
+    return refused.err.split("--gpu_memory ")[1].split(",")[0]
+
+
+@pytest.fixture(scope="module")
+def bf16(given: Path, gpu: PretendedGpu) -> Pair:
+    return Pair(given, gpu, "bf16")
+
+
+def test_blocks_that_live_on_a_gpu_change_no_bit(bf16: Pair) -> None:
+    plan = bf16.on_gpu("--gpu_memory", "96MiB")
+    assert plan["device_blocks"]["state_and_update"] > 0
+
+
+def test_a_gpu_with_little_memory_changes_no_bit(bf16: Pair, given: Path, tmp_path: Path) -> None:
+    storage = ["--storage", f"{tmp_path},capacity=256MiB", "--placement", "path", "--durability", "none"]
+    little = [*storage, "--profile", str(given / "no_updates.json")]
+    refused = bf16.run(tmp_path / "refused", *little, "--gpu_memory", "4KiB")
+    assert refused.code == 3 and "does not fit on the device" in refused.err
+    plan = bf16.on_gpu(*little, "--gpu_memory", least_of(refused))
+    assert plan["device_blocks"]["state_and_update"] == 0 and plan["device_bytes_per_step"]["to_device"] > 0
+
+
+def test_an_old_driver_compiles_the_kernels(bf16: Pair, gpu: PretendedGpu) -> None:
+    """As of CUDA 11.4, which takes nothing of what nvcc 13 makes but the text that is marked as old enough."""
+    bf16.on_gpu("--gpu_memory", "96MiB", FAKE_CUDA_VERSION="11040")
+    said = gpu.run(["doctor"], FAKE_CUDA_VERSION="11040")
+    words = " ".join(said.out.replace("│", " ").split())
+    assert said.code == 0 and "driver for CUDA 11.4" in words
+    assert "cuda:0 Pretended GPU, its kernels as PTX that the driver has compiled" in words
+    assert "CUDA_ERROR_NO_BINARY_FOR_GPU" in words
+    newest = " ".join(gpu.run(["doctor"]).out.replace("│", " ").split())
+    assert "cuda:0 Pretended GPU, its kernels as machine code" in newest
+
+
+def test_a_driver_that_takes_neither_form_is_quoted(bf16: Pair, gpu: PretendedGpu, tmp_path: Path) -> None:
+    refused = bf16.run(tmp_path / "out", FAKE_CUDA_VERSION="10020")
+    assert refused.code == 2 and not (tmp_path / "out").exists()
+    for part in ("driver (for CUDA 10.2)", "NO_BINARY_FOR_GPU", "UNSUPPORTED_PTX_VERSION", "ptxas fatal", "11.0"):
+        assert part in refused.err, refused.err
+    words = " ".join(gpu.run(["doctor"], FAKE_CUDA_VERSION="10020").out.replace("│", " ").split())
+    assert "gpu no cuda:0 (Pretended GPU): the driver (for CUDA 10.2) refuses the kernels" in words
+    assert "UNSUPPORTED_PTX_VERSION" in words
+
+
+FORMS = {
+    "fp32": ("--compute_dtype", "fp32"),
+    "fp16": ("--compute_dtype", "fp16"),
+    "states of bf16": ("--state_format", "bf16"),
+    "states of int8": ("--state_format", "int8"),
+    "clipping": ("--max_grad_norm", "0.1"),
+    "packed": ("--packing",),
+    "lora": ("--method", "lora", "--lora_r", "4"),
+    "subspaces": ("--method", "lsp", "--lsp_rank", "8", "--lsp_nonzeros", "2"),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_has_the_bits_of_the_processor(given: Path, gpu: PretendedGpu, name: str) -> None:
+    pair = Pair(given, gpu, name, *FORMS[name])
+    pair.on_gpu("--gpu_memory", "96MiB")
+    pair.on_gpu("--gpu_memory", least_of(pair.run(given / "never", "--gpu_memory", "4KiB")))
