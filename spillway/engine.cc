@@ -498,6 +498,27 @@ class Engine::Impl {
     if (running().books) running().release(manifest);
   }
 
+  std::vector<std::byte> leave(std::string_view payload) {
+    auto& run = running();
+    if (run.books) {
+      if (!committed_) commit(payload);
+      settle();
+      if (plan_.durability == plan::Durability::checkpoint) run.release(run.checkpoint(applied_));
+      run.wait_durable();
+      return {};
+    }
+    settle();
+    auto fields = update_;
+    fields.step = steps_;
+    storage::Commit commit{
+        .step = step_, .previous = applied_, .skipped = skipped_, .fields = execute::fields_of(fields)};
+    const auto bytes = std::as_bytes(std::span(payload));
+    commit.payload.assign(bytes.begin(), bytes.end());
+    const auto places = settings_.storage.places.size();
+    return run.leave(execute::journal_spec(description_, layout_, plan::Durability::checkpoint, settings_.run, places),
+                     commit);
+  }
+
   void flush() {
     settle();
     running().wait_durable();
@@ -717,6 +738,12 @@ void Engine::save_manifest(const std::filesystem::path& directory) {
 }
 void Engine::release_manifest(std::span<const std::byte> manifest) {
   impl_->release_manifest(manifest);
+}
+std::vector<std::byte> Engine::leave(std::string_view payload) {
+  return impl_->leave(payload);
+}
+void Engine::take_back() {
+  impl_->running().take_back();
 }
 void Engine::loss_stats(std::byte* logits, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
                         const std::int64_t* labels, float* maximum, float* sum, float* gold) {

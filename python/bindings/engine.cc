@@ -379,6 +379,16 @@ void bind_engine(nb::module_& module) {
              const nb::gil_scoped_release release;
              self.release_manifest(bytes);
            })
+      .def("leave",
+           [](Engine& self, const std::string& payload) {
+             std::vector<std::byte> out;
+             {
+               const nb::gil_scoped_release release;
+               out = self.leave(payload);
+             }
+             return nb::bytes(reinterpret_cast<const char*>(out.data()), out.size());
+           })
+      .def("take_back", &Engine::take_back)
       .def("loss_stats",
            [](Engine& self, const Anywhere& logits, std::uint64_t first_row, const Anywhere& labels,
               const Anywhere& maximum, const Anywhere& sum, const Anywhere& gold) {

@@ -25,6 +25,7 @@
 #include "spillway/plan/json.h"
 #include "spillway/state/rule.h"
 #include "spillway/sys/cpu.h"
+#include "spillway/sys/exchange.h"
 #include "spillway/sys/process.h"
 
 namespace nb = nanobind;
@@ -42,6 +43,13 @@ spillway::machine::UpdateKind kind_of(const std::string& compute_dtype, const st
 }  // namespace
 
 void bind_machine(nb::module_& module) {
+  module.def(
+      "exchange",
+      [](const std::string& one, const std::string& other) {
+        const nb::gil_scoped_release release;
+        return spillway::sys::exchange(one, other);
+      },
+      "Two names of one file system change what they have, at once. False where the file system cannot do that.");
   module.def("gpu_kernels", [] { return !spillway::device::cuda_kernels().empty(); });
   module.def(
       "load_gpu_kernels",

@@ -113,6 +113,13 @@ class Engine:
     def release_manifest(self, content: bytes) -> None:
         """Its places may be used again. After its directory is durably gone."""
 
+    def leave(self, payload: str) -> bytes:
+        """What was reached stays on the paths, with the volumes, because it cannot be saved where it should be: of a
+        durable run as its newest step, b"" is returned; of another one a manifest, which read_back() takes in a
+        directory's manifest.bin. ValueError where nothing is on a path, MemoryError where the rest has no room."""
+    def take_back(self) -> None:
+        """It was saved after all: volumes of a run that is not durable go at the end."""
+
     # One step: begin, visits in order, end.
     def begin_step(self, ids: Any, counts: list[int], training: bool, update: dict[str, float] | None = None) -> None:
         """ids: int64, token ids of all micro-batches, one after the other, with padding; counts: tokens of each.
@@ -176,6 +183,10 @@ class Engine:
     def timeline(self) -> str:
         """JSON: the last step's tasks in Chrome's trace event format (opens in Perfetto), predicted and, once it was
         made, measured."""
+
+def exchange(one: str, other: str) -> bool:
+    """Two names of one file system change what they have, files or directories, at once. False, and nothing has
+    changed, where the file system or the kernel cannot do that."""
 
 def dram_available() -> int:
     """Bytes of DRAM this process can take now without swapping or being killed (control groups included)."""

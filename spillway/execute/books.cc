@@ -105,7 +105,11 @@ void Books::wait(const Ready& ready) {
 }
 
 storage::Piece Books::piece(storage::Place place, Bytes bytes, std::uint32_t part) const {
-  const auto mark = paths_[place.path]->mark(place.piece * storage::kExtentAlignment);
+  return piece_of(paths_, place, bytes, part);
+}
+
+storage::Piece piece_of(std::span<storage::Path* const> paths, storage::Place place, Bytes bytes, std::uint32_t part) {
+  const auto mark = paths[place.path]->mark(place.piece * storage::kExtentAlignment);
   if (mark.bytes != bytes) {
     throw Error(ErrorCode::internal, text("piece ", place.piece, " of path:", place.path, " was written with ",
                                           mark.bytes, " bytes instead of ", bytes));

@@ -111,6 +111,10 @@ class Books : private storage::JournalListener {
   storage::Journal journal_;  ///< last: calls the above until it is gone
 };
 
+/// A piece as it was written just now on one of these paths.
+[[nodiscard]] storage::Piece piece_of(std::span<storage::Path* const> paths, storage::Place place, Bytes bytes,
+                                      std::uint32_t part);
+
 /// What a read of this piece will be verified against.
 void expect(storage::Path& path, const storage::Piece& piece);
 

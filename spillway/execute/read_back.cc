@@ -14,21 +14,21 @@
 namespace spillway::execute {
 namespace {
 
-/// The volumes of a run, open for reading.
+/// The volumes of a run, open for reading; `records`: whether they must have some.
 struct Opened {
-  Opened(const RunPlan& plan, VolumeSettings& volumes)
+  Opened(const RunPlan& plan, VolumeSettings& volumes, bool records = true)
       : spec(journal_spec(plan.description, plan.layout, plan::Durability::checkpoint, volumes.run,
                           volumes.places.size())),
         layout(spec) {
     volumes.keep = true;
-    if (!holds_run(volumes, layout)) {
+    if (records && !holds_run(volumes, layout)) {
       std::string where;
       for (const auto& place : volumes.places) where += text(where.empty() ? "" : ", ", place.path.string());
       throw Error(ErrorCode::bad_input,
                   text("storage: ", where.empty() ? "no path" : where, " holds nothing of the run ", volumes.run));
     }
     const std::vector<Bytes> as_they_are(volumes.places.size());
-    paths = open_volumes(volumes, as_they_are, layout.bytes(), fingerprint(plan.description, plan.layout),
+    paths = open_volumes(volumes, as_they_are, records ? layout.bytes() : 0, fingerprint(plan.description, plan.layout),
                          VolumeMode::reopen);
     for (const auto& path : paths) pointers.push_back(path.get());
     media = std::make_unique<storage::PathMedia>(pointers);
@@ -55,7 +55,7 @@ struct Opened {
 ReadBack::ReadBack(const RunPlan& plan, VolumeSettings volumes, unsigned threads,
                    const std::optional<std::filesystem::path>& checkpoint)
     : plan_(plan), team_(std::make_unique<Team>(std::max(1U, threads))) {
-  Opened opened(plan, volumes);
+  Opened opened(plan, volumes, !checkpoint || !without_records(volumes));
   const ObjectNames names(plan.description, plan.layout);
   if (checkpoint) {
     manifest_ = read_manifest(*checkpoint, opened.layout.identity(), *opened.check);

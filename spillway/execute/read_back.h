@@ -17,7 +17,8 @@ namespace spillway::execute {
 /// The chunks of the newest durable step, or of a checkpoint, for whoever saves them.
 class ReadBack : public state::ChunkStore {
  public:
-  /// `checkpoint`: directory of a manifest. Throws Error(bad_input) when there is neither.
+  /// `checkpoint`: directory of a manifest, of a checkpoint or of what Run::leave() has left. Throws Error(bad_input)
+  /// when there is neither.
   ReadBack(const RunPlan& plan, VolumeSettings volumes, unsigned threads,
            const std::optional<std::filesystem::path>& checkpoint);
 

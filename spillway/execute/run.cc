@@ -9,6 +9,7 @@
 #include "spillway/base/error.h"
 #include "spillway/execute/names.h"
 #include "spillway/storage/superblock.h"
+#include "spillway/storage/waiter.h"
 
 namespace spillway::execute {
 namespace {
@@ -322,10 +323,17 @@ void Run::restore_subspaces() {
 void Run::seal(std::uint64_t version) {
   for (std::size_t c = 0; c < plan_.layout.chunks().size(); ++c) {
     if (store->sealed(c, version)) continue;
-    if (tiers->on_device(c)) seal_from_device(c, version);
-    if (const auto* weight = tiers->resident_weight(c)) write(Field::weight, c, weight, version);
-    if (const auto* state = tiers->resident_state(c)) write(Field::state, c, state, version);
+    write_resident(c, version);
     store->seal(c, version);
+  }
+}
+
+void Run::write_resident(std::size_t chunk, std::uint64_t version) {
+  if (tiers->on_device(chunk)) seal_from_device(chunk, version);
+  if (const auto* weight = tiers->resident_weight(chunk)) write(Field::weight, chunk, weight, version);
+  const bool stateful = store->place_bytes(Field::state, chunk) > 0;
+  if (const auto* state = tiers->resident_state(chunk); state != nullptr && stateful) {
+    write(Field::state, chunk, state, version);
   }
 }
 
@@ -369,6 +377,47 @@ std::vector<std::byte> Run::checkpoint(std::uint64_t version) {
 
 void Run::release(std::span<const std::byte> manifest) {
   books->unpin(storage::decode_manifest(manifest, books->identity()));
+}
+
+std::vector<std::byte> Run::leave(const storage::JournalSpec& spec, const storage::Commit& commit) {
+  if (!store) throw Error(ErrorCode::bad_input, "nothing of this run lies on a storage path");
+  store->drop_passing();
+  check_room();
+  storage::Manifest out{.identity = storage::MetadataLayout(spec).identity(), .commit = commit, .images = {}};
+  const auto on = pointers(paths);
+  for (std::size_t c = 0; c < plan_.layout.chunks().size(); ++c) {
+    write_resident(c, commit.applied());
+    out.images.push_back(store->stored(c, commit.applied(), on));
+  }
+  flush_paths();
+  for (const auto& path : paths) path->keep_on_close();
+  return storage::encode(out);
+}
+
+void Run::take_back() noexcept {
+  if (books) return;
+  for (const auto& path : paths) path->remove_on_close();
+}
+
+void Run::check_room() const {
+  Bytes needed = 0;
+  for (std::size_t c = 0; c < plan_.layout.chunks().size(); ++c) {
+    for (const auto field : {Field::weight, Field::state}) {
+      if (!store->written(field, c)) needed += store->place_bytes(field, c);
+    }
+  }
+  if (needed <= pool->free()) return;
+  throw Error(ErrorCode::does_not_fit,
+              text("what this run keeps in memory takes ", human(needed), " of the storage paths, of whose volumes ",
+                   human(pool->free()), " are free"));
+}
+
+void Run::flush_paths() {
+  for (const auto& path : paths) {
+    storage::Waiter waiter;
+    path->sync(&storage::Waiter::done, &waiter, 0);
+    waiter.wait();
+  }
 }
 
 void Run::wait_durable() {

@@ -106,6 +106,15 @@ class Run {
   /// Of the last step that was committed, which changed nothing since `version`.
   [[nodiscard]] std::vector<std::byte> checkpoint(std::uint64_t version);
   void release(std::span<const std::byte> manifest);
+
+  // Runs that are not durable, after their last step:
+
+  /// Everything that images of `commit`'s step need is on the paths and flushed, and the volumes stay when they are
+  /// closed: the bytes of a manifest that ReadBack takes. `spec`: as a durable run's. Throws Error(does_not_fit), and
+  /// all is as it was, where what stays in memory has no room on the paths, Error(bad_input) where nothing is there.
+  [[nodiscard]] std::vector<std::byte> leave(const storage::JournalSpec& spec, const storage::Commit& commit);
+  /// The volumes go after all when they are closed.
+  void take_back() noexcept;
   void wait_durable();                                              ///< of everything committed
   [[nodiscard]] double waited() const noexcept { return waited_; }  ///< seconds that commits waited for the one before
 
@@ -135,6 +144,10 @@ class Run {
   std::unique_ptr<Executor> executor;
 
  private:
+  void write_resident(std::size_t chunk, std::uint64_t version);
+  void check_room() const;
+  void flush_paths();
+
   /// Whatever ends the run: the books are closed while the pool is there, and no write waits for what they would
   /// release.
   struct Closing {

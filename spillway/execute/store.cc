@@ -37,8 +37,8 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
     const auto& chunk = layout.chunks()[c];
     const auto add_field = [&](Field field, Bytes size) { add(field, c, size, name_of(layout, field, c)); };
     images_[c].constant = !learns(chunk.learning);
-    if (durable || !plan.residency.weight[c]) add_field(Field::weight, weight_bytes(rule, chunk));
-    if (durable || !plan.residency.state[c]) add_field(Field::state, state_bytes(rule, chunk));
+    add_field(Field::weight, weight_bytes(rule, chunk));
+    add_field(Field::state, state_bytes(rule, chunk));
     if ((redo || !plan.residency.grad[c]) && plan::has_dense_grad(description, layout, static_cast<plan::Index>(c))) {
       add_field(Field::grad, grad_bytes(rule, chunk));
     }
@@ -68,6 +68,10 @@ void Store::add(Field field, std::size_t subject, Bytes bytes, std::string name)
 }
 
 Store::Object& Store::object(Field field, std::size_t subject) {
+  return objects_[static_cast<std::size_t>(field)].at(subject);
+}
+
+const Store::Object& Store::object(Field field, std::size_t subject) const {
   return objects_[static_cast<std::size_t>(field)].at(subject);
 }
 
@@ -227,6 +231,38 @@ void Store::adopt(const storage::StoredObject& stored) {
   take(Field::state, kStatePart);
   images_[stored.object].told = stored.version;
   images_[stored.object].any = true;
+}
+
+void Store::drop_passing() {
+  for (const auto field : {Field::grad, Field::activation, Field::rows}) {
+    for (auto& it : objects_[static_cast<std::size_t>(field)]) {
+      if (it.written && !it.kept) pool_.release(it.places);
+      it.written = false;
+    }
+  }
+}
+
+bool Store::written(Field field, std::size_t chunk) const {
+  return object(field, chunk).written;
+}
+
+Bytes Store::place_bytes(Field field, std::size_t chunk) const {
+  return object(field, chunk).places.size() * storage::kExtentAlignment;
+}
+
+storage::StoredObject Store::stored(std::size_t chunk, std::uint64_t version,
+                                    std::span<storage::Path* const> paths) const {
+  storage::StoredObject out{.object = static_cast<std::uint32_t>(chunk), .version = version, .pieces = {}};
+  for (const auto& [field, part] : {std::pair{Field::weight, kWeightPart}, std::pair{Field::state, kStatePart}}) {
+    const auto& it = object(field, chunk);
+    auto left = it.bytes;
+    for (const auto place : it.places) {
+      const auto bytes = std::min(left, storage::kExtentAlignment);
+      out.pieces.push_back(piece_of(paths, place, bytes, part));
+      left -= bytes;
+    }
+  }
+  return out;
 }
 
 }  // namespace spillway::execute

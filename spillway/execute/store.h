@@ -67,6 +67,17 @@ class Store {
   /// The image of a chunk that an earlier process has left.
   void adopt(const storage::StoredObject& image);
 
+  // Runs without books, after their last step:
+
+  /// Gradients and activations are given up, and their places free.
+  void drop_passing();
+  [[nodiscard]] bool written(Field field, std::size_t chunk) const;
+  /// Bytes of places that writing it would take.
+  [[nodiscard]] Bytes place_bytes(Field field, std::size_t chunk) const;
+  /// Weight and state of a chunk as they were written last. `paths`: the pool's.
+  [[nodiscard]] storage::StoredObject stored(std::size_t chunk, std::uint64_t version,
+                                             std::span<storage::Path* const> paths) const;
+
  private:
   struct Object {
     Store* store = nullptr;
@@ -98,6 +109,7 @@ class Store {
 
   void add(Field field, std::size_t subject, Bytes bytes, std::string name);
   [[nodiscard]] Object& object(Field field, std::size_t subject);
+  [[nodiscard]] const Object& object(Field field, std::size_t subject) const;
   [[nodiscard]] storage::Pool::Request request(const Transfer& transfer);
   void begin_write(Object& object, const Transfer& transfer);
   void pair(const Object& object, storage::Pool::Request& request);

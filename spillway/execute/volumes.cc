@@ -154,6 +154,17 @@ void require_nothing_is_lost(const VolumeSettings& settings, const storage::Meta
                    settings.run, ", which starting anew would lose; resume it, or start anew with --overwrite"));
 }
 
+bool without_records(const VolumeSettings& settings) {
+  return !settings.places.empty() && std::ranges::all_of(settings.places, [&](const VolumePlace& place) {
+    std::error_code error;
+    if (!std::filesystem::exists(place.file(), error)) return false;
+    const auto pair = storage::read_superblocks(sys::File(place.file()));
+    const auto& superblock = pair.superblock;
+    return pair.state == storage::SuperblockState::valid && superblock.run == settings.run && superblock.ready &&
+           superblock.metadata == 0;
+  });
+}
+
 std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& settings,
                                                          std::span<const Bytes> capacities, Bytes records,
                                                          std::uint64_t model, VolumeMode mode) {

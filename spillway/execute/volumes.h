@@ -53,6 +53,9 @@ enum class VolumeMode : std::uint8_t {
 /// `layout`: of the records that the new ones are for; may be null.
 void require_nothing_is_lost(const VolumeSettings& settings, const storage::MetadataLayout* layout);
 
+/// Whether the places hold volumes of the run without an area for records, as a run that is not durable makes them.
+[[nodiscard]] bool without_records(const VolumeSettings& settings);
+
 /// `records` bytes of metadata each; `capacities` by place: of those that are opened again the least. Errors as
 /// storage::Path.
 [[nodiscard]] std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& settings,

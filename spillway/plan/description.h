@@ -94,6 +94,28 @@ enum class Updates : std::uint8_t {
   return updates == Updates::automatic ? "auto" : updates == Updates::early ? "early" : "deferred";
 }
 
+/// What a run writes to output_dir, as far as its caller knows.
+struct Saving {
+  std::uint32_t saves = 0;             ///< checkpoints that will be written, the last one included
+  std::optional<std::uint32_t> limit;  ///< most of them that are kept; empty: all
+  std::vector<Bytes> there = {};       ///< bytes that removing each one that is there would free, oldest first
+  Bytes freed = 0;                     ///< bytes of what is removed before the first one is written
+  Bytes small = 0;                     ///< of each: configuration, tokenizer, log
+  Bytes beside = 0;                    ///< of the run: metrics, timeline, page
+  bool model_only = false;             ///< checkpoints without state
+  bool copies = false;                 ///< the final model is a copy of the last checkpoint's, not links to its files
+  bool adapters = false;               ///< what is saved of weights are those that are trained, as fp32
+  bool converted = false;              ///< weights are written a second time while a checkpoint is made
+};
+
+/// A file system that storage directories or output_dir lie on.
+struct FileSystem {
+  std::string name;
+  Bytes free = 0;                       ///< the run's own volumes count as free
+  std::vector<std::size_t> paths = {};  ///< numbers of the paths that lie there
+  bool output = false;                  ///< output_dir does
+};
+
 /// Budgets in bytes.
 struct Budget {
   Bytes dram = 0;     ///< for the whole process
@@ -114,6 +136,8 @@ struct Budget {
   bool speculate = false;  ///< only by a predicted factor, undone when it was wrong
   Bytes superblock = 0;    ///< bytes of each path that hold no data, and
   Bytes records = 0;       ///< bytes of each path for records, unless durability is `none`
+  std::optional<Saving> saving;          ///< none: nothing is saved, or nobody knows what
+  std::vector<FileSystem> systems = {};  ///< that bound the volumes and what is saved; none: nothing is known of them
 
   [[nodiscard]] bool has_path() const noexcept { return !paths.empty(); }
   [[nodiscard]] bool has_nodes() const noexcept { return !nodes.empty(); }

@@ -128,6 +128,39 @@ std::optional<unsigned> node_of(const json& path) {
   return static_cast<unsigned>(count(path, "node"));
 }
 
+/// Null: nothing is saved.
+std::optional<Saving> parse_saving(const json& object) {
+  if (object.is_null()) return std::nullopt;
+  Saving out{.saves = static_cast<std::uint32_t>(std::min<std::uint64_t>(count(object, "saves"), 1U << 20)),
+             .limit = std::nullopt,
+             .freed = count(object, "freed", 0),
+             .small = count(object, "small", 0),
+             .beside = count(object, "beside", 0),
+             .model_only = get<bool>(object, "model_only", false),
+             .copies = get<bool>(object, "copies", false),
+             .adapters = get<bool>(object, "adapters", false),
+             .converted = get<bool>(object, "converted", false)};
+  if (const auto limit = object.find("limit"); limit != object.end() && !limit->is_null()) {
+    out.limit = static_cast<std::uint32_t>(std::min<std::uint64_t>(count(object, "limit"), 1U << 20));
+  }
+  for (const auto& bytes : get<json>(object, "there", json::array())) out.there.push_back(bytes.get<Bytes>());
+  return out;
+}
+
+std::vector<FileSystem> parse_systems(const json& list, std::size_t paths) {
+  std::vector<FileSystem> out;
+  for (const auto& object : list) {
+    out.push_back({.name = get<std::string>(object, "name"),
+                   .free = count(object, "free"),
+                   .paths = get<std::vector<std::size_t>>(object, "paths", std::vector<std::size_t>{}),
+                   .output = get<bool>(object, "output", false)});
+    for (const auto p : out.back().paths) {
+      if (p >= paths) throw Error(ErrorCode::bad_input, text("file system ", out.back().name, " names path ", p));
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 Budget parse_budget(const std::string& input) {
@@ -162,6 +195,8 @@ Budget parse_budget(const std::string& input) {
                          .far = get<bool>(storage[p], "far", false),
                          .node = node_of(storage[p])});
   }
+  out.saving = parse_saving(get<json>(object, "saving", json()));
+  out.systems = parse_systems(get<json>(object, "file_systems", json::array()), out.paths.size());
   for (const auto& node : get<json>(object, "nodes", json::array())) {
     out.nodes.push_back({.id = static_cast<unsigned>(count(node, "id")), .capacity = count(node, "capacity")});
   }

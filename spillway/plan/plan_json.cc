@@ -122,6 +122,19 @@ void add_paths(nlohmann::json& out, const Plan& plan, const Budget& budget) {
   }
 }
 
+/// What is free there when all volumes are made and most is saved.
+void add_saving(nlohmann::json& out, const Plan& plan, const Budget& budget) {
+  const auto system = std::ranges::find(budget.systems, true, &FileSystem::output);
+  if (!plan.saving || system == budget.systems.end()) return;
+  const auto& saving = *plan.saving;
+  Bytes volumes = 0;
+  for (const auto p : system->paths) volumes += plan.volumes[p] + plan.path_overhead;
+  out["saving"] = {{"file_system", system->name}, {"free", system->free},
+                   {"volumes", volumes},          {"checkpoint_bytes", saving.checkpoint},
+                   {"weights", saving.weights},   {"checkpoints_at_once", saving.at_once},
+                   {"bytes", saving.bytes}};
+}
+
 }  // namespace
 
 std::string to_json(const Plan& plan, const Description& description, const state::Layout& layout,
@@ -146,6 +159,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   add_device_blocks(out, plan, description, layout);
   add_paths(out, plan, budget);
   add_far_drives(out, plan, budget);
+  add_saving(out, plan, budget);
   if (plan.in_full) {
     out["subspaces"] = subspaces_json(subspace_share(description, layout), *plan.in_full, !no_help(plan));
   }

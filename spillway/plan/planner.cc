@@ -559,11 +559,18 @@ class Planner {
   }
 
   void check_path() {
-    if (!budget_.has_path()) return;
-    auto need = storage_need(description_, layout_, plan_.residency, durability_, budget_.checkpoints);
+    auto need = budget_.has_path()
+                    ? storage_need(description_, layout_, plan_.residency, durability_, budget_.checkpoints)
+                    : StorageNeed{};
     if (need.bytes() > 0) plan_.path_overhead = budget_.superblock;
     if (durability_ != Durability::none) plan_.path_overhead += budget_.records;
-    plan_.volumes = reserve(budget_, rates_, durability_, plan_.path_overhead, need);
+    const bool durable = durability_ != Durability::none || (!budget_.durability && need.bytes() > 0);
+    if (budget_.saving) {
+      plan_.saving = saving_need(description_, layout_, *budget_.saving, durable && need.classes.contains("state"));
+    }
+    const auto budget = leave_room(budget_, plan_.saving.value_or(SavingNeed{}), need, plan_.path_overhead);
+    if (!budget_.has_path()) return;
+    plan_.volumes = reserve(budget, rates_, durability_, plan_.path_overhead, need);
     plan_.path_spare = need.spare;
     plan_.path_classes = need.classes;
     plan_.path_bytes = need.bytes();

@@ -7,6 +7,7 @@
 
 #include "spillway/plan/device_workspace.h"
 #include "spillway/plan/regions.h"
+#include "spillway/plan/saving.h"
 #include "spillway/plan/schedule.h"
 #include "spillway/plan/simulate.h"
 #include "spillway/plan/storage_need.h"
@@ -74,6 +75,7 @@ struct Plan {
   std::map<std::string, Bytes> dram_classes;    ///< who holds the arena at its fullest, by class; sums to `arena`
   std::map<std::string, Bytes> device_classes;  ///< the same of the device's arena
   std::map<std::string, Bytes> path_classes;    ///< by class; sums to `path_bytes`
+  std::optional<SavingNeed> saving;             ///< none: nobody knows what is saved
 };
 
 /// The plan for these budgets. What the caller fixed in `budget.placement` is obeyed; the rest of the DRAM first holds

@@ -66,7 +66,8 @@ struct TensorOut {
 /// index has metadata.total_size, metadata.total_parameters and weight_map.
 ///
 /// Bytes may arrive in any order, from one thread. Files have the suffix `.partial` until finish(); an older checkpoint
-/// of the same base stays intact until then and is replaced, all its shards, by finish().
+/// of the same base stays intact until then and is replaced, all its shards, by finish(): an index last, and the older
+/// one's goes first, so that no reader takes shards of both for one.
 class SafetensorsWriter {
  public:
   /// Creates the files and reserves their space. Throws Error(bad_input) for a directory that is missing, no tensors, a

@@ -166,6 +166,16 @@ struct SafetensorsWriter::Impl {
     files.back()->file().write(0, std::as_bytes(std::span(index)));
   }
 
+  /// Between shards of two checkpoints no index says that they are one.
+  void remove_index() const {
+    const auto index = directory / (base + ".safetensors.index.json");
+    std::error_code error;
+    if (files.size() > 1 && fs::remove(index, error)) sync_directory(directory);
+    if (!error) return;
+    throw Error(ErrorCode::io, text("cannot remove ", index.string(), ": ", error.message()), error.value(),
+                index.string());
+  }
+
   /// Files of an earlier checkpoint that this one does not replace would be taken for part of it.
   void remove_stale() const try {
     const std::set<std::string> ours(names.begin(), names.end());
@@ -230,6 +240,7 @@ void SafetensorsWriter::finish() {
   impl_->writable = false;
   if (impl_->files.size() > 1) impl_->write_index();
   for (auto& file : impl_->files) file->file().finish();
+  impl_->remove_index();
   for (auto& file : impl_->files) file->give_name();
   impl_->remove_stale();
   sync_directory(impl_->directory);

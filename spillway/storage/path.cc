@@ -141,6 +141,7 @@ class Path::Impl {
   [[nodiscard]] const Volume& volume() const noexcept { return volume_; }
   [[nodiscard]] const std::string& notice() const noexcept { return notice_; }
   void remove_on_close() noexcept { remove_on_close_ = true; }
+  void keep_on_close() noexcept { remove_on_close_ = false; }
 
  private:
   std::unique_ptr<Share> join(const PathOptions& options) {
@@ -220,6 +221,10 @@ std::filesystem::path Path::volume() const {
 }
 void Path::remove_on_close() noexcept {
   impl_->remove_on_close();
+}
+
+void Path::keep_on_close() noexcept {
+  impl_->keep_on_close();
 }
 
 }  // namespace spillway::storage

@@ -167,6 +167,8 @@ class Path {
   /// The file's name goes. A device keeps its bytes and says that it holds nothing and is nobody's, so that any run may
   /// take it without `overwrite` or `erase`.
   void remove_on_close() noexcept;
+  /// Takes that back: what it holds is still wanted.
+  void keep_on_close() noexcept;
 
  private:
   class Impl;
