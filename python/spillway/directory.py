@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from spillway import identity, volumes
+from spillway import identity, left, saved, volumes
 from spillway.config import CONFIG_HEADER, Config
 from spillway.errors import InputError
-from spillway.records import METRICS
+from spillway.records import METRICS, flush
+from spillway.values import StoragePath
 
 RESULTS = ("summary.json", "timeline.json.gz", "loss.png", "report.html")  # written when a run ends
 OWN_FILES = ("config.yaml", "plan.json", METRICS, *RESULTS)
@@ -32,7 +35,7 @@ MODEL_FILES = (
 )
 TEMPORARY = (".tmp-*", ".old-*")
 RUN_STATE = Path("spillway", "run.json")  # its presence makes a checkpoint one to resume from
-MANIFEST = Path("spillway", "manifest.bin")  # of a checkpoint whose state lies on the storage paths
+MANIFEST = left.MANIFEST
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Start:
     durable: bool = False  # a durable step on the storage paths that is newer than `resume` comes first
     fresh: bool = True  # with neither, the run may begin with the model's weights
     clear: bool = False  # a fresh start removes the run that is there
+    paths: Sequence[StoragePath] = field(default=(), compare=False)  # of the run
 
     @property
     def stands_alone(self) -> bool:
@@ -83,10 +87,13 @@ def manifests(output_dir: Path) -> list[tuple[int, Path]]:
 
 
 def decide(config: Config) -> Start:
-    """Raises InputError where the run may not start. Writes nothing."""
+    """Raises InputError where the run may not start. Writes nothing, but for the name of a checkpoint that lost it."""
     output_dir = Path(config.output_dir)
     check_place(output_dir)
     check_sources(config, output_dir)
+    adopt(output_dir)
+    if not config.overwrite and (words := left.refusal(output_dir, config.paths)):
+        raise InputError(words)
     asked = config.resume_from_checkpoint
     on_paths = durable_volumes(config, output_dir)
     resume = resume_point(config, output_dir, bool(on_paths))
@@ -102,7 +109,8 @@ def decide(config: Config) -> Start:
             "or name another directory"
         )
     fresh = fresh and asked is not True
-    return Start(output_dir, resume, durable, fresh, clear=resume is None and bool(run_files(output_dir)))
+    clear = resume is None and bool(run_files(output_dir))
+    return Start(output_dir, resume, durable, fresh, clear, config.paths)
 
 
 def durable_volumes(config: Config, output_dir: Path) -> list[Path]:
@@ -156,6 +164,8 @@ def resume_point(config: Config, output_dir: Path, on_paths: bool) -> Path | Non
             raise InputError(f"resume_from_checkpoint: {nothing_to_resume(output_dir)}")
         return found
     path = Path(asked)
+    if path.resolve() == output_dir.resolve() and (found := newest_resumable(output_dir)):
+        return found
     if not (path / RUN_STATE).is_file():
         what = f"has no {RUN_STATE}, so it cannot be resumed from" if path.is_dir() else "is no directory"
         raise InputError(f"resume_from_checkpoint: {path} {what}")
@@ -177,18 +187,58 @@ def nothing_to_resume(output_dir: Path) -> str:
     return f"{output_dir} holds no checkpoint to resume from, and its storage paths hold no finished step"
 
 
+def adopt(output_dir: Path) -> None:
+    """Gives a checkpoint its name that a process was killed before it could give it: in an exchange of names by two
+    renames the old one was there as .old-, the new one as .tmp-, and neither by its name."""
+    if not output_dir.is_dir():
+        return
+    for old in output_dir.glob(".old-checkpoint-*"):
+        final = old.with_name(old.name.removeprefix(".old-"))
+        new = (output_dir / f".tmp-{final.name}", output_dir / ".tmp-saving" / final.name)
+        found = next((path for path in (*new, old) if whole(path)), None)
+        if found is not None and not os.path.lexists(final):
+            os.replace(found, final)
+            flush(output_dir)
+
+
+def whole(checkpoint: Path) -> bool:
+    """Whether all that a checkpoint consists of is there, as far as its files tell."""
+    try:
+        saved.check(checkpoint)
+        weights = [path for pattern in saved.WEIGHTS for path in checkpoint.glob(pattern)]
+        state = checkpoint / RUN_STATE.parent
+        resumable = (checkpoint / RUN_STATE).is_file() and (state / "session.json").is_file()
+        return (
+            bool(weights)
+            and (checkpoint / "trainer_state.json").is_file()
+            and (resumable or not state.exists())
+            and all(path.is_file() for path in listed(checkpoint))
+            and all(map(saved.complete, checkpoint.rglob("*.safetensors")))
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def listed(checkpoint: Path) -> list[Path]:
+    """The shards that an index names."""
+    indices = checkpoint.glob("*.safetensors.index.json")
+    maps = [json.loads(path.read_text(encoding="utf-8"))["weight_map"] for path in indices]
+    return [checkpoint / name for names in maps for name in set(names.values())]
+
+
 def prepare(start: Start, fresh: bool) -> list[str]:
     """Makes the directory ready for a run, a `fresh` one or one that goes on; returns what was removed, in words."""
     start.output_dir.mkdir(parents=True, exist_ok=True)
+    left.forget(start.output_dir, start.paths)
     for pattern in TEMPORARY:
         for path in start.output_dir.glob(pattern):
             remove(path)
     if not (start.clear and fresh):
         return []
-    left = [path for path in run_files(start.output_dir) if path != start.output_dir / identity.RUN]
-    for path in left:
+    before = [path for path in run_files(start.output_dir) if path != start.output_dir / identity.RUN]
+    for path in before:
         remove(path)
-    return [f"what an earlier run left in {start.output_dir}"] if left else []
+    return [f"what an earlier run left in {start.output_dir}"] if before else []
 
 
 def remove(path: Path) -> None:

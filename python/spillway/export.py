@@ -8,13 +8,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from spillway import directory
+from spillway import directory, identity, left, saved
 from spillway.checkpoints import flush_tree
 from spillway.config import Config
 from spillway.directory import MANIFEST, RUN_STATE, newest_resumable
 from spillway.errors import InputError
-from spillway.openings import STATE, write_counts
-from spillway.records import METRICS, flush, write_json
+from spillway.openings import STATE, read_counts, write_counts
+from spillway.records import METRICS, flush, replace_text, write_json
 from spillway.state import RunState
 from spillway.stored import StoredRun, stored
 from spillway.trainer_state import trainer_state
@@ -27,8 +27,9 @@ def export(config: Config, checkpoint: Path | None, to: Path) -> int:
     if to.exists():
         raise InputError(f"to: {to} exists already; name a directory that does not")
     run = stored(config)
-    checkpoint = checkpoint or newest_alone(run)
-    if checkpoint and not (checkpoint / RUN_STATE).is_file():
+    unsaved = None if checkpoint else left.found(run.output_dir, run.config.paths)
+    checkpoint = checkpoint or unsaved or newest_alone(run)
+    if checkpoint and checkpoint != unsaved and not (checkpoint / RUN_STATE).is_file():
         raise InputError(f"checkpoint: {checkpoint} has no {RUN_STATE}, so there is no state to export")
     to.parent.mkdir(parents=True, exist_ok=True)
     temporary = to.with_name(f".tmp-{to.name}")
@@ -56,8 +57,9 @@ def newest_alone(run: StoredRun) -> Path | None:
 
 def fill(run: StoredRun, checkpoint: Path | None, target: Path) -> int:
     if checkpoint and not (checkpoint / MANIFEST).is_file():
+        saved.check(checkpoint)
         shutil.copytree(checkpoint, target)
-        return RunState.load(checkpoint).step
+        return int(read_counts(checkpoint / STATE)["calls"])
     target.mkdir()
     with run.engine() as engine:
         found = json.loads(engine.read_back(str(checkpoint / STATE) if checkpoint else None))
@@ -65,11 +67,10 @@ def fill(run: StoredRun, checkpoint: Path | None, target: Path) -> int:
             raise InputError(f"storage: {directory.nothing_to_resume(run.output_dir)}")
         payload = json.loads(found["payload"])
         save(run, engine, payload, target)
-    return int(payload["run"]["step"])
+    return int(payload["session"]["calls"])
 
 
 def save(run: StoredRun, engine: Any, payload: dict[str, Any], target: Path) -> None:
-    known, state = run.identity, RunState.of(payload["run"], run.identity.fixed)
     (target / STATE).mkdir()
     engine.save_state(str(target / STATE), payload["session"]["steps"])
     if run.config.method == "lora":
@@ -77,10 +78,25 @@ def save(run: StoredRun, engine: Any, payload: dict[str, Any], target: Path) -> 
     else:
         save_weights(run, engine, target)
     save_beside(run.config, target)
-    log = trainer_state(run.config, known.steps, known.steps_per_epoch, state, run.output_dir / METRICS)
-    write_json(target / "trainer_state.json", log)
     write_counts(target / STATE, payload["session"])
-    state.save(target)
+    save_position(run, payload["run"], target)
+    saved.seal(target)
+
+
+def save_position(run: StoredRun, moving: dict[str, Any], target: Path) -> None:
+    """Where the run stood: as `spillway train` keeps it, or transformers' Trainer, or nobody does."""
+    known = run.identity
+    if "position" in moving:
+        from spillway.hf.position import Log, Position
+
+        position = Position.of(moving["position"])
+        position.write(target, Log(run.output_dir / identity.TRAINER_LOG).rows)
+        replace_text(target / RUN_STATE, position.text() + "\n")
+    elif "losses" in moving:
+        state = RunState.of(moving, known.fixed)
+        log = trainer_state(run.config, known.steps, known.steps_per_epoch, state, run.output_dir / METRICS)
+        write_json(target / "trainer_state.json", log)
+        state.save(target)
 
 
 def save_weights(run: StoredRun, engine: Any, target: Path) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from spillway import checkpoints, directory, identity, rates, report, state
+from spillway import checkpoints, directory, identity, left, rates, report, room, saved, state, unsaved
 from spillway.checks import check
 from spillway.config import Config, normalised, read_file, resolve
-from spillway.errors import InputError
+from spillway.errors import InputError, SpillwayError
 from spillway.plot import plot_apart
 from spillway.progress import Display
 from spillway.protocol import Keeping, Opening, StepResult, WorkShape
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from spillway.session import Session as EngineSession
 
 MicroBatch = Mapping[str, Any]  # input_ids, labels, and where wanted attention_mask, position_ids: [rows, length]
+SAVE_AGAIN = "the session still has the state: save it to another directory before it closes"
 STEADY = ("constant", "constant_with_warmup", "inverse_sqrt")  # schedules that need no end
 
 
@@ -68,6 +70,8 @@ class Session:
         if config.output_dir is None and config.report_to:
             raise InputError("report_to: what is tracked is of a run that lives in an output_dir; give it")
         self._opened = self._closed = False
+        self._left = False  # a save failed, and the state stays on the storage paths
+        self._made: Path | None = None  # the checkpoint that `save` wrote last
         self._metrics: Metrics | None = None
         self._schedule: rates.Rate | None = None
         self._seconds: list[float] = []  # of the steps of this process
@@ -115,7 +119,9 @@ class Session:
         the schedule's."""
         taken = self._taken(batches, self._shape.micro_batches)
         rate = self._rate(self._state.step) if learning_rate is None else learning_rate
-        result = self.open()._engine.step(taken, rate)
+        engine = self.open()._engine
+        self._take_back()
+        result = engine.step(taken, rate)
         return self._record(result, sum(batch.tokens for batch in taken), rate)
 
     def evaluate(self, batches: MicroBatch | Iterable[MicroBatch]) -> dict[str, Any]:
@@ -135,18 +141,76 @@ class Session:
 
     def save(self, to: str | Path | None = None) -> Path:
         """The model as `from_pretrained` reads it, in `to` or else in `output_dir`; and, unless finished steps are
-        durable on the storage paths anyway, what `resume_from_checkpoint: DIR` needs to go on bit by bit."""
+        durable on the storage paths anyway, what `resume_from_checkpoint: DIR` needs to go on bit by bit: in `to`, or
+        in a checkpoint in `output_dir`. It is there whole or not at all, and an earlier save until then.
+
+        Where it fails, the session still has the state, for another directory; of a run in an `output_dir` it stays on
+        the storage paths, too, for `spillway export`."""
         place = to or self._config.output_dir
         if place is None:
             raise InputError("save: neither a directory nor an output_dir is given")
         target = Path(place)
-        target.mkdir(parents=True, exist_ok=True)
-        self.open()._engine.save_model(target)
-        self._save_tokenizer(target)
-        if self.plan.get("durability", "none") == "none":
-            self._engine.save_state(target)
-            self._state.save(target)
+        own = None if self._start is None else self._start.output_dir
+        in_run = own is not None and same_place(target, own)
+        if not in_run:
+            refuse_a_run(target)
+        self.open()
+        try:
+            self._save_in_run(target) if in_run else checkpoints.write_directory(target, self._fill)
+        except InputError:
+            raise
+        except Exception as error:
+            raise SpillwayError(f"save: {unsaved.why(error)}; {SAVE_AGAIN}{self._leave()}") from error
+        self._take_back()
         return target
+
+    def _fill(self, place: Path) -> None:
+        """An empty directory."""
+        self._engine.save_model(place)
+        self._save_tokenizer(place)
+        if self.plan.get("durability", "none") == "none":
+            self._engine.save_state(place)
+            self._state.save(place)
+            saved.seal(place)
+
+    def _save_in_run(self, output_dir: Path) -> None:
+        """A checkpoint with the state in place of the one before, or where steps are durable without, the model alone;
+        and that at the root."""
+        if self.plan.get("durability", "none") == "none":
+            release, limit = self._engine.release, self._config.save_total_limit
+            made = checkpoints.write(output_dir, self._state.step, self._fill, release, self._display.note)
+            checkpoints.publish(made, output_dir)
+            told = checkpoints.keep_newest(output_dir, limit, release)
+            if limit is None and self._made is not None and self._made != made and self._made.is_dir():
+                told = checkpoints.tried(self._made, release)
+            self._made = made
+            for words in told:
+                self._display.note(words)
+            return
+        temporary = output_dir / ".tmp-model"
+        directory.remove(temporary)
+        try:
+            checkpoints.write_directory(temporary, self._fill)
+            checkpoints.publish(temporary, output_dir)
+        finally:
+            directory.remove(temporary)
+
+    def _leave(self) -> str:
+        """What could not be saved stays where it is; in words that go on a sentence."""
+        if self._start is None:
+            return ""
+        try:
+            self._left = True
+            return "; " + unsaved.leave(self._engine, self._config, self._start.output_dir, self._state.moving())
+        except Exception as error:
+            return f"; it cannot stay on a storage path: {unsaved.why(error)}"
+
+    def _take_back(self) -> None:
+        """It was saved after all, or training goes on."""
+        if self._left and self._start is not None:
+            left.forget(self._start.output_dir, self._config.paths)
+            self._engine.take_back()
+        self._left = False
 
     def close(self) -> None:
         """Gives memory and storage paths back. In an `output_dir` it leaves summary, timeline, loss curve and page."""
@@ -201,7 +265,9 @@ class Session:
 
         config = self._config.replaced(output_dir=self._config.output_dir or str(Path.cwd()))
         kept = 0 if self._start is None or self._start.clear else len(directory.manifests(self._start.output_dir))
-        keeping = Keeping(self._identity.run, kept, keep=config.durability != "none")
+        start = self._start
+        saving = None if start is None else room.of_run(config, start, self._state.step, saves=1, rows=config.max_steps)
+        keeping = Keeping(self._identity.run, kept, keep=config.durability != "none", saving=saving)
         own = None
         if self._module is not None:
             from spillway.hf.own import OwnConfig
@@ -339,6 +405,20 @@ class Session:
         except InputError:
             return
         tokenizer.save_pretrained(str(target))
+
+
+def same_place(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def refuse_a_run(target: Path) -> None:
+    """A save would replace the file by which a run knows its storage paths."""
+    try:
+        known = identity.load(target)
+    except InputError:  # an earlier save's file of the same name
+        return
+    if known is not None:
+        raise InputError(f"save: {target} is the output_dir of a run; name another directory")
 
 
 def merged(config: Config | Mapping[str, Any] | str | Path | None, values: dict[str, Any]) -> tuple[Config, set[str]]:

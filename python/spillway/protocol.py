@@ -42,12 +42,28 @@ class WorkShape:
 
 
 @dataclass(frozen=True)
+class Saving:
+    """What a run writes to its output_dir, as far as is known before it starts."""
+
+    output_dir: Path
+    saves: int  # checkpoints that are to come
+    limit: int | None = None  # most that are kept
+    there: tuple[int, ...] = ()  # bytes that removing each one that is there would free, oldest first
+    freed: int = 0  # bytes of what is removed before the first one is written
+    small: int = 0  # bytes of each beside tensors
+    beside: int = 0  # bytes of the run's own files
+    model_only: bool = False  # without state
+    copies: bool = False  # the final model is written once more, not linked to the last checkpoint's files
+
+
+@dataclass(frozen=True)
 class Keeping:
-    """What a run leaves on its storage paths."""
+    """What a run leaves on its storage paths, and in its output_dir."""
 
     run: str  # its identity, written into every volume
     checkpoints: int = 0  # most that hold places there at once while the run goes on
     keep: bool = False  # whether the volumes stay when the session closes
+    saving: Saving | None = None  # None: nobody knows what is saved
 
 
 @dataclass(frozen=True)
@@ -134,6 +150,11 @@ class Session(Protocol):
 
     def give_up_volumes(self) -> None:
         """Nobody will go on from this run: close() removes what it holds on the storage paths."""
+
+    def leave(self, state: dict[str, Any]) -> bytes:
+        """What was reached cannot be saved where it should be: it stays on the storage paths with `state`, and so do
+        the volumes. Empty of a durable run, whose newest step it is; else a manifest to keep. Raises where nothing lies
+        there, or what stays in memory has no room; then the session can go on."""
 
     def measured(self) -> dict[str, Any]:
         """Over this process {"tiers": {tier name: peak bytes}, "process_peak": bytes, "path_bytes": PathBytes,

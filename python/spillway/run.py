@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from spillway import checkpoints, directory, identity, report, state, tables, volumes
+from spillway import checkpoints, directory, identity, report, room, state, tables, unsaved, volumes
 from spillway.checks import check, check_model, check_required
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.directory import Start
-from spillway.errors import InputError
+from spillway.errors import InputError, Interrupted, SpillwayError
 from spillway.identity import Identity
 from spillway.interruption import Interruption
 from spillway.machines import described, plan_elsewhere, refuse_elsewhere
 from spillway.plot import plot_apart
 from spillway.progress import Display
-from spillway.protocol import Keeping, Opening, Recovery, Session, WorkShape
+from spillway.protocol import Keeping, Opening, Recovery, Saving, Session, WorkShape
 from spillway.records import METRICS, replace_text, write_json
 from spillway.state import RunState
 from spillway.summary import endurance
@@ -64,11 +64,15 @@ def plan_config(config: Config, tell: Tell) -> dict[str, Any]:
     if config.profile is not None and (found := elsewhere(config)):
         return plan_elsewhere(config, found, tell)
     check(config, required=("model", "dataset"))
+    named = config.output_dir is not None
     config = config.replaced(output_dir=config.output_dir or str(Path.cwd()))  # nothing is written there
     work = load_work(config, tell)
     output_dir = Path(config.output_dir)
     held = directory.manifests(output_dir) if config.resume_from_checkpoint else []
-    session = open_session(config, work.shape, keeping(config, "plan", work, held), only_plan=True)
+    kept = keeping(config, "plan", work, held)
+    if named:
+        kept = replace(kept, saving=saving(config, planned_start(config, output_dir), work, 0))
+    session = open_session(config, work.shape, kept, only_plan=True)
     try:
         return session.plan | session.what_fits()
     finally:
@@ -105,16 +109,27 @@ class Run:
         trainer = Trainer(self.config, work, self.state, self.display, self.interruption, self.start.output_dir)
         if self.start.resume and trainer.complete():
             return self.already_complete(work)
-        session = open_session(self.config, work.shape, keeping(self.config, self.identity.run, work, self.stay(held)))
+        kept = replace(
+            keeping(self.config, self.identity.run, work, self.stay(held)),
+            saving=saving(self.config, self.start, work, self.state.step),
+        )
+        session = open_session(self.config, work.shape, kept)
         try:
             summary = self.train(trainer, session)
-        except BaseException:
+        except BaseException as error:
+            words = self.leave(trainer, error)
             with suppress(Exception):  # the first error is the one to tell
                 session.close()
+            if words:
+                raise SpillwayError(f"{unsaved.why(error)}. {words}") from error
             raise
         session.close()
         self.write_report()  # its plans take memory that was the session's
         return summary
+
+    def leave(self, trainer: Trainer, error: BaseException) -> str:
+        """What becomes of the state of a run that a failure ends, in words; empty where the failure says all."""
+        return trainer.leave() if isinstance(error, Exception) and not isinstance(error, Interrupted) else ""
 
     def stay(self, held: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
         """Of the checkpoints on the paths those that are kept: what came after one that is gone back to goes."""
@@ -237,6 +252,21 @@ def keeping(config: Config, run: str, work: Work, held: list[tuple[int, Path]]) 
     if config.save_total_limit is not None:
         count = min(count, max(config.save_total_limit, len(held)) + 1)
     return Keeping(run, len(held) if config.save_only_model else count, keep=True)
+
+
+def saving(config: Config, start: Start, work: Work, begun: int) -> Saving:
+    """What comes after step `begun`, or after the newest checkpoint where a later durable step is gone on from."""
+    if start.resume is None or start.durable:
+        begun = max([begun, *(step for step, _ in directory.checkpoints(start.output_dir) if not start.clear)])
+    saves = sum(work.events.save_due(step) for step in range(begun + 1, work.steps + 1))
+    rows = sum(work.events.log_due(step) + work.events.evaluation_due(step) for step in range(1, work.steps + 1))
+    return room.of_run(config, start, begun, saves, rows)
+
+
+def planned_start(config: Config, output_dir: Path) -> Start:
+    """As `train` would begin there, had nothing to be refused."""
+    goes_on = bool(config.resume_from_checkpoint)
+    return Start(output_dir, None, durable=goes_on, clear=not goes_on and bool(directory.run_files(output_dir)))
 
 
 def load_work(config: Config, tell: Tell) -> Work:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway import calls, device, nodes, threads, volumes, wear
+from spillway import calls, device, nodes, room, saved, threads, volumes, wear
 from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
 from spillway.errors import InputError
@@ -125,7 +125,7 @@ class Session:
             self._place.device.index if self._place.on_gpu else None,
             self.settings["storage"],
         )
-        self.settings |= memory
+        self.settings |= memory | room.settings(config, self._keeping.saving, self._converted())
         self._news += rounded_tables(self._skeleton)
         with translated():
             self._engine = engine_type(json.dumps(self.description), json.dumps(self.settings))
@@ -152,6 +152,19 @@ class Session:
         dtype = self._config.compute_dtype
         with loss_kernels(self._engine_type, dtype, device.small(self._config, self._place)) as kernels:
             return rehearse(self._skeleton, dtype, shape, self._packing, self._unneeded, kernels, self._place, half)
+
+    @property
+    def config(self) -> Config:
+        return self._config
+
+    @property
+    def run(self) -> str:
+        """Its identity, as its volumes have it."""
+        return self._keeping.run
+
+    def _converted(self) -> bool:
+        """Whether files name or hold tensors otherwise than the engine does, so that they are written twice."""
+        return self._adapters is None and not files.plain(self._skeleton, self.description)
 
     def what_fits(self) -> dict[str, Any]:
         """`fit_table` and `longest_sequence` of plan.json, of a session that was opened with `only_plan`: its rehearsal
@@ -192,9 +205,8 @@ class Session:
 
     def commit(self, state: dict[str, Any]) -> None:
         if self._durable:
-            payload = {"session": self._counts(), "written": self._written(), "run": state}
             with translated():
-                self._engine.commit(json.dumps(payload, separators=(",", ":")))
+                self._engine.commit(self._payload(state))
 
     def settle(self) -> None:
         with translated():
@@ -391,6 +403,21 @@ class Session:
             volumes.remove(self._config.storage)
         self._started = False
 
+    def leave(self, state: dict[str, Any]) -> bytes:
+        with translated():
+            manifest = bytes(self._engine.leave(self._payload(state)))
+        self._precious = True
+        return manifest
+
+    def take_back(self) -> None:
+        """What `leave` has left was saved after all."""
+        if not self._durable:
+            self._engine.take_back()
+
+    def _payload(self, state: dict[str, Any]) -> str:
+        payload = {"session": self._counts(), "written": self._written(), "run": state}
+        return json.dumps(payload, separators=(",", ":"))
+
     def release(self, manifest: bytes) -> None:
         if self._durable:
             with translated():
@@ -404,6 +431,8 @@ class Session:
         tries = tries_of(opening, self._durable)
         self._precious = "reopen" in tries[0] and bool(volumes.present(self._config.paths))
         for words in tries:
+            if "checkpoint" in words:
+                saved.check(Path(words["checkpoint"]).parent)
             found = json.loads(self._engine.start(json.dumps(words)))
             self._started = found["found"] or "if_found" not in words
             if found["found"]:
@@ -440,6 +469,7 @@ class Session:
 
     def _load_checkpoint(self, checkpoint: Path) -> None:
         state = checkpoint / STATE
+        saved.check(checkpoint)
         self._set_counts(read_counts(state))
         self._written_before = wear.read(state)
         if self._adapters is not None:

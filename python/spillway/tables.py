@@ -24,6 +24,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         subspaces(plan),
         updates(plan),
         durability(plan),
+        saving(plan),
         plan.get("threads", {}).get("words"),
     ):
         if words:
@@ -159,6 +160,19 @@ def durability(plan: Plan) -> str:
     if cost := plan.get("durability_per_step"):
         words += f"; of what a step writes, {size(cost['written'])} are for it, {duration(cost['seconds'])} of its time"
     return words + "."
+
+
+def saving(plan: Plan) -> str:
+    """What checkpoints and the final model take of a file system; empty where nobody knows."""
+    found = plan.get("saving")
+    if not found:
+        return ""
+    count = found["checkpoints_at_once"]
+    words = f"Saving takes up to {size(found['bytes'])} of {found['file_system']}"
+    if count:
+        words += f" ({count} checkpoint{'s' * (count != 1)} of {size(found['checkpoint_bytes'])} at once)"
+    words += f", which has {size(found['free'])} free"
+    return f"{words}; volumes take {size(found['volumes'])} there, too." if found["volumes"] else f"{words}."
 
 
 def show_summary(console: Console, summary: dict[str, Any]) -> None:

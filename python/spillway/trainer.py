@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spillway import checkpoints
+from spillway import checkpoints, directory, saved, unsaved
 from spillway.config import Config
 from spillway.dataset import Dataset
 from spillway.errors import Interrupted
@@ -63,6 +64,7 @@ class Trainer:
     trackers: Trackers = field(init=False)
     every_step: bool = field(init=False)  # each step is durable once it is committed
     so_far: SoFar = field(init=False)
+    between: bool = True  # no step or evaluation is under way: the session can be saved
 
     def __post_init__(self) -> None:
         """InputError where a tracker is not here: before anything is planned."""
@@ -106,7 +108,9 @@ class Trainer:
     def step(self) -> None:
         batches = [self.work.train.batch(part) for part in self.work.order.step(self.state.step)]
         learning_rate = self.work.rate(self.state.step)
+        self.between = False
         result = self.session.step(batches, learning_rate)
+        self.between = True
         tokens = sum(batch.tokens for batch in batches)
         self.state.step += 1
         self.state.epoch = self.work.order.epoch_after(self.state.step)
@@ -152,13 +156,16 @@ class Trainer:
         assert self.work.held_out is not None
         parts = in_file_order(len(self.work.held_out), self.config.per_device_eval_batch_size)
         sums, count = [], 0
+        self.between = False
         for first in range(0, len(parts), self.work.shape.micro_batches):
             if self.interruption:
+                self.between = True
                 return
             group = parts[first : first + self.work.shape.micro_batches]
             loss_sum, label_tokens = self.session.evaluate([self.work.held_out.batch(part) for part in group])
             sums.append(loss_sum)
             count += label_tokens
+        self.between = True
         loss = math.fsum(sums) / count
         row = {
             "step": self.state.step,
@@ -172,21 +179,72 @@ class Trainer:
 
     def save(self, with_state: bool) -> None:
         """Writes checkpoint-STEP, with or without what a resume needs."""
-
-        def fill(directory: Path) -> None:
-            self.session.save_model(directory)
-            self.work.tokenizer.save_pretrained(str(directory))
-            steps, steps_per_epoch = self.work.steps, self.work.order.steps_per_epoch
-            written = trainer_state(self.config, steps, steps_per_epoch, self.state, self.metrics.path)
-            write_json(directory / "trainer_state.json", written)
-            if with_state:
-                self.session.save_state(directory)
-                self.state.save(directory)
-
         self.metrics.sync()
-        self.saved = checkpoints.write(self.output_dir, self.state.step, fill, self.session.release)
-        checkpoints.keep_newest(self.output_dir, self.config.save_total_limit, self.session.release)
+        self.saved = checkpoints.write(
+            self.output_dir,
+            self.state.step,
+            lambda place: self.fill(place, with_state),
+            self.session.release,
+            self.display.note,
+        )
+        for words in checkpoints.keep_newest(self.output_dir, self.config.save_total_limit, self.session.release):
+            self.display.note(words)
         self.display.saved(self.saved)
+
+    def fill(self, place: Path, with_state: bool) -> None:
+        """An empty directory, with a checkpoint."""
+        self.session.save_model(place)
+        self.work.tokenizer.save_pretrained(str(place))
+        steps, steps_per_epoch = self.work.steps, self.work.order.steps_per_epoch
+        written = trainer_state(self.config, steps, steps_per_epoch, self.state, self.metrics.path)
+        write_json(place / "trainer_state.json", written)
+        if with_state:
+            self.session.save_state(place)
+            self.state.save(place)
+            saved.seal(place)
+
+    def leave(self) -> str:
+        """What becomes of a state that could not be saved here, in words; empty where nothing is to be said, or the
+        session is in the middle of something."""
+        if not self.between or not self.state.step or not hasattr(self, "session"):
+            return ""
+        step = f"step {self.state.step}"
+        if self.saved is not None:
+            return f"{step} is saved in {self.saved}"
+        try:
+            words = unsaved.leave(self.session, self.config, self.output_dir, self.state.moving())
+            return f"{step} is not saved, but {words}"
+        except Exception as error:
+            if self.session.plan.get("durability", "none") != "none":
+                return ""  # what is durable was so before
+            lost = f"{step} is lost with this process, since it cannot stay on a storage path: {unsaved.why(error)}"
+        return self.save_elsewhere() or self.save_model_alone() or lost
+
+    def save_elsewhere(self) -> str:
+        """A whole checkpoint in a storage directory that has room for it, named in words."""
+        needed = int(self.session.plan.get("saving", {}).get("checkpoint_bytes", 0))
+        for place in unsaved.with_room(self.config, needed):
+            target = place / f"{self.output_dir.name}-checkpoint-{self.state.step}"
+            with suppress(Exception):
+                checkpoints.write_directory(target, lambda found: self.fill(found, with_state=True))
+                return f"step {self.state.step} is saved in {target} instead"
+        return ""
+
+    def save_model_alone(self) -> str:
+        """Weights take a part of what a checkpoint does."""
+        place = self.output_dir / ".tmp-model"
+        with suppress(Exception):
+            directory.remove(place)
+            checkpoints.write_directory(place, lambda found: self.fill(found, with_state=False))
+            checkpoints.publish(place, self.output_dir)
+            directory.remove(place)
+            return (
+                f"the model of step {self.state.step} alone is saved in {self.output_dir}; the state of its optimizer, "
+                "without which nothing can go on from it, is lost with this process"
+            )
+        with suppress(OSError):
+            directory.remove(place)
+        return ""
 
     def stop_if_asked(self) -> None:
         """After a signal: saves the step just done, unless it is durable without, and leaves.

@@ -190,6 +190,13 @@ class FakeSession:
     def give_up_volumes(self) -> None:
         self.precious = False
 
+    def leave(self, state: dict[str, Any]) -> bytes:
+        if self.volume is None:
+            raise InputError("nothing of this run lies on a storage path")
+        self.volume.content["newest"] = self.record(json.loads(json.dumps(state)))
+        self.volume.write()
+        return b""
+
     def step(self, batches: list[Batch], learning_rate: float) -> StepResult:
         assert len(batches) <= self.shape.micro_batches
         labels = self.absorb(batches, self.shape.batch, self.shape.length)

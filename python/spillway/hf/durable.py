@@ -17,13 +17,13 @@ from typing import Any
 
 import transformers
 
-from spillway import checkpoints, directory, identity, state
+from spillway import checkpoints, directory, identity, saved, state
 from spillway.config import Config
 from spillway.directory import MANIFEST, RUN_STATE
 from spillway.errors import InputError
 from spillway.hf.position import Due, Log, Position, position_of
 from spillway.identity import Identity
-from spillway.protocol import Keeping, Opening, Recovery
+from spillway.protocol import Keeping, Opening, Recovery, Saving
 from spillway.records import flush, replace_text, write_json
 from spillway.session import Session
 
@@ -36,9 +36,11 @@ Make = Callable[[Config, Keeping], Session]
 class DurableRun:
     """What `output_dir` and the storage paths hold of one run."""
 
-    def __init__(self, config: Config, resume: Any, checkpoints_at_once: int, rows: int | None) -> None:
-        """Looks only. `resume`: as `resume_from_checkpoint`; `rows`: of the training data, where they can be counted.
-        InputError where the run may not start."""
+    def __init__(
+        self, config: Config, resume: Any, checkpoints_at_once: int, rows: int | None, saving: Saving | None = None
+    ) -> None:
+        """Looks only. `resume`: as `resume_from_checkpoint`; `rows`: of the training data, where they can be counted;
+        `saving`: to output_dir. InputError where the run may not start."""
         self._start = directory.decide(config.replaced(resume_from_checkpoint=resume or None))
         self.output_dir = self._start.output_dir
         known = identity.load(self.output_dir)
@@ -52,6 +54,7 @@ class DurableRun:
         self.config = config
         self._named = not (resume is True or resume == "auto")
         self._at_once = checkpoints_at_once
+        self._saving = saving
         self._manifests: dict[Path, bytes] = {}  # of the checkpoints that are there
         self.position: Position | None = None  # that it goes on from
         self.committed = 0  # steps
@@ -60,7 +63,8 @@ class DurableRun:
     def open(self, make: Make) -> Session:
         """A started session, at the step that the run goes on from, or with the model's weights."""
         held = [] if self._start.clear else directory.manifests(self.output_dir)
-        session = make(self.config, Keeping(self._identity.run, max(self._at_once, len(held)) + 1, keep=True))
+        most = max(self._at_once, len(held)) + 1
+        session = make(self.config, Keeping(self._identity.run, most, keep=True, saving=self._saving))
         self._identity.durability = session.plan.get("durability", "none")
         try:
             with self._identity.claim(self.output_dir):
@@ -152,33 +156,21 @@ class DurableRun:
     @contextmanager
     def saving(self, trainer: Any) -> Iterator[Path]:
         """Where the Trainer writes its checkpoint: it gets its place when it is whole."""
-        place = self.output_dir / SAVING
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
-        yield place
-        (made,) = place.iterdir()
-        if (made / RUN_STATE.parent).is_dir():  # not of the model alone
+
+        def finish(made: Path) -> None:
+            if not (made / RUN_STATE.parent).is_dir():  # of the model alone
+                return
             self._log.add(trainer.state.log_history)
             replace_text(made / RUN_STATE, self._now(trainer).text() + "\n")
-        checkpoints.flush_tree(made)
-        final = self.output_dir / made.name
-        checkpoints.put_in_place(made, final, self.session.release)
-        os.rmdir(place)
-        if (final / MANIFEST).is_file():
-            self._manifests[final] = (final / MANIFEST).read_bytes()
+            saved.seal(made)
+
+        with saving(self.output_dir, self.session.release, finish) as place:
+            yield place
+        self._manifests |= {path: (path / MANIFEST).read_bytes() for _, path in directory.manifests(self.output_dir)}
 
     def keep_newest(self, limit: int | None, best: str | None) -> None:
-        """As transformers does, which keeps the best one, too."""
-        if not limit:
-            return
-        found = [path for _, path in directory.checkpoints(self.output_dir)]
-        kept = set(found[-limit:])
-        if best is not None and (chosen := self.output_dir / Path(best).name) in found and chosen not in kept:
-            kept = {chosen, *found[-max(1, limit - 1) :]}
-        for path in found:
-            if path not in kept:
-                checkpoints.discard(path, self.session.release)
-                self._manifests.pop(path, None)
+        for path in keep_newest(self.output_dir, limit, best, self.session.release):
+            self._manifests.pop(path, None)
 
     def is_over(self, max_steps: int) -> bool:
         """Nothing is trained: all steps are done, or a callback ended the run and the process died before its end.
@@ -208,6 +200,44 @@ class DurableRun:
         self.session = make(self.config, Keeping(self._identity.run, len(pinned) + 1, keep=True))
         self.session.start(Opening(checkpoint, durable=False, fresh=False, pinned=pinned))
         return self.session
+
+
+@contextmanager
+def saving(output_dir: Path, release: checkpoints.Release, finish: Callable[[Path], None]) -> Iterator[Path]:
+    """A directory for one checkpoint, which gets its place in `output_dir` when it is whole; `finish` is called before
+    that. After a failure nothing of it is there."""
+    place = output_dir / SAVING
+    directory.remove(place)
+    place.mkdir(parents=True)
+    try:
+        yield place
+        (made,) = place.iterdir()
+        finish(made)
+        checkpoints.flush_tree(made)
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    tell(checkpoints.put_in_place(made, output_dir / made.name, release))
+    os.rmdir(place)
+
+
+def keep_newest(output_dir: Path, limit: int | None, best: str | None, release: checkpoints.Release) -> list[Path]:
+    """As transformers does, which keeps the best one, too. Returns the checkpoints that are gone."""
+    if not limit or limit < 0:
+        return []
+    found = [path for _, path in directory.checkpoints(output_dir)]
+    kept = set(found[-limit:])
+    if best is not None and (chosen := output_dir / Path(best).name) in found and chosen not in kept:
+        kept = {chosen, *found[-max(1, limit - 1) :]}
+    gone = [path for path in found if path not in kept]
+    for path in gone:
+        tell(checkpoints.tried(path, release))
+    return gone
+
+
+def tell(words: list[str]) -> None:
+    for line in words:
+        transformers.logging.get_logger("spillway").warning(line)
 
 
 def payload(position: Position | None) -> dict[str, Any]:

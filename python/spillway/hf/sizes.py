@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from spillway import room
+from spillway.directory import checkpoints
 from spillway.errors import InputError
 from spillway.hf.loading import Origin
-from spillway.protocol import WorkShape
+from spillway.protocol import Saving, WorkShape
+
+if TYPE_CHECKING:
+    from spillway.config import Config
 
 UNKNOWN = (
     "max_length: how long rows get cannot be seen from {}; say it: load(..., max_length=1024), and cut rows to it "
@@ -147,6 +153,27 @@ def saves(trainer: Any) -> int:
     if strategy == "epoch" or not every:
         return epochs
     return math.ceil(1 / every) if every < 1 else steps // int(every)
+
+
+def saving_of(trainer: Any, config: Config) -> Saving | None:
+    """What its training writes to output_dir; None: there is none."""
+    args = trainer.args
+    if trainer.train_dataset is None:
+        return None
+    output_dir, most = Path(args.output_dir), saves(trainer)
+    there = tuple(room.freeable(path) for _, path in checkpoints(output_dir))
+    steps, _ = length_of(trainer)
+    log = max(0, steps) * room.ROW_BYTES
+    return Saving(
+        output_dir=output_dir,
+        saves=most + 1 if args.save_total_limit else max(0, most - len(there)),
+        limit=most if args.save_total_limit else None,
+        there=there,
+        small=room.tokenizer_bytes(config) + room.FILE_BYTES + log,
+        beside=room.RUN_BYTES + log,
+        model_only=bool(args.save_only_model),
+        copies=True,
+    )
 
 
 def length_of(trainer: Any) -> tuple[int, int]:

@@ -12,7 +12,8 @@ import copy
 import os
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,20 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
-from spillway import checks, directory, identity
+from spillway import checks, directory, identity, left, saved, unsaved, volumes
 from spillway.batches import batch_of
 from spillway.config import Config
 from spillway.errors import InputError
 from spillway.hf import refusals
 from spillway.hf.describe import decay_names
-from spillway.hf.durable import DurableRun
+from spillway.hf.durable import DurableRun, keep_newest, payload, saving
 from spillway.hf.freeze import frozen_names
 from spillway.hf.loading import Origin, untouched
 from spillway.hf.position import Due
-from spillway.hf.sizes import Sizes, largest, row_count, saves
+from spillway.hf.sizes import Sizes, largest, row_count, saves, saving_of
 from spillway.openings import STATE
 from spillway.protocol import Batch, Keeping, Opening, WorkShape
+from spillway.records import replace_text, write_json
 from spillway.session import Session
 from spillway.values import StoragePath
 
@@ -102,6 +104,7 @@ class StreamedTraining:
         self._over = False  # its last step was done before this process
         self._saving_in: str | None = None  # instead of output_dir
         self._saved = -1  # the step of the model in output_dir
+        self._left = False  # a save failed, and the state stays on the storage paths
         super().__init__(*positional, **named)
         self._origin: Origin = refusals.check(self)
         if self._durable:
@@ -134,6 +137,7 @@ class StreamedTraining:
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         model.train()
         if self._samples:
+            self._take_back()
             batches = [self._batch(sample) for sample in self._samples]
             loss_sum, tokens = self.session.gradients(batches, self.optimizer.param_groups[0]["lr"])
             count = len(batches)
@@ -233,7 +237,8 @@ class StreamedTraining:
         with torch.random.fork_rng(devices=[]):
             sizes = self._known_sizes()
             config = self._config(sizes.shape, sizes.packing)
-            run = DurableRun(config, resume, saves(self), row_count(self.train_dataset))  # type: ignore[attr-defined]
+            rows = row_count(self.train_dataset)  # type: ignore[attr-defined]
+            run = DurableRun(config, resume, saves(self), rows, saving_of(self, config))
             self._streamed = run.open(self._made)
         self._run, self._over = run, False
         weakref.finalize(self, self._streamed.close)
@@ -294,10 +299,13 @@ class StreamedTraining:
         return self._saving_in or super()._get_output_dir(*positional, **named)  # type: ignore[misc, no-any-return]
 
     def _save_checkpoint(self, *positional: Any, **named: Any) -> None:
-        if self._run is None:
+        if self.args.push_to_hub:  # from where it is written
             return super()._save_checkpoint(*positional, **named)  # type: ignore[misc, no-any-return]
         state: Any = self.state  # type: ignore[attr-defined]
-        with self._run.saving(self) as place:
+        run, release = self._run, self.session.release
+        trial = named["trial"] if "trial" in named else (*positional, None, None)[1]
+        output_dir = Path(super()._get_output_dir(trial=trial))  # type: ignore[misc]
+        with run.saving(self) if run else saving(output_dir, release, lambda made: None) as place:
             self._saving_in = str(place)
             try:
                 super()._save_checkpoint(*positional, **named)  # type: ignore[misc]
@@ -305,9 +313,14 @@ class StreamedTraining:
                 self._saving_in = None
             best = Path(state.best_model_checkpoint or "")
             if best.parent == place:
-                state.best_model_checkpoint = os.path.join(self.args.output_dir, best.name)
+                state.best_model_checkpoint = os.path.join(output_dir, best.name)
                 state.save_to_json(str(best / "trainer_state.json"))
-        return self._run.keep_newest(self.args.save_total_limit, state.best_model_checkpoint)
+        limit, chosen = self.args.save_total_limit, state.best_model_checkpoint
+        if run is not None:
+            run.keep_newest(limit, chosen)
+        else:
+            keep_newest(output_dir, limit, chosen, release)
+        return None
 
     def _all_is_saved(self) -> bool:
         """Nobody needs what is on the storage paths: the run is at its end and its model in `output_dir`."""
@@ -319,16 +332,49 @@ class StreamedTraining:
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         place = Path(output_dir or self.args.output_dir)
-        place.mkdir(parents=True, exist_ok=True)
-        self.session.save_model(place)
-        if not self._adapted:
-            self._save_configs(place)
-        tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)  # type: ignore[attr-defined]
-        if tokenizer is not None:
-            tokenizer.save_pretrained(place)
-        torch.save(self.args, place / ARGUMENTS)
+        with self._left_where_it_fails():
+            place.mkdir(parents=True, exist_ok=True)
+            self.session.save_model(place)
+            if not self._adapted:
+                self._save_configs(place)
+            tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)  # type: ignore[attr-defined]
+            if tokenizer is not None:
+                tokenizer.save_pretrained(place)
+            torch.save(self.args, place / ARGUMENTS)
+        if self._saving_in is None:
+            self._take_back()
         if place == Path(self.args.output_dir):
             self._saved = self.state.global_step  # type: ignore[attr-defined]
+
+    @contextmanager
+    def _left_where_it_fails(self) -> Iterator[None]:
+        """A failure to save leaves the state on the storage paths and says so."""
+        try:
+            yield
+        except Exception as error:
+            LOGGER.error(f"{unsaved.why(error)}. {self._leave()}")
+            raise
+
+    def _leave(self) -> str:
+        session, output_dir = self.session, Path(self.args.output_dir)
+        config, state = session.config, {}
+        try:
+            if self._run is None:
+                name_run(session, output_dir)
+            elif self._run.position is not None:
+                state = payload(self._run.position)
+            words = unsaved.leave(session, config, output_dir, state)
+            self._left = True
+            return f"The step is not saved, but {words}"
+        except Exception as error:
+            return f"The session still has the state: save_model() elsewhere before it closes ({unsaved.why(error)})"
+
+    def _take_back(self) -> None:
+        """It was saved after all, or training goes on."""
+        if self._left and self._streamed is not None:
+            left.forget(Path(self.args.output_dir), self._streamed.config.paths)
+            self._streamed.take_back()
+        self._left = False
 
     def _save_configs(self, directory: Path) -> None:
         saved = copy.deepcopy(self.model.config)
@@ -338,7 +384,9 @@ class StreamedTraining:
             self.model.generation_config.save_pretrained(directory)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        self.session.save_state(Path(output_dir))
+        with self._left_where_it_fails():
+            self.session.save_state(Path(output_dir))
+            saved.seal(Path(output_dir))
         torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER))  # type: ignore[attr-defined]
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -396,7 +444,8 @@ class StreamedTraining:
                 opening = Opening(adapters=self._from)
             elif self._from is not None:
                 config = config.replaced(model=str(self._from), init="pretrained")
-            session = self._made(config, Keeping(identity.new(Path(self.args.output_dir)).run))
+            run = identity.new(Path(self.args.output_dir)).run
+            session = self._made(config, Keeping(run, saving=saving_of(self, config)))
             session.start(opening)
         weakref.finalize(self, session.close)
         return session
@@ -446,3 +495,17 @@ class StreamedTraining:
 
 class Trainer(StreamedTraining, transformers.Trainer):
     """transformers.Trainer, over a model that `spillway.hf.load` made."""
+
+
+def name_run(session: Session, output_dir: Path) -> None:
+    """What `spillway export` needs to find what a run without durable steps leaves on its paths."""
+    if not volumes.present(session.config.paths):
+        raise InputError("nothing of this run lies on a storage path")
+    known = identity.load(output_dir)
+    if known is not None and known.durability != "none":
+        raise InputError(f"output_dir: {output_dir} is that of another run")
+    known = identity.new(output_dir)
+    known.run = session.run
+    known.save(output_dir)
+    write_json(output_dir / identity.DESCRIPTION, session.description)
+    replace_text(output_dir / "config.yaml", session.config.text())
