@@ -24,7 +24,8 @@
 // and no master are kept, and no step writes it. Layers below the lowest one that learns have no backward visit, and
 // without an embedding that learns there is no embedding_backward visit.
 //
-// One thread drives an engine. Every call may throw spillway::Error; after an error from a lane only close() helps.
+// One thread drives an engine. Every call may throw spillway::Error; after an error from a lane only close() helps. A
+// child that is forked meanwhile has nothing of it: no memory, no locks; every call there throws Error(unsupported).
 #pragma once
 
 #include <cstddef>
@@ -46,6 +47,7 @@
 #include "spillway/plan/planner.h"
 #include "spillway/state/layout.h"
 #include "spillway/state/rule.h"
+#include "spillway/sys/fork.h"
 #include "spillway/sys/ring.h"
 
 namespace spillway {
@@ -306,7 +308,7 @@ class Engine {
 
  private:
   class Impl;
-  std::unique_ptr<Impl> impl_;
+  sys::OfProcess<Impl> impl_;
 };
 
 }  // namespace spillway

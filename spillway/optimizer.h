@@ -75,7 +75,7 @@ class Optimizer {
 
  private:
   class Impl;
-  std::unique_ptr<Impl> impl_;
+  sys::OfProcess<Impl> impl_;
 };
 
 }  // namespace spillway

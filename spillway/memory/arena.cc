@@ -8,6 +8,7 @@
 #include "spillway/memory/pages.h"
 #include "spillway/memory/room.h"
 #include "spillway/sys/errno.h"
+#include "spillway/sys/fork.h"
 #include "spillway/sys/mapping.h"
 
 namespace spillway::memory {
@@ -42,6 +43,7 @@ void Arena::map(Bytes size, const ArenaOptions& options) {
   const Bytes mapped = round_up(size, sys::kHugePage);
   std::byte* data = mapped < size ? nullptr : sys::map_memory(mapped, sys::kHugePage);
   if (data == nullptr) refuse(size, "map", mapped < size ? ENOMEM : errno);
+  sys::keep_from_children({data, mapped});
   if (options.huge_pages) sys::advise_huge_pages({data, mapped});
   data_ = data;
   size_ = size;

@@ -20,7 +20,8 @@ struct ArenaPart {
   int node = 0;
 };
 
-/// Anonymous zeroed memory, aligned to 2 MiB. Movable, not copyable; unmapped by the destructor.
+/// Anonymous zeroed memory, aligned to 2 MiB. Movable, not copyable; unmapped by the destructor. Forked children do not
+/// have it: the kernel would copy what a ring has registered while it forks.
 class Arena {
  public:
   Arena() = default;

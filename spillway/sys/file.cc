@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "spillway/sys/errno.h"
+#include "spillway/sys/fork.h"
 #include "spillway/sys/mapping.h"
 
 namespace spillway::sys {
@@ -95,22 +96,23 @@ void File::open(const FileOptions& options) {
   const int flags =
       (options.write ? O_RDWR : O_RDONLY) | (options.create ? O_CREAT : 0) | (options.exclusive ? O_EXCL : 0);
   if (options.direct) {
-    fd_ = open_retrying(path_, flags | O_DIRECT);
+    fd_ = open_unforked([&] { return open_retrying(path_, flags | O_DIRECT); });
     if (fd_ >= 0) direct_refusal_ = refusal_of_direct(fd_);
     if (fd_ < 0 && errno == EINVAL) direct_refusal_ = "the file system does not support O_DIRECT";
     direct_ = fd_ >= 0 && direct_refusal_.empty();
     if (direct_) return;
     close();
   }
-  fd_ = open_retrying(path_, flags);
+  fd_ = open_unforked([&] { return open_retrying(path_, flags); });
   if (fd_ < 0) throw_errno(errno, options.create ? "create" : "open", path_);
 }
 
-/// The lock is given back by name: a ring that was just torn down may hold the open file a little longer than we do.
+/// The lock is given back by name: a ring that was just torn down may hold the open file a little longer than we do. In
+/// a forked child the descriptor is another one, so that the lock stays.
 void File::close() noexcept {
   if (fd_ < 0) return;
   ::flock(fd_, LOCK_UN);
-  ::close(std::exchange(fd_, -1));
+  close_unforked(std::exchange(fd_, -1));
 }
 
 void File::read(std::span<std::byte> into, Bytes offset) const {

@@ -7,6 +7,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/sys/errno.h"
+#include "spillway/sys/fork.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -102,6 +103,7 @@ Mapping::Mapping(Bytes bytes) : data_(map_memory(bytes, kPage)), bytes_(bytes) {
     throw Error(ErrorCode::does_not_fit, text("cannot map ", human(bytes), " of memory: ", describe_errno(failure)),
                 failure);
   }
+  keep_from_children({data_, round_up(bytes_, kPage)});
 }
 
 Mapping::~Mapping() {

@@ -31,7 +31,8 @@ void split_huge_pages(std::span<std::byte> range) noexcept;
 /// Faults every page of the range in, for writing; contents stay. False with errno set when the kernel cannot back it.
 bool populate(std::span<std::byte> range) noexcept;
 
-/// map_memory as an object: page-aligned, zeroed, unmapped by the destructor. Throws Error(does_not_fit).
+/// map_memory as an object: page-aligned, zeroed, unmapped by the destructor. Forked children do not have it. Throws
+/// Error(does_not_fit).
 class Mapping {
  public:
   explicit Mapping(Bytes bytes);

@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "spillway/sys/errno.h"
+#include "spillway/sys/fork.h"
+#include "spillway/sys/mapping.h"
 
 namespace spillway::sys {
 namespace {
@@ -45,20 +47,21 @@ void require_own(int fd, const std::filesystem::path& path) {
 
 SharedMemory::SharedMemory(std::filesystem::path path) : path_(std::move(path)) {
   do {
-    fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    fd_ = open_unforked(
+        [&] { return ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600); });
   } while (fd_ < 0 && errno == EINTR);
   if (fd_ < 0) throw_errno(errno, "open", path_);
   try {
     require_own(fd_, path_);
   } catch (...) {
-    ::close(fd_);
+    close_unforked(fd_);
     throw;
   }
 }
 
 SharedMemory::~SharedMemory() {
-  if (data_ != nullptr) ::munmap(data_, bytes_);
-  ::close(fd_);
+  if (data_ != nullptr && forks_ == forks()) ::munmap(data_, bytes_);
+  close_unforked(fd_);
 }
 
 Bytes SharedMemory::size() const {
@@ -78,6 +81,7 @@ void SharedMemory::map(Bytes bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (data == MAP_FAILED) throw_errno(errno, "map", path_);
   data_ = static_cast<std::byte*>(data);
+  keep_from_children({data_, round_up(bytes, kPage)});
   bytes_ = bytes;
 }
 

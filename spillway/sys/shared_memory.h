@@ -2,16 +2,19 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 
 #include "spillway/base/bytes.h"
+#include "spillway/sys/fork.h"
 
 namespace spillway::sys {
 
 /// Opened or created with mode 0600; nobody but this user can join. Locks are numbered; they belong to the object, so
-/// that two objects of one process exclude each other too. A lock is free when the object goes, or the process dies
-/// and every child that it forked while it had the object. Errors throw spillway::Error with errno and path.
+/// that two objects of one process exclude each other too. A lock is free when the object goes, or the process dies.
+/// A child that is forked meanwhile has neither file, mapping nor locks. Errors throw spillway::Error with errno and
+/// path.
 class SharedMemory {
  public:
   /// An empty file when there was none. Throws Error(bad_input) when the name is not a regular file of this user's.
@@ -42,6 +45,7 @@ class SharedMemory {
   int fd_ = -1;
   std::byte* data_ = nullptr;
   Bytes bytes_ = 0;
+  std::uint64_t forks_ = forks();
 };
 
 /// Where such files live: /dev/shm, else $XDG_RUNTIME_DIR, else the directory for temporary files.

@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <tuple>
 #include <vector>
 
 #include "spillway/sys/errno.h"
+#include "spillway/sys/fork.h"
 
 namespace spillway::sys {
 namespace {
@@ -39,14 +41,14 @@ class Uring final : public Ring {
     create(depth + 1);  // one entry for the wake-up
     require_operations();
     register_file();
-    event_ = ::eventfd(0, EFD_CLOEXEC);
+    event_ = open_unforked([] { return ::eventfd(0, EFD_CLOEXEC); });
     if (event_ < 0) refuse_and_close(errno, "eventfd");
     arm_wake();
   }
 
   ~Uring() override {
-    io_uring_queue_exit(&ring_);
-    if (event_ >= 0) ::close(event_);
+    close_ring();
+    if (event_ >= 0) close_unforked(event_);
   }
 
   Uring(const Uring&) = delete;
@@ -117,15 +119,23 @@ class Uring final : public Ring {
 
   void create(unsigned entries) {
     int result = 0;
-    for (const unsigned flags : kSetups) {
-      result = io_uring_queue_init(entries, &ring_, flags);
-      if (result != -EINVAL) break;
-    }
+    std::ignore = open_unforked([&] {
+      for (const unsigned flags : kSetups) {
+        result = io_uring_queue_init(entries, &ring_, flags);
+        if (result != -EINVAL) break;
+      }
+      return result < 0 ? result : ring_.ring_fd;
+    });
     if (result < 0) refuse(-result, "setup");
+    io_uring_ring_dontfork(&ring_);  // its mappings would keep the ring, and so the file, open in a child
+  }
+
+  void close_ring() {
+    close_unforked(ring_.ring_fd, [this] { io_uring_queue_exit(&ring_); });
   }
 
   [[noreturn]] void refuse_and_close(int errno_value, const char* what) {
-    io_uring_queue_exit(&ring_);
+    close_ring();
     refuse(errno_value, what);
   }
 

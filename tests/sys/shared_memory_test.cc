@@ -27,7 +27,9 @@ TEST_F(SharedMemoryTest, WhatOneWritesTheOtherReads) {
   first.span()[8191] = std::byte{5};
   EXPECT_EQ(second.span()[8191], std::byte{5});
   EXPECT_EQ(testing::in_child([&] {
-              second.span()[17] = std::byte{6};
+              SharedMemory third(path_);
+              third.map(third.size());
+              third.span()[17] = std::byte{6};
               return 0;
             }),
             0);
