@@ -12,7 +12,8 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ import torch
 from spillway import calls, device, nodes, room, saved, threads, volumes, wear
 from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
-from spillway.errors import InputError
+from spillway.errors import DoesNotFit, InputError
 from spillway.hf import files, heap, initialise, subspaces
 from spillway.hf.building import build
 from spillway.hf.describe import WorkSize, describe
@@ -39,7 +40,7 @@ from spillway.hf.source import DTYPES, load_config, resolve_directory, save_conf
 from spillway.hf.stream import Outcome, Stream
 from spillway.openings import STATE, on_paths, read_counts, tries_of, write_counts
 from spillway.protocol import Keeping, Opening, Recovery, StepResult
-from spillway.settings import engine_settings, subspace_checks, update_rule
+from spillway.settings import default_budget, engine_settings, subspace_checks, update_rule
 from spillway.silence import SilenceWatch
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Session:
         self._rehearsed = self._rehearse(shape, half=only_plan)
         logits = shape.logits * self._skeleton.vocabulary * self._skeleton.dtype.itemsize
         drawn = initialise.work_bytes(self._skeleton) if config.init == "random" else 0  # before the first step
-        work = max(self._rehearsed.work_bytes + logits, drawn)
+        work = max(self._rehearsed.work_bytes + logits, self._rehearsed.left_bytes + drawn)
         if only_plan:
             work += max(LEAST_MARGIN, int(MARGIN * work))
         self._rehearsed = replace(self._rehearsed, work_bytes=work)
@@ -127,7 +128,7 @@ class Session:
         )
         self.settings |= memory | room.settings(config, self._keeping.saving, self._converted())
         self._news += rounded_tables(self._skeleton)
-        with translated():
+        with translated(), self._told_what_was_measured():
             self._engine = engine_type(json.dumps(self.description), json.dumps(self.settings))
             self.plan: dict[str, Any] = json.loads(self._engine.plan())
         self.plan["threads"] = {"compute": self._threads.compute, "words": self._threads.words}
@@ -145,13 +146,30 @@ class Session:
         self._in_use = 0  # bytes of the process that stayed when the heap was given back last
         self._told: set[str] = set()
         self._started = False  # the volumes are open, and ours
+        self._process = os.getpid()
         self._silence: SilenceWatch | None = None
         self._precious = False  # they hold something that a later one may go on from
 
     def _rehearse(self, shape: WorkShape, half: bool) -> Rehearsed:
         dtype = self._config.compute_dtype
         with loss_kernels(self._engine_type, dtype, device.small(self._config, self._place)) as kernels:
-            return rehearse(self._skeleton, dtype, shape, self._packing, self._unneeded, kernels, self._place, half)
+            budget = self._config.dram_budget or default_budget()
+            arguments = (self._skeleton, dtype, shape, self._packing, self._unneeded, kernels, self._place)
+            return rehearse(*arguments, half, budget)
+
+    @contextmanager
+    def _told_what_was_measured(self) -> Iterator[None]:
+        try:
+            yield
+        except MemoryError as error:
+            known, shape = self._rehearsed, self._shape
+            if (known.measured_rows, known.measured_length) in ((0, 0), (shape.batch, shape.length)):
+                raise
+            raise DoesNotFit(
+                f"{error}. (The working set of {shape.batch} x {shape.length} tokens is extrapolated from "
+                f"{known.measured_rows} x {known.measured_length}: more would have passed dram_budget already while it "
+                "was measured)"
+            ) from error
 
     @property
     def config(self) -> Config:
@@ -187,6 +205,8 @@ class Session:
                 self._load(opening)
             elif self._config.init == "pretrained":
                 files.load_buffers(self._skeleton, self._source)
+        heap.give_back()  # what weights were drawn or converted in lies elsewhere than what steps take
+        self._in_use = heap.resident()
         self._place.watch_peak()
         self._place.bound(device.left(self.plan))
         self._stream = Stream(
@@ -390,6 +410,9 @@ class Session:
         os.replace(temporary, path)
 
     def close(self) -> None:
+        """In a forked child nothing: engine and volumes are its parent's."""
+        if self._process != os.getpid():
+            return
         if self._silence is not None:
             self._silence.close()
             self._silence = None

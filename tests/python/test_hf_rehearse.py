@@ -22,6 +22,7 @@ MEGABYTE = 1 << 20
 MEASURE = """
 import json, torch
 from hf_models import tiny_config
+from spillway.errors import DoesNotFit
 from spillway.hf import heap
 from spillway.hf.rehearse import rehearse
 from spillway.hf.building import build
@@ -48,6 +49,28 @@ for name, peak_now in [("half", peak), ("reclaimed", lambda: 0)]:  # as if all l
     result = rehearse(wide, "fp32", WorkShape(1, 24, 64, 0, 0), False, half=True)
     found[name] = {"work": result.work_bytes, "seconds": result.seconds, "per_token": result.per_token}
 heap.peak = peak
+before = heap.resident()
+try:
+    with heap.bounded(before + (64 << 20)):
+        fits = torch.ones(32 << 20, dtype=torch.uint8)
+        del fits
+        torch.ones(256 << 20, dtype=torch.uint8)
+    found["bounded"] = "nothing was refused"
+except heap.OutOfBounds:
+    found["bounded"] = "refused"
+found["after"] = int(torch.ones(256 << 20, dtype=torch.uint8)[-1])
+budget = heap.resident() + (96 << 20)
+for name, shape in [("long", WorkShape(1, 1, 65536, 0, 0)), ("many rows", WorkShape(1, 4096, 64, 0, 0))]:
+    result = rehearse(wide, "fp32", shape, False, budget=budget)
+    measured = result.measured_rows * result.measured_length
+    found[name] = {"work": result.work_bytes, "measured": measured}
+result = rehearse(tiny, "bf16", WorkShape(1, 1, 4096, 0, 0), True, budget=1 << 34)
+found["room"] = {"measured": result.measured_length, "left": result.left_bytes}
+try:
+    rehearse(wide, "fp32", WorkShape(1, 16, 64, 0, 0), False, budget=heap.resident() + (16 << 20))
+    found["no room"] = "nothing was refused"
+except DoesNotFit as error:
+    found["no room"] = str(error)
 for method in ("kernel", "sampled"):
     if method == "sampled":
         heap.CLEAR_REFS = heap.CLEAR_REFS / "not" / "there"
@@ -120,6 +143,26 @@ def test_micro_batches_add_what_they_keep_and_no_temporaries(measured: dict[str,
 def test_the_peak_is_measured_with_and_without_the_kernels_help(measured: dict[str, Any], method: str) -> None:
     assert measured[method]["peak"] > 250 * MEGABYTE
     assert measured[method]["peak"] < measured[method]["before"] + 300 * MEGABYTE
+
+
+def test_what_passes_a_bound_is_refused_and_the_process_goes_on(measured: dict[str, Any]) -> None:
+    assert measured["bounded"] == "refused" and measured["after"] == 1
+
+
+@pytest.mark.parametrize(("name", "tokens"), [("long", 65536), ("many rows", 4096 * 64)])
+def test_rows_without_room_are_extrapolated(measured: dict[str, Any], name: str, tokens: int) -> None:
+    """At least gate, up, their product and its gradient, [tokens, 4096] fp32 each: 4 GiB of 64 Ki tokens, 16 of 256."""
+    found = measured[name]
+    assert 0 < found["measured"] < tokens
+    assert found["work"] > 4 * 4 * 4096 * tokens
+
+
+def test_rows_that_have_room_are_measured_at_their_length(measured: dict[str, Any]) -> None:
+    assert measured["room"]["measured"] == 4096 and measured["room"]["left"] >= 0
+
+
+def test_without_room_for_anything_the_refusal_says_so(measured: dict[str, Any]) -> None:
+    assert "16 rows of 64 tokens in one layer alone take more than dram_budget" in measured["no room"]
 
 
 def test_arguments_are_counted_once() -> None:

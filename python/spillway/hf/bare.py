@@ -48,7 +48,10 @@ class BareEngine:
         keep: bool = True,
         chunk_elements: int = CHUNK_ELEMENTS,
         device: torch.device | None = None,
+        touch: bool = True,
     ) -> None:
+        """`touch`: all of the arena is in memory from the start; else what is written to is."""
+        self._touch = touch
         self._device = device or torch.device("cpu")
         self.description = description
         self.dtype = TYPES[description["compute_dtype"]]
@@ -208,7 +211,8 @@ class BareEngine:
         self._gradient_at = self._bytes(end)
         self._sums_at = self._bytes(end + border)
         size = self._bytes(end + border) + 4 * border
-        self._arena = mapped(size) if self._device.type == "cpu" else on_device(size, self._device)
+        on_host = self._device.type == "cpu"
+        self._arena = mapped(size, self._touch) if on_host else on_device(size, self._device)
         self._typed = self._arena.view(self.dtype)
 
     def _wide(self, tensor: dict[str, Any]) -> bool:
@@ -248,9 +252,10 @@ def count(shape: list[int]) -> int:
     return torch.Size(shape).numel()
 
 
-def mapped(size: int) -> torch.Tensor:
-    """Zeroed bytes that are in memory, mapped by themselves: leaving, they leave no hole in the heap."""
-    return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8).zero_()
+def mapped(size: int, touch: bool = True) -> torch.Tensor:
+    """Zeroed bytes, mapped by themselves: leaving, they leave no hole in the heap. `touch`: they are in memory."""
+    found = torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
+    return found.zero_() if touch else found
 
 
 def on_device(size: int, device: torch.device) -> torch.Tensor:

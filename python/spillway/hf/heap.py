@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import os
+import resource
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -18,6 +22,10 @@ HUGE_PAGE = 2 << 20
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
 RESET_PEAK = "5"
+
+STACK = 8 << 20  # bytes of address space of a thread's stack
+# in what PyTorch and oneDNN say where memory is refused
+REFUSED = ("can't allocate memory", "not enough memory", "bad_alloc", "out of memory")
 
 
 # PyTorch keeps a compiled product for every shape of matrix it meets, up to 1024 of them in each of two caches, some
@@ -42,6 +50,13 @@ def settle() -> None:
     mallopt(M_MMAP_MAX, 0)
     mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
     mallopt(M_ARENA_MAX, 1)
+    _give_back_before_forks()
+
+
+@functools.cache
+def _give_back_before_forks() -> None:
+    """What is free in the heap would be copied for a child as soon as a step uses it again."""
+    os.register_at_fork(before=give_back)
 
 
 def give_back() -> None:
@@ -82,6 +97,53 @@ def anonymous() -> int:
 def peak() -> int:
     """Most bytes in memory since the process began, or since the peak was reset."""
     return _field("VmHWM")
+
+
+class OutOfBounds(Exception):
+    """What ran needed more memory than it was bounded to."""
+
+
+@contextmanager
+def bounded(most: int | None) -> Iterator[None]:
+    """As long as it is open this process may hold `most` bytes in memory, about: the kernel refuses to map more, and
+    what asked for it ends with OutOfBounds instead of the process by the kernel. None: no bound.
+
+    The kernel counts what is mapped, so what the heap has free counts as held, and stacks of threads may come to be.
+    """
+    if most is None:
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    stacks = (os.cpu_count() or 1) * STACK
+    limit = _field("VmData") + max(0, most - resident() - _free()) + stacks
+    found = [value for value in (limit, soft, hard) if value != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(found), hard))
+    try:
+        yield
+    except MemoryError as error:
+        raise OutOfBounds from error
+    except RuntimeError as error:  # PyTorch's and oneDNN's
+        if not any(words in str(error) for words in REFUSED):
+            raise
+        raise OutOfBounds from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+class _MallocInfo(ctypes.Structure):  # struct mallinfo2
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
+    )]  # fmt: skip
+
+
+def _free() -> int:
+    """Bytes of the heap that nobody uses, in memory or given back; 0 where it cannot be asked."""
+    try:
+        mallinfo = ctypes.CDLL(None).mallinfo2
+    except (OSError, AttributeError):
+        return 0
+    mallinfo.restype = _MallocInfo
+    return int(mallinfo().fordblks)
 
 
 def _field(name: str) -> int:

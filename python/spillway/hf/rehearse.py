@@ -10,15 +10,17 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from transformers import PreTrainedConfig
 
-from spillway import _engine
-from spillway.hf import heap
+from spillway import _engine, sizes
+from spillway.errors import DoesNotFit
+from spillway.hf import growth, heap
 from spillway.hf.bare import BareEngine, BareVisit, count, mapped, on_device
 from spillway.hf.building import build
 from spillway.hf.describe import WorkSize, describe, slice_rows
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 BYTES_PER_TOKEN = 64  # ids, labels, positions, running log-sum-exp: what a step keeps for every token besides states
 SLACK = 0.35  # of the working set: holes of the heap, and huge pages that fill them (0.25 seen at 1.5 G parameters)
 DEVICE_SLACK = 0.2  # the same on a GPU, whose allocator keeps blocks that it has split
+FEW_TOKENS = 2048  # of a micro-batch that is measured at once, however little memory there is
 LONG = 10.0  # seconds; a step longer than this is measured once, shorter ones several times:
 LEAST_RUNS, MOST_RUNS, LEAST_SECONDS = 4, 40, 2.0  # so often, and so long; the first half warms up
 
@@ -53,6 +56,9 @@ class Rehearsed:
     seconds: dict[str, float]  # by kind of visit, at the largest step, all micro-batches
     device_bytes: int = 0  # PyTorch's temporaries on a GPU at their peak
     per_token: tuple[float, float] = (0.0, 0.0)  # by which both grow with the tokens of a micro-batch, when asked for
+    measured_rows: int = 0  # the largest micro-batch that was measured: `work_bytes` of a larger one are extrapolated
+    measured_length: int = 0
+    left_bytes: int = 0  # that stay when all is given back: libraries' pages, what PyTorch keeps for later
 
 
 class LossKernels(Protocol):
@@ -71,7 +77,7 @@ class TimedEngine(BareEngine):
         self, description: dict[str, Any], several: bool, kernels: LossKernels | None, place: Place = HOST
     ) -> None:
         """`several`: gradients are summed over micro-batches. `kernels`: None for slow ones of its own."""
-        super().__init__(description, keep=False, device=place.device)
+        super().__init__(description, keep=False, device=place.device, touch=False)
         self._place = place
         largest = max(count(tensor["shape"]) for tensor in self.tensors)
         taken = mapped(4 * largest) if place.device.type == "cpu" else on_device(4 * largest, place.device)
@@ -84,6 +90,24 @@ class TimedEngine(BareEngine):
         self.aside = 0.0  # seconds that no run has
         self._tail = max(self._layers)
         self._began = 0.0
+        self._touched = 0  # tokens
+
+    def touch(self, tokens: int) -> None:
+        """Has in memory what so many tokens take of the arena."""
+        if tokens > self._touched and self._place.device.type == "cpu":
+            for first, stride in self._regions():
+                self._arena[first + self._touched * stride : first + tokens * stride].zero_()
+            self._touched = tokens
+
+    def untouched(self, tokens: int) -> int:
+        """Bytes by which touch() would grow the process."""
+        return max(0, tokens - self._touched) * sum(stride for _, stride in self._regions())
+
+    def _regions(self) -> list[tuple[int, int]]:
+        """First byte and bytes per token of what lies in the arena by token."""
+        width = self._bytes(self._hidden)
+        borders = [(self._bytes(first), width) for first in self._border_at_element]
+        return [*borders, (self._gradient_at, width), (self._sums_at, 4 * self._hidden)]
 
     def gradient(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
         super().gradient(tensor, values, micro_batch)
@@ -130,57 +154,199 @@ def rehearse(
     kernels: LossKernels | None = None,
     place: Place = HOST,
     half: bool = False,
+    budget: int | None = None,
 ) -> Rehearsed:
     """Runs the largest micro-batch of `shape` a few times. `half`: before, one with rows of half the length, to know
-    how memory grows with them. `skeleton` itself is not touched."""
+    how memory grows with them. `budget`: bytes that the process may hold meanwhile; where the largest micro-batch would
+    pass it, or takes more than a few seconds to find that out, shorter rows tell what it takes. Raises DoesNotFit when
+    not even they have room. `skeleton` itself is not touched."""
     before = heap.resident()
-    small = narrow_copy(skeleton)
-    if skeleton.adapters is not None:
-        skeleton.adapters.like(small)
-    freeze_kinds(small, skeleton)
-    choose_kinds(small, skeleton)
-    tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
-    engine = TimedEngine(describe(small, WorkSize(1, tokens), compute_dtype), shape.micro_batches > 1, kernels, place)
-    fill(engine)
-    with_arena, anonymous = heap.resident(), heap.anonymous()
-    held = place.watch_peak()
-    stream = Stream(small, engine, 0, unneeded, place=place)
-    train = sample(small, shape.batch, shape.length, packing)
-    between: list[float] = []
-    with heap.PeakWatch() as watch:
-        if half:
-            stream.step(sample(small, shape.batch, max(1, shape.length // 2), packing), {}, 0)
-        before_whole = heap.anonymous(), place.peak()
-        engine.seconds = {True: defaultdict(list), False: defaultdict(list)}
-        warm_up = run(stream, engine, train, between)
-        after_whole = heap.anonymous(), place.peak()
-        heap.use_huge_pages()
-        for number in range(runs_after(warm_up)):
-            engine.cold = shape.micro_batches == 1 or number % 2 == 0
-            run(stream, engine, train, between)
-        seconds = seconds_of(engine, between, shape)
-        if not packing:  # rows of many lengths: the products that PyTorch keeps for each, as many as it will keep
-            for length in sorted({shape.length * part // 8 for part in (7, 6, 5)} - {0, 1}):
-                stream.step(sample(small, shape.batch, length, packing), {}, 0)
+    rehearsal = Rehearsal(skeleton, compute_dtype, shape, packing, unneeded, kernels, place, budget)
+    try:
+        found = rehearsal.run(before, half)
+    finally:
+        rehearsal.close()
+        del rehearsal
+        heap.give_back()
+        place.give_back()
+    return replace(found, left_bytes=max(0, heap.resident() - before))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Of a shape that was approached by smaller ones."""
+
+    bytes: int  # of its temporaries, at most; 0 where nothing was measured
+    rows: int  # the largest that was measured; 0: nothing was
+    length: int
+    there: bool  # it has room itself
+
+
+class Rehearsal:
+    """A stream over a small copy of the model, and what it was seen to take."""
+
+    def __init__(
+        self,
+        skeleton: Skeleton,
+        compute_dtype: str,
+        shape: WorkShape,
+        packing: bool,
+        unneeded: Collection[str],
+        kernels: LossKernels | None,
+        place: Place,
+        budget: int | None,
+    ) -> None:
+        self._shape, self._packing, self._place = shape, packing, place
+        self._budget = None if place.on_gpu else budget
+        small = self._small = narrow_copy(skeleton)
+        if skeleton.adapters is not None:
+            skeleton.adapters.like(small)
+        freeze_kinds(small, skeleton)
+        choose_kinds(small, skeleton)
+        self._tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
+        description = describe(small, WorkSize(1, self._tokens), compute_dtype)
+        self._engine = TimedEngine(description, shape.micro_batches > 1, kernels, place)
+        fill(self._engine)
+        self._stream = Stream(small, self._engine, 0, unneeded, place=place)
+
+    def run(self, before: int, half: bool) -> Rehearsed:
+        """`before`: bytes of the process when there was no rehearsal."""
+        shape = self._shape
+        seen = self._climb(shape.batch, shape.length, self._step)
+        if seen.there:
+            try:
+                return self._largest(before, half)
+            except heap.OutOfBounds:
+                pass
+        if not seen.length:
+            raise DoesNotFit(
+                f"does not fit in DRAM: {shape.batch} rows of {shape.length} tokens in one layer alone take more than "
+                f"dram_budget, {sizes.size(self._budget or 0)}, of which the process has {sizes.size(before)} already. "
+                "Raise --dram_budget, or use a smaller max_length or per_device_train_batch_size"
+            )
+        return self._extrapolated(before, seen)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _largest(self, before: int, half: bool) -> Rehearsed:
+        """What was asked for, as often as it takes to know its seconds."""
+        shape, engine, stream, place = self._shape, self._engine, self._stream, self._place
+        self._engine.touch(self._tokens)
+        with_arena, anonymous = heap.resident(), heap.anonymous()
+        held = place.watch_peak()
+        train = self._sample(shape.batch, shape.length)
+        between: list[float] = []
+        with heap.bounded(self._budget), heap.PeakWatch() as watch:
+            if half:
+                stream.step(self._sample(shape.batch, max(1, shape.length // 2)), {}, 0)
+            before_whole = heap.anonymous(), place.peak()
+            engine.seconds = {True: defaultdict(list), False: defaultdict(list)}
+            warm_up = run(stream, engine, train, between)
+            after_whole = heap.anonymous(), place.peak()
+            heap.use_huge_pages()
+            for number in range(runs_after(warm_up)):
+                engine.cold = shape.micro_batches == 1 or number % 2 == 0
+                run(stream, engine, train, between)
+            seconds = seconds_of(engine, between, shape)
+            if not self._packing:  # rows of many lengths: what PyTorch keeps for each, as many as it will keep
+                for length in sorted({shape.length * part // 8 for part in (7, 6, 5)} - {0, 1}):
+                    stream.step(self._sample(shape.batch, length), {}, 0)
+        # The heap keeps what it was given. Libraries' pages may leave meanwhile, where memory is short, and lower the
+        # peak.
+        work_bytes = max(0, watch.bytes - with_arena, heap.anonymous() - anonymous)
         if shape.eval_batch * shape.eval_length > shape.batch * shape.length:
-            stream.evaluate(sample(small, shape.eval_batch, shape.eval_length, packing))
-    kept = tokens * BYTES_PER_TOKEN + (masks(small, train, place) if packing else 0)
-    # The heap keeps what it was given. Libraries' pages may leave meanwhile, where memory is short, and lower the peak.
-    work_bytes = max(0, watch.bytes - with_arena, heap.anonymous() - anonymous) + (shape.micro_batches - 1) * kept
-    device_bytes = max(0, place.peak() - held) + (shape.micro_batches - 1) * kept
-    more = max(1, shape.batch * (shape.length - shape.length // 2))
-    growth = [max(0, now - then) / more for now, then in zip(after_whole, before_whole, strict=True)]
-    stream.close()
-    del stream, engine
-    heap.give_back()
-    place.give_back()
-    return Rehearsed(
-        before,
-        int(work_bytes * (1 + SLACK)),
-        seconds,
-        int(device_bytes * (1 + DEVICE_SLACK)),
-        (growth[0] * (1 + SLACK), growth[1] * (1 + DEVICE_SLACK)) if half else (0.0, 0.0),
-    )
+            work_bytes = max(work_bytes, self._evaluated(with_arena))
+        kept = self._kept(train)
+        device_bytes = max(0, place.peak() - held) + (shape.micro_batches - 1) * kept
+        more = max(1, shape.batch * (shape.length - shape.length // 2))
+        grown = [max(0, now - then) / more for now, then in zip(after_whole, before_whole, strict=True)]
+        return Rehearsed(
+            before,
+            int((work_bytes + (shape.micro_batches - 1) * kept) * (1 + SLACK)),
+            seconds,
+            int(device_bytes * (1 + DEVICE_SLACK)),
+            (grown[0] * (1 + SLACK), grown[1] * (1 + DEVICE_SLACK)) if half else (0.0, 0.0),
+            measured_rows=shape.batch,
+            measured_length=shape.length,
+        )
+
+    def _evaluated(self, with_arena: int) -> int:
+        """Bytes of the largest evaluation, which is larger than a step, beyond `with_arena`."""
+        shape = self._shape
+        seen = self._climb(shape.eval_batch, shape.eval_length, self._evaluation)
+        if seen.there:
+            with suppress(heap.OutOfBounds):
+                with heap.bounded(self._budget), heap.PeakWatch() as watch:
+                    self._evaluation(self._sample(shape.eval_batch, shape.eval_length))
+                return max(watch.bytes, heap.resident()) - with_arena
+        return seen.bytes or self._budget or 0
+
+    def _extrapolated(self, before: int, seen: Seen) -> Rehearsed:
+        """What would be taken by what is too large to be measured."""
+        shape = self._shape
+        times = shape.length / seen.length
+        kept = shape.batch * shape.length * BYTES_PER_TOKEN
+        if self._packing:
+            kept += int(masks(self._small, self._sample(1, seen.length), self._place) * times**2) * shape.batch
+        work_bytes = seen.bytes + (shape.micro_batches - 1) * kept
+        slower = times**2 * shape.batch / seen.rows
+        seconds = {kind: value * slower for kind, value in self._seconds.items()}
+        return Rehearsed(
+            before, int(work_bytes * (1 + SLACK)), seconds, measured_rows=seen.rows, measured_length=seen.length
+        )
+
+    def _climb(self, rows: int, length: int, call: Callable[[Work], object]) -> Seen:
+        """What fewer and shorter rows take, and whether all of them have room: first one row that grows, then rows.
+        Few tokens are not worth it."""
+        if self._budget is None or rows * length <= FEW_TOKENS:
+            return Seen(0, 0, 0, True)
+        long = growth.climb(lambda at: self._measured(1, at, call), lambda at: self._room(at), FEW_TOKENS // 4, length)
+        if not long.there:
+            seen = growth.predicted(long.points, length) * rows if long.points else 0
+            return Seen(seen, 1, long.points[-1].length if long.points else 0, False)
+        first = max(1, FEW_TOKENS // 4 // length)
+        many = growth.climb(
+            lambda at: self._measured(at, length, call), lambda at: self._room(at * length), first, rows
+        )
+        if many.points:
+            return Seen(growth.predicted(many.points, rows), many.points[-1].length, length, many.there)
+        if long.points:
+            return Seen(growth.predicted(long.points, length) * rows, 1, long.points[-1].length, rows == 1)
+        return Seen(0, 0, 0, many.there)
+
+    def _measured(self, rows: int, length: int, call: Callable[[Work], object]) -> int | None:
+        """Bytes of its temporaries; None: there is not enough memory for them."""
+        self._engine.touch(rows * length)
+        with_arena = heap.resident()
+        try:
+            with heap.bounded(self._budget), heap.PeakWatch() as watch:
+                call(self._sample(rows, length))
+            return max(0, watch.bytes - with_arena)
+        except heap.OutOfBounds:
+            return None
+        finally:
+            heap.give_back()
+
+    def _step(self, work: Work) -> None:
+        between: list[float] = []
+        self._engine.seconds = {True: defaultdict(list), False: defaultdict(list)}
+        run(self._stream, self._engine, work, between)
+        self._seconds = seconds_of(self._engine, between, self._shape)
+
+    def _evaluation(self, work: Work) -> None:
+        self._stream.evaluate(work)
+
+    def _room(self, tokens: int) -> int:
+        """Bytes for temporaries beside what there is and what the arena takes for so many tokens."""
+        assert self._budget is not None
+        return self._budget - heap.resident() - self._engine.untouched(tokens)
+
+    def _sample(self, rows: int, length: int) -> Work:
+        return sample(self._small, rows, length, self._packing)
+
+    def _kept(self, train: Work) -> int:
+        return self._tokens * BYTES_PER_TOKEN + (masks(self._small, train, self._place) if self._packing else 0)
 
 
 def narrow_copy(skeleton: Skeleton) -> Skeleton:

@@ -1,0 +1,163 @@
+"""Does a run keep its budget? Real shapes trained for a step inside a control group that is 2 % larger than the plan.
+
+    budget.py --tokenizer DIR [--back /var/tmp] [--length 512] [--layers N] SHAPE[=BUDGET] ...
+
+SHAPE: 0.5B, 1.5B, 3B, 8B (Qwen2.5's and Llama 3's), with weights drawn at random, `int8` states, everything on a
+storage path in --back, which must have room for the state and for the model that is saved (8B: 76 GB). BUDGET: its
+dram_budget; without it what `spillway plan` takes when there is no limit. --layers: with so many layers, which changes
+no peak: each layer comes and goes alone. DIR: a tokenizer; the text is nothing but English words. The group's peaks are
+of what cannot be taken back, anonymous memory and what the kernel keeps for the process, looked at every 20 ms.
+Needs root. Results go to bench/results/budget.json, where those of earlier calls stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "scripts"))
+
+from tour.memory_limit import MemoryLimit  # noqa: E402
+
+RESULTS = HERE / "results" / "budget.json"
+OVER = 1.02  # of the plan, which the group allows
+# hidden, feed-forward, layers, heads, key-value heads, vocabulary, tied, family
+SHAPES = {
+    "0.5B": (896, 4864, 24, 14, 2, 151936, True, "qwen2"),
+    "1.5B": (1536, 8960, 28, 12, 2, 151936, True, "qwen2"),
+    "3B": (3072, 8192, 28, 24, 8, 128256, True, "llama"),
+    "8B": (4096, 14336, 32, 32, 8, 128256, False, "llama"),
+}
+
+
+def model(folder: Path, shape: str, layers: int | None, tokenizer: Path) -> Path:
+    """A directory with a configuration, a tokenizer and no weights."""
+    hidden, inner, own_layers, heads, keys, vocabulary, tied, family = SHAPES[shape]
+    directory = folder / "model"
+    directory.mkdir()
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tokenizer / file, directory)
+    values = {
+        "architectures": ["Qwen2ForCausalLM" if family == "qwen2" else "LlamaForCausalLM"],
+        "model_type": family, "hidden_size": hidden, "intermediate_size": inner,
+        "num_hidden_layers": layers or own_layers, "num_attention_heads": heads, "num_key_value_heads": keys,
+        "vocab_size": vocabulary, "tie_word_embeddings": tied, "max_position_embeddings": 32768,
+        "rope_theta": 500000.0, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    (directory / "config.json").write_text(json.dumps(values), encoding="utf-8")
+    return directory
+
+
+class Watch:
+    """The most anonymous and kernel memory of a control group (version 1 or 2) while it is open."""
+
+    def __init__(self, group: Path) -> None:
+        self.anonymous = self.kernel = 0
+        self._group, self._stop = group, threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._stop.wait(0.02):
+            found = dict(line.split() for line in (self._group / "memory.stat").read_text().splitlines())
+            self.anonymous = max(self.anonymous, int(found.get("total_rss", found.get("anon", 0))))
+            kernel = self._group / "memory.kmem.usage_in_bytes"
+            now = kernel.read_text() if kernel.is_file() else found.get("kernel", "0")
+            self.kernel = max(self.kernel, int(now))
+
+
+def words(folder: Path, shape: str, args: argparse.Namespace) -> list[str]:
+    storage = folder / "storage"
+    storage.mkdir()
+    (folder / "text.txt").write_text("The river rises in the hills and runs to the sea. " * 2000, encoding="utf-8")
+    return [
+        "--model", str(model(folder, shape, args.layers, args.tokenizer)), "--dataset", str(folder / "text.txt"),
+        "--output_dir", str(folder / "out"), "--storage", str(storage), "--init", "random", "--placement", "path",
+        "--state_format", "int8", "--durability", "none", "--max_length", str(args.length), "--packing",
+        "--per_device_train_batch_size", "1", "--max_steps", "1",
+    ]  # fmt: skip
+
+
+def spillway(*given: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "spillway", *given]
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+def dram(content: dict[str, Any]) -> dict[str, Any]:
+    return dict(next(tier for tier in content["tiers"] if tier["name"] == "dram"))
+
+
+def measured(folder: Path, shape: str, budget: str | None, args: argparse.Namespace) -> dict[str, Any]:
+    given = words(folder, shape, args)
+    if budget is None:
+        planned = spillway("plan", *given, "--json")
+        planned.check_returncode()
+        budget = str(dram(json.loads(planned.stdout))["planned_peak"])
+    from spillway.values import parse_size
+
+    group = MemoryLimit(int(parse_size(budget) * OVER))
+    began = time.perf_counter()
+    try:
+        with Watch(group.group) as watch:
+            ran = spillway("train", *given, "--dram_budget", budget, preexec_fn=group.enter)
+        killed = group.killed()
+    finally:
+        group.close()
+    found: dict[str, Any] = {
+        "shape": shape, "layers": args.layers or SHAPES[shape][2], "length": args.length, "dram_budget": budget,
+        "exit": ran.returncode, "killed": killed, "seconds": round(time.perf_counter() - began, 1),
+        "group": {"limit": int(parse_size(budget) * OVER), "anonymous": watch.anonymous, "kernel": watch.kernel},
+    }  # fmt: skip
+    if ran.returncode:
+        return found | {"told": (ran.stderr or ran.stdout)[-500:]}
+    summary = json.loads((folder / "out" / "summary.json").read_text(encoding="utf-8"))
+    return found | {"planned": dram(summary)["planned_peak"], "process_peak": summary["process_peak"]}
+
+
+def machine() -> dict[str, Any]:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    facts = dict(line.split(":", 1) for line in lines if ":" in line)
+    named = {key.strip(): value.strip() for key, value in facts.items()}
+    flags = named.get("flags", "").split()
+    wide = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
+    return {"processor": named.get("model name", platform.processor()), "cores": os.cpu_count(), "has": wide}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shapes", nargs="+")
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--back", type=Path, default=Path("/var/tmp"))
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--layers", type=int)
+    args = parser.parse_args(argv)
+    rows = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
+    for word in args.shapes:
+        shape, _, budget = word.partition("=")
+        with tempfile.TemporaryDirectory(dir=args.back) as folder:
+            rows.append({"machine": machine()} | measured(Path(folder), shape, budget or None, args))
+        print(json.dumps(rows[-1]))
+        RESULTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

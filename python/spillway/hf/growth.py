@@ -1,0 +1,74 @@
+"""How much memory rows of a length take, from what shorter ones took: a polynomial of degree two, of which attention
+may make all three coefficients and none is below zero.
+
+So a dry run can be stopped before it takes what nobody has, and says all the same what it would take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+MARGIN = 0.1  # of what is extrapolated: measurements of one shape differ by that, as seen
+
+
+@dataclass(frozen=True)
+class Point:
+    length: int
+    bytes: int
+
+
+def bound(points: Sequence[Point], length: int) -> float:
+    """No more than this, whichever part of the growth between the last two is quadratic. `length` >= the last one's."""
+    before, last = points[-2:]
+    return last.bytes + max(0, last.bytes - before.bytes) * (length**2 - last.length**2) / (
+        last.length**2 - before.length**2
+    )
+
+
+def fitted(points: Sequence[Point], length: int) -> float:
+    """Through the last three points; of two, or where growth slows down, the line through the last two."""
+    before, last = points[-2:]
+    slope = max(0.0, (last.bytes - before.bytes) / (last.length - before.length))
+    curve = 0.0
+    if len(points) > 2:
+        first = points[-3]
+        earlier = (before.bytes - first.bytes) / (before.length - first.length)
+        curve = max(0.0, (slope - earlier) / (last.length - first.length))
+    return last.bytes + (length - last.length) * (slope + curve * (length - before.length))
+
+
+def predicted(points: Sequence[Point], length: int) -> int:
+    """What rows of `length` take at most: by three points, with a margin, or by two as much as it can be. Of one point,
+    in proportion to the square."""
+    if len(points) == 1:
+        return int(points[0].bytes * (length / points[0].length) ** 2)
+    most = bound(points, length)
+    return int(most if len(points) == 2 else min(most, fitted(points, length) * (1 + MARGIN)))
+
+
+@dataclass(frozen=True)
+class Climb:
+    """What was measured below a length, and whether there is room to measure at that length itself."""
+
+    points: tuple[Point, ...]
+    there: bool
+
+
+def climb(measure: Callable[[int], int | None], room: Callable[[int], int], first: int, length: int) -> Climb:
+    """Measures at twice the length each time, from `first` on, as long as what is predicted has room, and until all of
+    `length` surely has. `measure`: bytes of rows of a length, or None when there was not enough memory; `room`: bytes
+    there are for rows of a length."""
+    points: list[Point] = []
+    at = first
+    while at < length:
+        if len(points) > 1 and bound(points, length) <= room(length):
+            return Climb(tuple(points), True)
+        if len(points) > 2 and predicted(points, at) > room(at):
+            return Climb(tuple(points), False)
+        found = measure(at)
+        if found is None:
+            return Climb(tuple(points), False)
+        points.append(Point(at, found))
+        at *= 2
+    return Climb(tuple(points), len(points) < 3 or predicted(points, length) <= room(length))

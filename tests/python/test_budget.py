@@ -1,0 +1,101 @@
+"""`dram_budget` is for the whole process, whoever allocates: the kernel holds it, in a control group 2 % larger."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny
+from tour.memory_limit import MemoryLimit, Unavailable
+
+MEBIBYTE = 1 << 20
+LIMIT = 1800  # seconds after which a process is taken for one that hangs
+LONG = 16384  # tokens of a row
+# What a layer takes here is seen by the side of the interpreter: 46 million parameters, 23 million of them in layers.
+WIDE = {"hidden_size": 768, "intermediate_size": 4096, "num_hidden_layers": 2, "num_attention_heads": 12,
+        "vocab_size": 30000}  # fmt: skip
+
+
+@contextmanager
+def limited(limit: int) -> Iterator[MemoryLimit]:
+    try:
+        group = MemoryLimit(limit)
+    except Unavailable as reason:
+        pytest.skip(f"no memory limit can be set here: {reason}")
+    try:
+        yield group
+    finally:
+        group.close()
+
+
+def run(*words: str, group: MemoryLimit | None = None) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own, held by `group`."""
+    return subprocess.run(
+        [sys.executable, "-m", "spillway", *words],
+        preexec_fn=group.enter if group else None,
+        env=os.environ | {"OMP_WAIT_POLICY": "passive"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+
+
+def inputs(path: Path, rows: int, **more: Any) -> Path:
+    tiny.model_directory(path / "model")
+    (path / "model" / "config.json").write_text(json.dumps(tiny.CONFIG | {"max_position_embeddings": LONG} | more))
+    (path / "text.txt").write_text(" ".join(tiny.SENTENCES * rows))
+    return path
+
+
+def words(given: Path, *more: str) -> list[str]:
+    values = {"model": given / "model", "dataset": given / "text.txt", "output_dir": given / "out", "init": "random",
+              "per_device_train_batch_size": 1, "max_steps": 1}  # fmt: skip
+    return ["train", *(str(word) for key, value in values.items() for word in (f"--{key}", value)), "--packing", *more]
+
+
+def test_rows_too_long_to_be_measured_are_refused_within_the_budget(tmp_path: Path) -> None:
+    """Attention over two packed rows keeps a mask of length x length: more than a gigabyte, where 300 MiB are free."""
+    given = inputs(tmp_path, rows=300)
+    budget = 700 * MEBIBYTE
+    with limited(budget * 102 // 100) as group:
+        refused = run(*words(given, "--max_length", str(LONG), "--dram_budget", f"{budget}"), group=group)
+        assert group.killed() == 0
+    assert refused.returncode == 3, refused.stdout + refused.stderr
+    told = " ".join((refused.stdout + refused.stderr).split())
+    assert "does not fit in DRAM" in told and "dram_budget is 700" in told
+    assert f"The working set of 1 x {LONG} tokens is extrapolated from 1 x " in told
+    assert not (given / "out").exists()
+
+
+@pytest.mark.parametrize("init", ["random", "pretrained"])
+def test_a_run_keeps_its_plan(tmp_path: Path, init: str) -> None:
+    given, storage = inputs(tmp_path, rows=30, **WIDE), tmp_path / "storage"
+    storage.mkdir()
+    places = ["--storage", f"{storage},capacity=2GiB", "--placement", "path", "--state_format", "int8",
+              "--durability", "none", "--max_length", "128"]  # fmt: skip
+    plain = words(given, *places)
+    if init == "pretrained":
+        first = run(*plain)
+        assert first.returncode == 0, first.stderr
+        plain += ["--model", str(given / "out"), "--output_dir", str(given / "second"), "--init", "pretrained"]
+    planned = run("plan", *plain[1:], "--json")
+    assert planned.returncode == 0, planned.stderr
+    (dram,) = (tier for tier in json.loads(planned.stdout)["tiers"] if tier["name"] == "dram")
+    budget = int(dram["planned_peak"])
+    with limited(budget * 102 // 100) as group:
+        ran = run(*plain, "--dram_budget", str(budget), group=group)
+        assert group.killed() == 0 and ran.returncode != -signal.SIGKILL
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    out = given / ("second" if init == "pretrained" else "out")
+    assert (out / "model.safetensors").is_file()
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["process_peak"] <= budget * 1.02  # pages of libraries included, which the group may not count
