@@ -124,7 +124,8 @@ class Run:
                 raise SpillwayError(f"{unsaved.why(error)}. {words}") from error
             raise
         session.close()
-        self.write_report()  # its plans take memory that was the session's
+        self.plot()  # takes memory that was the session's, in a process beside this one
+        self.write_report()  # its plans do, too
         return summary
 
     def leave(self, trainer: Trainer, error: BaseException) -> str:
@@ -215,12 +216,15 @@ class Run:
         session.write_timeline(output_dir / "timeline.json.gz")
         trainer.so_far.ended()
         tables.show_summary(self.display.console, summary)
-        if reason := plot_apart(output_dir / METRICS, output_dir / "loss.png", f"Training loss: {output_dir.name}"):
-            self.display.note(f"no loss.png: {reason}")
         if session.plan.get("durability", "none") != "none":
             self.leave_volumes(session)
         self.display.say(f"The model is in {output_dir}.")
         return summary
+
+    def plot(self) -> None:
+        output_dir = self.start.output_dir
+        if reason := plot_apart(output_dir / METRICS, output_dir / "loss.png", f"Training loss: {output_dir.name}"):
+            self.display.note(f"no loss.png: {reason}")
 
     def write_report(self) -> None:
         """A missing page is no reason to fail a run."""

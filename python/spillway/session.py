@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from spillway.config import Config
     from spillway.protocol import Batch, PathBytes, WorkShape
 
-HOLES = 24 * 2**20  # bytes by which the heap grows in one visit at most, as seen
+HOLES, SHARE_OF_HOLES = 24 * 2**20, 0.1  # bytes by which the heap grows in one visit at most, as seen, or part of work
 REGROWTH = 4 * 2**20  # bytes since the heap was given back that make it worth doing again: it takes a tenth of a second
 MAX_SHARD = 5 * 10**9  # bytes of a safetensors file
 # Two rehearsals of one shape differ by so much at most, as seen (98 to 113 MiB): what the heap has free in between lies
@@ -199,6 +199,7 @@ class Session:
 
     def start(self, opening: Opening) -> Recovery | None:
         """Maps the memory and opens the volumes; state from there, from a checkpoint, or the model's weights."""
+        heap.give_back()  # what it was planned in
         with translated(reading=True):
             recovery = self._recover(opening)
             if recovery is None:
@@ -550,7 +551,8 @@ class Session:
     def _keep_to_plan(self) -> None:
         """Products of many shapes wear holes into the heap; before these exceed the plan they are given back."""
         planned = nodes.memory_peak(self.plan)
-        if planned and heap.resident() > max(planned - HOLES, self._in_use + REGROWTH):
+        holes = max(HOLES, int(SHARE_OF_HOLES * self._rehearsed.work_bytes))
+        if planned and heap.resident() > max(planned - holes, self._in_use + REGROWTH):
             heap.give_back()
             self._in_use = heap.resident()
 

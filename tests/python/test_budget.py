@@ -20,9 +20,8 @@ from tour.memory_limit import MemoryLimit, Unavailable
 MEBIBYTE = 1 << 20
 LIMIT = 1800  # seconds after which a process is taken for one that hangs
 LONG = 16384  # tokens of a row
-# What a layer takes here is seen by the side of the interpreter: 46 million parameters, 23 million of them in layers.
-WIDE = {"hidden_size": 768, "intermediate_size": 4096, "num_hidden_layers": 2, "num_attention_heads": 12,
-        "vocab_size": 30000}  # fmt: skip
+# Layers of 67 million parameters: what they are drawn in takes 256 MiB, what they compute next to nothing.
+WIDE = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 2, "num_attention_heads": 16}
 
 
 @contextmanager
@@ -76,12 +75,12 @@ def test_rows_too_long_to_be_measured_are_refused_within_the_budget(tmp_path: Pa
     assert not (given / "out").exists()
 
 
-@pytest.mark.parametrize("init", ["random", "pretrained"])
+@pytest.mark.parametrize("init", ["random", pytest.param("pretrained", marks=pytest.mark.nightly)])
 def test_a_run_keeps_its_plan(tmp_path: Path, init: str) -> None:
-    given, storage = inputs(tmp_path, rows=30, **WIDE), tmp_path / "storage"
+    given, storage = inputs(tmp_path, rows=1, **WIDE), tmp_path / "storage"
     storage.mkdir()
     places = ["--storage", f"{storage},capacity=2GiB", "--placement", "path", "--state_format", "int8",
-              "--durability", "none", "--max_length", "128"]  # fmt: skip
+              "--durability", "none", "--max_length", "8"]  # fmt: skip
     plain = words(given, *places)
     if init == "pretrained":
         first = run(*plain)

@@ -216,8 +216,8 @@ class Rehearsal:
         if seen.there:
             try:
                 return self._largest(before, half)
-            except heap.OutOfBounds:
-                pass
+            except heap.OutOfBounds:  # so it takes at least what there is
+                seen = replace(seen, bytes=max(seen.bytes, (self._budget or 0) - before))
         if not seen.length:
             raise DoesNotFit(
                 f"does not fit in DRAM: {shape.batch} rows of {shape.length} tokens in one layer alone take more than "
@@ -280,7 +280,7 @@ class Rehearsal:
                 with heap.bounded(self._budget), heap.PeakWatch() as watch:
                     self._evaluation(self._sample(shape.eval_batch, shape.eval_length))
                 return max(watch.bytes, heap.resident()) - with_arena
-        return seen.bytes or self._budget or 0
+        return max(seen.bytes, (self._budget or 0) - with_arena)
 
     def _extrapolated(self, before: int, seen: Seen) -> Rehearsed:
         """What would be taken by what is too large to be measured."""
