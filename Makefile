@@ -18,13 +18,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake spillway python -name __pycache__ -prune -o -print)
 CXX_FILES := find spillway python tests bench examples -name '*.cc' -o -name '*.h'
 
-.PHONY: help quickstart test install packages sweep gpu-bundle gpu-check gpu-bench \
+.PHONY: help quickstart test nightly install packages sweep gpu-bundle gpu-check gpu-bench \
 	test-cpp test-python kills power-cuts numa check-includes check-format check-lint check-types asan tsan format clean
 .NOTPARALLEL:
 
 help:
 	@echo "make quickstart   a small model from nothing to a checkpoint, most of its state on disk"
 	@echo "make test         every test and check"
+	@echo "make nightly      what takes long as well: every matrix whole, hundreds of kills, machines with memory nodes, sanitizers"
 	@echo "make install      the spillway command in .venv"
 	@echo "make kills        a few hundred runs killed, resumed and compared; make power-cuts: after every event of the drives"
 	@echo "make numa         placed memory and tensors in a virtual machine with three nodes, and one with CXL cards"
@@ -39,6 +40,11 @@ quickstart: install
 	$(BIN)/python scripts/quickstart.py
 
 test: check-includes check-format check-lint check-types test-cpp test-python
+
+# All there is. A test that is marked `nightly`, or that asks spillway::testing::nightly(), is whole here alone.
+nightly: export SPILLWAY_NIGHTLY = 1
+nightly: PYTEST_FLAGS = -m ""
+nightly: test kills power-cuts numa asan tsan
 
 ## The environment
 
@@ -83,7 +89,7 @@ numa: test-cpp
 	$(BIN)/python tests/numa/check.py --build $(TREE)
 
 test-python: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 sweep: install
 	$(BIN)/python scripts/sweep_models.py --jobs 2 --out docs/reference/models.md
