@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 from spillway.aliases import ALIASES
 from spillway.cli import VERBS
@@ -29,14 +28,18 @@ FILES = (
 ROWS = ("step", "epoch", "loss", "grad_norm", "learning_rate", "tokens", "step_seconds", "path_bytes", "eval_loss")
 
 
+@cache
 def texts() -> dict[str, str]:
     return {path.name: path.read_text() for path in TESTS.glob("*.py") if path.name not in TABLES}
 
 
 def used(name: str) -> bool:
     """As an option, as a key of a mapping or a keyword, or in a configuration file."""
-    found = re.compile(rf"--{name}\b|[\"']{name}[\"']|\b{name}=(?!=)|\b{name}: ")
-    return any(found.search(text) for text in texts().values())
+    return found(re.compile(rf"--{name}\b|[\"']{name}[\"']|\b{name}=(?!=)|\b{name}: "))
+
+
+def found(pattern: re.Pattern[str]) -> bool:
+    return any(pattern.search(text) for text in texts().values())
 
 
 def is_here(name: str) -> bool:
@@ -49,20 +52,13 @@ def is_here(name: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", [name for name in (*KEYS, *ALIASES) if is_here(name)])
-def test_a_key_is_tried(name: str) -> None:
-    assert used(name), f"no test gives {name}"
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_is_called(verb: str) -> None:
-    called = re.compile(rf"main\(\[\"{verb}\"|verb=\"{verb}\"|\[\"{verb}\", |\"{verb}\",? ")
-    assert any(called.search(text) for text in texts().values()), f"no test calls {verb}"
-
-
-@pytest.mark.parametrize("name", [*FILES, *ROWS])
-def test_what_a_run_leaves_is_looked_at(name: str) -> None:
-    assert any(re.search(rf"[\"'/]{re.escape(name)}[\"' ]", text) for text in texts().values())
+def test_all_of_it_is_tried() -> None:
+    called = {verb: re.compile(rf"main\(\[\"{verb}\"|verb=\"{verb}\"|\[\"{verb}\", |\"{verb}\",? ") for verb in VERBS}
+    looked_at = {name: re.compile(rf"[\"'/]{re.escape(name)}[\"' ]") for name in (*FILES, *ROWS)}
+    missing = [f"no test gives {name}" for name in (*KEYS, *ALIASES) if is_here(name) and not used(name)]
+    for word, patterns in (("calls", called), ("looks at", looked_at)):
+        missing += [f"no test {word} {name}" for name, pattern in patterns.items() if not found(pattern)]
+    assert not missing
 
 
 def test_what_is_not_used_is_found() -> None:
