@@ -12,6 +12,7 @@
 #include "tests/contract/directory.h"
 #include "tests/contract/pretended_nodes.h"
 #include "tests/contract/toy.h"
+#include "tests/needs.h"
 #include "tests/plan/models.h"
 
 namespace spillway {
@@ -132,9 +133,8 @@ std::vector<sys::Node> usable_nodes() {
 
 TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
   const auto machine = usable_nodes();
-  if (machine.size() < 2)
-    GTEST_SKIP() << "this machine has " << machine.size() << " memory node; `make numa` has three";
-  if (!sys::numa_refusal().empty()) GTEST_SKIP() << sys::numa_refusal();
+  SPILLWAY_NEEDS(nodes, machine.size() >= 2, "this machine has one memory node; `make numa` has three");
+  SPILLWAY_NEEDS(numa, sys::numa_refusal().empty(), sys::numa_refusal());
   const auto description = describe({.layers = 6, .hidden = 128, .ffn = 256, .tied = false, .chunk_elements = 1 << 14});
   const auto expected = train(description, everything_in_dram());
   auto settings = everything_in_dram();
@@ -165,9 +165,8 @@ TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
 
 TEST(Nodes, ThatCannotHoldTheirPartAreRefusedAndTheProcessLives) {
   const auto machine = usable_nodes();
-  if (machine.size() < 2)
-    GTEST_SKIP() << "this machine has " << machine.size() << " memory node; `make numa` has three";
-  if (!sys::numa_refusal().empty()) GTEST_SKIP() << sys::numa_refusal();
+  SPILLWAY_NEEDS(nodes, machine.size() >= 2, "this machine has one memory node; `make numa` has three");
+  SPILLWAY_NEEDS(numa, sys::numa_refusal().empty(), sys::numa_refusal());
   const auto& last = machine.back();
   const auto elements = last.available / 12 + 32 * MiB;  // of which the state alone is more than the node has
   const auto description = describe({.layers = 1,

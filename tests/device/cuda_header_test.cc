@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "spillway/device/cuda_driver.h"
+#include "tests/needs.h"
 
 #if __has_include(<cuda.h>)
 #include <cuda.h>
@@ -93,6 +94,7 @@ TEST(CudaHeader, MacrosStandForTheNamesThatAreLookedUp) {
 }  // namespace spillway::device
 #else
 TEST(CudaHeader, IsNotInstalled) {
-  GTEST_SKIP() << "cuda.h is not installed: the declarations of cuda_driver.h are not compared with it";
+  SPILLWAY_NEEDS(cuda_header, false,
+                 "cuda.h is not installed: the declarations of cuda_driver.h are not compared with it");
 }
 #endif

@@ -16,6 +16,7 @@
 #include "spillway/device/typed.h"
 #include "spillway/sys/mapping.h"
 #include "tests/device/twins.h"
+#include "tests/needs.h"
 
 namespace spillway::device {
 namespace {
@@ -56,7 +57,8 @@ class DeviceWork : public ::testing::TestWithParam<Twin> {
 
   void SetUp() override {
     device_ = GetParam().make();
-    if (const auto reason = device_->cannot_compute(); !reason.empty()) GTEST_SKIP() << reason;
+    const auto reason = device_->cannot_compute();
+    SPILLWAY_NEEDS(gpu, reason.empty(), reason);
     device_->register_host(host_.span());
     memory_ = device_->allocate(kMemory);
     stream_ = device_->make_stream();

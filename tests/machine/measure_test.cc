@@ -7,6 +7,7 @@
 
 #include "spillway/machine/measure_device.h"
 #include "spillway/sys/file.h"
+#include "tests/needs.h"
 #include "tests/sys/failing.h"
 #include "tests/sys/loop_device.h"
 #include "tests/sys/temporary.h"
@@ -48,7 +49,7 @@ TEST_F(MeasureDeviceTest, ASmallOneStaysUnknown) {
 
 TEST_F(MeasureDeviceTest, OneOfLargeBlocksStaysUnknown) {
   const testing::LoopDevice loop(directory_.path(), 96 * MiB, 16384);
-  if (!loop.ready()) GTEST_SKIP() << "no devices of such blocks: " << loop.reason();
+  SPILLWAY_NEEDS(loop, loop.ready(), "no devices of such blocks: " << loop.reason());
   EXPECT_EQ(measure_device(loop.path(), 0), PathProfile{});
 }
 

@@ -12,6 +12,7 @@
 #include "spillway/sys/numa.h"
 #include "spillway/sys/process.h"
 #include "tests/memory/usable_nodes.h"
+#include "tests/needs.h"
 #include "tests/sys/failing.h"
 
 namespace spillway::memory {
@@ -64,7 +65,7 @@ TEST(ArenaTest, Moves) {
 }
 
 TEST(ArenaTest, LiesInPartsOnItsNodes) {
-  if (!sys::numa_refusal().empty()) GTEST_SKIP() << sys::numa_refusal();
+  SPILLWAY_NEEDS(numa, sys::numa_refusal().empty(), sys::numa_refusal());
   const auto nodes = testing::usable_nodes();
   std::vector<ArenaPart> parts;
   Bytes end = 0;

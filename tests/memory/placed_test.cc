@@ -16,6 +16,7 @@
 #include "spillway/sys/numa.h"
 #include "spillway/sys/process.h"
 #include "tests/memory/usable_nodes.h"
+#include "tests/needs.h"
 #include "tests/sys/child.h"
 #include "tests/sys/failing.h"
 
@@ -52,9 +53,7 @@ void expect_numbered(std::span<const std::byte> range) {
 
 class PlacedTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    if (!sys::numa_refusal().empty()) GTEST_SKIP() << sys::numa_refusal();
-  }
+  void SetUp() override { SPILLWAY_NEEDS(numa, sys::numa_refusal().empty(), sys::numa_refusal()); }
   const std::vector<int> nodes_ = testing::usable_nodes();
 };
 
@@ -62,7 +61,7 @@ class PlacedOnSeveralTest : public PlacedTest {
  protected:
   void SetUp() override {
     PlacedTest::SetUp();
-    if (nodes_.size() < 3) GTEST_SKIP() << "this machine has " << nodes_.size() << " memory nodes; make numa has three";
+    SPILLWAY_NEEDS(nodes, nodes_.size() >= 3, "this machine has fewer than three memory nodes; make numa has three");
   }
   const int far_ = nodes_.back();
   const int near_ = nodes_.size() > 1 ? nodes_[nodes_.size() - 2] : nodes_.back();

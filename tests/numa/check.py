@@ -41,11 +41,11 @@ def environment() -> str:
     has one."""
     given = os.environ.get("PYTHONPATH")
     path = f" PYTHONPATH={shlex.quote(str(Path(given).resolve()))}" if given else ""
-    return f"PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1{path}"
+    return f"SPILLWAY_NIGHTLY=1 PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1{path}"
 
 
 def python_command(_build: Path, _kind: str) -> str:
-    pytest = f"{shlex.quote(sys.executable)} -m pytest -q -p no:cacheprovider"
+    pytest = f"{shlex.quote(sys.executable)} -m pytest -q -m '' -p no:cacheprovider"
     return f"{environment()} {pytest} tests/python/test_placed.py -k {shlex.quote(ABOUT_NODES)}"
 
 
@@ -95,8 +95,8 @@ def main() -> int:
     try:
         passed = [check(kind, part, arguments.build.resolve()) for kind, part in chosen]
     except CannotStart as error:
-        print(f"SKIPPED: a virtual machine with several memory nodes cannot be started here: {error}")
-        return machine.CANNOT_START
+        print(f"SKIPPED: qemu: a virtual machine with several memory nodes cannot be started here: {error}")
+        return 1 if "qemu" in os.environ.get("SPILLWAY_REQUIRE", "").split(",") else machine.CANNOT_START
     return 0 if all(passed) else 1
 
 

@@ -17,6 +17,7 @@ import pytest
 import real_runs
 import tiny
 from native import file_bytes
+from needs import needs
 from real_runs import apart, here, names, on_path, words
 
 LIMIT = 120  # seconds that a process of its own may take at most
@@ -396,8 +397,7 @@ def test_a_volume_of_another_run(
 def mounted(directory: Path, *options: str) -> Iterator[Path]:
     directory.mkdir()
     done = subprocess.run(["mount", *options, str(directory)], capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    needs("mount", done.returncode == 0, f"nothing can be mounted here: {done.stderr.strip()}")
     try:
         yield directory
     finally:

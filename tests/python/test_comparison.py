@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import real_runs
+from needs import package
 from spillway import _engine
 from spillway.session import Session
 
@@ -52,7 +53,7 @@ def test_settings_of_the_update_and_other_names(
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_adapters_as_peft_has_them(given: Path, tmp_path: Path, dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("peft")
+    package("peft", "LoRA is PEFT's")
     words = ["--method", "lora", "--lora_r", "4", "--lora_dropout", "0.2", "--weight_decay", "0.1"]
     assert check(given, tmp_path, "--compute_dtype", dtype, "--learning_rate", "1e-2", *words) == 0
     assert "equal but for rounding" in capsys.readouterr().out

@@ -14,6 +14,7 @@ import torch
 
 import real_runs
 from model_directories import model_shapes
+from needs import lacks, package
 from spillway.cli import VERBS, main
 from spillway.errors import InputError
 
@@ -107,7 +108,7 @@ def test_a_command_does_what_the_documents_say(
     command: str, finished: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "tensorboard" in command:
-        pytest.importorskip("tensorboard", reason="TensorBoard is not installed: its command is not run")
+        package("tensorboard", "TensorBoard is not installed: its command is not run")
     verb = command.split()[1]
     sandbox = finished
     if verb in ("train", "plan", "check"):
@@ -119,9 +120,9 @@ def test_a_command_does_what_the_documents_say(
 
 @pytest.mark.parametrize("block", snippets())
 def test_a_snippet_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
+    package("accelerate", "transformers' Trainer needs accelerate")
     if "trl" in block:
-        pytest.importorskip("trl", reason="TRL is not installed: its snippet is not run")
+        package("trl", "TRL is not installed: its snippet is not run")
     sandbox = Sandbox(tmp_path / "fresh")
     monkeypatch.chdir(sandbox.place)
     ids = torch.randint(3, 300, (1, 12), generator=torch.Generator().manual_seed(1))
@@ -137,7 +138,7 @@ def test_a_snippet_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     except InputError as error:
         if "does not exist or is offline" not in str(error):
             raise
-        pytest.skip(f"the snippet is for a machine with more memory nodes: {error}")
+        lacks("nodes", f"the snippet is for a machine with more memory nodes: {error}")
 
 
 def test_other_commands_are_known() -> None:

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from hf_models import tiny_config, tiny_model
+from needs import package
 from small_configs import small_config
 from spillway.errors import InputError
 from spillway.hf import library
@@ -135,7 +136,9 @@ def test_description_names_every_tensor_once_in_order() -> None:
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 def test_decay_is_transformers_own_rule(kind: str) -> None:
-    trainer = pytest.importorskip("transformers.trainer", reason="transformers' Trainer needs accelerate")
+    package("accelerate", "transformers' Trainer needs accelerate")
+    from transformers import trainer
+
     model = tiny_model(tiny_config(kind))
     assert decay_names(model) == trainer.Trainer.get_decay_parameter_names(None, model)
     decaying = set(decay_names(model))

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 import real_runs
 import spillway
 import tiny
+from needs import package
 from spillway import trackers
 from spillway.errors import DoesNotFit, InputError
 
@@ -136,7 +137,7 @@ class Notes:
 def test_a_loop_leaves_what_a_run_of_the_command_line_does(
     given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("accelerate", reason="TrainingArguments needs accelerate")
+    package("accelerate", "TrainingArguments needs accelerate")
     notes = Notes()
     monkeypatch.setattr(trackers, "made", lambda name: notes)
     out = tmp_path / "out"

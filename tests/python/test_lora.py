@@ -16,6 +16,7 @@ import native
 import real_runs
 from both_ways import compare_adapters, linear_names
 from hf_models import tiny_config
+from needs import package
 from small_configs import small_config
 from spillway import checks
 from spillway.errors import InputError
@@ -23,7 +24,7 @@ from spillway.hf.building import build
 from spillway.hf.describe import WorkSize, describe
 from spillway.hf.lora import ADAPTER, ADAPTER_CONFIG, Adapters
 
-peft = pytest.importorskip("peft", reason="LoRA is PEFT's")
+peft = package("peft", "LoRA is PEFT's")
 SEED = 5  # native's
 ENGINE = 24 << 20  # plan::kEngineBytes
 LORA = {"method": "lora", "lora_r": 4, "lora_alpha": 8, "adam_epsilon": both_ways.EPSILON}

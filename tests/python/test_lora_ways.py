@@ -15,14 +15,15 @@ from transformers import AutoModelForCausalLM
 import real_runs
 import spillway
 import tiny
+from needs import package
 from spillway.errors import InputError
 from spillway.hf import StreamedTraining, Trainer
 from spillway.hf.lora import ADAPTER, ADAPTER_CONFIG
 from test_own import VOCABULARY, Mixed, plain_step, saved, session, steps
 from test_trainer import StopAfter, loaded, logged, parts, same_rows
 
-peft = pytest.importorskip("peft", reason="LoRA is PEFT's")
-pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
+peft = package("peft", "LoRA is PEFT's")
+package("accelerate", "transformers' Trainer needs accelerate")
 ASKED = {
     "method": "lora",
     "lora_r": 4,
@@ -132,8 +133,8 @@ def test_the_best_adapters_come_back(given: Path, tmp_path: Path) -> None:
 
 
 def test_under_trls_sft_trainer(given: Path, tmp_path: Path) -> None:
-    trl = pytest.importorskip("trl", reason="TRL is not installed: its SFTTrainer stays untried")
-    datasets = pytest.importorskip("datasets", reason="TRL needs datasets")
+    trl = package("trl", "TRL is not installed: its SFTTrainer stays untried")
+    datasets = package("datasets", "TRL needs datasets")
 
     class Streamed(StreamedTraining, trl.SFTTrainer):  # type: ignore[misc, name-defined]
         pass

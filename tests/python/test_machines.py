@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from model_directories import model_shapes
+from spillway import _engine as engine
 from spillway import cli, machine_tables
 from spillway.config import Config, resolve
 from spillway.errors import InputError
@@ -19,7 +20,6 @@ from spillway.machines import described, refuse_elsewhere, widths
 ROOT = Path(__file__).parents[2]
 PROFILES = sorted((ROOT / "profiles").glob("*.json"))
 
-engine = pytest.importorskip("spillway._engine", reason="the C++ engine is not built")
 
 Plan = Callable[..., tuple[int, str, str]]
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from needs import package
+from spillway import optim
 from spillway.errors import InputError
-
-optim = pytest.importorskip("spillway.optim")
 
 FORMATS = ("exact", "bf16", "int8")
 LARGE = (1 << 21) + 4097  # more than a chunk, so that with storage a part of the state streams
@@ -282,7 +282,7 @@ def test_parameters_that_are_not_contiguous() -> None:
 
 
 def test_accelerate_takes_it() -> None:
-    accelerate = pytest.importorskip("accelerate")
+    accelerate = package("accelerate", "the optimizer is not prepared by Accelerator")
     model, same = network(), network()
     accelerator = accelerate.Accelerator(cpu=True)
     prepared, optimizer = accelerator.prepare(model, optim.AdamW(model.parameters(), lr=1e-2))

@@ -7,12 +7,11 @@ import mmap
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-engine = pytest.importorskip("spillway._engine")
-
-import spillway  # noqa: E402
-from spillway.errors import DoesNotFit, InputError  # noqa: E402
+import spillway
+from spillway import _engine as engine
+from spillway.errors import DoesNotFit, InputError
 
 MIB = 1 << 20
 
@@ -31,7 +30,7 @@ def numbers(words: str) -> set[int]:
 
 
 NODES = usable()
-several = pytest.mark.skipif(len(NODES) < 3, reason=f"this machine has memory on node {NODES} alone; make numa has 3")
+several = pytest.mark.needs("nodes", len(NODES) >= 3, f"this machine has memory on node {NODES} alone; make numa has 3")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool])
@@ -137,14 +136,15 @@ def test_more_than_a_node_has_is_refused_and_nothing_dies() -> None:
         ({"node": NODES[0], "pinned": True}, "pinned: "),
     ],
 )
-def test_what_makes_no_sense_is_refused(given: dict[str, object], message: str) -> None:
-    if "pinned" in given and torch.cuda.is_available():
-        pytest.skip("there is a GPU")
+def test_what_makes_no_sense_is_refused(
+    given: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match=message):
         spillway.empty(4, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.needs("gpu", torch.cuda.is_available(), "PyTorch has no GPU here")
 def test_pinned_memory_is_known_to_the_gpu() -> None:
     tensor = spillway.empty(8 * MIB, dtype=torch.uint8, node=NODES[0], pinned=True)
     assert tensor.is_pinned()

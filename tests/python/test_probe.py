@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("spillway._engine")
-pytest.importorskip("torch")
-
-from spillway import doctor, probe  # noqa: E402
-from spillway.cli import main  # noqa: E402
+from spillway import doctor, probe
+from spillway.cli import main
 
 
 @pytest.fixture(autouse=True)

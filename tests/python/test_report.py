@@ -16,6 +16,7 @@ import torch
 
 import real_runs
 import spillway
+from needs import needs
 from real_runs import here, on_path
 from spillway import identity, report
 from spillway.errors import InputError
@@ -76,8 +77,7 @@ class Figures(HTMLParser):
 
 
 def browser(*words: str) -> str:
-    if not BROWSER:
-        pytest.skip("no Chromium here (apt-get install chromium): the page is not opened in a browser")
+    needs("chromium", BROWSER, "no Chromium here (apt-get install chromium): the page is not opened in a browser")
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tiny
+from needs import package
 from small_configs import small_config
 from spillway import data
 from spillway.config import resolve
@@ -138,7 +139,7 @@ def test_an_evaluation_packs_as_it_is_told(place: Path) -> None:
 
 
 def test_a_data_set_by_configuration_and_split(tmp_path: Path) -> None:
-    pytest.importorskip("datasets", reason="the package datasets is not installed: named data sets stay untried")
+    package("datasets", "the package datasets is not installed: named data sets stay untried")
     place = tmp_path / "data set"
     place.mkdir()
     names = [(name, split) for name in ("one", "two") for split in ("train", "test", "held")]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from needs import package
 from spillway import columns, sources
 from spillway.columns import Messages, Pair, Text
 from spillway.config import resolve
@@ -48,7 +49,7 @@ def test_text_is_one_document(tmp_path: Path) -> None:
 
 
 def test_parquet(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
+    pyarrow = package("pyarrow", "Parquet files stay untried")
     from pyarrow import parquet
 
     path = tmp_path / "a.parquet"
@@ -59,8 +60,8 @@ def test_parquet(tmp_path: Path) -> None:
 
 def test_a_data_set_of_the_library(tmp_path: Path) -> None:
     """A directory as the hub has it: a file for each split."""
-    pytest.importorskip("datasets", reason="the package datasets is not installed: named data sets stay untried")
-    parquet = pytest.importorskip("pyarrow.parquet")
+    package("datasets", "the package datasets is not installed: named data sets stay untried")
+    parquet = package("pyarrow.parquet", "Parquet files stay untried")
     import pyarrow
 
     place = tmp_path / "data set"

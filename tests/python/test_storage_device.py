@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import real_runs
+from needs import lacks, needs
 from real_runs import here, metrics, result
 from spillway.cli import main
 
@@ -39,9 +40,9 @@ def attached(file: Path) -> Iterator[Path]:
     try:
         made = subprocess.run(["losetup", "--find", "--show", str(file)], capture_output=True, text=True)
     except FileNotFoundError:
-        pytest.skip("no losetup on this machine: block devices stay untried")
-    if made.returncode != 0:
-        pytest.skip(f"no loop device can be made here, block devices stay untried: {made.stderr.strip()}")
+        lacks("loop", "no losetup on this machine: block devices stay untried")
+    reason = f"no loop device can be made here, block devices stay untried: {made.stderr.strip()}"
+    needs("loop", made.returncode == 0, reason)
     place = Path(made.stdout.strip())
     try:
         yield place

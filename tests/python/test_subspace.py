@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from spillway import subspace
 from spillway.errors import InputError
-
-subspace = pytest.importorskip("spillway.subspace")
 
 
 def network(dtype: torch.dtype = torch.float32, seed: int = 0) -> nn.Module:

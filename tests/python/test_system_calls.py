@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from hf_models import tiny_config, tiny_model
+from needs import needs
 
 # What takes a file's name, makes or ends a descriptor, or changes a file's length.
 TRACED = (
@@ -94,11 +95,9 @@ def traced(out: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def require_strace(folder: Path) -> None:
-    if shutil.which("strace") is None:
-        pytest.skip("there is no strace to see system calls with")
+    needs("strace", shutil.which("strace"), "there is no strace to see system calls with")
     done = traced(folder / "nothing", "true")
-    if done.returncode != 0:
-        pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
+    needs("ptrace", done.returncode == 0, f"strace may not trace here: {done.stderr.strip()}")
 
 
 def test_the_run_is_seen(trace: Trace, storage: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from needs import lacks
 from tour import memory_limit
 from tour.bigram import SMOOTHING, bigram_loss
 from tour.compare import compare
@@ -113,7 +114,7 @@ def test_the_kernel_holds_the_limit() -> None:
     try:
         limit = MemoryLimit(64 * 2**20)
     except Unavailable as reason:
-        pytest.skip(f"no memory limit can be set here: {reason}")
+        lacks("cgroup", f"no memory limit can be set here: {reason}")
     try:
         words = [sys.executable, "-c", "import sys; print(len(b'x' * int(sys.argv[1])))"]
         small = subprocess.run([*words, str(2**20)], preexec_fn=limit.enter, capture_output=True)

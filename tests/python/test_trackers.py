@@ -9,6 +9,7 @@ import pytest
 
 import fake_runs
 from fake_runs import Run, runs
+from needs import package
 from spillway import trackers
 from spillway.config import resolve
 from spillway.errors import InputError
@@ -50,7 +51,7 @@ class Notes:
 
 
 def test_a_tracker_sees_every_row(run: Run, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("accelerate", reason="TrainingArguments needs accelerate")
+    package("accelerate", "TrainingArguments needs accelerate")
     notes = Notes()
     monkeypatch.setattr(trackers, "made", lambda name: notes)
     assert run("--report_to", "wandb", "--eval_dataset", str(inputs / "held_out.jsonl")) == 0
@@ -65,12 +66,9 @@ def test_a_tracker_sees_every_row(run: Run, inputs: Path, monkeypatch: pytest.Mo
 
 
 def test_tensorboard_writes_what_was_logged(run: Run, out: Path) -> None:
-    pytest.importorskip("accelerate", reason="TrainingArguments needs accelerate")
-    pytest.importorskip("tensorboard", reason="TensorBoard is not installed: its event files stay untried")
-    try:
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    except ImportError as error:
-        pytest.skip(f"TensorBoard cannot read event files here: {error}")
+    package("accelerate", "TrainingArguments needs accelerate")
+    reading = "tensorboard.backend.event_processing.event_accumulator"
+    EventAccumulator = package(reading, "TensorBoard is not installed: its event files stay untried").EventAccumulator
     assert run("--report_to", "tensorboard") == 0
     (events,) = (out / "runs").rglob("events.out.*")
     found = EventAccumulator(str(events.parent)).Reload()
@@ -94,7 +92,7 @@ def test_which_are_named() -> None:
 def test_one_that_is_not_installed_is_refused_before_anything_starts(
     run: Run, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("accelerate", reason="TrainingArguments needs accelerate")
+    package("accelerate", "TrainingArguments needs accelerate")
     assert run("--report_to", "comet_ml") == 2
     assert "report_to: comet_ml" in capsys.readouterr().err
     assert not out.exists()

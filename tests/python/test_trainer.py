@@ -19,12 +19,13 @@ from transformers import AutoModelForCausalLM, DataCollatorForLanguageModeling, 
 import real_runs
 import tiny
 from hf_models import tiny_config, tiny_model
+from needs import package
 from spillway.errors import InputError
 from spillway.hf import StreamedTraining, Trainer, load
 from spillway.hf.rehearse import Rehearsed
 from spillway.session import Session
 
-pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
+package("accelerate", "transformers' Trainer needs accelerate")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CLOSE = {"rtol": 1e-5, "atol": 1e-7}
 SAME_WEIGHTS = {"rtol": 1e-4, "atol": 2e-6}  # Adam divides by the root of what may be near zero
@@ -364,8 +365,8 @@ def test_left_padding_is_refused(given: Path, tmp_path: Path) -> None:
 
 
 def test_the_same_under_trls_sft_trainer(given: Path, tmp_path: Path) -> None:
-    trl = pytest.importorskip("trl", reason="TRL is not installed: its SFTTrainer stays untried")
-    datasets = pytest.importorskip("datasets", reason="TRL needs datasets")
+    trl = package("trl", "TRL is not installed: its SFTTrainer stays untried")
+    datasets = package("datasets", "TRL needs datasets")
 
     class Streamed(StreamedTraining, trl.SFTTrainer):  # type: ignore[misc, name-defined]
         pass

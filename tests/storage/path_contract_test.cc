@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/needs.h"
 #include "tests/storage/allocations.h"
 #include "tests/storage/fixture.h"
 #include "tests/sys/loop_device.h"
@@ -54,7 +55,7 @@ class PathContract : public ::testing::TestWithParam<Kind> {
       path_ = std::make_unique<Path>(options, GetParam().factory);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unsupported) throw;
-      GTEST_SKIP() << error.what();
+      SPILLWAY_NEEDS(uring, false, error.what());
     }
   }
   void write(std::span<std::byte> memory, Bytes offset) { path_->run(transfer_of(Direction::write, memory, offset)); }

@@ -11,6 +11,7 @@
 #include "spillway/sys/direct_io.h"
 #include "spillway/sys/file.h"
 #include "spillway/sys/mounts.h"
+#include "tests/needs.h"
 #include "tests/sys/failing.h"
 #include "tests/sys/loop_device.h"
 #include "tests/sys/temporary.h"
@@ -57,7 +58,7 @@ TEST_F(ProbeTest, OfADirectoryLeavesNothingBehind) {
 }
 
 TEST_F(ProbeTest, SaysThatMemoryIsNotDirect) {
-  if (!std::filesystem::is_directory("/dev/shm")) GTEST_SKIP() << "no /dev/shm on this machine";
+  SPILLWAY_NEEDS(shm, std::filesystem::is_directory("/dev/shm"), "no /dev/shm on this machine");
   const testing::TemporaryDirectory memory("/dev/shm");
   const Probe found = probe(memory.path());
   EXPECT_FALSE(found.direct);
@@ -85,7 +86,7 @@ TEST_P(ProbeLoopTest, KnowsTheBlocksOfADevice) {
 
 TEST_P(ProbeLoopTest, KnowsWhatAFileSystemOnItAsks) {
   const Mounted mounted(loop_, directory_.path() / "point");
-  if (!mounted.ready()) GTEST_SKIP() << "no mkfs.ext4, or no right to mount";
+  SPILLWAY_NEEDS(mount, mounted.ready(), "no mkfs.ext4, or no right to mount");
   const Probe found = probe(directory_.path() / "point");
   EXPECT_TRUE(found.direct) << found.direct_refusal;
   EXPECT_EQ(found.offset_alignment, GetParam());
@@ -99,7 +100,7 @@ TEST_P(ProbeLoopTest, TryingFindsWhatTheKernelSays) {
   const auto reported = sys::reported_alignment(device), tried = sys::tried_alignment(device);
   ASSERT_TRUE(tried);
   EXPECT_EQ(tried->offset, GetParam());
-  if (!reported) GTEST_SKIP() << "this kernel does not report alignments";
+  SPILLWAY_NEEDS(statx, reported, "this kernel does not report alignments");
   EXPECT_EQ(reported->offset, tried->offset);
   EXPECT_LE(tried->memory, std::max<Bytes>(reported->memory, 512));
 }
@@ -108,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(Sectors, ProbeLoopTest, ::testing::Values(512, 4096));
 
 TEST_F(ProbeTest, BlocksThatAreTooLargeAreSpokenOf) {
   const testing::LoopDevice loop(directory_.path(), 16 * MiB, 16384);
-  if (!loop.ready()) GTEST_SKIP() << "no devices of such blocks: " << loop.reason();
+  SPILLWAY_NEEDS(loop, loop.ready(), "no devices of such blocks: " << loop.reason());
   const Probe found = probe(loop.path());
   EXPECT_FALSE(found.direct);
   EXPECT_EQ(found.direct_alignment, 16384U);

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "spillway/sys/mapping.h"
+#include "tests/needs.h"
 #include "tests/sys/failing.h"
 #include "tests/sys/loop_device.h"
 #include "tests/sys/temporary.h"
@@ -43,7 +44,7 @@ TEST_F(RawDeviceTest, AnEmptyOneIsReadAndWritten) {
 }
 
 TEST_F(RawDeviceTest, OneWithAFileSystemIsRefusedUntilItMayBeErased) {
-  if (!make_file_system()) GTEST_SKIP() << "no mkfs.ext4 on this machine";
+  SPILLWAY_NEEDS(mkfs, make_file_system(), "no mkfs.ext4 on this machine");
   EXPECT_ERROR(std::ignore = open_block_device(loop_.path(), false), ErrorCode::bad_input,
                "it holds an ext4 file system; name another device, or ask to erase it (--erase)");
   std::ignore = open_block_device(loop_.path(), true);
@@ -68,10 +69,10 @@ TEST_F(RawDeviceTest, AVolumeIsLeftAsItIs) {
 }
 
 TEST_F(RawDeviceTest, AMountedOneIsNeverErased) {
-  if (!make_file_system()) GTEST_SKIP() << "no mkfs.ext4 on this machine";
+  SPILLWAY_NEEDS(mkfs, make_file_system(), "no mkfs.ext4 on this machine");
   const auto point = directory_.path() / "mounted";
   std::filesystem::create_directory(point);
-  if (::mount(loop_.path().c_str(), point.c_str(), "ext4", 0, nullptr) != 0) GTEST_SKIP() << "may not mount";
+  SPILLWAY_NEEDS(mount, ::mount(loop_.path().c_str(), point.c_str(), "ext4", 0, nullptr) == 0, "may not mount");
   EXPECT_ERROR(std::ignore = open_block_device(loop_.path(), true), ErrorCode::bad_input,
                "it is mounted at " + point.string());
   ::umount(point.c_str());
@@ -94,7 +95,7 @@ TEST_F(RawDeviceTest, OneCopyOfASuperblockIsAVolume) {
 TEST_F(RawDeviceTest, OneOfLargeBlocksIsRefused) {
   const testing::TemporaryDirectory directory;
   const testing::LoopDevice large(directory.path(), 8 * MiB, 16384);
-  if (!large.ready()) GTEST_SKIP() << "no devices of such blocks: " << large.reason();
+  SPILLWAY_NEEDS(loop, large.ready(), "no devices of such blocks: " << large.reason());
   EXPECT_ERROR(
       std::ignore = open_block_device(large.path(), true), ErrorCode::bad_input,
       "its blocks have 16.0 KiB, more than 4.0 KiB; name another device, or a directory of a file system on it");

@@ -8,6 +8,7 @@
 #include "spillway/storage/superblock.h"
 #include "spillway/storage/volume.h"
 #include "spillway/sys/block_device.h"
+#include "tests/needs.h"
 #include "tests/storage/fixture.h"
 #include "tests/sys/killing.h"
 #include "tests/sys/loop_device.h"
@@ -286,7 +287,7 @@ TEST_F(VolumeDevice, ACreationMayBeKilledAnywhere) {
     sys::erase_device(loop_.path());
     write_at(2 * MiB, "what lay there before");
     const Fate fate = spillway::testing::killed_at(call, [&] { const Volume volume(creating); });
-    if (fate == Fate::untold) GTEST_SKIP() << "no tracing of processes on this machine";
+    SPILLWAY_NEEDS(ptrace, fate != Fate::untold, "no tracing of processes on this machine");
     ASSERT_NE(fate, Fate::failed) << call;
     const SuperblockPair there = superblocks();
     if (there.state == SuperblockState::foreign) {
@@ -315,7 +316,7 @@ TEST_F(VolumeDevice, ATakeOverMayBeKilledAnywhere) {
     { const Volume volume(options()); }
     write_at(2 * MiB, "record");
     const Fate fate = spillway::testing::killed_at(call, [&] { const Volume volume(taking); });
-    if (fate == Fate::untold) GTEST_SKIP() << "no tracing of processes on this machine";
+    SPILLWAY_NEEDS(ptrace, fate != Fate::untold, "no tracing of processes on this machine");
     ASSERT_NE(fate, Fate::failed) << call;
     const SuperblockPair there = superblocks();
     ASSERT_EQ(there.state, SuperblockState::valid) << call;

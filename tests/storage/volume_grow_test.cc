@@ -15,6 +15,7 @@
 
 #include "spillway/storage/superblock.h"
 #include "spillway/storage/volume.h"
+#include "tests/needs.h"
 #include "tests/storage/file_size_limit.h"
 #include "tests/storage/fixture.h"
 #include "tests/sys/child.h"
@@ -153,7 +154,7 @@ TEST_F(VolumeGrow, OnAFullFileSystemNothingIsLost) {
     }
     return answer;
   });
-  if (status == spillway::testing::kCannotTry) GTEST_SKIP() << "may not mount";
+  SPILLWAY_NEEDS(mount, status != spillway::testing::kCannotTry, "may not mount");
   EXPECT_EQ(status, 0);
 }
 
@@ -184,7 +185,7 @@ TEST_F(VolumeGrow, WithoutReservationsNothingIsWrittenOver) {
     }
     return Volume(asking(6 * MiB)).capacity() == 6 * MiB ? 0 : 1;
   });
-  if (status == spillway::testing::kCannotTry) GTEST_SKIP() << "no seccomp filters on this machine";
+  SPILLWAY_NEEDS(seccomp, status != spillway::testing::kCannotTry, "no seccomp filters on this machine");
   EXPECT_EQ(status, 0);
   EXPECT_EQ(superblock().capacity, 6 * MiB);
   EXPECT_TRUE(keeps_everything());
@@ -199,7 +200,7 @@ TEST_F(VolumeGrow, ItMayBeKilledAnywhere) {
     std::filesystem::remove(file());
     make(true);
     const Fate fate = spillway::testing::killed_at(call, [&] { const Volume volume(growing); });
-    if (fate == Fate::untold) GTEST_SKIP() << "no tracing of processes on this machine";
+    SPILLWAY_NEEDS(ptrace, fate != Fate::untold, "no tracing of processes on this machine");
     ASSERT_NE(fate, Fate::failed) << call;
     const Bytes capacity = Volume{asking(0)}.capacity();
     EXPECT_TRUE(capacity == 4 * MiB || capacity == 7 * MiB) << call;

@@ -12,6 +12,7 @@
 
 #include "spillway/storage/superblock.h"
 #include "spillway/storage/volume.h"
+#include "tests/needs.h"
 #include "tests/storage/fixture.h"
 #include "tests/sys/killing.h"
 
@@ -202,7 +203,7 @@ TEST_F(VolumeReopen, ACreationMayBeKilledAnywhere) {
   for (unsigned call = 1;; ++call) {
     std::filesystem::remove(file());
     const Fate fate = spillway::testing::killed_at(call, [&] { const Volume volume(options()); });
-    if (fate == Fate::untold) GTEST_SKIP() << "no tracing of processes on this machine";
+    SPILLWAY_NEEDS(ptrace, fate != Fate::untold, "no tracing of processes on this machine");
     ASSERT_NE(fate, Fate::failed) << call;
     seen_none = seen_none || !std::filesystem::exists(file());
     if (std::filesystem::exists(file())) {
@@ -224,7 +225,7 @@ TEST_F(VolumeReopen, StartingAnewMayBeKilledAnywhere) {
     write_at(1 * MiB + 5, "record");
     write_at(3 * MiB - 6, "record");
     const Fate fate = spillway::testing::killed_at(call, [&] { const Volume volume(options()); });
-    if (fate == Fate::untold) GTEST_SKIP() << "no tracing of processes on this machine";
+    SPILLWAY_NEEDS(ptrace, fate != Fate::untold, "no tracing of processes on this machine");
     ASSERT_NE(fate, Fate::failed) << call;
     const bool kept = !zeros(1 * MiB, 1 * MiB + 11) && !zeros(3 * MiB - 6, 3 * MiB);
     if (superblock().ready) {
@@ -299,7 +300,7 @@ TEST_F(VolumePrewrite, LeavesTheFileSystemNothingToConvert) {
   { const Volume volume(prewriting()); }  // of a volume that is there, too
   EXPECT_EQ(steps_.size(), 4U);
   const auto with = has_unwritten_space(file());
-  if (!without || !*without) GTEST_SKIP() << "this file system does not tell unwritten space from written";
+  SPILLWAY_NEEDS(holes, without && *without, "this file system does not tell unwritten space from written");
   ASSERT_TRUE(with);
   EXPECT_FALSE(*with);
 }

@@ -9,6 +9,7 @@
 
 #include "spillway/storage/superblock.h"
 #include "spillway/sys/file.h"
+#include "tests/needs.h"
 #include "tests/storage/file_size_limit.h"
 #include "tests/storage/fixture.h"
 #include "tests/sys/child.h"
@@ -154,13 +155,13 @@ TEST_F(VolumeTest, AReadOnlyDirectoryIsRefused) {
     }
     return 2;
   });
-  if (status == spillway::testing::kCannotTry) GTEST_SKIP() << "no private mounts on this machine";
+  SPILLWAY_NEEDS(mount, status != spillway::testing::kCannotTry, "no private mounts on this machine");
   EXPECT_EQ(status, 0);
   EXPECT_EQ(files(), 0U);
 }
 
 TEST_F(VolumeTest, MemoryInPlaceOfADriveIsSpokenOf) {
-  if (!std::filesystem::is_directory("/dev/shm")) GTEST_SKIP() << "no /dev/shm on this machine";
+  SPILLWAY_NEEDS(shm, std::filesystem::is_directory("/dev/shm"), "no /dev/shm on this machine");
   const TemporaryDirectory in_memory("/dev/shm");
   Path path(options_in(in_memory.path(), 4 * MiB));
   EXPECT_FALSE(path.direct());

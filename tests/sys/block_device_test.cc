@@ -13,6 +13,7 @@
 
 #include "spillway/sys/device_id.h"
 #include "spillway/sys/file.h"
+#include "tests/needs.h"
 #include "tests/sys/failing.h"
 #include "tests/sys/loop_device.h"
 #include "tests/sys/temporary.h"
@@ -57,7 +58,7 @@ TEST_F(BlockDeviceTest, FindsNothingOnAnEmptyOne) {
 TEST_F(BlockDeviceTest, NamesAFileSystemAndErasesIt) {
   const testing::LoopDevice loop(directory_.path(), 8 * MiB);
   REQUIRE_LOOP_DEVICE(loop);
-  if (!runs("mkfs.ext4 -q -L data " + loop.path().string())) GTEST_SKIP() << "no mkfs.ext4 on this machine";
+  SPILLWAY_NEEDS(mkfs, runs("mkfs.ext4 -q -L data " + loop.path().string()), "no mkfs.ext4 on this machine");
   EXPECT_EQ(contents_of_device(loop.path()), "an ext4 file system 'data'");
   erase_device(loop.path());
   EXPECT_EQ(contents_of_device(loop.path()), "");
@@ -66,7 +67,7 @@ TEST_F(BlockDeviceTest, NamesAFileSystemAndErasesIt) {
 TEST_F(BlockDeviceTest, NamesSwapSpace) {
   const testing::LoopDevice loop(directory_.path(), 8 * MiB);
   REQUIRE_LOOP_DEVICE(loop);
-  if (!runs("mkswap " + loop.path().string())) GTEST_SKIP() << "no mkswap on this machine";
+  SPILLWAY_NEEDS(mkfs, runs("mkswap " + loop.path().string()), "no mkswap on this machine");
   EXPECT_EQ(contents_of_device(loop.path()), "a swap signature");
 }
 
@@ -99,10 +100,10 @@ TEST_F(BlockDeviceTest, SeesBytesOfAnUnknownKindAtBothEnds) {
 TEST_F(BlockDeviceTest, SeesAMount) {
   const testing::LoopDevice loop(directory_.path(), 8 * MiB);
   REQUIRE_LOOP_DEVICE(loop);
-  if (!runs("mkfs.ext4 -q " + loop.path().string())) GTEST_SKIP() << "no mkfs.ext4 on this machine";
+  SPILLWAY_NEEDS(mkfs, runs("mkfs.ext4 -q " + loop.path().string()), "no mkfs.ext4 on this machine");
   const auto point = directory_.path() / "a mount";
   std::filesystem::create_directory(point);
-  if (::mount(loop.path().c_str(), point.c_str(), "ext4", 0, nullptr) != 0) GTEST_SKIP() << "may not mount";
+  SPILLWAY_NEEDS(mount, ::mount(loop.path().c_str(), point.c_str(), "ext4", 0, nullptr) == 0, "may not mount");
   EXPECT_EQ(use_of_device(loop.path()), "it is mounted at " + point.string());
   const auto error = testing::error_of([&] { File(loop.path(), {.write = true, .exclusive = true}); });
   ::umount(point.c_str());

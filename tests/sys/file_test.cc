@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "spillway/sys/mapping.h"
+#include "tests/needs.h"
 #include "tests/sys/failing.h"
 #include "tests/sys/temporary.h"
 
@@ -83,7 +84,7 @@ TEST_F(FileTest, RefusesToReserveMoreThanThereIs) {
 
 TEST_F(FileTest, DirectTransfersRoundTrip) {
   const File file(path_, {.write = true, .create = true, .direct = true});
-  if (!file.direct()) GTEST_SKIP() << "no O_DIRECT in " << directory_.path() << ": " << file.direct_refusal();
+  SPILLWAY_NEEDS(direct, file.direct(), "no O_DIRECT in " << directory_.path() << ": " << file.direct_refusal());
   const Mapping memory(8 * KiB);
   const auto out = memory.span().first(4 * KiB);
   const auto in = memory.span().last(4 * KiB);
@@ -94,7 +95,7 @@ TEST_F(FileTest, DirectTransfersRoundTrip) {
 }
 
 TEST_F(FileTest, SaysWhyItIsNotDirect) {
-  if (!std::filesystem::is_directory("/dev/shm")) GTEST_SKIP() << "no /dev/shm on this machine";
+  SPILLWAY_NEEDS(shm, std::filesystem::is_directory("/dev/shm"), "no /dev/shm on this machine");
   const testing::TemporaryDirectory memory("/dev/shm");
   const File file(memory.path() / "file", {.write = true, .create = true, .direct = true});
   EXPECT_FALSE(file.direct());

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "spillway/base/bytes.h"
+#include "tests/needs.h"
 
 namespace spillway::testing {
 
@@ -81,5 +82,4 @@ class LoopDevice {
 }  // namespace spillway::testing
 
 /// Skips the test, with the reason, where there are no loop devices.
-#define REQUIRE_LOOP_DEVICE(device) \
-  if (!(device).ready()) GTEST_SKIP() << (device).reason()
+#define REQUIRE_LOOP_DEVICE(device) SPILLWAY_NEEDS(loop, (device).ready(), (device).reason())

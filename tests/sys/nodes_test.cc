@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "spillway/sys/process.h"
+#include "tests/needs.h"
 #include "tests/sys/failing.h"
 #include "tests/sys/pretended_nodes.h"
 
@@ -40,7 +41,8 @@ TEST(NodesTest, OfThisMachineHaveProcessorsAndMemory) {
 /// tests/numa/machine.py makes it.
 TEST(NodesTest, OfTheVirtualMachineAreAsItWasMade) {
   const char* machine = std::getenv("SPILLWAY_MACHINE");
-  if (machine == nullptr || machine != std::string("numa")) GTEST_SKIP() << "not in the virtual machine of make numa";
+  SPILLWAY_NEEDS(numa_machine, machine != nullptr && machine == std::string("numa"),
+                 "not in the virtual machine of make numa");
   const auto found = nodes();
   ASSERT_EQ(found.size(), 3U);
   EXPECT_EQ(found[0].cpus, (std::vector<unsigned>{0, 1}));

@@ -14,6 +14,7 @@
 
 #include "spillway/sys/mapping.h"
 #include "spillway/sys/nodes.h"
+#include "tests/needs.h"
 #include "tests/sys/child.h"
 #include "tests/sys/pretended_nodes.h"
 
@@ -40,9 +41,7 @@ bool all(const std::vector<int>& pages, int node) {
 
 class NumaTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    if (!numa_refusal().empty()) GTEST_SKIP() << numa_refusal();
-  }
+  void SetUp() override { SPILLWAY_NEEDS(numa, numa_refusal().empty(), numa_refusal()); }
   Mapping memory_{64 * kPage};
   const std::vector<int> nodes_ = usable_nodes();
   const int last_ = nodes_.back();
@@ -140,7 +139,7 @@ TEST(NumaRefusalTest, IsSaid) {
     if (!forbid_numa_calls()) return testing::kCannotTry;
     return try_numa_calls().starts_with("mbind: Operation not permitted (EPERM)") ? 0 : 1;
   });
-  if (status == testing::kCannotTry) GTEST_SKIP() << "no system call filters here";
+  SPILLWAY_NEEDS(seccomp, status != testing::kCannotTry, "no system call filters here");
   EXPECT_EQ(status, 0);
 }
 

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "spillway/sys/mapping.h"
+#include "tests/needs.h"
 #include "tests/sys/failing.h"
 #include "tests/sys/temporary.h"
 
@@ -25,7 +26,7 @@ TEST(ProcessMemoryTest, PeakCanBeReset) {
     ASSERT_TRUE(populate(memory.span()));
   }
   const Bytes peak = process_memory().peak_resident;
-  if (!reset_peak_resident()) GTEST_SKIP() << "the kernel does not let us write /proc/self/clear_refs";
+  SPILLWAY_NEEDS(clear_refs, reset_peak_resident(), "the kernel does not let us write /proc/self/clear_refs");
   EXPECT_LT(process_memory().peak_resident, peak);
 }
 

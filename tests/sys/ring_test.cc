@@ -18,6 +18,7 @@
 #include "spillway/sys/faulty_ring.h"
 #include "spillway/sys/mapping.h"
 #include "spillway/sys/power_cut.h"
+#include "tests/needs.h"
 #include "tests/sys/child.h"
 #include "tests/sys/failing.h"
 #include "tests/sys/temporary.h"
@@ -44,7 +45,7 @@ class RingContract : public ::testing::TestWithParam<Kind> {
       ring_ = GetParam().factory(file_, kDepth);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unsupported) throw;
-      GTEST_SKIP() << error.what();
+      SPILLWAY_NEEDS(uring, false, error.what());
     }
     file_.reserve(kDepth * kPiece);
   }
@@ -205,7 +206,7 @@ TEST(RingFallbackTest, ThreadsServeWhereIoUringIsForbidden) {
     }
     return make_ring(file, 4)->name() == "thread pool" ? 0 : 3;
   });
-  if (status == testing::kCannotTry) GTEST_SKIP() << "no seccomp filters on this machine";
+  SPILLWAY_NEEDS(seccomp, status != testing::kCannotTry, "no seccomp filters on this machine");
   EXPECT_EQ(status, 0);
 }
 

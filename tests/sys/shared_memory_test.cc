@@ -5,6 +5,7 @@
 
 #include <future>
 
+#include "tests/needs.h"
 #include "tests/sys/child.h"
 #include "tests/sys/failing.h"
 #include "tests/sys/temporary.h"
@@ -93,7 +94,7 @@ TEST_F(SharedMemoryTest, RefusesWhatIsNotItsUsersFile) {
   EXPECT_ERROR(SharedMemory{fifo}, ErrorCode::bad_input, "is not a regular file");
   const auto foreign = directory_.path() / "foreign";
   const SharedMemory made(foreign);
-  if (::chown(foreign.c_str(), 12345, 12345) != 0) GTEST_SKIP() << "only root can give a file away";
+  SPILLWAY_NEEDS(root, ::chown(foreign.c_str(), 12345, 12345) == 0, "only root can give a file away");
   EXPECT_ERROR(SharedMemory{foreign}, ErrorCode::bad_input, "belongs to user 12345");
 }
 

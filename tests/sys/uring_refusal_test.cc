@@ -11,6 +11,7 @@
 
 #include "spillway/sys/mapping.h"
 #include "spillway/sys/ring.h"
+#include "tests/needs.h"
 #include "tests/sys/failing.h"
 #include "tests/sys/temporary.h"
 
@@ -54,7 +55,7 @@ class UringRefusal : public ::testing::Test {
       ring_ = make_uring(file_, 4);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unsupported) throw;
-      GTEST_SKIP() << error.what();
+      SPILLWAY_NEEDS(uring, false, error.what());
     }
     refused = 0;
   }

@@ -1,0 +1,66 @@
+"""What holds for every test: what a machine must have, seeds, and what the runs inside this process need not repeat."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tqdm
+
+import seeds
+from needs import needs, required
+
+NIGHTLY = os.environ.get("SPILLWAY_NIGHTLY", "0") not in ("", "0")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(capability, there, why): as needs.needs(), before the fixtures are made")
+    try:
+        required()
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    seeds.choose()
+    tqdm.tqdm.monitor_interval = 0  # no thread of the library's progress bars that wakes up among the tests
+
+
+def pytest_report_header() -> str:
+    return f"kills at random instants: {seeds.said()}"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        needs(*mark.args)
+
+
+def pytest_collection_finish() -> None:
+    """The libraries' hundreds of thousands of objects are not looked through at every collection of every run."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def once_is_enough() -> Iterator[None]:
+    """Runs inside this process draw no loss.png, for which another process would import matplotlib, and measure a layer
+    four times, not forty, which moves a prediction and no bit. Runs of the installed command do both, and so does
+    `make nightly`."""
+    if NIGHTLY or "torch" not in sys.modules:  # then no test that was chosen has such runs
+        yield
+        return
+    import spillway.loop
+    import spillway.run
+    from spillway.hf import rehearse
+
+    with pytest.MonkeyPatch.context() as patch:
+        for user in (spillway.loop, spillway.run):
+            patch.setattr(user, "plot_apart", no_plot)
+        patch.setattr(rehearse, "MOST_RUNS", rehearse.LEAST_RUNS)
+        yield
+
+
+def no_plot(metrics: Path, png: Path, title: str) -> str:
+    png.write_bytes(b"")
+    return ""
