@@ -17,6 +17,7 @@
 #include "tests/contract/killing_ring.h"
 #include "tests/contract/on_device.h"
 #include "tests/contract/pretended_nodes.h"
+#include "tests/nightly.h"
 
 namespace spillway {
 namespace {
@@ -28,10 +29,16 @@ using test::Fate;
 
 constexpr std::uint64_t kSteps = 10;
 
-/// Every kill 1; more with SPILLWAY_KILLS=n.
+/// 200 in `make nightly`; SPILLWAY_KILLS=n: so many.
 int kills(int few) {
   const auto* asked = std::getenv("SPILLWAY_KILLS");
-  return asked == nullptr ? few : std::max(1, std::atoi(asked));
+  return asked == nullptr ? testing::few_or(few, 200) : std::max(1, std::atoi(asked));
+}
+
+/// Of instants; the clock adds its own chance.
+unsigned seed() {
+  const auto* asked = std::getenv("SPILLWAY_SEED");
+  return asked == nullptr ? 2 : static_cast<unsigned>(std::strtoul(asked, nullptr, 10));
 }
 
 class Kill : public ::testing::Test {
@@ -130,7 +137,9 @@ class Kill : public ::testing::Test {
 
   /// Kills runs of these settings, and kills them again while they recover or go on.
   void kill_at_any_instant(std::span<const Settings> all, int rounds) {
-    std::mt19937 random(2);
+    const auto chosen = seed();
+    SCOPED_TRACE(text("SPILLWAY_SEED=", chosen));
+    std::mt19937 random(chosen);
     int deaths = 0;
     auto whole = whole_life(all[0]) * 5 / 4;
     for (int round = 0; round < rounds; ++round) {

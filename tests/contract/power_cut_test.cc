@@ -12,6 +12,7 @@
 #include "spillway/storage/volume.h"
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
+#include "tests/nightly.h"
 
 namespace spillway {
 namespace {
@@ -119,9 +120,10 @@ class PowerCut : public ::testing::Test {
   std::shared_ptr<sys::PowerCut> last_;
 };
 
-/// Every event with SPILLWAY_EVERY_CUT=1, which takes long; else some that are spread over the run.
+/// Every event with SPILLWAY_EVERY_CUT=1 and in `make nightly`; else some that are spread over the run.
 std::uint64_t stride(std::uint64_t events, std::uint64_t cuts) {
-  return std::getenv("SPILLWAY_EVERY_CUT") != nullptr ? 1 : std::max<std::uint64_t>(1, events / cuts);
+  return testing::nightly() || std::getenv("SPILLWAY_EVERY_CUT") != nullptr ? 1
+                                                                            : std::max<std::uint64_t>(1, events / cuts);
 }
 
 class PowerCutOf : public PowerCut, public ::testing::WithParamInterface<int> {};

@@ -14,6 +14,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from breadth import some
 from hf_models import batch, random_ids, tiny_config, tiny_model
 from native import file_bytes, opened
 from spillway._engine import Engine
@@ -252,9 +253,16 @@ RULES = [
     ("fp16", "adamw", "exact"),
     ("fp16", "adamw", "int8"),
 ]
+REPRESENTATIVES = [  # of each type, optimizer and format
+    ("bf16", "adamw", "int8"),
+    ("bf16", "adam", "exact"),
+    ("bf16", "sgd", "bf16"),
+    ("fp32", "lion", "bf16"),
+    ("fp16", "adamw", "exact"),
+]
 
 
-@pytest.mark.parametrize(("dtype", "optimizer", "form"), RULES)
+@pytest.mark.parametrize(("dtype", "optimizer", "form"), some(RULES, REPRESENTATIVES))
 def test_no_placement_or_resume_changes_a_bit_of_any_format(
     wide: Callable[[bool], Path], tmp_path: Path, dtype: str, optimizer: str, form: str
 ) -> None:

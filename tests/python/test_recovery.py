@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import shutil
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import real_runs
+import seeds
 from real_runs import apart, here, metrics, names, on_path, result, words
 from spillway.cli import main
 
@@ -58,16 +58,16 @@ def test_killed_at_random_instants_and_resumed(
     inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert here(inputs, tmp_path / "whole", *LONG) == 0
-    instants = random.Random()
+    instants = seeds.instants("recovery")
     keys = [*LONG, *on_path(tmp_path / "storage"), "--resume_from_checkpoint", "auto"]
     for _ in range(3):
         monkeypatch.setenv("DIES_AFTER", str(instants.uniform(0.005, 0.4)))
         process = apart("-c", KILLED, *words(inputs, tmp_path / "out", *keys))
         _, error = process.communicate(timeout=LIMIT)
-        assert process.returncode in (0, -14), error  # 0: it was done before
+        assert process.returncode in (0, -14), (error, seeds.said())  # 0: it was done before
     assert here(inputs, tmp_path / "out", *keys) == 0, capfd.readouterr().err
     expected, found = result(tmp_path / "whole"), result(tmp_path / "out")
-    assert found == expected
+    assert found == expected, seeds.said()
     assert [name for name in names(tmp_path / "out") if "checkpoint" in name] == ["checkpoint-35", "checkpoint-40"]
 
 

@@ -19,6 +19,7 @@ import torch
 
 import real_runs
 import spillway
+from breadth import some
 from native import file_bytes
 from real_runs import apart, here, last_checkpoint, metrics, names, on_path, result, words
 from spillway.session import Session
@@ -228,8 +229,13 @@ def whole(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["after", "inside"])
-@pytest.mark.parametrize("step", [1, 2, 3, 4])
+INTERRUPTIONS = [(step, inside) for step in (1, 2, 3, 4) for inside in (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("step", "inside"), some(INTERRUPTIONS, [(1, False), (2, True), (3, False), (4, True)]),
+    ids=[f"{step}-{'inside' if inside else 'after'}" for step, inside in INTERRUPTIONS],
+)  # fmt: skip
 def test_interrupted_and_resumed_at_every_step(
     inputs: Path, whole: Path, tmp_path: Path, step: int, inside: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:

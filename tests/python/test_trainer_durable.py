@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,15 @@ import transformers
 from safetensors.torch import load_file
 
 import real_runs
+import seeds
+from breadth import some
+from needs import package
 from spillway import directory, volumes
 from spillway.errors import InputError
 from spillway.hf import Trainer, durable
 from test_trainer import loaded, parts
 
-pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
+package("accelerate", "transformers' Trainer needs accelerate")
 LIMIT = 180  # seconds that a process of its own may take at most
 # 4 steps an epoch: logs, evaluations and saves fall on different steps, some on the last of an epoch
 EVENTS = {
@@ -75,7 +77,17 @@ def told(out: Path) -> dict[str, Any]:
     return found
 
 
+UNDISTURBED: dict[str, dict[str, Any]] = {}  # by what was asked for: the same inputs give the same
+
+
 def undisturbed(given: Path, place: Path, events: dict[str, Any]) -> dict[str, Any]:
+    asked = json.dumps(events)
+    if asked not in UNDISTURBED:
+        UNDISTURBED[asked] = trained_undisturbed(given, place, events)
+    return UNDISTURBED[asked]
+
+
+def trained_undisturbed(given: Path, place: Path, events: dict[str, Any]) -> dict[str, Any]:
     whole = trainer(given, place / "whole", place / "storage_of_whole", events)
     whole.train()
     whole.save_model()
@@ -83,20 +95,20 @@ def undisturbed(given: Path, place: Path, events: dict[str, Any]) -> dict[str, A
     return told(place / "whole")
 
 
-@pytest.mark.parametrize("events", [EVENTS, EPOCHS], ids=["by steps", "by epochs"])
+@pytest.mark.parametrize("events", some([EVENTS, EPOCHS], [EVENTS]), ids=["by steps", "by epochs"])
 def test_killed_at_random_instants_and_resumed(
     given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: dict[str, Any]
 ) -> None:
     """Real processes, by a signal that nothing catches; in bf16, with fp32 masters in parts on the path."""
     expected = undisturbed(given, tmp_path, events)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
-    instants, ends = random.Random(), []
+    instants, ends = seeds.instants(f"trainer {events}"), []
     words = ["-c", SCRIPT, str(given), str(tmp_path / "out"), str(tmp_path / "storage"), json.dumps(events)]
     for _ in range(3):
         monkeypatch.setenv("DIES_AFTER", str(instants.uniform(0.005, 0.6)))
         process = real_runs.apart(*words)
         _, error = process.communicate(timeout=LIMIT)
-        assert process.returncode in (0, -14), error[-3000:]  # 0: it was done before
+        assert process.returncode in (0, -14), (error[-3000:], seeds.said())  # 0: it was done before
         ends.append(process.returncode)
     monkeypatch.delenv("DIES_AFTER")
     process = real_runs.apart(*words)
@@ -105,7 +117,7 @@ def test_killed_at_random_instants_and_resumed(
     found = told(tmp_path / "out")
     assert found.keys() == expected.keys()
     for name, value in expected.items():
-        assert found[name] == value, (name, ends)
+        assert found[name] == value, (name, ends, seeds.said())
 
 
 class Fails(transformers.TrainerCallback):
@@ -125,52 +137,70 @@ MOMENTS = [
 MOMENTS += [(EPOCHS, event, 8, 8) for event in ("on_epoch_end", "on_log", "on_evaluate", "on_save")]
 
 
-def test_a_failure_anywhere_loses_no_finished_step(given: Path, tmp_path: Path) -> None:
-    expected = {id(events): undisturbed(given, make(tmp_path / name), events) for name, events in NAMED.items()}
-    for number, (events, event, step, kept) in enumerate(MOMENTS):
-        place = make(tmp_path / str(number))
-        first = trainer(given, place / "out", place / "storage", events)
-        first.add_callback(Fails(event, step))
-        with pytest.raises(RuntimeError, match="as a test asked"):
-            first.train()
-        first.close()
-        second = trainer(given, place / "out", place / "storage", events)
-        began: list[int] = []
-        second.add_callback(At(began))
-        second.train(resume_from_checkpoint=True if kept else "auto")
+def by_the_way(events: dict[str, Any]) -> str:
+    return "steps" if events is EVENTS else "epochs"
+
+
+@pytest.mark.parametrize(
+    ("events", "event", "step", "kept"), some(MOMENTS, [MOMENTS[number] for number in (0, 2, 3, 5, 7, 10)]),
+    ids=[f"{by_the_way(events)}-{event}-{step}" for events, event, step, _ in MOMENTS],
+)  # fmt: skip
+def test_a_failure_anywhere_loses_no_finished_step(
+    given: Path, tmp_path: Path, events: dict[str, Any], event: str, step: int, kept: int
+) -> None:
+    expected = undisturbed(given, tmp_path, events)
+    first = trainer(given, tmp_path / "out", tmp_path / "storage", events)
+    first.add_callback(Fails(event, step))
+    with pytest.raises(RuntimeError, match="as a test asked"):
+        first.train()
+    first.close()
+    second = trainer(given, tmp_path / "out", tmp_path / "storage", events)
+    began: list[int] = []
+    second.add_callback(At(began))
+    second.train(resume_from_checkpoint=True if kept else "auto")
+    second.save_model()
+    second.close()
+    kept -= event == "on_log" and events is EVENTS  # it is logged, then committed
+    assert began == [kept]
+    found = told(tmp_path / "out")
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name] == value, name
+
+
+ENDS = [
+    (events, event)
+    for events in (EVENTS, EPOCHS)
+    for event in ("keep_newest", "on_evaluate", "on_save", "on_epoch_end")
+]
+
+
+@pytest.mark.parametrize(
+    ("events", "event"), some(ENDS, [ENDS[number] for number in (0, 3, 5, 6)]),
+    ids=[f"{by_the_way(events)}-{event}" for events, event in ENDS],
+)  # fmt: skip
+def test_a_run_that_died_at_its_very_end_is_finished_by_the_next(
+    given: Path, tmp_path: Path, events: dict[str, Any], event: str
+) -> None:
+    """Its last checkpoint in place and the older ones not gone yet; its last epoch's evaluation or checkpoint due."""
+    expected = undisturbed(given, tmp_path, events)
+    first = trainer(given, tmp_path / "out", tmp_path / "storage", events)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="as a test asked"):
+        if event == "keep_newest":
+            patch.setattr(durable.DurableRun, event, at_the_end(durable.DurableRun.keep_newest))
+        else:
+            first.add_callback(Fails(event, 12))
+        first.train()
+    first.close()
+    for _ in range(2):  # the second has nothing left to do
+        second = trainer(given, tmp_path / "out", tmp_path / "storage", events)
+        assert second.train(resume_from_checkpoint=True).global_step == 12
         second.save_model()
         second.close()
-        kept -= event == "on_log" and events is EVENTS  # it is logged, then committed
-        assert began == [kept], (event, step)
-        found = told(place / "out")
-        assert found.keys() == expected[id(events)].keys()
-        for name, value in expected[id(events)].items():
-            assert found[name] == value, (name, event, step)
-
-
-def test_a_run_that_died_at_its_very_end_is_finished_by_the_next(given: Path, tmp_path: Path) -> None:
-    """Its last checkpoint in place and the older ones not gone yet; its last epoch's evaluation or checkpoint due."""
-    for name, events in NAMED.items():
-        expected = undisturbed(given, make(tmp_path / name), events)
-        for event in ("keep_newest", "on_evaluate", "on_save", "on_epoch_end"):
-            place = make(tmp_path / f"{name} {event}")
-            first = trainer(given, place / "out", place / "storage", events)
-            with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="as a test asked"):
-                if event == "keep_newest":
-                    patch.setattr(durable.DurableRun, event, at_the_end(durable.DurableRun.keep_newest))
-                else:
-                    first.add_callback(Fails(event, 12))
-                first.train()
-            first.close()
-            for _ in range(2):  # the second has nothing left to do
-                second = trainer(given, place / "out", place / "storage", events)
-                assert second.train(resume_from_checkpoint=True).global_step == 12
-                second.save_model()
-                second.close()
-                found = told(place / "out")
-                assert found.keys() == expected.keys(), (name, event)
-                for what, value in expected.items():
-                    assert found[what] == value, (what, name, event)
+        found = told(tmp_path / "out")
+        assert found.keys() == expected.keys()
+        for what, value in expected.items():
+            assert found[what] == value, what
 
 
 def at_the_end(method: Any) -> Any:
@@ -195,7 +225,7 @@ class Stops(transformers.TrainerCallback):
 STOPS = [(EVENTS, 6, "on_evaluate"), (EVENTS, 6, "on_epoch_end"), (EPOCHS, 8, "on_evaluate"), (EPOCHS, 8, "on_save")]
 
 
-@pytest.mark.parametrize(("events", "step", "dies"), STOPS)
+@pytest.mark.parametrize(("events", "step", "dies"), some(STOPS, [STOPS[0], STOPS[3]]))
 def test_a_run_that_a_callback_ended_stays_ended(
     given: Path, tmp_path: Path, events: dict[str, Any], step: int, dies: str
 ) -> None:
@@ -240,9 +270,6 @@ class At(transformers.TrainerCallback):
         self.began.append(state.global_step)
 
 
-NAMED = {"steps": EVENTS, "epochs": EPOCHS}
-
-
 def make(place: Path) -> Path:
     place.mkdir()
     return place
@@ -250,7 +277,7 @@ def make(place: Path) -> Path:
 
 def test_checkpoints_are_manifests_that_can_be_gone_back_to(given: Path, tmp_path: Path) -> None:
     events = {**EVENTS, "save_steps": 4, "save_total_limit": None}
-    expected = undisturbed(given, tmp_path, events)
+    expected = trained_undisturbed(given, tmp_path, events)
     for name in ("checkpoint-4", "checkpoint-8", "checkpoint-12"):
         place = tmp_path / "whole" / name
         assert (place / directory.MANIFEST).is_file() and not list(place.glob("spillway/*.safetensors"))
