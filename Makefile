@@ -3,9 +3,11 @@
 #
 #   PYTHON=...          the interpreter .venv is made from (default: python3)
 #   SPILLWAY_STRICT=1   warnings are errors, as .ci/run has it; one tree is built either way, so changing it builds anew
+#   JOBS=N              compilers and C++ tests at once (default: all cores); PYTEST_JOBS=N: Python tests (default: 2)
 
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
+PYTEST_JOBS ?= 2
 export CMAKE_BUILD_PARALLEL_LEVEL = $(JOBS)
 
 VENV := .venv
@@ -18,7 +20,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake spillway python -name __pycache__ -prune -o -print)
 CXX_FILES := find spillway python tests bench examples -name '*.cc' -o -name '*.h'
 
-.PHONY: help quickstart test nightly install packages sweep gpu-bundle gpu-check gpu-bench \
+.PHONY: help quickstart test nightly install packages sweep sweep-check gpu-bundle gpu-check gpu-bench \
 	test-cpp test-python kills power-cuts numa check-includes check-format check-lint check-types asan tsan format clean
 .NOTPARALLEL:
 
@@ -41,10 +43,12 @@ quickstart: install
 
 test: check-includes check-format check-lint check-types test-cpp test-python
 
-# All there is. A test that is marked `nightly`, or that asks spillway::testing::nightly(), is whole here alone.
-nightly: export SPILLWAY_NIGHTLY = 1
+# All there is. A test that is marked `nightly`, or that asks spillway::testing::nightly(), is whole here alone: hundreds
+# of kills, a power cut after every event. Sanitizers, under which everything takes ten times as long, run the usual.
+nightly: AMOUNT = SPILLWAY_NIGHTLY=1
+nightly: CTEST_FLAGS = --timeout 7200
 nightly: PYTEST_FLAGS = -m ""
-nightly: test kills power-cuts numa asan tsan
+nightly: test numa asan tsan sweep-check
 
 ## The environment
 
@@ -75,7 +79,9 @@ install: $(VENV)/stamp-spillway
 test-cpp: install
 	@$(BIN)/cmake $(TREE) -DSPILLWAY_TESTS=ON -DSPILLWAY_EXAMPLES=ON -D$(STRICT) --log-level=WARNING >/dev/null
 	@$(BIN)/cmake --build $(TREE) -- --quiet
-	$(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --progress -j $(JOBS)
+	@status=0; $(AMOUNT) $(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --progress -j $(JOBS) $(CTEST_FLAGS) \
+		--output-junit $(CURDIR)/build/ctest.xml || status=$$?; \
+	$(BIN)/python scripts/after_tests.py build/ctest.xml; exit $$status
 
 # What the tests do a few times, done often: kills at every named point and at random instants, power cuts after every event.
 kills: test-cpp
@@ -89,10 +95,16 @@ numa: test-cpp
 	$(BIN)/python tests/numa/check.py --build $(TREE)
 
 test-python: install
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	@mkdir -p build
+	@status=0; $(AMOUNT) OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_FLAGS) \
+		--junitxml=build/pytest.xml || status=$$?; \
+	$(BIN)/python scripts/after_tests.py build/pytest.xml; exit $$status
 
 sweep: install
 	$(BIN)/python scripts/sweep_models.py --jobs 2 --out docs/reference/models.md
+
+sweep-check: install
+	$(BIN)/python scripts/sweep_models.py --jobs 2 --out build/models.md
 
 # On a machine with a GPU, with its own Python and PyTorch: nothing is installed. `gpu-bundle` packs, on a machine with
 # Debian's packages and a network, the headers, libraries and Python packages that it may lack.
