@@ -5,6 +5,7 @@
 
 void bind_checkpoint(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
+void bind_interruption(nanobind::module_& module);
 void bind_machine(nanobind::module_& module);
 void bind_memory(nanobind::module_& module);
 void bind_optimizer(nanobind::module_& module);

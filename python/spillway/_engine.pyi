@@ -86,6 +86,8 @@ class Engine:
         manifest in the directory `checkpoint`. Returns what start() does; then save_weights, save_state and
         fetch_tensor work."""
     def close(self) -> None: ...
+    def give_up_volumes(self) -> None:
+        """Before close(): volumes that are kept otherwise are removed by it, while it still has their locks."""
     def memory(self) -> Any:
         """The arena as one uint8 array (shared, not copied); after start()."""
     def device_memory(self) -> Any:
@@ -256,6 +258,16 @@ def measure_device(name: str, bytes: int, seconds: float = 0.2) -> str:
 def check_profile(text: str, source: str) -> str:
     """A profile checked and completed; ValueError names the key."""
 
+class SafetensorsReader:
+    """Reads one file, or a directory's model.safetensors or the shards of its index. ValueError that names file and
+    tensor where anything is wrong with them."""
+
+    def __init__(self, place: str) -> None: ...
+    def tensors(self) -> dict[str, tuple[str, list[int]]]:
+        """Type as in the header and shape, by name."""
+    def read(self, name: str, out: Any) -> None:
+        """All bytes of a tensor (uint8). OSError where a file has become shorter since it was opened."""
+
 class SafetensorsWriter:
     """Writes a checkpoint's files as save_pretrained does, tensors in any order; nothing stays when finish() is not
     reached."""
@@ -265,6 +277,15 @@ class SafetensorsWriter:
     def write(self, tensor: int, first: int, values: Any) -> None:
         """Bytes (uint8) of whole elements from element `first` of a tensor on."""
     def finish(self) -> None: ...
+
+class SecondSignal:
+    """Until it is closed the second of `signals` ends the process at once, whatever it waits for: `words` go to
+    standard error, the exit code is 128 + the signal's number. The first goes to the handler that was there. Signals
+    that are ignored stay so."""
+
+    def __init__(self, signals: list[int], words: str) -> None: ...
+    def say(self, words: str) -> None: ...
+    def close(self) -> None: ...
 
 def plan_machine(description: str, settings: str, profile: str, source: str = ...) -> str:
     """The plan for the machine of a profile, as JSON. `settings`: work {sequence, batch, micro_batches, query, key,

@@ -27,6 +27,7 @@ class Verb:
     run: Callable[[Arguments], int]
     options: tuple[str, ...] = ()  # flags of its own, that are no keys
     named: tuple[str, ...] = ()  # the same with a value
+    own_signals: bool = False  # it says itself what an interruption does
 
 
 def train(arguments: Arguments) -> int:
@@ -164,14 +165,16 @@ def places_of(verb: str, arguments: Arguments) -> list[str]:
 
 
 VERBS = {
-    "train": Verb("train [CONFIG.yaml] [--key value ...]", "plan, show the plan, train", train),
+    "train": Verb("train [CONFIG.yaml] [--key value ...]", "plan, show the plan, train", train, own_signals=True),
     "plan": Verb(
         "plan [CONFIG.yaml] [--key value ...] [--json]",
         "the same plan, nothing started; exit code 3 when it does not fit",
         plan,
         options=("json",),
     ),
-    "resume": Verb("resume OUTPUT_DIR [--key value ...]", "go on with a run from its newest durable step", resume),
+    "resume": Verb(
+        "resume OUTPUT_DIR [--key value ...]", "go on with a run from its newest durable step", resume, own_signals=True
+    ),
     "verify": Verb(
         "verify OUTPUT_DIR [--key value ...]",
         "read every byte that counts on a run's storage paths; exit code 1 when any is damaged",
@@ -244,7 +247,12 @@ def dispatch(words: list[str]) -> int:
     if "help" in arguments.options:
         print(f"usage: spillway {verb.usage}\n\n{verb.help}\n\n{key_help()}")
         return 0
-    return verb.run(arguments)
+    if verb.own_signals:
+        return verb.run(arguments)
+    from spillway.interruption import a_second_ends
+
+    with a_second_ends():
+        return verb.run(arguments)
 
 
 def overview() -> str:

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM: before the first step they end the run at once, afterwards at the end of the step in progress.
 
-A second signal ends the process without saving.
+A second signal ends the process without saving. The engine sees to that from the signal's handler itself, since those
+of Python run only when the main thread is not waiting for a drive; and its long loops let what these raise through.
 """
 
 from __future__ import annotations
@@ -9,12 +10,18 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spillway.errors import Interrupted
 
+if TYPE_CHECKING:
+    from spillway._engine import SecondSignal
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+NOTHING_LOST = "there is nothing to save"
 
 
 class Interruption:
@@ -23,43 +30,71 @@ class Interruption:
     def __init__(self) -> None:
         self.signal = 0  # the first signal that asked for a graceful end; 0: none
         self._graceful = False
-        self._saved = False
-        self._lost = "the steps since the last checkpoint are not saved"
+        self._second: SecondSignal | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interruption:
-        if threading.current_thread() is threading.main_thread():
+        if in_main_thread():
             self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            self._second = second_signal(SIGNALS, NOTHING_LOST)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._second is not None:
+            self._second.close()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def finish_steps(self) -> None:
         """From now on there is something to save: let the step in progress end first."""
         self._graceful = True
+        self._at_second("the steps since the last checkpoint are not saved")
 
     def steps_are_durable(self) -> None:
         """From now on a second signal loses the step in progress, and the one before where it is being written."""
-        self._lost = "every finished step, or all but the last, is on the storage paths"
+        self._at_second("every finished step, or all but the last, is on the storage paths")
 
     def all_is_saved(self) -> None:
         """From now on a second signal loses nothing."""
-        self._saved = True
+        self._at_second("all is saved")
 
     def __bool__(self) -> bool:
         return self.signal != 0
 
+    def _at_second(self, lost: str) -> None:
+        if self._second is not None:
+            self._second.say(last_words(lost))
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self._graceful:
             raise Interrupted("interrupted before the first step; there is nothing to save", number)
-        if self.signal:
-            lost = "all is saved" if self._saved else self._lost
-            say(f"interrupted twice: stopping at once, {lost}")
-            os._exit(128 + number)
         self.signal = number
         say("interrupted: finishing the step in progress, then saving (a second signal stops at once, without saving)")
+
+
+@contextmanager
+def a_second_ends() -> Iterator[None]:
+    """Inside, the first Ctrl-C raises KeyboardInterrupt, as ever, and a second one ends the process wherever it is."""
+    second = second_signal((signal.SIGINT,), NOTHING_LOST) if in_main_thread() else None
+    try:
+        yield
+    finally:
+        if second is not None:
+            second.close()
+
+
+def in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def second_signal(signals: Sequence[int], lost: str) -> SecondSignal:
+    from spillway._engine import SecondSignal
+
+    return SecondSignal(list(signals), last_words(lost))
+
+
+def last_words(lost: str) -> str:
+    return f"\nspillway: interrupted twice: stopping at once, {lost}\n"
 
 
 def say(text: str) -> None:

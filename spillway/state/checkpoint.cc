@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "spillway/base/error.h"
+#include "spillway/base/interrupt.h"
 #include "spillway/state/convert.h"
 #include "spillway/state/dtype.h"
 #include "spillway/state/source.h"
@@ -44,6 +45,7 @@ void load_weights(const ChunkStream& stream, const SafetensorsReader& checkpoint
   source.check_types(converts_to_fp32, "BF16, F16, F32 or F64");
   std::vector<float> piece(std::min(kPiece, stream.layout.largest_chunk()));
   for (const auto& chunk : stream.layout.chunks()) {
+    throw_if_interrupted();
     auto* weight = stream.scratch.data();
     auto* state = weight + weight_bytes(stream.rule, chunk);
     std::memset(weight, 0, weight_bytes(stream.rule, chunk) + state_bytes(stream.rule, chunk));
@@ -71,6 +73,7 @@ void save_weights(const ChunkStream& stream, const std::filesystem::path& direct
     const auto unit = field_bytes(rule_of(stream.rule, chunk).type).weight;
     const auto& spans = stream.layout.spans(chunk.id);
     if (std::ranges::all_of(spans, [&](const Span& span) { return numbers[span.tensor] == kAbsent; })) continue;
+    throw_if_interrupted();
     stream.store.load(chunk.id, stream.scratch.data(), nullptr);
     for (const auto& span : spans) {
       if (numbers[span.tensor] == kAbsent) continue;

@@ -2,6 +2,8 @@
 
 #include <thread>
 
+#include "spillway/base/interrupt.h"
+
 namespace spillway::storage {
 namespace {
 
@@ -12,6 +14,7 @@ constexpr auto kBetweenAttempts = std::chrono::milliseconds(2);
 bool lock_within(const sys::File& file, std::chrono::milliseconds patience) {
   const auto end = std::chrono::steady_clock::now() + patience;
   while (!file.lock()) {
+    throw_if_interrupted();
     if (std::chrono::steady_clock::now() >= end) return false;
     std::this_thread::sleep_for(kBetweenAttempts);
   }

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "spillway/base/error.h"
+#include "spillway/base/interrupt.h"
 #include "spillway/storage/unreadable.h"
 
 namespace spillway::storage {
@@ -40,6 +41,7 @@ std::string MetadataReader::places_of(ObjectKind kind, std::uint32_t object) con
 void MetadataReader::walk(std::uint32_t path, Bytes offset, Bytes size, Bytes count, const Slot& slot) {
   const Bytes together = block_.size() / size;
   while (count > 0) {
+    throw_if_interrupted();
     const Bytes now = std::min(count, together);
     walk_run(path, offset, size, now, slot);
     offset += now * size;

@@ -7,6 +7,8 @@
 #include <new>
 #include <set>
 
+#include "spillway/base/interrupt.h"
+
 namespace spillway::storage {
 namespace {
 
@@ -26,18 +28,13 @@ class Scrub {
   }
 
   Scrubbed run(std::span<const ScrubObject> objects) {
-    for (const auto& object : objects) {
-      Bytes at = 0;
-      std::uint32_t part = 0;
-      for (const auto& piece : object.stored->pieces) {
-        if (piece.part != part) at = 0;
-        part = piece.part;
-        if (seen_.insert(piece.place).second) read({object, piece, at, {}});
-        at += piece.bytes;
-      }
+    try {
+      read(objects);
+    } catch (...) {  // what is in flight still writes to our memory
+      wait();
+      throw;
     }
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return free_.size() == slots_.size(); });
+    wait();
     return std::move(out_);
   }
 
@@ -50,6 +47,25 @@ class Scrub {
   struct Free {
     void operator()(std::byte* memory) const noexcept { std::free(memory); }
   };
+
+  void read(std::span<const ScrubObject> objects) {
+    for (const auto& object : objects) {
+      Bytes at = 0;
+      std::uint32_t part = 0;
+      for (const auto& piece : object.stored->pieces) {
+        throw_if_interrupted();
+        if (piece.part != part) at = 0;
+        part = piece.part;
+        if (seen_.insert(piece.place).second) read({object, piece, at, {}});
+        at += piece.bytes;
+      }
+    }
+  }
+
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return free_.size() == slots_.size(); });
+  }
 
   Slot& take() {
     std::unique_lock lock(mutex_);

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <exception>
 
+#include "spillway/base/interrupt.h"
 #include "spillway/sys/errno.h"
 #include "spillway/sys/mapping.h"
 #include "spillway/sys/ring.h"
@@ -28,6 +29,7 @@ class Eraser {
       while (!failure && in_flight_ < kDepth && next_ < end_) submit();
       if (in_flight_ == 0) break;
       std::array<sys::Completion, kDepth> batch;
+      if (!failure) failure = interruption();
       const std::size_t count = ring_->wait(batch);
       for (const sys::Completion& completion : std::span(batch).first(count)) {
         --in_flight_;
@@ -44,6 +46,16 @@ class Eraser {
 
  private:
   [[nodiscard]] Bytes length_at(Bytes offset) const noexcept { return std::min(kPiece, end_ - offset); }
+
+  /// Kept like any other failure: what is in flight still reads our memory.
+  static std::exception_ptr interruption() {
+    try {
+      throw_if_interrupted();
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
+  }
 
   void submit() {
     const Bytes bytes = length_at(next_);

@@ -1,0 +1,102 @@
+"""Processes whose reads or writes of some files wait, as those of a slow drive do, or of one that does not answer."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+LIMIT = 300  # seconds that anything may take at most, on a machine with much other work
+ONCE = 0.005  # seconds between two looks
+STEPS = ["--max_steps", "400", "--save_strategy", "no", "--save_only_model"]  # of a run that is killed
+
+
+def library(place: Path) -> Path:
+    """held.c, compiled. Skips where there is no compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("no C compiler, which the library that holds calls up needs")
+    made = place / "held.so"
+    source = Path(__file__).with_name("held.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(made), str(source), "-ldl"], check=True)
+    return made
+
+
+def spillway(*words: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "spillway", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def has_row(out: Path, step: int) -> bool:
+    rows = out / "metrics.jsonl"
+    return rows.exists() and f'{{"step": {step},' in rows.read_text()
+
+
+@dataclass
+class Held:
+    """Calls that wait from `hold` to `let_go`."""
+
+    library: Path
+    place: Path  # an empty directory
+    call: str  # pread or pwrite
+    name: str  # part of the names of the files
+    milliseconds: int = 0  # that each waits; 0: until `let_go`
+
+    def environment(self) -> dict[str, str]:
+        return os.environ | {
+            "LD_PRELOAD": str(self.library),
+            "HELD_PLACE": str(self.place),
+            "HELD_CALL": self.call,
+            "HELD_NAME": self.name,
+            "HELD_MS": str(self.milliseconds),
+        }
+
+    def hold(self) -> None:
+        self.place.mkdir(exist_ok=True)
+        (self.place / "hold").touch()
+
+    def let_go(self) -> None:
+        (self.place / "hold").unlink()
+
+    def wait(self, process: subprocess.Popen[str]) -> None:
+        """Until the first call waits."""
+        wait_for(process, (self.place / "reached").exists)
+
+
+def wait_for(process: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
+    """Until it is true, while the process lives."""
+    ended = os.pidfd_open(process.pid)
+    try:
+        for _ in range(int(LIMIT / ONCE)):
+            if happened():
+                return
+            if select.select([ended], [], [], ONCE)[0]:
+                raise AssertionError(f"it ended with {process.wait()}: {process.communicate()}")
+    finally:
+        os.close(ended)
+    process.kill()
+    raise AssertionError(f"nothing in {LIMIT} s: {process.communicate()}")
+
+
+def pause() -> None:
+    """Lets another process go on."""
+    time.sleep(ONCE)
+
+
+def has_open(process: subprocess.Popen[str], file: Path) -> bool:
+    """Whether the process has a file open by this name."""
+    for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        try:
+            if os.readlink(link) == str(file):
+                return True
+        except OSError:
+            continue
+    return False
