@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 
 #include "spillway/execute/counters.h"
 #include "spillway/execute/element.h"
@@ -13,6 +12,7 @@
 #include "spillway/execute/trace.h"
 #include "spillway/plan/fits.h"
 #include "spillway/state/checkpoint.h"
+#include "spillway/state/file.h"
 #include "spillway/storage/superblock.h"
 
 namespace spillway {
@@ -138,6 +138,10 @@ class Engine::Impl {
     if (!running_) return;
     const auto run = std::move(running_);
     run->wait_durable();
+  }
+
+  void give_up_volumes() const noexcept {
+    if (running_) running_->give_up_volumes();
   }
 
   execute::Run& running() const {
@@ -485,13 +489,14 @@ class Engine::Impl {
     if (!committed_) commit({});
     settle();
     const auto bytes = run.checkpoint(applied_);
-    std::ofstream out(directory / execute::kManifestName, std::ios::binary);
-    out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-    out.close();
-    if (out) return;
-    run.release(bytes);
-    throw Error(ErrorCode::io, text((directory / execute::kManifestName).string(), " cannot be written"), errno,
-                directory.string());
+    try {
+      auto file = state::File::create(directory / execute::kManifestName, bytes.size(), state::kPrivate);
+      file.write(0, bytes);
+      file.finish();
+    } catch (const Error&) {
+      run.release(bytes);
+      throw;
+    }
   }
 
   void release_manifest(std::span<const std::byte> manifest) {
@@ -646,6 +651,9 @@ Recovery Engine::read_back(const std::optional<std::filesystem::path>& checkpoin
 }
 Verification Engine::verify(const std::vector<std::filesystem::path>& pinned) const {
   return impl_->verify(pinned);
+}
+void Engine::give_up_volumes() {
+  impl_->give_up_volumes();
 }
 void Engine::close() {
   impl_->close();

@@ -187,6 +187,10 @@ class Engine {
   /// Waits for the lanes, and until what was committed is durable, and gives everything back. Called by the destructor,
   /// too, which swallows errors.
   void close();
+  /// Before close(), of volumes that StorageOptions says to keep: what they hold is needed no longer, and they are
+  /// removed before the engine lets go of them, so that no run that waits for them goes on in a file without a name.
+  /// Nothing where start() did not end well: then only what was there before is left.
+  void give_up_volumes();
   /// The DRAM arena; after start().
   [[nodiscard]] std::span<std::byte> memory() const;
   /// Where visits compute: the arena of a device with memory of its own, else memory(). The embedding's visits are on

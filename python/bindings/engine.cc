@@ -216,6 +216,7 @@ void bind_engine(nb::module_& module) {
              return to_json(self.verify({pinned.begin(), pinned.end()}));
            })
       .def("close", &Engine::close, Release())
+      .def("give_up_volumes", &Engine::give_up_volumes)
       .def("memory",
            [](Engine& self) {
              const auto memory = self.memory();

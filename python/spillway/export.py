@@ -71,7 +71,7 @@ def fill(run: StoredRun, checkpoint: Path | None, target: Path) -> int:
 
 
 def save(run: StoredRun, engine: Any, payload: dict[str, Any], target: Path) -> None:
-    (target / STATE).mkdir()
+    (target / STATE).mkdir(mode=0o700)
     engine.save_state(str(target / STATE), payload["session"]["steps"])
     if run.config.method == "lora":
         save_adapters(run, engine, target)

@@ -9,6 +9,7 @@ from typing import Any
 from spillway.directory import MANIFEST
 from spillway.errors import InputError
 from spillway.protocol import Opening
+from spillway.records import PRIVATE, replace_text
 
 STATE = "spillway"  # subdirectory of a checkpoint
 NEVER = 2**62  # a step that no run has reached
@@ -52,7 +53,7 @@ def read_counts(state: Path) -> dict[str, Any]:
 
 
 def write_counts(state: Path, counts: dict[str, Any]) -> None:
-    (state / "session.json").write_text(json.dumps(counts) + "\n", encoding="utf-8")
+    replace_text(state / "session.json", json.dumps(counts) + "\n", PRIVATE)
 
 
 def on_paths(plan: dict[str, Any], group: str) -> bool:

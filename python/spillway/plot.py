@@ -5,12 +5,13 @@ python -m spillway.plot METRICS PNG [TITLE]
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from spillway.records import rows
+from spillway.records import new_file, rows
 
 SMOOTH_FROM = 50  # rows from which a running mean is drawn too
 
@@ -39,7 +40,10 @@ def draw(metrics: Path, png: Path, title: str) -> None:
     axes.grid(alpha=0.3)
     if axes.has_data():
         axes.legend()
-    figure.savefig(png)
+    temporary = png.with_name(f".tmp-{png.name}")
+    with open(new_file(temporary), "wb") as stream:
+        figure.savefig(stream, format="png")
+    os.replace(temporary, png)
 
 
 def draw_training(axes: Any, points: list[tuple[int, float]]) -> None:

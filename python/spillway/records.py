@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from spillway.protocol import StepResult
 
 METRICS = "metrics.jsonl"
+PUBLIC, PRIVATE = 0o666, 0o600  # permissions of files, less the umask: results, and the state of a run
 
 
 def step_row(
@@ -57,7 +58,7 @@ class Metrics:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._stream: IO[str] = open(path, "a", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
+        self._stream: IO[str] = open(path, "a", encoding="utf-8", opener=no_link)  # noqa: SIM115 - as long as the run
 
     def add(self, row: dict[str, Any]) -> None:
         self._stream.write(json.dumps(row) + "\n")
@@ -90,8 +91,8 @@ def keep_rows_until(path: Path, step: int) -> int:
     return len(everything) - len(kept)
 
 
-def write_json(path: Path, content: Any) -> None:
-    replace_text(path, json.dumps(content, indent=2) + "\n")
+def write_json(path: Path, content: Any, mode: int = PUBLIC) -> None:
+    replace_text(path, json.dumps(content, indent=2) + "\n", mode)
 
 
 def flush(path: Path) -> None:
@@ -103,10 +104,22 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
-def replace_text(path: Path, text: str) -> None:
+def new_file(path: Path, mode: int = PUBLIC) -> int:
+    """A new file in place of what has the name, open for writing. Where others may write to the directory, a link can
+    lie there: what it names is not touched."""
+    path.unlink(missing_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+
+
+def no_link(path: str, flags: int) -> int:
+    """For `open`: a link in place of the file is refused."""
+    return os.open(path, flags | os.O_NOFOLLOW, PUBLIC)
+
+
+def replace_text(path: Path, text: str, mode: int = PUBLIC) -> None:
     """Old content or new, never half of it."""
     temporary = path.with_name(f".tmp-{path.name}")
-    with open(temporary, "w", encoding="utf-8") as stream:
+    with open(new_file(temporary, mode), "w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())

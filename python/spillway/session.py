@@ -40,6 +40,7 @@ from spillway.hf.source import DTYPES, load_config, resolve_directory, save_conf
 from spillway.hf.stream import Outcome, Stream
 from spillway.openings import STATE, on_paths, read_counts, tries_of, write_counts
 from spillway.protocol import Keeping, Opening, Recovery, StepResult
+from spillway.records import new_file
 from spillway.settings import default_budget, engine_settings, subspace_checks, update_rule
 from spillway.silence import SilenceWatch
 
@@ -351,7 +352,7 @@ class Session:
         """What the model files lack to go on bit by bit, under directory/spillway/."""
         self._running()
         state = directory / STATE
-        state.mkdir(parents=True, exist_ok=True)
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
         with translated():
             if self._durable and on_paths(self.plan, "state"):
                 self._engine.save_manifest(str(state))
@@ -406,7 +407,7 @@ class Session:
     def write_timeline(self, path: Path) -> None:
         """Whole or not at all: the page about a running run reads it."""
         temporary = path.with_name(f".tmp-{path.name}")
-        with gzip.open(temporary, "wt", encoding="utf-8") as stream:
+        with open(new_file(temporary), "wb") as file, gzip.open(file, "wt", encoding="utf-8") as stream:
             stream.write(self._engine.timeline())
         os.replace(temporary, path)
 
@@ -421,11 +422,11 @@ class Session:
             self._stream.close()
             self._stream = None
             self._place.bound(None)
+        if self._started and self._keeping.keep and not self._precious:
+            self._engine.give_up_volumes()
+        self._started = False
         with translated():
             self._engine.close()
-        if self._started and self._keeping.keep and not self._precious:
-            volumes.remove(self._config.storage)
-        self._started = False
 
     def leave(self, state: dict[str, Any]) -> bytes:
         with translated():

@@ -13,7 +13,7 @@ from spillway.dataset import Dataset
 from spillway.directory import RUN_STATE
 from spillway.errors import InputError
 from spillway.keys import KEYS
-from spillway.records import write_json
+from spillway.records import PRIVATE, write_json
 from spillway.sums import Mean
 
 FORMAT = 2
@@ -70,8 +70,8 @@ class RunState:
 
     def save(self, checkpoint: Path) -> None:
         path = checkpoint / RUN_STATE
-        path.parent.mkdir(exist_ok=True)
-        write_json(path, {"format": FORMAT, **asdict(self)})
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_json(path, {"format": FORMAT, **asdict(self)}, PRIVATE)
 
     @classmethod
     def load(cls, checkpoint: Path) -> RunState:

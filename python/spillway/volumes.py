@@ -51,9 +51,3 @@ def held(path: StoragePath) -> int:
 def told(volume: Path) -> str:
     """With its size, where it takes any of a file system."""
     return f"{volume} ({size(volume.stat().st_size)})" if volume.is_file() else str(volume)
-
-
-def remove(paths: Sequence[StoragePath]) -> None:
-    """The files; what lies on a block device stays until something else is written there."""
-    for path in paths:
-        Path(path.place, NAME).unlink(missing_ok=True)

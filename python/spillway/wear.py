@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from spillway.records import PRIVATE, replace_text
+
 FILE = "wear.json"
 
 Written = dict[str, int]  # bytes by path
@@ -14,7 +16,7 @@ Written = dict[str, int]  # bytes by path
 def save(state: Path, written: Written) -> None:
     """Beside a checkpoint's state; nothing where nothing was written."""
     if written:
-        (state / FILE).write_text(json.dumps(written) + "\n", encoding="utf-8")
+        replace_text(state / FILE, json.dumps(written) + "\n", PRIVATE)
 
 
 def read(state: Path) -> Written:

@@ -1,12 +1,14 @@
 #include "spillway/execute/run.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 
 #include "spillway/base/error.h"
+#include "spillway/base/interrupt.h"
 #include "spillway/execute/names.h"
 #include "spillway/storage/superblock.h"
 #include "spillway/storage/waiter.h"
@@ -15,6 +17,9 @@ namespace spillway::execute {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+/// Thrown where another process of the run had its volumes, and has removed them since they were looked at.
+struct Removed {};
 
 std::vector<storage::Path*> pointers(const std::vector<std::unique_ptr<storage::Path>>& paths) {
   std::vector<storage::Path*> out;
@@ -91,9 +96,7 @@ Run::Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, c
   recovered_ = {};
   pinned_.clear();
   back_.reset();
-  if (!volumes.keep) {
-    for (const auto& path : paths) path->remove_on_close();
-  }
+  for (const auto& path : paths) path->remove_on_close(!volumes.keep);
   found_.seconds = std::chrono::duration<double>(Clock::now() - began).count();
 }
 
@@ -102,7 +105,12 @@ void Run::open_paths(const VolumeSettings& volumes, std::span<const Bytes> capac
   books.reset();
   paths.clear();
   const Bytes records = spec ? storage::MetadataLayout(*spec).bytes() : 0;
-  paths = open_volumes(volumes, capacities, records, fingerprint(plan_.description, plan_.layout), mode);
+  try {
+    paths = open_volumes(volumes, capacities, records, fingerprint(plan_.description, plan_.layout), mode);
+  } catch (const Error& error) {
+    if (mode == VolumeMode::make || error.errno_value() != ENOENT) throw;
+    throw Removed{};
+  }
   if (spec) books = std::make_unique<Books>(*spec, pointers(paths), plan_.plan.path_spare / 2);
 }
 
@@ -128,9 +136,12 @@ bool Run::open_storage(const VolumeSettings& volumes, const Opening& opening) {
     if (there) recover(opening);
     return found_.found || !opening.if_found;
   };
-  // What cannot be gone on with is not made larger first.
-  if (there && !open(std::vector<Bytes>(volumes.places.size()))) return false;
-  if (!there || !large_enough(paths, plan.volumes)) open(plan.volumes);
+  try {  // what cannot be gone on with is not made larger first
+    if (there && !open(std::vector<Bytes>(volumes.places.size()))) return false;
+    if (!there || !large_enough(paths, plan.volumes)) open(plan.volumes);
+  } catch (const Removed&) {
+    return open_storage(volumes, opening);
+  }
   map_memory();
   pool = std::make_unique<storage::Pool>(pool_paths(paths, plan_.rates, plan_.budget.paths),
                                          books ? books->pool_options() : storage::PoolOptions{});
@@ -234,6 +245,10 @@ void Run::make_lanes(unsigned threads) {
       ComputeDevice{device.device.get(), device.stream, device_updates.get()});
 }
 
+void Run::give_up_volumes() noexcept {
+  for (const auto& path : paths) path->remove_on_close();
+}
+
 void Run::set_update(const kernels::UpdateStep& step) {
   updater->set(step);
   device_updates->set(step);
@@ -263,7 +278,10 @@ void Run::restore(Replay& replay) {
   memory::Arena larger(needed > scratch().size() ? needed : 0);
   const auto memory = larger.size() > 0 ? larger.span() : scratch();
   found_.chunks = plan_.layout.chunks().size();
-  for (std::size_t c = 0; c < found_.chunks; ++c) restore_chunk(replay, c, memory);
+  for (std::size_t c = 0; c < found_.chunks; ++c) {
+    throw_if_interrupted();
+    restore_chunk(replay, c, memory);
+  }
 }
 
 void Run::restore_chunk(Replay& replay, std::size_t chunk, std::span<std::byte> memory) {
@@ -390,7 +408,7 @@ std::vector<std::byte> Run::leave(const storage::JournalSpec& spec, const storag
     out.images.push_back(store->stored(c, commit.applied(), on));
   }
   flush_paths();
-  for (const auto& path : paths) path->keep_on_close();
+  for (const auto& path : paths) path->remove_on_close(false);
   return storage::encode(out);
 }
 

@@ -90,6 +90,8 @@ class Run {
   [[nodiscard]] const Found& found() const noexcept { return found_; }
   /// False: nothing was found, and only what is found was to be gone on with. Then it is of no further use.
   [[nodiscard]] bool started() const noexcept { return executor != nullptr; }
+  /// What the volumes hold is needed no longer: they go with the run, whatever the settings said.
+  void give_up_volumes() noexcept;
   [[nodiscard]] Arenas arenas() const {
     return {arena.data(), device.device ? device.device->memory().data() : nullptr};
   }

@@ -185,10 +185,11 @@ std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& s
     options.paths = static_cast<std::uint32_t>(settings.places.size());
     options.set = set;
     options.reopen = mode == VolumeMode::reopen;
+    options.keep_records = true;  // another process of the run may have made steps since they were looked at
     options.prewrite = records > 0 && !settings.places[p].device;  // of a drive every byte can be written
     out.push_back(settings.ring ? std::make_unique<storage::Path>(options, settings.ring)
                                 : std::make_unique<storage::Path>(options));
-    if (mode == VolumeMode::make && !settings.keep) out.back()->remove_on_close();
+    if (mode == VolumeMode::make) out.back()->remove_on_close();  // until the run has begun
   }
   return out;
 }

@@ -1,7 +1,5 @@
 #include "spillway/machine/checkup.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <fstream>
 #include <system_error>
@@ -23,20 +21,9 @@ using State = Finding::State;
 
 constexpr Bytes kRegistered = 64 * MiB;  // beyond the usual limit of locked memory (8 MiB)
 
-/// Without a name, gone when it is closed.
-class Scratch {
- public:
-  Scratch() : path_(std::filesystem::temp_directory_path() / text(".spillway-checkup-", ::getpid())) {
-    file_ = sys::File(path_, {.write = true, .create = true});
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  [[nodiscard]] const sys::File& file() const noexcept { return file_; }
-
- private:
-  std::filesystem::path path_;
-  sys::File file_;
-};
+sys::File scratch_file() {
+  return sys::nameless_file(std::filesystem::temp_directory_path());
+}
 
 /// What a look says, or the reason why there was none.
 template <class Look>
@@ -53,15 +40,15 @@ Finding found(std::string what, State otherwise, const Look& look) {
 }
 
 Finding look_at_ring() {
-  const Scratch scratch;
-  (void)sys::make_uring(scratch.file(), 4);
+  const auto scratch = scratch_file();
+  (void)sys::make_uring(scratch, 4);
   return {.words = "transfers are queued in the kernel"};
 }
 
 Finding look_at_registration() {
-  const Scratch scratch;
+  const auto scratch = scratch_file();
   const sys::Mapping memory(kRegistered);
-  const auto refusal = sys::make_uring(scratch.file(), 4)->register_memory(memory.span());
+  const auto refusal = sys::make_uring(scratch, 4)->register_memory(memory.span());
   if (refusal.empty()) return {.words = "drives read and write memory that is registered once"};
   return {.state = State::lesser,
           .words = text(human(kRegistered), " were refused: ", refusal,

@@ -409,7 +409,7 @@ void save_profile(const Profile& profile, const std::filesystem::path& path) {
   std::error_code failure;
   std::filesystem::remove(draft, failure);
   {
-    const sys::File file(draft, {.write = true, .create = true});
+    const sys::File file(draft, {.write = true, .create = true, .mode = 0666});
     file.write(std::as_bytes(std::span(words)), 0);
     file.sync();
   }

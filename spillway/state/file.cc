@@ -80,8 +80,11 @@ File File::open(const fs::path& path) {
   return file;
 }
 
-File File::create(const fs::path& path, Bytes size) {
-  const int descriptor = retry([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666); });
+/// O_EXCL: a link that somebody puts there in between is not followed.
+File File::create(const fs::path& path, Bytes size, unsigned mode) {
+  (void)::unlink(path.c_str());  // where that fails, making it says why
+  const int descriptor =
+      retry([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, static_cast<mode_t>(mode)); });
   if (descriptor < 0) throw failed("create", path, errno);
   File file(path, descriptor, size);
   try {

@@ -14,14 +14,18 @@ inline constexpr Bytes kReadGranule = 8 * MiB;
 /// Bytes written to a file before they are flushed and leave the page cache.
 inline constexpr Bytes kWriteGranule = 64 * MiB;
 
+inline constexpr unsigned kPublic = 0666;   ///< permissions of what is for others, too
+inline constexpr unsigned kPrivate = 0600;  ///< of what belongs to one run
+
 /// Movable, not copyable. read() may be called from several threads, the rest from one.
 class File {
  public:
   /// For reading. Throws Error(bad_input) when there is no such file or it is not a regular file, else Error(io).
   static File open(const std::filesystem::path& path);
-  /// For writing: new or emptied, `size` bytes long and reserved on the file system where it can do that. Throws
-  /// Error(io) (disk full, read-only ...); then no file is left at `path`.
-  static File create(const std::filesystem::path& path, Bytes size);
+  /// For writing: a new file in place of what has the name, a link included, `size` bytes long and reserved on the file
+  /// system where it can do that. `mode`: its permissions, less the umask. Throws Error(io) (disk full, read-only ...);
+  /// then no file is left at `path`.
+  static File create(const std::filesystem::path& path, Bytes size, unsigned mode = kPublic);
   ~File();
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "spillway/base/bytes.h"
+#include "spillway/state/file.h"
 
 namespace spillway::state {
 
@@ -70,11 +71,11 @@ struct TensorOut {
 /// one's goes first, so that no reader takes shards of both for one.
 class SafetensorsWriter {
  public:
-  /// Creates the files and reserves their space. Throws Error(bad_input) for a directory that is missing, no tensors, a
-  /// name that is empty, repeated or not UTF-8, an unknown dtype, or a shape that cannot be; Error(io) with file and
-  /// errno (disk full ...). Then nothing is left behind.
+  /// Creates the files, with these permissions less the umask, and reserves their space. Throws Error(bad_input) for a
+  /// directory that is missing, no tensors, a name that is empty, repeated or not UTF-8, an unknown dtype, or a shape
+  /// that cannot be; Error(io) with file and errno (disk full ...). Then nothing is left behind.
   SafetensorsWriter(const std::filesystem::path& directory, const std::string& base, std::vector<TensorOut> tensors,
-                    Bytes max_shard = 50'000'000'000);
+                    Bytes max_shard = 50'000'000'000, unsigned mode = kPublic);
   ~SafetensorsWriter();  ///< without finish(): closes and removes what was written
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;

@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 /// A file under a temporary name, removed unless it got its own.
 class PartialFile {
  public:
-  PartialFile(fs::path path, Bytes size)
-      : path_(std::move(path)), partial_(path_.string() + ".partial"), file_(File::create(partial_, size)) {}
+  PartialFile(fs::path path, Bytes size, unsigned mode)
+      : path_(std::move(path)), partial_(path_.string() + ".partial"), file_(File::create(partial_, size, mode)) {}
   ~PartialFile() {
     std::error_code ignored;
     if (!named_) fs::remove(partial_, ignored);
@@ -115,6 +115,7 @@ struct SafetensorsWriter::Impl {
 
   fs::path directory;
   std::string base;
+  unsigned mode = kPublic;  ///< permissions of the files
   std::vector<Slot> slots;
   std::vector<std::string> names;  ///< of the files
   std::vector<std::unique_ptr<PartialFile>> files;
@@ -130,7 +131,7 @@ struct SafetensorsWriter::Impl {
       ordered.push_back(tensors[i]);
     }
     const auto header = serialize_header(ordered);
-    files.push_back(std::make_unique<PartialFile>(directory / name, header.size() + at));
+    files.push_back(std::make_unique<PartialFile>(directory / name, header.size() + at, mode));
     files.back()->file().write(0, std::as_bytes(std::span(header)));
     for (const auto i : shard) slots[i] = {tensors[i], files.size() - 1, header.size() + tensors[i].begin, {}};
     names.push_back(name);
@@ -162,7 +163,7 @@ struct SafetensorsWriter::Impl {
     }
     const auto index = serialize_index(map, parameters, total);
     names.push_back(base + ".safetensors.index.json");
-    files.push_back(std::make_unique<PartialFile>(directory / names.back(), index.size()));
+    files.push_back(std::make_unique<PartialFile>(directory / names.back(), index.size(), mode));
     files.back()->file().write(0, std::as_bytes(std::span(index)));
   }
 
@@ -192,7 +193,7 @@ struct SafetensorsWriter::Impl {
 };
 
 SafetensorsWriter::SafetensorsWriter(const fs::path& directory, const std::string& base, std::vector<TensorOut> list,
-                                     Bytes max_shard)
+                                     Bytes max_shard, unsigned mode)
     : impl_(std::make_unique<Impl>()) {
   auto tensors = describe(list);
   std::error_code ignored;
@@ -202,6 +203,7 @@ SafetensorsWriter::SafetensorsWriter(const fs::path& directory, const std::strin
   }
   impl_->directory = directory;
   impl_->base = base;
+  impl_->mode = mode;
   impl_->slots.resize(tensors.size());
   std::vector<Bytes> sizes;
   for (const auto& tensor : tensors) sizes.push_back(tensor.end);

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "spillway/base/error.h"
+#include "spillway/base/interrupt.h"
 #include "spillway/kernels/moments.h"
 #include "spillway/state/checkpoint.h"
 #include "spillway/state/source.h"
@@ -105,7 +106,7 @@ class FileOut {
         list.push_back({tensor.spec.name, dtype, whole ? tensor.spec.shape : tensor.core_shape()});
       }
     }
-    if (!list.empty()) writer_.emplace(directory, file.name, std::move(list), ~Bytes{0});
+    if (!list.empty()) writer_.emplace(directory, file.name, std::move(list), ~Bytes{0}, kPrivate);
   }
 
   void write(const UpdateRule& rule, const Places& places) {
@@ -151,7 +152,7 @@ class PairsOut {
         list.push_back({tensor.spec.name + part.suffix, part.dtype, std::move(part.shape)});
       }
     }
-    if (!list.empty()) writer_.emplace(directory, kProjectorFile, std::move(list), ~Bytes{0});
+    if (!list.empty()) writer_.emplace(directory, kProjectorFile, std::move(list), ~Bytes{0}, kPrivate);
   }
 
   void write(const Chunk& chunk, std::size_t tensor, const std::byte* pair) {
@@ -390,6 +391,7 @@ void save_state(const ChunkStream& stream, const fs::path& directory) {
   PairsOut pairs(stream.layout, directory);
   for (const auto& chunk : stream.layout.chunks()) {
     if (!has_state(chunk.learning)) continue;
+    throw_if_interrupted();
     auto* state = stream.scratch.data();
     stream.store.load(chunk.id, nullptr, state);
     for (const auto& span : stream.layout.spans(chunk.id)) {
@@ -433,6 +435,7 @@ StateFormat load_state(const ChunkStream& stream, const fs::path& directory, con
                   text(weights.string(), " holds a part of the frozen tensors of ",
                        stream.layout.blocks()[chunk.block].name, "; all or none are to be there"));
     }
+    throw_if_interrupted();
     auto* weight = stream.scratch.data();
     auto* state = weight + weight_bytes(rule, chunk);
     std::memset(weight, 0, weight_bytes(rule, chunk) + state_bytes(rule, chunk));

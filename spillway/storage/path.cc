@@ -35,6 +35,7 @@ VolumeOptions volume_options(const PathOptions& options) {
   out.paths = options.paths;
   out.set = options.set;
   out.reopen = options.reopen;
+  out.keep_records = options.keep_records;
   out.prewrite = options.prewrite;
   out.progress = options.progress;
   out.device = options.device;
@@ -140,8 +141,7 @@ class Path::Impl {
   [[nodiscard]] Counters counters() const { return engine_.counters(); }
   [[nodiscard]] const Volume& volume() const noexcept { return volume_; }
   [[nodiscard]] const std::string& notice() const noexcept { return notice_; }
-  void remove_on_close() noexcept { remove_on_close_ = true; }
-  void keep_on_close() noexcept { remove_on_close_ = false; }
+  void remove_on_close(bool remove) noexcept { remove_on_close_ = remove; }
 
  private:
   std::unique_ptr<Share> join(const PathOptions& options) {
@@ -219,12 +219,8 @@ const std::string& Path::notice() const {
 std::filesystem::path Path::volume() const {
   return impl_->volume().path();
 }
-void Path::remove_on_close() noexcept {
-  impl_->remove_on_close();
-}
-
-void Path::keep_on_close() noexcept {
-  impl_->keep_on_close();
+void Path::remove_on_close(bool remove) noexcept {
+  impl_->remove_on_close(remove);
 }
 
 }  // namespace spillway::storage

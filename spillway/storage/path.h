@@ -50,6 +50,9 @@ struct PathOptions {
   /// Open the volume that is there and keep what it holds; else start with one that holds nothing. One of less capacity
   /// than asked for grows, one of more stays as it is.
   bool reopen = false;
+  /// Without `reopen` and `overwrite`: refuse a volume of this run in whose metadata anything was recorded, instead of
+  /// giving it up. That is asked while its lock is held, so no other process can record anything after it.
+  bool keep_records = false;
   /// Write a new volume once from end to end, so that no later write makes the file system convert reserved space. A
   /// device has nothing to convert, and all of it would be written.
   bool prewrite = false;
@@ -164,11 +167,9 @@ class Path {
   [[nodiscard]] const std::string& notice()
       const;  ///< what a person should know: no O_DIRECT, no registration, a damaged superblock; or empty
   [[nodiscard]] std::filesystem::path volume() const;  ///< the file, or the device
-  /// The file's name goes. A device keeps its bytes and says that it holds nothing and is nobody's, so that any run may
-  /// take it without `overwrite` or `erase`.
-  void remove_on_close() noexcept;
-  /// Takes that back: what it holds is still wanted.
-  void keep_on_close() noexcept;
+  /// The file's name goes, while its lock is still held. A device keeps its bytes and says that it holds nothing and is
+  /// nobody's, so that any run may take it without `overwrite` or `erase`. `remove` false: neither, as at first.
+  void remove_on_close(bool remove = true) noexcept;
 
  private:
   class Impl;

@@ -8,7 +8,6 @@
 #include "spillway/sys/direct_io.h"
 #include "spillway/sys/file.h"
 #include "spillway/sys/mounts.h"
-#include "spillway/sys/shared_memory.h"
 
 namespace spillway::storage {
 namespace {
@@ -17,12 +16,9 @@ constexpr Bytes kTrialBytes = 128 * KiB;
 constexpr const char* kBlockDevice = "block device";
 constexpr const char* kUnknown = "unknown";
 
-/// A file of a few blocks; its name goes at once, the file with the object.
+/// A file of a few blocks.
 sys::File trial_file(const std::filesystem::path& directory) {
-  const auto path = directory / text("spillway.probe.", sys::process_id());
-  sys::File file(path, {.write = true, .create = true, .direct = true});
-  std::error_code ignored;
-  std::filesystem::remove(path, ignored);
+  sys::File file = sys::nameless_file(directory, {.direct = true});
   file.reserve(kTrialBytes);
   return file;
 }

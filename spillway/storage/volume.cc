@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -13,14 +14,21 @@
 #include "spillway/storage/refusal.h"
 #include "spillway/storage/zeros.h"
 #include "spillway/sys/block_device.h"
+#include "spillway/sys/mapping.h"
 
 namespace spillway::storage {
 namespace {
 
 namespace fs = std::filesystem;
 
+using Clock = std::chrono::steady_clock;
+
 /// On a busy machine the kernel lets go late of what a killed run had in flight: more than a second was seen.
 constexpr auto kPatience = std::chrono::seconds(5);
+
+std::chrono::milliseconds remaining(Clock::time_point end) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+}
 
 void require_directory(const fs::path& directory) {
   std::error_code failure;
@@ -103,17 +111,69 @@ void lengthen(const sys::File& file, const Superblock& there, Bytes capacity) {
   file.reserve(after, before);
 }
 
-/// A file under a temporary name: removed again unless it is kept.
+bool is_taken(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(fs::symlink_status(path, ignored));
+}
+
+/// Opens and locks the file that has a name. None when none has it: whoever had the file before us may have removed it
+/// while we waited for the lock, and then nobody would find again what we write to it.
+std::optional<sys::File> open_locked(const fs::path& path, const sys::FileOptions& options) {
+  const auto end = Clock::now() + kPatience;
+  while (is_taken(path)) {
+    try {
+      sys::File file(path, options);
+      if (!lock_within(file, remaining(end))) refuse_busy(path);
+      if (file.has_its_name()) return file;
+    } catch (const Error& error) {
+      if (error.errno_value() != ENOENT) throw;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Removes what a run that was killed has left under a name. Only a file that nobody has locked is a leftover, and a
+/// link never is one of ours.
+void remove_leftover(const fs::path& path) {
+  std::error_code ignored;
+  const fs::file_status there = fs::symlink_status(path, ignored);
+  if (!fs::exists(there)) return;
+  if (!fs::is_regular_file(there)) refuse(path, "is not a regular file", "move it away");
+  if (const auto leftover = open_locked(path, {.write = true, .follow = false})) fs::remove(path, ignored);
+}
+
+/// A new file that has its name and that no other process has. Between its making and its locking another process may
+/// take it for a leftover.
+sys::File make_locked(const fs::path& path, bool direct) {
+  const auto end = Clock::now() + kPatience;
+  while (Clock::now() < end) {
+    remove_leftover(path);
+    try {
+      sys::File file(path, {.write = true, .create = true, .direct = direct});
+      if (file.lock() && file.has_its_name()) return file;
+    } catch (const Error& error) {
+      if (error.errno_value() != EEXIST) throw;
+    }
+  }
+  refuse_busy(path);
+}
+
+/// Whether anything was recorded in a volume. A run begins with that.
+bool has_records(const sys::File& file, const SuperblockPair& there) {
+  if (there.state != SuperblockState::valid || there.superblock.metadata == 0) return false;
+  const sys::Mapping first(std::min<Bytes>(there.superblock.metadata, kExtentAlignment));
+  file.read(first.span(), kSuperblockExtent);
+  return !std::ranges::all_of(first.span(), [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+/// A new file under a temporary name: removed again unless it is kept. While it has that name and is locked, no other
+/// process makes a volume beside it.
 class Draft {
  public:
-  Draft(fs::path path, bool direct)
-      : path_(std::move(path)), file_(path_, {.write = true, .create = true, .direct = direct}) {
-    if (!lock_within(file_, kPatience)) refuse_busy(path_);
-    mine_ = true;
-  }
+  Draft(const fs::path& path, bool direct) : path_(path), file_(make_locked(path, direct)) {}
   ~Draft() {
     std::error_code ignored;
-    if (mine_) fs::remove(path_, ignored);
+    if (file_.is_open() && file_.has_its_name()) fs::remove(path_, ignored);
   }
   Draft(const Draft&) = delete;
   Draft& operator=(const Draft&) = delete;
@@ -121,14 +181,12 @@ class Draft {
   [[nodiscard]] const sys::File& file() const noexcept { return file_; }
   [[nodiscard]] sys::File keep_as(const fs::path& path) {
     file_.rename(path);
-    mine_ = false;
     return std::move(file_);
   }
 
  private:
   fs::path path_;
   sys::File file_;
-  bool mine_ = false;
 };
 
 }  // namespace
@@ -144,7 +202,7 @@ Volume::Volume(const VolumeOptions& options) : capacity_(options.capacity), meta
 void Volume::remove() noexcept {
   if (!claim_.is_open()) {
     std::error_code ignored;
-    fs::remove(path_, ignored);
+    if (file_.has_its_name()) fs::remove(path_, ignored);
     return;
   }
   try {
@@ -156,35 +214,50 @@ void Volume::remove() noexcept {
 void Volume::open_in_directory(const VolumeOptions& options) {
   require_directory(options.directory);
   path_ = options.directory / kVolumeName;
-  std::error_code ignored;
-  const bool there = fs::exists(fs::symlink_status(path_, ignored));
-  if (options.reopen && !there) {
+  if (!options.reopen) {
+    while (!make_anew(options)) {
+    }
+    return;
+  }
+  auto there = open_existing();
+  if (!there) {
     throw Error(ErrorCode::bad_input,
                 text(path_.string(), " is missing; it held state of run '", options.run,
                      "'. Name the storage directory with which that run was started, or start the run anew"),
                 ENOENT, path_.string());
   }
-  if (options.reopen) {
-    reopen(open_existing(), options);
-  } else if (!there || !reuse(options)) {
-    create(options);
+  reopen(std::move(*there), options);
+}
+
+/// Opens and locks the volume that is there, if there is one.
+std::optional<sys::File> Volume::open_existing() {
+  std::error_code ignored;
+  const bool regular = fs::is_regular_file(path_, ignored);
+  if (!is_taken(path_)) return std::nullopt;
+  if (!regular) refuse(path_, "is not a regular file", "move it away");
+  try {
+    probe_ = probe_file(path_);
+    return open_locked(path_, {.write = true, .direct = probe_.direct});
+  } catch (const Error& error) {
+    if (error.errno_value() != ENOENT) throw;
+    return std::nullopt;
   }
 }
 
-/// Opens and locks the volume that is there.
-sys::File Volume::open_existing() {
-  std::error_code ignored;
-  if (!fs::is_regular_file(path_, ignored)) refuse(path_, "is not a regular file", "move it away");
-  probe_ = probe_file(path_);
-  sys::File file(path_, {.write = true, .direct = probe_.direct});
-  if (!lock_within(file, kPatience)) refuse_busy(path_);
-  return file;
+/// False when another process has made a volume in the meantime, which is to be looked at first. What is replaced stays
+/// locked until its name is another file's.
+bool Volume::make_anew(const VolumeOptions& options) {
+  auto old = open_existing();
+  if (old && reuse(*old, options)) {
+    file_ = std::move(*old);
+    return true;
+  }
+  return create(options, old.has_value());
 }
 
 /// True when the volume that is there belongs to this run and is large enough: then it is ours, and what it holds is
 /// given up. False when it may be replaced. Otherwise refuses.
-bool Volume::reuse(const VolumeOptions& options) {
-  sys::File old = open_existing();
+bool Volume::reuse(const sys::File& old, const VolumeOptions& options) {
   const SuperblockPair there = read_superblocks(old);
   const bool older = is_older_of(there, options.run);
   const std::string reason = older ? "" : reason_against_owner(there, options.run);
@@ -192,21 +265,27 @@ bool Volume::reuse(const VolumeOptions& options) {
     refuse(path_, reason, "remove it, name another storage directory, or ask to overwrite it");
   }
   const Bytes needed = volume_bytes(options.metadata, options.capacity);
+  if (options.keep_records && !options.overwrite && has_records(old, there)) {
+    refuse(path_, "holds what this run has recorded",
+           "go on with it (--resume_from_checkpoint true), or ask to overwrite it");
+  }
   if (older || !reason.empty() || old.size() < needed || old.reserved() < needed) return false;
   if (!serves(there, options)) refit(old, there, options);
-  file_ = std::move(old);
   return true;
 }
 
-void Volume::create(const VolumeOptions& options) {
+/// False, and nothing was made, when a volume has come that is not to be replaced.
+bool Volume::create(const VolumeOptions& options, bool replaces) {
   require_space(options);
   probe_ = storage::probe(options.directory);
   Draft draft(options.directory / (std::string(kVolumeName) + ".new"), probe_.direct);
+  if (!replaces && is_taken(path_)) return false;
   draft.file().reserve(volume_bytes(options.metadata, options.capacity));
   write_zeros(draft.file(), 0, kSuperblockExtent);
   prepare(draft.file(), options, false);
   file_ = draft.keep_as(path_);
   sys::sync_directory(options.directory);
+  return true;
 }
 
 /// Whether there is room is asked before anything is erased.

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "spillway/base/bytes.h"
@@ -27,6 +28,7 @@ struct VolumeOptions {
   std::uint32_t paths = 1;
   std::uint64_t set = 0;
   bool reopen = false;
+  bool keep_records = false;
   bool prewrite = false;
   std::function<void(Bytes done, Bytes of)> progress = {};
   std::filesystem::path device = {};
@@ -51,16 +53,17 @@ class Volume {
   [[nodiscard]] Bytes in_file(Area area, Bytes offset) const noexcept {
     return kSuperblockExtent + (area == Area::data ? metadata_ : 0) + offset;
   }
-  /// Removes the file's name; the space goes when the object does. A device says from then on that it holds nothing and
-  /// is nobody's.
+  /// Removes the file's name, unless that is another file's by now; the space goes when the object does. A device says
+  /// from then on that it holds nothing and is nobody's.
   void remove() noexcept;
 
  private:
   void open_in_directory(const VolumeOptions& options);
   void open_on_device(const VolumeOptions& options);
-  [[nodiscard]] sys::File open_existing();
-  [[nodiscard]] bool reuse(const VolumeOptions& options);
-  void create(const VolumeOptions& options);
+  [[nodiscard]] std::optional<sys::File> open_existing();
+  [[nodiscard]] bool make_anew(const VolumeOptions& options);
+  [[nodiscard]] bool reuse(const sys::File& old, const VolumeOptions& options);
+  [[nodiscard]] bool create(const VolumeOptions& options, bool replaces);
   void reopen(sys::File file, const VolumeOptions& options);
   void grow(const sys::File& file, const Superblock& there, const VolumeOptions& options);
   void take(sys::File device, const VolumeOptions& options);

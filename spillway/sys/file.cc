@@ -13,8 +13,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <random>
 #include <utility>
 
+#include "spillway/base/interrupt.h"
 #include "spillway/sys/errno.h"
 #include "spillway/sys/fork.h"
 #include "spillway/sys/mapping.h"
@@ -24,12 +26,24 @@ namespace {
 
 constexpr Bytes kZeros = 1 * MiB;
 
-int open_retrying(const std::filesystem::path& path, int flags) {
+int open_retrying(const std::filesystem::path& path, int flags, unsigned mode = 0) {
   int fd = -1;
   do {
-    fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
+    fd = ::open(path.c_str(), flags | O_CLOEXEC, static_cast<mode_t>(mode));
   } while (fd < 0 && errno == EINTR);
   return fd;
+}
+
+/// A file that is new is made without O_DIRECT, which gets it afterwards: where the file system has none, some kernels
+/// refuse to open the file when they have made it.
+bool switch_to_direct(int fd) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  return flags >= 0 && ::fcntl(fd, F_SETFL, flags | O_DIRECT) == 0;
+}
+
+void switch_from_direct(int fd) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags >= 0) static_cast<void>(::fcntl(fd, F_SETFL, flags & ~O_DIRECT));
 }
 
 struct stat status_of(int fd, const std::filesystem::path& path) {
@@ -61,6 +75,7 @@ std::string refusal_of_direct(int fd) {
 void write_zeros(const File& file, Bytes from, Bytes bytes) {
   const Mapping zeros(kZeros);
   for (Bytes at = from; at < bytes; at += kZeros) {
+    throw_if_interrupted();
     file.write(zeros.span().first(std::min(kZeros, bytes - at)), at);
   }
 }
@@ -93,8 +108,9 @@ File& File::operator=(File&& other) noexcept {
 }
 
 void File::open(const FileOptions& options) {
+  if (options.create) return make(options);
   const int flags =
-      (options.write ? O_RDWR : O_RDONLY) | (options.create ? O_CREAT : 0) | (options.exclusive ? O_EXCL : 0);
+      (options.write ? O_RDWR : O_RDONLY) | (options.follow ? 0 : O_NOFOLLOW) | (options.exclusive ? O_EXCL : 0);
   if (options.direct) {
     fd_ = open_unforked([&] { return open_retrying(path_, flags | O_DIRECT); });
     if (fd_ >= 0) direct_refusal_ = refusal_of_direct(fd_);
@@ -104,7 +120,21 @@ void File::open(const FileOptions& options) {
     close();
   }
   fd_ = open_unforked([&] { return open_retrying(path_, flags); });
-  if (fd_ < 0) throw_errno(errno, options.create ? "create" : "open", path_);
+  if (fd_ < 0) throw_errno(errno, "open", path_);
+}
+
+/// O_EXCL: no link is followed, and nothing that is there is written to.
+void File::make(const FileOptions& options) {
+  fd_ = open_unforked([&] { return open_retrying(path_, O_RDWR | O_CREAT | O_EXCL, options.mode); });
+  if (fd_ < 0) throw_errno(errno, "create", path_);
+  if (!options.direct) return;
+  if (switch_to_direct(fd_)) {
+    direct_refusal_ = refusal_of_direct(fd_);
+  } else {
+    direct_refusal_ = "the file system does not support O_DIRECT";
+  }
+  direct_ = direct_refusal_.empty();
+  if (!direct_) switch_from_direct(fd_);
 }
 
 /// The lock is given back by name: a ring that was just torn down may hold the open file a little longer than we do. In
@@ -144,12 +174,13 @@ void File::write(std::span<const std::byte> from, Bytes offset) const {
 
 void File::reserve(Bytes bytes, Bytes from) const {
   if (bytes <= from) return;
-  int result = 0;
-  do {
-    result = ::fallocate(fd_, 0, static_cast<off_t>(from), static_cast<off_t>(bytes - from));
-  } while (result != 0 && errno == EINTR);
-  if (result == 0) return;
-  if (errno != EOPNOTSUPP) throw_errno(errno, text("reserve ", human(bytes), " for"), path_);
+  int failure = EINTR;
+  while (failure == EINTR) {
+    throw_if_interrupted();
+    failure = ::fallocate(fd_, 0, static_cast<off_t>(from), static_cast<off_t>(bytes - from)) == 0 ? 0 : errno;
+  }
+  if (failure == 0) return;
+  if (failure != EOPNOTSUPP) throw_errno(failure, text("reserve ", human(bytes), " for"), path_);
   write_zeros(*this, from, bytes);
 }
 
@@ -169,6 +200,13 @@ bool File::lock() const {
   if (errno == EWOULDBLOCK) return false;
   if (errno == EOPNOTSUPP || errno == ENOLCK) return true;
   throw_errno(errno, "lock", path_);
+}
+
+bool File::has_its_name() const noexcept {
+  struct stat opened {
+  }, named{};
+  if (::fstat(fd_, &opened) != 0 || ::stat(path_.c_str(), &named) != 0) return false;
+  return opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
 Bytes File::size() const {
@@ -191,6 +229,14 @@ Bytes free_space(const std::filesystem::path& directory) {
   struct statvfs system {};
   if (::statvfs(directory.c_str(), &system) != 0) throw_errno(errno, "ask for the free space of", directory);
   return static_cast<Bytes>(system.f_bavail) * system.f_frsize;
+}
+
+File nameless_file(const std::filesystem::path& directory, FileOptions options) {
+  std::random_device random;
+  options.write = options.create = true;
+  File file(directory / text(".spillway-", ::getpid(), '-', random(), '-', random()), options);
+  static_cast<void>(::unlink(file.path().c_str()));
+  return file;
 }
 
 void sync_directory(const std::filesystem::path& directory) {

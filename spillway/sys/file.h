@@ -11,8 +11,10 @@
 namespace spillway::sys {
 
 struct FileOptions {
-  bool write = false;      ///< for reading and writing; else for reading only
-  bool create = false;     ///< create it when it is missing (mode 0644); needs `write`
+  bool write = false;    ///< for reading and writing; else for reading only
+  bool create = false;   ///< a new file: where the name is taken, by a link too, it is refused (EEXIST); needs `write`
+  unsigned mode = 0600;  ///< permissions of a new file, less the umask
+  bool follow = true;    ///< false: a symbolic link at the end of the path is refused (ELOOP)
   bool exclusive = false;  ///< of a block device: refuse it (EBUSY) while the kernel or another such File uses it
   bool direct = false;     ///< O_DIRECT when the file system has it with an alignment of at most kDirectAlignment
 };
@@ -46,6 +48,9 @@ class File {
   void sync() const;
   /// Takes the advisory lock of this file for as long as it is open; false when another process (or File) holds it.
   [[nodiscard]] bool lock() const;
+  /// Whether path() names this very file, and not another one, or none, since it was opened. A lock that was waited for
+  /// says nothing of the name: whoever had it may have removed the file or put another in its place.
+  [[nodiscard]] bool has_its_name() const noexcept;
 
   [[nodiscard]] Bytes size() const;      ///< bytes from start to end; of a block device too
   [[nodiscard]] Bytes reserved() const;  ///< bytes of the file system's blocks it holds
@@ -59,6 +64,7 @@ class File {
 
  private:
   void open(const FileOptions& options);
+  void make(const FileOptions& options);
   void close() noexcept;
 
   std::filesystem::path path_;
@@ -69,6 +75,10 @@ class File {
 
 /// Bytes an unprivileged process can still write below `directory`.
 [[nodiscard]] Bytes free_space(const std::filesystem::path& directory);
+
+/// A new file in `directory`, for reading and writing, whose name is gone again when this returns: the file goes with
+/// the object. It has a name that nobody can foresee until then.
+[[nodiscard]] File nameless_file(const std::filesystem::path& directory, FileOptions options = {});
 
 /// Makes names created, renamed or removed in `directory` durable.
 void sync_directory(const std::filesystem::path& directory);

@@ -277,7 +277,8 @@ class FakeSession:
     def close(self) -> None:
         self.closed = True
         if self.started and not (self.keeping.keep and self.precious):
-            volumes.remove(self.config.storage)
+            for path in self.config.storage:
+                volumes.volume(path).unlink(missing_ok=True)
         self.started = False
         self.disturb("close")
 

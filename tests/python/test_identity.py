@@ -79,5 +79,3 @@ def test_volumes_seen_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert volumes.held(paths[0]) >= 3 << 20 and volumes.held(paths[3]) == 0
     assert volumes.told(tmp_path / "spillway.volume") == f"{tmp_path}/spillway.volume (3.00 MiB)"
     assert volumes.told(device) == str(device)
-    volumes.remove(paths[:1])
-    assert volumes.present(paths) == [device]

@@ -127,6 +127,9 @@ class Twin(BareEngine):
         if self.storage and not self.settings["keep"]:
             self.volume_file.unlink(missing_ok=True)
 
+    def give_up_volumes(self) -> None:
+        self.settings["keep"] = False
+
     def load_weights(self, checkpoint: str, stored_names: dict[str, str]) -> None:
         stored: dict[str, torch.Tensor] = {}
         for path in sorted(Path(checkpoint).glob("*.safetensors")):

@@ -46,6 +46,37 @@ TEST_F(FileTest, KnowsItsNewName) {
   EXPECT_EQ(file.path(), directory_.path() / "other");
 }
 
+TEST_F(FileTest, ANewOneTakesNoNameThatIsTaken) {
+  std::ofstream(path_) << "somebody's thesis";
+  const auto link = directory_.path() / "link";
+  std::filesystem::create_symlink(path_, link);
+  for (const auto& taken : {path_, link}) {
+    const auto error = testing::error_of([&] { File(taken, {.write = true, .create = true, .direct = true}); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->errno_value(), EEXIST);
+  }
+  EXPECT_EQ(File(path_).size(), 17U);
+  const auto error = testing::error_of([&] { File(link, {.follow = false}); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->errno_value(), ELOOP);
+}
+
+TEST_F(FileTest, KnowsWhetherItHasItsName) {
+  const File file(path_, {.write = true, .create = true});
+  EXPECT_TRUE(file.has_its_name());
+  std::filesystem::remove(path_);
+  EXPECT_FALSE(file.has_its_name());
+  std::ofstream(path_) << "another";
+  EXPECT_FALSE(file.has_its_name());
+}
+
+TEST_F(FileTest, OneWithoutANameLeavesNothing) {
+  const File file = nameless_file(directory_.path());
+  EXPECT_TRUE(std::filesystem::is_empty(directory_.path()));
+  file.write(bytes_of("spill"), 0);
+  EXPECT_EQ(file.size(), 5U);
+}
+
 TEST_F(FileTest, NamesAMissingFile) {
   EXPECT_ERROR(File{path_}, ErrorCode::bad_input, "cannot open " + path_.string());
   const auto error = testing::error_of([&] { File{path_}; });

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from spillway.errors import InputError
-from spillway.records import replace_text
+from spillway.records import new_file, no_link, replace_text
 
 STATE, SCHEDULER, RANDOM = "trainer_state.json", "scheduler.pt", "rng_state.pth"  # transformers' names
 MOST_BYTES = 56 * 1024  # of a position: what a commit carries, less what the session adds to it
@@ -82,8 +82,9 @@ class Position:
         directory.mkdir(parents=True, exist_ok=True)
         state = {**self.state, "log_history": rows[: self.rows]}
         replace_text(directory / STATE, json.dumps(state, indent=2, sort_keys=True) + "\n")
-        (directory / SCHEDULER).write_bytes(unpacked(self.scheduler))
-        (directory / RANDOM).write_bytes(unpacked(self.random))
+        for name, packed in ((SCHEDULER, self.scheduler), (RANDOM, self.random)):
+            with open(new_file(directory / name), "wb") as stream:
+                stream.write(unpacked(packed))
 
 
 def position_of(
@@ -157,7 +158,7 @@ class Log:
         lines += [f'{{"done":{done.text()}}}'] if done else []
         if not lines:
             return
-        with open(self.path, "a", encoding="utf-8") as stream:
+        with open(self.path, "a", encoding="utf-8", opener=no_link) as stream:
             stream.write("".join(line + "\n" for line in lines))
             stream.flush()
             os.fsync(stream.fileno())
