@@ -1,10 +1,12 @@
-// state::SafetensorsWriter for Python: converts, releases the GIL. No logic.
+// state::SafetensorsReader and SafetensorsWriter for Python: converts, releases the GIL. No logic.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "module.h"
+#include "spillway/base/error.h"
 #include "spillway/state/safetensors.h"
 
 namespace nb = nanobind;
@@ -23,10 +25,35 @@ spillway::state::SafetensorsWriter* make(
   return new spillway::state::SafetensorsWriter(directory, base, std::move(outs), max_shard);  // nanobind takes it
 }
 
+using Head = std::tuple<std::string, std::vector<std::int64_t>>;
+
+std::map<std::string, Head> heads(const spillway::state::SafetensorsReader& reader) {
+  std::map<std::string, Head> out;
+  for (const auto& [name, tensor] : reader.tensors()) out.emplace(name, Head(tensor.dtype, tensor.shape));
+  return out;
+}
+
+void read_tensor(const spillway::state::SafetensorsReader& reader, const std::string& name, const Bytes& out) {
+  const auto* tensor = reader.find(name);
+  if (tensor == nullptr || out.size() != tensor->elements * tensor->element_bytes) {
+    throw spillway::Error(spillway::ErrorCode::internal,
+                          spillway::text("tensor ", name, " is not there, or has not ", out.size(), " bytes"));
+  }
+  const nb::gil_scoped_release release;
+  reader.read(*tensor, 0, tensor->elements, reinterpret_cast<std::byte*>(out.data()));  // NOLINT
+}
+
 }  // namespace
 
 void bind_checkpoint(nb::module_& module) {
+  using spillway::state::SafetensorsReader;
   using spillway::state::SafetensorsWriter;
+  nb::class_<SafetensorsReader>(module, "SafetensorsReader",
+                                "Reads one file, or a directory's model.safetensors or the shards of its index.")
+      .def(nb::new_([](const std::string& place) { return new SafetensorsReader(place); }), "place"_a,
+           "ValueError that names file and tensor where anything is wrong with them.")
+      .def("tensors", &heads, "Type as in the header and shape, by name.")
+      .def("read", &read_tensor, "name"_a, "out"_a, "All bytes of a tensor. OSError where a file has become shorter.");
   nb::class_<SafetensorsWriter>(module, "SafetensorsWriter",
                                 "Writes a checkpoint's files as save_pretrained does, tensors in any order.")
       .def(nb::new_(&make), "directory"_a, "base"_a, "tensors"_a, "max_shard"_a,

@@ -22,7 +22,11 @@ def set_template(tokenizer: Any, path: str) -> None:
         return
     from transformers import AutoTokenizer
 
-    template = AutoTokenizer.from_pretrained(path, local_files_only=True).chat_template
+    try:
+        template = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False).chat_template
+    except Exception as error:  # the library raises whatever its readers raise
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(f"chat_template_path: no tokenizer can be loaded from {path}: {reason}") from None
     if template is None:
         raise InputError(f"chat_template_path: {path} has no chat template")
     tokenizer.chat_template = template

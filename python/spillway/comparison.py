@@ -145,7 +145,9 @@ def cut_model(config: Config, layers: int | None) -> Iterator[tuple[Path, PreTra
         if config.init == "random":
             small.save_pretrained(place)
         else:
-            model = AutoModelForCausalLM.from_pretrained(path, config=copy.deepcopy(small), local_files_only=True)
+            model = AutoModelForCausalLM.from_pretrained(
+                path, config=copy.deepcopy(small), local_files_only=True, trust_remote_code=False
+            )
             model.save_pretrained(place)
         yield Path(place), small
 
@@ -205,7 +207,12 @@ def load_plain(path: Path, model_config: PreTrainedConfig, config: Config) -> Pr
     if config.init == "random":
         raise InputError("init: check compares runs from the same weights; save a model with random ones first")
     model = AutoModelForCausalLM.from_pretrained(
-        path, config=copy.deepcopy(model_config), dtype=torch.float32, local_files_only=True, attn_implementation="sdpa"
+        path,
+        config=copy.deepcopy(model_config),
+        dtype=torch.float32,
+        local_files_only=True,
+        trust_remote_code=False,
+        attn_implementation="sdpa",
     )
     model.config.use_cache = False
     return model.train()

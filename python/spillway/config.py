@@ -206,4 +206,8 @@ def absolute(value: str | None, always: bool = False) -> Any:
     if value is None:
         return None
     path = Path(value).expanduser()
-    return str(path.absolute()) if always or path.exists() else value
+    try:
+        there = always or path.exists()
+    except OSError:  # a name that no file can have
+        there = False
+    return str(path.absolute()) if there else value

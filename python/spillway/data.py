@@ -25,7 +25,7 @@ def load_tokenizer(config: Config) -> Any:
 
     key = "tokenizer" if config.tokenizer != config.model else "model"
     try:
-        tokenizer = AutoTokenizer.from_pretrained(config.tokenizer, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(config.tokenizer, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the library raises whatever its readers raise
         if not Path(config.tokenizer).is_dir():
             raise InputError(

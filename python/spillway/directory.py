@@ -1,6 +1,7 @@
 """The rules of `output_dir`: what counts as a run, when it is refused, and what is cleared before a new start.
 
-`decide` only looks; `prepare` writes, and is called when everything else has been found to be in order.
+`decide` only looks, and tries whether it could write; `prepare` writes, and is called when everything else has been
+found to be in order.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,7 +90,7 @@ def manifests(output_dir: Path) -> list[tuple[int, Path]]:
 
 
 def decide(config: Config) -> Start:
-    """Raises InputError where the run may not start. Writes nothing, but for the name of a checkpoint that lost it."""
+    """Raises InputError where the run may not start. Leaves nothing behind, but for the name of a checkpoint that lost it."""
     output_dir = Path(config.output_dir)
     check_place(output_dir)
     check_sources(config, output_dir)
@@ -133,13 +136,40 @@ def holds_weights(path: Path) -> bool:
 
 
 def check_place(output_dir: Path) -> None:
-    if output_dir.exists() and not output_dir.is_dir():
-        raise InputError(f"output_dir: {output_dir} is a file; expects a directory")
-    there = next(path for path in (output_dir, *output_dir.parents) if path.exists())
-    if not there.is_dir():
-        raise InputError(f"output_dir: {output_dir} cannot be made, {there} is a file")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"output_dir: {there} cannot be written (permissions, or a read-only file system)")
+    try:
+        if output_dir.exists() and not output_dir.is_dir():
+            raise InputError(f"output_dir: {output_dir} is a file; expects a directory")
+        there = next(path for path in (output_dir, *output_dir.parents) if path.exists())
+        if not there.is_dir():
+            raise InputError(f"output_dir: {output_dir} cannot be made, {there} is a file")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise InputError(f"output_dir: {there} cannot be written (permissions, or a read-only file system)")
+        try_to_write(output_dir)
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte in it
+        if isinstance(error, InputError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(
+            f"output_dir: {output_dir} cannot be made and written to ({reason}); name a directory that can"
+        ) from None
+
+
+def try_to_write(directory: Path) -> None:
+    """Makes a file in it, and the folders that lead there, and removes them: permissions do not say it all, least of
+    all to root."""
+    missing = [folder for folder in (directory, *directory.parents) if not folder.exists()]
+    made: list[Path] = []
+    try:
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            made.append(folder)
+        handle, name = tempfile.mkstemp(prefix=".tmp-", dir=directory)
+        os.close(handle)
+        os.unlink(name)
+    finally:
+        for folder in reversed(made):
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def check_sources(config: Config, output_dir: Path) -> None:

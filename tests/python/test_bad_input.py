@@ -16,9 +16,11 @@ import pytest
 
 import real_runs
 import tiny
+from both_ways import save
 from native import file_bytes
 from needs import needs
 from real_runs import apart, here, names, on_path, words
+from small_configs import small_config
 
 LIMIT = 120  # seconds that a process of its own may take at most
 Refused = Callable[..., str]
@@ -216,6 +218,40 @@ def test_spoilt_weights(model: Path, refused: Refused, spoil: Callable[[Path], N
     assert all(part in error for part in WEIGHTS[spoil]), error
 
 
+def test_an_index_that_names_files_elsewhere(inputs: Path, tmp_path: Path) -> None:
+    """Of a model whose experts are apart in files, which are fused before the engine gets them."""
+    model = Path(shutil.copytree(inputs / "model", tmp_path / "model"))
+    for name in ("config.json", "model.safetensors"):
+        (model / name).unlink()
+    save(small_config("mixtral", vocab_size=len(tiny.tokenizer())), model, 7)
+    content, _ = header(model)
+    (model / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    for name in ("../elsewhere.safetensors", str(tmp_path / "elsewhere.safetensors")):
+        weight_map = dict.fromkeys(set(content) - {"__metadata__"}, name)
+        (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+        process = apart("-m", "spillway", *words(inputs, tmp_path / "out", "--model", str(model), "--max_steps", "1"))
+        _, error = process.communicate(timeout=LIMIT)
+        assert process.returncode == 2, error
+        assert "model.safetensors.index.json" in error and f"is not a plain name: '{name}'" in error, error
+        assert any(f"tensor {tensor} is" in error for tensor in content) and not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_cut_while_it_is_read(model: Path) -> None:
+    """An error, and not a signal that ends the process, as a mapped file would be."""
+    script = f"""
+import os
+from pathlib import Path
+from spillway.hf.files import Stored
+stored = Stored(Path({str(model)!r}))
+os.truncate({str(model / "model.safetensors")!r}, 2000)
+for name in sorted(stored.names()):
+    stored.tensor(name)
+"""
+    process = apart("-c", script)
+    _, error = process.communicate(timeout=LIMIT)
+    assert process.returncode == 1 and "it was cut while it was open" in error, error
+
+
 # ---- configurations ----
 
 
@@ -248,6 +284,43 @@ def test_models_that_are_not_there(refused: Refused, inputs: Path, tmp_path: Pat
     assert "model: there is no directory" in refused("--model", str(tmp_path / "nowhere"))
     assert "is a file" in refused("--model", str(inputs / "train.jsonl"))
     assert "has no config.json" in refused("--model", str(inputs))
+
+
+@pytest.mark.parametrize("place", ["/proc/none/out", "/proc", "/sys/out", "x" * 300, "folder/with\0zero"])
+def test_output_directories_that_cannot_be_made(
+    inputs: Path, tmp_path: Path, place: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Found before anything long, or written: by root, too, whom no permissions stop."""
+    before = file_bytes(tmp_path)
+    assert here(inputs, tmp_path / place, "--max_steps", "1") == 2
+    error = capfd.readouterr().err
+    assert error.startswith("spillway: output_dir: ") and error.count("\n") == 1, error
+    assert file_bytes(tmp_path) == before and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("key", ["tokenizer", "chat_template_path"])
+def test_a_tokenizer_that_brings_code_is_refused_without_asking(
+    inputs: Path, model: Path, tmp_path: Path, key: str
+) -> None:
+    """At a terminal, where the library would ask and wait for an answer."""
+    (model / "tokenizer.json").unlink()
+    ran = tmp_path / "ran"
+    (model / "tokenization_own.py").write_text(f"open({str(ran)!r}, 'w')\nclass OwnTokenizer: pass\n")
+    own = {"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]}
+    content = {"tokenizer_class": "OwnTokenizer", "auto_map": own}
+    (model / "tokenizer_config.json").write_text(json.dumps(content))
+    for file in model.glob("chat_template*"):
+        file.unlink()
+    terminal, ours = os.openpty()
+    try:
+        command = words(inputs, tmp_path / "out", f"--{key}", str(model), "--max_steps", "1")
+        process = apart("-m", "spillway", *command, stdin=ours)
+        _, error = process.communicate(timeout=LIMIT)
+    finally:
+        os.close(terminal)
+        os.close(ours)
+    assert process.returncode == 2 and str(model) in error and "Traceback" not in error, error
+    assert not ran.exists() and not (tmp_path / "out").exists()
 
 
 # ---- data ----

@@ -8,7 +8,6 @@ group is in memory.
 from __future__ import annotations
 
 import copy
-import json
 import re
 import shutil
 import tempfile
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
 
 from spillway.errors import InputError
 from spillway.hf import library
@@ -35,47 +33,40 @@ if TYPE_CHECKING:
 WEIGHTS = ".engine-weights"  # under a checkpoint while it is written or read: tensors as the engine names them
 TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64", torch.int64: "I64",
          torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}  # fmt: skip
+BY_NAME = {name: dtype for dtype, name in TYPES.items()}
 PIECE = 1 << 24  # elements widened at a time
 
 Tensors = dict[str, torch.Tensor]
 
 
 class Stored:
-    """The tensors of a checkpoint, each read when it is asked for."""
+    """The tensors of a checkpoint's directory, or of one file, each read when it is asked for. By the engine's reader,
+    which maps no file: one that is cut short meanwhile is an error and not the end of the process."""
 
-    def __init__(self, directory: Path) -> None:
-        self._files: dict[str, Any] = {}
-        for path in files_of(directory):
-            try:
-                stream = safe_open(path, "pt")
-            except Exception as error:
-                raise InputError(f"{path}: not readable as safetensors: {first_line(error)}") from error
-            self._files |= dict.fromkeys(stream.keys(), stream)
+    def __init__(self, place: Path) -> None:
+        from spillway._engine import SafetensorsReader
+
+        self._place = place
+        try:
+            self._reader = SafetensorsReader(str(place))
+        except (ValueError, OSError) as error:
+            raise InputError(str(error)) from error
+        self._heads = self._reader.tensors()
 
     def names(self) -> set[str]:
-        return set(self._files)
+        return set(self._heads)
 
     def tensor(self, name: str) -> torch.Tensor:
-        return self._files[name].get_tensor(name)  # type: ignore[no-any-return]
+        meta = self.meta(name)
+        values = torch.empty(meta.numel() * meta.element_size(), dtype=torch.uint8)
+        self._reader.read(name, values.numpy())
+        return values.view(meta.dtype).view(meta.shape)
 
     def meta(self, name: str) -> torch.Tensor:
-        part = self._files[name].get_slice(name)
-        return torch.empty(part.get_shape(), dtype=by_name(part.get_dtype()), device="meta")
-
-
-def files_of(directory: Path) -> list[Path]:
-    index = directory / "model.safetensors.index.json"
-    if not index.exists():
-        return [directory / "model.safetensors"]
-    try:
-        found = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise InputError(f"{index}: not readable as an index of shards: {first_line(error)}") from error
-    return [directory / name for name in sorted(set(found))]
-
-
-def by_name(name: str) -> torch.dtype:
-    return next(dtype for dtype, known in TYPES.items() if known == name)
+        kind, shape = self._heads[name]
+        if kind not in BY_NAME:
+            raise InputError(f"{self._place}: tensor {name} is of type {kind}, which cannot be converted here")
+        return torch.empty(shape, dtype=BY_NAME[kind], device="meta")
 
 
 @dataclass

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from spillway.errors import InputError
-from spillway.hf.files import tensor_numbers
+from spillway.hf.files import Stored, tensor_numbers
 from spillway.hf.own import OwnConfig, OwnModel
 from spillway.hf.shrink import LENGTH, shrink
 from spillway.hf.source import first_line
@@ -140,7 +139,8 @@ class Adapters:
         path = directory / ADAPTER
         if not path.is_file():
             raise InputError(f"method: lora goes on from adapters, and there is no {path}")
-        found = load_file(path)
+        stored_file = Stored(path)
+        found = {name: stored_file.tensor(name) for name in stored_file.names()}
         for name in self.names:
             stored, shape = found.pop(file_name(name), None), self.begun[name].shape
             if stored is None or stored.shape != shape:
@@ -168,7 +168,7 @@ class Adapters:
 
     def save_weights(self, engine: Engine, description: dict[str, Any], state: Path) -> None:
         """Beside the optimizer's state: what `load` needs to go on bit by bit."""
-        (state / WEIGHTS).mkdir(exist_ok=True)
+        (state / WEIGHTS).mkdir(mode=0o700, exist_ok=True)
         engine.save_weights(str(state / WEIGHTS), 1 << 62, self.absent(description, adapters=True))
 
     def load(self, engine: Engine, description: dict[str, Any], state: Path, steps: int) -> str:

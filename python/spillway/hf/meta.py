@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import torch
 from torch import nn
@@ -35,10 +36,11 @@ def from_config(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> Pre
     """The library's own model, with scaled_dot_product_attention where it has that."""
     if isinstance(config, OwnConfig):
         return config.plain(dtype)  # type: ignore[no-any-return]
+    how: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False}
     try:
-        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+        return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", **how)
     except ValueError:
-        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
+        return AutoModelForCausalLM.from_config(config, attn_implementation="eager", **how)
 
 
 def widen(model: PreTrainedModel, fp32: re.Pattern[str]) -> None:
