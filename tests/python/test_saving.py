@@ -18,7 +18,7 @@ import real_runs
 from real_runs import apart, last_checkpoint, names, words
 from spillway import directory
 
-LIMIT = 180  # seconds that a process of its own may take at most
+LIMIT = 600  # seconds that a process of its own may take at most, on a machine that others use, too
 KEYS = ["--max_steps", "4", "--logging_steps", "1"]
 ON_PATH = "weight=path,state=path,grad=path,activation=path"
 MIXED = "weight=50%,state=path,grad=path,activation=dram"
