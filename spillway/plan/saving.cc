@@ -140,8 +140,7 @@ Budget leave_room(const Budget& budget, const SavingNeed& saving, const StorageN
   const auto* output = of_output(budget);
   if (output != nullptr && saving.bytes > output->free) refuse_saving(budget, saving, *output);
   const FileSystem* narrow = nullptr;
-  Bytes before = 0, after = 0;
-  for (const auto& path : budget.paths) before += path.capacity - std::min(path.capacity, overhead);
+  Bytes after = 0;
   for (const auto& system : budget.systems) {
     const auto room = system.free - (system.output ? saving.bytes : 0);
     Bytes asked = 0;
@@ -155,7 +154,7 @@ Budget leave_room(const Budget& budget, const SavingNeed& saving, const StorageN
   }
   for (const auto& path : out.paths) after += path.capacity - std::min(path.capacity, overhead);
   const auto least = need.bytes() - (need.spare - std::min(need.spare, need.least_spare));
-  if (narrow != nullptr && least > after && least <= before) {
+  if (narrow != nullptr && least > after) {
     refuse_both(budget, saving, *narrow, least + narrow->paths.size() * overhead);
   }
   return out;

@@ -18,8 +18,8 @@ struct SavingNeed {
                                      bool manifests);
 
 /// `budget` with capacities that leave on every file system what it does not have, and on that of output_dir the bytes
-/// that saving takes. Throws Error(does_not_fit) where saving alone takes more than is there, or where `need` and
-/// `overhead` of each path would fit in the capacities of `budget`, but not in these.
+/// that saving takes. Throws Error(does_not_fit) where saving alone takes more than is there, or where what a file
+/// system leaves is too little for `need` and the `overhead` of each path.
 [[nodiscard]] Budget leave_room(const Budget& budget, const SavingNeed& saving, const StorageNeed& need,
                                 Bytes overhead);
 
