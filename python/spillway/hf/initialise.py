@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from spillway.hf.bare import aligned, mapped
 from spillway.hf.describe import slice_rows
 from spillway.hf.meta import from_config
 from spillway.hf.own import OwnConfig
@@ -21,19 +22,38 @@ if TYPE_CHECKING:
     from spillway._engine import Engine
 
 
+class Scratch:
+    """Memory that weights are drawn in, mapped by itself and used again for every layer and slice. In the heap each
+    would leave a hole that is some bytes too small for the next: holes of hundreds of MiB were seen."""
+
+    def __init__(self, size: int) -> None:
+        self._memory = mapped(size, touch=False).view(torch.float32)
+        self._used = 0
+
+    def clear(self) -> None:
+        """Nothing of it is used any more."""
+        self._used = 0
+
+    def take(self, shape: torch.Size) -> torch.Tensor:
+        """Values of any kind."""
+        first, self._used = self._used, self._used + aligned(shape.numel())
+        return self._memory[first : first + shape.numel()].view(shape)
+
+
 def draw(skeleton: Skeleton, engine: Engine, seed: int) -> None:
     """Stores random fp32 weights for every tensor of the model."""
     if isinstance(skeleton.config, OwnConfig):
         return draw_own(skeleton, skeleton.config, engine, seed)
+    scratch = Scratch(work_bytes(skeleton))
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         set_buffers(skeleton)
-        draw_table(skeleton, skeleton.embedding, engine, 0, (seed, 0))
+        draw_table(skeleton, skeleton.embedding, engine, 0, (seed, 0), scratch)
         number = 1
         for block, stage in enumerate(skeleton.stages, start=1):
-            draw_stage(skeleton, stage, engine, number, (seed, block))
+            draw_stage(skeleton, stage, engine, number, (seed, block), scratch)
             number += len(stage.parameters)
         if not skeleton.tied:
-            draw_table(skeleton, skeleton.head, engine, number, (seed, len(skeleton.stages) + 1))
+            draw_table(skeleton, skeleton.head, engine, number, (seed, len(skeleton.stages) + 1), scratch)
 
 
 def work_bytes(skeleton: Skeleton) -> int:
@@ -41,9 +61,9 @@ def work_bytes(skeleton: Skeleton) -> int:
     transformers' own all of them, since its constructor draws them in an order of its own."""
     if isinstance(skeleton.config, OwnConfig):
         return torch.float32.itemsize * sum(p.numel() for p in skeleton.stored.parameters())
-    layers = [sum(p.numel() for p in [*stage.parameters, *stage.shared]) for stage in skeleton.stages]
+    layers = [sum(aligned(p.numel()) for p in [*stage.parameters, *stage.shared]) for stage in skeleton.stages]
     tables = [slice_rows(*table.weight.shape) * table.weight.shape[1] for table in (skeleton.embedding, skeleton.head)]
-    return torch.float32.itemsize * max([*layers, *tables])
+    return torch.float32.itemsize * max([*layers, *map(aligned, tables)])
 
 
 def draw_own(skeleton: Skeleton, config: OwnConfig, engine: Engine, seed: int) -> None:
@@ -83,10 +103,13 @@ def set_buffers(skeleton: Skeleton) -> None:
             model.get_buffer(name).copy_(made[pattern(name)])
 
 
-def draw_stage(skeleton: Skeleton, stage: StagePlan, engine: Engine, first_tensor: int, key: tuple[int, int]) -> None:
+def draw_stage(
+    skeleton: Skeleton, stage: StagePlan, engine: Engine, first_tensor: int, key: tuple[int, int], scratch: Scratch
+) -> None:
     """Draws the parameters of one stage; what it shares with an earlier one is drawn there."""
     everything = [*stage.parameters, *stage.shared]
-    drawn = [nn.Parameter(torch.zeros(p.shape), requires_grad=False) for p in everything]
+    scratch.clear()
+    drawn = [nn.Parameter(scratch.take(p.shape).zero_(), requires_grad=False) for p in everything]
     skeleton.hang(everything, drawn)
     torch.default_generator.manual_seed(mixed(*key, 0))
     for module in modules_of(skeleton, stage):
@@ -110,7 +133,12 @@ def modules_of(skeleton: Skeleton, stage: StagePlan) -> list[nn.Module]:
 
 
 def draw_table(
-    skeleton: Skeleton, table: nn.Embedding | nn.Linear, engine: Engine, number: int, key: tuple[int, int]
+    skeleton: Skeleton,
+    table: nn.Embedding | nn.Linear,
+    engine: Engine,
+    number: int,
+    key: tuple[int, int],
+    scratch: Scratch,
 ) -> None:
     """Draws an embedding's or a head's matrix in slices of rows."""
     meta = table.weight
@@ -119,7 +147,8 @@ def draw_table(
     padding = getattr(table, "padding_idx", None)
     for place, first in enumerate(range(0, rows, height)):
         count = min(height, rows - first)
-        table.weight = nn.Parameter(torch.empty(count, columns), requires_grad=False)
+        scratch.clear()
+        table.weight = nn.Parameter(scratch.take(torch.Size((count, columns))), requires_grad=False)
         if padding is not None:
             table.padding_idx = padding - first if first <= padding < first + count else None
         torch.default_generator.manual_seed(mixed(*key, place))
