@@ -74,4 +74,5 @@ def test_what_is_drawn_at_once_is_told_before(tied: bool) -> None:
     twin = Counting(json.dumps(describe(skeleton, WorkSize(1, 8), "bf16")), json.dumps({"dram_budget": 1 << 30}))
     twin.model, Counting.most = skeleton.model, 0
     draw(skeleton, twin, 3)
-    assert initialise.work_bytes(skeleton) == 4 * Counting.most > 0
+    aligned = 64 * 16  # elements: what a layer's tensors lie apart at most
+    assert 0 < 4 * Counting.most <= initialise.work_bytes(skeleton) <= 4 * (Counting.most + aligned)

@@ -79,7 +79,7 @@ def test_a_step_reports_what_the_trainer_writes_down(model: Path) -> None:
 
 def test_the_plan_counts_what_drawing_weights_takes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module.initialise, "work_bytes", lambda _: 1 << 28)
-    assert Session(config(model, init="random"), SHAPE, Twin).settings["work_bytes"] == 1 << 28
+    assert Session(config(model, init="random"), SHAPE, Twin).settings["work_bytes"] >= 1 << 28
     assert Session(config(model), SHAPE, Twin).settings["work_bytes"] < 1 << 28
 
 
