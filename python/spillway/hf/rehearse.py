@@ -232,7 +232,7 @@ class Rehearsal:
     def _largest(self, before: int, half: bool) -> Rehearsed:
         """What was asked for, as often as it takes to know its seconds."""
         shape, engine, stream, place = self._shape, self._engine, self._stream, self._place
-        self._engine.touch(self._tokens)
+        self._engine.touch(shape.batch * shape.length)
         with_arena, anonymous = heap.resident(), heap.anonymous()
         held = place.watch_peak()
         train = self._sample(shape.batch, shape.length)
@@ -276,6 +276,9 @@ class Rehearsal:
         shape = self._shape
         seen = self._climb(shape.eval_batch, shape.eval_length, self._evaluation)
         if seen.there:
+            before = heap.resident()
+            self._engine.touch(shape.eval_batch * shape.eval_length)
+            with_arena += max(0, heap.resident() - before)
             with suppress(heap.OutOfBounds):
                 with heap.bounded(self._budget), heap.PeakWatch() as watch:
                     self._evaluation(self._sample(shape.eval_batch, shape.eval_length))
