@@ -145,7 +145,7 @@ def redirected(inners: Sequence[Inner]) -> Iterator[None]:
 
 def project(engine: Any, tensor: int, space: Space, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """S [d, d] of one micro-batch, of the compute type: x [tokens, columns], dy [tokens, rows]."""
-    x, dy = x.contiguous(), dy.contiguous()
+    x, dy = x.detach().contiguous(), dy.contiguous()  # one that may need a gradient is not exported by DLPack
     if engine.learns_projectors(tensor):
         engine.learn_projectors(tensor, (dy.T.float() @ x.float()).view(-1))
     inner, outer = (tokens.new_empty(space.rank, len(tokens)) for tokens in (x, dy))
