@@ -22,7 +22,7 @@ from needs import needs
 from real_runs import apart, here, names, on_path, words
 from small_configs import small_config
 
-LIMIT = 120  # seconds that a process of its own may take at most
+LIMIT = 300  # seconds that a process of its own may take at most
 Refused = Callable[..., str]
 
 

@@ -17,7 +17,7 @@ from spillway.cli import main
 
 KEYS = ["--max_steps", "6", "--save_steps", "2", "--logging_steps", "2", "--packing"]
 LONG = ["--max_steps", "40", "--save_steps", "7", "--save_total_limit", "2", "--logging_steps", "3"]
-LIMIT = 120  # seconds that a process of its own may take at most
+LIMIT = 300  # seconds that a process of its own may take at most
 PIECE = 1 << 20
 
 KILLED = (

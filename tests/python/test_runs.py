@@ -26,7 +26,7 @@ from spillway.session import Session
 
 MODEL = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
 FIELDS = ["step", "epoch", "loss", "grad_norm", "learning_rate", "tokens", "step_seconds", "path_bytes"]
-LIMIT = 120  # seconds that a process of its own may take at most
+LIMIT = 300  # seconds that a process of its own may take at most
 LONG = ["--max_steps", "60", "--lr_scheduler_type", "cosine", "--warmup_steps", "10"]
 
 

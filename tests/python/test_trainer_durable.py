@@ -20,7 +20,7 @@ from spillway.hf import Trainer, durable
 from test_trainer import loaded, parts
 
 package("accelerate", "transformers' Trainer needs accelerate")
-LIMIT = 180  # seconds that a process of its own may take at most
+LIMIT = 300  # seconds that a process of its own may take at most
 # 4 steps an epoch: logs, evaluations and saves fall on different steps, some on the last of an epoch
 EVENTS = {
     "num_train_epochs": 3, "logging_steps": 3, "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps",
