@@ -7,15 +7,17 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import tiny
 from hf_models import tiny_model
-from native import profile
+from native import file_bytes, profile
 from spillway import wear
 from spillway.cli import main
 from spillway.records import rows
@@ -45,8 +47,21 @@ if "DIES_AFTER" in os.environ:
 """
 
 
+@cache
+def prepared() -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as place:
+        return file_bytes(made(Path(place)))
+
+
 def inputs(path: Path) -> Path:
-    """A model with weights and tokenizer, rows to train on and rows held out."""
+    """A model with weights and tokenizer, rows to train on and rows held out: made once in a process."""
+    for name, content in prepared().items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
+    return path
+
+
+def made(path: Path) -> Path:
     from transformers import AutoConfig
 
     model = tiny.model_directory(path / "model")
