@@ -20,9 +20,11 @@
   X(cgroup)                      \
   X(chromium)                    \
   X(clear_refs)                  \
+  X(compiler)                    \
   X(cuda_header)                 \
   X(datasets)                    \
   X(direct)                      \
+  X(exchange)                    \
   X(gpu)                         \
   X(holes)                       \
   X(loop)                        \
@@ -44,7 +46,8 @@
   X(strace)                      \
   X(tensorboard)                 \
   X(trl)                         \
-  X(uring)
+  X(uring)                       \
+  X(xxhash)
 
 namespace spillway::testing {
 
