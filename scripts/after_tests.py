@@ -66,7 +66,7 @@ def report(file: Path) -> list[str]:
     lines = [f"{file.stem}: {len(runs)} tests in {sum(case.seconds for case in found):.0f} s; the slowest:"]
     lines += slowest(runs)
     skipped = len(found) - len(runs) - waiting
-    lines.append(f"{file.stem}: {skipped} were skipped; SPILLWAY_REQUIRE=NAME,... fails there")
+    lines.append(f"{file.stem}: {skipped} skipped for what this machine lacks (SPILLWAY_REQUIRE=NAME,... fails them)")
     return [*lines, *skips(found)]
 
 

@@ -58,7 +58,7 @@ def test_the_end_of_a_run_names_the_slowest_and_what_was_skipped(tmp_path: Path)
         "ctest: 2 tests in 8 s; the slowest:",
         "      7.2 s  room.Slow",
         "      0.5 s  room.Fast",
-        "ctest: 2 were skipped; SPILLWAY_REQUIRE=NAME,... fails there",
+        "ctest: 2 skipped for what this machine lacks (SPILLWAY_REQUIRE=NAME,... fails them)",
         "      1  gpu: none here",
         "      1  loop: only root may",
     ]
