@@ -14,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TREE := build/wheel
 STRICT := SPILLWAY_STRICT=$(if $(filter-out 0 OFF,$(SPILLWAY_STRICT)),ON,OFF)
-PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 # What the installed package is made from; folders too, so that a removed file counts.
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake spillway python -name __pycache__ -prune -o -print)
@@ -56,7 +56,8 @@ packages:
 	@PYTHON="$(PYTHON)" scripts/install_packages.sh
 
 $(VENV)/stamp-venv: | packages
-	$(PYTHON) -m venv --clear $(VENV)
+	@echo "Making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
 $(VENV)/stamp-dependencies: $(VENV)/stamp-venv constraints.txt pyproject.toml
@@ -67,7 +68,7 @@ $(VENV)/stamp-dependencies: $(VENV)/stamp-venv constraints.txt pyproject.toml
 
 $(VENV)/stamp-spillway: $(VENV)/stamp-dependencies $(SOURCES)
 	@echo "Building the engine and installing the package into $(VENV)"
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-deps --no-build-isolation --force-reinstall \
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/progress.py build/install.log $(PIP) -v install --no-deps --no-build-isolation --force-reinstall \
 		$(addprefix --config-settings=,build-dir=$(TREE) cmake.define.SPILLWAY_TESTS=OFF cmake.define.SPILLWAY_EXAMPLES=OFF cmake.define.$(STRICT)) .
 	@touch $@
 

@@ -27,6 +27,7 @@ HELD_OUT = ROOT / "samples" / "shakespeare.heldout.txt"
 PROMPT = "ROMEO:\n"
 STATE = ("weight", "state", "grad", "activation")  # the classes of bytes that training spreads over its tiers
 INTERRUPT_AFTER = 4
+SHORT_RUNS = ("short-dram", "short-disk", "short-resumed")
 
 
 class Stopped(Exception):
@@ -91,6 +92,8 @@ def prepare(tour: Tour) -> None:
         if not tour.config.is_file():
             raise Stopped(f"{tour.out} exists and is not of an earlier quickstart; name another by --out")
         shutil.rmtree(tour.out)
+    for name in (tour.run.name, *SHORT_RUNS):  # an earlier quickstart's, on a disk that lies elsewhere
+        shutil.rmtree(tour.disk / name, ignore_errors=True)
     tour.out.mkdir(parents=True)
     dtype = "bf16" if bf16_is_fast() else "fp32"
     tour.config.write_text(training(tour.start, TRAIN, HELD_OUT, tour.run, tour.steps, dtype))
@@ -229,14 +232,33 @@ def bounds(tour: Tour) -> None:
 
 
 def leave(tour: Tour) -> int:
-    shutil.rmtree(tour.disk)
-    for name in ("short-dram", "short-disk", "short-resumed"):
-        shutil.rmtree(tour.out / name)
-    where = shown(str(tour.run))
-    tour.screen.line()
-    tour.screen.line(f"Left behind: {where}/ (the model, loss.png, metrics.jsonl, timeline.json.gz for Perfetto).")
-    tour.screen.line(f"{tour.screen.seconds():.0f} seconds. {verdict(tour.screen.broken)}")
+    """Keeps the run that has learned and its state on the disk; what was only compared goes."""
+    for name in SHORT_RUNS:
+        shutil.rmtree(tour.disk / name, ignore_errors=True)
+        shutil.rmtree(tour.out / name, ignore_errors=True)
+    where, say = shown(str(tour.run)), tour.screen.line
+    say()
+    say(f"Left behind: {where}/ (the model, loss.png, report.html, metrics.jsonl, timeline.json.gz for Perfetto),")
+    say(f"and {shown(str(tour.disk / tour.run.name))}/, its training state.")
+    say("What to try next:")
+    for words, use in next_commands(tour):
+        say(f"  {' '.join(words):72} # {use}")
+    say()
+    say(f"{tour.screen.seconds():.0f} seconds. {verdict(tour.screen.broken)}")
     return 1 if tour.screen.broken else 0
+
+
+def next_commands(tour: Tour) -> list[tuple[list[str], str]]:
+    """Commands to type, in this order or another, and what each is for."""
+    spillway, python = shown(str(command.SPILLWAY)), shown(sys.executable)
+    run, more = shown(str(tour.run)), tour.steps + max(1, tour.steps // 3)
+    return [
+        ([spillway, "verify", run], "reads back what lies on the disk"),
+        ([spillway, "export", run, "--to", f"{run}-alone"], "a checkpoint that needs no disk of its own"),
+        ([spillway, "resume", run, "--max_steps", str(more)], f"goes on, to step {more}"),
+        ([spillway, "report", run], "the run as one HTML page"),
+        ([python, shown(str(ROOT / "scripts" / "tour" / "reload.py")), run, "JULIET:"], "more text by the model"),
+    ]
 
 
 def verdict(broken: list[str]) -> str:

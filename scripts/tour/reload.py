@@ -1,5 +1,11 @@
-"""What plain transformers says of a checkpoint: its loss on held-out text, and what it writes."""
+"""What plain transformers says of a checkpoint: its loss on held-out text, and what it writes.
 
+As a program, `reload.py DIRECTORY PROMPT` shows what the model goes on with."""
+
+import itertools
+import math
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +31,23 @@ def ask(directory: Path, held_out: list[list[int]], prompt: str, new_tokens: int
     tokenizer = AutoTokenizer.from_pretrained(directory)
     total, count = 0.0, 0
     with torch.no_grad():
-        for piece in held_out:
-            ids = torch.tensor([piece])
-            total += model(input_ids=ids, labels=ids).loss.item() * (len(piece) - 1)
-            count += len(piece) - 1
+        for batch in batches(held_out):
+            ids = torch.tensor(batch)
+            predicted = ids.shape[0] * (ids.shape[1] - 1)
+            total += model(input_ids=ids, labels=ids).loss.item() * predicted
+            count += predicted
         torch.manual_seed(0)
         inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
         written = model.generate(**inputs, max_new_tokens=new_tokens, do_sample=True, top_k=40, temperature=0.8)
-    return Opinion(total / count, tokenizer.decode(written[0], skip_special_tokens=True))
+    return Opinion(total / count if count else math.nan, tokenizer.decode(written[0], skip_special_tokens=True))
+
+
+def batches(rows: list[list[int]], size: int = 16) -> Iterator[list[list[int]]]:
+    """At most `size` neighbours of one length at a time."""
+    for _, group in itertools.groupby(rows, len):
+        while batch := list(itertools.islice(group, size)):
+            yield batch
+
+
+if __name__ == "__main__":
+    print(ask(Path(sys.argv[1]), [], sys.argv[2], 200).text)

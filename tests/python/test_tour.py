@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import quickstart
 from needs import lacks
 from tour import memory_limit
 from tour.bigram import SMOOTHING, bigram_loss
 from tour.compare import compare
 from tour.memory_limit import MemoryLimit, Unavailable
-from tour.reload import pieces
+from tour.reload import batches, pieces
 from tour.screen import Screen
 
 
@@ -34,6 +35,11 @@ def test_bigram_of_unseen_pairs_is_dear() -> None:
 def test_pieces_cover_all_that_can_be_predicted() -> None:
     assert pieces([1, 2, 3, 4, 5], 2) == [[1, 2], [3, 4]]
     assert pieces([1, 2, 3, 4, 5, 6], 4) == [[1, 2, 3, 4], [5, 6]]
+
+
+def test_batches_are_of_one_length() -> None:
+    rows = [[1, 2], [3, 4], [5, 6], [7]]
+    assert list(batches(rows, 2)) == [[[1, 2], [3, 4]], [[5, 6]], [[7]]]
 
 
 def finished_run(directory: Path, losses: list[float], weights: bytes = b"weights") -> Path:
@@ -123,3 +129,29 @@ def test_the_kernel_holds_the_limit() -> None:
         assert (large.returncode, limit.killed()) == (-9, 1)
     finally:
         limit.close()
+
+
+def test_what_the_tour_leaves_works_with_every_verb(tmp_path: Path) -> None:
+    """A tour of two steps, its comparisons left out; then the commands that its last lines name."""
+    tour = quickstart.Tour(steps=2, out=tmp_path / "out", disk=tmp_path / "disk", budget=4 * 2**30)
+    quickstart.prepare(tour)
+    quickstart.limited_training(tour)
+    assert quickstart.leave(tour) == 0
+    commands = {words[1]: words for words, _ in quickstart.next_commands(tour)}
+    for verb in ("verify", "export", "resume", "report"):
+        done = subprocess.run(commands[verb], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "out" / "shakespeare-alone" / "model.safetensors").is_file()
+    rows = [json.loads(line) for line in (tour.run / "metrics.jsonl").read_text().splitlines()]
+    assert max(row["step"] for row in rows) == 3
+
+    quickstart.prepare(tour)  # a second tour finds nothing in its way
+    assert not tour.run.exists()
+    assert not (tour.disk / "shakespeare").exists()
+
+
+def test_a_folder_that_is_no_quickstart_stays(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(quickstart.Stopped, match="not of an earlier quickstart"):
+        quickstart.prepare(quickstart.Tour(steps=2, out=tmp_path, disk=tmp_path / "disk"))
+    assert (tmp_path / "thesis.txt").read_text() == "mine"
