@@ -6,6 +6,17 @@ target_compile_options(spillway_options INTERFACE -Wall -Wextra -Wpedantic -Wsha
 target_include_directories(spillway_options INTERFACE ${PROJECT_SOURCE_DIR})
 target_link_libraries(spillway_options INTERFACE Threads::Threads)
 
+# A room's files are compiled several at a time, since most of a compiler's work on one of them is the headers: so names
+# in the anonymous namespaces of one room differ. OFF compiles each file by itself, which shows a missing include and is
+# quicker after a change of one file.
+option(SPILLWAY_UNITY "compile files of a room together" ON)
+function(spillway_together target files)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${SPILLWAY_UNITY} UNITY_BUILD_BATCH_SIZE ${files})
+  if(SPILLWAY_UNITY)  # GCC takes what is included for a header, in which a class must not hold a file's own types
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
 # spillway_room(NAME [rooms and libraries it uses...])
 function(spillway_room name)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*/*.cc)
@@ -15,6 +26,7 @@ function(spillway_room name)
     target_link_libraries(${target} PRIVATE spillway_options)
     target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
     target_link_libraries(${target} PUBLIC ${ARGN})
+    spillway_together(${target} 10)
   else()
     add_library(${target} INTERFACE)
     target_include_directories(${target} INTERFACE ${PROJECT_SOURCE_DIR})

@@ -23,7 +23,7 @@ namespace {
 using spillway::device::Registered;
 using spillway::memory::Placed;
 using spillway::memory::Placement;
-using Array = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
+using MemoryArray = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
 
 Placement placement_of(std::vector<int> nodes, std::vector<double> weights, std::uint64_t granularity, bool strict) {
   return {.nodes = std::move(nodes), .weights = std::move(weights), .granularity = granularity, .strict = strict};
@@ -35,8 +35,8 @@ struct Kept {
   std::optional<Registered> registered = {};
 };
 
-Array place(std::uint64_t bytes, std::vector<int> nodes, std::vector<double> weights, std::uint64_t granularity,
-            bool strict, bool huge_pages, std::optional<int> gpu) {
+MemoryArray place(std::uint64_t bytes, std::vector<int> nodes, std::vector<double> weights, std::uint64_t granularity,
+                  bool strict, bool huge_pages, std::optional<int> gpu) {
   const auto placement = placement_of(std::move(nodes), std::move(weights), granularity, strict);
   std::unique_ptr<Kept> made;
   {
@@ -46,7 +46,7 @@ Array place(std::uint64_t bytes, std::vector<int> nodes, std::vector<double> wei
   }
   auto* kept = made.release();
   const nb::capsule owner(kept, [](void* at) noexcept { delete static_cast<Kept*>(at); });
-  return Array(kept->placed.span().data(), {kept->placed.span().size()}, owner);
+  return MemoryArray(kept->placed.span().data(), {kept->placed.span().size()}, owner);
 }
 
 std::span<std::byte> range_of(std::uintptr_t address, std::uint64_t bytes) {

@@ -41,7 +41,7 @@ Bytes largest_of(const std::vector<Bytes>& sizes) {
   return sizes.empty() ? 0 : std::ranges::max(sizes);
 }
 
-std::size_t pieces_of(Bytes bytes) {
+std::size_t group_pieces(Bytes bytes) {
   return ceil_div(bytes, storage::kExtentAlignment);
 }
 
@@ -58,7 +58,7 @@ class PathBank final : public GroupBank {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       slots_[i].bank = this;
       slots_[i].memory = arena_.data() + i * largest;
-      slots_[i].next.resize(pieces_of(largest));
+      slots_[i].next.resize(group_pieces(largest));
     }
     for (const auto& path : paths_) {
       path->remove_on_close();
@@ -116,7 +116,7 @@ class PathBank final : public GroupBank {
 
   void write(Slot& slot) {
     set(slot, Slot::Stage::writing);
-    start(slot, storage::Direction::write, std::span(slot.next).first(pieces_of(sizes_[slot.group])),
+    start(slot, storage::Direction::write, std::span(slot.next).first(group_pieces(sizes_[slot.group])),
           &PathBank::written);
   }
 
@@ -151,7 +151,7 @@ class PathBank final : public GroupBank {
       self.fail(error);
     } else {
       auto& places = self.groups_[slot.group];
-      const std::size_t count = pieces_of(self.sizes_[slot.group]);
+      const std::size_t count = group_pieces(self.sizes_[slot.group]);
       const std::vector<storage::Place> old = std::exchange(places, {slot.next.begin(), slot.next.begin() + count});
       if (!old.empty()) self.pool_.release(old);
     }
@@ -224,8 +224,8 @@ std::unique_ptr<GroupBank> make_path_bank(const std::vector<Bytes>& sizes, Bytes
 }
 
 Bytes path_bank_bytes(const std::vector<Bytes>& sizes, Bytes staging) {
-  std::size_t pieces = slot_count(largest_of(sizes), staging) * pieces_of(largest_of(sizes));
-  for (const Bytes size : sizes) pieces += pieces_of(size);
+  std::size_t pieces = slot_count(largest_of(sizes), staging) * group_pieces(largest_of(sizes));
+  for (const Bytes size : sizes) pieces += group_pieces(size);
   return pieces * storage::kExtentAlignment;
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kFieldNames[] = {"weights", "residual and moments", "gradient"};
 
-std::size_t pieces_of(Bytes bytes) {
+std::size_t object_pieces(Bytes bytes) {
   return ceil_div(bytes, storage::kExtentAlignment);
 }
 
@@ -63,7 +63,7 @@ void Store::add(Field field, std::size_t subject, Bytes bytes, std::string name)
   object.store = this;
   object.field = field;
   object.subject = subject;
-  object.places.resize(pieces_of(bytes));
+  object.places.resize(object_pieces(bytes));
   object.name = std::move(name);
 }
 
@@ -77,7 +77,7 @@ const Store::Object& Store::object(Field field, std::size_t subject) const {
 
 storage::Pool::Request Store::request(const Transfer& transfer) {
   auto& it = object(transfer.field, transfer.subject);
-  if (it.places.size() != pieces_of(transfer.bytes)) {
+  if (it.places.size() != object_pieces(transfer.bytes)) {
     throw Error(ErrorCode::internal,
                 text(transfer.bytes, " bytes of ", it.name, ", which has ", it.places.size(), " pieces"));
   }

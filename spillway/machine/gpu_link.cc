@@ -124,7 +124,7 @@ std::optional<LinkProfile> link_of(device::Device& device, Copier& up, Copier& d
   return measured(device, up, down, there, node, {}, options);
 }
 
-double together(const LinkProfile& link) {
+double both_ways(const LinkProfile& link) {
   return link.to_gpu_bytes_per_second_together + link.from_gpu_bytes_per_second_together;
 }
 
@@ -154,7 +154,7 @@ std::vector<GpuProfile> measure_gpus(const LinkOptions& options, const std::stri
     GpuProfile gpu{.name = std::to_string(facts.index), .memory = facts.memory};
     gpu.links = measure_links(*device, options);
     gpu.update_elements_per_second = device_update_rate(*device, options.seconds);
-    const auto best = std::ranges::max_element(gpu.links, {}, together);
+    const auto best = std::ranges::max_element(gpu.links, {}, both_ways);
     if (best == gpu.links.end()) continue;
     gpu.to_gpu_bytes_per_second = best->to_gpu_bytes_per_second_together;
     gpu.from_gpu_bytes_per_second = best->from_gpu_bytes_per_second_together;

@@ -16,7 +16,7 @@
 namespace spillway::machine {
 namespace {
 
-constexpr Bytes kArea = 1 * GiB;
+constexpr Bytes kDeviceArea = 1 * GiB;
 constexpr Bytes kLeastArea = 64 * MiB;
 constexpr Bytes kPiece = storage::kExtentAlignment;
 constexpr unsigned kDepth = 16;  // as a path's
@@ -79,7 +79,7 @@ class Reader {
 
 PathProfile measure_device(const std::filesystem::path& path, double seconds) {
   const storage::Probe found = storage::probe(path);
-  const Bytes area = std::min(kArea, found.free / kPiece * kPiece);
+  const Bytes area = std::min(kDeviceArea, found.free / kPiece * kPiece);
   if (!found.direct || area < kLeastArea) return {};
   const sys::File device(path, {.direct = true});
   return {.read_bytes_per_second = Reader(device, area).rate(seconds)};

@@ -10,7 +10,7 @@ namespace spillway::machine {
 namespace {
 
 /// A node with less than this to take is not worth a tier.
-constexpr Bytes kLeast = 64 * MiB;
+constexpr Bytes kLeastTakeable = 64 * MiB;
 
 std::size_t processors_of(const sys::Node& node, const std::vector<unsigned>& mine) {
   return static_cast<std::size_t>(
@@ -53,7 +53,7 @@ void require(const std::vector<NodeShare>& nodes, const std::vector<sys::Node>& 
 std::vector<NodeShare> all(const std::vector<sys::Node>& machine) {
   std::vector<NodeShare> out;
   for (const auto& node : machine) {
-    if (node.has_memory() && node.allowed && sys::takeable(node) >= kLeast) {
+    if (node.has_memory() && node.allowed && sys::takeable(node) >= kLeastTakeable) {
       out.push_back({node.id, sys::takeable(node)});
     }
   }

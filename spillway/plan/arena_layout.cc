@@ -102,14 +102,14 @@ Bytes live_peak(const Schedule& schedule, Tier tier) {
 
 namespace {
 
-struct Range {
+struct OpenRange {
   Bytes begin = 0, end = 0;
 };
 
 /// Removes [begin, end) from `open`; true when anything was removed.
-bool cover(std::vector<Range>& open, Bytes begin, Bytes end) {
+bool cover(std::vector<OpenRange>& open, Bytes begin, Bytes end) {
   bool hit = false;
-  std::vector<Range> rest;
+  std::vector<OpenRange> rest;
   for (const auto& range : open) {
     if (range.end <= begin || end <= range.begin) {
       rest.push_back(range);
@@ -150,7 +150,7 @@ void add_reuse_dependencies(Schedule& schedule) {
       formers.push_back({age, j, previous});
     }
     std::sort(formers.begin(), formers.end(), [](const Former& a, const Former& b) { return a.age < b.age; });
-    std::vector<Range> open{{buffer.offset, end}};
+    std::vector<OpenRange> open{{buffer.offset, end}};
     for (const auto& former : formers) {
       const auto& other = buffers[former.buffer];
       if (!cover(open, other.offset, other.offset + other.bytes)) continue;

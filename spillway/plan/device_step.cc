@@ -6,7 +6,7 @@
 namespace spillway::plan {
 namespace {
 
-constexpr unsigned kSteps = 4;
+constexpr unsigned kStepsPlayed = 4;
 constexpr double kImages = 8;  ///< updates between two images of a resident chunk: kImagePeriod
 
 /// All devices as one.
@@ -24,9 +24,10 @@ Hardware merged(const Hardware& hardware) {
   return out;
 }
 
-class Builder {
+class StepBuilder {
  public:
-  Builder(const Hardware& hardware, const ModelSizes& model, const DeviceWork& work, const DevicePlacement& placement)
+  StepBuilder(const Hardware& hardware, const ModelSizes& model, const DeviceWork& work,
+              const DevicePlacement& placement)
       : hardware_(merged(hardware)),
         model_(model),
         work_(work),
@@ -43,14 +44,14 @@ class Builder {
 
   DeviceStep play() {
     std::size_t first = 0;
-    for (unsigned step = 0; step < kSteps; ++step) {
+    for (unsigned step = 0; step < kStepsPlayed; ++step) {
       first = flow_.tasks().size();
       std::ranges::fill(moved_, 0);
       add_step(step);
     }
     const auto result = flow_.play();
     DeviceStep out;
-    out.seconds = result.tasks[ends_[kSteps - 1]].end - result.tasks[ends_[kSteps - 2]].end;
+    out.seconds = result.tasks[ends_[kStepsPlayed - 1]].end - result.tasks[ends_[kStepsPlayed - 2]].end;
     for (auto t = first; t < flow_.tasks().size(); ++t) {
       for (const auto& use : flow_.tasks()[t].uses) {
         const auto& resource = flow_.resources()[use.resource];
@@ -272,7 +273,7 @@ class Builder {
 
 DeviceStep play_step(const Hardware& hardware, const ModelSizes& model, const DeviceWork& work,
                      const DevicePlacement& placement) {
-  return Builder(hardware, model, work, placement).play();
+  return StepBuilder(hardware, model, work, placement).play();
 }
 
 }  // namespace spillway::plan

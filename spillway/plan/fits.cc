@@ -13,7 +13,7 @@
 namespace spillway::plan {
 namespace {
 
-constexpr std::uint64_t kGrain = 64;
+constexpr std::uint64_t kFitsGrain = 64;
 constexpr std::uint64_t kFarther = 4;  // times the sequence that was rehearsed: beyond that the line says little
 
 void check(const FitRequest& request) {
@@ -97,7 +97,7 @@ FitTable fit_table(const FitRequest& request, Cells& cells) {
 }
 
 std::uint64_t longest_sequence(const FitRequest& request, Cells& cells) {
-  const auto grain = std::min(kGrain, request.sequence);
+  const auto grain = std::min(kFitsGrain, request.sequence);
   const auto most = request.sequence * kFarther / grain;
   const auto fits = [&](std::uint64_t grains) {
     return cells.rate(request.budget.dram, grains * grain, request.batch) > 0;

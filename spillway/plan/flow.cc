@@ -10,7 +10,7 @@
 namespace spillway::plan {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kNoEnd = std::numeric_limits<double>::infinity();
 constexpr double kDone = 1e-9;  ///< of a task's work: less than this is left over by rounding
 
 class Player {
@@ -104,11 +104,11 @@ class Player {
     }
     for (auto& active : active_) {
       active.settled = false;
-      active.alone = flow_.tasks()[active.task].uses.empty() ? 1 : kNever;
+      active.alone = flow_.tasks()[active.task].uses.empty() ? 1 : kNoEnd;
       for (const auto& use : flow_.tasks()[active.task].uses) {
         if (use.amount > 0) active.alone = std::min(active.alone, room_[use.resource] / use.amount);
       }
-      if (active.alone == kNever) active.alone = 1;
+      if (active.alone == kNoEnd) active.alone = 1;
     }
     for (auto left = active_.size(); left > 0;) left -= settle();
   }
@@ -143,7 +143,7 @@ class Player {
 
   void advance() {
     set_rates();
-    double wait = kNever;
+    double wait = kNoEnd;
     for (const auto& active : active_) wait = std::min(wait, active.left > 0 ? active.left / active.rate : 0);
     now_ += wait;
     std::vector<std::uint32_t> ended;

@@ -7,13 +7,13 @@
 namespace spillway::plan {
 namespace {
 
-constexpr Bytes kPage = 4096, kHugePage = 2 * MiB;
+constexpr Bytes kRegionPage = 4096, kHugePage = 2 * MiB;
 /// Weights of this size on several nodes begin at a huge page, so that their parts are made of such.
 constexpr Bytes kLarge = 16 * MiB;
 
-class Placer {
+class RegionPlacer {
  public:
-  Placer(Schedule& schedule, const state::Layout& layout)
+  RegionPlacer(Schedule& schedule, const state::Layout& layout)
       : schedule_(schedule), layout_(layout), node_(schedule.buffers.size(), 0) {}
 
   std::vector<Region> run(Bytes bytes) {
@@ -60,7 +60,7 @@ class Placer {
       auto& buffer = schedule_.buffers[b];
       if (!buffer.whole || buffer.tier != Tier::host || node_[b] != node) continue;
       buffer.offset = at_;
-      at_ += round_up(buffer.bytes, kPage);
+      at_ += round_up(buffer.bytes, kRegionPage);
       add({buffer.offset, at_, node});
     }
   }
@@ -77,8 +77,8 @@ class Placer {
     Bytes end = at_;
     for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
       end += layout_.chunks()[c].elements * element;
-      add({at_, round_up(end, kPage), schedule_.node[c]});
-      at_ = round_up(end, kPage);
+      add({at_, round_up(end, kRegionPage), schedule_.node[c]});
+      at_ = round_up(end, kRegionPage);
     }
   }
 
@@ -103,7 +103,7 @@ class Placer {
 }  // namespace
 
 std::vector<Region> place_on_nodes(Schedule& schedule, const state::Layout& layout, Bytes bytes) {
-  return Placer(schedule, layout).run(bytes);
+  return RegionPlacer(schedule, layout).run(bytes);
 }
 
 Bytes node_padding(std::size_t nodes, const state::Layout& layout, Bytes weight_element) noexcept {

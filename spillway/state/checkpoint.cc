@@ -14,7 +14,7 @@ namespace spillway::state {
 namespace {
 
 /// Elements that are converted at a time.
-constexpr std::uint64_t kPiece = 64 * 1024;
+constexpr std::uint64_t kCopyPiece = 64 * 1024;
 
 void load_masters(const Source& source, const Span& span, const ChunkFields& fields, std::span<float> piece) {
   for (std::uint64_t at = 0; at < span.elements; at += piece.size()) {
@@ -43,7 +43,7 @@ void load_weights(const ChunkStream& stream, const SafetensorsReader& checkpoint
   const auto where = files.size() == 1 ? files.front() : files.front().parent_path();
   const Source source(stream.layout, checkpoint, where.string(), names);
   source.check_types(converts_to_fp32, "BF16, F16, F32 or F64");
-  std::vector<float> piece(std::min(kPiece, stream.layout.largest_chunk()));
+  std::vector<float> piece(std::min(kCopyPiece, stream.layout.largest_chunk()));
   for (const auto& chunk : stream.layout.chunks()) {
     throw_if_interrupted();
     auto* weight = stream.scratch.data();

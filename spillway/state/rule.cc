@@ -9,7 +9,7 @@ namespace {
 
 using kernels::Optimizer;
 
-constexpr std::array kTypes{ComputeType::bf16, ComputeType::fp16, ComputeType::fp32};
+constexpr std::array kComputeTypes{ComputeType::bf16, ComputeType::fp16, ComputeType::fp32};
 constexpr std::array kFormats{StateFormat::exact, StateFormat::bf16, StateFormat::int8};
 constexpr std::array kOptimizers{Optimizer::adamw, Optimizer::adam, Optimizer::lion, Optimizer::sgd};
 
@@ -140,7 +140,7 @@ const char* name_of(Optimizer optimizer) noexcept {
 }
 
 ComputeType parse_compute_type(std::string_view name) {
-  return parse("compute_dtype", name, kTypes);
+  return parse("compute_dtype", name, kComputeTypes);
 }
 StateFormat parse_format(std::string_view name) {
   return parse("state_format", name, kFormats);

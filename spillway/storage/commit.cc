@@ -10,11 +10,11 @@
 namespace spillway::storage {
 namespace {
 
-constexpr std::array<char, 8> kMagic = {'S', 'P', 'W', 'C', 'O', 'M', 'I', 'T'};
-constexpr std::size_t kChecked = 16;  ///< magic and checksum are not under the checksum
+constexpr std::array<char, 8> kCommitMagic = {'S', 'P', 'W', 'C', 'O', 'M', 'I', 'T'};
+constexpr std::size_t kCommitChecked = 16;  ///< magic and checksum are not under the checksum
 constexpr std::uint32_t kSkipped = 1, kNothing = 2;
 
-struct Header {
+struct CommitHeader {
   std::array<char, 8> magic;
   std::uint64_t checksum;
   std::uint64_t identity;
@@ -33,10 +33,10 @@ struct Header {
   float gradient_scale;
   std::uint32_t reserved;  ///< 0
 };
-static_assert(sizeof(Header) == 128 && sizeof(Ancestor) == 16);
+static_assert(sizeof(CommitHeader) == 128 && sizeof(Ancestor) == 16);
 
 Bytes size_of(std::size_t ancestors, std::size_t words, Bytes payload) {
-  return sizeof(Header) + ancestors * sizeof(Ancestor) + words * sizeof(std::uint64_t) + payload;
+  return sizeof(CommitHeader) + ancestors * sizeof(Ancestor) + words * sizeof(std::uint64_t) + payload;
 }
 
 template <class T>
@@ -52,9 +52,9 @@ std::size_t get(std::span<const std::byte> in, std::size_t at, std::size_t count
   return at + count * sizeof(T);
 }
 
-Header header_of(const Commit& commit, std::uint64_t identity) {
-  Header header{};
-  header.magic = kMagic;
+CommitHeader header_of(const Commit& commit, std::uint64_t identity) {
+  CommitHeader header{};
+  header.magic = kCommitMagic;
   header.identity = identity;
   header.bytes = static_cast<std::uint32_t>(encoded_bytes(commit));
   header.generation = commit.generation;
@@ -77,7 +77,7 @@ Header header_of(const Commit& commit, std::uint64_t identity) {
   return header;
 }
 
-Commit commit_of(const Header& h) {
+Commit commit_of(const CommitHeader& h) {
   Commit commit;
   commit.generation = h.generation;
   commit.step = h.step;
@@ -143,25 +143,25 @@ Bytes encoded_bytes(const Commit& commit) noexcept {
 }
 
 void encode(const Commit& commit, std::uint64_t identity, std::span<std::byte> out) {
-  Header header = header_of(commit, identity);
+  CommitHeader header = header_of(commit, identity);
   std::fill(out.begin(), out.end(), std::byte{0});
   std::memcpy(out.data(), &header, sizeof header);
   std::size_t at = put(out, sizeof header, commit.ancestors);
   at = put(out, at, commit.gradients);
   put(out, at, commit.payload);
-  header.checksum = checksum(std::span<const std::byte>(out).first(header.bytes).subspan(kChecked), 0);
+  header.checksum = checksum(std::span<const std::byte>(out).first(header.bytes).subspan(kCommitChecked), 0);
   std::memcpy(out.data(), &header, sizeof header);
 }
 
 SlotState decode(std::span<const std::byte> in, std::uint64_t identity, Commit& commit) {
-  Header header{};
+  CommitHeader header{};
   if (in.size() < sizeof header) return SlotState::damaged;
   std::memcpy(&header, in.data(), sizeof header);
-  if (header.magic != kMagic) return blank(in) ? SlotState::empty : SlotState::damaged;
+  if (header.magic != kCommitMagic) return blank(in) ? SlotState::empty : SlotState::damaged;
   if (header.bytes > in.size() || header.bytes != size_of(header.ancestors, header.gradients, header.payload)) {
     return SlotState::damaged;
   }
-  if (header.checksum != checksum(in.first(header.bytes).subspan(kChecked), 0)) return SlotState::damaged;
+  if (header.checksum != checksum(in.first(header.bytes).subspan(kCommitChecked), 0)) return SlotState::damaged;
   if (header.identity != identity) return SlotState::foreign;
   commit = commit_of(header);
   std::size_t at = get(in, sizeof header, header.ancestors, commit.ancestors);

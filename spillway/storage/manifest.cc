@@ -10,17 +10,17 @@
 namespace spillway::storage {
 namespace {
 
-constexpr std::array<char, 8> kMagic = {'S', 'P', 'W', 'M', 'N', 'F', 'S', 'T'};
-constexpr std::size_t kChecked = 16;  ///< magic and checksum are not under the checksum
+constexpr std::array<char, 8> kManifestMagic = {'S', 'P', 'W', 'M', 'N', 'F', 'S', 'T'};
+constexpr std::size_t kManifestChecked = 16;  ///< magic and checksum are not under the checksum
 
-struct Header {
+struct ManifestHeader {
   std::array<char, 8> magic;
-  std::uint64_t checksum;  ///< of all bytes from kChecked on
+  std::uint64_t checksum;  ///< of all bytes from kManifestChecked on
   std::uint64_t identity;
   std::uint32_t commit;  ///< bytes of the commit that follows
   std::uint32_t images;  ///< records that follow it
 };
-static_assert(sizeof(Header) == 32);
+static_assert(sizeof(ManifestHeader) == 32);
 
 [[noreturn]] void corrupt() {
   throw Error(ErrorCode::corrupt,
@@ -42,7 +42,7 @@ StoredObject take(std::span<const std::byte>& rest, std::uint64_t identity, std:
 }  // namespace
 
 std::vector<std::byte> encode(const Manifest& manifest) {
-  Header header{kMagic, 0, manifest.identity, 0, static_cast<std::uint32_t>(manifest.images.size())};
+  ManifestHeader header{kManifestMagic, 0, manifest.identity, 0, static_cast<std::uint32_t>(manifest.images.size())};
   header.commit = static_cast<std::uint32_t>(encoded_bytes(manifest.commit));
   std::size_t bytes = sizeof header + header.commit;
   for (const StoredObject& image : manifest.images) bytes += encoded_bytes(image.pieces.size());
@@ -56,16 +56,16 @@ std::vector<std::byte> encode(const Manifest& manifest) {
     encode(head, image.pieces, manifest.identity, std::span(out).subspan(at, length));
     at += length;
   }
-  header.checksum = checksum(std::span<const std::byte>(out).subspan(kChecked), 0);
+  header.checksum = checksum(std::span<const std::byte>(out).subspan(kManifestChecked), 0);
   std::memcpy(out.data(), &header, sizeof header);
   return out;
 }
 
 Manifest decode_manifest(std::span<const std::byte> bytes, std::uint64_t identity) {
-  Header header{};
+  ManifestHeader header{};
   if (bytes.size() < sizeof header) corrupt();
   std::memcpy(&header, bytes.data(), sizeof header);
-  if (header.magic != kMagic || header.checksum != checksum(bytes.subspan(kChecked), 0)) corrupt();
+  if (header.magic != kManifestMagic || header.checksum != checksum(bytes.subspan(kManifestChecked), 0)) corrupt();
   if (header.identity != identity) {
     throw Error(ErrorCode::bad_input,
                 "the manifest of a checkpoint is of another run, model or set of paths; resume it with those it was "

@@ -17,9 +17,9 @@
 namespace spillway::storage {
 namespace {
 
-constexpr Bytes kPieceSize = kExtentAlignment;
+constexpr Bytes kPoolPiece = kExtentAlignment;
 /// Requests and runs at once for which nothing is allocated.
-constexpr std::size_t kReserve = 4096;
+constexpr std::size_t kPoolReserve = 4096;
 /// Pieces of a transfer, at most: the fewer, the better a path's queue is known.
 constexpr std::uint32_t kLongestRun = 8;
 constexpr Place kNowhere = {std::numeric_limits<std::uint32_t>::max(), std::numeric_limits<std::uint32_t>::max()};
@@ -34,7 +34,7 @@ struct Active {
   [[nodiscard]] std::uint32_t pieces() const { return static_cast<std::uint32_t>(request.places.size()); }
   /// Of `count` pieces from `first` on; only the last piece of a request may be short.
   [[nodiscard]] Bytes bytes(std::uint32_t first, std::uint32_t count) const {
-    return std::min(count * kPieceSize, request.bytes - first * kPieceSize);
+    return std::min(count * kPoolPiece, request.bytes - first * kPoolPiece);
   }
 };
 
@@ -77,7 +77,7 @@ void require_well_formed(const Pool::Request& request) {
   if (reinterpret_cast<std::uintptr_t>(request.memory) % kTransferAlignment != 0 || request.memory == nullptr) {
     refuse(request, "its memory is not aligned");
   }
-  if (request.places.size() != ceil_div(request.bytes, kPieceSize)) refuse(request, "it needs one place per MiB begun");
+  if (request.places.size() != ceil_div(request.bytes, kPoolPiece)) refuse(request, "it needs one place per MiB begun");
   if (request.done == nullptr) refuse(request, "nobody is told of its end");
 }
 
@@ -122,8 +122,8 @@ class Pool::Impl {
   mutable std::mutex mutex_;  ///< guards everything below
   std::condition_variable idle_;
   Members members_;
-  Slots<Active> actives_{kReserve};
-  Slots<Run> runs_{kReserve};
+  Slots<Active> actives_{kPoolReserve};
+  Slots<Run> runs_{kPoolReserve};
   std::priority_queue<Homeless> waiting_;
   std::uint64_t waiting_pieces_ = 0;
   std::uint64_t kept_ = 0;  ///< places, for writes that are to come
@@ -135,7 +135,7 @@ class Pool::Impl {
 Pool::Impl::Impl(std::vector<PoolPath> paths, PoolOptions options)
     : options_(std::move(options)), members_(std::move(paths), options_.needed) {
   std::vector<Homeless> reserved;
-  reserved.reserve(kReserve);
+  reserved.reserve(kPoolReserve);
   waiting_ = std::priority_queue<Homeless>({}, std::move(reserved));
 }
 
@@ -235,9 +235,9 @@ void Pool::Impl::launch(const Run& run, News& news) {
   const auto id = runs_.add(run);
   Transfer transfer;
   transfer.direction = request.direction;
-  transfer.memory = request.memory + run.first * kPieceSize;
+  transfer.memory = request.memory + run.first * kPoolPiece;
   transfer.bytes = run.bytes;
-  transfer.offset = request.places[run.first].piece * kPieceSize;
+  transfer.offset = request.places[run.first].piece * kPoolPiece;
   transfer.deadline = request.deadline;
   transfer.done = &Impl::ended;
   transfer.context = this;
@@ -334,7 +334,7 @@ void Pool::Impl::drain() {
 
 Bytes Pool::Impl::free() const {
   const Lock lock(mutex_);
-  return available() * kPieceSize;
+  return available() * kPoolPiece;
 }
 
 /// Free places that are kept for nobody; after an outage fewer may be free than are kept.
@@ -344,7 +344,7 @@ std::uint64_t Pool::Impl::available() const {
 
 Bytes Pool::Impl::waiting() const {
   const Lock lock(mutex_);
-  return waiting_pieces_ * kPieceSize;
+  return waiting_pieces_ * kPoolPiece;
 }
 
 std::vector<PathState> Pool::Impl::paths() const {

@@ -9,13 +9,13 @@
 namespace spillway::storage {
 namespace {
 
-constexpr std::array<char, 8> kMagic = {'S', 'P', 'W', 'R', 'E', 'C', 'R', 'D'};
+constexpr std::array<char, 8> kRecordMagic = {'S', 'P', 'W', 'R', 'E', 'C', 'R', 'D'};
 /// Magic and checksum come first and are not under the checksum.
-constexpr std::size_t kChecked = 16;
+constexpr std::size_t kRecordChecked = 16;
 
-struct Header {
+struct RecordHeader {
   std::array<char, 8> magic;
-  std::uint64_t checksum;  ///< of the bytes from kChecked on, `bytes` in all
+  std::uint64_t checksum;  ///< of the bytes from kRecordChecked on, `bytes` in all
   std::uint64_t identity;
   std::uint32_t bytes;  ///< of the whole record, header included
   std::uint32_t kind;
@@ -25,10 +25,10 @@ struct Header {
   std::uint32_t parts;
   std::uint32_t pieces;
 };
-static_assert(sizeof(Header) == 56);
+static_assert(sizeof(RecordHeader) == 56);
 
 std::uint64_t sum(std::span<const std::byte> record) {
-  return checksum(record.subspan(kChecked), 0);
+  return checksum(record.subspan(kRecordChecked), 0);
 }
 
 std::uint32_t parts_of(std::span<const Piece> pieces) {
@@ -40,11 +40,11 @@ std::uint32_t parts_of(std::span<const Piece> pieces) {
 }  // namespace
 
 Bytes encoded_bytes(std::size_t pieces) noexcept {
-  return sizeof(Header) + pieces * sizeof(Piece);
+  return sizeof(RecordHeader) + pieces * sizeof(Piece);
 }
 
 void encode(const RecordHead& head, std::span<const Piece> pieces, std::uint64_t identity, std::span<std::byte> out) {
-  Header header{kMagic, 0, identity, 0, 0, head.object, head.generation, head.version, parts_of(pieces), 0};
+  RecordHeader header{kRecordMagic, 0, identity, 0, 0, head.object, head.generation, head.version, parts_of(pieces), 0};
   header.bytes = static_cast<std::uint32_t>(encoded_bytes(pieces.size()));
   header.kind = static_cast<std::uint32_t>(head.kind);
   header.pieces = static_cast<std::uint32_t>(pieces.size());
@@ -56,10 +56,10 @@ void encode(const RecordHead& head, std::span<const Piece> pieces, std::uint64_t
 }
 
 SlotState decode(std::span<const std::byte> in, std::uint64_t identity, RecordHead& head, std::vector<Piece>& pieces) {
-  Header header{};
+  RecordHeader header{};
   if (in.size() < sizeof header) return SlotState::damaged;
   std::memcpy(&header, in.data(), sizeof header);
-  if (header.magic != kMagic) return blank(in) ? SlotState::empty : SlotState::damaged;
+  if (header.magic != kRecordMagic) return blank(in) ? SlotState::empty : SlotState::damaged;
   if (header.bytes > in.size() || header.bytes != encoded_bytes(header.pieces)) return SlotState::damaged;
   if (header.checksum != sum(in.first(header.bytes))) return SlotState::damaged;
   if (header.identity != identity) return SlotState::foreign;

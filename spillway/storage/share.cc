@@ -20,7 +20,7 @@ void store(std::uint64_t& word, std::uint64_t value) noexcept {
   Word(word).store(value, std::memory_order_seq_cst);
 }
 
-std::uint64_t bit(unsigned slot) noexcept {
+std::uint64_t slot_bit(unsigned slot) noexcept {
   return std::uint64_t{1} << slot;
 }
 
@@ -54,7 +54,7 @@ bool Share::try_acquire(Direction direction, Bytes bytes) noexcept {
   const std::size_t lane = index(direction);
   const Bytes after = held_[lane] + bytes;
   store(own_.lanes[lane].held, after);  // before looking: of two that take at once, at least one sees the other
-  const std::uint64_t others = load(table_.header.occupied) & ~bit(slot_);
+  const std::uint64_t others = load(table_.header.occupied) & ~slot_bit(slot_);
   if (others == 0 || held_[lane] == 0) return grant(lane, bytes);
   const View view = look(others, lane);
   if (may_hold(after, lane, view)) return grant(lane, bytes);
@@ -87,7 +87,7 @@ unsigned Share::claim_slot() {
   for (unsigned slot = 0; slot < kShareSlots; ++slot) {
     if (!memory_.try_lock(kShareSlotLocks + slot)) continue;
     clear(slot);
-    Word(table_.header.occupied).fetch_or(bit(slot));
+    Word(table_.header.occupied).fetch_or(slot_bit(slot));
     memory_.unlock(kShareJoinLock);
     return slot;
   }
@@ -164,7 +164,7 @@ bool Share::bury_the_dead(std::uint64_t others, std::size_t lane) noexcept {
 /// The caller has the slot's lock.
 void Share::vacate(unsigned slot) noexcept {
   clear(slot);
-  Word(table_.header.occupied).fetch_and(~bit(slot));
+  Word(table_.header.occupied).fetch_and(~slot_bit(slot));
 }
 
 void Share::clear(unsigned slot) noexcept {

@@ -10,8 +10,8 @@
 namespace spillway::storage {
 namespace {
 
-constexpr std::array<char, 8> kMagic{'S', 'P', 'I', 'L', 'S', 'H', 'A', 'R'};
-constexpr std::uint32_t kEndianness = 0x01020304;
+constexpr std::array<char, 8> kShareMagic{'S', 'P', 'I', 'L', 'S', 'H', 'A', 'R'};
+constexpr std::uint32_t kShareEndianness = 0x01020304;
 constexpr Bytes kTableBytes = sizeof(ShareTable);
 
 static_assert(std::atomic_ref<std::uint64_t>::is_always_lock_free);
@@ -24,8 +24,8 @@ std::uint64_t checksum_of(const ShareHeader& header) {
 
 /// Why a table cannot be used; empty when it can.
 std::string fault_of(const ShareHeader& header) {
-  if (header.magic != kMagic) return "is not a table of device shares";
-  if (header.endianness != kEndianness) return "was written in the other byte order";
+  if (header.magic != kShareMagic) return "is not a table of device shares";
+  if (header.endianness != kShareEndianness) return "was written in the other byte order";
   if (header.checksum != checksum_of(header)) return "has a damaged header";
   if (header.format != kShareFormat) return text("has format ", header.format, ", this build knows ", kShareFormat);
   if (header.bytes != kTableBytes) return text("says that it is ", header.bytes, " bytes long");
@@ -39,8 +39,8 @@ ShareTable& table_in(const sys::SharedMemory& memory) {
 void begin_table(ShareTable& table, const std::array<std::uint64_t, 2>& budgets) {
   ShareHeader header;
   std::memset(static_cast<void*>(&header), 0, sizeof header);
-  header.magic = kMagic;
-  header.endianness = kEndianness;
+  header.magic = kShareMagic;
+  header.endianness = kShareEndianness;
   header.format = kShareFormat;
   header.bytes = kTableBytes;
   header.budgets = budgets;

@@ -14,21 +14,21 @@ namespace spillway::storage {
 namespace {
 
 constexpr Bytes kPiece = 1 * MiB;
-constexpr unsigned kDepth = 8;
+constexpr unsigned kWriteDepth = 8;
 
 class Eraser {
  public:
   Eraser(const sys::File& file, Bytes begin, Bytes end)
-      : file_(file), begin_(begin), next_(begin), end_(end), ring_(sys::make_ring(file, kDepth)) {}
+      : file_(file), begin_(begin), next_(begin), end_(end), ring_(sys::make_ring(file, kWriteDepth)) {}
 
   /// Ends only when nothing is in flight any more, whatever went wrong.
   void run(const std::function<void(Bytes, Bytes)>& progress) {
     std::exception_ptr failure;
     Bytes done = 0;
     while (true) {
-      while (!failure && in_flight_ < kDepth && next_ < end_) submit();
+      while (!failure && in_flight_ < kWriteDepth && next_ < end_) submit();
       if (in_flight_ == 0) break;
-      std::array<sys::Completion, kDepth> batch;
+      std::array<sys::Completion, kWriteDepth> batch;
       if (!failure) failure = interruption();
       const std::size_t count = ring_->wait(batch);
       for (const sys::Completion& completion : std::span(batch).first(count)) {

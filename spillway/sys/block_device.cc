@@ -55,7 +55,7 @@ DeviceId number_of(const fs::path& path) {
   return {major(status.st_rdev), minor(status.st_rdev)};
 }
 
-std::string line_of(const fs::path& path) {
+std::string attribute_of(const fs::path& path) {
   std::ifstream file(path);
   std::string line;
   std::getline(file, line);
@@ -163,9 +163,9 @@ BlockDevice examine_block_device(const fs::path& path) {
   facts.physical_block = ask<unsigned>(device, BLKPBSZGET);
   facts.read_only = ask<int>(device, BLKROGET) != 0;
   const fs::path entry = kernel_entry(whole_device(number_of(path)));
-  const std::string rotational = line_of(entry / "queue/rotational");
+  const std::string rotational = attribute_of(entry / "queue/rotational");
   if (!rotational.empty()) facts.rotational = rotational == "1";
-  facts.model = line_of(entry / "device/model");
+  facts.model = attribute_of(entry / "device/model");
   return facts;
 }
 

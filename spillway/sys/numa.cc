@@ -24,7 +24,7 @@ namespace {
 constexpr int kDefault = 0, kPreferred = 1, kBind = 2, kInterleave = 3, kPreferredMany = 5, kWeighted = 6;
 constexpr unsigned kMove = 2;  // MPOL_MF_MOVE: pages of this process only
 
-constexpr std::size_t kMostNodes = 1024;
+constexpr std::size_t kMaskBits = 1024;
 constexpr std::size_t kBatch = 4096;  // pages that are asked or moved in one call
 
 int mode_of(MemoryPolicy policy) noexcept {
@@ -48,16 +48,16 @@ int mode_of(MemoryPolicy policy) noexcept {
 /// A set of nodes as the kernel takes it.
 struct Mask {
   static constexpr std::size_t kBits = 8 * sizeof(unsigned long);
-  std::array<unsigned long, kMostNodes / kBits> words{};
+  std::array<unsigned long, kMaskBits / kBits> words{};
 
   explicit Mask(std::span<const int> nodes = {}) noexcept {
     for (const int node : nodes) {
       const auto bit = static_cast<std::size_t>(node);
-      if (bit < kMostNodes) words[bit / kBits] |= 1UL << (bit % kBits);
+      if (bit < kMaskBits) words[bit / kBits] |= 1UL << (bit % kBits);
     }
   }
   /// The kernel takes one more than the number of bits.
-  static constexpr unsigned long kLength = kMostNodes + 1;
+  static constexpr unsigned long kLength = kMaskBits + 1;
 };
 
 int result(long returned) noexcept {
@@ -129,7 +129,7 @@ std::vector<int> bound_nodes() noexcept {
   if (::syscall(SYS_get_mempolicy, &mode, mask.words.data(), Mask::kLength, nullptr, 0) != 0) return out;
   constexpr int kFlags = 0xE000;  // MPOL_MODE_FLAGS
   if ((mode & ~kFlags) != kBind) return out;
-  for (std::size_t node = 0; node < kMostNodes; ++node) {
+  for (std::size_t node = 0; node < kMaskBits; ++node) {
     if ((mask.words[node / Mask::kBits] >> (node % Mask::kBits) & 1UL) != 0) out.push_back(static_cast<int>(node));
   }
   return out;

@@ -28,9 +28,9 @@ ByClass update_traffic(CxlPlacement placement) {
 }
 
 /// Where the bytes of each class lie, by node.
-class Placer {
+class CxlPlacer {
  public:
-  Placer(const Hardware& hardware, const CxlWork& work, CxlPlacement placement)
+  CxlPlacer(const Hardware& hardware, const CxlWork& work, CxlPlacement placement)
       : hardware_(hardware), bytes_(class_bytes(work, placement)) {
     for (const auto& node : hardware.nodes) {
       free_.push_back(static_cast<double>(node.capacity));
@@ -122,9 +122,9 @@ class Placer {
 };
 
 /// A transfer per layer and direction beside compute, one after the other on each stream.
-class Step {
+class CxlStep {
  public:
-  Step(const Hardware& hardware, const CxlWork& work, CxlPlacement placement)
+  CxlStep(const Hardware& hardware, const CxlWork& work, CxlPlacement placement)
       : work_(work), placement_(placement), places_(hardware, work, placement), machine_(flow_, hardware, 1) {
     compute_ = flow_.add_lane();
     up_ = flow_.add_lane();
@@ -178,7 +178,7 @@ class Step {
 
   const CxlWork& work_;
   const CxlPlacement placement_;
-  Placer places_;
+  CxlPlacer places_;
   Flow flow_;
   FlowMachine machine_;
   std::uint32_t compute_ = 0, up_ = 0, down_ = 0;
@@ -204,7 +204,7 @@ double update_seconds(const Hardware& hardware, double elements, const Shares& n
 }
 
 double cxl_step_seconds(const Hardware& hardware, const CxlWork& work, CxlPlacement placement) {
-  return Step(hardware, work, placement).seconds();
+  return CxlStep(hardware, work, placement).seconds();
 }
 
 double cxl_bytes(const CxlWork& work, CxlPlacement placement) {

@@ -7,10 +7,10 @@
 namespace spillway::plan {
 namespace {
 
-constexpr double kHalf = 2, kSingle = 4;  ///< bytes of a number
-constexpr double kUpdateTraffic = 26;     ///< bytes that a host's update moves for an element, as a profile's rates are
-constexpr double kApplyTraffic = 8;       ///< weight and residual, read and written
-constexpr unsigned kSteps = 4;
+constexpr double kLspHalf = 2, kLspSingle = 4;  ///< bytes of a number
+constexpr double kLspTraffic = 26;   ///< bytes that a host's update moves for an element, as a profile's rates are
+constexpr double kApplyTraffic = 8;  ///< weight and residual, read and written
+constexpr unsigned kLspSteps = 4;
 
 /// One matrix: operations on the device and bytes moved in its memory.
 struct Costs {
@@ -26,8 +26,8 @@ struct Costs {
 void learn_again(const LspMatrix& it, const LspWork& work, Costs& out) {
   const double elements = it.rows * it.columns / work.rotate;
   out.compress += out.product / work.rotate;
-  out.left = kSingle * elements;
-  out.fits = kUpdateTraffic * kFitWork * work.nonzeros * elements;
+  out.left = kLspSingle * elements;
+  out.fits = kLspTraffic * kFitWork * work.nonzeros * elements;
 }
 
 Costs costs_of(const LspMatrix& it, const LspWork& work, LspMethod method) {
@@ -37,22 +37,22 @@ Costs costs_of(const LspMatrix& it, const LspWork& work, LspMethod method) {
   if (!it.trained || d == 0 || method == LspMethod::resident || method == LspMethod::zero) {
     out.compress = out.product;  // the weight's gradient
     if (it.trained) out.numbers = m * n;
-    if (it.trained && method != LspMethod::resident) out.apply_bytes = (kSingle + 4 * kHalf) * m * n;
+    if (it.trained && method != LspMethod::resident) out.apply_bytes = (kLspSingle + 4 * kLspHalf) * m * n;
     return out;
   }
   out.numbers = d * d;
   out.compress = 2 * d * d * tokens;
   if (method == LspMethod::spillway) {
     out.compress += 2 * work.nonzeros * (m + n) * tokens;
-    out.compress_bytes = kHalf * tokens * (m + n + 4 * d);  // compressed, written and read again
+    out.compress_bytes = kLspHalf * tokens * (m + n + 4 * d);  // compressed, written and read again
     if (work.rotate > 0) learn_again(it, work, out);
     return out;
   }
   // Projectors are written out as dense matrices, once for compressing and once for coming back.
   out.compress += 2 * d * (m + n) * tokens;
-  out.compress_bytes = kHalf * d * (m + n);
+  out.compress_bytes = kLspHalf * d * (m + n);
   out.apply = 2 * d * d * std::min(m, n) + 2 * d * m * n;
-  out.apply_bytes = kHalf * d * (m + n) + 4 * kHalf * m * n;
+  out.apply_bytes = kLspHalf * d * (m + n) + 4 * kLspHalf * m * n;
   return out;
 }
 
@@ -61,12 +61,13 @@ double head_operations(const LspModel& model, const LspWork& work, LspMethod met
   return (method == LspMethod::adapters ? 2 : 3) * 2 * model.table * work.tokens;
 }
 
-class Step {
+class LspPlay {
  public:
   using Id = std::uint32_t;
   using Ids = std::vector<Id>;
 
-  Step(const Hardware& hardware, const LspModel& model, const LspWork& work, LspMethod method, const LspDelays& delays)
+  LspPlay(const Hardware& hardware, const LspModel& model, const LspWork& work, LspMethod method,
+          const LspDelays& delays)
       : model_(model),
         work_(work),
         method_(method),
@@ -81,20 +82,20 @@ class Step {
   }
 
   LspStep play() {
-    for (unsigned step = 0; step < kSteps; ++step) {
+    for (unsigned step = 0; step < kLspSteps; ++step) {
       step_ = step;
-      if (step + 1 == kSteps) out_ = {};
+      if (step + 1 == kLspSteps) out_ = {};
       forward();
       backward();
     }
     const auto played = flow_.play();
-    out_.seconds = played.tasks[ends_[kSteps - 1]].end - played.tasks[ends_[kSteps - 2]].end;
+    out_.seconds = played.tasks[ends_[kLspSteps - 1]].end - played.tasks[ends_[kLspSteps - 2]].end;
     return out_;
   }
 
  private:
   [[nodiscard]] const Costs& costs(std::size_t matrix) const { return layer_[matrix % layer_.size()]; }
-  [[nodiscard]] double wire() const { return method_ == LspMethod::spillway ? kHalf : kSingle; }
+  [[nodiscard]] double wire() const { return method_ == LspMethod::spillway ? kLspHalf : kLspSingle; }
   [[nodiscard]] bool blocks() const { return method_ == LspMethod::published || method_ == LspMethod::zero; }
 
   Id add(double work, std::vector<FlowUse> uses, Id lane, std::size_t position, Ids needs) {
@@ -122,12 +123,12 @@ class Step {
   /// The host's part, and what comes back: deltas, or with Spillway the weights.
   Id processed(std::size_t matrix, Id after) {
     const auto& it = costs(matrix);
-    auto traffic = kUpdateTraffic * it.numbers + it.fits;
+    auto traffic = kLspTraffic * it.numbers + it.fits;
     if (changes_master()) traffic += kApplyTraffic * elements(matrix);
     return add(traffic, machine_.update(node_), update_, turn(matrix), {after});
   }
   Id up(std::size_t matrix, Id after) {
-    const auto bytes = method_ == LspMethod::spillway ? kHalf * elements(matrix) : wire() * costs(matrix).numbers;
+    const auto bytes = method_ == LspMethod::spillway ? kLspHalf * elements(matrix) : wire() * costs(matrix).numbers;
     out_.up += bytes;
     return add(bytes, machine_.to_device(0, node_), up_, turn(matrix), {after});
   }
@@ -220,7 +221,7 @@ class Step {
 
 LspStep lsp_step(const Hardware& hardware, const LspModel& model, const LspWork& work, LspMethod method,
                  const LspDelays& delays) {
-  return Step(hardware, model, work, method, delays).play();
+  return LspPlay(hardware, model, work, method, delays).play();
 }
 
 double lsp_rate(const LspModel& model, const LspWork& work, LspMethod method, double seconds) {

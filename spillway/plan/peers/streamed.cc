@@ -4,14 +4,14 @@ namespace spillway::plan {
 namespace {
 
 constexpr double kWeights = 2, kGradients = 2;  ///< bytes a parameter
-constexpr double kStates = 12;                  ///< fp32 weights and moments
-constexpr double kWritten = kStates + kWeights;
-constexpr double kUpdateTraffic = 28;
+constexpr double kStreamedStates = 12;          ///< fp32 weights and moments
+constexpr double kWritten = kStreamedStates + kWeights;
+constexpr double kStreamedTraffic = 28;
 
 /// One step of any of the three, as tasks.
-class Step {
+class StreamedStep {
  public:
-  Step(const Hardware& hardware, const StreamedWork& work)
+  StreamedStep(const Hardware& hardware, const StreamedWork& work)
       : hardware_(hardware), work_(work), machine_(flow_, hardware, 1), per_layer_(work.parameters / layers()) {
     for (auto* lane : {&compute_, &up_, &down_, &read_, &write_, &update_}) *lane = flow_.add_lane();
   }
@@ -41,8 +41,8 @@ class Step {
 
   /// States read, updated, written with the new weights: all of a layer.
   std::uint32_t update(std::uint32_t after) {
-    const auto read = add(kStates * per_layer_, machine_.read(drives()), read_, after);
-    const auto done = add(kUpdateTraffic * per_layer_, machine_.update(node()), update_, read);
+    const auto read = add(kStreamedStates * per_layer_, machine_.read(drives()), read_, after);
+    const auto done = add(kStreamedTraffic * per_layer_, machine_.update(node()), update_, read);
     return add(kWritten * per_layer_, machine_.write(drives()), write_, done);
   }
 
@@ -86,7 +86,7 @@ class Step {
 }  // namespace
 
 double zero_infinity_seconds(const Hardware& hardware, const StreamedWork& work) {
-  Step step(hardware, work);
+  StreamedStep step(hardware, work);
   std::uint32_t last = kNoLane, gradients = kNoLane;
   for (std::uint64_t m = 0; m < work.micro_batches; ++m) {
     for (const double times : {1.0, 3.0}) {
@@ -104,7 +104,7 @@ double zero_infinity_seconds(const Hardware& hardware, const StreamedWork& work)
 
 double greedy_snake_seconds(const Hardware& hardware, const StreamedWork& work, double overlapped) {
   // A steady step: what is left of the update before runs beside forward, the rest beside backward.
-  Step step(hardware, work);
+  StreamedStep step(hardware, work);
   const auto micro_batches = static_cast<double>(work.micro_batches);
   const auto late = static_cast<std::uint64_t>(overlapped * step.layers());
   for (std::uint64_t l = 0; l < work.layers; ++l) {

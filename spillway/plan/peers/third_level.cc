@@ -5,7 +5,7 @@
 namespace spillway::plan {
 namespace {
 
-constexpr double kUpdateTraffic = 28;
+constexpr double kThirdTraffic = 28;
 constexpr double kHalf = 2, kSingle = 4;         ///< bytes of a number
 constexpr double kLeastWritten = 2 * (1 << 20);  ///< bytes of a gradient; smaller ones stay in memory
 constexpr unsigned kStates = 3;                  ///< buffers of a subgroup: weights and two moments
@@ -130,7 +130,7 @@ class Iteration {
     auto& path = paths_[place];
     const auto turn = path.begun++;
     FlowTask task{
-        .work = kUpdateTraffic * elements, .uses = machine_.update(node()), .lane = cores_, .deadline = order_++};
+        .work = kThirdTraffic * elements, .uses = machine_.update(node()), .lane = cores_, .deadline = order_++};
     task.needs = {begin};
     if (turn >= method_.cached) {  // the head of this pass is the tail of the last one
       // Two buffers a path: the one read into was written two subgroups before.
