@@ -1,6 +1,6 @@
 """Placed memory and tensors in virtual machines with several memory nodes, every page asked of their kernel.
 
-    python tests/numa/check.py --build BUILD [--machine numa] [--machine cxl] [--part engine] [--part python]
+    python tests/numa/check.py --build BUILD [--nightly] [--machine numa] [--machine cxl] [--part engine] ...
 
 BUILD holds the C++ tests. A test that is skipped in there is a failure, but for those that would fill an emulated card.
 Status 77: this system cannot start the machines, and why.
@@ -84,7 +84,11 @@ def main() -> int:
     parser.add_argument("--build", type=Path, required=True)
     parser.add_argument("--machine", action="append", choices=sorted(machine.OPTIONS))
     parser.add_argument("--part", action="append", choices=sorted(PARTS))
+    parser.add_argument("--nightly", action="store_true", help="only where SPILLWAY_NIGHTLY is set")
     arguments = parser.parse_args()
+    if arguments.nightly and os.environ.get("SPILLWAY_NIGHTLY", "0") in ("", "0"):
+        print("SKIPPED: nightly: a virtual machine takes half a minute")
+        return machine.CANNOT_START
     # Importing PyTorch from an emulated card's machine adds nothing to what the engine's tests see there.
     every = [("numa", "engine"), ("numa", "python"), ("numa", "training"), ("cxl", "engine")]
     chosen = [
