@@ -109,6 +109,7 @@ class Kill : public ::testing::Test {
   /// What the dead have left, with yet another placement.
   void expect_recovered() {
     auto now = settings({0.5, 0.4, 1, 0});
+    now.storage.overwrite = true;
     test::pretend_nodes(now, {1e8, 1e8, 2e8});
     Engine engine(run_.description(), now);
     const auto found = engine.start({.reopen = true});
@@ -147,7 +148,8 @@ class Kill : public ::testing::Test {
       ended_ = 0;
       for (int life = 0; life < 2; ++life) {
         auto now = all[random() % all.size()];
-        now.storage.overwrite = life == 0;
+        now.storage.overwrite =
+            true;  // of the round before, of which a death may leave some: asked for until it is gone
         const std::chrono::microseconds instant(static_cast<std::int64_t>(random()) % whole);
         const auto status = child(now, {}, [&](pid_t pid) {
           std::this_thread::sleep_for(instant);
