@@ -9,7 +9,7 @@ target_link_libraries(spillway_options INTERFACE Threads::Threads)
 # A room's files are compiled several at a time, since most of a compiler's work on one of them is the headers: so names
 # in the anonymous namespaces of one room differ. OFF compiles each file by itself, which shows a missing include and is
 # quicker after a change of one file.
-option(SPILLWAY_UNITY "compile files of a room together" ON)
+option(SPILLWAY_UNITY "compile files of a room together, and the headers of the tests once" ON)
 function(spillway_together target files)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${SPILLWAY_UNITY} UNITY_BUILD_BATCH_SIZE ${files})
   if(SPILLWAY_UNITY)  # GCC takes what is included for a header, in which a class must not hold a file's own types
@@ -34,14 +34,27 @@ function(spillway_room name)
   endif()
 endfunction()
 
-# spillway_tests(ROOM [libraries...]): every tests/ROOM/*_test.cc, in one program `ROOM_test`.
+# What nearly every test includes; reading it takes the compiler longer than a test does.
+set(SPILLWAY_TEST_HEADERS
+    <gtest/gtest.h> <nlohmann/json.hpp> <algorithm> <array> <atomic> <chrono> <cmath> <cstring> <filesystem> <fstream>
+    <functional> <map> <memory> <numeric> <optional> <random> <ranges> <span> <sstream> <string> <thread> <vector>)
+
+# spillway_tests(ROOM [libraries...]): every tests/ROOM/*_test.cc, in one program `ROOM_test`. The first room's program
+# compiles the headers for all of them. -O1: what is measured or promised is in the libraries.
 function(spillway_tests room)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${room}/*_test.cc)
   if(NOT sources)
     return()
   endif()
   add_executable(${room}_test ${sources})
-  target_link_libraries(${room}_test PRIVATE spillway_options ${ARGN} spillway_test_main)
+  target_link_libraries(${room}_test PRIVATE spillway_options ${ARGN} spillway_test_main nlohmann_json::nlohmann_json)
+  target_compile_options(${room}_test PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(NOT SPILLWAY_UNITY)  # then a missing include is seen
+  elseif(TARGET base_test AND NOT room STREQUAL base)
+    target_precompile_headers(${room}_test REUSE_FROM base_test)
+  else()
+    target_precompile_headers(${room}_test PRIVATE ${SPILLWAY_TEST_HEADERS})
+  endif()
   include(GoogleTest)
   gtest_discover_tests(${room}_test TEST_PREFIX ${room}. DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${room})
 endfunction()

@@ -9,6 +9,7 @@
 
 #include "spillway/base/error.h"
 #include "tests/device/pretended.h"
+#include "tests/needs.h"
 #include "tests/sys/failing.h"
 
 namespace spillway::device {
@@ -82,7 +83,7 @@ std::string_view text_of(std::span<const std::byte> image) {
 TEST(CudaKernels, ThoseBuiltInHaveEveryNameInBothForms) {
   const auto kernels = cuda_kernels();
   ASSERT_EQ(kernels.empty(), !kernels.missing.empty());
-  if (kernels.empty()) GTEST_SKIP() << "there are no kernels for a GPU to look at, because " << kernels.missing;
+  SPILLWAY_NEEDS(nvcc, !kernels.empty(), "there are no kernels for a GPU to look at, because " << kernels.missing);
   EXPECT_EQ(kernel_names().size(), 25U);
   for (const auto& name : kernel_names()) {
     EXPECT_NE(text_of(kernels.machine_code).find(name), std::string_view::npos) << name;

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tqdm
 
 import seeds
 from needs import needs, required
@@ -24,7 +23,6 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
     seeds.choose()
-    tqdm.tqdm.monitor_interval = 0  # no thread of the library's progress bars that wakes up among the tests
 
 
 def pytest_report_header() -> str:

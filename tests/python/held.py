@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from needs import lacks
 
 LIMIT = 300  # seconds that anything may take at most, on a machine with much other work
 ONCE = 0.005  # seconds between two looks
@@ -23,7 +23,7 @@ def library(place: Path) -> Path:
     """held.c, compiled. Skips where there is no compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        pytest.skip("no C compiler, which the library that holds calls up needs")
+        lacks("compiler", "no C compiler, which the library that holds calls up needs")
     made = place / "held.so"
     source = Path(__file__).with_name("held.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(made), str(source), "-ldl"], check=True)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import tiny
+from needs import lacks
 from tour.memory_limit import MemoryLimit, Unavailable
 
 MEBIBYTE = 1 << 20
@@ -29,7 +30,7 @@ def limited(limit: int) -> Iterator[MemoryLimit]:
     try:
         group = MemoryLimit(limit)
     except Unavailable as reason:
-        pytest.skip(f"no memory limit can be set here: {reason}")
+        lacks("cgroup", f"no memory limit can be set here: {reason}")
     try:
         yield group
     finally:

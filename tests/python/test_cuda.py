@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from native import file_bytes
+from needs import lacks
 from pretended_gpu import PretendedGpu, Said, build_driver
 from real_runs import here, inputs, words
 from spillway import _engine
@@ -30,9 +31,9 @@ STEPS = ("--max_steps", "4", "--save_steps", "4")
 @pytest.fixture(scope="module")
 def gpu() -> Iterator[PretendedGpu]:
     if not _engine.gpu_kernels():
-        pytest.skip(f"there are no kernels to run: {_engine.load_gpu_kernels(0)[1]}")
+        lacks("nvcc", f"there are no kernels to run: {_engine.load_gpu_kernels(0)[1]}")
     if refusal := build_driver():
-        pytest.skip(refusal)
+        lacks("compiler", refusal)
     process = PretendedGpu()
     yield process
     process.close()

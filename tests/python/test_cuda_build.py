@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from needs import lacks
+
 ROOT = Path(__file__).parents[2]
 TREE = ROOT / "build" / "wheel"
 NVCC = """#!/bin/sh
@@ -98,7 +100,7 @@ def test_the_older_mark_of_the_text_changes_no_instruction(tmp_path: Path) -> No
     """NVIDIA's assembler makes the same bytes of it as of the text that nvcc has marked with its own version."""
     text, ptxas = TREE / "spillway" / "cuda_kernels.ptx", shutil.which("ptxas")
     if ptxas is None or not text.exists() or not text.stat().st_size:
-        pytest.skip("needs ptxas, and a build with kernels")
+        lacks("nvcc", "needs ptxas, and a build with kernels")
     older = text.read_text()
     release = subprocess.run([ptxas, "--version"], capture_output=True, text=True).stdout
     newest = int(re.findall(r"release (\d+)", release)[0]) - 4  # PTX 9.0 came with CUDA 13.0

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import real_runs
+from needs import lacks
 from real_runs import apart, here, result, words
 from spillway.cli import main
 from stored_bytes import RECORD, SUPERBLOCKS, Piece, blank_metadata, change_manifest, newest_commit, slots
@@ -172,7 +173,7 @@ def test_a_beginning_anew_that_was_interrupted_takes_no_earlier_steps_unasked(
 def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None or sys.platform != "linux":
-        pytest.skip("no C compiler on this machine: reads that fail stay untried")
+        lacks("compiler", "no C compiler on this machine: reads that fail stay untried")
     library = tmp_path_factory.mktemp("library") / "unreadable.so"
     source = Path(__file__).with_name("unreadable.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
@@ -219,7 +220,7 @@ def test_one_copy_that_cannot_be_read_stops_nothing(run: Stopped, preloaded: Pat
     assert (alone / "model.safetensors").is_file()
     assert "the copy of its superblock at byte 0 cannot be read" in shown
     if "no io_uring" not in shown:
-        pytest.skip("io_uring could not be taken away from the engine: reads of records went past the failing ones")
+        lacks("uring", "io_uring could not be taken away from the engine: reads of records went past the failing ones")
     for offset, count, file in bad:
         assert names(shown, run.volumes.index(file), file, offset, offset + count), (offset, shown)
     assert "which cannot be read" in shown

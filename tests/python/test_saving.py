@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import real_runs
+from needs import lacks
 from real_runs import apart, last_checkpoint, names, words
 from spillway import directory
 
@@ -68,7 +69,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library that is loaded before the others."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        pytest.skip("no C compiler here, so no write can be made to fail")
+        lacks("compiler", "no C compiler here, so no write can be made to fail")
     place = tmp_path_factory.mktemp("shim")
     (place / "full.c").write_text(SHIM)
     library = place / "full.so"
@@ -244,7 +245,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "small"
     place.mkdir()
     if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", place]).returncode:
-        pytest.skip("no file system can be mounted here (root is needed)")
+        lacks("mount", "no file system can be mounted here (root is needed)")
     yield place
     subprocess.run(["umount", "-l", place], check=True)
 

@@ -40,7 +40,7 @@ class Orphan {
 
 class ForkTest : public ::testing::Test {
  protected:
-  [[nodiscard]] File open() const { return File(path_, {.write = true, .create = true}); }
+  [[nodiscard]] File open() const { return File(path_, {.write = true, .create = !std::filesystem::exists(path_)}); }
 
   testing::TemporaryDirectory directory_;
   std::filesystem::path path_ = directory_.path() / "file";
