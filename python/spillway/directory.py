@@ -90,7 +90,7 @@ def manifests(output_dir: Path) -> list[tuple[int, Path]]:
 
 
 def decide(config: Config) -> Start:
-    """Raises InputError where the run may not start. Leaves nothing behind but the name of a checkpoint that lost it."""
+    """Raises InputError where the run may not start. Leaves behind only the name of a checkpoint that lost it."""
     output_dir = Path(config.output_dir)
     check_place(output_dir)
     check_sources(config, output_dir)
