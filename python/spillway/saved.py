@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spillway.errors import InputError
-from spillway.records import write_json
+from spillway.records import PRIVATE, write_json
 
 FILES = Path("spillway", "files.json")
 FORMAT = 1
@@ -27,7 +27,7 @@ MOST_HEADER = 100_000_000  # bytes of a safetensors header
 def seal(directory: Path) -> None:
     """Names what a save consists of, when all of it is there."""
     content = {name: told(directory / name) for name in sorted(members(directory))}
-    write_json(directory / FILES, {"format": FORMAT, "files": content})
+    write_json(directory / FILES, {"format": FORMAT, "files": content}, PRIVATE)
 
 
 def check(directory: Path) -> None:

@@ -14,7 +14,7 @@ LOGGED = ("step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss")
 
 
 def trainer_state(config: Config, steps: int, steps_per_epoch: int, state: RunState, metrics: Path) -> dict[str, Any]:
-    """After `state.step` of `steps`."""
+    """After `state.step` of `steps`; both counts are 0 of a loop of one's own, which has no end that is known."""
     until = (row for row in rows(metrics) if row["step"] <= state.step)
     history = [{key: row[key] for key in LOGGED if key in row} for row in until]
     return {
@@ -31,7 +31,7 @@ def trainer_state(config: Config, steps: int, steps_per_epoch: int, state: RunSt
         "logging_steps": config.logging_steps,
         "max_steps": steps,
         "num_input_tokens_seen": state.tokens_seen,
-        "num_train_epochs": math.ceil(steps / steps_per_epoch),
+        "num_train_epochs": math.ceil(steps / max(1, steps_per_epoch)),
         "save_steps": config.save_steps or 500,
         "stateful_callbacks": {},
         "total_flos": 0.0,

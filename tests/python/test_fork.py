@@ -114,6 +114,7 @@ def test_an_orphan_of_a_killed_run_does_not_stop_its_resume(given: Path, tmp_pat
     assert [row["step"] for row in real_runs.metrics(out)] == [1, 2, 3, 4]
 
 
+@pytest.mark.nightly
 def test_workers_of_a_data_loader_hold_nothing_of_the_engine(given: Path, tmp_path: Path) -> None:
     pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
     found: dict[int, Any] = {}

@@ -66,7 +66,8 @@ def test_files_of_a_run(finished: Path) -> None:
         assert names(out / f"checkpoint-{number}") == sorted([*MODEL, "spillway", "trainer_state.json"])
     assert (out / "model.safetensors").samefile(out / "checkpoint-6" / "model.safetensors")
     assert names(finished / "storage") == ["spillway.volume"]  # the checkpoints' state lies in it
-    assert names(out / "checkpoint-4" / "spillway") == ["manifest.bin", "run.json", "session.json", "wear.json"]
+    state = ["files.json", "manifest.bin", "run.json", "session.json", "wear.json"]
+    assert names(out / "checkpoint-4" / "spillway") == state
     png = (out / "loss.png").read_bytes()
     assert png[:8] == b"\x89PNG\r\n\x1a\n" and min(struct.unpack(">II", png[16:24])) > 100
 

@@ -113,7 +113,13 @@ def model(place: Path) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("durability", "placement"), [("none", ON_PATH), ("none", MIXED), ("checkpoint", ON_PATH), ("step", MIXED)]
+    ("durability", "placement"),
+    [
+        ("none", ON_PATH),
+        pytest.param("none", MIXED, marks=pytest.mark.nightly),
+        pytest.param("checkpoint", ON_PATH, marks=pytest.mark.nightly),
+        ("step", MIXED),
+    ],
 )
 def test_a_failed_save_leaves_a_state_that_export_writes(
     given: Path, undisturbed: Path, shim: Path, tmp_path: Path, durability: str, placement: str
@@ -135,6 +141,7 @@ def test_a_failed_save_leaves_a_state_that_export_writes(
     assert code == 0 and "going on after step 4" in said, said
 
 
+@pytest.mark.nightly
 def test_what_was_left_is_not_taken_for_another_run(given: Path, shim: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     keys = [*KEYS, *on(tmp_path / "storage", ON_PATH, "none")]

@@ -131,6 +131,7 @@ def test_the_kernel_holds_the_limit() -> None:
         limit.close()
 
 
+@pytest.mark.nightly
 def test_what_the_tour_leaves_works_with_every_verb(tmp_path: Path) -> None:
     """A tour of two steps, its comparisons left out; then the commands that its last lines name."""
     tour = quickstart.Tour(steps=2, out=tmp_path / "out", disk=tmp_path / "disk", budget=4 * 2**30)

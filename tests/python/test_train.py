@@ -58,7 +58,7 @@ def test_a_run_leaves_what_it_promises(run: Run, out: Path, inputs: Path, capsys
         "spillway",
     }
     assert names(out / "checkpoint-12") == sorted([*model, "spillway", "trainer_state.json"])
-    assert names(out / "checkpoint-12" / "spillway") == ["run.json", "session.json", "state.json"]
+    assert names(out / "checkpoint-12" / "spillway") == ["files.json", "run.json", "session.json", "state.json"]
     assert names(out / "spillway") == ["description.json", "run.json", "settings.json"]
     assert final(out) == (out / "checkpoint-12" / "model.safetensors").read_bytes()
     assert json.loads((out / "plan.json").read_text()) == PLAN
