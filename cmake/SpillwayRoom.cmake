@@ -34,29 +34,16 @@ function(spillway_room name)
   endif()
 endfunction()
 
-# What nearly every test includes; reading it takes the compiler longer than a test does.
-set(SPILLWAY_TEST_HEADERS
-    <gtest/gtest.h> <nlohmann/json.hpp> <algorithm> <array> <atomic> <chrono> <cmath> <cstring> <filesystem> <fstream>
-    <functional> <map> <memory> <numeric> <optional> <random> <ranges> <span> <sstream> <string> <thread> <vector>)
-
-# spillway_tests(ROOM [libraries...]): every tests/ROOM/*_test.cc, in one program `ROOM_test`. The first room's program
-# compiles the headers for all of them. -O1: what is measured or promised is in the libraries.
+# spillway_tests(ROOM [libraries...]): every tests/ROOM/*_test.cc, in one program `ROOM_test`.
 function(spillway_tests room)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${room}/*_test.cc)
   if(NOT sources)
     return()
   endif()
   add_executable(${room}_test ${sources})
-  target_link_libraries(${room}_test PRIVATE spillway_options ${ARGN} spillway_test_main nlohmann_json::nlohmann_json)
-  target_compile_options(${room}_test PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_link_libraries(${room}_test PRIVATE ${ARGN} spillway_test_main test_options)
   if(SPILLWAY_UNITY)  # OFF shows a missing include
-    get_property(first GLOBAL PROPERTY SPILLWAY_TEST_HEADERS_OF)
-    if(first)
-      target_precompile_headers(${room}_test REUSE_FROM ${first})
-    else()
-      target_precompile_headers(${room}_test PRIVATE ${SPILLWAY_TEST_HEADERS})
-      set_property(GLOBAL PROPERTY SPILLWAY_TEST_HEADERS_OF ${room}_test)
-    endif()
+    target_precompile_headers(${room}_test REUSE_FROM test_headers)
   endif()
   include(GoogleTest)
   gtest_discover_tests(${room}_test TEST_PREFIX ${room}. DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${room})

@@ -479,7 +479,7 @@ def mounted(directory: Path, *options: str) -> Iterator[Path]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    yield from mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=4m", "tmpfs")
+    yield from mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=8m", "tmpfs")
 
 
 @pytest.fixture

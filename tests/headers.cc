@@ -1,0 +1,2 @@
+// The program that compiles the headers of the tests does nothing.
+int main() {}
