@@ -5,14 +5,13 @@ It lies in `output_dir`, or in a storage directory where that takes no file any 
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from spillway import volumes
-from spillway.records import flush
+from spillway.records import PRIVATE, flush, replace_bytes
 from spillway.values import StoragePath
 
 MANIFEST = Path("spillway", "manifest.bin")  # of a checkpoint whose state lies on the storage paths
@@ -40,10 +39,7 @@ def keep(manifest: bytes, tries: Sequence[Path]) -> Path:
         path = place / MANIFEST
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".tmp-{path.name}")
-            temporary.write_bytes(manifest)
-            flush(temporary)
-            os.replace(temporary, path)
+            replace_bytes(path, manifest, PRIVATE)
             flush(path.parent)
             return place
         except OSError as error:

@@ -117,10 +117,14 @@ def no_link(path: str, flags: int) -> int:
 
 
 def replace_text(path: Path, text: str, mode: int = PUBLIC) -> None:
+    replace_bytes(path, text.encode(), mode)
+
+
+def replace_bytes(path: Path, content: bytes, mode: int = PUBLIC) -> None:
     """Old content or new, never half of it."""
     temporary = path.with_name(f".tmp-{path.name}")
-    with open(new_file(temporary, mode), "w", encoding="utf-8") as stream:
-        stream.write(text)
+    with open(new_file(temporary, mode), "wb") as stream:
+        stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(temporary, path)

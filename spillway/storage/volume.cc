@@ -11,6 +11,7 @@
 #include "spillway/storage/lock.h"
 #include "spillway/storage/preparation.h"
 #include "spillway/storage/raw_device.h"
+#include "spillway/storage/record.h"
 #include "spillway/storage/refusal.h"
 #include "spillway/storage/zeros.h"
 #include "spillway/sys/block_device.h"
@@ -163,7 +164,7 @@ bool has_records(const sys::File& file, const SuperblockPair& there) {
   if (there.state != SuperblockState::valid || there.superblock.metadata == 0) return false;
   const sys::Mapping first(std::min<Bytes>(there.superblock.metadata, kExtentAlignment));
   file.read(first.span(), kSuperblockExtent);
-  return !std::ranges::all_of(first.span(), [](std::byte byte) { return byte == std::byte{0}; });
+  return !blank(first.span());
 }
 
 /// A new file under a temporary name: removed again unless it is kept. While it has that name and is locked, no other

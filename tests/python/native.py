@@ -16,6 +16,14 @@ from spillway.values import StoragePath
 
 CHUNK = 2048  # elements; the smallest there is
 ROOM = 1 << 33  # a budget that is never short
+GPU = {  # of a profile
+    "name": "0",
+    "memory": 1 << 30,
+    "flops_per_second": 1e12,
+    "to_gpu_bytes_per_second": 1e11,
+    "from_gpu_bytes_per_second": 1e11,
+    "update_elements_per_second": 1e10,
+}
 PROFILE = {
     "spillway_profile": 1,
     "cores": 2,

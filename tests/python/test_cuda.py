@@ -10,21 +10,13 @@ from typing import Any
 
 import pytest
 
-from native import file_bytes
+from native import GPU, file_bytes
 from needs import lacks
 from pretended_gpu import PretendedGpu, Said, build_driver
 from real_runs import here, inputs, words
 from spillway import _engine
 from spillway.records import rows
 
-GPU = {
-    "name": "0",
-    "memory": 1 << 30,
-    "flops_per_second": 1e12,
-    "to_gpu_bytes_per_second": 1e11,
-    "from_gpu_bytes_per_second": 1e11,
-    "update_elements_per_second": 1e10,
-}
 STEPS = ("--max_steps", "4", "--save_steps", "4")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from native import file_bytes
+from native import GPU, file_bytes
 from real_runs import here, inputs
 from spillway import device
 from spillway.cli import main
@@ -71,16 +71,6 @@ def test_the_plan_names_what_goes_there(given: Path, capsys: pytest.CaptureFixtu
     assert main([*words, "--profile", str(given / "profile.json"), "--device", "simulated"]) == 0
     shown = capsys.readouterr().out
     assert "device" in shown and "go to the device" in shown
-
-
-GPU = {
-    "name": "0",
-    "memory": 1 << 30,
-    "flops_per_second": 1e12,
-    "to_gpu_bytes_per_second": 1e11,
-    "from_gpu_bytes_per_second": 1e11,
-    "update_elements_per_second": 1e10,
-}
 
 
 def described(given: Path, name: str, **rates: float) -> list[str]:
