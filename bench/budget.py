@@ -1,11 +1,11 @@
 """Does a run keep its budget? Real shapes trained for a step inside a control group that is 2 % larger than the plan.
 
-    budget.py --tokenizer DIR [--back /var/tmp] [--length 512] [--layers N] SHAPE[=BUDGET] ...
+    budget.py --tokenizer DIR [--back /var/tmp] [--length 512] [--layers N] [--compute fp32] [--steps 1] SHAPE[=BUDGET] ...
 
 SHAPE: 0.5B, 1.5B, 3B, 8B (Qwen2.5's and Llama 3's), with weights drawn at random, `int8` states, everything on a
 storage path in --back, which must have room for the state and for the model that is saved (8B: 76 GB). BUDGET: its
 dram_budget; without it what `spillway plan` takes when there is no limit. --layers: with so many layers, which changes
-no peak: each layer comes and goes alone. DIR: a tokenizer; the text is nothing but English words. The group's peaks are
+no peak: each layer comes and goes alone. --compute: the dtype of weights and arithmetic, bf16 where it is not given. DIR: a tokenizer; the text is nothing but English words. The group's peaks are
 of what cannot be taken back, anonymous memory and what the kernel keeps for the process, looked at every 20 ms.
 Needs root. Results go to bench/results/budget.json, where those of earlier calls stay.
 """
@@ -93,7 +93,7 @@ def words(folder: Path, shape: str, args: argparse.Namespace) -> list[str]:
         "--model", str(model(folder, shape, args.layers, args.tokenizer)), "--dataset", str(folder / "text.txt"),
         "--output_dir", str(folder / "out"), "--storage", str(storage), "--init", "random", "--placement", "path",
         "--state_format", "int8", "--durability", "none", "--max_length", str(args.length), "--packing",
-        "--per_device_train_batch_size", "1", "--max_steps", "1",
+        "--per_device_train_batch_size", "1", "--max_steps", str(args.steps), "--compute_dtype", args.compute,
     ]  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def measured(folder: Path, shape: str, budget: str | None, args: argparse.Namesp
     finally:
         group.close()
     found: dict[str, Any] = {
-        "shape": shape, "layers": args.layers or SHAPES[shape][2], "length": args.length, "dram_budget": budget,
+        "shape": shape, "layers": args.layers or SHAPES[shape][2], "length": args.length, "compute": args.compute, "dram_budget": budget,
         "exit": ran.returncode, "killed": killed, "seconds": round(time.perf_counter() - began, 1),
         "group": {"limit": int(parse_size(budget) * OVER), "anonymous": watch.anonymous, "kernel": watch.kernel},
     }  # fmt: skip
@@ -149,6 +149,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--back", type=Path, default=Path("/var/tmp"))
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--layers", type=int)
+    parser.add_argument("--compute", default="bf16")
+    parser.add_argument("--steps", type=int, default=1)
     args = parser.parse_args(argv)
     rows = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
     for word in args.shapes:
