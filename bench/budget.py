@@ -1,12 +1,13 @@
 """Does a run keep its budget? Real shapes trained for a step inside a control group that is 2 % larger than the plan.
 
-    budget.py --tokenizer DIR [--back /var/tmp] [--length 512] [--layers N] [--compute fp32] [--steps 1] SHAPE[=BUDGET] ...
+    budget.py --tokenizer DIR [options] SHAPE[=BUDGET] ...
 
 SHAPE: 0.5B, 1.5B, 3B, 8B (Qwen2.5's and Llama 3's), with weights drawn at random, `int8` states, everything on a
 storage path in --back, which must have room for the state and for the model that is saved (8B: 76 GB). BUDGET: its
 dram_budget; without it what `spillway plan` takes when there is no limit. --layers: with so many layers, which changes
-no peak: each layer comes and goes alone. --compute: the dtype of weights and arithmetic, bf16 where it is not given. DIR: a tokenizer; the text is nothing but English words. The group's peaks are
-of what cannot be taken back, anonymous memory and what the kernel keeps for the process, looked at every 20 ms.
+no peak: each layer comes and goes alone. --compute: the dtype of weights and arithmetic. DIR: a tokenizer; the text is
+nothing but English words. The group's peaks are of what cannot be taken back, anonymous memory and what the kernel
+keeps for the process, looked at every 20 ms.
 Needs root. Results go to bench/results/budget.json, where those of earlier calls stay.
 """
 
@@ -123,7 +124,8 @@ def measured(folder: Path, shape: str, budget: str | None, args: argparse.Namesp
     finally:
         group.close()
     found: dict[str, Any] = {
-        "shape": shape, "layers": args.layers or SHAPES[shape][2], "length": args.length, "compute": args.compute, "dram_budget": budget,
+        "shape": shape, "layers": args.layers or SHAPES[shape][2], "length": args.length, "steps": args.steps,
+        "compute": args.compute, "dram_budget": budget,
         "exit": ran.returncode, "killed": killed, "seconds": round(time.perf_counter() - began, 1),
         "group": {"limit": int(parse_size(budget) * OVER), "anonymous": watch.anonymous, "kernel": watch.kernel},
     }  # fmt: skip

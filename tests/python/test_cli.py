@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import tiny
+from spillway.arguments import parse
 from spillway.cli import main
-from spillway.help import reference
+from spillway.help import MAIN, reference
 from spillway.keys import KEYS
 
 HERE = Path(__file__).parent
@@ -34,8 +35,20 @@ def test_help_names_every_key_and_only_verbs_that_are_there(capsys: pytest.Captu
     overview = capsys.readouterr().out
     assert all(verb in overview for verb in ("train", "plan", "resume"))
     assert main(["train", "--help"]) == 0
+    short = capsys.readouterr().out
+    named = [name for name in KEYS if f"  --{name} " in short]
+    assert named and sorted(named) == sorted(MAIN) and len(MAIN) == 15
+    words = short[short.index("Example:") :].partition("\n\n")[0].replace("\\\n", " ").split()[2:]
+    assert {"model", "dataset", "output_dir", "storage"} <= parse(words[1:]).values.keys()
+    assert main(["train", "--help-all"]) == 0
     text = capsys.readouterr().out
     assert all(f"--{name} " in text for name in KEYS)
+
+
+def test_help_of_a_verb_that_takes_no_keys_lists_none(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("doctor", "probe", "report"):
+        assert main([verb, "--help-all"]) == 0
+        assert "--learning_rate" not in capsys.readouterr().out
 
 
 def test_errors_and_help_are_quick_and_a_traceback_is_shown_when_asked() -> None:
