@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 MARGIN = 0.1  # of what is extrapolated: measurements of one shape differ by that, as seen
+HOPELESS = 2  # times the room: what is predicted to take as much is not measured any closer
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,16 @@ class Climb:
 
 def climb(measure: Callable[[int], int | None], room: Callable[[int], int], first: int, length: int) -> Climb:
     """Measures at twice the length each time, from `first` on, as long as what is predicted has room, and until all of
-    `length` surely has. `measure`: bytes of rows of a length, or None when there was not enough memory; `room`: bytes
+    `length` surely has, or surely has not: nobody waits for long rows to be told that longer ones do not fit. `measure`: bytes of rows of a length, or None when there was not enough memory; `room`: bytes
     there are for rows of a length."""
     points: list[Point] = []
     at = first
     while at < length:
         if len(points) > 1 and bound(points, length) <= room(length):
             return Climb(tuple(points), True)
-        if len(points) > 2 and predicted(points, at) > room(at):
+        if len(points) > 2 and (
+            predicted(points, at) > room(at) or fitted(points, length) > HOPELESS * max(0, room(length))
+        ):
             return Climb(tuple(points), False)
         found = measure(at)
         if found is None:
