@@ -68,8 +68,8 @@ def test_ample_room_is_seen_early() -> None:
 
 
 def test_too_little_room_is_seen_early() -> None:
-    """Three points, whatever there would be room for: the row asked for would take a thousand times the room."""
+    """Three points, though thirty times as long a row as the last would have room: what is asked for cannot."""
     taken: list[int] = []
-    found = climb(lambda at: taken.append(at) or 30 * at + at**2, lambda _: 10**9, 512, 1 << 20)
+    found = climb(lambda at: taken.append(at) or 30 * at + at**2, lambda _: 2 * 10**9, 512, 1 << 20)
     assert not found.there and taken == [512, 1024, 2048]
     assert predicted(found.points, 1 << 20) > 10**12

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 MARGIN = 0.1  # of what is extrapolated: measurements of one shape differ by that, as seen
-HOPELESS = 2  # times the room: what is predicted to take as much is not measured any closer
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,13 @@ def fitted(points: Sequence[Point], length: int) -> float:
         earlier = (before.bytes - first.bytes) / (before.length - first.length)
         curve = max(0.0, (slope - earlier) / (last.length - first.length))
     return last.bytes + (length - last.length) * (slope + curve * (length - before.length))
+
+
+def least(points: Sequence[Point], length: int) -> float:
+    """No less than this, as measurements go: growth never slows down."""
+    before, last = points[-2:]
+    slope = max(0.0, (last.bytes - before.bytes) / (last.length - before.length))
+    return (last.bytes + (length - last.length) * slope) * (1 - MARGIN)
 
 
 def predicted(points: Sequence[Point], length: int) -> int:
@@ -66,7 +72,7 @@ def climb(measure: Callable[[int], int | None], room: Callable[[int], int], firs
         if len(points) > 1 and bound(points, length) <= room(length):
             return Climb(tuple(points), True)
         if len(points) > 2 and (
-            predicted(points, at) > room(at) or fitted(points, length) > HOPELESS * max(0, room(length))
+            predicted(points, at) > room(at) or least(points, length) > room(length)
         ):
             return Climb(tuple(points), False)
         found = measure(at)
