@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from transformers import AutoModelForCausalLM, DataCollatorForLanguageModeling, 
 
 import real_runs
 import tiny
+import warm
 from hf_models import tiny_config, tiny_model
 from needs import package
 from spillway.errors import InputError
@@ -398,10 +397,10 @@ def test_the_same_under_trls_sft_trainer(given: Path, tmp_path: Path) -> None:
 
 
 def run(script: str, *words: Path) -> str:
-    command = [sys.executable, str(EXAMPLES / script), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    process = warm.python(EXAMPLES / script, *words, cold=script == "trainer/streamed.py")
+    shown, error = process.communicate(timeout=240)
+    assert process.returncode == 0, error[-2000:]
+    return str(shown)
 
 
 def test_the_trainer_example_before_and_after(given: Path, tmp_path: Path) -> None:
