@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, DataCollatorForLanguageModeling, 
 import real_runs
 import tiny
 import warm
+from breadth import some
 from hf_models import tiny_config, tiny_model
 from needs import package
 from spillway.errors import InputError
@@ -112,7 +113,7 @@ def same_weights(ours: Path, plain: Path) -> None:
         torch.testing.assert_close(one[name], value, **SAME_WEIGHTS, msg=name)
 
 
-@pytest.mark.parametrize("train", [23, 19], ids=["two in the last step", "one in the last step"])
+@pytest.mark.parametrize("train", some([23, 19], [19]), ids=["two in the last step", "one in the last step"])
 @pytest.mark.parametrize("where", ["dram", "path"])
 def test_the_same_run_as_the_stock_trainer(given: Path, tmp_path: Path, train: int, where: str) -> None:
     more = {"train": train, "eval_strategy": "steps", "eval_steps": 3}
@@ -211,7 +212,7 @@ def test_all_that_is_saved_loads_and_has_the_stock_trainers_names(given: Path, t
     AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
 
 
-@pytest.mark.parametrize("where", ["dram", "path"])
+@pytest.mark.parametrize("where", some(["dram", "path"], ["path"]))
 def test_resumed_it_goes_on_as_if_nothing_had_happened(given: Path, tmp_path: Path, where: str) -> None:
     storage = tmp_path / "storage" if where == "path" else None
     whole = streamed(given, tmp_path / "whole", storage)
