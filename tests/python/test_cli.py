@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tiny
+import warm
 from spillway.arguments import parse
 from spillway.cli import main
 from spillway.help import MAIN, reference
@@ -87,12 +88,12 @@ def test_a_second_signal_stops_at_once_and_says_so(tmp_path: Path, signals: str,
     model = tiny.model_directory(tmp_path / "model")
     data = tiny.jsonl(tmp_path / "train.jsonl", tiny.text_rows(8))
     out = tmp_path / "out"
-    command = [sys.executable, str(HERE / "fake_spillway.py"), "train", "--model", str(model), "--dataset", str(data)]
-    environment = os.environ | {"FAKE_SIGNAL": signals}
-    done = subprocess.run([*command, "--output_dir", str(out)], capture_output=True, text=True, env=environment)
-    assert done.returncode == 143
-    assert "finishing the step in progress" in done.stderr
-    assert f"stopping at once, {said}" in done.stderr
+    command = [HERE / "fake_spillway.py", "train", "--model", model, "--dataset", data, "--output_dir", out]
+    process = warm.python(*command, env={"FAKE_SIGNAL": signals})
+    _, error = process.communicate()
+    assert process.returncode == 143
+    assert "finishing the step in progress" in error
+    assert f"stopping at once, {said}" in error
     assert [path.name for path in out.glob("checkpoint-*")] == ["checkpoint-2"] * saved
 
 
