@@ -64,8 +64,9 @@ class Climb:
 
 def climb(measure: Callable[[int], int | None], room: Callable[[int], int], first: int, length: int) -> Climb:
     """Measures at twice the length each time, from `first` on, as long as what is predicted has room, and until all of
-    `length` surely has, or surely has not: nobody waits for long rows to be told that longer ones do not fit. `measure`: bytes of rows of a length, or None when there was not enough memory; `room`: bytes
-    there are for rows of a length."""
+    `length` surely has, or surely has not: nobody waits for long rows to be told that longer ones do not fit.
+    `measure`: bytes of rows of a length, or None when there was not enough memory; `room`: bytes there are for rows of
+    a length."""
     points: list[Point] = []
     at = first
     while at < length:
