@@ -30,10 +30,11 @@ class Engine:
     norm and the like are a last block of role layer), at most one head last; a tied head has no block.
 
     `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "placement": {...},
-    "storage": [{"directory" or "device", "capacity": bytes, "far": bool (false; true: its drive is by another memory
-    node than the device, so that of equals the others come first), "node": that memory node}], "near": the memory node
-    of the device, "nodes": [{"id", "capacity": bytes, "update",
-    "update_thread", "read": rates, "pretended": bool}] (memory nodes, the first is the compute device's), "profile":
+    "storage": [{"directory" or "device", "capacity": bytes, "endurance": bytes that may be written to it in its life
+    (absent: as a usual drive), "far": bool (false; true: its drive is by another memory node than the device, so that
+    of equals the others come first), "node": that memory node}], "near": the memory node of the device, "nodes":
+    [{"id", "capacity": bytes, "update", "update_thread", "read": rates, "pretended": bool}] (memory nodes, the first is
+    the compute device's), "profile":
     {...}, "seconds": {visit kind: seconds, as rehearsed}, "durability": "none", "checkpoint" or "step" (absent: step
     when anything is on storage), "checkpoints": most manifests that are held at once while the run goes on,
     "update_schedule": "auto", "deferred" or "early", "speculative_updates": bool, "clipping": bool (steps clip),

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from spillway.sizes import duration, size
+from spillway.sizes import duration, pace, size
 
 Plan = dict[str, Any]
 
@@ -31,7 +31,7 @@ def show_fits(console: Console, plan: Plan) -> None:
 def speed(plan: Plan) -> str:
     alone = sorted(plan["seconds_alone"].items(), key=lambda item: -item[1])
     parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in alone if seconds >= 0.005)
-    words = f"On {plan['machine']}: {plan['tokens_per_second']:.0f} tokens/s, bound by {plan['bottleneck']}"
+    words = f"On {plan['machine']}: {pace(plan['tokens_per_second'])} tokens/s, bound by {plan['bottleneck']}"
     if plan["next_bottleneck"]:
         words += f", next by {plan['next_bottleneck']}"
     return f"{words}. Of a step each needs alone: {parts}."
@@ -48,7 +48,7 @@ def what_if_table(plan: Plan) -> Table:
             continue
         rate = change["tokens_per_second"]
         table.add_row(
-            change["what"], duration(change["step_seconds"]), f"{rate:.0f}", f"{100 * (rate / now - 1):+.1f} %"
+            change["what"], duration(change["step_seconds"]), pace(rate), f"{100 * (rate / now - 1):+.1f} %"
         )
     return table
 
@@ -74,6 +74,6 @@ def fit_table(plan: Plan) -> Table:
         cells = [[next(rates) for _ in batches] for _ in sequences]
         for b, batch in enumerate(batches):
             table.add_row(
-                size(budget) if b == 0 else "", str(batch), *(f"{row[b]:.0f}" if row[b] else "-" for row in cells)
+                size(budget) if b == 0 else "", str(batch), *(pace(row[b]) if row[b] else "-" for row in cells)
             )
     return table

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from spillway.protocol import StepResult
-from spillway.sizes import duration, rate, size, used_up
+from spillway.sizes import duration, pace, rate, size, used_up
 
 
 class Display:
@@ -67,7 +67,7 @@ class Display:
             f"loss {loss:.4f}",
             f"grad norm {result.grad_norm:.3g}" + (" (skipped)" if result.skipped else ""),
             f"lr {rate(learning_rate)}",
-            f"{tokens / max(result.seconds, 1e-9):.0f} tokens/s",
+            f"{pace(tokens / max(result.seconds, 1e-9))} tokens/s",
         ]
         if left := self.seconds_left():
             words.append(f"{duration(left)} left")

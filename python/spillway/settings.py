@@ -117,16 +117,18 @@ def percentage(place: str, text: str) -> float:
 
 
 def storage(paths: Sequence[StoragePath]) -> list[dict[str, Any]]:
-    """Directories and block devices, and their bytes. Directories of one file system that name no capacity share what
-    the others leave there, less a margin; the volumes that they hold already count as free.
-    """
+    """Directories and block devices, their bytes and what they are rated for. Directories of one file system that name
+    no capacity share what the others leave there, less a margin; the volumes that they hold already count as free."""
     plain = [path for path in paths if not Path(path.place).is_block_device()]
     devices = [look_at(path.place) for path in plain]
     shares = {path.place: share_of(path, device, plain, devices) for path, device in zip(plain, devices, strict=True)}
     return [
-        {"directory": path.place, "capacity": path.capacity or shares[path.place]}
-        if path.place in shares
-        else {"device": path.place, "capacity": path.capacity or device_bytes(path.place)}
+        (
+            {"directory": path.place, "capacity": path.capacity or shares[path.place]}
+            if path.place in shares
+            else {"device": path.place, "capacity": path.capacity or device_bytes(path.place)}
+        )
+        | ({"endurance": path.endurance} if path.endurance else {})
         for path in paths
     ]
 

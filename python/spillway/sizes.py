@@ -26,6 +26,20 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02} min"
 
 
+def pace(value: float) -> str:
+    """Tokens per second, in two digits at least: 173, 36, 5.7, 0.42."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def decimal(count: float) -> str:
+    """Bytes as drives are sold: 850 GB, 5.4 TB, 600 TB."""
+    for unit in ("MB", "GB"):
+        count /= 1e3 if unit == "GB" else 1e6
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+    return f"{count / 1e3:.3g} TB"
+
+
 def used_up(written: float, rated: float) -> str:
     """What was written to a drive beside what it is rated for: 0.25 % of its rated endurance."""
     percent = 100 * written / rated

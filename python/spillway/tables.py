@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from spillway.machine_tables import show_answers, show_fits
-from spillway.sizes import duration, size, used_up
+from spillway.sizes import decimal, duration, pace, size, used_up
 
 Plan = dict[str, Any]  # the content of plan.json
 
@@ -19,6 +19,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         console.print(words, soft_wrap=True)
     console.print(prediction(plan), soft_wrap=True)
     for words in (
+        pace_and_wear(plan),
         device_blocks(plan),
         far_drives(plan),
         subspaces(plan),
@@ -145,6 +146,20 @@ def prediction(plan: Plan) -> str:
             )
         words += "."
     return words
+
+
+def pace_and_wear(plan: Plan) -> str:
+    """Tokens per second, and how long drives last at that pace; empty of a plan without a prediction."""
+    if "tokens_per_second" not in plan:
+        return ""
+    words = [f"{pace(plan['tokens_per_second'])} tokens/s"]
+    for name, life in plan.get("drive_life", {}).items():
+        rated = f"a drive rated for {decimal(life['rated'])}" if life["assumed"] else f"its {decimal(life['rated'])}"
+        words.append(
+            f"{name} is written {decimal(life['written_per_day'])} a day, at which {rated} lasts "
+            f"{pace(life['days'])} days of training"
+        )
+    return f"At this pace: {'; '.join(words)}."
 
 
 SURVIVES = {"step": "the last finished step", "checkpoint": "the last checkpoint"}

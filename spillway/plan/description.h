@@ -49,7 +49,8 @@ struct PathBudget {
   std::string name = "path:0";
   Bytes capacity = 0;  ///< for everything that is kept there, superblock and records included
   bool far = false;    ///< its drive is nearer to another memory node than the device: of equals the others come first
-  std::optional<unsigned> node = {};  ///< that memory node
+  std::optional<unsigned> node = {};    ///< that memory node
+  std::optional<Bytes> endurance = {};  ///< what may be written to its drive in its life; empty: nobody said
 };
 
 /// A memory node as the planner sees it.

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "spillway/plan/device_plan.h"
+#include "spillway/plan/drive_life.h"
 #include "spillway/plan/fits_json.h"
 #include "spillway/plan/subspaces_json.h"
 
@@ -31,6 +32,8 @@ class Writer {
       out_["path_bytes_per_step"][request_.hardware.drives[d].name] = {
           {"read", whole(step.read * plan_.placement.drives[d])},
           {"written", whole(step.written * plan_.placement.drives[d])}};
+      auto life = drive_life(whole(step.written * plan_.placement.drives[d]), step.seconds, std::nullopt);
+      if (!life.is_null()) out_["drive_life"][request_.hardware.drives[d].name] = std::move(life);
     }
     out_["durability"] = plan_.placement.durable ? "step" : "none";
     add_shares();

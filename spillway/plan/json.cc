@@ -128,6 +128,11 @@ std::optional<unsigned> node_of(const json& path) {
   return static_cast<unsigned>(count(path, "node"));
 }
 
+std::optional<Bytes> endurance_of(const json& path) {
+  const auto found = count(path, "endurance", 0);
+  return found > 0 ? std::optional<Bytes>(found) : std::nullopt;
+}
+
 /// Null: nothing is saved.
 std::optional<Saving> parse_saving(const json& object) {
   if (object.is_null()) return std::nullopt;
@@ -193,7 +198,8 @@ Budget parse_budget(const std::string& input) {
     out.paths.push_back({.name = text("path:", p),
                          .capacity = count(storage[p], "capacity"),
                          .far = get<bool>(storage[p], "far", false),
-                         .node = node_of(storage[p])});
+                         .node = node_of(storage[p]),
+                         .endurance = endurance_of(storage[p])});
   }
   out.saving = parse_saving(get<json>(object, "saving", json()));
   out.systems = parse_systems(get<json>(object, "file_systems", json::array()), out.paths.size());

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "spillway/plan/drive_life.h"
 #include "spillway/plan/far.h"
 #include "spillway/plan/living.h"
 #include "spillway/plan/planner.h"
@@ -117,8 +118,11 @@ void add_paths(nlohmann::json& out, const Plan& plan, const Budget& budget) {
       spare -= std::min(spare, share(bytes));
     }
     if (spare > 0) out["bytes"].push_back({{"class", "spare"}, {"tier", path.name}, {"bytes", spare}});
-    out["path_bytes_per_step"][path.name] = {{"read", share(plan.read_per_step)},
-                                             {"written", share(plan.written_per_step)}};
+    const auto written = share(plan.written_per_step);
+    out["path_bytes_per_step"][path.name] = {{"read", share(plan.read_per_step)}, {"written", written}};
+    if (auto life = drive_life(written, plan.prediction.step_seconds, path.endurance); !life.is_null()) {
+      out["drive_life"][path.name] = std::move(life);
+    }
   }
 }
 
@@ -176,6 +180,9 @@ std::string to_json(const Plan& plan, const Description& description, const stat
                     {"seconds_saved", plan.early_saves},
                     {"speculative", plan.early_chunks > 0 && budget.clipping}};
   out["predicted_step_seconds"] = prediction.step_seconds;
+  if (prediction.step_seconds > 0 && description.tokens > 0) {
+    out["tokens_per_second"] = static_cast<double>(description.tokens) / prediction.step_seconds;
+  }
   out["bottleneck"] = prediction.bottleneck;
   out["seconds"] = {{"compute", prediction.compute_seconds},
                     {"transfer", prediction.transfer_seconds},

@@ -54,6 +54,23 @@ def test_a_plan_that_does_not_fit_says_so() -> None:
     assert tables.prediction({**PLAN, "fits": False}).startswith("It does not fit.")
 
 
+def test_tokens_and_what_a_drive_takes_stand_beside_the_seconds() -> None:
+    life = {"rated": 600 * 10**12, "assumed": True, "written_per_day": 5.42e12, "days": 110.7}
+    plan = {**PLAN, "tokens_per_second": 173.4, "drive_life": {"path:0": life}}
+    assert tables.pace_and_wear(plan) == (
+        "At this pace: 173 tokens/s; path:0 is written 5.42 TB a day, at which a drive rated for 600 TB lasts 111 days "
+        "of training."
+    )
+    plan["drive_life"]["path:0"] = life | {"rated": 75 * 10**13, "assumed": False}
+    assert "at which its 750 TB lasts" in tables.pace_and_wear(plan)
+    assert tables.pace_and_wear(PLAN) == ""
+
+
+@pytest.mark.parametrize(("value", "text"), [(1234.5, "1234"), (36.2, "36"), (5.66, "5.7"), (0.421, "0.42")])
+def test_tokens_per_second_have_two_digits(value: float, text: str) -> None:
+    assert sizes.pace(value) == text
+
+
 @pytest.mark.parametrize(
     ("written", "text"), [(0, "less than 0.01 %"), (25e9, "2.50 %"), (5e9, "0.50 %"), (1.2e12, "120 %")]
 )
