@@ -14,15 +14,17 @@ from typing import Any
 
 import pytest
 
+import native
 import tiny
+from breadth import some
 from needs import lacks
 from tour.memory_limit import MemoryLimit, Unavailable
 
 MEBIBYTE = 1 << 20
 LIMIT = 1800  # seconds after which a process is taken for one that hangs
 LONG = 16384  # tokens of a row
-# Layers of 67 million parameters: what they are drawn in takes 256 MiB, what they compute next to nothing.
-WIDE = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 2, "num_attention_heads": 16}
+# Layers of 17 or 67 million parameters: what they are drawn in takes 64 or 256 MiB, what they compute next to nothing.
+WIDE = {"num_hidden_layers": 2, "num_attention_heads": 16}
 
 
 @contextmanager
@@ -76,12 +78,16 @@ def test_rows_too_long_to_be_measured_are_refused_within_the_budget(tmp_path: Pa
     assert not (given / "out").exists()
 
 
-@pytest.mark.parametrize("init", ["random", pytest.param("pretrained", marks=pytest.mark.nightly)])
-def test_a_run_keeps_its_plan(tmp_path: Path, init: str) -> None:
-    given, storage = inputs(tmp_path, rows=1, **WIDE), tmp_path / "storage"
+RUNS = [("random", 1024), ("random", 2048), ("pretrained", 2048)]
+
+
+@pytest.mark.parametrize(("init", "width"), some(RUNS, [RUNS[0]]))
+def test_a_run_keeps_its_plan(tmp_path: Path, init: str, width: int) -> None:
+    wide = WIDE | {"hidden_size": width, "intermediate_size": 4 * width}
+    given, storage = inputs(tmp_path, rows=1, **wide), tmp_path / "storage"
     storage.mkdir()
     places = ["--storage", f"{storage},capacity=2GiB", "--placement", "path", "--state_format", "int8",
-              "--durability", "none", "--max_length", "8"]  # fmt: skip
+              "--durability", "none", "--max_length", "8", "--profile", str(native.profile(tmp_path))]  # fmt: skip
     plain = words(given, *places)
     if init == "pretrained":
         first = run(*plain)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 import real_runs
+from breadth import some
 from needs import package
 from spillway import _engine
 from spillway.session import Session
@@ -22,8 +24,9 @@ def check(given: Path, tmp_path: Path, *more: str) -> int:
     return real_runs.here(given, tmp_path / "out", "--max_steps", "3", *more, verb="check")
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("where", ["dram", "path"])
+@pytest.mark.parametrize(
+    ("where", "dtype"), some(product(["dram", "path"], ["fp32", "bf16"]), [("dram", "fp32"), ("path", "bf16")])
+)
 def test_both_ways_are_equal(
     given: Path, tmp_path: Path, dtype: str, where: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -51,7 +54,7 @@ def test_settings_of_the_update_and_other_names(
     assert found and float(found[1]) < 1e-3
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", some(["fp32", "bf16"], ["fp32"]))
 def test_adapters_as_peft_has_them(given: Path, tmp_path: Path, dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
     package("peft", "LoRA is PEFT's")
     words = ["--method", "lora", "--lora_r", "4", "--lora_dropout", "0.2", "--weight_decay", "0.1"]

@@ -26,7 +26,7 @@ KINDS = {
     "olmo": "a last norm without parameters",
     "gpt_neox": "other names in files",
 }
-REPRESENTATIVES = ("gpt2", "gemma2", "mamba", "zaya")
+REPRESENTATIVES = ("gpt2", "mamba", "zaya")
 
 
 # what draws random numbers while it trains
@@ -38,7 +38,7 @@ DRAWING = {
 }
 
 
-@pytest.mark.parametrize("kind", some(DRAWING, ("gpt2", "phimoe")))
+@pytest.mark.parametrize("kind", some(DRAWING, ("gpt2",)))
 def test_dropout_is_drawn_alike_when_a_layer_runs_again(kind: str, tmp_path: Path) -> None:
     compare(small_config(kind, **DRAWING[kind]), tmp_path, random=True)
 

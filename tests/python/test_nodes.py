@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from breadth import some
 from native import opened
 from spillway import nodes
 from spillway.config import resolve
@@ -60,7 +61,7 @@ def test_a_profile_says_how_fast_nodes_are() -> None:
     assert nodes.profile_rates({}, [0]) == [{}]
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", some([2, 3], [3]))
 def test_no_node_changes_a_bit(wide: Callable[[bool], Path], tmp_path: Path, count: int) -> None:  # noqa: F811
     model, steps = wide(True), accumulated()[:3]
     expected = bits(opened(model, SHAPE), tmp_path / "one", steps)

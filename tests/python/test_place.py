@@ -110,7 +110,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 KINDS = ["whole", "padded", "packed"]
-EACH = [("whole", "qwen2 in subspaces"), *((kind, name) for kind in ("padded", "packed") for name in MODELS)]
+EACH = [
+    ("whole", "llama"),
+    *(("padded", name) for name in ("llama", "gpt2, positions of its own", "mixtral, routers")),
+    *(("packed", name) for name in MODELS),
+]
 
 
 @pytest.mark.parametrize(("kind", "name"), some(product(KINDS, MODELS), EACH))

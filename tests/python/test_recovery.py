@@ -14,11 +14,13 @@ import real_runs
 import seeds
 from real_runs import apart, here, metrics, names, on_path, result, words
 from spillway.cli import main
+from warm import NIGHTLY
 
 KEYS = ["--max_steps", "6", "--save_steps", "2", "--logging_steps", "2", "--packing"]
 LONG = ["--max_steps", "40", "--save_steps", "7", "--save_total_limit", "2", "--logging_steps", "3"]
 LIMIT = 300  # seconds that a process of its own may take at most
 PIECE = 1 << 20
+KILLS = 3 if NIGHTLY else 2
 
 KILLED = (
     real_runs.dying("step")
@@ -60,7 +62,7 @@ def test_killed_at_random_instants_and_resumed(
     assert here(inputs, tmp_path / "whole", *LONG) == 0
     instants = seeds.instants("recovery")
     keys = [*LONG, *on_path(tmp_path / "storage"), "--resume_from_checkpoint", "auto"]
-    for _ in range(3):
+    for _ in range(KILLS):
         monkeypatch.setenv("DIES_AFTER", str(instants.uniform(0.005, 0.4)))
         process = apart("-c", KILLED, *words(inputs, tmp_path / "out", *keys))
         _, error = process.communicate(timeout=LIMIT)

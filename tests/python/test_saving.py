@@ -388,7 +388,7 @@ def test_a_mixture_of_two_saves_is_refused_by_name(given: Path, undisturbed: Pat
     ("durability", "there"),
     [
         ("none", (".old-checkpoint-2", ".tmp-checkpoint-2")),
-        ("none", (".old-checkpoint-2",)),
+        pytest.param("none", (".old-checkpoint-2",), marks=pytest.mark.nightly),
         ("step", (".old-checkpoint-2", ".tmp-saving/checkpoint-2")),
     ],
 )

@@ -398,7 +398,7 @@ def test_the_same_under_trls_sft_trainer(given: Path, tmp_path: Path) -> None:
 
 
 def run(script: str, *words: Path) -> str:
-    process = warm.python(EXAMPLES / script, *words, cold=script == "trainer/streamed.py")
+    process = warm.python(EXAMPLES / script, *words)
     shown, error = process.communicate(timeout=240)
     assert process.returncode == 0, error[-2000:]
     return str(shown)

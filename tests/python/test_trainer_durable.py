@@ -18,9 +18,11 @@ from spillway import directory, volumes
 from spillway.errors import InputError
 from spillway.hf import Trainer, durable
 from test_trainer import loaded, parts
+from warm import NIGHTLY
 
 package("accelerate", "transformers' Trainer needs accelerate")
 LIMIT = 300  # seconds that a process of its own may take at most
+KILLS = 3 if NIGHTLY else 2
 # 4 steps an epoch: logs, evaluations and saves fall on different steps, some on the last of an epoch
 EVENTS = {
     "num_train_epochs": 3, "logging_steps": 3, "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps",
@@ -104,7 +106,7 @@ def test_killed_at_random_instants_and_resumed(
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
     instants, ends = seeds.instants(f"trainer {events}"), []
     words = ["-c", SCRIPT, str(given), str(tmp_path / "out"), str(tmp_path / "storage"), json.dumps(events)]
-    for _ in range(3):
+    for _ in range(KILLS):
         monkeypatch.setenv("DIES_AFTER", str(instants.uniform(0.005, 0.6)))
         process = real_runs.apart(*words)
         _, error = process.communicate(timeout=LIMIT)
@@ -142,7 +144,7 @@ def by_the_way(events: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("events", "event", "step", "kept"), some(MOMENTS, [MOMENTS[number] for number in (0, 2, 3, 5, 7, 10)]),
+    ("events", "event", "step", "kept"), some(MOMENTS, [MOMENTS[number] for number in (0, 2, 5, 9)]),
     ids=[f"{by_the_way(events)}-{event}-{step}" for events, event, step, _ in MOMENTS],
 )  # fmt: skip
 def test_a_failure_anywhere_loses_no_finished_step(
@@ -176,7 +178,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(
-    ("events", "event"), some(ENDS, [ENDS[number] for number in (0, 3, 5, 6)]),
+    ("events", "event"), some(ENDS, [ENDS[number] for number in (0, 5)]),
     ids=[f"{by_the_way(events)}-{event}" for events, event in ENDS],
 )  # fmt: skip
 def test_a_run_that_died_at_its_very_end_is_finished_by_the_next(
@@ -225,7 +227,7 @@ class Stops(transformers.TrainerCallback):
 STOPS = [(EVENTS, 6, "on_evaluate"), (EVENTS, 6, "on_epoch_end"), (EPOCHS, 8, "on_evaluate"), (EPOCHS, 8, "on_save")]
 
 
-@pytest.mark.parametrize(("events", "step", "dies"), some(STOPS, [STOPS[0], STOPS[3]]))
+@pytest.mark.parametrize(("events", "step", "dies"), some(STOPS, [STOPS[3]]))
 def test_a_run_that_a_callback_ended_stays_ended(
     given: Path, tmp_path: Path, events: dict[str, Any], step: int, dies: str
 ) -> None:
