@@ -20,6 +20,7 @@ import real_runs
 import spillway
 from hf_models import tiny_config, tiny_model
 from native import opened
+from needs import package
 from real_runs import apart, here, metrics, on_path, result, words
 from small_configs import small_config
 from spillway import products, state
@@ -171,6 +172,57 @@ def test_a_run_of_before_the_keys_were_two_goes_on(inputs: Path, tmp_path: Path,
         assert (written(out)["weight_dtype"], written(out)["compute_dtype"]) == (dtype, dtype)
 
 
+def test_a_loop_of_ones_own_keeps_what_its_run_was_begun_with(inputs: Path, tmp_path: Path, machine: Any) -> None:
+    keys = {
+        "model": inputs / "model",
+        "profile": inputs / "profile.json",
+        "max_length": 64,
+        "output_dir": tmp_path / "out",
+    }
+    keys |= {"per_device_train_batch_size": 2, "lr_scheduler_type": "constant"}
+    given = {key: str(value) for key, value in keys.items()}
+    ids = torch.arange(24).view(2, 12)
+    for rates, more in (((2e9, 60e9), {}), ((90e9, 60e9), {"resume_from_checkpoint": "true"})):
+        machine(*rates)
+        with spillway.Session({**given, **more}) as session:
+            session.step({"input_ids": ids, "labels": ids})
+            session.save()
+            assert (session.plan["weight_dtype"], session.plan["compute_dtype"]) == ("bf16", "fp32")
+
+
+@pytest.mark.parametrize("durability", ["none", "step"])
+def test_a_trainer_keeps_what_its_run_was_begun_with(
+    inputs: Path, tmp_path: Path, machine: Any, durability: str
+) -> None:
+    package("accelerate", "transformers' Trainer needs accelerate")
+    from spillway.hf import Trainer
+    from test_trainer import loaded, parts
+
+    for rates, steps in (((2e9, 60e9), 2), ((90e9, 60e9), 3)):
+        machine(*rates)
+        model = loaded(inputs, tmp_path / "storage", dtype=None, durability=durability)
+        assert model.dtype == (torch.float32 if rates[0] < rates[1] else torch.bfloat16)
+        more = {"save_strategy": "steps", "save_steps": 2, "max_steps": steps, "num_train_epochs": 1}
+        trainer = Trainer(model=model, **parts(inputs, tmp_path / "out", **more))
+        trainer.train(resume_from_checkpoint=steps > 2)
+        assert (trainer.session.config.weight_dtype, trainer.session.config.compute_dtype) == ("bf16", "fp32")
+        trainer.save_model()
+        trainer.close()
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
+    assert {it.dtype for it in load_file(tmp_path / "out" / "model.safetensors").values()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("more", [(), ("--method", "lora", "--lora_r", "4", "--learning_rate", "1e-2")])
+def test_check_is_equal_but_for_rounding(
+    inputs: Path, tmp_path: Path, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    if more:
+        package("peft", "LoRA is PEFT's")
+    assert here(inputs, tmp_path / "out", *WIDENED, "--max_steps", "3", *more, verb="check") == 0
+    shown = capsys.readouterr().out
+    assert "equal but for rounding" in shown
+
+
 KILLED = """
 import os, signal, sys
 from spillway.cli import main
@@ -272,7 +324,7 @@ WAYS: dict[str, dict[str, Any]] = {
 def test_every_way_to_train_widens(tmp_path: Path, more: dict[str, Any]) -> None:
     """The first loss is that of the rounded weights; on a path and in memory the same bits; a resume goes on."""
     if more.get("method") == "lora":
-        pytest.importorskip("peft")
+        package("peft", "LoRA is PEFT's")
     model = tiny_model(tiny_config("llama", hidden_size=64, intermediate_size=96))
     model.save_pretrained(tmp_path / "model")
     steps = single()[:4]
