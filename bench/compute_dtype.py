@@ -1,12 +1,14 @@
 """What `compute_dtype: auto` is worth on a processor: steps over bf16 weights in bf16, in fp32, and by PyTorch.
 
     compute_dtype.py [--shape 0.5b] [--layers 2] [--sequence 128] [--rounds 3] [--steps 3] [--storage DIR]
+                     [--processors N]
 
 In every round each side runs in a process of its own, in turn: `bf16` and `fp32` by the engine (weights, states and
 gradients on a path with --storage), `plain` PyTorch in fp32 with gradient checkpointing. The figure of a side is the
 median over its steps but the first; what is said of two sides is the median over rounds of their ratio, so that a busy
-machine is in both. Shapes are those of shapes.py, and `11m`: 320 / 896 wide, 8 layers, 4096 tokens. Results go to
-bench/results/compute-dtype.json, where those of other shapes stay.
+machine is in both; on a busy one --processors 1 keeps threads from waiting for each other. Shapes are those of shapes.py,
+and `11m`: 320 / 896 wide, 8 layers, 4096 tokens. Results go to bench/results/compute-dtype.json, where those of other
+shapes stay.
 """
 
 from __future__ import annotations
@@ -123,8 +125,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--storage", type=Path)
+    parser.add_argument("--processors", type=int, help="that each side may use; default: all")
     parser.add_argument("--side", choices=SIDES, help="of one process; for the program itself")
     arguments = parser.parse_args()
+    if arguments.processors:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.processors])
     if arguments.side:
         print(json.dumps(plain(arguments) if arguments.side == "plain" else engine(arguments)))
         return
