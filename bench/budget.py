@@ -1,12 +1,14 @@
 """Does a run keep its budget? Real shapes trained for a step inside a control group that is 2 % larger than the plan.
 
-    budget.py --tokenizer DIR [--back /var/tmp] [--length 512] [--layers N] SHAPE[=BUDGET] ...
+    budget.py --tokenizer DIR [options] SHAPE[=BUDGET] ...
 
 SHAPE: 0.5B, 1.5B, 3B, 8B (Qwen2.5's and Llama 3's), with weights drawn at random, `int8` states, everything on a
 storage path in --back, which must have room for the state and for the model that is saved (8B: 76 GB). BUDGET: its
 dram_budget; without it what `spillway plan` takes when there is no limit. --layers: with so many layers, which changes
-no peak: each layer comes and goes alone. DIR: a tokenizer; the text is nothing but English words. The group's peaks are
-of what cannot be taken back, anonymous memory and what the kernel keeps for the process, looked at every 20 ms.
+no peak: each layer comes and goes alone. --compute: the dtype of weights and arithmetic. --pretrained: what was saved
+is trained once more, from its files, under the plan of that. DIR: a tokenizer; the text is nothing but English words.
+The group's peaks are of what cannot be taken back, anonymous memory and what the kernel keeps for the process, looked
+at every 20 ms.
 Needs root. Results go to bench/results/budget.json, where those of earlier calls stay.
 """
 
@@ -22,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,15 +87,11 @@ class Watch:
             self.kernel = max(self.kernel, int(now))
 
 
-def words(folder: Path, shape: str, args: argparse.Namespace) -> list[str]:
-    storage = folder / "storage"
-    storage.mkdir()
-    (folder / "text.txt").write_text("The river rises in the hills and runs to the sea. " * 2000, encoding="utf-8")
+def words(folder: Path, args: argparse.Namespace) -> list[str]:
     return [
-        "--model", str(model(folder, shape, args.layers, args.tokenizer)), "--dataset", str(folder / "text.txt"),
-        "--output_dir", str(folder / "out"), "--storage", str(storage), "--init", "random", "--placement", "path",
+        "--dataset", str(folder / "text.txt"), "--storage", str(folder / "storage"), "--placement", "path",
         "--state_format", "int8", "--durability", "none", "--max_length", str(args.length), "--packing",
-        "--per_device_train_batch_size", "1", "--max_steps", "1",
+        "--per_device_train_batch_size", "1", "--max_steps", str(args.steps), "--compute_dtype", args.compute,
     ]  # fmt: skip
 
 
@@ -106,15 +104,33 @@ def dram(content: dict[str, Any]) -> dict[str, Any]:
     return dict(next(tier for tier in content["tiers"] if tier["name"] == "dram"))
 
 
-def measured(folder: Path, shape: str, budget: str | None, args: argparse.Namespace) -> dict[str, Any]:
-    given = words(folder, shape, args)
+def runs(folder: Path, shape: str, budget: str | None, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """With weights drawn at random, and if asked with those that were saved then."""
+    (folder / "storage").mkdir()
+    (folder / "text.txt").write_text("The river rises in the hills and runs to the sea. " * 2000, encoding="utf-8")
+    facts = {
+        "shape": shape, "layers": args.layers or SHAPES[shape][2], "length": args.length, "steps": args.steps,
+        "compute": args.compute,
+    }  # fmt: skip
+    out = folder / "out"
+    source = ["--model", str(model(folder, shape, args.layers, args.tokenizer)), "--init", "random"]
+    found = facts | {"init": "random"} | measured([*source, *words(folder, args)], out, budget)
+    yield found
+    if args.pretrained and found["exit"] == 0:
+        given = ["--model", str(out), "--init", "pretrained", *words(folder, args)]
+        yield facts | {"init": "pretrained"} | measured(given, folder / "second", budget)
+
+
+def measured(given: list[str], out: Path, budget: str | None) -> dict[str, Any]:
+    given = [*given, "--output_dir", str(out)]
     if budget is None:
         planned = spillway("plan", *given, "--json")
         planned.check_returncode()
         budget = str(dram(json.loads(planned.stdout))["planned_peak"])
     from spillway.values import parse_size
 
-    group = MemoryLimit(int(parse_size(budget) * OVER))
+    limit = int(parse_size(budget) * OVER)
+    group = MemoryLimit(limit)
     began = time.perf_counter()
     try:
         with Watch(group.group) as watch:
@@ -123,13 +139,13 @@ def measured(folder: Path, shape: str, budget: str | None, args: argparse.Namesp
     finally:
         group.close()
     found: dict[str, Any] = {
-        "shape": shape, "layers": args.layers or SHAPES[shape][2], "length": args.length, "dram_budget": budget,
-        "exit": ran.returncode, "killed": killed, "seconds": round(time.perf_counter() - began, 1),
-        "group": {"limit": int(parse_size(budget) * OVER), "anonymous": watch.anonymous, "kernel": watch.kernel},
+        "dram_budget": budget, "exit": ran.returncode, "killed": killed,
+        "seconds": round(time.perf_counter() - began, 1),
+        "group": {"limit": limit, "anonymous": watch.anonymous, "kernel": watch.kernel},
     }  # fmt: skip
     if ran.returncode:
         return found | {"told": (ran.stderr or ran.stdout)[-500:]}
-    summary = json.loads((folder / "out" / "summary.json").read_text(encoding="utf-8"))
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     return found | {"planned": dram(summary)["planned_peak"], "process_peak": summary["process_peak"]}
 
 
@@ -149,14 +165,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--back", type=Path, default=Path("/var/tmp"))
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--layers", type=int)
+    parser.add_argument("--pretrained", action="store_true")
+    parser.add_argument("--compute", default="bf16")
+    parser.add_argument("--steps", type=int, default=1)
     args = parser.parse_args(argv)
-    rows = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
     for word in args.shapes:
         shape, _, budget = word.partition("=")
         with tempfile.TemporaryDirectory(dir=args.back) as folder:
-            rows.append({"machine": machine()} | measured(Path(folder), shape, budget or None, args))
-        print(json.dumps(rows[-1]))
-        RESULTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            for row in runs(Path(folder), shape, budget or None, args):
+                print(json.dumps(row), flush=True)
+                rows = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
+                RESULTS.write_text(json.dumps([*rows, {"machine": machine()} | row], indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

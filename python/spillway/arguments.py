@@ -47,8 +47,8 @@ def parse(words: list[str], options: tuple[str, ...] = (), named: tuple[str, ...
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        if word in ("-h", "--help"):
-            arguments.options.add("help")
+        if word in ("-h", "--help", "--help-all"):
+            arguments.options.add("help-all" if word == "--help-all" else "help")
         elif not word.startswith("--"):
             arguments.positional.append(word)
         else:

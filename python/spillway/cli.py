@@ -13,7 +13,7 @@ from pathlib import Path
 from spillway import __version__
 from spillway.arguments import Arguments, parse
 from spillway.errors import InputError, SpillwayError
-from spillway.help import key_help
+from spillway.help import key_help, main_keys
 
 # Rounds that PyTorch's threads wait in a loop before they sleep, some 10 microseconds; the default is milliseconds. On
 # a machine with other work a spinning thread keeps the one it waits for from running: a step was ten times slower.
@@ -28,6 +28,8 @@ class Verb:
     options: tuple[str, ...] = ()  # flags of its own, that are no keys
     named: tuple[str, ...] = ()  # the same with a value
     own_signals: bool = False  # it says itself what an interruption does
+    keys: bool = True  # those of a run may be given
+    example: str = ""
 
 
 def train(arguments: Arguments) -> int:
@@ -165,7 +167,15 @@ def places_of(verb: str, arguments: Arguments) -> list[str]:
 
 
 VERBS = {
-    "train": Verb("train [CONFIG.yaml] [--key value ...]", "plan, show the plan, train", train, own_signals=True),
+    "train": Verb(
+        "train [CONFIG.yaml] [--key value ...]",
+        "plan, show the plan, train",
+        train,
+        own_signals=True,
+        example="spillway train --model ./Qwen2.5-1.5B --dataset rows.jsonl --output_dir runs/first \\\n"
+        "    --max_length 1024 --per_device_train_batch_size 1 --gradient_accumulation_steps 8 \\\n"
+        "    --dram_budget 4GiB --storage /mnt/nvme/spillway",
+    ),
     "plan": Verb(
         "plan [CONFIG.yaml] [--key value ...] [--json]",
         "the same plan, nothing started; exit code 3 when it does not fit",
@@ -197,17 +207,20 @@ VERBS = {
         "one HTML page about a finished or running run",
         report,
         named=("to",),
+        keys=False,
     ),
     "probe": Verb(
         "probe [--output FILE] [--storage DIR ...] [--storage_device DEVICE ...]",
         "measure this machine (memory nodes, paths, products), show it, and write its profile (profile.json)",
         probe,
         named=("output",),
+        keys=False,
     ),
     "doctor": Verb(
         "doctor [--storage DIR ...] [--storage_device DEVICE ...]",
         "what this installation can use here, what not, and why",
         doctor,
+        keys=False,
     ),
 }
 
@@ -244,8 +257,8 @@ def dispatch(words: list[str]) -> int:
         raise InputError(f"unknown verb {name!r}; there are {', '.join(VERBS)} (spillway --help)")
     verb = VERBS[name]
     arguments = parse(rest, verb.options, verb.named)
-    if "help" in arguments.options:
-        print(f"usage: spillway {verb.usage}\n\n{verb.help}\n\n{key_help()}")
+    if arguments.options & {"help", "help-all"}:
+        print(verb_help(name, verb, "help-all" in arguments.options))
         return 0
     if verb.own_signals:
         return verb.run(arguments)
@@ -255,10 +268,19 @@ def dispatch(words: list[str]) -> int:
         return verb.run(arguments)
 
 
+def verb_help(name: str, verb: Verb, every_key: bool) -> str:
+    parts = [f"usage: spillway {verb.usage}", verb.help]
+    if verb.example:
+        parts.append(f"Example:\n  {verb.example}")
+    if verb.keys:
+        parts.append(key_help() if every_key else f"{main_keys()}\nspillway {name} --help-all lists every key.")
+    return "\n\n".join(parts)
+
+
 def overview() -> str:
     lines = ["usage: spillway VERB [CONFIG.yaml] [--key value ...]", ""]
     lines += [f"  {name:8} {verb.help}" for name, verb in VERBS.items()]
-    return "\n".join([*lines, "", "spillway VERB --help lists every key; spillway --version."])
+    return "\n".join([*lines, "", "spillway VERB --help says more; spillway --version."])
 
 
 def fail(message: str, exit_code: int) -> int:

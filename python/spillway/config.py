@@ -123,7 +123,7 @@ def unknown_key(given: str) -> str:
     if name in FOREIGN:
         return f"{given}: a key of transformers or TRL that is not taken here: {FOREIGN[name]}"
     near = difflib.get_close_matches(name, [*KEYS, *ALIASES], n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]!r}?" if near else "`spillway train --help` lists all keys"
+    hint = f"did you mean {near[0]!r}?" if near else "`spillway train --help-all` lists all keys"
     return f"unknown key {given!r}; {hint}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from spillway.foreign import FOREIGN
-from spillway.keys import GROUPS, Key
+from spillway.keys import GROUPS, KEYS, Key
 
 
 def default_of(key: Key) -> str:
@@ -18,20 +18,35 @@ def default_of(key: Key) -> str:
     return str(key.default).lower() if isinstance(key.default, bool) else str(key.default)
 
 
+# What a first run is about. Every other key has a default that fits.
+MAIN = (
+    "model", "dataset", "output_dir", "max_length", "packing", "per_device_train_batch_size",
+    "gradient_accumulation_steps", "learning_rate", "num_train_epochs", "max_steps", "method", "dram_budget", "storage",
+    "durability", "resume_from_checkpoint",
+)  # fmt: skip
+
+
+def main_keys() -> str:
+    """The keys that matter, for `--help`."""
+    return "\n".join(["Keys:", *(line for name in MAIN for line in described(KEYS[name])), "", HOW_GIVEN])
+
+
 def key_help() -> str:
+    """Every key, for `--help-all`."""
     lines = []
     for title, keys in GROUPS.items():
-        lines.append(f"{title}:")
-        for key in keys:
-            text = f"{key.help} [{default_of(key)}]".replace("`", "")
-            lines += textwrap.wrap(text, 118, initial_indent=f"  --{key.name:30} ", subsequent_indent=" " * 35)
-        lines.append("")
-    lines.append(
-        "Sizes take GiB, MiB, GB, MB or plain bytes. Underscores and dashes are the same. A flag stands alone,"
-    )
-    return "\n".join(
-        [*lines, "with true or false, or as --no-KEY. The command line wins over the file, the file over the default."]
-    )
+        lines += [f"{title}:", *(line for key in keys for line in described(key)), ""]
+    return "\n".join([*lines, HOW_GIVEN])
+
+
+def described(key: Key) -> list[str]:
+    text = f"{key.help} [{default_of(key)}]".replace("`", "")
+    return textwrap.wrap(text, 118, initial_indent=f"  --{key.name:30} ", subsequent_indent=" " * 35)
+
+
+HOW_GIVEN = """\
+Sizes take GiB, MiB, GB, MB or plain bytes. Underscores and dashes are the same. A flag stands alone,
+with true or false, or as --no-KEY. The command line wins over the file, the file over the default."""
 
 
 def reference() -> str:

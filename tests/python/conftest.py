@@ -6,7 +6,6 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -42,23 +41,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def once_is_enough() -> Iterator[None]:
-    """Runs inside this process draw no loss.png, for which another process would import matplotlib, and measure a layer
-    four times, not forty, which moves a prediction and no bit. Runs of the installed command do both, and so does
-    `make nightly`."""
+    """Runs inside this process repeat less; those of the installed command, and of `make nightly`, repeat it all."""
     if NIGHTLY or "torch" not in sys.modules:  # then no test that was chosen has such runs
         yield
         return
-    import spillway.loop
-    import spillway.run
-    from spillway.hf import rehearse
+    import once
 
-    with pytest.MonkeyPatch.context() as patch:
-        for user in (spillway.loop, spillway.run):
-            patch.setattr(user, "plot_apart", no_plot)
-        patch.setattr(rehearse, "MOST_RUNS", rehearse.LEAST_RUNS)
+    with once.is_enough():
         yield
-
-
-def no_plot(metrics: Path, png: Path, title: str) -> str:
-    png.write_bytes(b"")
-    return ""

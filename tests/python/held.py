@@ -6,12 +6,14 @@ import os
 import select
 import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
+import warm
 from needs import lacks
 
 LIMIT = 300  # seconds that anything may take at most, on a machine with much other work
@@ -30,9 +32,9 @@ def library(place: Path) -> Path:
     return made
 
 
-def spillway(*words: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "spillway", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+def spillway(*words: str, environment: Mapping[str, str] = MappingProxyType({})) -> Any:
+    """One in which calls may wait begins as a user's does."""
+    return warm.python("-m", "spillway", *words, env=environment, cold="LD_PRELOAD" in environment)
 
 
 def has_row(out: Path, step: int) -> bool:
@@ -51,7 +53,7 @@ class Held:
     milliseconds: int = 0  # that each waits; 0: until `let_go`
 
     def environment(self) -> dict[str, str]:
-        return os.environ | {
+        return {
             "LD_PRELOAD": str(self.library),
             "HELD_PLACE": str(self.place),
             "HELD_CALL": self.call,
@@ -66,12 +68,12 @@ class Held:
     def let_go(self) -> None:
         (self.place / "hold").unlink()
 
-    def wait(self, process: subprocess.Popen[str]) -> None:
+    def wait(self, process: Any) -> None:
         """Until the first call waits."""
         wait_for(process, (self.place / "reached").exists)
 
 
-def wait_for(process: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
+def wait_for(process: Any, happened: Callable[[], bool]) -> None:
     """Until it is true, while the process lives."""
     ended = os.pidfd_open(process.pid)
     try:
@@ -91,7 +93,7 @@ def pause() -> None:
     time.sleep(ONCE)
 
 
-def has_open(process: subprocess.Popen[str], file: Path) -> bool:
+def has_open(process: Any, file: Path) -> bool:
     """Whether the process has a file open by this name."""
     for link in Path(f"/proc/{process.pid}/fd").iterdir():
         try:

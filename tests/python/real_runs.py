@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 import tiny
+import warm
 from hf_models import tiny_model
 from native import file_bytes, profile
 from spillway import wear
@@ -97,13 +95,9 @@ def here(given: Path, out: Path, *more: str, verb: str = "train") -> int:
     return main(words(given, out, *more, verb=verb))
 
 
-def apart(*command: str, env_more: Mapping[str, str] = MappingProxyType({}), **options: Any) -> subprocess.Popen[str]:
-    """`python -m spillway` in a process of its own, with these variables in its environment besides."""
-    quiet = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
-    return subprocess.Popen(
-        [sys.executable, *command],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | quiet | env_more, **options,
-    )  # fmt: skip
+def apart(*command: str, env_more: Mapping[str, str] = MappingProxyType({}), **options: Any) -> Any:
+    """`python COMMAND` in a process of its own, with these variables in its environment besides."""
+    return warm.python(*command, env=env_more, **options)
 
 
 def metrics(out: Path) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -298,6 +299,19 @@ def test_output_directories_that_cannot_be_made(
     assert file_bytes(tmp_path) == before and not list(tmp_path.iterdir())
 
 
+def test_an_output_directory_that_permissions_protect(inputs: Path, tmp_path: Path) -> None:
+    """As a user without privileges: root gives its own up."""
+    (tmp_path / "protected").mkdir(mode=0o500)
+    out = tmp_path / "protected" / "out"
+    program = [sys.executable, "-m", "spillway", *words(inputs, out, "--max_steps", "1")]
+    if os.geteuid() == 0:
+        program = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", *program]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 2, done.stderr
+    assert f"{tmp_path / 'protected'} cannot be written" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("key", ["tokenizer", "chat_template_path"])
 def test_a_tokenizer_that_brings_code_is_refused_without_asking(
     inputs: Path, model: Path, tmp_path: Path, key: str
@@ -477,6 +491,15 @@ def mounted(directory: Path, *options: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(directory)], check=True)  # a closed ring lets go of its file a little later
 
 
+def test_an_output_directory_on_a_file_system_that_is_read_only(
+    inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for place in mounted(tmp_path / "read only", "-t", "tmpfs", "-o", "ro", "spillway_test"):
+        assert here(inputs, place / "out", "--max_steps", "1") == 2
+        error = capfd.readouterr().err
+        assert error.startswith(f"spillway: output_dir: {place} cannot be written") and error.count("\n") == 1, error
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     yield from mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=8m", "tmpfs")
@@ -543,7 +566,7 @@ def test_a_disk_without_direct_io(
 def test_one_line_from_the_command_itself(model: Path, inputs: Path, tmp_path: Path) -> None:
     """In a process of its own: nothing of the libraries beside the one message."""
     truncated(model)
-    process = apart("-m", "spillway", *words(inputs, tmp_path / "out", "--model", str(model)))
+    process = apart("-m", "spillway", *words(inputs, tmp_path / "out", "--model", str(model)), cold=True)
     shown, error = process.communicate(timeout=LIMIT)
     assert process.returncode == 2 and not (tmp_path / "out").exists()
     assert error.startswith("spillway: ") and error.count("\n") == 1 and "model.safetensors" in error

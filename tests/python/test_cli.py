@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import tiny
+import warm
+from spillway.arguments import parse
 from spillway.cli import main
-from spillway.help import reference
+from spillway.help import MAIN, reference
 from spillway.keys import KEYS
 
 HERE = Path(__file__).parent
@@ -34,8 +36,20 @@ def test_help_names_every_key_and_only_verbs_that_are_there(capsys: pytest.Captu
     overview = capsys.readouterr().out
     assert all(verb in overview for verb in ("train", "plan", "resume"))
     assert main(["train", "--help"]) == 0
+    short = capsys.readouterr().out
+    named = [name for name in KEYS if f"  --{name} " in short]
+    assert named and sorted(named) == sorted(MAIN) and len(MAIN) == 15
+    words = short[short.index("Example:") :].partition("\n\n")[0].replace("\\\n", " ").split()[2:]
+    assert {"model", "dataset", "output_dir", "storage"} <= parse(words[1:]).values.keys()
+    assert main(["train", "--help-all"]) == 0
     text = capsys.readouterr().out
     assert all(f"--{name} " in text for name in KEYS)
+
+
+def test_help_of_a_verb_that_takes_no_keys_lists_none(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("doctor", "probe", "report"):
+        assert main([verb, "--help-all"]) == 0
+        assert "--learning_rate" not in capsys.readouterr().out
 
 
 def test_errors_and_help_are_quick_and_a_traceback_is_shown_when_asked() -> None:
@@ -74,12 +88,12 @@ def test_a_second_signal_stops_at_once_and_says_so(tmp_path: Path, signals: str,
     model = tiny.model_directory(tmp_path / "model")
     data = tiny.jsonl(tmp_path / "train.jsonl", tiny.text_rows(8))
     out = tmp_path / "out"
-    command = [sys.executable, str(HERE / "fake_spillway.py"), "train", "--model", str(model), "--dataset", str(data)]
-    environment = os.environ | {"FAKE_SIGNAL": signals}
-    done = subprocess.run([*command, "--output_dir", str(out)], capture_output=True, text=True, env=environment)
-    assert done.returncode == 143
-    assert "finishing the step in progress" in done.stderr
-    assert f"stopping at once, {said}" in done.stderr
+    command = [HERE / "fake_spillway.py", "train", "--model", model, "--dataset", data, "--output_dir", out]
+    process = warm.python(*command, env={"FAKE_SIGNAL": signals})
+    _, error = process.communicate()
+    assert process.returncode == 143
+    assert "finishing the step in progress" in error
+    assert f"stopping at once, {said}" in error
     assert [path.name for path in out.glob("checkpoint-*")] == ["checkpoint-2"] * saved
 
 

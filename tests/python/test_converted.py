@@ -46,7 +46,7 @@ KINDS: dict[str, Callable[[Tensors], Tensors]] = {
 }
 
 
-@pytest.fixture(scope="module", params=some(KINDS, ("mixtral", "deepseek_v3", "bert")))
+@pytest.fixture(scope="module", params=some(KINDS, ("mixtral", "deepseek_v3")))
 def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp(request.param)
     real_runs.inputs(place)

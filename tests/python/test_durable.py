@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import fake_runs
+from breadth import some
 from fake_runs import Run
 from fake_session import FakeSession
 from spillway.records import rows
@@ -84,9 +85,10 @@ def same(out: Path, other: Path) -> None:
 
 MOMENTS = [f"{kind}:{step}" for kind in ("step", "commit") for step in (1, 2, 3, 4, 7, 12)]
 MOMENTS += ["evaluate:2", "evaluate:4", "save:4", "save:8", "save:12", "commit:0"]
+EACH_KIND = ["step:1", "step:3", "commit:0", "commit:1", "commit:4", "commit:12", "evaluate:2", "save:4", "save:12"]
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", some(MOMENTS, EACH_KIND))
 def test_a_crash_anywhere_loses_no_finished_step(
     run: Run, out: Path, storage: Path, tmp_path: Path, moment: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -80,16 +79,12 @@ trainer.close()
 """
 
 
-def apart(script: str, *words: object) -> subprocess.CompletedProcess[str]:
+def apart(script: str, *words: object) -> tuple[int, str]:
+    """Exit code, and all that was said."""
     paths = os.pathsep.join([str(HERE), *sys.path])  # the package as this process has it, installed or not
-    quiet = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-c", script, *map(str, words)],
-        env=os.environ | quiet | {"PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-    )
+    process = real_runs.apart("-c", script, *map(str, words), env_more={"PYTHONPATH": paths})
+    said = "".join(process.communicate(timeout=LIMIT))
+    return process.returncode, said
 
 
 @pytest.fixture(scope="module")
@@ -101,16 +96,16 @@ def test_an_orphan_of_a_killed_run_does_not_stop_its_resume(given: Path, tmp_pat
     child, out = tmp_path / "child", tmp_path / "out"
     places = real_runs.on_path(tmp_path / "storage")
     words = real_runs.words(given, out, *places, "--max_steps", "4", "--durability", "step")
-    killed = apart(LEAVES_AN_ORPHAN, child, *words)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    code, said = apart(LEAVES_AN_ORPHAN, child, *words)
+    assert code == -signal.SIGKILL, said
     orphan = int(child.read_text())
     try:
         os.kill(orphan, 0)  # it is there
-        resumed = apart("import sys; from spillway.cli import main; sys.exit(main(sys.argv[1:]))", "resume", out)
+        code, said = apart("import sys; from spillway.cli import main; sys.exit(main(sys.argv[1:]))", "resume", out)
         os.kill(orphan, 0)  # and was all the time
     finally:
         os.kill(orphan, signal.SIGKILL)
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert code == 0, said
     assert [row["step"] for row in real_runs.metrics(out)] == [1, 2, 3, 4]
 
 
@@ -121,8 +116,8 @@ def test_workers_of_a_data_loader_hold_nothing_of_the_engine(given: Path, tmp_pa
     for workers in (0, 2):
         out = tmp_path / str(workers)
         (out / "storage").mkdir(parents=True)
-        ran = apart(WITH_WORKERS, given, out, workers)
-        assert ran.returncode == 0, ran.stdout + ran.stderr
+        code, said = apart(WITH_WORKERS, given, out, workers)
+        assert code == 0, said
         found[workers] = json.loads((out / "rows.json").read_text())
     assert found[2] == found[0]
     assert (tmp_path / "2/run/model.safetensors").read_bytes() == (tmp_path / "0/run/model.safetensors").read_bytes()

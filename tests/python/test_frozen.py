@@ -50,7 +50,7 @@ def test_equals_a_plain_loop(number: int, tied: bool, place: str, tmp_path: Path
     assert {name for name in found if torch.equal(found[name], begun[name])} == still & found.keys()
 
 
-@pytest.mark.parametrize("kind", some(["gemma3n_text", "zamba2", "gpt2", "qwen2_moe"], ["zamba2", "gpt2"]))
+@pytest.mark.parametrize("kind", some(["gemma3n_text", "zamba2", "gpt2", "qwen2_moe"], ["zamba2"]))
 def test_of_other_kinds_of_models(kind: str, tmp_path: Path) -> None:
     """Shared keys and values, layers that share parameters, position tables, routers."""
     from small_configs import small_config

@@ -65,3 +65,11 @@ def test_ample_room_is_seen_early() -> None:
     taken: list[int] = []
     found = climb(lambda at: taken.append(at) or at, lambda _: 10**15, 512, 1 << 20)
     assert found.there and taken == [512, 1024]
+
+
+def test_too_little_room_is_seen_early() -> None:
+    """Three points, though thirty times as long a row as the last would have room: what is asked for cannot."""
+    taken: list[int] = []
+    found = climb(lambda at: taken.append(at) or 30 * at + at**2, lambda _: 2 * 10**9, 512, 1 << 20)
+    assert not found.there and taken == [512, 1024, 2048]
+    assert predicted(found.points, 1 << 20) > 10**12

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return held.library(tmp_path_factory.mktemp("library"))
 
 
-def ended(process: subprocess.Popen[str]) -> str:
+def ended(process: Any) -> str:
     """What it said, however long it was to take."""
     try:
         return process.communicate(timeout=held.LIMIT)[1]
@@ -38,7 +39,7 @@ def ended(process: subprocess.Popen[str]) -> str:
         raise AssertionError(f"still there after {held.LIMIT} s: {process.communicate()}") from None
 
 
-def interrupt_twice(process: subprocess.Popen[str]) -> None:
+def interrupt_twice(process: Any) -> None:
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
 

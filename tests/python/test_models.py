@@ -26,7 +26,7 @@ KINDS = {
     "olmo": "a last norm without parameters",
     "gpt_neox": "other names in files",
 }
-REPRESENTATIVES = ("gpt2", "gemma2", "mixtral", "mamba", "zaya", "deepseek_v3", "gpt_neox")
+REPRESENTATIVES = ("gpt2", "gemma2", "mamba", "zaya")
 
 
 # what draws random numbers while it trains

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 import spillway
+import warm
 from native import profile
 from spillway.errors import InputError
 from spillway.hf import initialise
@@ -235,9 +234,10 @@ def test_random_weights_are_the_constructors(blocks: spillway.Blocks, tmp_path: 
 
 
 def run(script: str, *words: Path) -> list[float]:
-    done = subprocess.run([sys.executable, str(EXAMPLE / script), *map(str, words)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("loss")]
+    process = warm.python(EXAMPLE / script, *words)
+    shown, error = process.communicate()
+    assert process.returncode == 0, error[-2000:]
+    return [float(line.split()[1]) for line in shown.splitlines() if line.startswith("loss")]
 
 
 def test_the_example_before_and_after(tmp_path: Path) -> None:

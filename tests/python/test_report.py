@@ -276,10 +276,11 @@ def test_the_plan_of_an_option_is_the_planners(finished: Path) -> None:
 
 
 def test_predictions_for_another_machine(finished: Path, tmp_path: Path) -> None:
-    """With a path a thousand times slower the path bounds the step."""
+    """With a path a million times slower the path bounds the step, however slow this machine was when a layer of it was
+    measured: its kilobytes take minutes."""
     slow = json.loads((finished.parent / "profile.json").read_text())
     for name in ("read", "write", "mixed"):
-        slow["paths"][0][f"{name}_bytes_per_second"] = 1e6
+        slow["paths"][0][f"{name}_bytes_per_second"] = 1e3
     (tmp_path / "slow.json").write_text(json.dumps(slow))
     words = ["report", str(finished), "--to", str(tmp_path / "page.html"), "--profile", str(tmp_path / "slow.json")]
     assert real_runs.main(words) == 0

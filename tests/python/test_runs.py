@@ -9,7 +9,6 @@ import re
 import select
 import signal
 import struct
-import subprocess
 import warnings
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ def finished(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("finished")
     keys = ["--eval_dataset", str(inputs / "held_out.jsonl"), "--eval_steps", "2", "--save_steps", "4"]
     keys += ["--max_steps", "6", "--save_total_limit", "2", *on_path(path / "storage")]
-    process = apart("-m", "spillway", *words(inputs, path / "out", *keys))
+    process = apart("-m", "spillway", *words(inputs, path / "out", *keys), cold=True)
     shown, error = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, error
     (path / "out.txt").write_text(shown)
@@ -291,7 +290,7 @@ def test_a_damaged_state_is_refused_and_left_as_it_is(
     assert file_bytes(out) == before
 
 
-def wait_for_row(process: subprocess.Popen[str], out: Path, step: int) -> None:
+def wait_for_row(process: Any, out: Path, step: int) -> None:
     """Until the row of `step` is in metrics.jsonl."""
     ended = os.pidfd_open(process.pid)
     try:
@@ -318,7 +317,7 @@ def test_a_signal_from_outside(
 ) -> None:
     out = tmp_path / "out"
     keys = [*LONG, *on_path(tmp_path / "storage")]
-    process = apart("-m", "spillway", *words(inputs, out, *keys))
+    process = apart("-m", "spillway", *words(inputs, out, *keys), cold=number == signal.SIGINT)
     wait_for_row(process, out, 3)
     process.send_signal(number)
     _, error = process.communicate(timeout=LIMIT)

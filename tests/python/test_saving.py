@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,16 +83,11 @@ def undisturbed(given: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def spillway(*command: str, **environment: str) -> tuple[int, str]:
+def spillway(*command: str, cold: bool = False, **environment: str) -> tuple[int, str]:
     """Exit code, and all that was said."""
-    process = subprocess.run(
-        [sys.executable, "-m", "spillway", *command],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "1000"} | environment,
-    )
-    return process.returncode, process.stdout + process.stderr
+    process = apart("-m", "spillway", *command, env_more={"COLUMNS": "1000"} | environment, cold=cold)
+    said = "".join(process.communicate(timeout=LIMIT))
+    return process.returncode, said
 
 
 def on(storage: Path, placement: str, durability: str, capacity: str = "256MiB") -> list[str]:
@@ -124,13 +118,13 @@ def model(place: Path) -> bytes:
 def test_a_failed_save_leaves_a_state_that_export_writes(
     given: Path, undisturbed: Path, shim: Path, tmp_path: Path, durability: str, placement: str
 ) -> None:
-    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    out, elsewhere, cold = tmp_path / "out", tmp_path / "elsewhere", durability == "step"
     keys = [*KEYS, *on(tmp_path / "storage", placement, durability)]
-    code, said = spillway(*words(given, out, *keys), **full(shim, out))
+    code, said = spillway(*words(given, out, *keys), cold=cold, **full(shim, out))
     assert code == 1, said
     assert "No space left" in said and f"spillway export --output_dir {out} --to DIR" in said, said
     assert (tmp_path / "storage" / "spillway.volume").is_file() and not list(out.glob("checkpoint-*"))
-    code, said = spillway("export", "--output_dir", str(out), "--to", str(elsewhere))
+    code, said = spillway("export", "--output_dir", str(out), "--to", str(elsewhere), cold=cold)
     assert code == 0 and "step 4" in said, said
     assert model(elsewhere) == model(undisturbed)
     for name in ("residual", "exp_avg", "exp_avg_sq"):
@@ -217,11 +211,11 @@ session.close()
 def test_a_session_whose_save_fails_still_has_the_state(given: Path, shim: Path, tmp_path: Path, how: str) -> None:
     storage, out, place = tmp_path / "storage", tmp_path / "out", tmp_path / how
     storage.mkdir()
-    script = [sys.executable, "-c", FAILING_LOOP, str(given), str(out), str(storage), str(place)]
-    paths = {"PYTHONPATH": str(Path(__file__).parent)}
-    process = subprocess.run(script, capture_output=True, text=True, env=os.environ | paths | full(shim, out))
-    assert process.returncode == 0, process.stderr
-    assert "No space left" in process.stdout and "spillway export" in process.stdout, process.stdout
+    script = ["-c", FAILING_LOOP, str(given), str(out), str(storage), str(place)]
+    process = apart(*script, env_more={"PYTHONPATH": str(Path(__file__).parent)} | full(shim, out))
+    shown, error = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, error
+    assert "No space left" in shown and "spillway export" in shown, shown
     if how == "saved":
         assert not list(storage.iterdir()) and (place / "spillway" / "files.json").is_file()
     else:
@@ -339,11 +333,13 @@ session.close()
 """
 
 
-def twice(given: Path, place: Path, snapshots: Path, dies_at: int) -> subprocess.CompletedProcess[str]:
+def twice(given: Path, place: Path, snapshots: Path, dies_at: int) -> tuple[int, str, str]:
+    """Exit code, and what was said."""
     snapshots.mkdir()
-    script = [sys.executable, "-c", SAVING_TWICE, str(given), str(place), str(snapshots), str(dies_at)]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
-    return subprocess.run(script, capture_output=True, text=True, timeout=LIMIT, env=environment)
+    script = ["-c", SAVING_TWICE, str(given), str(place), str(snapshots), str(dies_at)]
+    process = apart(*script, env_more={"PYTHONPATH": str(Path(__file__).parent)})
+    shown, error = process.communicate(timeout=LIMIT)
+    return process.returncode, shown, error
 
 
 def content(place: Path) -> dict[str, bytes]:
@@ -354,9 +350,9 @@ def test_a_save_over_another_is_there_whole_or_not_at_all(given: Path, tmp_path:
     """The directory as it is at every call that opens, makes, renames or removes a file in the second save; and at some
     of them the process is killed for real."""
     snapshots = tmp_path / "snapshots"
-    process = twice(given, tmp_path / "place", snapshots, dies_at=0)
-    assert process.returncode == 0, process.stderr
-    calls = int(process.stdout)
+    code, shown, error = twice(given, tmp_path / "place", snapshots, dies_at=0)
+    assert code == 0, error
+    calls = int(shown)
     first, second = content(snapshots / "save 1"), content(snapshots / "save 2")
     assert first != second and calls > 20
     ends = [content(snapshots / str(number)) for number in range(1, calls + 1) if (snapshots / str(number)).exists()]
@@ -364,7 +360,7 @@ def test_a_save_over_another_is_there_whole_or_not_at_all(given: Path, tmp_path:
     last_of_first = max(number for number, found in enumerate(ends, start=1) if found == first)
     for number, instant in enumerate((calls // 2, last_of_first, last_of_first + 1, calls)):
         place = tmp_path / f"killed {number}"
-        assert twice(given, place, tmp_path / f"none {number}", dies_at=instant).returncode == -signal.SIGKILL
+        assert twice(given, place, tmp_path / f"none {number}", dies_at=instant)[0] == -signal.SIGKILL
         assert content(place) in (first, second), instant
     keys = ["--resume_from_checkpoint", str(place), *KEYS]
     code, said = spillway(*words(given, tmp_path / "on", *keys))

@@ -33,8 +33,11 @@ def run(*command: str, environment: dict[str, str] | None = None) -> subprocess.
     return subprocess.run(command, capture_output=True, text=True, timeout=held.LIMIT, env=environment)
 
 
-def spillway(*words: str) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, "-m", "spillway", *words)
+def spillway(*words: str) -> tuple[int, str]:
+    """Exit code, and what it said is wrong."""
+    process = held.spillway(*words)
+    _, error = process.communicate(timeout=held.LIMIT)
+    return process.returncode, error
 
 
 def permissions(path: Path) -> int:
@@ -45,9 +48,9 @@ def test_a_link_in_place_of_a_draft_is_refused(given: Path, tmp_path: Path, vict
     storage = tmp_path / "storage"
     words = real_runs.words(given, tmp_path / "out", *SHORT, *real_runs.on_path(storage))
     (storage / "spillway.volume.new").symlink_to(victim)
-    done = spillway(*words)
-    assert done.returncode == 2, done.stderr
-    assert f"{storage / 'spillway.volume.new'} is not a regular file: move it away" in done.stderr
+    code, error = spillway(*words)
+    assert code == 2, error
+    assert f"{storage / 'spillway.volume.new'} is not a regular file: move it away" in error
     assert victim.read_text() == "somebody's thesis" and not (tmp_path / "out").exists()
 
 
@@ -74,11 +77,11 @@ def test_links_in_place_of_small_files_are_not_followed_and_what_a_run_keeps_is_
     words = real_runs.words(given, out, *SHORT, *real_runs.on_path(storage))
     before = os.umask(0o022)
     try:
-        done = spillway(*words)
+        ended = spillway(*words)
         alone = spillway(*real_runs.words(given, tmp_path / "alone", *SHORT))
     finally:
         os.umask(before)
-    assert done.returncode == alone.returncode == 0, done.stderr + alone.stderr
+    assert ended[0] == alone[0] == 0, (ended, alone)
     assert victim.read_text() == "somebody's thesis"
     assert permissions(storage / "spillway.volume") == 0o600
     kept = [out / "checkpoint-2" / "spillway" / "manifest.bin"]

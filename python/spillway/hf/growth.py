@@ -38,6 +38,13 @@ def fitted(points: Sequence[Point], length: int) -> float:
     return last.bytes + (length - last.length) * (slope + curve * (length - before.length))
 
 
+def least(points: Sequence[Point], length: int) -> float:
+    """No less than this, as measurements go: growth never slows down."""
+    before, last = points[-2:]
+    slope = max(0.0, (last.bytes - before.bytes) / (last.length - before.length))
+    return (last.bytes + (length - last.length) * slope) * (1 - MARGIN)
+
+
 def predicted(points: Sequence[Point], length: int) -> int:
     """What rows of `length` take at most: by three points, with a margin, or by two as much as it can be. Of one point,
     in proportion to the square."""
@@ -57,14 +64,17 @@ class Climb:
 
 def climb(measure: Callable[[int], int | None], room: Callable[[int], int], first: int, length: int) -> Climb:
     """Measures at twice the length each time, from `first` on, as long as what is predicted has room, and until all of
-    `length` surely has. `measure`: bytes of rows of a length, or None when there was not enough memory; `room`: bytes
-    there are for rows of a length."""
+    `length` surely has, or surely has not: nobody waits for long rows to be told that longer ones do not fit.
+    `measure`: bytes of rows of a length, or None when there was not enough memory; `room`: bytes there are for rows of
+    a length."""
     points: list[Point] = []
     at = first
     while at < length:
         if len(points) > 1 and bound(points, length) <= room(length):
             return Climb(tuple(points), True)
-        if len(points) > 2 and predicted(points, at) > room(at):
+        if len(points) > 2 and (
+            predicted(points, at) > room(at) or least(points, length) > room(length)
+        ):
             return Climb(tuple(points), False)
         found = measure(at)
         if found is None:

@@ -1,0 +1,91 @@
+"""What runs in the tests' processes need not do each time: it takes a second of each, and moves no bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spillway.loop
+import spillway.run
+import spillway.session
+from spillway.hf import heap, rehearse
+from spillway.hf.own import OwnConfig
+from spillway.hf.probe import Proof, prove
+from spillway.hf.rehearse import Rehearsed
+from spillway.hf.skeleton import Skeleton
+
+
+@contextmanager
+def is_enough() -> Iterator[None]:
+    """Runs draw no loss.png, for which another process would import matplotlib. They prove a model once, and measure a
+    layer of it once, four times and not forty. Runs of the installed command and `make nightly` do all of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for user in (spillway.loop, spillway.run):
+            patch.setattr(user, "plot_apart", no_plot)
+        patch.setattr(rehearse, "MOST_RUNS", rehearse.LEAST_RUNS)
+        patch.setattr(spillway.session, "prove", Proofs())
+        patch.setattr(spillway.session, "rehearse", Rehearsals())
+        yield
+
+
+def no_plot(metrics: Path, png: Path, title: str) -> str:
+    png.write_bytes(b"")
+    return ""
+
+
+def told(config: Any) -> str:
+    """All that a model's configuration says."""
+    content = json.dumps(config.to_dict(), sort_keys=True, default=str)
+    return f"{type(config).__module__}.{type(config).__qualname__} {config._attn_implementation} {content}"
+
+
+class Proofs:
+    """Of the models that were proven. What is refused is refused each time."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, bool], Proof] = {}
+
+    def __call__(self, config: Any, packing: bool = False) -> Proof:
+        if isinstance(config, OwnConfig):
+            return prove(config, packing)
+        key = told(config), packing
+        if key not in self._known:
+            self._known[key] = prove(config, packing)
+        return self._known[key]
+
+
+AMPLE = 1 << 30  # bytes of a budget that short rows do not come near
+
+
+class Rehearsals:
+    """Of the layers that were measured. What the process has in memory is asked each time, and what the budget may have
+    no room for is measured each time."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], Rehearsed] = {}
+
+    def __call__(
+        self, skeleton: Skeleton, dtype: str, shape: Any, packing: bool, unneeded: Any, kernels: Any, place: Any,
+        half: bool, budget: int,
+    ) -> Rehearsed:  # fmt: skip
+        given = skeleton, dtype, shape, packing, unneeded, kernels, place, half, budget
+        tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
+        small = tokens <= rehearse.FEW_TOKENS and budget - heap.resident() > AMPLE
+        if place.on_gpu or isinstance(skeleton.config, OwnConfig) or not small:
+            return rehearse.rehearse(*given)
+        parameters = dict(skeleton.model.named_parameters())
+        key = (
+            told(skeleton.config),
+            frozenset(name for name, parameter in parameters.items() if parameter.requires_grad),
+            frozenset((name, skeleton.spaces.get(id(parameter))) for name, parameter in parameters.items()),
+            (dtype, shape, packing, frozenset(unneeded), kernels is None, half),
+        )
+        if key not in self._known:
+            self._known[key] = rehearse.rehearse(*given)
+        return replace(self._known[key], process_bytes=heap.resident())
