@@ -28,6 +28,11 @@ constexpr unsigned kCalmSteps = 3;
 
 /// The budget with what each volume takes for itself.
 plan::Budget checked(const plan::Description& description, const state::Layout& layout, const Settings& settings) {
+  if (description.widens() && description.computes() != ComputeType::fp32) {
+    throw Error(ErrorCode::bad_input, text("compute_dtype ", state::name_of(description.computes()),
+                                           " with weight_dtype ", state::name_of(description.type),
+                                           ": weights are computed with as they are kept, or in fp32; give only one"));
+  }
   auto out = settings.budget;
   const auto paths = settings.storage.places.size();
   if (out.paths.size() != paths) {
@@ -542,7 +547,7 @@ class Engine::Impl {
 
   device::Logits logits(std::byte* values, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
                         const std::int64_t* labels) const {
-    return {execute::element_of(description_.type), values, tokens, rows, first_row, labels};
+    return {execute::element_of(description_.computes()), values, tokens, rows, first_row, labels};
   }
 
   [[nodiscard]] const execute::LossScaler::State& loss_scale() const { return scaler_.state(); }
@@ -567,7 +572,7 @@ class Engine::Impl {
 
   Visit describe(const plan::Visit& visit) const {
     Visit out{.kind = visit.kind, .block = visit.block, .slice = visit.slice};
-    out.weights = at(visit.weights);
+    out.weights = running().widening->weights(visit);
     out.input = at(visit.input);
     out.output = at(visit.output);
     const auto& schedule = plan_.schedule;
@@ -642,6 +647,10 @@ std::string Engine::what_fits(std::uint64_t sequence, std::uint64_t batch, doubl
 }
 const state::Layout& Engine::layout() const {
   return impl_->layout_;
+}
+std::uint64_t Engine::tensor_offset(std::size_t tensor) const {
+  const auto first = impl_->layout_.tensors().at(tensor).first;
+  return impl_->description_.widens() ? plan::widened_first(impl_->layout_, tensor) : first;
 }
 Recovery Engine::start(const Opening& opening) {
   return impl_->start(opening);

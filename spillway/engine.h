@@ -125,7 +125,7 @@ struct Visit {
   std::size_t block = 0;                  ///< index into the description's blocks
   std::size_t slice = 0;                  ///< embedding and head: slice of the table
   std::uint64_t first_row = 0, rows = 0;  ///< embedding and head: rows of the slice
-  std::byte* weights = nullptr;           ///< the block's weights, or the slice's
+  std::byte* weights = nullptr;           ///< the block's weights, or the slice's, in the compute type
   std::byte* input = nullptr;             ///< [tokens, hidden]: the block's input; head: output of the last layer
   std::byte* output = nullptr;            ///< forward: to be written; first backward without a head: the last output
   std::byte* hidden_gradient = nullptr;   ///< backward: d loss / d output on entry, d loss / d input on exit
@@ -175,6 +175,8 @@ class Engine {
   [[nodiscard]] std::string what_fits(std::uint64_t sequence, std::uint64_t batch, double work_per_token,
                                       double device_per_token) const;
   [[nodiscard]] const state::Layout& layout() const;
+  /// Where a tensor begins in its visits' weights, in elements of the compute type.
+  [[nodiscard]] std::uint64_t tensor_offset(std::size_t tensor) const;
 
   /// Maps the arena, opens the volumes, starts the lanes. When nothing was found all weights and moments are zero; with
   /// `if_found` the engine is not started then. Where it throws no volume that holds a durable step was made anew.
@@ -274,7 +276,7 @@ class Engine {
   /// It was saved after all: the volumes of a run that is not durable go when the engine closes.
   void take_back();
 
-  // ---- loss scale (compute type fp16; else it is 1)
+  // ---- loss scale (weights and gradients of fp16; else it is 1)
 
   /// What the next step's loss, and so every gradient of it, is to be multiplied by; grad_norm and the update divide.
   /// A step whose gradient is not finite halves it; many finite ones double it.

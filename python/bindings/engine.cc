@@ -235,8 +235,7 @@ void bind_engine(nb::module_& module) {
                  memory.data(), {memory.size()}, nb::find(self), {}, nb::dtype<std::uint8_t>(), nb::device::cuda::value,
                  *gpu));
            })
-      .def("tensor_offset",
-           [](const Engine& self, std::size_t tensor) { return self.layout().tensors().at(tensor).first; })
+      .def("tensor_offset", &Engine::tensor_offset)
       .def(
           "load_weights",
           [](Engine& self, const std::string& checkpoint, const Names& stored_names) {

@@ -32,9 +32,9 @@ namespace nb = nanobind;
 
 namespace {
 
-spillway::machine::UpdateKind kind_of(const std::string& compute_dtype, const std::string& optimizer,
+spillway::machine::UpdateKind kind_of(const std::string& weight_dtype, const std::string& optimizer,
                                       const std::string& state_format) {
-  const spillway::state::UpdateRule rule{.type = spillway::state::parse_compute_type(compute_dtype),
+  const spillway::state::UpdateRule rule{.type = spillway::state::parse_weight_type(weight_dtype),
                                          .optimizer = spillway::state::parse_optimizer(optimizer),
                                          .format = spillway::state::parse_format(state_format)};
   return {form_of(rule), rule.optimizer};
@@ -87,14 +87,14 @@ void bind_machine(nb::module_& module) {
       nb::arg("address"), nb::arg("bytes"), "So that the next to read them reads memory; for measuring.");
   module.def(
       "measure",
-      [](const std::vector<std::string>& directories, double seconds, const std::string& compute_dtype,
+      [](const std::vector<std::string>& directories, double seconds, const std::string& weight_dtype,
          const std::string& optimizer, const std::string& state_format, std::uint64_t most_memory) {
-        const auto kind = kind_of(compute_dtype, optimizer, state_format);
+        const auto kind = kind_of(weight_dtype, optimizer, state_format);
         const nb::gil_scoped_release release;
         const std::vector<std::filesystem::path> paths(directories.begin(), directories.end());
         return spillway::machine::to_json(spillway::machine::measure(paths, seconds, kind, most_memory));
       },
-      nb::arg("directories"), nb::arg("seconds") = 0.4, nb::arg("compute_dtype") = "bf16",
+      nb::arg("directories"), nb::arg("seconds") = 0.4, nb::arg("weight_dtype") = "bf16",
       nb::arg("optimizer") = "adamw", nb::arg("state_format") = "exact", nb::arg("most_memory") = ~std::uint64_t{0},
       "This machine's profile as JSON; `directories`: where the storage paths' rates are measured.");
   module.def(
@@ -153,9 +153,9 @@ void bind_machine(nb::module_& module) {
       "(memory node or None, {place: (memory node, words)} of drives that are far) of a GPU.");
   module.def(
       "measure_nodes",
-      [](const std::vector<int>& nodes, double seconds, const std::string& compute_dtype, const std::string& optimizer,
+      [](const std::vector<int>& nodes, double seconds, const std::string& weight_dtype, const std::string& optimizer,
          const std::string& state_format) {
-        const auto kind = kind_of(compute_dtype, optimizer, state_format);
+        const auto kind = kind_of(weight_dtype, optimizer, state_format);
         const nb::gil_scoped_release release;
         auto out = nlohmann::json::array();
         for (const auto& rate : spillway::machine::measure_nodes(nodes, seconds, kind)) {
@@ -165,7 +165,7 @@ void bind_machine(nb::module_& module) {
         }
         return out.dump();
       },
-      nb::arg("nodes"), nb::arg("seconds") = 0.4, nb::arg("compute_dtype") = "bf16", nb::arg("optimizer") = "adamw",
+      nb::arg("nodes"), nb::arg("seconds") = 0.4, nb::arg("weight_dtype") = "bf16", nb::arg("optimizer") = "adamw",
       nb::arg("state_format") = "exact", "Rates of memory nodes, as JSON.");
   module.def(
       "measure_device",

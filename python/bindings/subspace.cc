@@ -164,7 +164,7 @@ void bind_subspace(nb::module_& module) {
            [](Projections& self, std::size_t tensor, unsigned side, const Tokens& in, const Tokens& out) {
              const nb::gil_scoped_release release;
              spillway::device::compute(
-                 spillway::device::Compress{.type = spillway::execute::element_of(self.description.type),
+                 spillway::device::Compress{.type = spillway::execute::element_of(self.description.computes()),
                                             .projector = self.subspaces.side(tensor, side),
                                             .in = bytes(in),
                                             .in_stride = in.shape(1),

@@ -11,7 +11,7 @@ class Visit:
     slice: int  # head visits: index of the slice; else 0
     first_row: int  # head visits: first vocabulary row of the slice; else 0
     rows: int  # head visits: rows of the slice; else 0
-    weights: int  # the block's weights (forward, backward) or the slice's rows (head visits), contiguous
+    weights: int  # compute type: the block's weights (forward, backward) or the slice's rows (head visits)
     input: int  # [tokens, hidden] compute type: input of the block; head visits: the output of the last layer block
     output: int  # forward: [tokens, hidden], written by the caller; else 0
     hidden_gradient: int  # backward: [tokens, hidden] compute type: d loss / d output on entry, d input on exit;
@@ -21,13 +21,15 @@ class Visit:
 class Engine:
     """One run's state on its tiers and the schedule that moves it.
 
-    `description` (JSON): {"compute_dtype": "bf16"|"fp16"|"fp32", "optimizer": "adamw"|"adam"|"lion"|"sgd" (adamw),
-    "state_format": "exact"|"bf16"|"int8" (exact), "seed": of the run (0), "hidden_size": H, "micro_batches": most per
-    step, "tokens": most per step, "tied_head": bool, "blocks": [{"name", "role": "embedding", "layer" or "head",
-    "tensors": [{"name", "shape": [..], "decay": bool, "frozen": bool (false), "wide": bool (false: of the compute type;
-    else of fp32, gradients too, where that is narrower), "subspace": {"rank", "nonzeros"} (absent: learns in full)}]}],
-    "subspaces": {"check_every", "threshold"}}. Blocks in order of execution: at most one embedding first, layers (final
-    norm and the like are a last block of role layer), at most one head last; a tied head has no block.
+    `description` (JSON): {"compute_dtype": "bf16"|"fp16"|"fp32" (what visits multiply in: the compute type),
+    "weight_dtype": the same or narrower (what weights and gradients are kept in; absent: compute_dtype),
+    "optimizer": "adamw"|"adam"|"lion"|"sgd" (adamw), "state_format": "exact"|"bf16"|"int8" (exact), "seed": of the run
+    (0), "hidden_size": H, "micro_batches": most per step, "tokens": most per step, "tied_head": bool, "blocks":
+    [{"name", "role": "embedding", "layer" or "head", "tensors": [{"name", "shape": [..], "decay": bool, "frozen": bool
+    (false), "wide": bool (false: of weight_dtype; else of fp32, gradients too, where that is narrower), "subspace":
+    {"rank", "nonzeros"} (absent: learns in full)}]}], "subspaces": {"check_every", "threshold"}}. Blocks in order of
+    execution: at most one embedding first, layers (final norm and the like are a last block of role layer), at most one
+    head last; a tied head has no block.
 
     `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "placement": {...},
     "storage": [{"directory" or "device", "capacity": bytes, "endurance": bytes that may be written to it in its life
@@ -94,8 +96,8 @@ class Engine:
     def device_memory(self) -> Any:
         """Where visits compute: the arena of a device with memory of its own (of a GPU a tensor), else `memory()`."""
     def tensor_offset(self, tensor: int) -> int:
-        """Where tensor number `tensor` (counted over all blocks, in description order) begins in its block, in elements
-        of the compute type; of a wide one, too."""
+        """Where tensor number `tensor` (counted over all blocks, in description order) begins in its visits' weights,
+        in elements of the compute type; of a wide one, too."""
 
     # State in and out. All of these first wait for pending updates.
     def load_weights(self, checkpoint: str, stored_names: dict[str, str]) -> None:
@@ -169,7 +171,7 @@ class Engine:
         """In place: d loss / d logits of the slice, times scale."""
 
     def loss_scale(self) -> tuple[float, int]:
-        """What the loss of the next step is to be multiplied by before backward (1 unless compute_dtype is fp16), and
+        """What the loss of the next step is to be multiplied by before backward (1 unless weight_dtype is fp16), and
         the finite steps since it changed; grad_norm and the update divide by it."""
     def set_loss_scale(self, scale: float, good: int) -> None:
         """As loss_scale() told it where this run goes on."""
@@ -211,7 +213,7 @@ def reset_peak_resident() -> bool:
 def measure(
     directories: list[str],
     seconds: float = 0.4,
-    compute_dtype: str = "bf16",
+    weight_dtype: str = "bf16",
     optimizer: str = "adamw",
     state_format: str = "exact",
     most_memory: int = ...,
@@ -246,7 +248,7 @@ def near_gpu(gpu: int, places: list[str]) -> tuple[int | None, dict[str, tuple[i
 def measure_nodes(
     nodes: list[int],
     seconds: float = 0.4,
-    compute_dtype: str = "bf16",
+    weight_dtype: str = "bf16",
     optimizer: str = "adamw",
     state_format: str = "exact",
 ) -> str:

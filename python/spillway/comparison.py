@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spillway import products
 from spillway.checks import check
 from spillway.config import Config
 from spillway.errors import DoesNotFit, InputError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 STEPS = 5
 MARGIN = 1.1  # of what the plain way takes: its activations
 # largest relative difference that is rounding: of a loss, of a gradient norm, of all that the weights have moved
+ROUNDED = 1e-3  # of a loss that is computed in fp32, after steps by gradients that were rounded to 16 bits
 TOLERANCE = {"fp32": (1e-5, 1e-4, 1e-2), "bf16": (1e-2, 5e-2, 2e-1), "fp16": (1e-2, 5e-2, 2e-1)}
 
 
@@ -78,8 +80,7 @@ def compare(config: Config, layers: int | None, tell: Callable[[str], None]) -> 
         )
     from spillway.run import load_work
 
-    config = config.replaced(lora_dropout=0.0)
-
+    config = products.settled(config.replaced(lora_dropout=0.0))
     work = load_work(config.replaced(eval_dataset=None), tell)
     steps = min(config.max_steps if config.max_steps > 0 else STEPS, work.steps)
     with cut_model(config, layers) as (path, model_config):
@@ -110,13 +111,19 @@ def differences(
         share = math.sqrt(other / own) if own else math.sqrt(other)
         if not share <= worst:
             worst, name_of_worst = share, name
-    of_loss, of_norm, of_weights = TOLERANCE[config.compute_dtype]
+    of_loss, of_norm, of_weights = tolerance(config)
     found = [
         Difference("loss", relative(engine.losses, plain.losses), of_loss),
         Difference("gradient norm", relative(engine.norms, plain.norms), of_norm),
         Difference("movement of the weights", math.sqrt(apart / moved) if moved else math.sqrt(apart), of_weights),
     ]
     return Comparison(engine, plain, found, f"{name_of_worst} ({worst:.2g})")
+
+
+def tolerance(config: Config) -> tuple[float, float, float]:
+    """What is computed in fp32 differs by the rounding of gradients and weights alone, where these are kept in less."""
+    of_loss, of_norm, of_weights = TOLERANCE[config.weight_dtype]
+    return of_loss if config.compute_dtype == config.weight_dtype else ROUNDED, of_norm, of_weights
 
 
 def relative(ours: list[float], plain: list[float]) -> float:
@@ -175,7 +182,7 @@ def require_memory(model_config: PreTrainedConfig, config: Config, layers: int |
     from spillway import _engine
 
     parameters, a_layer = count_parameters(model_config, config)
-    each = 16 if config.compute_dtype == "fp32" else 16 + 4  # weight, gradient, [master,] moments, and the beginning
+    each = 16 if config.weight_dtype == "fp32" else 16 + 4  # weight, gradient, [master,] moments, and the beginning
     each += 4
     needed, free = int(parameters * each * MARGIN), _engine.dram_available()
     if needed <= free:
@@ -194,7 +201,7 @@ def count_parameters(model_config: PreTrainedConfig, config: Config) -> tuple[in
     from spillway.hf.building import build
     from spillway.hf.source import DTYPES
 
-    skeleton = build(copy.deepcopy(model_config), DTYPES[config.compute_dtype])
+    skeleton = build(copy.deepcopy(model_config), DTYPES[config.weight_dtype])
     layers = sum(parameter.numel() for layer in skeleton.layers for parameter in layer.parameters())
     return sum(parameter.numel() for parameter in skeleton.model.parameters()), layers // len(skeleton.layers)
 
@@ -235,7 +242,7 @@ def choose_learning(model: PreTrainedModel, config: Config) -> None:
     with torch.no_grad():
         for parameter in model.parameters():  # PEFT rounds what it draws to the type of the base
             if parameter.requires_grad:
-                parameter.copy_(parameter.to(DTYPES[config.compute_dtype]))
+                parameter.copy_(parameter.to(DTYPES[config.weight_dtype]))
     model.train()
 
 
@@ -247,19 +254,29 @@ def named(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
 
 
 def narrowed(model: PreTrainedModel, config: Config) -> PreTrainedModel:
-    """A copy that computes in the type asked for; what the library keeps in fp32 it keeps so."""
+    """A copy that computes in the type asked for, whose weights have values of the type that they are kept in; what the
+    library keeps in fp32 it keeps so."""
+    from spillway.hf.source import DTYPES
+
+    kept, computes = kept_types(model, config), DTYPES[config.compute_dtype]
+    found = copy.deepcopy(model)
+    for name, tensor in [*found.named_parameters(), *found.named_buffers()]:
+        if tensor.is_floating_point():
+            rounded = tensor.data.to(kept(name))
+            tensor.data = rounded if config.compute_dtype == config.weight_dtype else rounded.to(computes)
+    return found
+
+
+def kept_types(model: PreTrainedModel, config: Config) -> Callable[[str], torch.dtype]:
+    """What a tensor's values are of, by name."""
+    from spillway.hf.building import types_of
     from spillway.hf.meta import on_meta
     from spillway.hf.skeleton import bare_name
     from spillway.hf.source import DTYPES
 
-    dtype = DTYPES[config.compute_dtype]
-    made = on_meta(copy.deepcopy(model.config), dtype)
-    types = {name: tensor.dtype for name, tensor in [*made.named_parameters(), *made.named_buffers()]}
-    found = copy.deepcopy(model)
-    for name, tensor in [*found.named_parameters(), *found.named_buffers()]:
-        if tensor.is_floating_point():
-            tensor.data = tensor.data.to(types.get(bare_name(name), dtype))
-    return found
+    dtype = DTYPES[config.weight_dtype]
+    types = types_of(on_meta(copy.deepcopy(model.config), dtype))
+    return lambda name: types.get(bare_name(name), dtype)
 
 
 def train_plainly(
@@ -271,8 +288,9 @@ def train_plainly(
     from spillway.hf.describe import decay_names
 
     learning = named(model)
-    computing = model if config.compute_dtype == "fp32" else narrowed(model, config)
+    computing = model if config.weight_dtype == "fp32" else narrowed(model, config)
     weights = named(computing)
+    kept = kept_types(model, config)
     inside, names = in_subspaces(computing, config)
     masters = {name: master for name, master in learning.items() if name not in names}
     if inside is not None:
@@ -303,8 +321,8 @@ def train_plainly(
         if computing is not model:
             with torch.no_grad():
                 for name, master in masters.items():
-                    weights[name].copy_(master)
-    compared = config.compute_dtype == "fp32"  # else what is frozen is rounded, and no more is kept of it
+                    weights[name].copy_(master.to(kept(name)))
+    compared = config.weight_dtype == "fp32"  # else what is frozen is rounded, and no more is kept of it
     found = {name: m.detach() for name, m in masters.items() if m.requires_grad or compared}
     return trained, found if inside is None else found | inside.masters()
 
@@ -319,7 +337,7 @@ def in_subspaces(model: PreTrainedModel, config: Config) -> tuple[subspace.AdamW
 
     if config.method != "lsp":
         return None, set()
-    skeleton = build(copy.deepcopy(model.config), DTYPES[config.compute_dtype])
+    skeleton = build(copy.deepcopy(model.config), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
     freeze(skeleton.model, config.trainable, config.frozen)
     choose(skeleton, config)
     names = {skeleton.names[key] for key in skeleton.spaces}

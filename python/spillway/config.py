@@ -27,9 +27,10 @@ CONFIG_HEADER = "# Written by spillway"
 class Config:
     """Read-only access to every key by name: `config.learning_rate`."""
 
-    def __init__(self, values: Mapping[str, Any], notices: list[str] | None = None) -> None:
+    def __init__(self, values: Mapping[str, Any], notices: list[str] | None = None, chosen: str = "") -> None:
         self._values = dict(values)
         self.notices = list(notices or [])  # what a person should know, one sentence each
+        self.chosen = chosen  # why compute_dtype is what it is; empty where it was given
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -47,7 +48,11 @@ class Config:
 
     def replaced(self, **values: Any) -> Config:
         """A copy with other, already checked, values."""
-        return Config({**self._values, **values}, self.notices)
+        return Config({**self._values, **values}, self.notices, self.chosen)
+
+    def computing(self, compute_dtype: str, why: str) -> Config:
+        """A copy that multiplies in this type, which nobody gave."""
+        return Config({**self._values, "compute_dtype": compute_dtype}, self.notices, why)
 
     def text(self) -> str:
         """config.yaml: every key, resolved; reading it back gives the same values."""
@@ -173,12 +178,26 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
         values["resume_from_checkpoint"] = None
     if values["device"] == "auto":
         values["device"] = "cpu"
+    values["weight_dtype"] = weight_dtype(values)
     of_method: dict[str, Any] = {"lora": LORA, "lsp": LSP}.get(values["method"], {})
     for name, default in of_method.items():
         values[name] = default if values[name] is None else values[name]
     if values["lsp_residual"] == "rotating" and values["lsp_rotate_every"] is None:
         values["lsp_rotate_every"] = ROTATION
     return with_strategies(values)
+
+
+def weight_dtype(values: Mapping[str, Any]) -> str:
+    """`fp16` and `fp32` that layers compute in are what is kept, too, unless that is said."""
+    computes, kept = values["compute_dtype"], values["weight_dtype"]
+    if kept is None:
+        return computes if computes in ("fp16", "fp32") else "bf16"
+    if computes not in ("auto", "fp32", kept):
+        raise InputError(
+            f"compute_dtype: {computes} contradicts weight_dtype: {kept}; layers multiply in what weights are kept in, "
+            f"or in fp32: give weight_dtype {computes}, or compute_dtype {kept} or fp32"
+        )
+    return str(kept)
 
 
 def reporters(named: list[str]) -> list[str]:

@@ -35,6 +35,7 @@ def examine(places: Sequence[str]) -> list[Finding]:
         ("locked memory", "good", locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])),
         *engine_findings(places),
         *(package(name) for name in (*PACKAGES, *OPTIONAL)),
+        multiplications(),
         gpu(),
     ]
 
@@ -63,6 +64,20 @@ def package(name: str) -> Finding:
             without, extra = OPTIONAL[name]
             return name, "lesser", f"not installed: {without} (pip install 'spillway[{extra}]')"
         return name, "missing", f"not installed (pip install {name})"
+
+
+def multiplications() -> Finding:
+    """What `compute_dtype: auto` goes by where no GPU computes."""
+    try:
+        from spillway import products
+
+        found = products.instructions()
+        words = products.measured("bf16").words("bf16")
+    except Exception as error:
+        return "products", "missing", f"PyTorch does not load: {error}"
+    if found:
+        return "products", "good", f"{words}; instructions for bf16: {found}"
+    return "products", "lesser", f"{words}; no instructions for bf16, so that compute_dtype auto takes the faster"
 
 
 def gpu() -> Finding:

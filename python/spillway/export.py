@@ -107,7 +107,7 @@ def save_weights(run: StoredRun, engine: Any, target: Path) -> None:
     from spillway.session import MAX_SHARD
 
     source = resolve_directory(run.config.model)
-    skeleton = build(load_config(source), DTYPES[run.config.compute_dtype])
+    skeleton = build(load_config(source), DTYPES[run.config.weight_dtype])
     files.load_buffers(skeleton, source)
     files.save_weights(skeleton, run.description(), engine, target, MAX_SHARD, source)
 
@@ -120,7 +120,7 @@ def save_adapters(run: StoredRun, engine: Any, target: Path) -> None:
 
     adapters = adapters_of(run.config)
     assert adapters is not None
-    adapters.adapt(build(load_config(resolve_directory(run.config.model)), DTYPES[run.config.compute_dtype]))
+    adapters.adapt(build(load_config(resolve_directory(run.config.model)), DTYPES[run.config.weight_dtype]))
     adapters.save(engine, run.description(), run.config.model, target)
     adapters.save_weights(engine, run.description(), target / STATE)
 
@@ -133,5 +133,5 @@ def save_beside(config: Config, target: Path) -> None:
 
     source = resolve_directory(config.model)
     if config.method != "lora":
-        save_config(source, load_config(source), config.compute_dtype, target)
+        save_config(source, load_config(source), config.weight_dtype, target)
     load_tokenizer(config).save_pretrained(str(target))

@@ -89,7 +89,8 @@ given. A relative path is relative to the working directory; `output_dir/config.
 
 Names and meanings are those of transformers' `TrainingArguments` and TRL's `SFTConfig` wherever these have the key.
 Defaults that differ from theirs: every step is logged; without `save_steps` only the last step is saved; giving
-`eval_dataset` alone evaluates after every epoch; of messages only the assistant's turns carry loss; bf16 is on.
+`eval_dataset` alone evaluates after every epoch; of messages only the assistant's turns carry loss; weights
+are bf16, and layers multiply in bf16 or fp32, whichever is faster on the machine.
 
 Old and other names: `warmup_ratio` (a share) is `warmup_steps` below 1; `bf16: true` is `compute_dtype: bf16`,
 `fp16: true` is `compute_dtype: fp16`; `gradient_checkpointing` and `activation_checkpointing` are accepted with a

@@ -205,13 +205,24 @@ GROUPS: dict[str, list[Key]] = {
     ],
     "Precision": [
         Key(
-            "compute_dtype",
+            "weight_dtype",
             choice("bf16", "fp16", "fp32"),
-            "bf16",
-            "`fp16`: for hardware without bf16: fp16 weights with fp32 masters (2 bytes per parameter more) and a loss "
-            "scaled dynamically; `fp32`: weights kept and computed in fp32, for checks (`bf16: true` and `fp16: true` "
-            "mean `bf16` and `fp16`). Parameters that the model's class keeps in fp32 beside bf16 or fp16 stay fp32, "
-            "their gradients and their tensors in files, too",
+            None,
+            "what weights and gradients are kept and moved in, and what files hold. `bf16`: with a residual of 16 bits "
+            "beside each weight, which makes it an exact fp32 master; `fp16`: with fp32 masters (2 bytes per parameter "
+            "more) and a loss scaled dynamically; `fp32`: for checks. Parameters that the model's class keeps in fp32 "
+            "beside bf16 or fp16 stay fp32, their gradients and their tensors in files, too",
+            default_text="bf16; with `compute_dtype` `fp16` or `fp32` the same as that",
+        ),
+        Key(
+            "compute_dtype",
+            choice("bf16", "fp16", "fp32", "auto"),
+            "auto",
+            "what layers multiply in: `weight_dtype`, or `fp32`, for which weights are widened a block at a time and "
+            "activations are fp32. `auto`: the faster on this machine, measured once when the run is planned, and "
+            "written into config.yaml as what it was; on a GPU, and on processors with instructions for bf16, "
+            "`weight_dtype`. `fp16` or `fp32` without a `weight_dtype` means both (`bf16: true` and `fp16: true` mean "
+            "`bf16` and `fp16`)",
         ),
         Key(
             "state_format",

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from spillway import checkpoints, directory, identity, left, rates, report, room, saved, state, unsaved
+from spillway import checkpoints, directory, identity, left, products, rates, report, room, saved, state, unsaved
 from spillway.checks import check
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.errors import InputError, SpillwayError
@@ -76,12 +76,14 @@ class Session:
         self._schedule: rates.Rate | None = None
         self._seconds: list[float] = []  # of the steps of this process
         self._told: set[str] = set()  # notices
+        self._state = RunState()
         self._start = directory.decide(config) if config.output_dir is not None else None
         self._so_far = SoFar(self._start.output_dir) if self._start is not None else None
         self._trackers = Trackers(config, self._start.output_dir) if self._start is not None else None
         self._display = Display(Console(stderr=True), endurance(config))
-        self._state = RunState(fixed=state.fixed_keys(config))
-        self._config = self._found(config)
+        self._config = products.settled(self._found(config))
+        if not self._state.fixed:
+            self._state.fixed = state.fixed_keys(self._config)
         self._interval()  # bad input is refused before anything is planned
         self._shape = shape_of(self._config, given)
         self._engine = self._planned()
@@ -284,6 +286,7 @@ class Session:
             saved = RunState(fixed=self._identity.fixed)
         if saved is None:
             return config
+        config = state.same_products(saved.fixed, config)
         state.converted(saved, config, self._start.stands_alone)
         state.check_keys(saved.fixed, config)
         self._state = saved

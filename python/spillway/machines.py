@@ -47,6 +47,13 @@ def plan_elsewhere(config: Config, profile: str, tell: Tell) -> dict[str, Any]:
         tell(notice)
     if config.paths:
         tell("storage: of the machine that the profile describes the profile's paths are planned with")
+    if config.compute_dtype not in ("auto", config.weight_dtype):
+        raise InputError(
+            f"compute_dtype: {config.compute_dtype} over weights of {config.weight_dtype} is for processors, and the "
+            f"profile's machine has GPUs; leave it out, or give compute_dtype {config.weight_dtype}"
+        )
+    if config.compute_dtype == "auto":
+        config = config.computing(config.weight_dtype, "as weights are kept, on a GPU")
     description, attention = describe_model(config)
     settings = {
         "work": {
@@ -76,7 +83,7 @@ def describe_model(config: Config) -> tuple[dict[str, Any], dict[str, int]]:
     from spillway.settings import subspace_checks, update_rule
 
     model = load_config(resolve_directory(config.model))
-    skeleton = build(copy.deepcopy(model), DTYPES[config.compute_dtype])
+    skeleton = build(copy.deepcopy(model), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
     if (adapters := adapters_of(config)) is not None:
         adapters.adapt(skeleton)
     else:

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from spillway import products
 from spillway.calls import translated
 from spillway.errors import InputError
 from spillway.sizes import size
@@ -22,6 +23,7 @@ TOKENS = 256
 GPU_TOKENS = 8192
 SECONDS = 0.5  # of each product
 PATIENCE = 3.0  # seconds that one product may take
+FP32 = "fp32_flops_per_second"
 KINDS = (("read", 1e9, "GB/s"), ("write", 1e9, "GB/s"), ("copy", 1e9, "GB/s"), ("update", 1e6, "M/s"))
 
 Profile = dict[str, Any]
@@ -53,14 +55,15 @@ def paths_comment(places: Sequence[str]) -> list[str]:
 
 
 def layer_rates() -> list[dict[str, float]]:
-    """Operations per second of the largest product of each layer, in bf16 on the processors. Where bf16 is done without
-    instructions for it, the largest layers take too long and are left out."""
+    """Operations per second of the largest product of each layer, in bf16 and fp32 on the processors. Where bf16 is
+    done without instructions for it, the largest layers take too long and are left out."""
     rates: list[dict[str, float]] = []
     for hidden, wide in LAYERS:
         if rates and operations(hidden, wide) / rates[-1]["flops_per_second"] > PATIENCE:
             break
-        rate = product_rate(hidden, wide)
-        rates.append({"hidden": hidden, "intermediate": wide, "tokens": TOKENS, "flops_per_second": rate})
+        shape = {"hidden": hidden, "intermediate": wide, "tokens": TOKENS}
+        found = {"flops_per_second": product_rate(hidden, wide), FP32: product_rate(hidden, wide, dtype="float32")}
+        rates.append(shape | found)
     return rates
 
 
@@ -77,11 +80,11 @@ def operations(hidden: int, wide: int, tokens: int = TOKENS) -> float:
     return 2.0 * tokens * hidden * wide
 
 
-def product_rate(hidden: int, wide: int, device: str = "cpu", tokens: int = TOKENS) -> float:
+def product_rate(hidden: int, wide: int, device: str = "cpu", tokens: int = TOKENS, dtype: str = "bfloat16") -> float:
     import torch
 
-    given = torch.randn(tokens, hidden, dtype=torch.bfloat16, device=device)
-    weight = torch.randn(wide, hidden, dtype=torch.bfloat16, device=device)
+    given = torch.randn(tokens, hidden, dtype=getattr(torch, dtype), device=device)
+    weight = torch.randn(wide, hidden, dtype=getattr(torch, dtype), device=device)
     with torch.no_grad():
         settle(torch.nn.functional.linear(given, weight))
         calls, began = 0, time.perf_counter()
@@ -107,6 +110,7 @@ def show_profile(console: Console, profile: Profile) -> None:
     if profile["paths"]:
         console.print(path_table(profile))
     console.print(layer_table(profile))
+    console.print(f"In the products of a training step {products.measured('bf16').words('bf16')}.", soft_wrap=True)
 
 
 def table(title: str, *columns: str) -> Table:
@@ -165,10 +169,11 @@ def path_table(profile: Profile) -> Table:
 
 
 def layer_table(profile: Profile) -> Table:
-    found = table("Products of a layer, bf16", "hidden", "intermediate", "tokens", "GFLOP/s")
+    found = table("Products of a layer", "hidden", "intermediate", "tokens", "bf16 GFLOP/s", "fp32 GFLOP/s")
     for layer in profile["layers"]:
         shape = (str(layer[key]) for key in ("hidden", "intermediate", "tokens"))
-        found.add_row(*shape, f"{layer['flops_per_second'] / 1e9:.3g}")
+        rates = (f"{layer[key] / 1e9:.3g}" for key in ("flops_per_second", FP32))
+        found.add_row(*shape, *rates)
     return found
 
 

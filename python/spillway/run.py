@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from spillway import checkpoints, directory, identity, report, room, state, tables, unsaved, volumes
+from spillway import checkpoints, directory, identity, products, report, room, state, tables, unsaved, volumes
 from spillway.checks import check, check_model, check_required
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.directory import Start
@@ -52,9 +52,11 @@ def train_config(config: Config, console: Console) -> dict[str, Any]:
     if start.durable and known.fixed:
         saved = saved or RunState(fixed=known.fixed)
     if saved:
+        config = state.same_products(saved.fixed, config)
         state.converted(saved, config, start.stands_alone)
         state.check_keys(saved.fixed, config)
         config = state.same_durability(known.durability, config)
+    config = products.settled(config)
     with Interruption() as interruption:
         return Run(config, start, known, saved, Display(console, endurance(config)), interruption).go()
 
@@ -66,6 +68,9 @@ def plan_config(config: Config, tell: Tell) -> dict[str, Any]:
     check(config, required=("model", "dataset"))
     named = config.output_dir is not None
     config = config.replaced(output_dir=config.output_dir or str(Path.cwd()))  # nothing is written there
+    if named and config.resume_from_checkpoint and (known := identity.load(Path(config.output_dir))) and known.fixed:
+        config = state.same_products(known.fixed, config)
+    config = products.settled(config)
     work = load_work(config, tell)
     output_dir = Path(config.output_dir)
     held = directory.manifests(output_dir) if config.resume_from_checkpoint else []

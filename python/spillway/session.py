@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway import calls, device, nodes, room, saved, threads, volumes, wear
+from spillway import calls, device, nodes, products, room, saved, threads, volumes, wear
 from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
 from spillway.errors import DoesNotFit, InputError
@@ -80,13 +80,14 @@ class Session:
         heap.settle()
         self._place = device.place(config)
         self._threads = threads.settle()
-        self._config = config
+        self._config = config = products.settled(config)
         self._source = resolve_directory(config.model)
         self._model_config = model_config or load_config(self._source)
         if config.init == "pretrained" and not config.resume_from_checkpoint:
             require_weights(self._source)
         self._packing = packing = config.packing or bool(config.eval_packing)
-        self._skeleton = build(copy.deepcopy(self._model_config), DTYPES[config.compute_dtype])
+        computes, kept = DTYPES[config.compute_dtype], DTYPES[config.weight_dtype]
+        self._skeleton = build(copy.deepcopy(self._model_config), computes, kept)
         self._adapters = adapters_of(config)
         if self._adapters is not None:
             self._adapters.adapt(self._skeleton)
@@ -99,8 +100,9 @@ class Session:
         self._skeleton.unused, self._unneeded = proof.unused, proof.unneeded
         if self._adapters is not None:
             self._skeleton.unused |= self._adapters.unused(copy.deepcopy(self._model_config))
-        if any(self._skeleton.wide(parameter) for parameter in self._skeleton.model.parameters()):
-            prove_mixed(copy.deepcopy(self._model_config), self._skeleton.dtype)
+        wide = any(self._skeleton.wide(parameter) for parameter in self._skeleton.model.parameters())
+        if wide and computes != torch.float32:
+            prove_mixed(copy.deepcopy(self._model_config), computes)
         engine_type = engine_type or calls.native_engine()
         self._engine_type, self._shape = engine_type, shape
         self._rehearsed = self._rehearse(shape, half=only_plan)
@@ -132,6 +134,8 @@ class Session:
         with translated(), self._told_what_was_measured():
             self._engine = engine_type(json.dumps(self.description), json.dumps(self.settings))
             self.plan: dict[str, Any] = json.loads(self._engine.plan())
+        if config.chosen:
+            self.plan["compute_why"] = config.chosen
         self.plan["threads"] = {"compute": self._threads.compute, "words": self._threads.words}
         self._durable = self.plan.get("durability", "none") != "none"
         self._stream: Stream | None = None
@@ -333,7 +337,7 @@ class Session:
         with translated():
             files.save_weights(self._skeleton, self.description, self._engine, directory, MAX_SHARD, self._began_with())
         if not isinstance(self._model_config, OwnConfig):  # what is built by code of its own is described by that
-            save_config(self._source, self._model_config, self._config.compute_dtype, directory)
+            save_config(self._source, self._model_config, self._config.weight_dtype, directory)
 
     def masters(self) -> dict[str, torch.Tensor]:
         """All weights as fp32, by name: for a model that fits in memory."""
@@ -514,7 +518,8 @@ class Session:
 
     def _counts(self) -> dict[str, Any]:
         counts: dict[str, Any] = {"steps": self._steps, "calls": self._calls}
-        if self._config.compute_dtype == "fp16":
+        counts["compute_dtype"] = self._config.compute_dtype
+        if self._config.weight_dtype == "fp16":
             counts["loss_scale"] = list(self._engine.loss_scale())
         return counts
 
@@ -601,11 +606,11 @@ def require_weights(directory: Path) -> None:
 
 def rounded_tables(skeleton: Skeleton) -> list[str]:
     """What a person should know of tables that `from_pretrained` would keep in fp32."""
-    fp32 = kept_in_fp32(skeleton.model, skeleton.dtype)
+    fp32 = kept_in_fp32(skeleton.model, skeleton.kept)
     tables = {skeleton.names[id(table.weight)] for table in (skeleton.embedding, skeleton.head)}
     return [
-        f"transformers computes with {name} in fp32; here this table computes in "
-        f"{str(skeleton.dtype).removeprefix('torch.')}, as the layers do, and its master is fp32"
+        f"transformers computes with {name} in fp32; here this table is kept in "
+        f"{str(skeleton.kept).removeprefix('torch.')}, as the layers are, and its master is fp32"
         for name in sorted(tables)
         if fp32.search(name)
     ]

@@ -163,7 +163,7 @@ def device_bytes(device: str) -> int:
 
 def update_rule(config: Config) -> dict[str, str]:
     """What an update is of, as the engine names it."""
-    return {"compute_dtype": config.compute_dtype, "optimizer": config.optim, "state_format": config.state_format}
+    return {"weight_dtype": config.weight_dtype, "optimizer": config.optim, "state_format": config.state_format}
 
 
 def subspace_checks(config: Config) -> dict[str, Any]:

@@ -26,6 +26,7 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
     "compute_dtype",
+    "weight_dtype",
     "state_format",
     "optim",
     "method",
@@ -45,6 +46,20 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
 )
 
 MEANT = {"lsp_residual": "none"}  # by runs that left it out before its default was another
+
+
+def earlier(saved: dict[str, Any], name: str) -> Any:
+    """What a run's key was, whichever release began it."""
+    if name == "weight_dtype" and name not in saved:  # before the two were told apart
+        return saved["compute_dtype"]
+    return saved.get(name, KEYS[name].default)
+
+
+def same_products(saved: dict[str, Any], config: Config) -> Config:
+    """`config` with what the run's layers multiply in, unless it says so itself."""
+    if config.compute_dtype != "auto" and not config.chosen:
+        return config
+    return config.computing(earlier(saved, "compute_dtype"), "as the run was begun")
 
 
 @dataclass
@@ -126,7 +141,7 @@ def check_keys(saved: dict[str, Any], config: Config) -> None:
     """Raises InputError naming the first key that is not as it was. A model or file that only moved is the same."""
     now = fixed_keys(config)
     for name in FIXED:
-        before = saved.get(name, KEYS[name].default)  # of a release that did not have the key
+        before = earlier(saved, name)
         if before is None and now[name] is not None:
             before = MEANT.get(name)
         if before != now[name]:

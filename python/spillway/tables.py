@@ -20,6 +20,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     console.print(prediction(plan), soft_wrap=True)
     for words in (
         pace_and_wear(plan),
+        products(plan),
         device_blocks(plan),
         far_drives(plan),
         subspaces(plan),
@@ -32,6 +33,12 @@ def show_plan(console: Console, plan: Plan) -> None:
             console.print(words, soft_wrap=True)
     show_answers(console, plan)
     show_fits(console, plan)
+
+
+def products(plan: Plan) -> str:
+    """What layers multiply in and why; empty where the configuration said so."""
+    why = plan.get("compute_why")
+    return f"Layers multiply in {plan['compute_dtype']} (compute_dtype auto): {why}." if why else ""
 
 
 def device_blocks(plan: Plan) -> str:

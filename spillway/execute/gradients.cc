@@ -20,11 +20,12 @@ float* as_fp32(std::byte* at) {
 
 }  // namespace
 
-Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule,
+Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout, const plan::Description& description,
                      Arenas arenas, EmbeddingRows* rows, Subspaces& subspaces, Team& team, const Arithmetic& where)
     : schedule_(schedule),
       layout_(layout),
-      type_(rule.type),
+      type_(description.type),
+      given_(description.computes()),
       arenas_(arenas),
       rows_(rows),
       subspaces_(subspaces),
@@ -36,7 +37,7 @@ Gradients::Gradients(const plan::Schedule& schedule, const state::Layout& layout
       host_squares_(where.sizes.squares),
       squares_(apart() ? reinterpret_cast<double*>(where.workspace) : host_squares_.data()),
       others_(rows != nullptr && rows->dense() ? layout.blocks()[rows->block()].chunks : 0) {
-  place_tensors(rule);
+  place_tensors(description.rule());
   std::size_t tensors = 1;
   for (const auto& block : layout.blocks()) tensors = std::max(tensors, block.tensors);
   seen_.resize(tensors);
@@ -78,7 +79,8 @@ void Gradients::open(const plan::Visit& visit) {
 
 Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_t elements,
                                     state::ComputeType type) const {
-  Target out{.type = type, .elements = elements};
+  // What is wide is computed in fp32 in any case.
+  Target out{.type = type, .given = type == state::ComputeType::fp32 ? type : given_, .elements = elements};
   out.grad = arenas_.at(schedule_.buffers[visit_->grad]) + at;
   if (visit_->grad_sum != plan::kNone && micro_batches_ > 1) {
     out.sum = as_fp32(arenas_.at(schedule_.buffers[visit_->grad_sum])) + sum_at;
@@ -108,17 +110,23 @@ void Gradients::wait() {
 
 void Gradients::add(const Target& to, const std::byte* values, bool first) {
   auto* const sum = to.type == state::ComputeType::fp32 ? as_fp32(to.grad) : to.sum;
-  run(device::Sum{.type = element_of(to.type), .values = values, .sum = sum, .n = to.elements, .first = first});
+  run(device::Sum{.type = element_of(to.given), .values = values, .sum = sum, .n = to.elements, .first = first});
 }
 
 void Gradients::finish(const Target& to, const std::byte* values, double* squares) {
-  const bool rounds = values == nullptr && to.type != state::ComputeType::fp32;
+  const auto* sums = unrounded(to, values);
   run(device::Round{.type = element_of(to.type),
-                    .sums = rounds ? to.sum : nullptr,
+                    .sums = sums,
                     .values = values != nullptr ? values : to.grad,
                     .out = to.grad,
                     .n = to.elements,
                     .squares = squares});
+}
+
+/// What grad is rounded from; null: it is there, or copied.
+const float* Gradients::unrounded(const Target& to, const std::byte* values) {
+  if (values != nullptr) return to.given == to.type ? nullptr : reinterpret_cast<const float*>(values);
+  return to.type == state::ComputeType::fp32 ? nullptr : to.sum;
 }
 
 void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
@@ -148,7 +156,7 @@ void Gradients::take_slice(const std::byte* values, std::uint64_t micro_batch) {
   const bool summed = micro_batches_ > 1;
   if (summed) add(to, values, first);
   if (last) finish(to, summed ? nullptr : values, tied() ? nullptr : squares_ + slots_.slice(chunk));
-  if (last && tied()) end_tied(to, summed, it, visit_->slice);
+  if (last && tied()) end_tied(to, unrounded(to, summed ? nullptr : values), it, visit_->slice);
   seen_[0] = last ? 2 : 1;
 }
 
@@ -157,9 +165,9 @@ bool Gradients::tied() const noexcept {
 }
 
 /// A tied table: the step's own rows wait for the embedding's part and are not rounded yet.
-void Gradients::end_tied(const Target& to, bool summed, const state::Chunk& it, std::size_t slice) {
+void Gradients::end_tied(const Target& to, const float* sums, const state::Chunk& it, std::size_t slice) {
   if (!listed_) list_others();
-  keep_rows(to, summed, it);
+  keep_rows(to, sums, it);
   const auto& others = others_[slice];
   const auto chunk = static_cast<std::size_t>(&it - layout_.chunks().data());
   const auto* parts =
@@ -171,19 +179,18 @@ void Gradients::end_tied(const Target& to, bool summed, const state::Chunk& it, 
                       .squares = squares_ + slots_.other_rows(chunk, others)});
 }
 
-void Gradients::keep_rows(const Target& to, bool summed, const state::Chunk& it) {
+void Gradients::keep_rows(const Target& to, const float* sums, const state::Chunk& it) {
   const auto kept = rows_->in_chunk(it);
   if (kept.rows.empty()) return;
   const auto columns = layout_.blocks()[visit_->block].columns;
-  const bool rounded = !summed || type_ == state::ComputeType::fp32;
   const auto* ids = rows_->rows().data();
   auto* out = rows_->sum_of(kept.first);
   if (apart()) {
     ids = reinterpret_cast<std::int64_t*>(where_.workspace + where_.sizes.rows_at());
     out = as_fp32(where_.workspace + where_.sizes.gathered_at());
   }
-  run(device::Gather{.type = rounded ? element_of(type_) : device::Element::fp32,
-                     .values = rounded ? to.grad : reinterpret_cast<const std::byte*>(to.sum),
+  run(device::Gather{.type = sums == nullptr ? element_of(type_) : device::Element::fp32,
+                     .values = sums == nullptr ? to.grad : reinterpret_cast<const std::byte*>(sums),
                      .rows = ids + kept.first,
                      .base = kept.base,
                      .count = kept.rows.size(),

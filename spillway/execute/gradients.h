@@ -16,6 +16,7 @@
 #include "spillway/execute/subspaces.h"
 #include "spillway/execute/team.h"
 #include "spillway/kernels/gradient.h"
+#include "spillway/plan/description.h"
 #include "spillway/plan/schedule.h"
 #include "spillway/state/layout.h"
 
@@ -23,10 +24,10 @@ namespace spillway::execute {
 
 class Gradients {
  public:
-  /// `rows` may be null. Of a tensor that learns in a subspace the gradient is S. What is handed over stays until the
-  /// stream has come to it. All references must outlive it.
-  Gradients(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule, Arenas arenas,
-            EmbeddingRows* rows, Subspaces& subspaces, Team& team, const Arithmetic& where);
+  /// `rows` may be null. Of a tensor that learns in a subspace the gradient is S. What is handed over is of the type
+  /// that visits compute in, and stays until the stream has come to it. All references must outlive it.
+  Gradients(const plan::Schedule& schedule, const state::Layout& layout, const plan::Description& description,
+            Arenas arenas, EmbeddingRows* rows, Subspaces& subspaces, Team& team, const Arithmetic& where);
 
   void begin(std::uint64_t micro_batches);
   void open(const plan::Visit& visit);
@@ -46,8 +47,9 @@ class Gradients {
  private:
   struct Target {
     std::byte* grad = nullptr;
-    float* sum = nullptr;  ///< null when there is one micro-batch, and for fp32
-    state::ComputeType type = state::ComputeType::bf16;
+    float* sum = nullptr;                                 ///< null when there is one micro-batch, and for fp32
+    state::ComputeType type = state::ComputeType::bf16;   ///< of `grad`
+    state::ComputeType given = state::ComputeType::bf16;  ///< of what is handed over
     std::uint64_t elements = 0;
   };
   void place_tensors(const state::UpdateRule& rule);
@@ -59,8 +61,10 @@ class Gradients {
   void add(const Target& target, const std::byte* values, bool first);
   /// `values`: not yet in grad, or null. `squares`: null when they are not wanted.
   void finish(const Target& target, const std::byte* values, double* squares);
-  void end_tied(const Target& target, bool summed, const state::Chunk& chunk, std::size_t slice);
-  void keep_rows(const Target& target, bool summed, const state::Chunk& chunk);
+  /// `sums`: what was rounded into grad; null: nothing was.
+  static const float* unrounded(const Target& target, const std::byte* values);
+  void end_tied(const Target& target, const float* sums, const state::Chunk& chunk, std::size_t slice);
+  void keep_rows(const Target& target, const float* sums, const state::Chunk& chunk);
   [[nodiscard]] bool tied() const noexcept;
   void list_others();
   /// Bytes of the host where the device's work finds them.
@@ -69,7 +73,7 @@ class Gradients {
 
   const plan::Schedule& schedule_;
   const state::Layout& layout_;
-  const state::ComputeType type_;
+  const state::ComputeType type_, given_;  ///< of gradients as they are kept, and as they are handed over
   const Arenas arenas_;
   EmbeddingRows* const rows_;
   Subspaces& subspaces_;

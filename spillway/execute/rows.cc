@@ -15,18 +15,18 @@ constexpr std::size_t kRowsPerTile = 64;
 
 }  // namespace
 
-EmbeddingRows::EmbeddingRows(const state::Layout& layout, std::size_t block, state::ComputeType type, bool dense,
-                             std::uint64_t tokens)
+EmbeddingRows::EmbeddingRows(const plan::Description& description, const state::Layout& layout, std::size_t block)
     : block_(block),
       table_(layout.blocks()[block]),
       table_rows_(layout.blocks()[block].rows),
       columns_(layout.blocks()[block].columns),
-      type_(type),
-      dense_(dense),
-      tokens_(tokens) {
-  const auto most = std::min(table_rows_, tokens);
-  order_.reserve(tokens);
-  ids_.reserve(tokens);
+      type_(description.type),
+      computes_(description.computes()),
+      dense_(description.tied_head),
+      tokens_(description.tokens) {
+  const auto most = std::min(table_rows_, tokens_);
+  order_.reserve(tokens_);
+  ids_.reserve(tokens_);
   rows_.reserve(most);
   first_.reserve(most + 1);
   norms_.resize(most);
@@ -73,26 +73,31 @@ EmbeddingRows::Kept EmbeddingRows::in_chunk(const state::Chunk& chunk) const {
 void EmbeddingRows::gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output, Team& team) const {
   const auto kept = in_chunk(chunk);
   const auto bytes = columns_ * state::field_bytes(type_).weight;
+  const auto made = columns_ * state::field_bytes(computes_).weight;
+  const auto copy = [&](const std::byte* from, std::byte* to) {
+    if (computes_ == type_) return static_cast<void>(std::memcpy(to, from, bytes));
+    device::widen(element_of(type_), from, reinterpret_cast<float*>(to), columns_);
+  };
   team.run(ceil_div(kept.rows.size(), kRowsPerTile), [&](std::size_t tile) {
     const auto end = std::min((tile + 1) * kRowsPerTile, kept.rows.size());
     for (auto row = tile * kRowsPerTile; row < end; ++row) {
       const auto* source = weights + static_cast<std::uint64_t>(kept.rows[row] - kept.base) * bytes;
       const auto number = kept.first + row;
-      for (auto i = first_[number]; i < first_[number + 1]; ++i) std::memcpy(output + order_[i] * bytes, source, bytes);
+      for (auto i = first_[number]; i < first_[number + 1]; ++i) copy(source, output + order_[i] * made);
     }
   });
 }
 
 kernels::Norm EmbeddingRows::round(const std::byte* gradient, Team& team) {
-  const auto bytes = state::field_bytes(type_).grad;
+  const auto bytes = state::field_bytes(type_).grad, given = state::field_bytes(computes_).grad;
   team.run(ceil_div(rows_.size(), kRowsPerTile), [&](std::size_t tile) {
     const auto end = std::min((tile + 1) * kRowsPerTile, rows_.size());
     for (auto row = tile * kRowsPerTile; row < end; ++row) {
       auto* sum = sums_ + row * columns_;
       if (!dense_) std::memset(sum, 0, columns_ * sizeof(float));
       for (auto i = first_[row]; i < first_[row + 1]; ++i) {
-        const auto* source = gradient + order_[i] * columns_ * bytes;
-        device::add(element_of(type_), source, sum, columns_);
+        const auto* source = gradient + order_[i] * columns_ * given;
+        device::add(element_of(computes_), source, sum, columns_);
       }
       auto* out = rounded_ + plan::rows_header(rows_.size()) + row * columns_ * bytes;
       norms_[row] = device::round_norm(element_of(type_), sum, out, columns_);

@@ -11,6 +11,7 @@
 
 #include "spillway/execute/team.h"
 #include "spillway/kernels/gradient.h"
+#include "spillway/plan/description.h"
 #include "spillway/plan/schedule.h"
 #include "spillway/state/layout.h"
 
@@ -23,9 +24,8 @@ void patch_rows(const state::Block& table, state::ComputeType type, const state:
 
 class EmbeddingRows {
  public:
-  /// `dense`: the table is also the head, so that every row has a gradient. Allocates for `tokens` tokens.
-  EmbeddingRows(const state::Layout& layout, std::size_t block, state::ComputeType type, bool dense,
-                std::uint64_t tokens);
+  /// A table that is also the head has a gradient in every row. Allocates for the largest step.
+  EmbeddingRows(const plan::Description& description, const state::Layout& layout, std::size_t block);
 
   /// Tells where the fp32 sums lie (min(rows, tokens) * columns elements) and the rounded rows: count and ids, then the
   /// rows (plan::rows_bytes).
@@ -35,7 +35,8 @@ class EmbeddingRows {
   /// before stay until round().
   void begin(std::span<const std::int64_t> ids);
 
-  /// Copies the rows of all tokens whose id lies in `chunk` from `weights` to output [tokens, columns].
+  /// Copies the rows of all tokens whose id lies in `chunk` from `weights` to output [tokens, columns], of the type
+  /// that visits compute in.
   void gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output, Team& team) const;
 
   /// The step's rows of the table that lie in a chunk.
@@ -49,7 +50,8 @@ class EmbeddingRows {
   /// Where the fp32 sum of row number `row` of the step's rows lies; a tied head leaves its part there.
   [[nodiscard]] float* sum_of(std::size_t row) const noexcept { return sums_ + row * columns_; }
 
-  /// Adds d loss / d output [tokens, columns], rounds; returns the norm of the step's rows. They are pending from here.
+  /// Adds d loss / d output [tokens, columns], of the same type, rounds; returns the norm of the step's rows. They are
+  /// pending from here.
   kernels::Norm round(const std::byte* gradient, Team& team);
 
   /// Puts the rounded rows of `chunk` into its gradient.
@@ -62,7 +64,7 @@ class EmbeddingRows {
   const std::size_t block_;
   const state::Block& table_;
   const std::uint64_t table_rows_, columns_;
-  const state::ComputeType type_;
+  const state::ComputeType type_, computes_;
   const bool dense_;
   std::uint64_t tokens_ = 0;
   std::vector<std::uint32_t> order_;  ///< tokens by rising id, then by place

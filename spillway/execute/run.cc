@@ -216,13 +216,12 @@ void Run::open_books() {
 void Run::make_lanes(unsigned threads) {
   const auto& schedule = plan_.plan.schedule;
   const auto& layout = plan_.layout;
-  const auto type = plan_.description.type;
   if (arena.size() == 0) map_memory();
   auto* memory = arena.data();
   team = std::make_unique<Team>(std::max(1U, threads));
   if (const auto* table = table_of(layout)) {
     const auto block = static_cast<std::size_t>(table - layout.blocks().data());
-    rows = std::make_unique<EmbeddingRows>(layout, block, type, plan_.description.tied_head, plan_.description.tokens);
+    rows = std::make_unique<EmbeddingRows>(plan_.description, layout, block);
     if (schedule.rows != plan::kNone) {  // else the table is frozen
       rows->place(reinterpret_cast<float*>(memory + schedule.buffers[schedule.row_sums].offset),
                   memory + schedule.buffers[schedule.rows].offset);
@@ -231,11 +230,12 @@ void Run::make_lanes(unsigned threads) {
   const auto where = arithmetic();
   subspaces = std::make_unique<Subspaces>(plan_.description, layout);
   for (auto& room : subspaces->rooms()) calculator().register_host(std::as_writable_bytes(std::span(room)));
-  compress = std::make_unique<Compress>(layout, type, *subspaces, where);
+  compress = std::make_unique<Compress>(layout, plan_.description.computes(), *subspaces, where);
+  widening = std::make_unique<Widening>(schedule, layout, plan_.description.rule(), arenas(), where);
   updater = std::make_unique<Updater>(schedule, layout, plan_.description.rule(), memory, rows.get(), *subspaces);
   device_updates = std::make_unique<DeviceUpdates>(schedule, layout, plan_.description.rule(), arenas(), *subspaces);
-  gradients = std::make_unique<Gradients>(schedule, layout, plan_.description.rule(), arenas(), rows.get(), *subspaces,
-                                          *team, where);
+  gradients =
+      std::make_unique<Gradients>(schedule, layout, plan_.description, arenas(), rows.get(), *subspaces, *team, where);
   tiers =
       std::make_unique<Tiers>(plan_.plan, layout, plan_.description.rule(), arenas(), store.get(), device.device.get());
   tensors = std::make_unique<Tensors>(plan_.description, layout, *tiers, scratch(), found_.found);

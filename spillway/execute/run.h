@@ -27,6 +27,7 @@
 #include "spillway/execute/tiers.h"
 #include "spillway/execute/updater.h"
 #include "spillway/execute/volumes.h"
+#include "spillway/execute/widening.h"
 #include "spillway/memory/arena.h"
 #include "spillway/plan/planner.h"
 
@@ -138,6 +139,7 @@ class Run {
   std::unique_ptr<Team> team;
   std::unique_ptr<EmbeddingRows> rows;  ///< null: no embedding
   std::unique_ptr<Compress> compress;
+  std::unique_ptr<Widening> widening;
   std::unique_ptr<Updater> updater;
   std::unique_ptr<DeviceUpdates> device_updates;
   std::unique_ptr<Gradients> gradients;

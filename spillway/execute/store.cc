@@ -49,8 +49,7 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
   }
   const auto& borders = plan.residency.activation;
   objects_[static_cast<std::size_t>(Field::activation)].resize(borders.size());
-  const auto border = round_up(description.tokens * description.hidden * state::field_bytes(rule.type).weight,
-                               storage::kTransferAlignment);
+  const auto border = round_up(description.border_bytes(), storage::kTransferAlignment);
   for (std::size_t i = 0; i < borders.size(); ++i) {
     if (!borders[i] && border > 0) add(Field::activation, i, border, text("input of layer ", i));
   }

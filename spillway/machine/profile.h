@@ -72,8 +72,9 @@ struct NodeAccess {
 struct LayerProfile {
   std::uint64_t hidden = 0;
   std::uint64_t intermediate = 0;
-  std::uint64_t tokens = 0;     ///< of a micro-batch
-  double flops_per_second = 0;  ///< of the product [tokens, hidden] x [hidden, intermediate] in bf16
+  std::uint64_t tokens = 0;          ///< of a micro-batch
+  double flops_per_second = 0;       ///< of the product [tokens, hidden] x [hidden, intermediate] in bf16
+  double fp32_flops_per_second = 0;  ///< the same in fp32; 0 = unknown
 
   bool operator==(const LayerProfile&) const = default;
 };

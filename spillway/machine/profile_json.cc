@@ -153,7 +153,8 @@ Json json_of(const LayerProfile& layer) {
   return {{"hidden", layer.hidden},
           {"intermediate", layer.intermediate},
           {"tokens", layer.tokens},
-          {"flops_per_second", layer.flops_per_second}};
+          {"flops_per_second", layer.flops_per_second},
+          {"fp32_flops_per_second", layer.fp32_flops_per_second}};
 }
 
 Json json_of(const LinkProfile& link) {
@@ -253,9 +254,10 @@ NodeAccess access_from(const Object& object) {
 }
 
 LayerProfile layer_from(const Object& object) {
-  object.refuse_others({"hidden", "intermediate", "tokens", "flops_per_second"});
+  object.refuse_others({"hidden", "intermediate", "tokens", "flops_per_second", "fp32_flops_per_second"});
   return {object.whole("hidden", kMostCores), object.whole("intermediate", kMostCores),
-          object.whole("tokens", kMostBytes), object.number("flops_per_second", kMostRate)};
+          object.whole("tokens", kMostBytes), object.number("flops_per_second", kMostRate),
+          object.number("fp32_flops_per_second", kMostRate)};
 }
 
 /// The entries of a list that may be missing.

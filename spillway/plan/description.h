@@ -23,7 +23,10 @@ struct SubspaceChecks {
 
 /// The model and the largest step it will be asked for.
 struct Description {
-  state::ComputeType type = state::ComputeType::bf16;
+  state::ComputeType type = state::ComputeType::bf16;  ///< of weights and of gradients, as they are kept and moved
+  /// What visits multiply in: weights are widened to it when a visit begins, activations and what is handed over of
+  /// gradients are of it. Empty: `type`; else `type` or fp32.
+  std::optional<state::ComputeType> compute = {};
   kernels::Optimizer optimizer = kernels::Optimizer::adamw;
   state::StateFormat format = state::StateFormat::exact;
   std::uint64_t seed = 0;                ///< of the run: what random numbers of updates are drawn from
@@ -35,6 +38,13 @@ struct Description {
   std::uint64_t chunk_elements = state::kDefaultChunkElements;
   SubspaceChecks subspaces = {};  ///< of tensors that learn in subspaces
 
+  [[nodiscard]] constexpr state::ComputeType computes() const noexcept { return compute.value_or(type); }
+  /// Whether visits find a copy of their weights, in a wider type.
+  [[nodiscard]] constexpr bool widens() const noexcept { return computes() != type; }
+  /// Bytes of the activation between two layers, of all tokens of the largest step.
+  [[nodiscard]] constexpr Bytes border_bytes() const noexcept {
+    return tokens * hidden * state::field_bytes(computes()).weight;
+  }
   [[nodiscard]] constexpr state::UpdateRule rule() const noexcept { return {type, optimizer, format}; }
   [[nodiscard]] state::Layout layout() const { return state::Layout(blocks, chunk_elements, rule().alignment(), type); }
 };

@@ -47,6 +47,7 @@ class DeviceLanes {
     }
     move(out_.hidden_gradient);
     move(out_.accumulator);
+    move(out_.widened);
     if (embedding_backward_ != kNone) hand_back();
     let_pass(out_, layout_, rule_, residency_, lookahead_);
     bring_learned(out_, layout_, rule_, residency_);
@@ -147,13 +148,7 @@ class DeviceLanes {
 
   // ---- weights
 
-  /// The chunks that a visit reads.
-  [[nodiscard]] Range chunks_of(const Visit& visit) const {
-    const auto& block = layout_.blocks()[visit.block];
-    const auto first = static_cast<Index>(block.first_chunk);
-    if (block.role == state::BlockRole::layer) return {first, static_cast<Index>(block.chunks)};
-    return {first + visit.slice, 1};
-  }
+  [[nodiscard]] Range chunks_of(const Visit& visit) const { return plan::chunks_of(layout_, visit); }
 
   void add_weights(Index v) {
     auto& visit = out_.visits[v];

@@ -8,13 +8,6 @@
 
 namespace spillway::plan {
 
-/// Neighbours.
-struct Range {
-  Index first = 0, count = 0;
-
-  [[nodiscard]] Index end() const noexcept { return first + count; }
-};
-
 /// Neighbours that are one copy.
 struct Joined {
   Range chunks;

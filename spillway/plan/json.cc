@@ -106,7 +106,9 @@ Updates parse_updates(const std::string& name) {
 Description parse_description(const std::string& input) {
   const auto object = parse(input, "the model description");
   Description out;
-  out.type = state::parse_compute_type(get<std::string>(object, "compute_dtype"));
+  const auto computes = get<std::string>(object, "compute_dtype");
+  out.type = state::parse_weight_type(get<std::string>(object, "weight_dtype", computes));
+  out.compute = state::parse_compute_type(computes);
   out.optimizer = state::parse_optimizer(get<std::string>(object, "optimizer", "adamw"));
   out.format = state::parse_format(get<std::string>(object, "state_format", "exact"));
   out.seed = get<std::uint64_t>(object, "seed", 0);

@@ -148,7 +148,8 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   out["fits"] = true;
   out["parameters"] = layout.parameters();
   out["learning_parameters"] = layout.learning_parameters();
-  out["compute_dtype"] = state::name_of(description.type);
+  out["weight_dtype"] = state::name_of(description.type);
+  out["compute_dtype"] = state::name_of(description.computes());
   out["optimizer"] = state::name_of(description.optimizer);
   out["state_format"] = state::name_of(description.format);
   Bytes kept = 0;

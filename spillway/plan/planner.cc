@@ -180,7 +180,7 @@ class Planner {
   }
 
   void list_borders() {
-    const auto bytes = description_.tokens * description_.hidden * bytes_.weight;
+    const auto bytes = description_.border_bytes();
     for (auto i = first_backward(layout_); i < borders(); ++i) units_.push_back({Group::activation, i, 1, bytes});
   }
 

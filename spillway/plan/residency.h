@@ -14,6 +14,13 @@ namespace spillway::plan {
 using Index = std::uint32_t;
 inline constexpr Index kNone = ~Index{0};
 
+/// Neighbours.
+struct Range {
+  Index first = 0, count = 0;
+
+  [[nodiscard]] Index end() const noexcept { return first + count; }
+};
+
 /// What stays in the memory of a device beside what comes and goes. The weights there are copies: the master is the
 /// host's, and each step brings the new one. But for chunks that live there: these have no other place, and are updated
 /// there. And those that pass are updated there, too: their weight and state come for the update and go back after it.

@@ -30,6 +30,7 @@ class Builder {
     add_forward();
     add_head();
     add_backward();
+    add_widened();
     chain_visits();
     set_nodes(out_, residency_);
     return std::move(out_);
@@ -398,7 +399,7 @@ class Builder {
 
   void add_borders() {
     if (description_.hidden == 0) return;
-    const auto bytes = round_up(description_.tokens * description_.hidden * element(), 4096);
+    const auto bytes = round_up(description_.border_bytes(), 4096);
     const auto layers = layers_.size();
     border_out_.assign(layers + 1, kNone);
     border_in_.assign(layers + 1, kNone);
@@ -449,8 +450,6 @@ class Builder {
     need(write, read, true);
     need(task_of(back), read);
   }
-
-  [[nodiscard]] Bytes element() const { return bytes_.weight; }
 
   /// The copy of a weight that forward has brought to the device is still there.
   [[nodiscard]] bool on_device(Index c) const { return residency_.device && residency_.device->weight[c]; }
@@ -533,7 +532,7 @@ class Builder {
     const auto first = first_differentiated();
     const auto last = last_differentiated();
     if (description_.hidden == 0 || first == kNone) return;
-    const auto bytes = round_up(description_.tokens * description_.hidden * element(), 4096);
+    const auto bytes = round_up(description_.border_bytes(), 4096);
     out_.hidden_gradient = add_buffer(BufferClass::scratch, bytes, position(first), position(last));
     buffer(out_.hidden_gradient).first_tasks.push_back(task_of(first));
     buffer(out_.hidden_gradient).last_tasks.push_back(task_of(last));
@@ -657,6 +656,25 @@ class Builder {
     return write;
   }
 
+  /// One place for all visits, one after the other.
+  void add_widened() {
+    if (!description_.widens()) return;
+    std::uint64_t most = 0;
+    Index first = kNone, last = kNone;
+    for (Index v = 0; v < out_.visits.size(); ++v) {
+      const auto values = widened_values(layout_, out_.visits[v]);
+      if (values == 0) continue;
+      most = std::max(most, values);
+      if (first == kNone) first = v;
+      last = v;
+    }
+    if (first == kNone) return;
+    out_.widened =
+        add_buffer(BufferClass::scratch, round_up(most * sizeof(float), 4096), position(first), position(last));
+    buffer(out_.widened).first_tasks.push_back(task_of(first));
+    buffer(out_.widened).last_tasks.push_back(task_of(last));
+  }
+
   void chain_visits() {
     for (Index v = 1; v < out_.visits.size(); ++v) need(task_of(v), task_of(v - 1));
   }
@@ -683,6 +701,33 @@ class Builder {
 };
 
 }  // namespace
+
+Range chunks_of(const state::Layout& layout, const Visit& visit) {
+  const auto& block = layout.blocks()[visit.block];
+  const auto first = static_cast<Index>(block.first_chunk);
+  if (block.role == BlockRole::layer) return {first, static_cast<Index>(block.chunks)};
+  return {first + visit.slice, 1};
+}
+
+std::uint64_t widened_values(const state::Layout& layout, const Visit& visit) {
+  if (visit.kind == VisitKind::embedding || visit.kind == VisitKind::embedding_backward) return 0;
+  const auto chunks = chunks_of(layout, visit);
+  std::uint64_t out = 0;
+  for (auto c = chunks.first; c < chunks.end(); ++c) out += layout.chunks()[c].values();
+  return out;
+}
+
+std::uint64_t widened_first(const state::Layout& layout, std::size_t tensor) {
+  const auto& block = layout.blocks()[layout.tensors()[tensor].block];
+  std::uint64_t out = 0;
+  for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
+    for (const auto& span : layout.spans(c)) {
+      if (span.tensor == tensor) return out + span.chunk_first;
+    }
+    out += layout.chunks()[c].values();
+  }
+  return out;
+}
 
 void set_nodes(Schedule& schedule, const Residency& residency) {
   schedule.node = residency.node;

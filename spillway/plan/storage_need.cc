@@ -66,7 +66,7 @@ class Count {
   }
 
   void add_activations() {
-    const auto border = description_.tokens * description_.hidden * bytes_.weight;
+    const auto border = description_.border_bytes();
     for (const auto resident : residency_.activation) {
       if (!resident && border > 0) add("activation", whole(border));
     }

@@ -14,7 +14,7 @@
 
 namespace spillway::state {
 
-/// Element type of the compute weight and of the gradient field.
+/// Element type of weights, of gradients and of what visits compute in. Of weights:
 enum class ComputeType : std::uint8_t {
   bf16,  ///< weight bf16 + 16-bit residual, gradient bf16
   fp32,  ///< weight fp32, no residual, gradient fp32
@@ -177,8 +177,8 @@ class Layout {
 
 /// Bytes per element of what computing needs; of the state see rule.h.
 struct FieldBytes {
-  Bytes weight;  ///< compute weight; a border activation has as many
-  Bytes grad;    ///< gradient
+  Bytes weight;
+  Bytes grad;  ///< gradient
 };
 
 [[nodiscard]] constexpr FieldBytes field_bytes(ComputeType type) noexcept {

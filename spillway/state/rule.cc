@@ -142,6 +142,10 @@ const char* name_of(Optimizer optimizer) noexcept {
 ComputeType parse_compute_type(std::string_view name) {
   return parse("compute_dtype", name, kComputeTypes);
 }
+
+ComputeType parse_weight_type(std::string_view name) {
+  return parse("weight_dtype", name, kComputeTypes);
+}
 StateFormat parse_format(std::string_view name) {
   return parse("state_format", name, kFormats);
 }

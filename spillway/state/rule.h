@@ -222,6 +222,7 @@ struct NamedArray {
 [[nodiscard]] const char* name_of(kernels::Optimizer optimizer) noexcept;
 /// The reverse. Throw Error(bad_input) naming what there is.
 [[nodiscard]] ComputeType parse_compute_type(std::string_view name);
+[[nodiscard]] ComputeType parse_weight_type(std::string_view name);
 [[nodiscard]] StateFormat parse_format(std::string_view name);
 [[nodiscard]] kernels::Optimizer parse_optimizer(std::string_view name);
 

@@ -22,6 +22,37 @@ inline std::uint16_t to_bf16(float value) {
   return static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(value) + 0x8000U) >> 16);
 }
 
+/// A number of either type that visits compute in.
+inline float number(std::uint16_t bits) {
+  return to_float(bits);
+}
+inline float number(float value) {
+  return value;
+}
+inline void put(std::uint16_t& to, float value) {
+  to = to_bf16(value);
+}
+inline void put(float& to, float value) {
+  to = value;
+}
+
+/// Numbers in memory, of the one or the other.
+struct Numbers {
+  std::byte* at = nullptr;
+  bool fp32 = false;
+
+  [[nodiscard]] float operator[](std::uint64_t i) const {
+    return fp32 ? reinterpret_cast<const float*>(at)[i] : to_float(reinterpret_cast<const std::uint16_t*>(at)[i]);
+  }
+  void set(std::uint64_t i, float value) const {
+    if (fp32) {
+      reinterpret_cast<float*>(at)[i] = value;
+    } else {
+      reinterpret_cast<std::uint16_t*>(at)[i] = to_bf16(value);
+    }
+  }
+};
+
 /// Runs what it is given, at once or later, in order.
 using Compute = std::function<void(std::function<void()>)>;
 
@@ -101,17 +132,19 @@ class Toy {
   }
   static float noise(std::uint64_t x) { return static_cast<float>(mix(x + 1) >> 40) / 16777216.0F - 0.5F; }
 
-  static std::uint16_t* bf16(std::byte* at) { return reinterpret_cast<std::uint16_t*>(at); }
+  [[nodiscard]] bool fp32() const { return description_.computes() == state::ComputeType::fp32; }
+  /// What lies where a visit computes.
+  [[nodiscard]] Numbers see(std::byte* at) const { return {at, fp32()}; }
 
-  float sum_of(const std::byte* weights, std::uint64_t elements) const {
+  float sum_of(std::byte* weights, std::uint64_t elements) const {
     float sum = 0;
-    const auto* w = reinterpret_cast<const std::uint16_t*>(weights);
-    for (std::uint64_t i = 0; i < elements; ++i) sum += to_float(w[i]) * static_cast<float>(i % 5 + 1);
+    const auto w = see(weights);
+    for (std::uint64_t i = 0; i < elements; ++i) sum += w[i] * static_cast<float>(i % 5 + 1);
     return sum / static_cast<float>(elements);
   }
 
   /// Of all weights of a layer; where some are wide, tensor by tensor.
-  float sum_of(const std::byte* weights, const state::Block& block) const {
+  float sum_of(std::byte* weights, const state::Block& block) const {
     const auto* first = &engine_.layout().tensors()[block.first_tensor];
     const std::span<const state::Tensor> tensors(first, block.tensors);
     if (std::ranges::none_of(tensors, [](const state::Tensor& it) { return it.spec.wide; })) {
@@ -119,16 +152,17 @@ class Toy {
     }
     float sum = 0;
     for (const auto& it : tensors) {
+      const auto weight = weights_of(weights, it);
       for (std::uint64_t i = 0; i < it.elements; ++i) {
-        sum += weight_of(weights, it, i) * static_cast<float>(i % 5 + 1) / static_cast<float>(it.elements);
+        sum += weight[i] * static_cast<float>(i % 5 + 1) / static_cast<float>(it.elements);
       }
     }
     return sum / static_cast<float>(block.tensors);
   }
 
-  static float weight_of(const std::byte* weights, const state::Tensor& it, std::uint64_t i) {
-    const auto* at = reinterpret_cast<const std::uint16_t*>(weights) + it.first;
-    return it.spec.wide ? reinterpret_cast<const float*>(at)[i] : to_float(at[i]);
+  [[nodiscard]] Numbers weights_of(std::byte* weights, const state::Tensor& it) const {
+    const auto number = static_cast<std::size_t>(&it - engine_.layout().tensors().data());
+    return {weights + engine_.tensor_offset(number) * (fp32() ? 4 : 2), fp32() || it.spec.wide};
   }
 
   void run(const Visit& visit) {
@@ -157,25 +191,22 @@ class Toy {
   }
 
   void forward(const Visit& visit, const state::Block& block, std::uint64_t n, bool first) const {
-    if (first) std::fill_n(bf16(visit.input), n, to_bf16(0.5F));
+    const auto in = see(visit.input), out = see(visit.output);
+    for (std::uint64_t i = 0; first && i < n; ++i) in.set(i, 0.5F);
     const auto factor = 1 + sum_of(visit.weights, block);
-    for (std::uint64_t i = 0; i < n; ++i) {
-      bf16(visit.output)[i] = to_bf16(to_float(bf16(visit.input)[i]) * factor + 0.01F * static_cast<float>(i % 3));
-    }
+    for (std::uint64_t i = 0; i < n; ++i) out.set(i, in[i] * factor + 0.01F * static_cast<float>(i % 3));
   }
 
   void head_gradient(const Visit& visit, const state::Block& block, std::uint64_t n) {
     const auto factor = std::make_shared<float>();
     compute([=, this, &block] {
-      *factor = sum_of(visit.weights, visit.rows * block.columns) + to_float(bf16(visit.input)[visit.rows % n]);
+      *factor = sum_of(visit.weights, visit.rows * block.columns) + see(visit.input)[visit.rows % n];
     });
     const auto count = visit.rows * block.columns;
-    const auto gradient = memory(count);
+    const auto gradient = memory(2 * count);  // room for either type
     for (std::size_t m = 0; m < micro_batches_; ++m) {
-      compute([=] {
-        for (std::size_t i = 0; i < count; ++i) {
-          gradient[i] = to_bf16(to_float(bf16(visit.weights)[i]) * 0.3F + *factor + noise(m * 31 + i));
-        }
+      compute([=, to = see(reinterpret_cast<std::byte*>(gradient.get())), weight = see(visit.weights)] {
+        for (std::size_t i = 0; i < count; ++i) to.set(i, weight[i] * 0.3F + *factor + noise(m * 31 + i));
       });
       if (block.learning_chunks > 0) engine_.head_gradient(reinterpret_cast<std::byte*>(gradient.get()), m);
     }
@@ -189,26 +220,26 @@ class Toy {
   void backward(const Visit& visit, const state::Block& block, std::uint64_t n) {
     const auto factor = std::make_shared<float>();
     compute([=, this, &block] {
+      const auto hidden = see(visit.hidden_gradient);
       if (visit.accumulator != nullptr) {
-        for (std::uint64_t i = 0; i < n; ++i) bf16(visit.hidden_gradient)[i] = to_bf16(visit.accumulator[i]);
+        for (std::uint64_t i = 0; i < n; ++i) hidden.set(i, visit.accumulator[i]);
       } else if (visit.output != nullptr) {
-        std::copy(bf16(visit.output), bf16(visit.output) + n, bf16(visit.hidden_gradient));
+        std::copy(visit.output, visit.output + n * (fp32() ? 4 : 2), visit.hidden_gradient);
       }
       *factor = sum_of(visit.weights, block);
     });
     for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
       const auto& it = engine_.layout().tensors()[t];
       if (it.subspace.rank > 0) {
-        for (std::size_t m = 0; m < micro_batches_; ++m) inside(visit, t, factor, m);
+        for (std::size_t m = 0; m < micro_batches_; ++m) {
+          fp32() ? inside<float>(visit, t, factor, m) : inside<std::uint16_t>(visit, t, factor, m);
+        }
       } else if (learns(it.spec.learning)) {
         gradients(visit, t, factor);
       }
     }
-    compute([=] {
-      for (std::uint64_t i = 0; i < n; ++i) {
-        bf16(visit.hidden_gradient)[i] =
-            to_bf16(to_float(bf16(visit.hidden_gradient)[i]) * 0.9F + to_float(bf16(visit.input)[i]) * 1e-3F + *factor);
-      }
+    compute([=, hidden = see(visit.hidden_gradient), in = see(visit.input)] {
+      for (std::uint64_t i = 0; i < n; ++i) hidden.set(i, hidden[i] * 0.9F + in[i] * 1e-3F + *factor);
     });
   }
 
@@ -222,52 +253,52 @@ class Toy {
   }
 
   /// A matrix that learns in a subspace: a few tokens' inputs and output gradients.
+  template <class T>
   void inside(const Visit& visit, std::size_t tensor, const std::shared_ptr<float>& factor, std::size_t m) {
     constexpr std::size_t kTokens = 5;
     const auto& it = engine_.layout().tensors()[tensor];
-    const auto x = numbers<std::uint16_t>(kTokens * it.subspace.columns);
-    const auto y = numbers<std::uint16_t>(kTokens * it.subspace.rows);
-    compute([=, &it, poisoned = poisoned_] {
-      const auto pull = to_float(bf16(visit.hidden_gradient)[m]) + to_float(bf16(visit.input)[tensor % 7]);
+    const auto x = shared<T>(kTokens * it.subspace.columns), y = shared<T>(kTokens * it.subspace.rows);
+    compute([=, this, &it, poisoned = poisoned_] {
+      const auto pull = see(visit.hidden_gradient)[m] + see(visit.input)[tensor % 7];
+      const auto weight = weights_of(visit.weights, it);
       for (std::size_t i = 0; i < x->size(); ++i) {
-        const auto weight = to_float(bf16(visit.weights)[it.first + i % it.elements]);
-        (*x)[i] = to_bf16(weight * 0.2F + *factor + noise(i * 3 + m));
+        put((*x)[i], weight[i % it.elements] * 0.2F + *factor + noise(i * 3 + m));
       }
       for (std::size_t i = 0; i < y->size(); ++i) {
-        (*y)[i] = to_bf16(pull * 0.1F + noise(i * 7 + m + tensor) * 0.3F);
+        put((*y)[i], pull * 0.1F + noise(i * 7 + m + tensor) * 0.3F);
       }
-      if (poisoned) y->back() = 0x7F80;  // infinity
+      if (poisoned) put(y->back(), std::numeric_limits<float>::infinity());
     });
     hand_over(tensor, x, y, m);
   }
 
   template <class T>
-  using Numbers = std::shared_ptr<std::vector<T>>;
+  using Shared = std::shared_ptr<std::vector<T>>;
   template <class T>
-  static Numbers<T> numbers(std::size_t count) {
+  static Shared<T> shared(std::size_t count) {
     return std::make_shared<std::vector<T>>(count);
   }
 
   /// A micro-batch's tokens x [tokens, columns] and y [tokens, rows], as a layer hands them over. Returns their S.
-  Numbers<std::uint16_t> hand_over(std::size_t tensor, const Numbers<std::uint16_t>& x, const Numbers<std::uint16_t>& y,
-                                   std::size_t m) {
+  template <class T>
+  Shared<T> hand_over(std::size_t tensor, const Shared<T>& x, const Shared<T>& y, std::size_t m) {
     const auto it = engine_.layout().tensors()[tensor].subspace;
     const auto tokens = x->size() / it.columns;
     if (engine_.learns_projectors(tensor)) {
-      const auto whole = numbers<float>(it.rows * it.columns);
+      const auto whole = shared<float>(it.rows * it.columns);
       compute([=] { std::ranges::copy(product(*y, it.rows, *x, it.columns, tokens), whole->begin()); });
       engine_.learn_projectors(tensor, *whole);
       compute([whole] {});  // which stays until here, and so do the others
     }
-    const auto inner = numbers<std::uint16_t>(it.rank * tokens), outer = numbers<std::uint16_t>(it.rank * tokens);
-    const auto s = numbers<std::uint16_t>(it.rank * it.rank);
+    const auto inner = shared<T>(it.rank * tokens), outer = shared<T>(it.rank * tokens);
+    const auto s = shared<T>(it.rank * it.rank);
     engine_.compress(tensor, 0, bytes(*y), it.rows, tokens, bytes(*outer));
     engine_.compress(tensor, 1, bytes(*x), it.columns, tokens, bytes(*inner));
     compute([=] { multiply(*outer, *inner, it.rank, tokens, *s); });
     engine_.gradient(tensor, bytes(*s), m);
     std::vector<float> signs(it.columns);
     engine_.signs(tensor, signs);
-    const auto missed = numbers<float>(it.rows);
+    const auto missed = shared<float>(it.rows);
     compute([=] { std::ranges::copy(seen(*y, it.rows, *x, signs, tokens), missed->begin()); });
     engine_.sample(tensor, *missed);
     compute(
@@ -276,15 +307,16 @@ class Toy {
   }
 
   /// outer [d, tokens] times inner [d, tokens] turned.
-  static void multiply(const std::vector<std::uint16_t>& outer, const std::vector<std::uint16_t>& inner, std::size_t d,
-                       std::size_t tokens, std::vector<std::uint16_t>& out) {
+  template <class T>
+  static void multiply(const std::vector<T>& outer, const std::vector<T>& inner, std::size_t d, std::size_t tokens,
+                       std::vector<T>& out) {
     for (std::size_t i = 0; i < d; ++i) {
       for (std::size_t k = 0; k < d; ++k) {
         float sum = 0;
         for (std::size_t t = 0; t < tokens; ++t) {
-          sum += to_float(outer[i * tokens + t]) * to_float(inner[k * tokens + t]);
+          sum += number(outer[i * tokens + t]) * number(inner[k * tokens + t]);
         }
-        out[i * d + k] = to_bf16(sum);
+        put(out[i * d + k], sum);
       }
     }
   }
@@ -298,13 +330,14 @@ class Toy {
   }
 
   /// y' x in fp32, [rows, columns].
-  static std::vector<float> product(const std::vector<std::uint16_t>& y, std::size_t rows,
-                                    const std::vector<std::uint16_t>& x, std::size_t columns, std::size_t tokens) {
+  template <class T>
+  static std::vector<float> product(const std::vector<T>& y, std::size_t rows, const std::vector<T>& x,
+                                    std::size_t columns, std::size_t tokens) {
     std::vector<float> out(rows * columns);
     for (std::size_t t = 0; t < tokens; ++t) {
       for (std::size_t i = 0; i < rows; ++i) {
         for (std::size_t k = 0; k < columns; ++k) {
-          out[i * columns + k] += to_float(y[t * rows + i]) * to_float(x[t * columns + k]);
+          out[i * columns + k] += number(y[t * rows + i]) * number(x[t * columns + k]);
         }
       }
     }
@@ -312,36 +345,33 @@ class Toy {
   }
 
  private:
-  static std::vector<float> seen(const std::vector<std::uint16_t>& y, std::size_t rows,
-                                 const std::vector<std::uint16_t>& x, const std::vector<float>& z, std::size_t tokens) {
+  template <class T>
+  static std::vector<float> seen(const std::vector<T>& y, std::size_t rows, const std::vector<T>& x,
+                                 const std::vector<float>& z, std::size_t tokens) {
     std::vector<float> out(rows);
     for (std::size_t t = 0; t < tokens; ++t) {
       float sum = 0;
-      for (std::size_t k = 0; k < z.size(); ++k) sum += to_float(x[t * z.size() + k]) * z[k];
-      for (std::size_t i = 0; i < rows; ++i) out[i] += to_float(y[t * rows + i]) * sum;
+      for (std::size_t k = 0; k < z.size(); ++k) sum += number(x[t * z.size() + k]) * z[k];
+      for (std::size_t i = 0; i < rows; ++i) out[i] += number(y[t * rows + i]) * sum;
     }
     return out;
   }
-  static std::byte* bytes(std::vector<std::uint16_t>& values) { return reinterpret_cast<std::byte*>(values.data()); }
-  static const std::byte* bytes(const std::vector<std::uint16_t>& values) {
-    return reinterpret_cast<const std::byte*>(values.data());
+  template <class T>
+  static std::byte* bytes(std::vector<T>& values) {
+    return reinterpret_cast<std::byte*>(values.data());
   }
 
   void gradients(const Visit& visit, std::size_t tensor, const std::shared_ptr<float>& factor) {
     const auto& it = engine_.layout().tensors()[tensor];
     const auto gradient = memory(2 * it.elements);  // room for either type
     for (std::size_t m = 0; m < micro_batches_; ++m) {
-      compute([=, &it, poisoned = poisoned_] {
-        const auto pull = to_float(bf16(visit.hidden_gradient)[m]) + to_float(bf16(visit.input)[tensor % 7]);
-        auto* const whole = reinterpret_cast<float*>(gradient.get());
+      compute([=, this, &it, poisoned = poisoned_] {
+        const auto pull = see(visit.hidden_gradient)[m] + see(visit.input)[tensor % 7];
+        const auto weight = weights_of(visit.weights, it);
+        const Numbers to{reinterpret_cast<std::byte*>(gradient.get()), fp32() || it.spec.wide};
         for (std::size_t i = 0; i < it.elements; ++i) {
-          auto value = weight_of(visit.weights, it, i) * 0.2F + *factor + pull + noise(i + m) * 0.1F;
-          if (poisoned && i + 1 == it.elements) value = std::numeric_limits<float>::infinity();
-          if (it.spec.wide) {
-            whole[i] = value;
-          } else {
-            gradient[i] = to_bf16(value);
-          }
+          const auto value = weight[i] * 0.2F + *factor + pull + noise(i + m) * 0.1F;
+          to.set(i, poisoned && i + 1 == it.elements ? std::numeric_limits<float>::infinity() : value);
         }
       });
       engine_.gradient(tensor, reinterpret_cast<std::byte*>(gradient.get()), m);

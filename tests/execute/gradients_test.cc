@@ -96,7 +96,7 @@ TEST_P(GradientPass, NormAndFiniteCheckTakeNoBytesBesideTheGradient) {
   const auto device = device::make_cpu();
   const auto sizes = plan::device_workspace(layout_, false, description_.tokens);
   Subspaces subspaces(description_, layout_);
-  Gradients gradients(schedule_, layout_, description_.rule(), arena_.data(), nullptr, subspaces, team,
+  Gradients gradients(schedule_, layout_, description_, arena_.data(), nullptr, subspaces, team,
                       {*device, 0, nullptr, sizes});
   static_cast<void>(pass(gradients));  // the first call of a kernel chooses its instruction set
   const auto before = allocations.load();

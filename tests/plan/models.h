@@ -1,6 +1,7 @@
 // Small models for the planner's tests.
 #pragma once
 
+#include <optional>
 #include <random>
 #include <regex>
 #include <string>
@@ -22,6 +23,7 @@ struct Shape {
   std::uint64_t rank = 32, nonzeros = 4;
   SubspaceChecks checks = {.every = 3, .threshold = 0.01};  ///< so that projectors are learned again and again
   state::ComputeType type = state::ComputeType::bf16;
+  std::optional<state::ComputeType> compute = {};  ///< Description's
 };
 
 /// Frozen parts of such a model, all but a few tensors or none of some layers: what adapters and partial training
@@ -79,6 +81,7 @@ inline Description describe(const Shape& shape) {
   }
   out.subspaces = shape.checks;
   out.type = shape.type;
+  out.compute = shape.compute;
   out.optimizer = shape.optimizer;
   out.format = shape.format;
   out.seed = 42;

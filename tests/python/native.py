@@ -59,6 +59,7 @@ def config(model: Path, **more: Any) -> Any:
         "lsp_residual": None, "lsp_rotate_every": None,
     }  # fmt: skip
     values |= more
+    values = {"weight_dtype": values["compute_dtype"], "chosen": ""} | values
     return SimpleNamespace(**values, paths=[*values["storage"], *values["storage_device"]])
 
 

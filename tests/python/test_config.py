@@ -34,7 +34,8 @@ def file(tmp_path: Path) -> Path:
 def test_defaults_are_those_of_the_table() -> None:
     config = configured()
     assert (config.max_length, config.learning_rate, config.warmup_steps) == (1024, 2e-5, 0)
-    assert (config.compute_dtype, config.optim, config.device, config.durability) == ("bf16", "adamw", "cpu", None)
+    assert (config.weight_dtype, config.compute_dtype, config.optim) == ("bf16", "auto", "adamw")
+    assert (config.device, config.durability) == ("cpu", None)
     assert (config.eval_strategy, config.save_strategy) == ("no", "no")
 
 
@@ -140,7 +141,7 @@ def test_old_and_other_names() -> None:
     assert configured("--bf16").compute_dtype == "bf16"
     assert configured("--no-bf16").compute_dtype == "fp32"
     assert configured("--fp16").compute_dtype == configured("--fp16", "--no-bf16").compute_dtype == "fp16"
-    assert configured("--no-fp16").compute_dtype == configured("--bf16", "--no-fp16").compute_dtype == "bf16"
+    assert configured("--bf16", "--no-fp16").compute_dtype == "bf16" and configured("--no-fp16").compute_dtype == "auto"
     config = configured("--gradient_checkpointing", "true")
     assert "always recomputes" in config.notices[0]
 

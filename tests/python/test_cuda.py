@@ -47,7 +47,8 @@ class Pair:
     """Runs of one configuration on the processor, and on the pretended GPU."""
 
     def __init__(self, given: Path, gpu: PretendedGpu, name: str, *more: str) -> None:
-        self._given, self._gpu, self._more = given, gpu, (*STEPS, *more)
+        computes = () if "--compute_dtype" in more else ("--compute_dtype", "bf16")  # auto may be another there
+        self._given, self._gpu, self._more = given, gpu, (*STEPS, *computes, *more)
         self._plain = given / name
         self._runs = 0
         assert here(given, self._plain, *self._more) == 0
@@ -119,6 +120,7 @@ def test_a_driver_that_takes_neither_form_is_quoted(bf16: Pair, gpu: PretendedGp
 FORMS = {
     "fp32": ("--compute_dtype", "fp32"),
     "fp16": ("--compute_dtype", "fp16"),
+    "bf16 weights in fp32": ("--weight_dtype", "bf16", "--compute_dtype", "fp32"),
     "states of bf16": ("--state_format", "bf16"),
     "states of int8": ("--state_format", "int8"),
     "clipping": ("--max_grad_norm", "0.1"),

@@ -28,7 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "logging_steps": 1, "eval_steps": None, "save_steps": None, "save_total_limit": None, "save_only_model": False,
     "report_to": [], "eval_strategy": "no", "save_strategy": "no",
     "resume_from_checkpoint": None,
-    "compute_dtype": "bf16", "state_format": "exact", "optim": "adamw",
+    "weight_dtype": "bf16", "compute_dtype": "auto", "state_format": "exact", "optim": "adamw",
     "dram_budget": None, "placement": "auto", "window": None,
     "storage": [], "storage_device": [], "durability": None,
     "method": "full", "profile": None,

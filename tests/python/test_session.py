@@ -42,6 +42,7 @@ def config(model: Path, **more: Any) -> Any:
         "method": "full", "trainable": [], "frozen": [],
     }  # fmt: skip
     values |= more
+    values = {"weight_dtype": values["compute_dtype"], "chosen": ""} | values
     return SimpleNamespace(**values, paths=[*values["storage"], *values["storage_device"]])
 
 

@@ -238,7 +238,7 @@ def test_a_resumed_run_may_go_further(run: Run, out: Path) -> None:
 def test_what_a_resume_cannot_change(
     run: Run, out: Path, capsys: pytest.CaptureFixture[str], key: str, value: str
 ) -> None:
-    assert run(fake_signal="step:3:SIGINT") == 130
+    assert run("--compute_dtype", "bf16", fake_signal="step:3:SIGINT") == 130
     before = names(out)
     capsys.readouterr()
     assert run(f"--{key}", value, verb="resume") == 2

@@ -7,6 +7,7 @@ accessors, the layers as the largest list of modules, the rest by running the mo
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -21,21 +22,29 @@ from spillway.hf.router_search import find_routers
 from spillway.hf.skeleton import Skeleton
 
 
-def build(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> Skeleton:
-    """Builds the skeleton in `dtype`. InputError names the model type and what about it cannot be streamed."""
+def build(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype, kept: torch.dtype | None = None) -> Skeleton:
+    """Builds the skeleton, which computes in `dtype`; `kept`: what its weights are kept in, None: the same. InputError
+    names the model type and what about it cannot be streamed."""
     kind = config.model_type
+    types = {} if kept in (None, dtype) else types_of(on_meta(copy.deepcopy(config), kept or dtype))
     model = on_meta(config, dtype)
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if not isinstance(embedding, nn.Embedding) or not isinstance(head, nn.Linear):
         raise refusal(kind, "it has no embedding table and linear head")
     if embedding.max_norm is not None or embedding.scale_grad_by_freq or embedding.sparse:
         raise refusal(kind, "its embedding changes its rows or gradients")
-    skeleton = Skeleton(config, dtype, model, embedding, find_layers(model, kind), head)
+    skeleton = Skeleton(config, dtype, model, embedding, find_layers(model, kind), head, kept or dtype, types)
     refuse_settings(config)
     refuse_leftovers(skeleton)
     outline(skeleton)
     skeleton.routers = find_routers(skeleton)
     return skeleton
+
+
+def types_of(model: nn.Module) -> dict[str, torch.dtype]:
+    """Of parameters and buffers, by every name."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {name: tensor.dtype for name, tensor in named}
 
 
 def find_layers(model: Any, kind: str) -> list[nn.Module]:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from spillway.hf.skeleton import Skeleton
@@ -18,6 +19,7 @@ from spillway.hf.skeleton import Skeleton
 UNDECAYED_LAYERS = (nn.LayerNorm,)
 UNDECAYED_NAMES = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
 
+NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 CHUNK_ELEMENTS = 4 * 1024 * 1024  # state::kDefaultChunkElements
 
 
@@ -31,7 +33,7 @@ class WorkSize:
 
 def describe(skeleton: Skeleton, size: WorkSize, compute_dtype: str) -> dict[str, Any]:
     """The engine's description; see python/spillway/_engine.pyi. Tensors keep the model's order; those that require no
-    gradient are frozen, those of fp32 beside a narrower compute type wide."""
+    gradient are frozen, those of fp32 beside a narrower type of the others wide."""
     names = skeleton.names
     modules = {id(module): name for name, module in skeleton.model.named_modules()}
     decaying = set(decay_names(skeleton.model))
@@ -52,6 +54,7 @@ def describe(skeleton: Skeleton, size: WorkSize, compute_dtype: str) -> dict[str
         blocks.append(block(modules[id(skeleton.head)], "head", [skeleton.head.weight]))
     return {
         "compute_dtype": compute_dtype,
+        "weight_dtype": NAMES[skeleton.kept],
         "hidden_size": skeleton.hidden_size,
         "micro_batches": size.micro_batches,
         "tokens": size.tokens,

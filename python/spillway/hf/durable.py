@@ -46,6 +46,7 @@ class DurableRun:
         known = identity.load(self.output_dir)
         goes_on = self._start.resume is not None or self._start.durable
         if known is not None and known.fixed and goes_on:
+            config = state.same_products(known.fixed, config)
             state.check_keys(known.fixed, config)
             check_rows(known.fixed.get("rows"), rows)
             config = state.same_durability(known.durability, config)

@@ -191,7 +191,8 @@ def save(
     try:
         write(str(held))
         stored = Stored(held)
-        buffers = {name: t for name, t in skeleton.model.state_dict().items() if name in Names(skeleton.stored).buffers}
+        saved, types = Names(skeleton.stored).buffers, skeleton.kept_types
+        buffers = {n: t.to(types.get(n, t.dtype)) for n, t in skeleton.model.state_dict().items() if n in saved}
         rewrite(skeleton, stored, buffers, directory, max_shard, carry_from)
     finally:
         shutil.rmtree(held, ignore_errors=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from spillway import checks
+from spillway import checks, products
 from spillway.config import Config, normalised, resolve
 from spillway.errors import InputError
 from spillway.hf.building import build
@@ -81,7 +81,8 @@ def load(
     checks.check_method(config)
     directory = resolve_directory(config.model)
     found = load_config(directory)
-    skeleton = build(copy.deepcopy(found), DTYPES[config.compute_dtype])
+    config = products.settled(config)
+    skeleton = build(copy.deepcopy(found), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
     model = skeleton.model
     if (adapters := adapters_of(config)) is not None:
         adapters.like(skeleton)  # their values are drawn when training begins, by the Trainer's seed

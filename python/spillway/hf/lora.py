@@ -73,7 +73,7 @@ class Adapters:
         self.config = made.peft_config[NAME]
         skeleton.adapters = self
         refuse_elsewhere(skeleton, model)
-        self.take_values(model, drawn, skeleton.dtype)
+        self.take_values(model, drawn, skeleton.dtype, skeleton.kept)
         skeleton.look_again()
         model.train()
 
@@ -109,7 +109,7 @@ class Adapters:
         task = {} if isinstance(model, OwnModel) else {"task_type": "CAUSAL_LM"}
         return peft.LoraConfig(**self.asked, **task)
 
-    def take_values(self, model: nn.Module, drawn: Drawn, dtype: torch.dtype) -> None:
+    def take_values(self, model: nn.Module, drawn: Drawn, dtype: torch.dtype, kept: torch.dtype) -> None:
         """The adapters' first values, until the engine has them; the parameters are of the base's type."""
         from peft.tuners.tuners_utils import BaseTunerLayer
 
@@ -121,7 +121,7 @@ class Adapters:
                 owner, _, own = name.rpartition(".")
                 meta = nn.Parameter(torch.empty_like(value, dtype=dtype, device="meta"))
                 model.get_submodule(f"{place}.{owner}")._parameters[own] = meta
-                values[id(meta)] = value.to(dtype).float()  # as PEFT rounds them where the base is not of fp32
+                values[id(meta)] = value.to(kept).float()  # as PEFT rounds them where the base is not of fp32
         self.begun = {name: values[id(p)] for name, p in model.named_parameters() if id(p) in values}
         self.names = list(self.begun)
 

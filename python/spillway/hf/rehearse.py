@@ -21,7 +21,7 @@ from transformers import PreTrainedConfig
 from spillway import _engine, sizes
 from spillway.errors import DoesNotFit
 from spillway.hf import growth, heap
-from spillway.hf.bare import BareEngine, BareVisit, count, mapped, on_device
+from spillway.hf.bare import TYPES, BareEngine, BareVisit, count, mapped, on_device
 from spillway.hf.building import build
 from spillway.hf.describe import WorkSize, describe, slice_rows
 from spillway.hf.freeze import freeze_kinds
@@ -88,6 +88,7 @@ class TimedEngine(BareEngine):
         self.cold = True  # weights come from memory, as for the first micro-batch of a visit, not from caches
         self.seconds: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
         self.aside = 0.0  # seconds that no run has
+        self._kept: torch.Tensor | None = None  # where weights are widened from, when they are
         self._tail = max(self._layers)
         self._began = 0.0
         self._touched = 0  # tokens
@@ -122,14 +123,33 @@ class TimedEngine(BareEngine):
             self._forget(visit)
         self._place.settle()
         self._began = time.perf_counter()
+        if self.cold and visit.kind in STREAMED and self._kept is not None:
+            first, count = visit.weights // self.dtype.itemsize, self._visited(visit)
+            self._typed[first : first + count].copy_(self._kept[first : first + count])
         return visit
+
+    def keep_weights(self) -> None:
+        """As they are now in the type that they are kept in, where that is another than visits compute in."""
+        kept = TYPES[self.description["weight_dtype"]]
+        if kept != self.dtype:
+            weights = self._typed[: self._border_at_element[0]]
+            size = weights.numel() * kept.itemsize
+            there = mapped(size) if self._place.device.type == "cpu" else on_device(size, self._place.device)
+            self._kept = there.view(kept).copy_(weights)
+
+    def _visited(self, visit: BareVisit) -> int:
+        """Elements of its weights."""
+        return visit.rows * self.tensors[self._head_tensor()]["shape"][1] or self._block_elements(visit.block)
 
     def _forget(self, visit: BareVisit) -> None:
         """In a run all other blocks have been computed since, so weights come from memory and gradients go there."""
-        columns = self.tensors[self._head_tensor()]["shape"][1]
-        elements = visit.rows * columns or self._block_elements(visit.block)
         began = time.perf_counter()
-        _engine.drop_from_caches(self._arena.data_ptr() + visit.weights, self._bytes(elements))
+        if self._kept is None:
+            _engine.drop_from_caches(self._arena.data_ptr() + visit.weights, self._bytes(self._visited(visit)))
+        else:
+            first, count = visit.weights // self.dtype.itemsize, self._visited(visit)
+            kept = self._kept[first : first + count]
+            _engine.drop_from_caches(kept.data_ptr(), kept.nbytes)
         _engine.drop_from_caches(self._taken.data_ptr(), self._taken.nbytes)
         self.aside += time.perf_counter() - began
 
@@ -207,6 +227,7 @@ class Rehearsal:
         description = describe(small, WorkSize(1, self._tokens), compute_dtype)
         self._engine = TimedEngine(description, shape.micro_batches > 1, kernels, place)
         fill(self._engine)
+        self._engine.keep_weights()
         self._stream = Stream(small, self._engine, 0, unneeded, place=place)
 
     def run(self, before: int, half: bool) -> Rehearsed:
@@ -357,7 +378,7 @@ def narrow_copy(skeleton: Skeleton) -> Skeleton:
     least = 1 if skeleton.own_tail else 2
     for layers in (least, 2, 4):
         try:
-            return build(narrow(skeleton.config, skeleton, layers), skeleton.dtype)
+            return build(narrow(skeleton.config, skeleton, layers), skeleton.dtype, skeleton.kept)
         except Exception as error:  # of whatever kind a class's own checks are
             refused = error
     raise refused

@@ -66,6 +66,8 @@ class Skeleton:
     embedding: nn.Embedding
     layers: list[nn.Module]
     head: nn.Linear
+    kept: torch.dtype = torch.float32  # what its weights are kept in
+    kept_types: dict[str, torch.dtype] = field(default_factory=dict)  # of each tensor, where that is not `dtype`
     form: Form = None  # what a layer returns
     width: int = 0  # elements of a border activation per token
     entry: list[nn.Parameter] = field(default_factory=list)  # outside the layers, used before them
@@ -102,9 +104,14 @@ class Skeleton:
                     self.places[id(parameter)].append((module, name))
 
     def wide(self, parameter: torch.Tensor) -> bool:
-        """Whether it is kept, computed with and learned in fp32 where the rest is narrower."""
+        """Whether it is kept, computed with and learned in fp32 where the rest is kept in a narrower type."""
         table = parameter is self.embedding.weight or parameter is self.head.weight
-        return parameter.dtype == torch.float32 != self.dtype and not table
+        return self.type_kept(parameter) == torch.float32 != self.kept and not table
+
+    def type_kept(self, parameter: torch.Tensor) -> torch.dtype:
+        if self.kept == self.dtype:
+            return parameter.dtype
+        return self.kept_types.get(self.names.get(id(parameter), ""), self.kept)
 
     @property
     def tied(self) -> bool:

@@ -52,10 +52,10 @@ def load_config(directory: Path) -> PreTrainedConfig:
     return config
 
 
-def save_config(source: Path, config: PreTrainedConfig, compute_dtype: str, directory: Path) -> None:
+def save_config(source: Path, config: PreTrainedConfig, weight_dtype: str, directory: Path) -> None:
     """What `from_pretrained` reads beside weights that were trained from the model in `source`."""
     saved = copy.deepcopy(config)
-    saved.dtype = DTYPES[compute_dtype]
+    saved.dtype = DTYPES[weight_dtype]
     saved.architectures = [architecture(config)]
     saved.save_pretrained(directory)
     generation_config(source, config).save_pretrained(directory)

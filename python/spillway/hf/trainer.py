@@ -22,7 +22,7 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
-from spillway import checks, directory, identity, left, saved, unsaved, volumes
+from spillway import checks, directory, identity, left, saved, state, unsaved, volumes
 from spillway.batches import batch_of
 from spillway.config import Config
 from spillway.errors import InputError
@@ -33,7 +33,8 @@ from spillway.hf.freeze import frozen_names
 from spillway.hf.loading import Origin, untouched
 from spillway.hf.position import Due
 from spillway.hf.sizes import Sizes, largest, row_count, saves, saving_of
-from spillway.openings import STATE
+from spillway.hf.source import DTYPES
+from spillway.openings import STATE, read_counts
 from spillway.protocol import Batch, Keeping, Opening, WorkShape
 from spillway.records import replace_text, write_json
 from spillway.session import Session
@@ -378,7 +379,7 @@ class StreamedTraining:
 
     def _save_configs(self, directory: Path) -> None:
         saved = copy.deepcopy(self.model.config)
-        saved.dtype, saved.architectures = self.model.dtype, [type(self.model).__name__]
+        saved.dtype, saved.architectures = DTYPES[self.session.config.weight_dtype], [type(self.model).__name__]
         saved.save_pretrained(directory)
         if self.model.can_generate():
             self.model.generation_config.save_pretrained(directory)
@@ -439,6 +440,7 @@ class StreamedTraining:
                 config = config.replaced(durability="none")
             opening = Opening()
             if self._from is not None and self._with_state:
+                config = begun_with(config, self._from)
                 opening = Opening(checkpoint=self._from)
             elif self._from is not None and self._adapted:
                 opening = Opening(adapters=self._from)
@@ -495,6 +497,12 @@ class StreamedTraining:
 
 class Trainer(StreamedTraining, transformers.Trainer):
     """transformers.Trainer, over a model that `spillway.hf.load` made."""
+
+
+def begun_with(config: Config, checkpoint: Path) -> Config:
+    """What layers multiplied in before the checkpoint, where nobody says what they are to."""
+    before = read_counts(checkpoint / STATE).get("compute_dtype", config.weight_dtype)  # as earlier releases had it
+    return state.same_products({"compute_dtype": before}, config)
 
 
 def name_run(session: Session, output_dir: Path) -> None:
