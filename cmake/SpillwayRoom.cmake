@@ -6,9 +6,9 @@ target_compile_options(spillway_options INTERFACE -Wall -Wextra -Wpedantic -Wsha
 target_include_directories(spillway_options INTERFACE ${PROJECT_SOURCE_DIR})
 target_link_libraries(spillway_options INTERFACE Threads::Threads)
 
-# A room's files are compiled several at a time, since most of a compiler's work on one of them is the headers: so names
-# in the anonymous namespaces of one room differ. OFF compiles each file by itself, which shows a missing include and is
-# quicker after a change of one file.
+# A room's files are compiled several at a time, and so are its tests, since most of a compiler's work on one of them is
+# the headers and what is instantiated of them: so names in the anonymous namespaces of one room, or of its tests, differ.
+# OFF compiles each file by itself, which shows a missing include and is quicker after a change of one file.
 option(SPILLWAY_UNITY "compile files of a room together, and the headers of the tests once" ON)
 function(spillway_together target files)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${SPILLWAY_UNITY} UNITY_BUILD_BATCH_SIZE ${files})
@@ -26,7 +26,7 @@ function(spillway_room name)
     target_link_libraries(${target} PRIVATE spillway_options)
     target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
     target_link_libraries(${target} PUBLIC ${ARGN})
-    spillway_together(${target} 10)
+    spillway_together(${target} 20)
   else()
     add_library(${target} INTERFACE)
     target_include_directories(${target} INTERFACE ${PROJECT_SOURCE_DIR})
@@ -42,6 +42,7 @@ function(spillway_tests room)
   endif()
   add_executable(${room}_test ${sources})
   target_link_libraries(${room}_test PRIVATE ${ARGN} spillway_test_main test_options)
+  spillway_together(${room}_test 20)
   if(SPILLWAY_UNITY)  # OFF shows a missing include
     target_precompile_headers(${room}_test REUSE_FROM test_headers)
   endif()

@@ -73,7 +73,7 @@ Settings on_gpu(const Caller& caller) {
   return out;
 }
 
-Outcome train(const plan::Description& description, const Settings& settings, int steps, Caller* caller) {
+Outcome train_on_gpu(const plan::Description& description, const Settings& settings, int steps, Caller* caller) {
   Engine engine(description, settings);
   engine.start();
   test::Toy toy(engine, description, description.micro_batches);
@@ -101,7 +101,7 @@ TEST(CudaSteps, ChangeNoBit) {
     auto shape = plan::test::random_shape(random, round);
     if (round % 3 == 2) shape.frozen = "up|down|embed";
     const auto description = describe(shape);
-    const auto expected = train(description, everything_in_dram(), 4, nullptr);
+    const auto expected = train_on_gpu(description, everything_in_dram(), 4, nullptr);
     for (const bool own_stream : {false, true}) {
       const Setting registers("FAKE_CUDA_REGISTERS", random() % 3 == 0 ? "0" : "1");
       Caller caller(own_stream);
@@ -113,7 +113,8 @@ TEST(CudaSteps, ChangeNoBit) {
       settings.budget.device->passing = share(random);
       settings.budget.device->grad = share(random);
       settings.budget.device->join = random() % (48 * KiB);
-      expect_same(expected, train(description, settings, 4, &caller), text("round ", round, " stream ", own_stream));
+      expect_same(expected, train_on_gpu(description, settings, 4, &caller),
+                  text("round ", round, " stream ", own_stream));
     }
   }
 }
@@ -171,7 +172,7 @@ TEST(CudaSteps, ACopyThatFailsEndsTheRunWithItsName) {
     settings.budget.device->join = 4 * KiB;
     const Setting fails("FAKE_CUDA_FAILS_AFTER", std::to_string(at).c_str());
     try {
-      train(description, settings, 2, &caller);
+      train_on_gpu(description, settings, 2, &caller);
     } catch (const Error& error) {
       ++failed;
       EXPECT_EQ(error.code(), ErrorCode::io) << error.what();

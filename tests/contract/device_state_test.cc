@@ -21,7 +21,7 @@ using test::tier;
 using test::with_device;
 
 /// Every fourth step has a gradient that is not finite, every third is followed by an evaluation or two.
-Outcome train(const plan::Description& description, Settings settings, bool queued) {
+Outcome train_living(const plan::Description& description, Settings settings, bool queued) {
   test::Training training(description, std::move(settings), queued);
   auto& toy = training.toy;
   Outcome out;
@@ -56,7 +56,7 @@ TEST(DeviceState, ChangesNoBit) {
     if (round % 4 == 1) shape.frozen = plan::test::kFrozenParts[random() % 3];
     const auto description = describe(shape);
     const bool queued = random() % 3 != 0;
-    const auto expected = train(description, everything_in_dram(), false);
+    const auto expected = train_living(description, everything_in_dram(), false);
     const auto third = [&] { return static_cast<double>(random() % 3) / 2; };
     auto settings = with_device(tier(random() % 3 == 0 ? 1 : 0.5), random() % 4 == 0 ? 0 : random());
     if (round % 2 == 1) settings.budget.device = tier(third() / 2, 1 - third() / 2, third());
@@ -71,7 +71,7 @@ TEST(DeviceState, ChangesNoBit) {
     settings.threads = 1 + random() % 3;
     settings.budget.window = random() % 4;
     settings.device.simulated.registers = random() % 4 != 0;
-    expect_same(expected, train(description, settings, queued), text("round ", round, queued ? " queued" : ""));
+    expect_same(expected, train_living(description, settings, queued), text("round ", round, queued ? " queued" : ""));
   }
 }
 

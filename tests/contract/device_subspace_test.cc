@@ -22,7 +22,7 @@ using test::tier;
 using test::with_device;
 
 /// Pairs are learned again after every third update, or where the estimate of what they miss is beyond almost nothing.
-Shape random_shape(std::mt19937& random, int round) {
+Shape random_device_shape(std::mt19937& random, int round) {
   auto out = plan::test::random_shape(random, round);
   out.layers = 2;
   out.subspace = std::array{"up|down", "up", "layers\\.0"}[random() % 3];
@@ -38,7 +38,7 @@ struct Trained {
 };
 
 /// Some gradients are not finite, some steps are followed by evaluations, clipping bites.
-Trained train(const plan::Description& description, Settings settings, bool queued) {
+Trained train_in_subspaces(const plan::Description& description, Settings settings, bool queued) {
   test::Training training(description, std::move(settings), queued);
   auto& engine = training.engine;
   auto& toy = training.toy;
@@ -84,9 +84,9 @@ TEST(DeviceSubspace, ChangesNoBit) {
   std::size_t there = 0;
   std::array<int, 2> again = {};
   for (int round = 0; round < rounds; ++round) {
-    const auto description = describe(random_shape(random, round));
+    const auto description = describe(random_device_shape(random, round));
     const bool queued = random() % 3 != 0;
-    const auto expected = train(description, everything_in_dram(), false);
+    const auto expected = train_in_subspaces(description, everything_in_dram(), false);
     again[description.subspaces.rotate > 0] += expected.fits.back() > 1 ? 1 : 0;
     const auto third = [&] { return static_cast<double>(random() % 3) / 2; };
     auto settings = with_device(tier(random() % 3 == 0 ? 0.5 : 1), random() % 4 == 0 ? 0 : random());
@@ -102,7 +102,8 @@ TEST(DeviceSubspace, ChangesNoBit) {
     settings.budget.window = random() % 4;
     settings.device.simulated.registers = random() % 4 != 0;
     there += updated_there(Engine(description, settings));
-    expect_same(expected, train(description, settings, queued), text("round ", round, queued ? " queued" : ""));
+    expect_same(expected, train_in_subspaces(description, settings, queued),
+                text("round ", round, queued ? " queued" : ""));
   }
   for (const auto rounds_with : again) EXPECT_GT(rounds_with, rounds / 6) << "moments carried over; begun anew";
   EXPECT_GT(there, static_cast<std::size_t>(rounds));
@@ -113,7 +114,7 @@ TEST(DeviceSubspace, ADurableRunGoesOnWithAnyOtherPlacement) {
   constexpr std::uint64_t kSteps = 18;
   std::mt19937 random(7);
   for (int round = 0; round < 6; ++round) {
-    const DurableRun run(random_shape(random, round), kSteps);
+    const DurableRun run(random_device_shape(random, round), kSteps);
     SCOPED_TRACE(text("round ", round));
     ASSERT_NO_FATAL_FAILURE(test::expect_lives_with_a_device(run, 1 + round % 2, 7, random));
   }

@@ -19,8 +19,8 @@ using test::Directory;
 
 /// `queued`: the caller's work runs behind it, in a stream of the simulated device.
 /// After step `store_after` other values are stored in the last tensor; `see` looks on after every step.
-Outcome train(const plan::Description& description, Settings settings, int steps, bool pause, bool queued = false,
-              int store_after = -1, const std::function<void(Engine&, int)>& see = {}) {
+Outcome train_on_device(const plan::Description& description, Settings settings, int steps, bool pause,
+                        bool queued = false, int store_after = -1, const std::function<void(Engine&, int)>& see = {}) {
   test::Training training(description, std::move(settings), queued);
   auto& engine = training.engine;
   auto& toy = training.toy;
@@ -54,7 +54,7 @@ TEST(Device, ChangesNoBit) {
   std::uniform_real_distribution<> share(0, 1);
   for (int round = 0; round < 20; ++round) {
     const auto description = describe(plan::test::random_shape(random, round));
-    const auto expected = train(description, everything_in_dram(), 6, false);
+    const auto expected = train_on_device(description, everything_in_dram(), 6, false);
     for (int placement = 0; placement < 4; ++placement) {
       auto settings = with_device(random() % 3 == 0 ? 0 : random());
       settings.threads = 1 + random() % 3;
@@ -76,7 +76,7 @@ TEST(Device, ChangesNoBit) {
       }
       if (placement == 3) settings.budget.placement = {share(random), share(random), share(random), share(random)};
       const bool queued = random() % 2 == 0;
-      expect_same(expected, train(description, settings, 6, placement >= 2, queued),
+      expect_same(expected, train_on_device(description, settings, 6, placement >= 2, queued),
                   text("round ", round, " placement ", placement, queued ? " queued" : ""));
     }
   }
@@ -86,7 +86,7 @@ TEST(Device, ChangesNoBit) {
 TEST(Device, RandomDelaysChangeNoBit) {
   const auto description =
       describe({.layers = 2, .hidden = 16, .ffn = 24, .vocabulary = 60, .tokens = 16, .chunk_elements = 512});
-  const auto expected = train(description, everything_in_dram(), 4, false);
+  const auto expected = train_on_device(description, everything_in_dram(), 4, false);
   for (std::uint64_t seed = 1; seed <= rounds("SPILLWAY_DEVICE_SEEDS", 200); ++seed) {
     auto settings = with_device(seed);
     settings.budget.device->weight = seed % 3 == 0 ? 0.5 : 0;
@@ -96,7 +96,7 @@ TEST(Device, RandomDelaysChangeNoBit) {
     settings.budget.device->grad = static_cast<double>(seed % 11 % 3) / 2;
     settings.budget.device->join = seed % 7 * 512;
     settings.budget.window = seed % 4;
-    expect_same(expected, train(description, settings, 4, seed % 2 == 0, seed % 3 != 1), text("seed ", seed));
+    expect_same(expected, train_on_device(description, settings, 4, seed % 2 == 0, seed % 3 != 1), text("seed ", seed));
   }
 }
 
@@ -111,7 +111,7 @@ TEST(Device, FrozenChangesNoBit) {
     } while (describe(shape).layout().learning_parameters() == 0);
     const auto description = describe(shape);
     for (const int store_after : {-1, 2}) {
-      const auto expected = train(description, everything_in_dram(), 5, false, false, store_after);
+      const auto expected = train_on_device(description, everything_in_dram(), 5, false, false, store_after);
       for (const bool paths : {false, true}) {
         auto settings = with_device(random());
         settings.budget.device->weight = random() % 4 / 3.0;
@@ -124,7 +124,7 @@ TEST(Device, FrozenChangesNoBit) {
           settings.budget.placement = {0.3, 0.3, 0.3, 0.3};
         }
         const bool queued = random() % 2 == 0;
-        expect_same(expected, train(description, settings, 5, true, queued, store_after),
+        expect_same(expected, train_on_device(description, settings, 5, true, queued, store_after),
                     text("round ", round, paths ? " paths" : "", " stored after ", store_after));
       }
     }
@@ -159,7 +159,7 @@ TEST(Device, WhatStaysIsSentWhenItHasChanged) {
   auto settings = with_device(0);
   settings.budget.device->weight = 1;
   EXPECT_LT(learning, all);
-  train(description, settings, 5, false, false, 2, [&](Engine& engine, int step) {
+  train_on_device(description, settings, 5, false, false, 2, [&](Engine& engine, int step) {
     engine.flush();
     const bool anew = step == 0 || step == 3;  // after the start, and after a tensor was stored
     EXPECT_EQ(sent(engine), anew ? all : learning) << step;
@@ -168,7 +168,7 @@ TEST(Device, WhatStaysIsSentWhenItHasChanged) {
 
 TEST(Device, ItsBudgetHolds) {
   const auto description = describe({.layers = 4, .tokens = 32});
-  const auto expected = train(description, everything_in_dram(), 3, false);
+  const auto expected = train_on_device(description, everything_in_dram(), 3, false);
   auto settings = with_device(0);
   settings.budget.device->capacity = 1;
   Bytes least = 0;
@@ -192,7 +192,7 @@ TEST(Device, ItsBudgetHolds) {
         static_cast<std::size_t>(std::ranges::count(stays.weight, true) + std::ranges::count(stays.activation, true));
     EXPECT_GE(now, residents);
     residents = now;
-    expect_same(expected, train(description, settings, 3, false), text("capacity ", capacity));
+    expect_same(expected, train_on_device(description, settings, 3, false), text("capacity ", capacity));
   }
   EXPECT_GT(residents, 0U);
 }

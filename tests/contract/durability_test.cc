@@ -21,12 +21,10 @@ using plan::test::Shape;
 using test::Directory;
 using test::DurableRun;
 
-constexpr std::uint64_t kSteps = 24;
-
 TEST(Durability, ARunThatEndedGoesOnWhereItWasWithAnyOtherPlacement) {
   std::mt19937 random(5);
   for (int round = 0; round < 12; ++round) {
-    const DurableRun run(plan::test::random_shape(random, round), kSteps);
+    const DurableRun run(plan::test::random_shape(random, round), 24);
     const Directory where;
     const auto paths = 1 + random() % 3;
     SCOPED_TRACE(text("round ", round));
@@ -61,7 +59,7 @@ class Checkpoints : public ::testing::TestWithParam<Durability> {
     return {view.begin(), view.end()};
   }
 
-  const DurableRun run_{{.layers = 2, .tokens = 32}, kSteps};
+  const DurableRun run_{{.layers = 2, .tokens = 32}, 24};
   const Directory where_;
 };
 

@@ -9,16 +9,13 @@
 namespace spillway {
 namespace {
 
-using plan::Updates;
 using plan::test::Shape;
 using test::Directory;
 using test::DurableRun;
 
-constexpr std::uint64_t kSteps = 24;
-
 class EarlyDurable : public ::testing::Test {
  protected:
-  [[nodiscard]] Settings settings(Updates updates, const plan::Placement& placement,
+  [[nodiscard]] Settings settings(plan::Updates updates, const plan::Placement& placement,
                                   plan::Durability durability = plan::Durability::step) const {
     auto out = DurableRun::settings(where_.path(), 2, placement, durability);
     out.budget.updates = updates;
@@ -34,7 +31,7 @@ class EarlyDurable : public ::testing::Test {
   }
 
   const DurableRun run_{
-      {.layers = 3, .tied = false, .tokens = 32}, kSteps, StepUpdate{.learning_rate = 1e-2, .weight_decay = 0.1}};
+      {.layers = 3, .tied = false, .tokens = 32}, 24, StepUpdate{.learning_rate = 1e-2, .weight_decay = 0.1}};
   const Directory where_;
 };
 
@@ -42,11 +39,11 @@ TEST_F(EarlyDurable, ARunGoesOnWithAnyOtherScheduleAndPlacement) {
   std::mt19937 random(3);
   std::uint64_t done = 0;
   std::size_t early = 0;
-  for (int life = 0; done < kSteps; ++life) {
+  for (int life = 0; done < run_.steps(); ++life) {
     static constexpr std::array<plan::Placement, 4> kPlacements = {
         {{1, 1, 1, 1}, {1, 1, 0, 1}, {0.5, 0.7, 0.3, 0}, {0, 0, 0, 0}}};
     Engine engine(run_.description(),
-                  settings(life % 3 == 2 ? Updates::deferred : Updates::early, kPlacements[random() % 4]));
+                  settings(life % 3 == 2 ? plan::Updates::deferred : plan::Updates::early, kPlacements[random() % 4]));
     early += engine.plan().early_chunks;
     const auto found = engine.start({.reopen = life > 0});
     ASSERT_EQ(found.found, life > 0);
@@ -56,7 +53,7 @@ TEST_F(EarlyDurable, ARunGoesOnWithAnyOtherScheduleAndPlacement) {
     } else {
       ASSERT_TRUE(run_.holds(engine, done)) << "life " << life;
     }
-    const auto last = std::min(kSteps, done + 1 + random() % 4);
+    const auto last = std::min(run_.steps(), done + 1 + random() % 4);
     run_.train(engine, done + 1, last);
     done = last;
     if (random() % 2 == 0) {
@@ -71,7 +68,7 @@ TEST_F(EarlyDurable, EveryCheckpointCanBeGoneBackTo) {
   for (const auto durability : {plan::Durability::step, plan::Durability::checkpoint}) {
     std::vector<std::filesystem::path> kept;
     // With all weights and states in memory a checkpoint would stand alone.
-    auto first = settings(Updates::early, {1, 0.9, 1, 0}, durability);
+    auto first = settings(plan::Updates::early, {1, 0.9, 1, 0}, durability);
     first.storage.overwrite = true;
     {
       Engine engine(run_.description(), first);
@@ -87,7 +84,7 @@ TEST_F(EarlyDurable, EveryCheckpointCanBeGoneBackTo) {
     }
     std::uint64_t step = 3;
     for (const auto& checkpoint : kept) {
-      Engine engine(run_.description(), settings(Updates::early, {1, 0.8, 0, 1}, durability));
+      Engine engine(run_.description(), settings(plan::Updates::early, {1, 0.8, 0, 1}, durability));
       const auto found = engine.start({.reopen = true, .checkpoint = checkpoint, .pinned = kept});
       ASSERT_EQ(found.step, step);
       ASSERT_TRUE(run_.holds(engine, step));

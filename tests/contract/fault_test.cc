@@ -17,8 +17,6 @@ using sys::Operation;
 using test::Directory;
 using test::DurableRun;
 
-constexpr std::uint64_t kSteps = 8;
-
 class Fault : public ::testing::Test {
  protected:
   Fault() {  // what the drives are asked for, to choose from
@@ -28,7 +26,7 @@ class Fault : public ::testing::Test {
     Engine engine(run_.description(), settings);
     engine.start();
     run_.fill(engine);
-    run_.train(engine, 1, kSteps);
+    run_.train(engine, 1, run_.steps());
     engine.close();
     pieces_ = faults->submitted();
   }
@@ -48,8 +46,8 @@ class Fault : public ::testing::Test {
       Engine engine(run_.description(), settings);
       engine.start();
       run_.fill(engine);
-      run_.train(engine, 1, kSteps, [&](std::uint64_t step) { out.ended = step; });
-      EXPECT_TRUE(run_.holds(engine, kSteps));
+      run_.train(engine, 1, run_.steps(), [&](std::uint64_t step) { out.ended = step; });
+      EXPECT_TRUE(run_.holds(engine, run_.steps()));
       engine.close();
     } catch (const Error& error) {
       out.error = error.what();
@@ -64,8 +62,8 @@ class Fault : public ::testing::Test {
     ASSERT_GE(step + 1, outcome.ended) << what << ": " << outcome.error;
     if (!found.found) run_.fill(engine);
     ASSERT_TRUE(run_.holds(engine, step)) << what << ": " << outcome.error;
-    run_.train(engine, step + 1, kSteps);
-    ASSERT_TRUE(run_.holds(engine, kSteps)) << what;
+    run_.train(engine, step + 1, run_.steps());
+    ASSERT_TRUE(run_.holds(engine, run_.steps())) << what;
     engine.close();
   }
 
@@ -79,7 +77,7 @@ class Fault : public ::testing::Test {
   }
 
   static constexpr plan::Placement kPlacement{0.5, 0, 0, 0};
-  const DurableRun run_{{.layers = 2, .tokens = 16, .micro_batches = 1}, kSteps};
+  const DurableRun run_{{.layers = 2, .tokens = 16, .micro_batches = 1}, 8};
   const Directory where_{"/dev/shm"};
   std::vector<sys::Piece> pieces_;
   std::mt19937 random_{3};
@@ -96,7 +94,7 @@ TEST_F(Fault, WhatIsOnlyInterruptedOrCutShortIsDoneAgain) {
     faults->fail(Operation::sync, 0, EINTR, 2);
     const auto outcome = live(1, faults);
     EXPECT_EQ(outcome.error, "");
-    EXPECT_EQ(outcome.ended, kSteps);
+    EXPECT_EQ(outcome.ended, run_.steps());
     expect_intact(1, outcome, text("round ", round));
     ASSERT_FALSE(HasFailure());
   }
@@ -140,17 +138,17 @@ TEST_F(Fault, APathThatTakesNoMoreWritesIsLeftOutAndTheRunGoesOn) {
       Engine engine(run_.description(), settings);
       engine.start();
       run_.fill(engine);
-      run_.train(engine, 1, kSteps, [&](std::uint64_t step) {
+      run_.train(engine, 1, run_.steps(), [&](std::uint64_t step) {
         ended = step;
         if (step != static_cast<std::uint64_t>(round) + 1) return;
         for (Bytes at = 0; at < 512 * MiB; at += 4096) faults->fail(Operation::write, at, EIO, 1'000'000);
       });
-      EXPECT_EQ(ended, kSteps);
-      EXPECT_TRUE(run_.holds(engine, kSteps));
+      EXPECT_EQ(ended, run_.steps());
+      EXPECT_TRUE(run_.holds(engine, run_.steps()));
       EXPECT_EQ(engine.counters().find("\"outages\":[]"), std::string::npos) << "nothing was left out";
       engine.close();
     }
-    expect_intact(2, {kSteps, ""}, text("round ", round));
+    expect_intact(2, {run_.steps(), ""}, text("round ", round));
     ASSERT_FALSE(HasFailure());
   }
 }

@@ -21,8 +21,6 @@ namespace {
 using test::Directory;
 using test::DurableRun;
 
-constexpr std::uint64_t kSteps = 5;
-
 struct Range {
   Bytes begin = 0, end = 0;
 };
@@ -33,7 +31,7 @@ class Flip : public ::testing::Test {
     Engine engine(run_.description(), settings_);
     engine.start();
     run_.fill(engine);
-    run_.train(engine, 1, kSteps);
+    run_.train(engine, 1, run_.steps());
     engine.close();
     file_ = where_.path() / "0" / storage::kVolumeName;
     std::ifstream in(file_, std::ios::binary);
@@ -89,7 +87,7 @@ class Flip : public ::testing::Test {
     out.write(bytes.data() + range.begin, static_cast<std::streamsize>(range.end - range.begin));
   }
 
-  const DurableRun run_{{.layers = 1, .tokens = 16, .micro_batches = 1}, kSteps};
+  const DurableRun run_{{.layers = 1, .tokens = 16, .micro_batches = 1}, 5};
   const Directory where_{"/dev/shm"};
   const Settings settings_ = DurableRun::settings(where_.path(), 1, {0.5, 0.5, 0.5, 0.5});
   std::filesystem::path file_;
@@ -120,8 +118,8 @@ TEST_F(Flip, AThousandAreFoundAndNamedAndNoneIsUsed) {
         Engine engine(run_.description(), settings_);
         const auto found = engine.start({.reopen = true});
         ASSERT_TRUE(found.found);
-        ASSERT_EQ(found.step, kSteps);
-        ASSERT_TRUE(run_.holds(engine, kSteps)) << "round " << round;
+        ASSERT_EQ(found.step, run_.steps());
+        ASSERT_TRUE(run_.holds(engine, run_.steps())) << "round " << round;
         ++used;
       } catch (const Error& error) {
         ASSERT_EQ(error.code(), ErrorCode::corrupt) << error.what();

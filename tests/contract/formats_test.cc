@@ -13,14 +13,13 @@
 namespace spillway {
 namespace {
 
-using kernels::Optimizer;
 using plan::test::Shape;
 using state::StateFormat;
 using test::Directory;
 using test::DurableRun;
 using test::Toy;
 
-using Rule = std::tuple<Optimizer, StateFormat>;
+using Rule = std::tuple<kernels::Optimizer, StateFormat>;
 
 class Formats : public ::testing::TestWithParam<Rule> {
  protected:
@@ -36,13 +35,15 @@ class Formats : public ::testing::TestWithParam<Rule> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Rules, Formats,
-    ::testing::Combine(::testing::Values(Optimizer::adamw, Optimizer::adam, Optimizer::lion, Optimizer::sgd),
-                       ::testing::Values(StateFormat::exact, StateFormat::bf16, StateFormat::int8)),
-    [](const auto& test) {
-      return std::string(state::name_of(std::get<0>(test.param))) + "_" + state::name_of(std::get<1>(test.param));
-    });
+INSTANTIATE_TEST_SUITE_P(Rules, Formats,
+                         ::testing::Combine(::testing::Values(kernels::Optimizer::adamw, kernels::Optimizer::adam,
+                                                              kernels::Optimizer::lion, kernels::Optimizer::sgd),
+                                            ::testing::Values(StateFormat::exact, StateFormat::bf16,
+                                                              StateFormat::int8)),
+                         [](const auto& test) {
+                           return std::string(state::name_of(std::get<0>(test.param))) + "_" +
+                                  state::name_of(std::get<1>(test.param));
+                         });
 
 TEST_P(Formats, PlacementChangesNoBitNorDoesGoingOnAfterACrash) {
   constexpr std::uint64_t kSteps = 12;
@@ -164,9 +165,9 @@ TEST(Formats, AVolumeOfAnotherFormatOrOptimizerIsRefused) {
     return std::string("accepted");
   };
   EXPECT_EQ(refusal(), "accepted");
-  shape.optimizer = Optimizer::adam;
+  shape.optimizer = kernels::Optimizer::adam;
   EXPECT_NE(refusal().find("another optimizer or state_format"), std::string::npos) << refusal();
-  shape.optimizer = Optimizer::adamw;
+  shape.optimizer = kernels::Optimizer::adamw;
   shape.format = StateFormat::int8;
   EXPECT_NE(refusal().find("another optimizer or state_format"), std::string::npos) << refusal();
 }

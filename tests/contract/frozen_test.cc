@@ -18,7 +18,7 @@ using test::Directory;
 using test::DurableRun;
 using test::Toy;
 
-Shape random_shape(std::mt19937& random, int round) {
+Shape random_frozen_shape(std::mt19937& random, int round) {
   auto out = plan::test::random_shape(random, round);
   plan::test::freeze_some(out, random);
   out.format = static_cast<state::StateFormat>(round % 3);
@@ -33,7 +33,7 @@ TEST_P(Frozen, PlacementAndGoingOnChangeNoBit) {
   constexpr std::uint64_t kSteps = 14;
   std::mt19937 random(17);
   for (int round = 0; round < 10; ++round) {
-    const DurableRun run(random_shape(random, round), kSteps);
+    const DurableRun run(random_frozen_shape(random, round), kSteps);
     SCOPED_TRACE(text("round ", round));
     ASSERT_NO_FATAL_FAILURE(test::expect_same_bits_in_lives(run, kSteps, GetParam(), random));
   }

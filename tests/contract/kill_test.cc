@@ -27,8 +27,6 @@ using test::Directory;
 using test::DurableRun;
 using test::Fate;
 
-constexpr std::uint64_t kSteps = 10;
-
 /// 200 in `make nightly`; SPILLWAY_KILLS=n: so many.
 int kills(int few) {
   const auto* asked = std::getenv("SPILLWAY_KILLS");
@@ -46,7 +44,7 @@ class Kill : public ::testing::Test {
   explicit Kill(state::StateFormat format = state::StateFormat::exact, std::optional<StepUpdate> update = {},
                 const std::string& frozen = {}, const std::string& subspace = {})
       : run_({.layers = 2, .tokens = 16, .micro_batches = 1, .format = format, .frozen = frozen, .subspace = subspace},
-             kSteps, update) {}
+             10, update) {}
 
   [[nodiscard]] Settings settings(const plan::Placement& placement) const {
     return DurableRun::settings(where_.path(), 2, placement);
@@ -72,7 +70,7 @@ class Kill : public ::testing::Test {
     Engine engine(run_.description(), settings);
     const auto found = engine.start({.reopen = started_});
     if (!found.found) run_.fill(engine);
-    run_.train(engine, found.step + 1, kSteps, [&](std::uint64_t step) {
+    run_.train(engine, found.step + 1, run_.steps(), [&](std::uint64_t step) {
       const auto byte = static_cast<char>(step);
       if (::write(pipe, &byte, 1) != 1) ::_exit(3);
     });
@@ -117,8 +115,8 @@ class Kill : public ::testing::Test {
     ASSERT_GE(step + 1, ended_) << "a step that had ended before the last one is lost";
     if (!found.found) run_.fill(engine);
     ASSERT_TRUE(run_.holds(engine, step));
-    run_.train(engine, step + 1, kSteps);
-    ASSERT_TRUE(run_.holds(engine, kSteps));
+    run_.train(engine, step + 1, run_.steps());
+    ASSERT_TRUE(run_.holds(engine, run_.steps()));
     engine.close();
   }
 
@@ -184,11 +182,11 @@ TEST_P(KillAt, APointOfTheCommitPath) {
     Engine engine(run_.description(), counting);
     engine.start();
     run_.fill(engine);
-    run_.train(engine, 1, kSteps);
+    run_.train(engine, 1, run_.steps());
     engine.close();
   }
   const auto times = whole->seen[static_cast<std::size_t>(point) * 2 + (after ? 1 : 0)].load();
-  ASSERT_GT(times, kSteps);
+  ASSERT_GT(times, run_.steps());
   std::mt19937 random(static_cast<unsigned>(point));
   for (int round = 0; round < kills(2); ++round) {
     started_ = false;

@@ -22,8 +22,6 @@ using storage::kSuperblockExtent;
 using test::Directory;
 using test::DurableRun;
 
-constexpr std::uint64_t kSteps = 6;
-
 class LostCopy : public ::testing::Test {
  protected:
   explicit LostCopy(std::size_t paths = 2) : settings_(DurableRun::settings(where_.path(), paths, {0.5, 0, 0, 0})) {}
@@ -42,8 +40,8 @@ class LostCopy : public ::testing::Test {
     ASSERT_TRUE(found.found);
     ASSERT_EQ(found.step, step);
     ASSERT_TRUE(run_.holds(engine, step));
-    run_.train(engine, step + 1, kSteps);
-    ASSERT_TRUE(run_.holds(engine, kSteps));
+    run_.train(engine, step + 1, run_.steps());
+    ASSERT_TRUE(run_.holds(engine, run_.steps()));
     engine.close();
   }
 
@@ -75,7 +73,7 @@ class LostCopy : public ::testing::Test {
     write(volume(path), kSuperblockExtent, std::vector<std::byte>(metadata().bytes()));
   }
 
-  const DurableRun run_{{.layers = 2, .tokens = 16, .micro_batches = 1}, kSteps};
+  const DurableRun run_{{.layers = 2, .tokens = 16, .micro_batches = 1}, 6};
   const Directory where_{"/dev/shm"};
   const Settings settings_;
 };

@@ -10,6 +10,7 @@
 #include "spillway/memory/pages.h"
 #include "spillway/sys/numa.h"
 #include "tests/contract/directory.h"
+#include "tests/contract/outcome.h"
 #include "tests/contract/pretended_nodes.h"
 #include "tests/contract/toy.h"
 #include "tests/needs.h"
@@ -21,25 +22,19 @@ namespace {
 using plan::test::describe;
 using test::Directory;
 
-constexpr int kSteps = 6;
+constexpr int kStepsOnNodes = 6;
 
-Settings everything_in_dram() {
-  Settings out;
-  out.budget.dram = 2 * GiB;
-  return out;
-}
-
-std::vector<float> train(Engine& engine, const plan::Description& description) {
+std::vector<float> train_on_nodes(Engine& engine, const plan::Description& description) {
   test::Toy toy(engine, description, description.micro_batches);
   toy.fill();
-  for (int s = 0; s < kSteps; ++s) toy.step(static_cast<std::uint64_t>(s));
+  for (int s = 0; s < kStepsOnNodes; ++s) toy.step(static_cast<std::uint64_t>(s));
   return toy.masters();
 }
 
-std::vector<float> train(const plan::Description& description, const Settings& settings) {
+std::vector<float> train_on_nodes(const plan::Description& description, const Settings& settings) {
   Engine engine(description, settings);
   engine.start();
-  return train(engine, description);
+  return train_on_nodes(engine, description);
 }
 
 /// Nodes that the engine's chunks are dealt to.
@@ -55,7 +50,7 @@ TEST(Nodes, ChangeNoBit) {
   std::size_t several = 0;
   for (int round = 0; round < 16; ++round) {
     const auto description = describe(plan::test::random_shape(random, round));
-    const auto expected = train(description, everything_in_dram());
+    const auto expected = train_on_nodes(description, everything_in_dram());
     for (int dealing = 0; dealing < 4; ++dealing) {
       const Directory directory;
       auto settings = everything_in_dram();
@@ -69,7 +64,7 @@ TEST(Nodes, ChangeNoBit) {
       Engine engine(description, settings);
       engine.start();
       several += nodes_used(engine) > 1 ? 1 : 0;
-      EXPECT_EQ(train(engine, description), expected) << "round " << round << " dealing " << dealing;
+      EXPECT_EQ(train_on_nodes(engine, description), expected) << "round " << round << " dealing " << dealing;
     }
   }
   EXPECT_GT(several, 20U) << "next to nothing was dealt: the test has shown nothing";
@@ -80,7 +75,7 @@ TEST(Nodes, ALaneThatIsHeldDownChangesNoBit) {
   auto settings = everything_in_dram();
   test::pretend_nodes(settings, {4e8, 1e8});
   settings.nodes[1].limit = 1e8;
-  EXPECT_EQ(train(description, settings), train(description, everything_in_dram()));
+  EXPECT_EQ(train_on_nodes(description, settings), train_on_nodes(description, everything_in_dram()));
 }
 
 TEST(Nodes, UpdatesAreCountedByNode) {
@@ -92,7 +87,7 @@ TEST(Nodes, UpdatesAreCountedByNode) {
     test::pretend_nodes(settings, random);
     Engine engine(description, settings);
     engine.start();
-    train(engine, description);
+    train_on_nodes(engine, description);
     engine.flush();
     const auto told = nlohmann::json::parse(engine.counters())["updates"];
     std::uint64_t elements = 0, nodes = 0;
@@ -106,7 +101,7 @@ TEST(Nodes, UpdatesAreCountedByNode) {
       if (task != plan::kNone) a_step += engine.plan().schedule.tasks[task].bytes;
     }
     EXPECT_GE(a_step, engine.layout().learning_parameters());
-    EXPECT_EQ(elements, kSteps * a_step);
+    EXPECT_EQ(elements, kStepsOnNodes * a_step);
     several += nodes > 1 ? 1 : 0;
   }
   EXPECT_GT(several, 2U);
@@ -136,7 +131,7 @@ TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
   SPILLWAY_NEEDS(nodes, machine.size() >= 2, "this machine has one memory node; `make numa` has three");
   SPILLWAY_NEEDS(numa, sys::numa_refusal().empty(), sys::numa_refusal());
   const auto description = describe({.layers = 6, .hidden = 128, .ffn = 256, .tied = false, .chunk_elements = 1 << 14});
-  const auto expected = train(description, everything_in_dram());
+  const auto expected = train_on_nodes(description, everything_in_dram());
   auto settings = everything_in_dram();
   test::pretend_nodes(settings, std::vector<double>(machine.size(), 1e8));
   for (std::size_t n = 0; n < machine.size(); ++n) {
@@ -148,7 +143,7 @@ TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
   Engine engine(description, settings);
   engine.start();
   EXPECT_EQ(nodes_used(engine), machine.size());
-  EXPECT_EQ(train(engine, description), expected);
+  EXPECT_EQ(train_on_nodes(engine, description), expected);
   EXPECT_NE(engine.where().find("\"elsewhere\":[]"), std::string::npos) << engine.where();
   const auto& plan = engine.plan();
   const auto& schedule = plan.schedule;

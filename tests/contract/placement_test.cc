@@ -18,7 +18,7 @@ using plan::test::Shape;
 
 using test::Directory;
 
-Outcome train(const plan::Description& description, Settings settings, int steps, bool pause) {
+Outcome train_placed(const plan::Description& description, Settings settings, int steps, bool pause) {
   Engine engine(description, std::move(settings));
   engine.start();
   test::Toy toy(engine, description, description.micro_batches);
@@ -46,7 +46,7 @@ TEST(Placement, ChangesNoBit) {
   std::uniform_real_distribution<> share(0, 1);
   for (int round = 0; round < 24; ++round) {
     const auto description = describe(plan::test::random_shape(random, round));
-    const auto expected = train(description, everything_in_dram(), 6, false);
+    const auto expected = train_placed(description, everything_in_dram(), 6, false);
     for (int placement = 0; placement < 3; ++placement) {
       const std::array<Directory, 3> directories;
       Settings settings;
@@ -57,7 +57,7 @@ TEST(Placement, ChangesNoBit) {
       auto& where = settings.budget.placement;
       const auto pick = [&]() -> double { return placement == 0 ? 0 : share(random); };
       where = {pick(), pick(), pick(), pick()};
-      const auto found = train(description, settings, 6, placement == 2);
+      const auto found = train_placed(description, settings, 6, placement == 2);
       expect_same(expected, found, "round " + std::to_string(round) + " placement " + std::to_string(placement));
     }
   }
@@ -65,7 +65,7 @@ TEST(Placement, ChangesNoBit) {
 
 TEST(Placement, ATightBudgetChangesNoBit) {
   const auto description = describe({.layers = 4, .tokens = 32});
-  const auto expected = train(description, everything_in_dram(), 5, false);
+  const auto expected = train_placed(description, everything_in_dram(), 5, false);
   const Directory directory;
   Settings settings;
   add_paths(settings, {&directory, 1}, 1);
@@ -73,7 +73,7 @@ TEST(Placement, ATightBudgetChangesNoBit) {
   int fitted = 0;
   for (; fitted < 3 && settings.budget.dram < 200 * MiB; settings.budget.dram += 64 * KiB) {
     try {
-      expect_same(expected, train(description, settings, 5, false), text("budget ", settings.budget.dram));
+      expect_same(expected, train_placed(description, settings, 5, false), text("budget ", settings.budget.dram));
       ++fitted;
     } catch (const Error& error) {
       ASSERT_EQ(error.code(), ErrorCode::does_not_fit) << error.what();

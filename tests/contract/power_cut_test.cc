@@ -21,8 +21,6 @@ using plan::test::Shape;
 using test::Directory;
 using test::DurableRun;
 
-constexpr std::uint64_t kSteps = 10;
-
 /// What a life of a run has come to.
 struct Life {
   std::uint64_t durable = 0;  ///< the last step that it was told is durable
@@ -33,7 +31,7 @@ struct Life {
 class PowerCut : public ::testing::Test {
  protected:
   void model(const Shape& shape, const plan::Placement& placement, std::size_t paths) {
-    run_.emplace(shape, kSteps);
+    run_.emplace(shape, 10);
     placement_ = placement;
     paths_ = paths;
   }
@@ -61,12 +59,12 @@ class PowerCut : public ::testing::Test {
       } else {
         run_->fill(engine);
       }
-      run_->train(engine, found.step + 1, kSteps, [&](std::uint64_t step) {
+      run_->train(engine, found.step + 1, run_->steps(), [&](std::uint64_t step) {
         out.durable = std::max(out.durable, step - 1);  // commit() waits for the one before
       });
       engine.flush();
-      out.durable = kSteps;
-      EXPECT_TRUE(run_->holds(engine, kSteps));
+      out.durable = run_->steps();
+      EXPECT_TRUE(run_->holds(engine, run_->steps()));
       engine.close();
       out.ended = true;
     } catch (const Error& error) {

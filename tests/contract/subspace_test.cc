@@ -244,7 +244,7 @@ TEST(Subspace, WhatCannotBeIsRefusedByName) {
 
 // ---- wherever the bytes lie
 
-Shape random_shape(std::mt19937& random, int round) {
+Shape random_subspace_shape(std::mt19937& random, int round) {
   auto out = plan::test::random_shape(random, round);
   out.subspace = std::array{"up|down", "up", "layers\\.0"}[random() % 3];
   out.rank = std::array{32, 64, 12}[random() % 3];
@@ -262,7 +262,7 @@ TEST_P(SubspaceRun, PlacementAndGoingOnChangeNoBit) {
   constexpr std::uint64_t kSteps = 14;
   std::mt19937 random(23);
   for (int round = 0; round < 9; ++round) {
-    const DurableRun run(random_shape(random, round), kSteps);
+    const DurableRun run(random_subspace_shape(random, round), kSteps);
     SCOPED_TRACE(text("round ", round));
     ASSERT_NO_FATAL_FAILURE(test::expect_same_bits_in_lives(run, kSteps, GetParam(), random));
   }

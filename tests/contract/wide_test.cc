@@ -20,7 +20,7 @@ using test::Directory;
 using test::DurableRun;
 using test::Toy;
 
-Shape random_shape(std::mt19937& random, int round) {
+Shape random_wide_shape(std::mt19937& random, int round) {
   auto out = plan::test::random_shape(random, round);
   const std::vector<std::string> wide{"norm", "up|norm", "down", "^layers\\.0", "layers|norm"};
   out.wide = wide[random() % wide.size()];
@@ -39,7 +39,7 @@ TEST_P(Wide, PlacementAndGoingOnChangeNoBit) {
   std::mt19937 random(19);
   for (int round = 0; round < 10; ++round) {
     SCOPED_TRACE(text("round ", round));
-    const DurableRun run(random_shape(random, round), kSteps);
+    const DurableRun run(random_wide_shape(random, round), kSteps);
     ASSERT_NO_FATAL_FAILURE(test::expect_same_bits_in_lives(run, kSteps, GetParam(), random));
   }
 }

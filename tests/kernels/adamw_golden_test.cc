@@ -15,34 +15,34 @@ namespace {
 
 using testing::bytes;
 using testing::expect_golden;
+using testing::kGoldenElements;
 
-constexpr std::size_t kElements = testing::kGoldenElements;
-constexpr std::array kKept = {1, 2, 10, 100};
-constexpr std::size_t kWordsPerCase = kKept.size() * 3 * kElements;
+constexpr std::array kAdamwKept = {1, 2, 10, 100};
+constexpr std::size_t kAdamwWordsPerCase = kAdamwKept.size() * 3 * kGoldenElements;
 
-constexpr std::uint32_t kGolden[] = {
+constexpr std::uint32_t kAdamwGolden[] = {
 #include "tests/kernels/adamw_golden.inc"
 };
 
-struct Case {
+struct AdamwCase {
   double weight_decay;
   float gradient_scale;
   double beta1, beta2, epsilon;
 };
-constexpr Case kCases[] = {
+constexpr AdamwCase kAdamwCases[] = {
     {0.0, 1.0f, 0.9, 0.999, 1e-8},
     {0.1, 1.0f, 0.9, 0.999, 1e-8},
     {0.1, 0.37f, 0.9, 0.95, 1e-6},
     {0.01, 0.37f, 0.4, 0.99, 1e-8},
 };
-static_assert(std::size(kGolden) == std::size(kCases) * kWordsPerCase);
+static_assert(std::size(kAdamwGolden) == std::size(kAdamwCases) * kAdamwWordsPerCase);
 
 /// The fields of one parameter tensor in either format; step() applies one update, master() shows the weights.
 struct Exact {
-  std::vector<std::uint16_t> weight = std::vector<std::uint16_t>(kElements), residual = weight;
-  std::vector<float> exp_avg = std::vector<float>(kElements), exp_avg_sq = exp_avg;
+  std::vector<std::uint16_t> weight = std::vector<std::uint16_t>(kGoldenElements), residual = weight;
+  std::vector<float> exp_avg = std::vector<float>(kGoldenElements), exp_avg_sq = exp_avg;
 
-  Exact() { split(testing::golden_master().data(), weight.data(), residual.data(), kElements); }
+  Exact() { split(testing::golden_master().data(), weight.data(), residual.data(), kGoldenElements); }
   void step(const UpdateStep& s) {
     const auto grad = testing::golden_gradient(static_cast<std::uint32_t>(s.step));
     update({},
@@ -50,27 +50,29 @@ struct Exact {
             .rest = bytes(residual),
             .moments = {bytes(exp_avg), bytes(exp_avg_sq)},
             .grad = bytes(grad),
-            .n = kElements},
+            .n = kGoldenElements},
            s);
   }
   [[nodiscard]] std::vector<float> master() const {
-    std::vector<float> joined(kElements);
-    join(weight.data(), residual.data(), joined.data(), kElements);
+    std::vector<float> joined(kGoldenElements);
+    join(weight.data(), residual.data(), joined.data(), kGoldenElements);
     return joined;
   }
 };
 
 struct Fp32 {
   std::vector<float> weight = testing::golden_master();
-  std::vector<float> exp_avg = std::vector<float>(kElements), exp_avg_sq = exp_avg;
+  std::vector<float> exp_avg = std::vector<float>(kGoldenElements), exp_avg_sq = exp_avg;
 
   void step(const UpdateStep& s) {
-    std::vector<float> grad(kElements);
+    std::vector<float> grad(kGoldenElements);
     widen_all(testing::golden_gradient(static_cast<std::uint32_t>(s.step)), grad);
-    update(
-        {Weights::fp32, Moments::fp32},
-        {.weight = bytes(weight), .moments = {bytes(exp_avg), bytes(exp_avg_sq)}, .grad = bytes(grad), .n = kElements},
-        s);
+    update({Weights::fp32, Moments::fp32},
+           {.weight = bytes(weight),
+            .moments = {bytes(exp_avg), bytes(exp_avg_sq)},
+            .grad = bytes(grad),
+            .n = kGoldenElements},
+           s);
   }
   [[nodiscard]] const std::vector<float>& master() const { return weight; }
 
@@ -81,7 +83,7 @@ struct Fp32 {
 };
 
 template <class State>
-void run_case(const Case& c, const std::uint32_t* golden) {
+void run_adamw_case(const AdamwCase& c, const std::uint32_t* golden) {
   State state;
   UpdateStep s{.beta1 = c.beta1,
                .beta2 = c.beta2,
@@ -89,25 +91,25 @@ void run_case(const Case& c, const std::uint32_t* golden) {
                .weight_decay = c.weight_decay,
                .gradient_scale = c.gradient_scale};
   std::size_t kept = 0;
-  for (s.step = 1; s.step <= kKept.back(); ++s.step) {
+  for (s.step = 1; s.step <= kAdamwKept.back(); ++s.step) {
     s.learning_rate = static_cast<double>(s.step) * 1e-4;
     state.step(s);
-    if (s.step != kKept[kept]) continue;
+    if (s.step != kAdamwKept[kept]) continue;
     SCOPED_TRACE(::testing::Message() << "after step " << s.step);
-    expect_golden(golden + (3 * kept) * kElements, state.master(), "weight");
-    expect_golden(golden + (3 * kept + 1) * kElements, state.exp_avg, "exp_avg");
-    expect_golden(golden + (3 * kept + 2) * kElements, state.exp_avg_sq, "exp_avg_sq");
+    expect_golden(golden + (3 * kept) * kGoldenElements, state.master(), "weight");
+    expect_golden(golden + (3 * kept + 1) * kGoldenElements, state.exp_avg, "exp_avg");
+    expect_golden(golden + (3 * kept + 2) * kGoldenElements, state.exp_avg_sq, "exp_avg_sq");
     ++kept;
   }
-  ASSERT_EQ(kept, kKept.size());
+  ASSERT_EQ(kept, kAdamwKept.size());
 }
 
 template <class State>
 void run_all() {
   testing::on_every_target([] {
-    for (std::size_t i = 0; i < std::size(kCases); ++i) {
+    for (std::size_t i = 0; i < std::size(kAdamwCases); ++i) {
       SCOPED_TRACE(::testing::Message() << "case " << i);
-      run_case<State>(kCases[i], kGolden + i * kWordsPerCase);
+      run_adamw_case<State>(kAdamwCases[i], kAdamwGolden + i * kAdamwWordsPerCase);
     }
   });
 }

@@ -10,6 +10,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "spillway/kernels/gradient.h"
+
 namespace spillway::kernels::testing {
 
 /// Calls `body` once on every instruction set that this machine has and this build holds.
@@ -40,6 +42,13 @@ inline std::vector<std::size_t> lengths() {
   for (std::size_t lanes : {4, 8, 16, 32, 64}) {
     for (std::size_t n : {lanes - 1, lanes, lanes + 1, 3 * lanes + 5}) all.push_back(n);
   }
+  return all;
+}
+
+/// And lengths around the tiles of a norm.
+inline std::vector<std::size_t> lengths_and_tiles() {
+  auto all = lengths();
+  for (const std::size_t n : {kNormTile - 1, kNormTile, kNormTile + 1, 2 * kNormTile + 37}) all.push_back(n);
   return all;
 }
 

@@ -15,6 +15,7 @@ namespace {
 
 using testing::bits_of;
 using testing::expect_same;
+using testing::lengths_and_tiles;
 using testing::numbers;
 
 std::vector<std::uint16_t> every_pattern() {
@@ -46,12 +47,6 @@ TEST(Fp16, RoundsToNearestEven) {
     ASSERT_EQ(round_fp16(std::nextafter(middle, 0.0f)), low) << middle;
     ASSERT_EQ(round_fp16(std::nextafter(middle, 1e9f)), low + 1) << middle;
   }
-}
-
-std::vector<std::size_t> lengths_and_tiles() {
-  auto all = testing::lengths();
-  for (const std::size_t n : {kNormTile - 1, kNormTile + 1, 2 * kNormTile + 37}) all.push_back(n);
-  return all;
 }
 
 void expect_gradients_like_scalar(const std::vector<std::uint16_t>& halves, const std::vector<float>& floats,

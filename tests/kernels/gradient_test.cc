@@ -16,6 +16,7 @@ namespace {
 
 using testing::bits_of;
 using testing::expect_same;
+using testing::lengths_and_tiles;
 using testing::numbers;
 
 constexpr std::uint32_t kRarities[] = {0, 3, 4000};  // ordinary numbers; full of special ones; a few of them
@@ -35,12 +36,6 @@ void expect_like_scalar(std::size_t n, const Kernel& kernel, const Reference& re
       ASSERT_EQ(bits_of(wanted), bits_of(got));
     }
   }
-}
-
-std::vector<std::size_t> lengths_and_tiles() {
-  auto all = testing::lengths();
-  for (std::size_t n : {kNormTile - 1, kNormTile, kNormTile + 1, 2 * kNormTile + 37}) all.push_back(n);
-  return all;
 }
 
 template <class In, class Out, class Kernel, class Reference>

@@ -175,12 +175,12 @@ struct Matrix {
   }
 };
 
-struct Update {
+struct Rectangle {
   Held p, q;
   std::vector<float> delta, work;
   Expansion expansion;
 
-  Update(const Shape& rows, const Shape& columns)
+  Rectangle(const Shape& rows, const Shape& columns)
       : p(rows.rows, rows.columns, rows.nonzeros, 21), q(columns.rows, columns.columns, columns.nonzeros, 22) {
     for (std::size_t i = 0; i < rows.columns * rows.columns; ++i)
       delta.push_back(number(static_cast<std::uint32_t>(i), 5));
@@ -199,7 +199,7 @@ TEST(Project, AppliesAsScalarWhereverItIsCut) {
   testing::on_every_target([] {
     for (const auto form : {Weights::split, Weights::fp32, Weights::fp16}) {
       for (const auto& [rows, columns] : kRectangles) {
-        Update it(rows, columns);
+        Rectangle it(rows, columns);
         const auto n = rows.rows * columns.rows;
         Matrix expected(form, n), whole(form, n), cut(form, n);
         scalar::apply(form, it.expansion, 0.99F, expected.span(0, n), 0);
@@ -219,7 +219,7 @@ TEST(Project, AppliesAsScalarWhereverItIsCut) {
 
 TEST(Project, AppliesAsDenseMatrices) {
   for (const auto& [rows, columns] : kRectangles) {
-    Update it(rows, columns);
+    Rectangle it(rows, columns);
     const auto m = rows.rows, n = columns.rows, d = rows.columns;
     Matrix matrix(Weights::split, m * n);
     std::vector<double> expected(m * n);
@@ -242,7 +242,7 @@ TEST(Project, KeepsWhatIsNotANumber) {
   testing::on_every_target([] {
     for (const std::size_t columns : {8, 70}) {
       const auto n = 8 * columns;
-      Update it({8, 4, 4}, {columns, 4, 4});
+      Rectangle it({8, 4, 4}, {columns, 4, 4});
       it.delta[0] = NAN;
       Matrix expected(Weights::split, n), actual(Weights::split, n);
       for (auto* matrix : {&expected, &actual}) matrix->put(n - 1, INFINITY), matrix->put(n - 2, -INFINITY);
@@ -258,7 +258,7 @@ TEST(Project, KeepsWhatIsNotANumber) {
 TEST(Project, KeepsInfinities) {
   testing::on_every_target([] {
     const std::size_t n = 8 * 64;
-    Update it({8, 4, 4}, {64, 4, 4});
+    Rectangle it({8, 4, 4}, {64, 4, 4});
     Matrix expected(Weights::split, n), actual(Weights::split, n);
     for (auto* matrix : {&expected, &actual}) matrix->put(0, INFINITY), matrix->put(1, -INFINITY);
     scalar::apply(Weights::split, it.expansion, 1, expected.span(0, n), 0);

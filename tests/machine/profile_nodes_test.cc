@@ -44,12 +44,12 @@ TEST(ProfileNodesTest, ReturnWhatWentIn) {
 }
 
 TEST(ProfileNodesTest, NamesEveryAbsurdValue) {
-  struct Bad {
+  struct BadNode {
     const char* from;
     const char* to;
     const char* part;  ///< of the message
   };
-  const Bad table[] = {
+  const BadNode table[] = {
       {"\"available\": 64424509440", "\"available\": 1e12", "nodes[0].available is more than capacity"},
       {"\"cpus\": \"0-3\"", "\"cpus\": 3", "nodes[0].cpus is not a name"},
       {"\"read_bytes_per_second\": 31000000000.0", "\"read_bytes_per_second\": -31",
@@ -67,7 +67,7 @@ TEST(ProfileNodesTest, NamesEveryAbsurdValue) {
       {"\"hidden\": 896", "\"hidden\": -1", "layers[0].hidden is -1"},
       {"\"tokens\": 1024,", "", "layers[0].tokens is missing"},
   };
-  for (const Bad& bad : table) {
+  for (const BadNode& bad : table) {
     std::string words = to_json(measured());
     const auto at = words.find(bad.from);
     ASSERT_NE(at, std::string::npos) << bad.from << " in " << words;

@@ -33,7 +33,7 @@ void let_pass(Residency& residency, DeviceResidency& device, std::size_t chunk, 
   if (gradient) device.grad[chunk] = residency.grad[chunk] = true;
 }
 
-Residency random_residency(const Description& description, const state::Layout& layout, std::mt19937& random) {
+Residency random_device_residency(const Description& description, const state::Layout& layout, std::mt19937& random) {
   Residency out;
   const auto chunks = layout.chunks().size();
   for (auto* flags : {&out.weight, &out.state, &out.grad}) flags->assign(chunks, false);
@@ -73,7 +73,7 @@ class DeviceSchedules : public ::testing::Test {
       if (round % 3 == 1) shape.subspace = round % 2 == 0 ? "up|down" : "up";
       const auto description = describe(shape);
       const auto layout = description.layout();
-      const auto residency = random_residency(description, layout, random);
+      const auto residency = random_device_residency(description, layout, random);
       const Lookahead ahead{.state_read = 1 + static_cast<std::uint32_t>(random() % 3),
                             .write = 1 + static_cast<std::uint32_t>(random() % 3),
                             .backward = 1 + static_cast<std::uint32_t>(random() % 2),
@@ -181,7 +181,7 @@ TEST_F(DeviceSchedules, NeighboursAreCopiedTogether) {
     const auto layout = description.layout();
     const Bytes join = random() % (64 * KiB);
     const bool durable = random() % 2 == 0;  // gradients that stay are logged by joined copies, too
-    const auto schedule = make_schedule(description, layout, random_residency(description, layout, random),
+    const auto schedule = make_schedule(description, layout, random_device_residency(description, layout, random),
                                         {.join = join}, {.gradients = durable, .period = 3});
     for (Index b = 0; b < schedule.buffers.size(); ++b) {
       for (const auto kind : {TaskKind::upload_weight, TaskKind::download_grad}) {
@@ -245,7 +245,7 @@ TEST_F(DeviceSchedules, ImagesLeaveTogether) {
     const auto description = describe(shape);
     const auto layout = description.layout();
     const Bytes join = random() % (64 * KiB);
-    const auto residency = random_residency(description, layout, random);
+    const auto residency = random_device_residency(description, layout, random);
     const auto schedule =
         make_schedule(description, layout, residency, {.join = join}, {.gradients = true, .period = 3});
     std::vector<Bytes> written(layout.chunks().size());

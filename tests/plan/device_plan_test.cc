@@ -13,7 +13,7 @@ namespace {
 constexpr double kLayer = 233e6;
 
 /// About Qwen2.5-7B on 64 GiB, one GPU of 24 GiB, two drives.
-DeviceRequest request() {
+DeviceRequest device_request() {
   DeviceRequest out;
   out.hardware.name = "a workstation";
   out.hardware.cores = 16;
@@ -65,7 +65,7 @@ TEST(DevicePlacement, EverythingIsSomewhereAndNothingBeyondItsTier) {
   for (const Bytes dram : {12 * GiB, 24 * GiB, 60 * GiB}) {
     for (const double on_device : {0.0, 0.5, 1.0}) {
       for (const auto preference : {Preference::activations, Preference::states}) {
-        auto asked = request();
+        auto asked = device_request();
         asked.budget.dram = dram;
         asked.budget.durability = Durability::none;
         const auto place_found = place(asked.hardware, asked.model, asked.work, asked.budget, preference, on_device);
@@ -81,7 +81,7 @@ TEST(DevicePlacement, EverythingIsSomewhereAndNothingBeyondItsTier) {
 }
 
 TEST(DevicePlacement, MemoryThatIsThereHoldsWhatSavesMostTrafficPerByteFirst) {
-  auto asked = request();
+  auto asked = device_request();
   asked.budget.dram = 24 * GiB;
   const auto place_found = place(asked.hardware, asked.model, asked.work, asked.budget, Preference::activations, 0);
   EXPECT_EQ(place_found.weight_path, 0);
@@ -92,7 +92,7 @@ TEST(DevicePlacement, MemoryThatIsThereHoldsWhatSavesMostTrafficPerByteFirst) {
 }
 
 TEST(DevicePlacement, StatesAreDealtToNodesByTheirUpdateBandwidth) {
-  auto asked = request();
+  auto asked = device_request();
   asked.hardware.nodes[0].capacity = asked.hardware.dram_available = 256 * GiB;
   asked.hardware.nodes.push_back({.name = "numa:2", .cxl = true, .capacity = 256 * GiB, .update = 15e9});
   const auto place_found = place(asked.hardware, asked.model, asked.work, asked.budget, Preference::activations, 0);
@@ -104,7 +104,7 @@ TEST(DevicePlacement, StatesAreDealtToNodesByTheirUpdateBandwidth) {
 
 /// Several devices are planned as one, so what they take of a card together is what one would: its own rates.
 TEST(DevicePlan, AllDevicesTogetherTakeNoMoreOfACardThanItGives) {
-  auto asked = request();
+  auto asked = device_request();
   asked.hardware.nodes[0].capacity = asked.hardware.dram_available = 256 * GiB;
   asked.hardware.nodes.push_back(
       {.name = "numa:2", .cxl = true, .capacity = 256 * GiB, .update = 15e9, .to_devices = 3e9, .from_devices = 3e9});
@@ -126,7 +126,7 @@ TEST(DevicePlan, AllDevicesTogetherTakeNoMoreOfACardThanItGives) {
 }
 
 TEST(DevicePlacement, AMachineThatCannotHoldItIsToldWhatWouldFit) {
-  auto asked = request();
+  auto asked = device_request();
   asked.work.sequence = 1 << 20;
   try {
     static_cast<void>(plan_for(asked));
@@ -135,7 +135,7 @@ TEST(DevicePlacement, AMachineThatCannotHoldItIsToldWhatWouldFit) {
     EXPECT_EQ(error.code(), ErrorCode::does_not_fit);
     EXPECT_NE(std::string(error.what()).find("tokens in a micro-batch"), std::string::npos) << error.what();
   }
-  asked = request();
+  asked = device_request();
   asked.hardware.drives.clear();
   try {
     static_cast<void>(plan_for(asked));
@@ -144,7 +144,7 @@ TEST(DevicePlacement, AMachineThatCannotHoldItIsToldWhatWouldFit) {
     EXPECT_EQ(error.code(), ErrorCode::does_not_fit);
     EXPECT_NE(std::string(error.what()).find("host memory"), std::string::npos) << error.what();
   }
-  asked = request();
+  asked = device_request();
   asked.hardware.drives[0].capacity = asked.hardware.drives[1].capacity = GiB;
   try {
     static_cast<void>(plan_for(asked));
@@ -153,13 +153,13 @@ TEST(DevicePlacement, AMachineThatCannotHoldItIsToldWhatWouldFit) {
     EXPECT_EQ(error.code(), ErrorCode::does_not_fit);
     EXPECT_NE(std::string(error.what()).find("storage paths"), std::string::npos) << error.what();
   }
-  asked = request();
+  asked = device_request();
   asked.hardware.nodes[0].update = 0;
   EXPECT_THROW(static_cast<void>(plan_for(asked)), Error);
 }
 
 TEST(DeviceStep, NoResourceIsFasterThanItIs) {
-  auto asked = request();
+  auto asked = device_request();
   for (const auto micro_batches : {1U, 4U}) {
     asked.work.micro_batches = micro_batches;
     const auto plan = plan_for(asked);
@@ -172,7 +172,7 @@ TEST(DeviceStep, NoResourceIsFasterThanItIs) {
 
 /// Design, 3.5: weight 6, state 20, gradient 4 bytes a parameter over the paths when everything lies there.
 TEST(DeviceStep, BytesOverDrivesAreThoseOfTheDesign) {
-  auto asked = request();
+  auto asked = device_request();
   asked.model.tables = 0;  // tables are not read for backward
   asked.model.table = 1;
   const DevicePlacement everything{.devices = 1,
@@ -190,7 +190,7 @@ TEST(DeviceStep, BytesOverDrivesAreThoseOfTheDesign) {
 }
 
 TEST(DevicePlan, MoreOfAnythingIsNeverSlower) {
-  const auto asked = request();
+  const auto asked = device_request();
   const auto now = plan_for(asked);
   for (const auto& change : changes(asked)) {
     if (change.what.starts_with("sequences") || change.what.find("GPU") != std::string::npos) continue;
@@ -200,7 +200,7 @@ TEST(DevicePlan, MoreOfAnythingIsNeverSlower) {
 }
 
 TEST(DevicePlan, TheLongestSequenceFitsAndTheNextDoesNot) {
-  auto asked = request();
+  auto asked = device_request();
   const auto longest = longest_sequence(asked);
   EXPECT_GT(longest, asked.work.sequence);
   asked.work.sequence = longest;
@@ -210,7 +210,7 @@ TEST(DevicePlan, TheLongestSequenceFitsAndTheNextDoesNot) {
 }
 
 TEST(DevicePlan, AModelThatFitsOnTheDevicesNeverLeavesThem) {
-  auto asked = request();
+  auto asked = device_request();
   auto& devices = asked.hardware.devices;
   devices.front().memory = 80 * GiB;
   devices.front().peer = 2e11;
@@ -223,7 +223,7 @@ TEST(DevicePlan, AModelThatFitsOnTheDevicesNeverLeavesThem) {
 }
 
 TEST(DevicePlan, WithoutADeviceTheCoresComputeAndUpdate) {
-  auto asked = request();
+  auto asked = device_request();
   asked.hardware.devices.clear();
   asked.hardware.host_flops = 1e12;
   asked.hardware.core_update = 5e9;
@@ -234,9 +234,9 @@ TEST(DevicePlan, WithoutADeviceTheCoresComputeAndUpdate) {
 }
 
 TEST(DevicePlan, TheSameTwice) {
-  const auto one = plan_for(request()), two = plan_for(request());
+  const auto one = plan_for(device_request()), two = plan_for(device_request());
   EXPECT_EQ(one.step.seconds, two.step.seconds);
-  EXPECT_EQ(plan_json(request()), plan_json(request()));
+  EXPECT_EQ(plan_json(device_request()), plan_json(device_request()));
 }
 
 }  // namespace

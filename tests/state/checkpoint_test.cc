@@ -17,7 +17,7 @@ constexpr auto kBf16 = ComputeType::bf16;
 constexpr auto kFp32 = ComputeType::fp32;
 
 /// Every rule there is.
-std::vector<UpdateRule> every_rule() {
+std::vector<UpdateRule> stored_rules() {
   std::vector<UpdateRule> out;
   for (const auto type : {kBf16, kFp32, ComputeType::fp16}) {
     for (const auto optimizer : {kernels::Optimizer::adamw, kernels::Optimizer::lion, kernels::Optimizer::sgd}) {
@@ -141,7 +141,7 @@ std::vector<BlockSpec> small_model() {
 }
 
 /// The same with tensors that are kept in fp32.
-std::vector<BlockSpec> mixed_model() {
+std::vector<BlockSpec> small_mixed_model() {
   auto out = small_model();
   auto& tensors = out[1].tensors;
   tensors.insert(tensors.begin(), {.name = "layer.gate", .shape = {60, 100}, .wide = true});
@@ -152,12 +152,6 @@ std::vector<BlockSpec> mixed_model() {
 std::uint64_t elements_of(const TensorSpec& tensor) {
   std::uint64_t out = 1;
   for (const auto size : tensor.shape) out *= static_cast<std::uint64_t>(size);
-  return out;
-}
-
-std::string random_bytes(std::size_t size, std::mt19937_64& random) {
-  std::string out(size, '\0');
-  for (auto& c : out) c = static_cast<char>(random());
   return out;
 }
 
@@ -382,14 +376,14 @@ TEST(LoadState, GivesBackEveryBitWhateverTheChunks) {
 
 TEST(LoadState, GivesBackEveryBitOfEveryRule) {
   std::mt19937_64 random(7);
-  for (const auto& rule : every_rule()) {
+  for (const auto& rule : stored_rules()) {
     TempDir dir;
     SCOPED_TRACE(text(name_of(rule.type), ' ', name_of(rule.optimizer), ' ', name_of(rule.format)));
-    Model saved(mixed_model(), rule, 1 + random() % 10'000);
+    Model saved(small_mixed_model(), rule, 1 + random() % 10'000);
     randomise(saved, random());
     save_weights(saved.stream(), dir.path());
     save_state(saved.stream(), dir / "spillway");
-    Model loaded(mixed_model(), rule, 1 + random() % 10'000);
+    Model loaded(small_mixed_model(), rule, 1 + random() % 10'000);
     EXPECT_EQ(load_state(loaded.stream(), dir / "spillway", dir.path()), rule.format);
     for (const auto& tensor : saved.layout.tensors()) {
       const auto& name = tensor.spec.name;
@@ -402,7 +396,7 @@ TEST(LoadState, GivesBackEveryBitOfEveryRule) {
 
 TEST(SaveWeights, WhatIsKeptInFp32IsSavedSoAndHasNoResidual) {
   TempDir dir;
-  Model model(mixed_model(), kBf16);
+  Model model(small_mixed_model(), kBf16);
   randomise(model, 8);
   save_weights(model.stream(), dir.path());
   save_state(model.stream(), dir / "spillway");
@@ -415,7 +409,7 @@ TEST(SaveWeights, WhatIsKeptInFp32IsSavedSoAndHasNoResidual) {
   weights.read(*weights.find("layer.gate"), 0, 6000, reinterpret_cast<std::byte*>(stored.data()));
   EXPECT_EQ(stored, model.masters("layer.gate"));
   // A run that keeps none of them so says which tensor differs.
-  auto narrow = mixed_model();
+  auto narrow = small_mixed_model();
   for (auto& tensor : narrow[1].tensors) tensor.wide = false;
   Model other(narrow, kBf16);
   expect_error(ErrorCode::bad_input, {"layer.gate", "F32", "BF16"},

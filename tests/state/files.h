@@ -8,12 +8,14 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <random>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "spillway/base/error.h"
+#include "spillway/state/safetensors.h"
 
 namespace spillway::state {
 
@@ -71,6 +73,21 @@ inline std::string length_field(std::uint64_t length) {
 /// The bytes of a file with this header and data.
 inline std::string safetensors(const std::string& json, const std::string& data) {
   return length_field(json.size()) + json + data;
+}
+
+inline std::string random_bytes(std::size_t size, std::mt19937_64& random) {
+  std::string out(size, '\0');
+  for (auto& c : out) c = static_cast<char>(random());
+  return out;
+}
+
+inline std::string read_all(const SafetensorsReader& reader, const StoredTensor& tensor) {
+  std::string out(tensor.elements * tensor.element_bytes, '\0');
+  reader.read(tensor, 0, tensor.elements, reinterpret_cast<std::byte*>(out.data()));
+  return out;
+}
+inline std::string read_all(const SafetensorsReader& reader, const std::string& name) {
+  return read_all(reader, *reader.find(name));
 }
 
 template <class T>

@@ -28,12 +28,6 @@ void refused(const std::filesystem::path& place, const std::vector<std::string>&
   expect_error(ErrorCode::bad_input, parts, [&] { const SafetensorsReader reader(place); });
 }
 
-std::string read_all(const SafetensorsReader& reader, const StoredTensor& tensor) {
-  std::string out(tensor.elements * tensor.element_bytes, '\0');
-  reader.read(tensor, 0, tensor.elements, reinterpret_cast<std::byte*>(out.data()));
-  return out;
-}
-
 TEST(SafetensorsReader, OpensOneFileOrItsDirectory) {
   TempDir dir;
   put(dir / "model.safetensors", one_tensor("w", "abcd"));

@@ -16,19 +16,6 @@ std::span<const std::byte> bytes_of(const std::string& data) {
   return std::as_bytes(std::span(data));
 }
 
-std::string random_bytes(std::size_t size, std::mt19937_64& random) {
-  std::string out(size, '\0');
-  for (auto& c : out) c = static_cast<char>(random());
-  return out;
-}
-
-std::string read_all(const SafetensorsReader& reader, const std::string& name) {
-  const auto& tensor = *reader.find(name);
-  std::string out(tensor.elements * tensor.element_bytes, '\0');
-  reader.read(tensor, 0, tensor.elements, reinterpret_cast<std::byte*>(out.data()));
-  return out;
-}
-
 TEST(SafetensorsWriter, WritesOneFile) {
   TempDir dir;
   SafetensorsWriter writer(dir.path(), "model", {{"b", "BF16", {2, 2}}, {"s", "F32", {}}, {"none", "F32", {0, 3}}});

@@ -8,11 +8,11 @@
 #include <new>
 
 namespace {
-std::atomic<std::uint64_t> count = 0;
+std::atomic<std::uint64_t> allocation_count = 0;
 }
 
 [[gnu::noinline]] void* operator new(std::size_t size) {
-  count.fetch_add(1, std::memory_order_relaxed);
+  allocation_count.fetch_add(1, std::memory_order_relaxed);
   if (void* memory = std::malloc(size > 0 ? size : 1)) return memory;
   throw std::bad_alloc();
 }
@@ -26,7 +26,7 @@ std::atomic<std::uint64_t> count = 0;
 namespace spillway::storage::testing {
 
 std::uint64_t allocations() noexcept {
-  return count.load();
+  return allocation_count.load();
 }
 
 namespace {

@@ -15,7 +15,7 @@ TEST(CommitModelTest, EveryCutLeavesTheValuesOfARunThatWasNotInterrupted) {
   EXPECT_GT(events, 150 * 100);
 }
 
-class BrokenModelTest : public testing::TestWithParam<Fault> {};
+class BrokenModelTest : public ::testing::TestWithParam<Fault> {};
 
 TEST_P(BrokenModelTest, IsNoticed) {
   for (unsigned seed = 0; seed < 500; ++seed) {
@@ -26,12 +26,12 @@ TEST_P(BrokenModelTest, IsNoticed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, BrokenModelTest,
-                         testing::Values(Fault::commit_before_flush, Fault::record_before_flush,
-                                         Fault::record_before_commit, Fault::free_before_flush,
-                                         Fault::gradient_free_early, Fault::image_in_place, Fault::trusted_slot,
-                                         Fault::commit_slot, Fault::old_generation_counts, Fault::free_before_opening,
-                                         Fault::opening_before_flush, Fault::write_before_opening,
-                                         Fault::back_commit_before_records, Fault::not_pinned));
+                         ::testing::Values(Fault::commit_before_flush, Fault::record_before_flush,
+                                           Fault::record_before_commit, Fault::free_before_flush,
+                                           Fault::gradient_free_early, Fault::image_in_place, Fault::trusted_slot,
+                                           Fault::commit_slot, Fault::old_generation_counts, Fault::free_before_opening,
+                                           Fault::opening_before_flush, Fault::write_before_opening,
+                                           Fault::back_commit_before_records, Fault::not_pinned));
 
 }  // namespace
 }  // namespace spillway::storage::model

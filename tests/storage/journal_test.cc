@@ -328,7 +328,7 @@ class ThreadedMedia : public InstantMedia {
 };
 
 /// Counts places, and waits for steps.
-class Waiter : public JournalListener {
+class WaitingListener : public JournalListener {
  public:
   void opened() override { durable(0); }
   void durable(std::uint64_t step) override {
@@ -362,7 +362,7 @@ TEST(JournalThreadsTest, EventsComeFromAnyThread) {
   std::vector<std::uint32_t> all(kChunks);
   std::iota(all.begin(), all.end(), 0);
   ThreadedMedia media(spec);
-  Waiter waiter;
+  WaitingListener waiter;
   Journal journal(spec, media, waiter);
   std::uint32_t next = 0;
   const auto piece = [&next] { return std::vector<Piece>{{{next % 2, next++}, 4096, 0, 0}}; };

@@ -13,7 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 
 TEST(LockTest, IsWaitedForButNotForEver) {
-  const testing::TemporaryDirectory directory;
+  const spillway::testing::TemporaryDirectory directory;
   const auto path = directory.path() / "file";
   std::optional<sys::File> other;
   other.emplace(path, sys::FileOptions{.write = true, .create = true});

@@ -20,17 +20,17 @@ namespace {
 
 using namespace testing;  // NOLINT
 
-struct Kind {
+struct PathKind {
   const char* name;
   sys::RingFactory factory;
   bool device = false;  ///< on a block device
 };
 
-void PrintTo(const Kind& kind, std::ostream* out) {
+void PrintTo(const PathKind& kind, std::ostream* out) {
   *out << kind.name;
 }
 
-class PathContract : public ::testing::TestWithParam<Kind> {
+class PathContract : public ::testing::TestWithParam<PathKind> {
  protected:
   void SetUp() override {
     if (GetParam().device) {
@@ -427,13 +427,13 @@ TEST_P(PathContract, GivesItsSpaceBackWhenAsked) {
   EXPECT_EQ(path_->capacity(), 32 * MiB);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rings, PathContract,
-                         ::testing::Values(Kind{"io_uring", sys::make_uring}, Kind{"threads", sys::make_thread_ring},
-                                           Kind{"faulty_io_uring",
-                                                sys::faulty(sys::make_ring, std::make_shared<sys::Faults>())},
-                                           Kind{"io_uring_on_a_device", sys::make_uring, true},
-                                           Kind{"threads_on_a_device", sys::make_thread_ring, true}),
-                         [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Rings, PathContract,
+    ::testing::Values(PathKind{"io_uring", sys::make_uring}, PathKind{"threads", sys::make_thread_ring},
+                      PathKind{"faulty_io_uring", sys::faulty(sys::make_ring, std::make_shared<sys::Faults>())},
+                      PathKind{"io_uring_on_a_device", sys::make_uring, true},
+                      PathKind{"threads_on_a_device", sys::make_thread_ring, true}),
+    [](const auto& param) { return param.param.name; });
 
 }  // namespace
 }  // namespace spillway::storage

@@ -16,7 +16,7 @@
 namespace spillway::storage {
 namespace {
 
-constexpr std::uint64_t kMany = 100'000'000;
+constexpr std::uint64_t kAllPlaces = 100'000'000;
 
 /// What a drive and its engine do: so many pieces in flight, in order of arrival; served one after the other, or those
 /// of each direction one after the other at the same time. `saved`: seconds of its speed that it saves up while it is
@@ -72,7 +72,7 @@ class Simulation {
     for (std::uint32_t i = 0; i < setup.real.size(); ++i) {
       paths_.emplace_back(setup.real[i], setup.expected[i], setup.duplex, setup.saved);
       dealer_.set_speed(i, paths_[i].rate.speed());
-      dealer_.add_places(i, kMany);
+      dealer_.add_places(i, kAllPlaces);
     }
     for (std::vector<std::uint32_t>& object : objects_) {
       for (std::size_t i = 0; i < setup.pieces; ++i) {
@@ -223,14 +223,14 @@ void expect_settled(Simulation& simulation, std::size_t settle, double optimum, 
   }
 }
 
-struct Kind {
+struct PoolKind {
   bool writes_only, duplex;
   std::size_t streams;
   double noise;
   double saved;
 };
 
-class PoolSimulationOf : public ::testing::TestWithParam<Kind> {
+class PoolSimulationOf : public ::testing::TestWithParam<PoolKind> {
  protected:
   /// Directions that do not hinder each other move twice the bytes.
   [[nodiscard]] static double factor() { return GetParam().duplex && !GetParam().writes_only ? 2 : 1; }
@@ -259,10 +259,10 @@ TEST_P(PoolSimulationOf, ACutPathIsRelieved) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, PoolSimulationOf,
-                         ::testing::Values(Kind{true, false, 4, 0, 0}, Kind{true, false, 16, 0.3, 0},
-                                           Kind{false, false, 4, 0, 0}, Kind{false, false, 16, 0.3, 0},
-                                           Kind{false, true, 4, 0.3, 0}, Kind{false, true, 16, 0, 0},
-                                           Kind{false, true, 16, 0.3, 0}, Kind{false, true, 16, 0.1, 0.1}));
+                         ::testing::Values(PoolKind{true, false, 4, 0, 0}, PoolKind{true, false, 16, 0.3, 0},
+                                           PoolKind{false, false, 4, 0, 0}, PoolKind{false, false, 16, 0.3, 0},
+                                           PoolKind{false, true, 4, 0.3, 0}, PoolKind{false, true, 16, 0, 0},
+                                           PoolKind{false, true, 16, 0.3, 0}, PoolKind{false, true, 16, 0.1, 0.1}));
 
 /// A limit that saves up, few objects under way: every path is idle at times, and then far faster than it can keep up.
 TEST(PoolSimulation, BurstsAreNotTakenForSpeed) {

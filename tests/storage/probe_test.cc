@@ -22,7 +22,7 @@ namespace {
 /// ext4 on a loop device.
 class Mounted {
  public:
-  Mounted(const testing::LoopDevice& device, const std::filesystem::path& point) : point_(point) {
+  Mounted(const spillway::testing::LoopDevice& device, const std::filesystem::path& point) : point_(point) {
     const std::string command = "mkfs.ext4 -q " + device.path().string() + " >/dev/null 2>&1";
     std::filesystem::create_directory(point);
     mounted_ =
@@ -42,7 +42,7 @@ class Mounted {
 
 class ProbeTest : public ::testing::Test {
  protected:
-  testing::TemporaryDirectory directory_;
+  spillway::testing::TemporaryDirectory directory_;
 };
 
 TEST_F(ProbeTest, OfADirectoryLeavesNothingBehind) {
@@ -59,7 +59,7 @@ TEST_F(ProbeTest, OfADirectoryLeavesNothingBehind) {
 
 TEST_F(ProbeTest, SaysThatMemoryIsNotDirect) {
   SPILLWAY_NEEDS(shm, std::filesystem::is_directory("/dev/shm"), "no /dev/shm on this machine");
-  const testing::TemporaryDirectory memory("/dev/shm");
+  const spillway::testing::TemporaryDirectory memory("/dev/shm");
   const Probe found = probe(memory.path());
   EXPECT_FALSE(found.direct);
   EXPECT_EQ(found.file_system, "tmpfs");
@@ -71,7 +71,7 @@ TEST_F(ProbeTest, SaysThatMemoryIsNotDirect) {
 class ProbeLoopTest : public ProbeTest, public ::testing::WithParamInterface<unsigned> {
  protected:
   void SetUp() override { REQUIRE_LOOP_DEVICE(loop_); }
-  testing::LoopDevice loop_{directory_.path(), 16 * MiB, GetParam()};
+  spillway::testing::LoopDevice loop_{directory_.path(), 16 * MiB, GetParam()};
 };
 
 TEST_P(ProbeLoopTest, KnowsTheBlocksOfADevice) {
@@ -108,7 +108,7 @@ TEST_P(ProbeLoopTest, TryingFindsWhatTheKernelSays) {
 INSTANTIATE_TEST_SUITE_P(Sectors, ProbeLoopTest, ::testing::Values(512, 4096));
 
 TEST_F(ProbeTest, BlocksThatAreTooLargeAreSpokenOf) {
-  const testing::LoopDevice loop(directory_.path(), 16 * MiB, 16384);
+  const spillway::testing::LoopDevice loop(directory_.path(), 16 * MiB, 16384);
   SPILLWAY_NEEDS(loop, loop.ready(), "no devices of such blocks: " << loop.reason());
   const Probe found = probe(loop.path());
   EXPECT_FALSE(found.direct);

@@ -28,8 +28,8 @@ class RawDeviceTest : public ::testing::Test {
     return std::system(("mkfs.ext4 -q " + loop_.path().string() + " >/dev/null 2>&1").c_str()) == 0;
   }
 
-  testing::TemporaryDirectory directory_;
-  testing::LoopDevice loop_{directory_.path(), 8 * MiB, 4096};
+  spillway::testing::TemporaryDirectory directory_;
+  spillway::testing::LoopDevice loop_{directory_.path(), 8 * MiB, 4096};
 };
 
 TEST_F(RawDeviceTest, AnEmptyOneIsReadAndWritten) {
@@ -93,8 +93,8 @@ TEST_F(RawDeviceTest, OneCopyOfASuperblockIsAVolume) {
 }
 
 TEST_F(RawDeviceTest, OneOfLargeBlocksIsRefused) {
-  const testing::TemporaryDirectory directory;
-  const testing::LoopDevice large(directory.path(), 8 * MiB, 16384);
+  const spillway::testing::TemporaryDirectory directory;
+  const spillway::testing::LoopDevice large(directory.path(), 8 * MiB, 16384);
   SPILLWAY_NEEDS(loop, large.ready(), "no devices of such blocks: " << large.reason());
   EXPECT_ERROR(
       std::ignore = open_block_device(large.path(), true), ErrorCode::bad_input,

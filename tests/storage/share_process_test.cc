@@ -19,8 +19,7 @@
 namespace spillway::storage {
 namespace {
 
-constexpr sys::DeviceId kDevice{240, 7};
-constexpr auto kWrite = Direction::write;
+constexpr sys::DeviceId kSharedDevice{240, 7};
 constexpr Bytes kPiece = 1 * MiB;
 
 constexpr char kFailed = -1;
@@ -91,13 +90,13 @@ class Process {
 
 /// Begins pieces until it is refused or has `depth` in flight; answers how many. Each order says that one has ended.
 void use_device(const ShareOptions& options, unsigned depth, const Pipe& orders, const Pipe& answers) {
-  Share share(kDevice, options);
+  Share share(kSharedDevice, options);
   for (unsigned in_flight = 0;; --in_flight) {
     char begun = 0;
-    for (; in_flight < depth && share.try_acquire(kWrite, kPiece); ++in_flight) ++begun;
+    for (; in_flight < depth && share.try_acquire(Direction::write, kPiece); ++in_flight) ++begun;
     answers.put(begun);
     std::ignore = orders.get();
-    share.release(kWrite, kPiece);
+    share.release(Direction::write, kPiece);
   }
 }
 
@@ -145,7 +144,7 @@ class ShareProcessTest : public ::testing::Test {
     std::erase(queue_, id);
   }
 
-  testing::TemporaryDirectory directory_;
+  spillway::testing::TemporaryDirectory directory_;
   ShareOptions options_;
   std::vector<User> users_;
   std::deque<std::size_t> queue_;  ///< users, by piece in flight
@@ -213,33 +212,33 @@ TEST_F(ShareProcessTest, SlotsOfKilledOnesAreUsedAgain) {
     add(1);
     kill(i);
   }
-  const Share share(kDevice, options_);
+  const Share share(kSharedDevice, options_);
   EXPECT_EQ(share.processes(), std::vector{static_cast<int>(::getpid())});
 }
 
 TEST_F(ShareProcessTest, AForkedChildHasNoPartInIt) {
-  auto parent = std::make_unique<Share>(kDevice, options_);
-  Share other(kDevice, options_);
-  for (int i = 0; i < 16; ++i) ASSERT_TRUE(parent->try_acquire(kWrite, kPiece));
-  EXPECT_EQ(testing::in_child([&] {
+  auto parent = std::make_unique<Share>(kSharedDevice, options_);
+  Share other(kSharedDevice, options_);
+  for (int i = 0; i < 16; ++i) ASSERT_TRUE(parent->try_acquire(Direction::write, kPiece));
+  EXPECT_EQ(spillway::testing::in_child([&] {
               parent.reset();
               return 0;
             }),
             0);
   EXPECT_EQ(other.processes().size(), 2U);
-  for (int i = 0; i < 64; ++i) EXPECT_EQ(other.try_acquire(kWrite, kPiece), i < 8);
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(other.try_acquire(Direction::write, kPiece), i < 8);
 }
 
 /// With each order, takes and gives back as fast as it can for a while. Ends when it is refused while it holds nothing.
 void hammer(const ShareOptions& options, unsigned seed, const Pipe& orders, const Pipe& answers) {
   std::minstd_rand random(seed);
-  Share share(kDevice, options);
+  Share share(kSharedDevice, options);
   std::array<std::deque<Bytes>, 2> taken;
   for (;;) {
     std::ignore = orders.get();
     for (auto turns = random() % 4096; turns > 0; --turns) {
-      const auto direction = random() % 2 == 0 ? Direction::read : kWrite;
-      auto& mine = taken[direction == kWrite ? 1 : 0];
+      const auto direction = random() % 2 == 0 ? Direction::read : Direction::write;
+      auto& mine = taken[direction == Direction::write ? 1 : 0];
       const Bytes bytes = 4 * KiB * (1 + random() % 256);
       if (random() % 8 < 5 && share.try_acquire(direction, bytes)) {
         mine.push_back(bytes);
@@ -290,9 +289,9 @@ TEST_F(ShareHammerTest, OneIsKilledAtAnyInstant) {
     one_round([](Process& victim) { victim.kill(); }) = begin();
   }
   for (auto& process : crowd_) process->kill();
-  Share last(kDevice, options_);
+  Share last(kSharedDevice, options_);
   EXPECT_EQ(last.processes().size(), 1U);
-  for (int i = 0; i < 64; ++i) EXPECT_TRUE(last.try_acquire(kWrite, kPiece));
+  for (int i = 0; i < 64; ++i) EXPECT_TRUE(last.try_acquire(Direction::write, kPiece));
 }
 
 TEST_F(ShareHammerTest, OneIsStoppedAtAnyInstant) {

@@ -35,7 +35,7 @@ class ShareTest : public ::testing::Test {
     return got;
   }
 
-  testing::TemporaryDirectory directory_;
+  spillway::testing::TemporaryDirectory directory_;
 };
 
 /// Users of a device that serves one piece after the other, in the order in which they were begun.

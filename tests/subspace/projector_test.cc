@@ -60,10 +60,10 @@ double expected_error(std::size_t m, std::size_t n, std::size_t d, std::size_t r
 }
 
 TEST(Projector, RandomOnesMissWhatTheorySays) {
-  struct Case {
+  struct Sizes {
     std::size_t m, n, d, r;
   };
-  for (const auto& it : {Case{64, 64, 32, 4}, {96, 48, 24, 8}, {64, 64, 32, 32}, {80, 64, 16, 1}}) {
+  for (const auto& it : {Sizes{64, 64, 32, 4}, {96, 48, 24, 8}, {64, 64, 32, 32}, {80, 64, 16, 1}}) {
     const auto gradient = testing::white(it.m * it.n, 5);
     const Dense dense(it.m, it.n, gradient);
     double squares = 0;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr Bytes kSector = 512;
 constexpr Bytes kSize = 64 * KiB;
-constexpr std::uint32_t kPiece = 8 * KiB;
+constexpr std::uint32_t kWritten = 8 * KiB;
 constexpr std::byte kOld{1};
 
 using Image = std::vector<std::byte>;
@@ -34,13 +34,13 @@ class Drive {
     ring_ = power_cut(inner, power)(file_, 8);
   }
 
-  void write(std::uint64_t tag, Bytes offset, std::byte value, std::uint32_t bytes = kPiece) {
-    const auto memory = memory_.span().subspan(tag * kPiece, bytes);
+  void write(std::uint64_t tag, Bytes offset, std::byte value, std::uint32_t bytes = kWritten) {
+    const auto memory = memory_.span().subspan(tag * kWritten, bytes);
     std::ranges::fill(memory, value);
     ring_->submit({Operation::write, memory.data(), bytes, offset, tag});
   }
   void read(std::uint64_t tag, Bytes offset) {
-    ring_->submit({Operation::read, memory_.span().data() + tag * kPiece, kPiece, offset, tag});
+    ring_->submit({Operation::read, memory_.span().data() + tag * kWritten, kWritten, offset, tag});
   }
   void sync(std::uint64_t tag) { ring_->submit({Operation::sync, nullptr, 0, 0, tag}); }
   /// Results by tag of the next `count` completions.
@@ -64,11 +64,11 @@ class Drive {
   }
 
   [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
-  [[nodiscard]] std::byte memory(std::uint64_t tag) const { return memory_.span()[tag * kPiece]; }
+  [[nodiscard]] std::byte memory(std::uint64_t tag) const { return memory_.span()[tag * kWritten]; }
 
  private:
   File file_;
-  Mapping memory_{8 * kPiece};
+  Mapping memory_{8 * kWritten};
   std::unique_ptr<Ring> ring_;
 };
 
@@ -78,7 +78,7 @@ class PowerCutTest : public ::testing::Test {
   /// The values in one piece of an image, each sector being of one value.
   static std::set<std::byte> values(const Image& image, Bytes offset) {
     std::set<std::byte> out;
-    for (Bytes sector = 0; sector < kPiece; sector += kSector) {
+    for (Bytes sector = 0; sector < kWritten; sector += kSector) {
       const auto first = image.begin() + static_cast<std::ptrdiff_t>(offset + sector);
       EXPECT_TRUE(std::all_of(first, first + kSector, [&](std::byte value) { return value == *first; }));
       out.insert(*first);
@@ -100,17 +100,17 @@ TEST_F(PowerCutTest, WhatTheFileHeldIsDurable) {
 }
 
 TEST_F(PowerCutTest, ACompletedWriteMayBeLostOrThereOrTornAtSectors) {
-  drive_.put(kPiece, std::byte{2});
-  EXPECT_EQ(values(image(PowerCut::kNothing), kPiece), only(kOld));
-  EXPECT_EQ(values(image(PowerCut::kEverything), kPiece), only(std::byte{2}));
+  drive_.put(kWritten, std::byte{2});
+  EXPECT_EQ(values(image(PowerCut::kNothing), kWritten), only(kOld));
+  EXPECT_EQ(values(image(PowerCut::kEverything), kWritten), only(std::byte{2}));
   std::set<std::set<std::byte>> outcomes;
   std::set<std::string> images;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
-    outcomes.insert(values(image(seed), kPiece));
+    outcomes.insert(values(image(seed), kWritten));
     const auto bytes = image(seed);
     images.emplace(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     EXPECT_EQ(values(image(seed), 0), only(kOld));
-    EXPECT_EQ(values(image(seed), 2 * kPiece), only(kOld));
+    EXPECT_EQ(values(image(seed), 2 * kWritten), only(kOld));
   }
   EXPECT_EQ(outcomes, (std::set<std::set<std::byte>>{{kOld}, {std::byte{2}}, {kOld, std::byte{2}}}));
   EXPECT_GT(images.size(), 20U);
@@ -130,24 +130,24 @@ TEST_F(PowerCutTest, AWriteInFlightMayBeThere) {
 
 TEST_F(PowerCutTest, ACompletedSyncKeepsWhatHadCompletedBefore) {
   drive_.put(0, std::byte{2});
-  drive_.put(kPiece, std::byte{3});
+  drive_.put(kWritten, std::byte{3});
   drive_.flush();
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     EXPECT_EQ(values(image(seed), 0), only(std::byte{2}));
-    EXPECT_EQ(values(image(seed), kPiece), only(std::byte{3}));
+    EXPECT_EQ(values(image(seed), kWritten), only(std::byte{3}));
   }
 }
 
 TEST_F(PowerCutTest, ASyncKeepsNothingThatWasInFlightWhenItBegan) {
   drive_.put(0, std::byte{2});
-  drive_.write(1, kPiece, std::byte{3});
+  drive_.write(1, kWritten, std::byte{3});
   drive_.sync(2);
-  drive_.write(3, 2 * kPiece, std::byte{4});
+  drive_.write(3, 2 * kWritten, std::byte{4});
   for (const auto& [tag, result] : drive_.collect(3)) EXPECT_GE(result, 0) << tag;
   const Image least = image(PowerCut::kNothing);
   EXPECT_EQ(values(least, 0), only(std::byte{2}));
-  EXPECT_EQ(values(least, kPiece), only(kOld));
-  EXPECT_EQ(values(least, 2 * kPiece), only(kOld));
+  EXPECT_EQ(values(least, kWritten), only(kOld));
+  EXPECT_EQ(values(least, 2 * kWritten), only(kOld));
   drive_.flush();
   EXPECT_EQ(image(PowerCut::kNothing), image(PowerCut::kEverything));
 }
@@ -185,15 +185,15 @@ TEST_F(PowerCutTest, AWriteAfterASyncMayTearWhatWasDurable) {
 
 TEST_F(PowerCutTest, LaterChangesOfTheMemoryDoNotCount) {
   drive_.put(0, std::byte{2});
-  drive_.put(kPiece, std::byte{9});  // from the same memory
+  drive_.put(kWritten, std::byte{9});  // from the same memory
   EXPECT_EQ(values(image(PowerCut::kEverything), 0), only(std::byte{2}));
 }
 
 TEST_F(PowerCutTest, OfAShortWriteOnlyWhatMovedIsMadeDurable) {
   faults_->shorten(Operation::write, 0, kSector);
-  faults_->fail(Operation::write, kPiece, ENOSPC);
+  faults_->fail(Operation::write, kWritten, ENOSPC);
   drive_.write(1, 0, std::byte{2});
-  drive_.write(2, kPiece, std::byte{3});
+  drive_.write(2, kWritten, std::byte{3});
   const auto results = drive_.collect(2);
   EXPECT_EQ(results.at(1), static_cast<int>(kSector));
   EXPECT_EQ(results.at(2), -ENOSPC);
@@ -201,14 +201,14 @@ TEST_F(PowerCutTest, OfAShortWriteOnlyWhatMovedIsMadeDurable) {
   for (const std::uint64_t seed : {PowerCut::kNothing, PowerCut::kEverything}) {
     EXPECT_EQ(image(seed)[kSector - 1], std::byte{2});
     EXPECT_EQ(image(seed)[kSector], kOld);
-    EXPECT_EQ(values(image(seed), kPiece), only(kOld));
+    EXPECT_EQ(values(image(seed), kWritten), only(kOld));
   }
 }
 
 TEST_F(PowerCutTest, ReadsGiveWhatWasWritten) {
   drive_.put(0, std::byte{2});
   drive_.read(1, 0);
-  EXPECT_EQ(drive_.collect(1).at(1), static_cast<int>(kPiece));
+  EXPECT_EQ(drive_.collect(1).at(1), static_cast<int>(kWritten));
   EXPECT_EQ(drive_.memory(1), std::byte{2});
 }
 
@@ -216,17 +216,17 @@ TEST_F(PowerCutTest, AfterTheCutNothingTakesEffectAndEverythingEnds) {
   drive_.put(0, std::byte{2});
   EXPECT_EQ(power_->events(), 2U);
   power_->cut_after(3);
-  drive_.write(1, kPiece, std::byte{3});  // the last event
+  drive_.write(1, kWritten, std::byte{3});  // the last event
   EXPECT_TRUE(power_->is_cut());
-  drive_.write(2, 2 * kPiece, std::byte{4});
+  drive_.write(2, 2 * kWritten, std::byte{4});
   drive_.read(3, 0);
   drive_.sync(4);
   for (const auto& [tag, result] : drive_.collect(4)) EXPECT_EQ(result, -EIO) << tag;
   EXPECT_EQ(power_->events(), 3U);
   const Image most = image(PowerCut::kEverything);
   EXPECT_EQ(values(most, 0), only(std::byte{2}));
-  EXPECT_EQ(values(most, kPiece), only(std::byte{3}));
-  EXPECT_EQ(values(most, 2 * kPiece), only(kOld));
+  EXPECT_EQ(values(most, kWritten), only(std::byte{3}));
+  EXPECT_EQ(values(most, 2 * kWritten), only(kOld));
 }
 
 TEST_F(PowerCutTest, SeveralDrivesGoAtOneInstant) {
@@ -237,7 +237,7 @@ TEST_F(PowerCutTest, SeveralDrivesGoAtOneInstant) {
   other.flush();
   drive_.sync(1);
   EXPECT_EQ(drive_.collect(1).at(1), -EIO);
-  other.write(1, kPiece, std::byte{4});
+  other.write(1, kWritten, std::byte{4});
   EXPECT_EQ(other.collect(1).at(1), -EIO);
   EXPECT_EQ(values(image(PowerCut::kNothing), 0), only(kOld));
   EXPECT_EQ(values(power_->image(other.path(), PowerCut::kNothing), 0), only(std::byte{3}));
@@ -263,12 +263,12 @@ class PowerCutProtocol : public ::testing::Test {
       drive.write(2, 2 * kSector, std::byte{2}, 2 * kSector);
       drive.collect(2);
       if (flushed) drive.flush();
-      drive.put(kPiece, std::byte{3});
+      drive.put(kWritten, std::byte{3});
       for (std::uint64_t seed = 0; seed < 20; ++seed) {
         const Image found = power->image(drive.path(), seed);
         const auto records = std::span(found).first(4 * kSector);
         const bool whole = std::ranges::all_of(records, [](std::byte value) { return value == std::byte{2}; });
-        broken = broken || (found[kPiece] == std::byte{3} && !whole);
+        broken = broken || (found[kWritten] == std::byte{3} && !whole);
       }
       if (!power->is_cut()) return broken;
     }

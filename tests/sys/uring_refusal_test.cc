@@ -46,7 +46,7 @@ extern "C" int io_uring_submit_and_wait(io_uring* ring, unsigned count) {
 namespace spillway::sys {
 namespace {
 
-constexpr std::uint32_t kPiece = 4 * KiB;
+constexpr std::uint32_t kRefusedPiece = 4 * KiB;
 
 class UringRefusal : public ::testing::Test {
  protected:
@@ -63,13 +63,13 @@ class UringRefusal : public ::testing::Test {
 
   void submit_four() {
     for (std::uint64_t i = 0; i < 4; ++i) {
-      ring_->submit({Operation::write, memory_.span().data() + i * kPiece, kPiece, i * kPiece, i});
+      ring_->submit({Operation::write, memory_.span().data() + i * kRefusedPiece, kRefusedPiece, i * kRefusedPiece, i});
     }
   }
 
   spillway::testing::TemporaryDirectory directory_;
   File file_{directory_.path() / "file", {.write = true, .create = true}};
-  Mapping memory_{4 * kPiece};
+  Mapping memory_{4 * kRefusedPiece};
   std::unique_ptr<Ring> ring_;
 };
 
@@ -85,7 +85,7 @@ TEST_F(UringRefusal, TriesAgainUntilTheKernelTakesEverything) {
     std::array<Completion, 4> batch{};
     for (std::size_t count = 0; count < 4;) {
       const std::size_t got = ring_->wait(batch);
-      for (std::size_t i = 0; i < got; ++i) EXPECT_EQ(batch.at(i).result, static_cast<int>(kPiece));
+      for (std::size_t i = 0; i < got; ++i) EXPECT_EQ(batch.at(i).result, static_cast<int>(kRefusedPiece));
       count += got;
     }
   }
