@@ -9,7 +9,6 @@ compare figures of one time. `--define NAME=VALUE` goes to CMake as it is: SPILL
 import argparse
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -18,6 +17,9 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+
+import budget
+import figures
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMER = """import os, resource, subprocess, sys
@@ -92,10 +94,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    out = {"machine": budget.machine() | figures.machine(), "jobs": options.jobs, "defines": options.define}
     with tempfile.TemporaryDirectory() as folder:
-        found = build(Path(folder), options.jobs, options.tests, options.define)
-    machine = {"processors": os.cpu_count(), "machine": platform.machine()}
-    text = json.dumps({"machine": machine, "jobs": options.jobs, "defines": options.define, **found}, indent=2) + "\n"
+        out |= build(Path(folder), options.jobs, options.tests, options.define)
+    text = json.dumps(out, indent=2) + "\n"
     print(text, end="")
     if options.out:
         options.out.write_text(text)

@@ -8,6 +8,7 @@
 #include "tests/contract/outcome.h"
 #include "tests/contract/toy.h"
 #include "tests/device/pretended.h"
+#include "tests/nightly.h"
 #include "tests/plan/models.h"
 
 namespace spillway {
@@ -97,7 +98,7 @@ Outcome train_on_gpu(const plan::Description& description, const Settings& setti
 TEST(CudaSteps, ChangeNoBit) {
   std::mt19937 random(41);
   std::uniform_real_distribution<> share(0, 1);
-  for (int round = 0; round < 8; ++round) {
+  for (int round = 0; round < spillway::testing::few_or(5, 8); ++round) {
     auto shape = plan::test::random_shape(random, round);
     if (round % 3 == 2) shape.frozen = "up|down|embed";
     const auto description = describe(shape);

@@ -10,6 +10,7 @@
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
 #include "tests/contract/on_device.h"
+#include "tests/nightly.h"
 
 namespace spillway {
 namespace {
@@ -44,7 +45,7 @@ std::size_t living_chunks(const plan::Plan& plan) {
 TEST(DeviceState, ChangesNoBit) {
   std::mt19937 random(41);
   const char* wanted = std::getenv("SPILLWAY_DEVICE_SEEDS");
-  const auto rounds = wanted == nullptr ? 40 : std::atoi(wanted);
+  const auto rounds = wanted == nullptr ? spillway::testing::few_or(20, 40) : std::atoi(wanted);
   for (int round = 0; round < rounds; ++round) {
     auto shape = plan::test::random_shape(random, round);
     shape.layers = 2;
@@ -107,7 +108,7 @@ TEST(DeviceState, StatesThatPassLieOnTheHost) {
 TEST(DeviceState, ADurableRunGoesOnWithAnyOtherPlacement) {
   constexpr std::uint64_t kSteps = 24;
   std::mt19937 random(6);
-  for (int round = 0; round < 6; ++round) {
+  for (int round = 0; round < spillway::testing::few_or(3, 6); ++round) {
     const DurableRun run(plan::test::random_shape(random, round), kSteps);
     SCOPED_TRACE(text("round ", round));
     ASSERT_NO_FATAL_FAILURE(test::expect_lives_with_a_device(run, 1 + round % 2, 10, random));

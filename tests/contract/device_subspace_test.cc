@@ -10,6 +10,7 @@
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
 #include "tests/contract/on_device.h"
+#include "tests/nightly.h"
 
 namespace spillway {
 namespace {
@@ -80,7 +81,7 @@ std::size_t updated_there(const Engine& engine) {
 TEST(DeviceSubspace, ChangesNoBit) {
   std::mt19937 random(53);
   const char* wanted = std::getenv("SPILLWAY_DEVICE_SEEDS");
-  const auto rounds = wanted == nullptr ? 30 : std::atoi(wanted);
+  const auto rounds = wanted == nullptr ? spillway::testing::few_or(12, 30) : std::atoi(wanted);
   std::size_t there = 0;
   std::array<int, 2> again = {};
   for (int round = 0; round < rounds; ++round) {
@@ -113,7 +114,7 @@ TEST(DeviceSubspace, ChangesNoBit) {
 TEST(DeviceSubspace, ADurableRunGoesOnWithAnyOtherPlacement) {
   constexpr std::uint64_t kSteps = 18;
   std::mt19937 random(7);
-  for (int round = 0; round < 6; ++round) {
+  for (int round = 0; round < spillway::testing::few_or(3, 6); ++round) {
     const DurableRun run(random_device_shape(random, round), kSteps);
     SCOPED_TRACE(text("round ", round));
     ASSERT_NO_FATAL_FAILURE(test::expect_lives_with_a_device(run, 1 + round % 2, 7, random));

@@ -9,6 +9,7 @@
 
 #include "tests/contract/directory.h"
 #include "tests/contract/on_device.h"
+#include "tests/nightly.h"
 #include "tests/plan/models.h"
 
 namespace spillway {
@@ -52,7 +53,7 @@ std::uint64_t rounds(const char* name, std::uint64_t otherwise) {
 TEST(Device, ChangesNoBit) {
   std::mt19937 random(31);
   std::uniform_real_distribution<> share(0, 1);
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < spillway::testing::few_or(8, 20); ++round) {
     const auto description = describe(plan::test::random_shape(random, round));
     const auto expected = train_on_device(description, everything_in_dram(), 6, false);
     for (int placement = 0; placement < 4; ++placement) {
@@ -87,7 +88,7 @@ TEST(Device, RandomDelaysChangeNoBit) {
   const auto description =
       describe({.layers = 2, .hidden = 16, .ffn = 24, .vocabulary = 60, .tokens = 16, .chunk_elements = 512});
   const auto expected = train_on_device(description, everything_in_dram(), 4, false);
-  for (std::uint64_t seed = 1; seed <= rounds("SPILLWAY_DEVICE_SEEDS", 200); ++seed) {
+  for (std::uint64_t seed = 1; seed <= rounds("SPILLWAY_DEVICE_SEEDS", spillway::testing::few_or(60, 200)); ++seed) {
     auto settings = with_device(seed);
     settings.budget.device->weight = seed % 3 == 0 ? 0.5 : 0;
     settings.budget.device->activation = seed % 5 == 0 ? 1 : 0;

@@ -12,6 +12,7 @@
 #include "tests/contract/durable_run.h"
 #include "tests/contract/lives.h"
 #include "tests/contract/pretended_nodes.h"
+#include "tests/nightly.h"
 
 namespace spillway {
 namespace {
@@ -23,7 +24,7 @@ using test::DurableRun;
 
 TEST(Durability, ARunThatEndedGoesOnWhereItWasWithAnyOtherPlacement) {
   std::mt19937 random(5);
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < spillway::testing::few_or(5, 12); ++round) {
     const DurableRun run(plan::test::random_shape(random, round), 24);
     const Directory where;
     const auto paths = 1 + random() % 3;

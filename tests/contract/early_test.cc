@@ -8,6 +8,7 @@
 #include "tests/contract/outcome.h"
 #include "tests/contract/pretended_nodes.h"
 #include "tests/contract/toy.h"
+#include "tests/nightly.h"
 #include "tests/plan/models.h"
 
 namespace spillway {
@@ -73,7 +74,7 @@ TEST_P(EarlyUpdates, ChangeNoBit) {
   std::mt19937 random(23);
   std::uniform_real_distribution<> share(0, 1);
   std::size_t early = 0, undone = 0;
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < spillway::testing::few_or(5, 10); ++round) {
     const auto description = describe(plan::test::random_shape(random, round));
     const auto expected = train_early(description, settings_of(plan::Updates::deferred), GetParam(), false);
     ASSERT_EQ(expected.early, 0U);

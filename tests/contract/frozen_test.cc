@@ -8,6 +8,7 @@
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
 #include "tests/contract/lives.h"
+#include "tests/nightly.h"
 
 namespace spillway {
 namespace {
@@ -32,7 +33,7 @@ INSTANTIATE_TEST_SUITE_P(Levels, Frozen, test::kEveryDurability, test::durabilit
 TEST_P(Frozen, PlacementAndGoingOnChangeNoBit) {
   constexpr std::uint64_t kSteps = 14;
   std::mt19937 random(17);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < spillway::testing::few_or(5, 10); ++round) {
     const DurableRun run(random_frozen_shape(random, round), kSteps);
     SCOPED_TRACE(text("round ", round));
     ASSERT_NO_FATAL_FAILURE(test::expect_same_bits_in_lives(run, kSteps, GetParam(), random));

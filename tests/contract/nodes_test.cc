@@ -14,6 +14,7 @@
 #include "tests/contract/pretended_nodes.h"
 #include "tests/contract/toy.h"
 #include "tests/needs.h"
+#include "tests/nightly.h"
 #include "tests/plan/models.h"
 
 namespace spillway {
@@ -47,8 +48,9 @@ std::size_t nodes_used(const Engine& engine) {
 TEST(Nodes, ChangeNoBit) {
   std::mt19937 random(31);
   std::uniform_real_distribution<> share(0, 1);
+  const auto rounds = spillway::testing::few_or(8, 16);
   std::size_t several = 0;
-  for (int round = 0; round < 16; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     const auto description = describe(plan::test::random_shape(random, round));
     const auto expected = train_on_nodes(description, everything_in_dram());
     for (int dealing = 0; dealing < 4; ++dealing) {
@@ -67,7 +69,7 @@ TEST(Nodes, ChangeNoBit) {
       EXPECT_EQ(train_on_nodes(engine, description), expected) << "round " << round << " dealing " << dealing;
     }
   }
-  EXPECT_GT(several, 20U) << "next to nothing was dealt: the test has shown nothing";
+  EXPECT_GT(several, static_cast<std::size_t>(rounds)) << "next to nothing was dealt: the test has shown nothing";
 }
 
 TEST(Nodes, ALaneThatIsHeldDownChangesNoBit) {

@@ -142,7 +142,7 @@ TEST_P(PowerCutOf, ATrainingStepLosesNothingThatHasEnded) {
   const auto events = live(settings(whole), true, power, 0).events;
   ASSERT_GT(events, 300U);
   std::mt19937 random(static_cast<unsigned>(GetParam()));
-  const auto step = stride(events, GetParam() < 5 ? 12 : 6);
+  const auto step = stride(events, GetParam() < 5 ? 5 : 3);
   RecordProperty("events", static_cast<int>(events));
   for (std::uint64_t at = 1 + random() % step; at < events; at += step) {
     cut(at, random);

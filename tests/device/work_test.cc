@@ -83,6 +83,7 @@ class DeviceWork : public ::testing::TestWithParam<Twin> {
     const auto event = device_->make_event();
     device_->record(event, stream_);
     device_->synchronise(event);
+    if (bytes == 0 || std::memcmp(host_.span().data(), expected.data(), bytes) == 0) return;
     for (std::size_t i = 0; i < bytes; ++i) ASSERT_EQ(host_.span().data()[i], expected[i]) << words << ", byte " << i;
   }
 
@@ -92,7 +93,7 @@ class DeviceWork : public ::testing::TestWithParam<Twin> {
   float value() {
     static constexpr float kOdd[] = {0.0F, -0.0F, 1e-40F, -3e-39F, 3e38F, 65519.0F, 65520.0F, 6e-8F, -1e-7F};
     if (next() % 50 == 0) return kOdd[next() % std::size(kOdd)];
-    return std::ldexp(std::normal_distribution<float>()(random_), static_cast<int>(next() % 9) - 4);
+    return std::ldexp(usual_[next() % usual_.size()], static_cast<int>(next() % 9) - 4);
   }
   std::vector<float> floats(std::uint64_t n) {
     std::vector<float> out(n);
@@ -106,7 +107,14 @@ class DeviceWork : public ::testing::TestWithParam<Twin> {
     return out;
   }
 
+  std::vector<float> drawn(std::size_t count) {
+    std::vector<float> out(count);
+    for (auto& each : out) each = std::normal_distribution<float>()(random_);
+    return out;
+  }
+
   std::mt19937_64 random_{17};
+  const std::vector<float> usual_ = drawn(10007);
   const sys::Mapping host_{kMemory};
   std::unique_ptr<Device> device_;
   std::span<std::byte> memory_;

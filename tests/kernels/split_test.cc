@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/kernels/bits.h"
+#include "tests/nightly.h"
 
 namespace spillway::kernels {
 namespace {
@@ -42,20 +43,16 @@ TEST(SplitJoin, RoundsHalfAwayFromZero) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(expected[i], weight[i]) << master[i];
 }
 
-#ifdef __OPTIMIZE__
-constexpr std::uint64_t kStride = 1;  // all of them: some seconds
-#else
-constexpr std::uint64_t kStride = 1021;  // prime: every low half and every high half still occurs
-#endif
-
+/// At night all of them, which takes some seconds.
 TEST(SplitJoin, EveryPatternOfAFloatSurvives) {
+  const auto stride = spillway::testing::few_or<std::uint64_t>(1021, 1);  // prime: every half still occurs
   constexpr std::size_t n = 4096;
   std::vector<std::uint32_t> patterns(n);
   std::vector<float> master(n), joined(n);
   std::vector<std::uint16_t> weight(n), residual(n);
   std::uint64_t wrong = 0;
-  for (std::uint64_t first = 0; first < 1ULL << 32; first += n * kStride) {
-    for (std::size_t i = 0; i < n; ++i) patterns[i] = static_cast<std::uint32_t>(first + i * kStride);
+  for (std::uint64_t first = 0; first < 1ULL << 32; first += n * stride) {
+    for (std::size_t i = 0; i < n; ++i) patterns[i] = static_cast<std::uint32_t>(first + i * stride);
     std::memcpy(master.data(), patterns.data(), n * sizeof(float));
     split(master.data(), weight.data(), residual.data(), n);
     join(weight.data(), residual.data(), joined.data(), n);

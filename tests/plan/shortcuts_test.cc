@@ -7,6 +7,7 @@
 #include "spillway/base/error.h"
 #include "spillway/plan/fits.h"
 #include "spillway/plan/planner.h"
+#include "tests/nightly.h"
 #include "tests/plan/models.h"
 
 namespace spillway::plan {
@@ -117,7 +118,7 @@ TEST(Shortcuts, MoreMemoryThanIsAmpleChangesNothing) {
 
 TEST(Shortcuts, ATableIsThePlannersWordOnEachOfItsCells) {
   std::mt19937 random(13);
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < spillway::testing::few_or(4, 12); ++round) {
     SCOPED_TRACE(round);
     const auto it = random_request(random, round);
     FitRequest request{.description = it.description, .budget = it.budget, .rates = it.rates};

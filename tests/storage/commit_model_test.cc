@@ -2,17 +2,20 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/nightly.h"
+
 namespace spillway::storage::model {
 namespace {
 
 TEST(CommitModelTest, EveryCutLeavesTheValuesOfARunThatWasNotInterrupted) {
+  const unsigned seeds = spillway::testing::few_or(50U, 150U);
   int events = 0;
-  for (unsigned seed = 0; seed < 150; ++seed) {
+  for (unsigned seed = 0; seed < seeds; ++seed) {
     Model model({seed, Fault::none, 1 + int(seed % 3), 3 + int(seed % 2)});
     ASSERT_EQ(model.run(), "") << "seed " << seed;
     events += model.events();
   }
-  EXPECT_GT(events, 150 * 100);
+  EXPECT_GT(events, static_cast<int>(seeds * 100));
 }
 
 class BrokenModelTest : public ::testing::TestWithParam<Fault> {};
