@@ -6,9 +6,9 @@
 In every round each side runs in a process of its own, in turn: `bf16` and `fp32` by the engine (weights, states and
 gradients on a path with --storage), `plain` PyTorch in fp32 with gradient checkpointing. The figure of a side is the
 median over its steps but the first; what is said of two sides is the median over rounds of their ratio, so that a busy
-machine is in both; on a busy one --processors 1 keeps threads from waiting for each other. Shapes are those of shapes.py,
-and `11m`: 320 / 896 wide, 8 layers, 4096 tokens. Results go to bench/results/compute-dtype.json, where those of other
-shapes stay.
+machine is in both; on a busy one --processors 1 keeps threads from waiting for each other. Shapes are those of
+shapes.py, and `11m`: 320 / 896 wide, 8 layers, 4096 tokens. Results go to bench/results/compute-dtype.json, where those
+of other shapes stay.
 """
 
 from __future__ import annotations
