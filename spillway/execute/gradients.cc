@@ -123,7 +123,6 @@ void Gradients::finish(const Target& to, const std::byte* values, double* square
                     .squares = squares});
 }
 
-/// What grad is rounded from; null: it is there, or copied.
 const float* Gradients::unrounded(const Target& to, const std::byte* values) {
   if (values != nullptr) return to.given == to.type ? nullptr : reinterpret_cast<const float*>(values);
   return to.type == state::ComputeType::fp32 ? nullptr : to.sum;

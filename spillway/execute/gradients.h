@@ -61,8 +61,9 @@ class Gradients {
   void add(const Target& target, const std::byte* values, bool first);
   /// `values`: not yet in grad, or null. `squares`: null when they are not wanted.
   void finish(const Target& target, const std::byte* values, double* squares);
-  /// `sums`: what was rounded into grad; null: nothing was.
+  /// What finish() rounds into grad; null: it is copied, or is there.
   static const float* unrounded(const Target& target, const std::byte* values);
+  /// `sums`: what was rounded into grad; null: nothing was.
   void end_tied(const Target& target, const float* sums, const state::Chunk& chunk, std::size_t slice);
   void keep_rows(const Target& target, const float* sums, const state::Chunk& chunk);
   [[nodiscard]] bool tied() const noexcept;

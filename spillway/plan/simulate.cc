@@ -58,8 +58,8 @@ double weight_seconds(const Schedule& schedule, const Description& description, 
     seconds[node] += static_cast<double>(layout.chunks()[c].elements * element) / rates.nodes[node].read;
   }
   const auto most = std::ranges::max_element(seconds);
-  const auto again = description.widens() ? 1 : static_cast<double>(description.micro_batches);  // of a copy here
-  const auto times = (description.widens() ? std::min(1.0, passes(it.kind)) : passes(it.kind)) * again;
+  const auto reads = passes(it.kind) * static_cast<double>(description.micro_batches);
+  const auto times = description.widens() ? std::min(1.0, reads) : reads;  // else of a copy that is near
   return most == seconds.end() ? 0 : *most * times;
 }
 

@@ -58,7 +58,7 @@ Outcome train(const plan::Description& description, Settings settings, bool queu
 TEST(WidenedVisits, ADeviceChangesNoBit) {
   std::mt19937 random(53);
   std::uniform_real_distribution<> share(0, 1);
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < 6; ++round) {
     const auto description = describe(random_shape(random, round));
     const auto expected = train(description, everything_in_dram(), false);
     for (int placement = 0; placement < 3; ++placement) {

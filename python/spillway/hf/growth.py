@@ -72,9 +72,7 @@ def climb(measure: Callable[[int], int | None], room: Callable[[int], int], firs
     while at < length:
         if len(points) > 1 and bound(points, length) <= room(length):
             return Climb(tuple(points), True)
-        if len(points) > 2 and (
-            predicted(points, at) > room(at) or least(points, length) > room(length)
-        ):
+        if len(points) > 2 and (predicted(points, at) > room(at) or least(points, length) > room(length)):
             return Climb(tuple(points), False)
         found = measure(at)
         if found is None:
