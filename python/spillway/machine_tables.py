@@ -47,9 +47,7 @@ def what_if_table(plan: Plan) -> Table:
             table.add_row(change["what"], "does not fit", "", "")
             continue
         rate = change["tokens_per_second"]
-        table.add_row(
-            change["what"], duration(change["step_seconds"]), pace(rate), f"{100 * (rate / now - 1):+.1f} %"
-        )
+        table.add_row(change["what"], duration(change["step_seconds"]), pace(rate), f"{100 * (rate / now - 1):+.1f} %")
     return table
 
 
