@@ -106,12 +106,9 @@ storage::Pool::Request Store::request(const Transfer& transfer) {
 void Store::pair(const Object& it, storage::Pool::Request& request) {
   if (it.field != Field::weight && it.field != Field::state) return;
   const auto& other = object(it.field == Field::weight ? Field::state : Field::weight, it.subject);
-  const std::lock_guard lock(mutex_);
-  auto& image = images_[it.subject];
-  request.kept = image.half && image.started == it.version;
-  if (!request.kept) request.more = static_cast<std::uint32_t>(other.places.size());
-  image.half = !request.kept;
-  image.started = it.version;
+  if (other.places.empty()) return;
+  request.pair = &images_[it.subject].pair;
+  request.more = static_cast<std::uint32_t>(other.places.size());
 }
 
 void Store::begin_write(Object& it, const Transfer& transfer) {

@@ -98,9 +98,8 @@ class Store {
   /// The image of a chunk that is being written.
   struct Image {
     std::uint64_t version = 0;
-    unsigned parts = 0;         ///< of it that have ended
-    std::uint64_t started = 0;  ///< version of the part that was started last, and
-    bool half = false;          ///< the other one was not yet
+    unsigned parts = 0;  ///< of it that have ended
+    storage::Pool::Pair pair;
     std::uint64_t told = 0;
     bool any = false;  ///< the books have one, of step `told`
     bool constant = false;

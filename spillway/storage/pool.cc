@@ -28,8 +28,10 @@ constexpr Place kNowhere = {std::numeric_limits<std::uint32_t>::max(), std::nume
 struct Active {
   Pool::Request request;
   std::uint64_t arrival = 0;
-  std::uint32_t pending = 0;  ///< runs under way, stretches waiting, and one while we hand it out
-  std::exception_ptr error;   ///< the first
+  std::uint32_t pending = 0;                ///< runs under way, stretches waiting, and one while we hand it out
+  std::exception_ptr error;                 ///< the first
+  bool kept = false;                        ///< its places were kept
+  std::uint32_t other = Pool::Pair::kNone;  ///< of a pair: the request that came while this one waited
 
   [[nodiscard]] std::uint32_t pieces() const { return static_cast<std::uint32_t>(request.places.size()); }
   /// Of `count` pieces from `first` on; only the last piece of a request may be short.
@@ -106,7 +108,9 @@ class Pool::Impl {
 
   void require(const Request& request) const;
   [[nodiscard]] std::uint64_t available() const;
+  [[nodiscard]] bool joins_other(std::uint32_t id);
   void serve_waiting(News& news);
+  void serve_other(const Homeless& first, News& news);
   void place(const Homeless& pieces, News& news);
   void launch(std::uint32_t id, std::uint32_t first, std::uint32_t count, News& news);
   void launch(const Run& run, News& news);
@@ -157,7 +161,7 @@ void Pool::Impl::start(const Request& request) {
   Lock lock(mutex_);
   require(request);
   News news;
-  const auto id = actives_.add({request, ++arrivals_, 1, nullptr});
+  const auto id = actives_.add({request, ++arrivals_, 1, nullptr, false, Pair::kNone});
   const std::uint32_t pieces = actives_[id].pieces();
   ++outstanding_;
   if (request.direction == Direction::read) {
@@ -165,14 +169,36 @@ void Pool::Impl::start(const Request& request) {
     let_go(id, news);
   } else {
     std::ranges::fill(request.places, kNowhere);
-    if (request.kept) kept_ -= std::min<std::uint64_t>(kept_, pieces);
-    waiting_.push({request.deadline, arrivals_, id, 0, pieces, request.more, request.kept});
     waiting_pieces_ += pieces;
-    const std::size_t queue = waiting_.size();
-    serve_waiting(news);
-    if (waiting_.size() == queue) news.set_scarce();
+    if (!joins_other(id)) {
+      const auto more = request.pair != nullptr && request.pair->half ? request.more : 0;
+      waiting_.push({request.deadline, arrivals_, id, 0, pieces, more, actives_[id].kept});
+      const std::size_t queue = waiting_.size();
+      serve_waiting(news);
+      if (waiting_.size() == queue) news.set_scarce();
+    }
   }
   tell(lock, news);
+}
+
+/// Whether it has come while the other of its pair waits, and is placed together with it.
+bool Pool::Impl::joins_other(std::uint32_t id) {
+  Active& active = actives_[id];
+  Pair* const pair = active.request.pair;
+  if (pair == nullptr) return false;
+  pair->half = !pair->half;
+  if (pair->half) {  // the first of them
+    pair->waits = id;
+    return false;
+  }
+  if (pair->waits != Pair::kNone) {
+    actives_[pair->waits].other = id;
+    return true;
+  }
+  active.kept = pair->kept > 0;
+  kept_ -= pair->kept;
+  pair->kept = 0;
+  return false;
 }
 
 void Pool::Impl::require(const Request& request) const {
@@ -198,12 +224,31 @@ void Pool::Impl::serve_waiting(News& news) {
     waiting_pieces_ -= pieces.count;
     if (!active.error && closing_) active.error = closed(active.request);
     if (!active.error && hopeless) active.error = shortage(active.request, members_.offer());
-    if (!active.error) {
-      kept_ += pieces.more;
-      place(pieces, news);
-    }
+    if (!active.error) place(pieces, news);
+    if (pieces.more > 0) serve_other(pieces, news);
     let_go(pieces.request, news);
   }
+}
+
+/// Of a pair whose first has its places, or none and never will: the other one, now or when it comes.
+void Pool::Impl::serve_other(const Homeless& first, News& news) {
+  const Active& active = actives_[first.request];
+  Pair& pair = *active.request.pair;
+  const std::exception_ptr error = active.error;
+  const std::uint32_t id = active.other;
+  pair.waits = Pair::kNone;
+  if (id == Pair::kNone) {
+    if (!error) kept_ += pair.kept = first.more;
+    return;
+  }
+  Active& other = actives_[id];
+  waiting_pieces_ -= other.pieces();
+  if (error) {
+    other.error = error;
+  } else {
+    place({other.request.deadline, other.arrival, id, 0, other.pieces(), 0, true}, news);
+  }
+  let_go(id, news);
 }
 
 void Pool::Impl::place(const Homeless& pieces, News& news) {
@@ -281,7 +326,7 @@ void Pool::Impl::take_out(const Outage& outage, News& news) {
 void Pool::Impl::wait_for_places(const Run& run, News& news) {
   const Active& active = actives_[run.request];
   std::ranges::fill(active.request.places.subspan(run.first, run.count), kNowhere);
-  waiting_.push({active.request.deadline, active.arrival, run.request, run.first, run.count, 0, active.request.kept});
+  waiting_.push({active.request.deadline, active.arrival, run.request, run.first, run.count, 0, active.kept});
   waiting_pieces_ += run.count;
   if (run.count > available()) news.set_scarce();
 }

@@ -65,6 +65,16 @@ struct PoolOptions {
 /// must not throw, and may start and release. No allocation once as many requests have been under way as ever will.
 class Pool {
  public:
+  /// Two writes of which one is of no use without the other. Whichever comes first is placed when there is room for
+  /// both, and the other one waits for nobody: its places are kept, or it is placed together with the first. Both must
+  /// come, in any order; then two more may. The owner keeps it until all have ended, and does not look into it.
+  struct Pair {
+    static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+    bool half = false;            ///< one has come
+    std::uint32_t waits = kNone;  ///< the request that has come and waits
+    std::uint32_t kept = 0;       ///< places for the one that is to come
+  };
+
   struct Request {
     Direction direction = Direction::read;
     std::byte* memory = nullptr;   ///< aligned to kTransferAlignment; untouched by the caller until Done
@@ -75,9 +85,8 @@ class Pool {
     Done done = nullptr;           ///< once, when every piece has ended; with the first error
     void* context = nullptr;
     std::uint64_t token = 0;
-    std::uint32_t more = 0;  ///< of a write: places kept free for one that follows, of content without which this one
-                             ///< is of no use: it is placed when there is room for both. The other one must come, and
-    bool kept = false;       ///< says that its places were kept: it waits for nobody
+    Pair* pair = nullptr;                ///< of a write: which it belongs to,
+    std::uint32_t more = 0;              ///< and the places that the other one takes; must outlive both
     std::string_view what = {};          ///< names the content in errors; must outlive the request
     std::uint32_t* last_path = nullptr;  ///< if given: set before Done to the path whose piece ended last
   };

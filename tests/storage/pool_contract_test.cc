@@ -153,21 +153,22 @@ TEST_P(PoolContract, AWriteIsPlacedWithRoomForTheOneThatFollows) {
   Object full = object(30 * MiB), first = object(4 * MiB), second = object(2 * MiB), other = object(6 * MiB);
   full.write(pool_);
   Ends ends;
-  const auto start = [&](Object& one, std::uint32_t more, bool kept, std::uint64_t deadline) {
+  Pool::Pair pair;
+  const auto start = [&](Object& one, std::uint32_t more, bool paired, std::uint64_t deadline) {
     auto request = one.request(Direction::write);
     request.done = &Ends::done;
     request.context = &ends;
     request.more = more;
-    request.kept = kept;
+    request.pair = paired ? &pair : nullptr;
     request.deadline = deadline;
     pool_.start(request);
   };
-  start(first, 2, false, 5);
+  start(first, 2, true, 5);
   ends.await(1);
   EXPECT_EQ(pool_.free(), 4 * MiB) << "2 MiB of the 6 that are not in use are kept";
   start(other, 0, false, 1);
   EXPECT_EQ(pool_.waiting(), 6 * MiB);
-  start(second, 0, true, 9);
+  start(second, 4, true, 9);
   ends.await(2);
   EXPECT_EQ(pool_.waiting(), 6 * MiB) << "the second half overtakes what is more urgent";
   EXPECT_EQ(pool_.free(), 4 * MiB);
@@ -184,21 +185,22 @@ TEST_P(PoolContract, AWriteWaitsForRoomForBoth) {
   std::vector<Object> halves;
   for (int i = 0; i < 8; ++i) halves.push_back(object(3 * MiB));
   Ends ends;
-  const auto start = [&](std::size_t half, bool second) {
+  std::vector<Pool::Pair> pairs(4);
+  const auto start = [&](std::size_t half) {
     auto request = halves[half].request(Direction::write);
     request.done = &Ends::done;
     request.context = &ends;
     request.token = half;
-    request.more = second ? 0 : 3;
-    request.kept = second;
+    request.more = 3;
+    request.pair = &pairs[half / 2];
     pool_.start(request);
   };
-  for (std::size_t i = 0; i < 4; ++i) start(2 * i, false);
+  for (std::size_t i = 0; i < 4; ++i) start(2 * i);
   ends.await(1);
   EXPECT_EQ(pool_.free(), 4 * MiB);
   EXPECT_EQ(pool_.waiting(), 9 * MiB);
   for (std::size_t i = 0; i < 4; ++i) {
-    start(2 * i + 1, true);
+    start(2 * i + 1);
     ends.await(2 * i + 2);
     pool_.release(halves[2 * i].places);
     pool_.release(halves[2 * i + 1].places);
@@ -206,6 +208,33 @@ TEST_P(PoolContract, AWriteWaitsForRoomForBoth) {
   }
   EXPECT_EQ(ends.ended(), (std::vector<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7}));
   EXPECT_EQ(pool_.free(), 10 * MiB);
+}
+
+TEST_P(PoolContract, BothOfAPairMayWait) {
+  Object full = object(36 * MiB), other = object(2 * MiB);
+  std::vector<Object> halves;
+  for (int i = 0; i < 4; ++i) halves.push_back(object(3 * MiB));
+  full.write(pool_);
+  Ends ends;
+  std::vector<Pool::Pair> pairs(2);
+  for (std::size_t half = 0; half < 4; ++half) {  // the second halves come while the first ones wait
+    auto request = halves[half].request(Direction::write);
+    request.done = &Ends::done;
+    request.context = &ends;
+    request.token = half;
+    request.more = 3;
+    request.pair = &pairs[half / 2];
+    pool_.start(request);
+  }
+  EXPECT_EQ(pool_.waiting(), 12 * MiB) << "half of a pair was placed where there is no room for both";
+  pool_.release(std::span(full.places).first(2));
+  ends.await(2);
+  EXPECT_EQ(pool_.waiting(), 6 * MiB);
+  pool_.release(std::span(full.places).subspan(2, 8));
+  ends.await(4);
+  EXPECT_EQ(pool_.free(), 2 * MiB) << "places are kept for somebody who has them";
+  other.write(pool_);
+  EXPECT_EQ(pool_.free(), 0);
 }
 
 TEST_P(PoolContract, ScarcityIsToldAndCanBeAnsweredAtOnce) {
@@ -303,6 +332,8 @@ TEST_P(PoolContract, WhatIsMalformedIsRefused) {
       {
         auto request = one.request(Direction::write);
         request.done = &Ends::done;
+        Pool::Pair pair;
+        request.pair = &pair;
         request.more = 37;
         pool_.start(request);
       },
