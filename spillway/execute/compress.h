@@ -16,7 +16,8 @@ namespace spillway::execute {
 /// a matrix, which is next to nothing for the link.
 class Compress {
  public:
-  /// `type`: of what visits compute in. `where`: as Gradients; its workspace has room for the copies. References must outlive it.
+  /// `type`: of what visits compute in. `where`: as Gradients; its workspace has room for the copies. References must
+  /// outlive it.
   Compress(const state::Layout& layout, state::ComputeType type, const Subspaces& subspaces, const Arithmetic& where);
 
   /// kernels::compress() by side 0 (P) or 1 (Q) of a tensor's pair, in the order of the stream: in [tokens][rows of the
