@@ -59,7 +59,8 @@ class Pair:
         out = self._plain.with_name(f"{self._plain.name} on a GPU {self._runs}")
         said = self.run(out, *more, **environment)
         assert said.code == 0, said.err
-        assert (out / "model.safetensors").read_bytes() == (self._plain / "model.safetensors").read_bytes()
+        weights = "adapter_model.safetensors" if "lora" in self._more else "model.safetensors"
+        assert (out / weights).read_bytes() == (self._plain / weights).read_bytes()
         ours, theirs = (file_bytes(run / "checkpoint-4" / "spillway") for run in (out, self._plain))
         assert ours == theirs
         for one, another in zip(rows(out / "metrics.jsonl"), rows(self._plain / "metrics.jsonl"), strict=True):
