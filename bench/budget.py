@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -30,6 +28,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "scripts"))
+
+from figures import processor  # noqa: E402
 
 from tour.memory_limit import MemoryLimit  # noqa: E402
 
@@ -149,15 +149,6 @@ def measured(given: list[str], out: Path, budget: str | None) -> dict[str, Any]:
     return found | {"planned": dram(summary)["planned_peak"], "process_peak": summary["process_peak"]}
 
 
-def machine() -> dict[str, Any]:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    facts = dict(line.split(":", 1) for line in lines if ":" in line)
-    named = {key.strip(): value.strip() for key, value in facts.items()}
-    flags = named.get("flags", "").split()
-    wide = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
-    return {"processor": named.get("model name", platform.processor()), "cores": os.cpu_count(), "has": wide}
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shapes", nargs="+")
@@ -175,7 +166,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             for row in runs(Path(folder), shape, budget or None, args):
                 print(json.dumps(row), flush=True)
                 rows = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
-                RESULTS.write_text(json.dumps([*rows, {"machine": machine()} | row], indent=1) + "\n", encoding="utf-8")
+                rows.append({"machine": processor()} | row)
+                RESULTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import budget
 import figures
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,7 +93,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    out = {"machine": budget.machine() | figures.machine(), "jobs": options.jobs, "defines": options.define}
+    out = {"machine": figures.processor() | figures.machine(), "jobs": options.jobs, "defines": options.define}
     with tempfile.TemporaryDirectory() as folder:
         out |= build(Path(folder), options.jobs, options.tests, options.define)
     text = json.dumps(out, indent=2) + "\n"

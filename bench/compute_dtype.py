@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from figures import processor
 from shapes import config_of
 
 HERE = Path(__file__).parent
@@ -108,15 +109,6 @@ def measured(arguments: argparse.Namespace, side: str) -> dict[str, Any]:
     return found | {"median": statistics.median(found["seconds"][1:]), "load": os.getloadavg()[0]}
 
 
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    known = {line.partition(":")[0].strip(): line.partition(":")[2].strip() for line in reversed(lines)}
-    flags = known.get("flags", "").split()
-    found = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
-    words = f"family {known.get('cpu family')}, model {known.get('model')}"
-    return f"{known.get('model name')} ({words}; {', '.join(found)}), {len(os.sched_getaffinity(0))} processors"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="0.5b")
@@ -145,7 +137,8 @@ def main() -> None:
     place = "path" if arguments.storage else "dram"
     name = f"{arguments.shape}, {arguments.layers or 'all'} layers, sequence {arguments.sequence}, {place}"
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    known[name] = {"processor": processor(), "ratios": ratios, "rounds": rounds}
+    facts = {"machine": processor(), "processors": len(os.sched_getaffinity(0))}
+    known[name] = facts | {"ratios": ratios, "rounds": rounds}
     RESULTS.write_text(json.dumps(known, indent=1) + "\n")
 
 

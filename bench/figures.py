@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import re
 import statistics
 import subprocess
@@ -123,6 +124,15 @@ def pairs(count: int, ours: Side, theirs: Side, *, say: str = "", unit: float = 
     found["ratio"] = statistics.median(ratios)
     found["ratio_from_to"] = [min(ratios), max(ratios)]
     return found
+
+
+def processor() -> dict[str, Any]:
+    """Which one it is, how many cores there are, and what it has of what decides how fast it multiplies."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    named = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = named.get("flags", "").split()
+    wide = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
+    return {"processor": named.get("model name", platform.processor()), "cores": os.cpu_count(), "has": wide}
 
 
 def machine() -> dict[str, Any]:

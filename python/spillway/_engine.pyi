@@ -36,20 +36,18 @@ class Engine:
     (absent: as a usual drive), "far": bool (false; true: its drive is by another memory node than the device, so that
     of equals the others come first), "node": that memory node}], "near": the memory node of the device, "nodes":
     [{"id", "capacity": bytes, "update", "update_thread", "read": rates, "pretended": bool}] (memory nodes, the first is
-    the compute device's), "profile":
-    {...}, "seconds": {visit kind: seconds, as rehearsed}, "durability": "none", "checkpoint" or "step" (absent: step
-    when anything is on storage), "checkpoints": most manifests that are held at once while the run goes on,
-    "update_schedule": "auto", "deferred" or "early", "speculative_updates": bool, "clipping": bool (steps clip),
-    "update_cores": cores that only updates use, "run": identity, "overwrite": bool, "erase": bool (what the devices
-    hold), "keep": bool (the volumes stay when the engine closes), "device": {"name": "simulated" or "cuda:N",
-    "stream": handle of PyTorch's CUstream, "memory": bytes that may be used there, "work": of these, PyTorch's working
-    set, "in_dram": bool (they count there, too), "to_device", "from_device": bytes per second of its link, "links": the
-    same by memory node, as a profile's GPU has them, "latency": seconds of a copy, "update": elements per second that
-    it updates (0: not known, and none are unless asked),
-    "bounded": bool (copies and updates take at least as long as these say), and, where the planner is not to decide,
-    shares: "weight" and "activation" that stay there, "state" of the blocks that live there, "streamed_state" of the
-    others whose states come for their updates, "streamed_grad" of these whose gradients stay} ({}: visits compute in
-    host memory)}.
+    the compute device's), "profile": {...}, "seconds": {visit kind: seconds, as rehearsed}, "durability": "none",
+    "checkpoint" or "step" (absent: step when anything is on storage), "checkpoints": most manifests that are held at
+    once while the run goes on, "update_schedule": "auto", "deferred" or "early", "speculative_updates": bool,
+    "clipping": bool (steps clip), "update_cores": cores that only updates use, "run": identity, "overwrite": bool,
+    "erase": bool (what the devices hold), "keep": bool (the volumes stay when the engine closes), "device": {"name":
+    "simulated" or "cuda:N", "stream": handle of PyTorch's CUstream, "memory": bytes that may be used there, "work": of
+    these, PyTorch's working set, "in_dram": bool (they count there, too), "to_device", "from_device": bytes per second
+    of its link, "links": the same by memory node, as a profile's GPU has them, "latency": seconds of a copy, "update":
+    elements per second that it updates (0: not known, and none are unless asked), "bounded": bool (copies and updates
+    take at least as long as these say), and, where the planner is not to decide, shares: "weight" and "activation" that
+    stay there, "state" of the blocks that live there, "streamed_state" of the others whose states come for their
+    updates, "streamed_grad" of these whose gradients stay} ({}: visits compute in host memory)}.
 
     Construction plans and allocates nothing; MemoryError with a message when it does not fit.
     """

@@ -59,7 +59,7 @@ def layer_rates() -> list[dict[str, float]]:
     done without instructions for it, the largest layers take too long and are left out."""
     rates: list[dict[str, float]] = []
     for hidden, wide in LAYERS:
-        if rates and operations(hidden, wide) / rates[-1]["flops_per_second"] > PATIENCE:
+        if rates and products.operations(hidden, wide, TOKENS) / rates[-1]["flops_per_second"] > PATIENCE:
             break
         shape = {"hidden": hidden, "intermediate": wide, "tokens": TOKENS}
         found = {"flops_per_second": product_rate(hidden, wide), FP32: product_rate(hidden, wide, dtype="float32")}
@@ -76,10 +76,6 @@ def gpu_rate(number: str) -> float:
     return max(product_rate(hidden, wide, f"cuda:{number}", GPU_TOKENS) for hidden, wide in LAYERS)
 
 
-def operations(hidden: int, wide: int, tokens: int = TOKENS) -> float:
-    return 2.0 * tokens * hidden * wide
-
-
 def product_rate(hidden: int, wide: int, device: str = "cpu", tokens: int = TOKENS, dtype: str = "bfloat16") -> float:
     import torch
 
@@ -91,7 +87,7 @@ def product_rate(hidden: int, wide: int, device: str = "cpu", tokens: int = TOKE
         while (passed := time.perf_counter() - began) < SECONDS or not calls:
             settle(torch.nn.functional.linear(given, weight))
             calls += 1
-    return operations(hidden, wide, tokens) * calls / passed
+    return products.operations(hidden, wide, tokens) * calls / passed
 
 
 def settle(made: Any) -> None:

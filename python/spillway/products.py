@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spillway.sizes import pace
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -33,7 +35,7 @@ class Products:
     fp32: float
 
     def words(self, kept: str) -> str:
-        return f"a processor does {gigaflops(self.narrow)} GFLOP/s in {kept} and {gigaflops(self.fp32)} in fp32"
+        return f"a processor does {pace(self.narrow / 1e9)} GFLOP/s in {kept} and {pace(self.fp32 / 1e9)} in fp32"
 
 
 def settled(config: Config) -> Config:
@@ -88,11 +90,12 @@ def rate(dtype: object) -> float:
         lambda: gradient.t() @ x,
     )
     with torch.no_grad():
-        return len(products) * operations() / sum(map(seconds, products))
+        return len(products) * operations(HIDDEN, WIDE, TOKENS) / sum(map(seconds, products))
 
 
-def operations() -> float:
-    return 2.0 * TOKENS * HIDDEN * WIDE
+def operations(hidden: int, wide: int, tokens: int) -> float:
+    """Of one product."""
+    return 2.0 * tokens * hidden * wide
 
 
 def seconds(product: Callable[[], Tensor]) -> float:
@@ -103,7 +106,3 @@ def seconds(product: Callable[[], Tensor]) -> float:
         product()
         best = min(best, time.perf_counter() - now)
     return best
-
-
-def gigaflops(rate: float) -> str:
-    return f"{rate / 1e9:.2g}" if rate < 1e11 else f"{rate / 1e9:.0f}"

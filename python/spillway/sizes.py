@@ -27,17 +27,14 @@ def duration(seconds: float) -> str:
 
 
 def pace(value: float) -> str:
-    """Tokens per second, in two digits at least: 173, 36, 5.7, 0.42."""
+    """A rate, in two digits at least: 173, 36, 5.7, 0.42."""
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def decimal(count: float) -> str:
     """Bytes as drives are sold: 850 GB, 5.4 TB, 600 TB."""
-    for unit in ("MB", "GB"):
-        count /= 1e3 if unit == "GB" else 1e6
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-    return f"{count / 1e3:.3g} TB"
+    unit, many = next(((unit, many) for unit, many in (("TB", 1e12), ("GB", 1e9)) if count >= many), ("MB", 1e6))
+    return f"{count / many:.3g} {unit}" if count < 1e15 else f"{count / many:,.0f} {unit}"
 
 
 def used_up(written: float, rated: float) -> str:

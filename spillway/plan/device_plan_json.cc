@@ -29,11 +29,11 @@ class Writer {
     out_["link_bytes_per_step"] = {{"to_device", whole(step.up)}, {"from_device", whole(step.down)}};
     out_["path_bytes_per_step"] = json::object();
     for (std::size_t d = 0; d < request_.hardware.drives.size() && !plan_.placement.drives.empty(); ++d) {
-      out_["path_bytes_per_step"][request_.hardware.drives[d].name] = {
-          {"read", whole(step.read * plan_.placement.drives[d])},
-          {"written", whole(step.written * plan_.placement.drives[d])}};
-      auto life = drive_life(whole(step.written * plan_.placement.drives[d]), step.seconds, std::nullopt);
-      if (!life.is_null()) out_["drive_life"][request_.hardware.drives[d].name] = std::move(life);
+      const auto& name = request_.hardware.drives[d].name;
+      const auto written = whole(step.written * plan_.placement.drives[d]);
+      out_["path_bytes_per_step"][name] = {{"read", whole(step.read * plan_.placement.drives[d])},
+                                           {"written", written}};
+      add_drive_life(out_, name, written, step.seconds, std::nullopt);
     }
     out_["durability"] = plan_.placement.durable ? "step" : "none";
     add_shares();

@@ -1,6 +1,7 @@
 #include "spillway/plan/drive_life.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace spillway::plan {
 namespace {
@@ -17,6 +18,12 @@ nlohmann::json drive_life(Bytes written, double seconds, std::optional<Bytes> en
           {"assumed", !endurance},
           {"written_per_day", static_cast<Bytes>(per_day)},
           {"days", static_cast<double>(rated) / per_day}};
+}
+
+void add_drive_life(nlohmann::json& plan, const std::string& path, Bytes written, double seconds,
+                    std::optional<Bytes> endurance) {
+  auto life = drive_life(written, seconds, endurance);
+  if (!life.is_null()) plan["drive_life"][path] = std::move(life);
 }
 
 }  // namespace spillway::plan

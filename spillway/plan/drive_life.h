@@ -3,6 +3,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
 
 #include "spillway/base/bytes.h"
 
@@ -15,5 +16,9 @@ inline constexpr Bytes kUsualEndurance = 600'000'000'000'000;
 /// its life (`endurance`), "assumed": that is supposed, "written_per_day": bytes, "days": of training}; null when
 /// nothing is written, or a step takes no time.
 [[nodiscard]] nlohmann::json drive_life(Bytes written, double seconds, std::optional<Bytes> endurance);
+
+/// Tells it of a path in the plan's "drive_life"; nothing where it is null.
+void add_drive_life(nlohmann::json& plan, const std::string& path, Bytes written, double seconds,
+                    std::optional<Bytes> endurance);
 
 }  // namespace spillway::plan

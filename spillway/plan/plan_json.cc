@@ -120,9 +120,7 @@ void add_paths(nlohmann::json& out, const Plan& plan, const Budget& budget) {
     if (spare > 0) out["bytes"].push_back({{"class", "spare"}, {"tier", path.name}, {"bytes", spare}});
     const auto written = share(plan.written_per_step);
     out["path_bytes_per_step"][path.name] = {{"read", share(plan.read_per_step)}, {"written", written}};
-    if (auto life = drive_life(written, plan.prediction.step_seconds, path.endurance); !life.is_null()) {
-      out["drive_life"][path.name] = std::move(life);
-    }
+    add_drive_life(out, path.name, written, plan.prediction.step_seconds, path.endurance);
   }
 }
 

@@ -31,13 +31,7 @@ class Frozen : public ::testing::TestWithParam<Durability> {};
 INSTANTIATE_TEST_SUITE_P(Levels, Frozen, test::kEveryDurability, test::durability_name);
 
 TEST_P(Frozen, PlacementAndGoingOnChangeNoBit) {
-  constexpr std::uint64_t kSteps = 14;
-  std::mt19937 random(17);
-  for (int round = 0; round < spillway::testing::few_or(5, 10); ++round) {
-    const DurableRun run(random_frozen_shape(random, round), kSteps);
-    SCOPED_TRACE(text("round ", round));
-    ASSERT_NO_FATAL_FAILURE(test::expect_same_bits_in_lives(run, kSteps, GetParam(), random));
-  }
+  test::expect_same_bits_of_models(17, spillway::testing::few_or(5, 10), 14, GetParam(), random_frozen_shape);
 }
 
 /// Bytes written to a path by each of two steps, of a model with frozen tensors on it.

@@ -95,4 +95,16 @@ inline void expect_same_bits_in_lives(const DurableRun& run, std::uint64_t steps
   }
 }
 
+/// The same of `rounds` models: make(random, round) gives the shape of each.
+template <class Make>
+void expect_same_bits_of_models(unsigned seed, int rounds, std::uint64_t steps, plan::Durability durability,
+                                const Make& make) {
+  std::mt19937 random(seed);
+  for (int round = 0; round < rounds; ++round) {
+    SCOPED_TRACE(text("round ", round));
+    const DurableRun run(make(random, round), steps);
+    ASSERT_NO_FATAL_FAILURE(expect_same_bits_in_lives(run, steps, durability, random));
+  }
+}
+
 }  // namespace spillway::test

@@ -35,13 +35,7 @@ class Wide : public ::testing::TestWithParam<Durability> {};
 INSTANTIATE_TEST_SUITE_P(Levels, Wide, test::kEveryDurability, test::durability_name);
 
 TEST_P(Wide, PlacementAndGoingOnChangeNoBit) {
-  constexpr std::uint64_t kSteps = 14;
-  std::mt19937 random(19);
-  for (int round = 0; round < 10; ++round) {
-    SCOPED_TRACE(text("round ", round));
-    const DurableRun run(random_wide_shape(random, round), kSteps);
-    ASSERT_NO_FATAL_FAILURE(test::expect_same_bits_in_lives(run, kSteps, GetParam(), random));
-  }
+  test::expect_same_bits_of_models(19, 10, 14, GetParam(), random_wide_shape);
 }
 
 /// A model of one layer, whose gradients do not depend on its weights.

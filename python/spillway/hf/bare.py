@@ -17,10 +17,10 @@ import torch
 from spillway import _engine
 from spillway.hf.describe import CHUNK_ELEMENTS, slice_rows
 from spillway.hf.logits import loss_gradient, loss_stats
+from spillway.hf.source import DTYPES
 
 TENSOR_ALIGNMENT = 64  # elements, state::kTensorAlignment
 INSIDE = ("learns_projectors", "signs")
-TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 @dataclass
@@ -54,7 +54,7 @@ class BareEngine:
         self._touch = touch
         self._device = device or torch.device("cpu")
         self.description = description
-        self.dtype = TYPES[description["compute_dtype"]]
+        self.dtype = DTYPES[description["compute_dtype"]]
         self.blocks = description["blocks"]
         self.tensors = [tensor for block in self.blocks for tensor in block["tensors"]]
         self.gradients: dict[int, torch.Tensor] = {}

@@ -10,16 +10,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from spillway.hf.skeleton import Skeleton
+from spillway.hf.source import DTYPES
 
 # transformers' rule, Trainer.get_decay_parameter_names: layer norms by class, the rest by name.
 UNDECAYED_LAYERS = (nn.LayerNorm,)
 UNDECAYED_NAMES = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
 
-NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
 CHUNK_ELEMENTS = 4 * 1024 * 1024  # state::kDefaultChunkElements
 
 

@@ -29,20 +29,27 @@ def bound(points: Sequence[Point], length: int) -> float:
 def fitted(points: Sequence[Point], length: int) -> float:
     """Through the last three points; of two, or where growth slows down, the line through the last two."""
     before, last = points[-2:]
-    slope = max(0.0, (last.bytes - before.bytes) / (last.length - before.length))
     curve = 0.0
     if len(points) > 2:
         first = points[-3]
-        earlier = (before.bytes - first.bytes) / (before.length - first.length)
-        curve = max(0.0, (slope - earlier) / (last.length - first.length))
-    return last.bytes + (length - last.length) * (slope + curve * (length - before.length))
+        rise = max(0.0, slope(before, last))
+        curve = max(0.0, (rise - slope(first, before)) / (last.length - first.length))
+    return line(points, length) + (length - last.length) * curve * (length - before.length)
+
+
+def line(points: Sequence[Point], length: int) -> float:
+    """Through the last two points; level where there was no growth."""
+    before, last = points[-2:]
+    return last.bytes + (length - last.length) * max(0.0, slope(before, last))
+
+
+def slope(first: Point, second: Point) -> float:
+    return (second.bytes - first.bytes) / (second.length - first.length)
 
 
 def least(points: Sequence[Point], length: int) -> float:
     """No less than this, as measurements go: growth never slows down."""
-    before, last = points[-2:]
-    slope = max(0.0, (last.bytes - before.bytes) / (last.length - before.length))
-    return (last.bytes + (length - last.length) * slope) * (1 - MARGIN)
+    return line(points, length) * (1 - MARGIN)
 
 
 def predicted(points: Sequence[Point], length: int) -> int:

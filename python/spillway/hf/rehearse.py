@@ -21,7 +21,7 @@ from transformers import PreTrainedConfig
 from spillway import _engine, sizes
 from spillway.errors import DoesNotFit
 from spillway.hf import growth, heap
-from spillway.hf.bare import TYPES, BareEngine, BareVisit, count, mapped, on_device
+from spillway.hf.bare import BareEngine, BareVisit, count, mapped, on_device
 from spillway.hf.building import build
 from spillway.hf.describe import WorkSize, describe, slice_rows
 from spillway.hf.freeze import freeze_kinds
@@ -31,6 +31,7 @@ from spillway.hf.place import HOST, Place
 from spillway.hf.prologue import Arguments, Prologue
 from spillway.hf.shrink import fewer_layers
 from spillway.hf.skeleton import Skeleton
+from spillway.hf.source import DTYPES
 from spillway.hf.stream import Stream
 from spillway.hf.subspaces import choose_kinds
 from spillway.protocol import Batch
@@ -124,32 +125,29 @@ class TimedEngine(BareEngine):
         self._place.settle()
         self._began = time.perf_counter()
         if self.cold and visit.kind in STREAMED and self._kept is not None:
-            first, count = visit.weights // self.dtype.itemsize, self._visited(visit)
-            self._typed[first : first + count].copy_(self._kept[first : first + count])
+            self._weights_in(self._typed, visit).copy_(self._weights_in(self._kept, visit))
         return visit
 
     def keep_weights(self) -> None:
         """As they are now in the type that they are kept in, where that is another than visits compute in."""
-        kept = TYPES[self.description["weight_dtype"]]
+        kept = DTYPES[self.description["weight_dtype"]]
         if kept != self.dtype:
             weights = self._typed[: self._border_at_element[0]]
             size = weights.numel() * kept.itemsize
             there = mapped(size) if self._place.device.type == "cpu" else on_device(size, self._place.device)
             self._kept = there.view(kept).copy_(weights)
 
-    def _visited(self, visit: BareVisit) -> int:
-        """Elements of its weights."""
-        return visit.rows * self.tensors[self._head_tensor()]["shape"][1] or self._block_elements(visit.block)
+    def _weights_in(self, memory: torch.Tensor, visit: BareVisit) -> torch.Tensor:
+        """Those of a visit, in the arena or as they are kept."""
+        elements = visit.rows * self.tensors[self._head_tensor()]["shape"][1] or self._block_elements(visit.block)
+        first = visit.weights // self.dtype.itemsize
+        return memory[first : first + elements]
 
     def _forget(self, visit: BareVisit) -> None:
         """In a run all other blocks have been computed since, so weights come from memory and gradients go there."""
         began = time.perf_counter()
-        if self._kept is None:
-            _engine.drop_from_caches(self._arena.data_ptr() + visit.weights, self._bytes(self._visited(visit)))
-        else:
-            first, count = visit.weights // self.dtype.itemsize, self._visited(visit)
-            kept = self._kept[first : first + count]
-            _engine.drop_from_caches(kept.data_ptr(), kept.nbytes)
+        weights = self._weights_in(self._typed if self._kept is None else self._kept, visit)
+        _engine.drop_from_caches(weights.data_ptr(), weights.nbytes)
         _engine.drop_from_caches(self._taken.data_ptr(), self._taken.nbytes)
         self.aside += time.perf_counter() - began
 
