@@ -1,11 +1,14 @@
 """What a user would pick instead, on the same model and batch: a plain PyTorch loop, or DeepSpeed ZeRO-3.
 
     peers.py plain|deepspeed --shape 0.5b --sequence 1024 --steps 4 [--storage DIR] [--layers N]
-             [--batch N --micro-batches N] [--device cuda:0 --device-memory BYTES]
+             [--batch N --micro-batches N] [--dtype bf16|fp32] [--no-checkpointing]
+             [--device cuda:0 --device-memory BYTES]
+    peers.py io --storage DIR [--block-size BYTES --queue-depth N --io-threads N]
 
-Random weights, random tokens, gradient checkpointing, bf16 compute with fp32 masters, AdamW, clipping at 1.0. Prints
-one JSON line; exit code 3 where it does not fit. DeepSpeed (`pip install deepspeed`, not a dependency) keeps its
-optimizer state in files below DIR, without one in host memory; on a GPU parameters are offloaded, too.
+Random weights, random tokens, gradient checkpointing, bf16 compute with fp32 masters or fp32, AdamW, clipping at 1.0.
+Prints one JSON line; exit code 3 where it does not fit. DeepSpeed (`pip install deepspeed`, not a dependency) keeps its
+optimizer state in files below DIR, without one in host memory; on a GPU parameters are offloaded, too. `io` writes and
+reads a gigabyte by DeepSpeed's asynchronous I/O.
 """
 
 from __future__ import annotations
@@ -20,35 +23,44 @@ from typing import Any
 
 from shapes import config_of, peak_watch, random_tokens, refuses
 
+TYPES = {"bf16": "bfloat16", "fp32": "float32"}
+
 
 def plain(arguments: argparse.Namespace) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config_of(arguments.shape), dtype=torch.bfloat16)
-    model.gradient_checkpointing_enable()
+    model = AutoModelForCausalLM.from_config(
+        config_of(arguments.shape, arguments.layers), dtype=getattr(torch, TYPES[arguments.dtype])
+    )
+    if arguments.checkpointing:
+        model.gradient_checkpointing_enable()
     model.train()
     weights = list(model.parameters())
-    masters = [weight.detach().float().requires_grad_() for weight in weights]
+    apart = arguments.dtype != "fp32"  # the masters are
+    masters = [weight.detach().float().requires_grad_() for weight in weights] if apart else weights
     optimizer = torch.optim.AdamW(masters, lr=1e-5, fused=True)
     seconds, loss = [], 0.0
     for step in range(arguments.steps):
-        ids = random_tokens(arguments.shape, arguments.sequence, step)
+        batches = tokens_of(arguments, step)
         began = time.perf_counter()
-        result = model(input_ids=ids, labels=ids).loss
-        result.backward()
-        for weight, master in zip(weights, masters, strict=True):
-            master.grad = weight.grad.float()
-            weight.grad = None
+        for ids in batches:
+            result = model(input_ids=ids, labels=ids).loss / len(batches)
+            result.backward()
+        if apart:
+            for weight, master in zip(weights, masters, strict=True):
+                master.grad = weight.grad.float()
+                weight.grad = None
         torch.nn.utils.clip_grad_norm_(masters, 1.0)
         optimizer.step()
-        with torch.no_grad():
-            for weight, master in zip(weights, masters, strict=True):
-                weight.copy_(master)
-                master.grad = None
+        optimizer.zero_grad(set_to_none=True)
+        if apart:
+            with torch.no_grad():
+                for weight, master in zip(weights, masters, strict=True):
+                    weight.copy_(master)
         seconds.append(time.perf_counter() - began)
-        loss = float(result)
+        loss = float(result) * len(batches)
     return {"seconds": seconds, "loss": loss}
 
 
@@ -73,8 +85,11 @@ def deepspeed(arguments: argparse.Namespace) -> dict[str, Any]:
     keep = HfDeepSpeedConfig(settings)
     torch.manual_seed(0)
     with ds.zero.Init(config_dict_or_path=settings):
-        model = AutoModelForCausalLM.from_config(config_of(arguments.shape, arguments.layers), dtype=torch.bfloat16)
-    model.gradient_checkpointing_enable()
+        model = AutoModelForCausalLM.from_config(
+            config_of(arguments.shape, arguments.layers), dtype=getattr(torch, TYPES[arguments.dtype])
+        )
+    if arguments.checkpointing:
+        model.gradient_checkpointing_enable()
     model.train()
     engine, *_ = ds.initialize(model=model, config=settings, model_parameters=model.parameters())
     seconds, loss = [], 0.0
@@ -90,6 +105,27 @@ def deepspeed(arguments: argparse.Namespace) -> dict[str, Any]:
     del keep
     peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
     return {"seconds": seconds, "loss": loss, "device_peak": peak, "its_own_adam": adam}
+
+
+def io(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Seconds to write and to read a gigabyte by DeepSpeed's asynchronous handle."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    import torch
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+
+    handle = AsyncIOBuilder().load().aio_handle(
+        arguments.block_size, arguments.queue_depth, False, True, arguments.io_threads
+    )
+    buffer = handle.new_cpu_locked_tensor(1 << 30, torch.empty(0, dtype=torch.uint8))
+    file = arguments.storage / "deepspeed-io.data"
+    try:
+        began = time.perf_counter()
+        handle.sync_pwrite(buffer, str(file))
+        written = time.perf_counter()
+        handle.sync_pread(buffer, str(file))
+        return {"write_seconds": written - began, "read_seconds": time.perf_counter() - written}
+    finally:
+        file.unlink(missing_ok=True)
 
 
 def tokens_of(arguments: argparse.Namespace, step: int) -> list[Any]:
@@ -116,6 +152,11 @@ def deepspeed_settings(arguments: argparse.Namespace, adam: bool) -> dict[str, A
         "stage": 3, "overlap_comm": True, "contiguous_gradients": True, "sub_group_size": 100_000_000,
         "stage3_param_persistence_threshold": 100_000,
     }  # fmt: skip
+    if arguments.params_on_storage:
+        zero["offload_param"] = {
+            "device": "nvme", "nvme_path": str(arguments.storage), "buffer_count": 26, "buffer_size": 150_000_000,
+            "max_in_cpu": 0,
+        }  # fmt: skip
     if arguments.storage:
         zero |= {"stage3_max_live_parameters": 40_000_000, "stage3_prefetch_bucket_size": 15_000_000}
         zero["offload_optimizer"] = {
@@ -130,16 +171,16 @@ def deepspeed_settings(arguments: argparse.Namespace, adam: bool) -> dict[str, A
     return {
         "train_micro_batch_size_per_gpu": arguments.batch, "gradient_accumulation_steps": arguments.micro_batches,
         "gradient_clipping": 1.0, "zero_force_ds_cpu_optimizer": adam,
-        "bf16": {"enabled": True}, "zero_optimization": zero, "steps_per_print": 10**9,
-        "aio": {"block_size": 1 << 20, "queue_depth": 16, "thread_count": 1, "single_submit": False,
-                "overlap_events": True},
+        "bf16": {"enabled": arguments.dtype == "bf16"}, "zero_optimization": zero, "steps_per_print": 10**9,
+        "aio": {"block_size": arguments.block_size, "queue_depth": arguments.queue_depth,
+                "thread_count": arguments.io_threads, "single_submit": False, "overlap_events": True},
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "weight_decay": 0.01, "torch_adam": not adam}},
     }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("peer", choices=("plain", "deepspeed"))
+    parser.add_argument("peer", choices=("plain", "deepspeed", "io"))
     parser.add_argument("--shape", default="0.5b")
     parser.add_argument("--sequence", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=4)
@@ -151,9 +192,15 @@ def main() -> None:
     parser.add_argument("--storage", type=Path)
     parser.add_argument("--buffers", type=int, default=5)
     parser.add_argument("--pipeline", action="store_true")
+    parser.add_argument("--params-on-storage", action="store_true", help="DeepSpeed's parameters on the storage, too")
+    parser.add_argument("--dtype", choices=tuple(TYPES), default="bf16")
+    parser.add_argument("--no-checkpointing", dest="checkpointing", action="store_false")
+    parser.add_argument("--block-size", type=int, default=1 << 20, help="of DeepSpeed's I/O, bytes")
+    parser.add_argument("--queue-depth", type=int, default=16)
+    parser.add_argument("--io-threads", type=int, default=1)
     arguments = parser.parse_args()
     with refuses(), peak_watch() as watch:
-        found = {"plain": plain, "deepspeed": deepspeed}[arguments.peer](arguments)
+        found = {"plain": plain, "deepspeed": deepspeed, "io": io}[arguments.peer](arguments)
     print(json.dumps(found | {"peak_bytes": watch.bytes}))
 
 
