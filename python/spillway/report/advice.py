@@ -156,8 +156,8 @@ def help_words(facts: Facts, found: list[Option]) -> str:
     best = found[0]
     if best.seconds > expected * (1 - WORTH):
         return "No setting that the planner was asked for is predicted to make a step shorter."
-    now = facts.step_seconds or expected
-    whose = "the median step" if facts.step_seconds else "the predicted step"
+    measured = None if facts.machine else facts.step_seconds  # predictions for another machine are beside each other
+    now, whose = (measured, "the median step") if measured else (expected, "the predicted step")
     return (
         f"The setting that would help most is {best.setting} ({best.words}): by the planner's simulation of both "
         f"{whose} would take {duration(now * best.seconds / expected)} instead of {duration(now)}, "
