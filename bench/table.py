@@ -19,7 +19,7 @@ from recorded import RESULTS, filled, words
 
 ROWS = Path(__file__).with_suffix(".toml")
 PAGE = RESULTS / "README.md"
-TOLD = ("claim", "number", "machine", "date", "command", "file")
+TOLD = ("claim", "number", "set", "machine", "date", "command", "file")
 
 HEAD = """# Results
 

@@ -37,6 +37,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 from recorded import NotHeld, filled  # noqa: E402
 
 DECLARED = "docs/figures.toml"
+TABLE = "bench/table.toml"
 KINDS = {
     "setting": "a value that a person or the program chooses: a default, a limit, a size of the design",
     "format": "bytes and sizes of a format, which its code holds",
@@ -145,6 +146,17 @@ def not_held(entry: Mapping[str, Any], root: Path) -> str:
     return ""
 
 
+def typed(table: Path) -> Iterator[str]:
+    """Figures that a row of the table of results has as text, and not from its file."""
+    rows = tomllib.loads(table.read_text(encoding="utf-8"))["row"] if table.is_file() else []
+    for row in rows:
+        for key in ("claim", "number"):
+            text = joined(row[key])
+            for found in FIGURES.finditer(text):
+                if not any(found[0] in chosen for chosen in row.get("set", [])):
+                    yield f"{TABLE}: {found[0]!r} of {text!r} is neither read from its file nor in `set`"
+
+
 def wrong(root: Path = ROOT) -> list[str]:
     declared = tomllib.loads((root / DECLARED).read_text(encoding="utf-8"))
     entries: dict[str, list[Mapping[str, Any]]] = {}
@@ -164,6 +176,7 @@ def wrong(root: Path = ROOT) -> list[str]:
             if not any(start <= found.start() and found.end() <= end for start, end in spans):
                 around = page.text[max(0, found.start() - 50) : found.end() + 30]
                 out.append(f"{page.name}: {found[0]!r} is declared by nothing in {DECLARED}: ...{around}...")
+    out += list(typed(root / TABLE))
     out += [f"{DECLARED}: {name} is no page that is looked at" for name in entries]
     out += [f"{DECLARED}: {name} is not there" for name in apart if not (root / name).exists()]
     return out

@@ -120,6 +120,16 @@ def test_what_a_declaration_may_say(tmp_path: Path) -> None:
     assert "is there 2 times" in twice
 
 
+def test_a_figure_typed_into_the_table_is_found(tmp_path: Path) -> None:
+    (tmp_path / "bench").mkdir()
+    row = '[[row]]\nclaim = "A step under 3 GiB"\nnumber = "14.9 s beside {own}"\n'
+    (tmp_path / check_figures.TABLE).write_text(row)
+    found = complaints(tmp_path, HELD)
+    assert "'3 GiB' of 'A step under 3 GiB'" in found and "'14.9 s' of '14.9 s beside {own}'" in found
+    (tmp_path / check_figures.TABLE).write_text(row + 'set = ["3 GiB"]\n')
+    assert "3 GiB" not in complaints(tmp_path, HELD)
+
+
 @pytest.mark.parametrize(
     ("figure", "words"),
     [
