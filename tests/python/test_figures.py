@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "scripts"), str(ROOT / "bench")]
+import lsp_training_table  # noqa: E402
 import papers  # noqa: E402
 import recorded  # noqa: E402
 import table  # noqa: E402
@@ -58,6 +59,11 @@ def test_the_table_is_what_its_files_say() -> None:
 def test_the_papers_page_is_what_its_file_says() -> None:
     held = json.loads((ROOT / "bench/results/papers.json").read_text())
     assert papers.PAGE.read_text(encoding="utf-8") == papers.page(held["tables"], held["plans"])
+
+
+def test_the_page_of_subspaces_is_what_its_lines_say() -> None:
+    page = (recorded.RESULTS / "lsp-training.md").read_text(encoding="utf-8")
+    assert page == lsp_training_table.page(lsp_training_table.Found(lsp_training_table.LINES))
 
 
 def test_no_papers_row_counts_that_was_given_fitted_or_derived() -> None:
