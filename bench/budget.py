@@ -31,7 +31,7 @@ sys.path.insert(0, str(HERE.parent / "scripts"))
 
 from figures import processor  # noqa: E402
 
-from tour.memory_limit import MemoryLimit  # noqa: E402
+from spillway.demo.memory_limit import MemoryLimit  # noqa: E402
 
 RESULTS = HERE / "results" / "budget.json"
 OVER = 1.02  # of the plan, which the group allows

@@ -36,7 +36,8 @@ else
 fi
 [ ${#missing[@]} -gt 0 ] || exit 0
 
-echo "Missing Debian packages: ${missing[*]}"
+echo "The engine is compiled here, which needs a compiler and the headers of what it links to."
+echo "Debian packages that are missing for it and are installed now: ${missing[*]}"
 if [ "$(id -u)" = 0 ]; then
   as_root=()
 elif command -v sudo >/dev/null; then

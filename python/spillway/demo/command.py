@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,9 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tour.memory_limit import MemoryLimit
+from spillway.demo.memory_limit import MemoryLimit
 
-SPILLWAY = Path(sys.executable).with_name("spillway")
+SPILLWAY = [sys.executable, "-m", "spillway"]
+
+
+def as_typed() -> str:
+    """The command as a person types it: its name where the shell finds this installation's, else its path."""
+    beside = Path(sys.executable).with_name("spillway")
+    return "spillway" if shutil.which("spillway") == str(beside) else str(beside)
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ def run(words: list[str], *, live: bool = False, limit: MemoryLimit | None = Non
     """Runs `spillway WORDS...` to its end. `live`: on this terminal; else its output is kept."""
     pipe = None if live else subprocess.PIPE
     ended = subprocess.run(
-        [SPILLWAY, *words],
+        [*SPILLWAY, *words],
         stdin=subprocess.DEVNULL,
         stdout=pipe,
         stderr=pipe,
@@ -45,7 +52,7 @@ def run(words: list[str], *, live: bool = False, limit: MemoryLimit | None = Non
 def run_and_interrupt(words: list[str], output_dir: Path, after_step: int) -> Outcome:
     """Runs `spillway WORDS...` and presses Ctrl-C once the run in `output_dir` has logged step `after_step`."""
     program = subprocess.Popen(
-        [SPILLWAY, *words],
+        [*SPILLWAY, *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,6 +1,6 @@
 """What plain transformers says of a checkpoint: its loss on held-out text, and what it writes.
 
-As a program, `reload.py DIRECTORY PROMPT` shows what the model goes on with."""
+As a program, `python -m spillway.demo.reload DIRECTORY PROMPT` shows what the model goes on with."""
 
 import itertools
 import math

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tour.command import metrics
+from spillway.demo.command import metrics
 
 NUMBERS = ("loss", "grad_norm", "learning_rate", "tokens")
 

@@ -1,1 +1,0 @@
-"""The parts of the quickstart: each small, each of use without the others."""
