@@ -74,7 +74,7 @@ FIGURES = re.compile(
     re.IGNORECASE,
 )
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
-CODE = re.compile(r"`[^`]*`|<!--.*?-->|\]\([^)]*\)|https?://\S+|arXiv \d+\.\d+", re.S)
+CODE = re.compile(r"`[^`]*`|<!--.*?-->|\]\([^)]*\)|https?://\S+|arXiv\s+\d+\.\d+", re.S)
 
 
 @dataclass(frozen=True)
