@@ -75,9 +75,13 @@ def verdicts(found: Found, task: str) -> list[str]:
                 continue
             mean = statistics.mean(beside)
             word = "within" if mean <= limit else "**outside**"
-            rivals = [other for other in ("lora", "galore") if below(found, task, other, share, mean, full)]
+            under, over = [], []
+            for other in ("lora", "galore"):
+                (under if below(found, task, other, share, mean, full) else over).append(other)
             seeds = f"{len(beside)} seed" + "s" * (len(beside) > 1)
-            said = f", below {' and '.join(rivals)}" if rivals else ""
+            said = "".join(
+                f", {word} {' and '.join(them)}" for word, them in (("below", under), ("above", over)) if them
+            )
             out.append(f"- {task}, {name_of(method, share)}: {mean:+.2f} % ({seeds}), {word} {limit} %{said}")
     return out
 

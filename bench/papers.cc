@@ -23,6 +23,22 @@ using spillway::GiB;
 
 constexpr double kGiB = static_cast<double>(GiB);
 
+struct Published {
+  double value;
+  const char* source;
+};
+Published paper(double value) {
+  return {value, "paper"};
+}
+/// Of what was released with the paper: raw figures, logs, scripts.
+Published repository(double value) {
+  return {value, "repository"};
+}
+/// Computed from published figures, each of which has a row of its own.
+Published derived(double value) {
+  return {value, "derived"};
+}
+
 class Report {
  public:
   explicit Report(std::filesystem::path folder) : folder_(std::move(folder)) {}
@@ -30,10 +46,19 @@ class Report {
   [[nodiscard]] Hardware machine(const std::string& name) const {
     return make_hardware(spillway::machine::load_profile(folder_ / ("papers-" + name + ".json")));
   }
-  /// `published` 0: there is none. `how`: "given" to the simulator, "fitted" to this figure, or "" (predicted).
-  void row(const std::string& table, const std::string& what, double published, double simulated,
+  /// A figure of the paper beside the simulated one. `how`: "given" to the simulator, "fitted" to it, "about" where the
+  /// paper names no number, or "" where it was predicted.
+  void row(const std::string& table, const std::string& what, const Published& published, double simulated,
            const char* how = "") {
-    out_[table].push_back({{"what", what}, {"published", published}, {"simulated", simulated}, {"how", how}});
+    out_[table].push_back({{"what", what},
+                           {"published", published.value},
+                           {"source", published.source},
+                           {"simulated", simulated},
+                           {"how", how}});
+  }
+  /// One that nobody has published.
+  void plan(const std::string& table, const std::string& what, double simulated) {
+    out_[table].push_back({{"what", what}, {"simulated", simulated}});
   }
   [[nodiscard]] std::string text() const { return out_.dump(1); }
 
@@ -60,51 +85,58 @@ void transfers(Report& report) {
   };
   for (const auto& it : table) {
     const auto rate = [&](std::size_t n) { return transfer_rate(hardware, n, it.back, it.nodes, 2 * kGiB) / kGiB; };
-    report.row("cxl_transfers", std::string(it.what) + ", one GPU", it.one, rate(1), it.how);
-    report.row("cxl_transfers", std::string(it.what) + ", each of two", it.two, rate(2), it.how_two);
+    report.row("cxl_transfers", std::string(it.what) + ", one GPU", repository(it.one), rate(1), it.how);
+    report.row("cxl_transfers", std::string(it.what) + ", each of two", repository(it.two), rate(2), it.how_two);
   }
 }
 
 void updates(Report& report) {
   const auto hardware = report.machine("cxl");
   const auto ms = [&](double dram) { return 1e3 * update_seconds(hardware, 671e6, {dram, 1 - dram}); };
-  report.row("cxl_updates", "DRAM", 67.6, ms(1), "given");
-  report.row("cxl_updates", "CXL", 273.3, ms(0), "given");
-  report.row("cxl_updates", "1:1", 138.9, ms(1.0 / 2));
-  report.row("cxl_updates", "1:2", 175.6, ms(1.0 / 3));
-  report.row("cxl_updates", "1:4", 216.3, ms(1.0 / 5));
-  report.row("cxl_updates", "4:1, by bandwidth", 0, ms(4.0 / 5));
+  report.row("cxl_updates", "DRAM", repository(67.6), ms(1), "given");
+  report.row("cxl_updates", "CXL", repository(273.3), ms(0), "given");
+  report.row("cxl_updates", "1:1", repository(138.9), ms(1.0 / 2));
+  report.row("cxl_updates", "1:2", repository(175.6), ms(1.0 / 3));
+  report.row("cxl_updates", "1:4", repository(216.3), ms(1.0 / 5));
+  report.plan("cxl_updates", "4:1, by bandwidth", ms(4.0 / 5));
   const auto exact = [&](double dram) { return 1e3 * update_seconds(hardware, 671e6, {dram, 1 - dram}, 26); };
-  report.row("cxl_updates", "4:1, Spillway's exact states", 0, exact(4.0 / 5));
+  report.plan("cxl_updates", "4:1, Spillway's exact states", exact(4.0 / 5));
+}
+
+/// Percent of DRAM-only throughput that a placement loses.
+double lost(const Hardware& hardware, const CxlWork& work, CxlPlacement how, double dram) {
+  return 100 * (1 - dram / cxl_step_seconds(hardware, work, how));
 }
 
 void cxl_steps(Report& report) {
   auto one = report.machine("cxl"), two = one;
   two.nodes.push_back(two.nodes.back());
   two.nodes.back().name = "numa:3";
-  double least = 10, least_two = 10, most = 0, dealt = 10, dealt_most = 0;
+  // Batches and tokens as the released run.sh has them, for both of its models.
+  const struct {
+    double batch, tokens;
+  } table[] = {{1, 4096}, {8, 4096}, {16, 4096}, {1, 32768}, {2, 32768}, {3, 32768}};
+  double least = 100, most = 0, most_two = 0, gain = 0, dealt_least = 100, dealt_most = -100;
   for (const bool large : {false, true}) {
-    for (const double sequence : {4096.0, 8192.0, 16384.0, 32768.0}) {
-      for (const double batch : {1.0, 4.0, 16.0}) {
-        const CxlWork work{large ? 12.2e9 : 7.6e9, large ? 40U : 28U, large ? 5120U : 3584U, sequence, batch};
-        const auto dram = cxl_step_seconds(one, work, CxlPlacement::dram_only);
-        const auto share = [&](const Hardware& hardware, CxlPlacement how) {
-          return 100 * dram / cxl_step_seconds(hardware, work, how);
-        };
-        const auto class_wise = share(one, CxlPlacement::class_wise);
-        least = std::min(least, class_wise / 100);
-        least_two = std::min(least_two, share(two, CxlPlacement::class_wise) / 100);
-        most = std::max(most, class_wise / share(one, CxlPlacement::interleaved) - 1);
-        dealt = std::min(dealt, share(one, CxlPlacement::dealt) / 100);
-        dealt_most = std::max(dealt_most, share(one, CxlPlacement::dealt) / 100);
-      }
+    for (const auto& it : table) {
+      const CxlWork work{large ? 12.2e9 : 7.6e9, large ? 40U : 28U, large ? 5120U : 3584U, it.tokens, it.batch};
+      const auto dram = cxl_step_seconds(one, work, CxlPlacement::dram_only);
+      const auto own = lost(one, work, CxlPlacement::class_wise, dram);
+      const auto dealt = lost(one, work, CxlPlacement::dealt, dram);
+      least = std::min(least, own);
+      most = std::max(most, own);
+      most_two = std::max(most_two, lost(two, work, CxlPlacement::class_wise, dram));
+      gain = std::max(gain, 100 * ((100 - own) / (100 - lost(one, work, CxlPlacement::interleaved, dram)) - 1));
+      dealt_least = std::min(dealt_least, dealt);
+      dealt_most = std::max(dealt_most, dealt);
     }
   }
-  report.row("cxl_steps", "class-wise, one card, least of DRAM only (%)", 97, 100 * least);
-  report.row("cxl_steps", "class-wise, two cards, least of DRAM only (%)", 100, 100 * least_two);
-  report.row("cxl_steps", "most over interleaving, one card (%)", 21, 100 * most, "fitted");
-  report.row("cxl_steps", "Spillway's dealing, one card, least of DRAM only (%)", 0, 100 * dealt);
-  report.row("cxl_steps", "Spillway's dealing, one card, most of DRAM only (%)", 0, 100 * dealt_most);
+  report.row("cxl_steps", "class-wise, one card, least that is lost (%)", paper(1), least);
+  report.row("cxl_steps", "class-wise, one card, most that is lost (%)", paper(3), most);
+  report.row("cxl_steps", "class-wise, two cards, most that is lost (%)", paper(0), most_two, "about");
+  report.row("cxl_steps", "most gained over interleaving, one card (%)", paper(21), gain, "fitted");
+  report.plan("cxl_steps", "Spillway, one card, least that is lost (%)", dealt_least);
+  report.plan("cxl_steps", "Spillway, one card, most that is lost (%)", dealt_most);
 }
 
 DeviceWork work_of(const DecoderShape& shape, std::uint64_t sequence) {
@@ -124,46 +156,33 @@ ModelSizes sizes_of_shape(const DecoderShape& shape, double state) {
 }
 
 void host_memory_table(Report& report) {
-  const struct {
-    DecoderShape shape;
-    double zero, ascend;
-  } table[] = {
-      {{"Llama-3.1-8B", 32, 4096, 14336, 4096, 1024, 128256}, 70.4, 32.2},
-      {{"Qwen2.5-7B", 28, 3584, 18944, 3584, 512, 152064, false, true}, 69.3, 31.6},
-      {{"Qwen2.5-14B", 48, 5120, 13824, 5120, 1024, 152064, false, true}, 105.3, 45.8},
-      {{"Qwen2.5-32B", 64, 5120, 27648, 5120, 1024, 152064, false, true}, 187.5, 79.7},
+  const DecoderShape table[] = {
+      {"Llama-3.1-8B", 32, 4096, 14336, 4096, 1024, 128256},
+      {"Qwen2.5-7B", 28, 3584, 18944, 3584, 512, 152064, false, true},
+      {"Qwen2.5-14B", 48, 5120, 13824, 5120, 1024, 152064, false, true},
+      {"Qwen2.5-32B", 64, 5120, 27648, 5120, 1024, 152064, false, true},
   };
   double saved = 0;
-  for (const auto& it : table) {
-    const auto zero = static_cast<double>(zero_infinity_memory(it.shape).total()) / kGiB;
-    const auto ascend = static_cast<double>(memascend_memory(it.shape).total()) / kGiB;
-    report.row("host_memory", it.shape.name + ", ZeRO-Infinity", it.zero, zero);
-    report.row("host_memory", it.shape.name + ", MemAscend", it.ascend, ascend);
+  for (const auto& shape : table) {
+    const auto zero = static_cast<double>(zero_infinity_memory(shape).total());
+    saved += 100 * (1 - static_cast<double>(memascend_memory(shape).total()) / zero) / 4;
     // The least that Spillway needs: nothing resident, activations not counted.
-    auto least = host_memory(sizes_of_shape(it.shape, 10), work_of(it.shape, 1), 1, true);
-    report.row("host_memory", it.shape.name + ", Spillway at least", 0, sum_of(least) / kGiB);
-    saved += 100 * (1 - ascend / zero) / 4;
+    auto least = host_memory(sizes_of_shape(shape, 10), work_of(shape, 1), 1, true);
+    report.plan("host_memory", shape.name + ", Spillway at least, GiB", sum_of(least) / kGiB);
   }
-  report.row("host_memory", "saved by MemAscend on average (%)", 55.7, saved);
-}
-
-/// Spillway on the same node, states in a format; seconds of a step.
-double spillway_seconds(const Hardware& hardware, const DecoderShape& shape, double state) {
-  DeviceRequest request{.hardware = hardware, .work = work_of(shape, 2048)};
-  request.model = sizes_of_shape(shape, state);
-  return plan_for(request).step.seconds;
+  report.row("host_memory", "saved by MemAscend on average (%)", paper(55.7), saved, "fitted");
 }
 
 void third_level(Report& report) {
   const auto hardware = report.machine("mlp-offload");
-  struct Published {
+  struct Phases {
     double total, forward, backward, update;
   };
   // Shapes and buffers as the released logs and scripts have them; figures as the released scripts print them.
   const struct {
     DecoderShape shape;
     unsigned buffers;
-    Published zero, mlp;
+    Phases zero, mlp;
     double first_wait;  // of an update with ZeRO-3, from the log of a run; 0: not released
   } table[] = {
       {{"40B", 128, 5120, 20480, 5120, 512, 50304},
@@ -194,20 +213,25 @@ void third_level(Report& report) {
   };
   for (const auto& it : table) {
     const ThirdLevelWork work{.shape = it.shape, .tokens = 4 * 2048, .buffers = it.buffers, .layer_second = 1.3e-3};
-    const auto rows = [&](const std::string& method, const Published& published, const IterationTimes& times) {
+    // The drive's reads are fitted to one update, the parallel file system to another, writes given by one log.
+    const bool read = it.shape.name == "70B", far = it.shape.name == "40B";
+    const auto rows = [&](const std::string& method, const Phases& published, const IterationTimes& times,
+                          const char* update, const char* backward) {
       const auto name = it.shape.name + ", " + method;
-      report.row("third_level", name + ", iteration", published.total, times.total());
-      report.row("third_level", name + ", forward", published.forward, times.forward, "fitted");
-      report.row("third_level", name + ", backward", published.backward, times.backward);
-      report.row("third_level", name + ", update", published.update, times.update);
+      report.row("third_level", name + ", iteration", repository(published.total), times.total(), update);
+      report.row("third_level", name + ", forward", repository(published.forward), times.forward, "fitted");
+      report.row("third_level", name + ", backward", repository(published.backward), times.backward, backward);
+      report.row("third_level", name + ", update", repository(published.update), times.update, update);
     };
     const auto zero = zero3_iteration(hardware, work), mlp = mlp_offload_iteration(hardware, work);
-    rows("ZeRO-3 NVMe", it.zero, zero);
-    report.row("third_level", it.shape.name + ", ZeRO-3 NVMe, first wait of an update", it.first_wait, zero.first_wait);
-    rows("MLP-Offload", it.mlp, mlp);
-    report.row("third_level", it.shape.name + ", speed-up", it.zero.total / it.mlp.total, zero.total() / mlp.total());
-    report.row("third_level", it.shape.name + ", Spillway, exact", 0, spillway_seconds(hardware, it.shape, 10));
-    report.row("third_level", it.shape.name + ", Spillway, bf16 moments", 0, spillway_seconds(hardware, it.shape, 6));
+    rows("ZeRO-3 NVMe", it.zero, zero, read ? "fitted" : "", read ? "given" : "");
+    if (it.first_wait > 0) {
+      report.row("third_level", it.shape.name + ", ZeRO-3 NVMe, first wait of an update", repository(it.first_wait),
+                 zero.first_wait, read ? "given" : "");
+    }
+    rows("MLP-Offload", it.mlp, mlp, far ? "fitted" : "", "");
+    report.row("third_level", it.shape.name + ", speed-up", derived(it.zero.total / it.mlp.total),
+               zero.total() / mlp.total());
   }
 }
 
@@ -236,7 +260,7 @@ void greedy_snake(Report& report) {
                             .micro_batches = kMicroBatches,
                             .border = 2 * kTokensTimesHidden};
     const auto factor = zero_infinity_seconds(hardware, work) / greedy_snake_seconds(hardware, work);
-    report.row("greedysnake", it.what, it.published, factor, it.how);
+    report.row("greedysnake", it.what, paper(it.published), factor, it.how);
   }
 }
 
@@ -245,10 +269,11 @@ void lohan_drives(Report& report) {
   const auto drive = lohan.drives.front();
   for (const auto& [drives, published] :
        {std::pair{1, 70.0}, std::pair{2, 112.0}, std::pair{3, 136.0}, std::pair{6, 152.0}, std::pair{12, 148.0}}) {
+    const auto name = std::to_string(drives) + (drives > 1 ? " drives" : " drive");
     lohan.drives.assign(static_cast<std::size_t>(drives), drive);
     const StreamedWork work{.parameters = 13e9, .layers = 40, .tokens = 65536, .border = 65536.0 * 5120 * 2};
     const auto flops = [&](double seconds) { return 8 * work.parameters * work.tokens / seconds / 1e12; };
-    report.row("lohan", std::to_string(drives) + " drives", published, flops(lohan_seconds(lohan, work)),
+    report.row("lohan", name, paper(published), flops(lohan_seconds(lohan, work)),
                drives == 1 || drives == 6 ? "fitted" : "");
     DeviceRequest request{
         .hardware = lohan,
@@ -262,8 +287,7 @@ void lohan_drives(Report& report) {
                      .vocabulary = 50257};
     request.hardware.dram_available = 128 * GiB;
     request.budget.durability = Durability::none;
-    report.row("lohan", std::to_string(drives) + " drives, Spillway, 128 GiB of DRAM", 0,
-               flops(plan_for(request).step.seconds));
+    report.plan("lohan", name + ", Spillway, 128 GiB of DRAM", flops(plan_for(request).step.seconds));
   }
 }
 
@@ -330,8 +354,8 @@ void spillway_rows(Report& report, const Hardware& hardware, const LspRun& run) 
   const auto resident = run.seconds(hardware, LspMethod::resident, 0);
   const auto row = [&](const std::string& what, double d) {
     const auto seconds = run.seconds(hardware, LspMethod::spillway, d);
-    report.row("lsp", run.name + ", Spillway, " + what, 0, seconds);
-    report.row("lsp", run.name + ", Spillway, " + what + ", times as long as without offload", 0, seconds / resident);
+    report.plan("lsp", run.name + ", Spillway, " + what, seconds);
+    report.plan("lsp", run.name + ", Spillway, " + what + ", times as long as without offload", seconds / resident);
   };
   row("whole gradients", 0);
   row("d = " + std::to_string(static_cast<int>(run.rank)), run.rank);
@@ -341,7 +365,7 @@ void lsp(Report& report) {
   const auto bare = report.machine("lsp"), laptop_bare = report.machine("lsp-laptop");
   const auto row = [&](const Hardware& on, const LspRun& run, const std::string& what, LspMethod method, double d,
                        double published, const char* how = "") {
-    report.row("lsp", run.name + ", " + what, published, run.seconds(on, method, d), how);
+    report.row("lsp", run.name + ", " + what, repository(published), run.seconds(on, method, d), how);
   };
   const auto first = deepseek();
   const auto card = fitted(bare, first, LspMethod::resident, 0, 1.634);
@@ -352,7 +376,7 @@ void lsp(Report& report) {
 
   const auto second = llama();
   const auto for_second = fitted(bare, second, LspMethod::published, 256, 1.77);
-  row(for_second, second, "without offload", LspMethod::resident, 0, 0);
+  report.plan("lsp", second.name + ", without offload", second.seconds(for_second, LspMethod::resident, 0));
   row(for_second, second, "ZeRO-Offload as measured there", LspMethod::published, 0, 3.63, "fitted");
   row(for_second, second, "LSP, d = 256", LspMethod::published, 256, 1.77, "fitted");
   row(for_second, second, "LSP, d = 512", LspMethod::published, 512, 1.80);
@@ -362,7 +386,7 @@ void lsp(Report& report) {
   const auto third = gpt2();
   const auto laptop = fitted(laptop_bare, third, LspMethod::adapters, 0, 1.17);
   row(laptop, third, "LoRA", LspMethod::adapters, 0, 1.17, "given");
-  row(laptop, third, "without offload", LspMethod::resident, 0, 0);
+  report.plan("lsp", third.name + ", without offload", third.seconds(laptop, LspMethod::resident, 0));
   row(laptop, third, "ZeRO-Offload as measured there", LspMethod::published, 0, 3.14, "fitted");
   row(laptop, third, "LSP, d = 512", LspMethod::published, 512, 1.538);
   spillway_rows(report, laptop, third);
@@ -374,9 +398,9 @@ void lsp(Report& report) {
       const auto step = lsp_step(linked, first.model, first.work(d), LspMethod::spillway);
       const auto what =
           std::to_string(static_cast<int>(gigabytes)) + " GB/s each way, " + (d > 0 ? "d = 2048" : "whole gradients");
-      report.row("lsp_links", what + ", seconds", 0, step.seconds);
-      report.row("lsp_links", what + ", GB down", 0, step.down / 1e9);
-      report.row("lsp_links", what + ", GB up", 0, step.up / 1e9);
+      report.plan("lsp_links", what + ", seconds", step.seconds);
+      report.plan("lsp_links", what + ", GB down", step.down / 1e9);
+      report.plan("lsp_links", what + ", GB up", step.up / 1e9);
     }
   }
 }

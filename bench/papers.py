@@ -21,14 +21,14 @@ from figures import RESULTS
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "papers.md"
 MODELS = ("Qwen2.5-7B", "Llama-2-13B", "Qwen2.5-32B", "Llama-3.1-70B")
-MACHINES = {"workstation": 2048, "server": 4096, "laptop": 1024}  # and the sequence planned for
+MACHINES = {"workstation": 2048, "laptop": 1024}  # and the sequence planned for; none with several GPUs
 TOLERANCE = 10  # percent
 
 TITLES = {
     "cxl_transfers": ("CXL: transfers of 2 GiB, GiB/s per GPU", "profiles/papers-cxl.json"),
     "cxl_updates": ("CXL: CPU Adam of 671 M elements, ms", "profiles/papers-cxl.json"),
     "cxl_steps": ("CXL: steps of 7B and 12B, 4K to 32K tokens, batch 1 to 16", "profiles/papers-cxl.json"),
-    "host_memory": ("MemAscend: host memory without activations, GiB", "profiles/papers-memascend.json"),
+    "host_memory": ("MemAscend: host memory without activations", "profiles/papers-memascend.json"),
     "third_level": ("ZeRO-3 with NVMe and MLP-Offload: seconds an iteration", "profiles/papers-mlp-offload.json"),
     "greedysnake": ("GreedySnake: times as fast as ZeRO-Infinity", "profiles/papers-greedysnake.json"),
     "lohan": ("LoHan: TFLOPS of GPT-13B by number of drives", "profiles/papers-lohan.json"),
@@ -36,32 +36,51 @@ TITLES = {
     "lsp_links": ("DeepSeek-6.7B over other links", "profiles/papers-lsp.json"),
 }
 PHASES = (", backward", ", update")
-NOT_PLOTTED = (", forward", ", first wait", "speed-up", "(%)", "times as long")
+NOT_PLOTTED = (", forward", ", first wait", "speed-up", "times as long")
+COLORS = {"published": "#9aa5b1", "predicted": "#2f6f9f", "given or fitted": "#b9d3e6", "Spillway's plan": "#d1803d"}
 Row = dict[str, Any]
 
 
 def error(row: Row) -> float:
+    """In percent of the published figure."""
     return 100 * (row["simulated"] / row["published"] - 1)
 
 
+def points(row: Row) -> str:
+    """Of a loss, which is a percentage already and may be none."""
+    return f"{row['simulated'] - row['published']:+.1f} points"
+
+
+def predicted(row: Row) -> bool:
+    """Whether a row may count: published as it stands, and neither given to the simulator nor what it was fitted to."""
+    return "published" in row and row["source"] != "derived" and not row["how"]
+
+
+def mark(row: Row) -> str:
+    """What the last column says of a published row."""
+    if row["how"] or row["source"] == "derived":
+        return f"{row['how'] or 'derived'}, does not count"
+    return "within 10 %" if abs(error(row)) <= TOLERANCE else "**misses 10 %**"
+
+
 def table(rows: list[Row]) -> str:
-    lines = ["| | published | simulated | error | |", "|---|---|---|---|---|"]
+    lines = ["| | published | by | simulated | error | |", "|---|---|---|---|---|---|"]
     for row in rows:
-        if not row["published"]:
-            lines.append(f"| {row['what']} | | {row['simulated']:.4g} | | |")
+        if "published" not in row:
+            lines.append(f"| {row['what']} | | | {row['simulated']:.4g} | | |")
             continue
-        off = error(row)
-        mark = row["how"] or ("" if abs(off) <= TOLERANCE else "**misses 10 %**")
-        lines.append(f"| {row['what']} | {row['published']:.4g} | {row['simulated']:.4g} | {off:+.1f} % | {mark} |")
+        off = points(row) if "lost" in row["what"] else f"{error(row):+.1f} %"
+        figures = f"{row['published']:.4g} | {row['source']} | {row['simulated']:.4g} | {off}"
+        lines.append(f"| {row['what']} | {figures} | {mark(row)} |")
     return "\n".join(lines)
 
 
 def verdict(rows: list[Row]) -> str:
-    predicted = [row for row in rows if row["published"] and not row["how"]]
-    if not predicted:
-        return "No figure was predicted that is published."
-    good = sum(abs(error(row)) <= TOLERANCE for row in predicted)
-    return f"{good} of {len(predicted)} figures that were neither given nor fitted lie within {TOLERANCE} %."
+    counted = [row for row in rows if predicted(row)]
+    if not counted:
+        return "Nothing here was predicted that is published: no row counts."
+    good = sum(abs(error(row)) <= TOLERANCE for row in counted)
+    return f"{good} of the {len(counted)} published figures that were predicted lie within {TOLERANCE} %."
 
 
 def comments(profiles: str) -> str:
@@ -143,7 +162,7 @@ def plot(tables: dict[str, list[Row]], path: Path) -> None:
     panels = (
         (axes[0, 0], "cxl_updates", "CPU Adam over DRAM and CXL, ms"),
         (axes[0, 1], "third_level", "seconds an iteration, 4 GPUs"),
-        (axes[1, 0], "host_memory", "host memory, GiB"),
+        (axes[1, 0], "cxl_steps", "CXL, % lost of DRAM-only throughput; gained over interleaving"),
         (axes[1, 1], "lohan", "TFLOPS by drives, GPT-13B"),
         (axes[2, 0], "lsp", "LSP-Offload, seconds an iteration"),
         (axes[2, 1], "cxl_transfers", "CXL, GiB/s per GPU"),
@@ -153,22 +172,33 @@ def plot(tables: dict[str, list[Row]], path: Path) -> None:
     for axis, name, title in panels:
         phases = name.endswith("_phases")
         rows = [row for row in tables[name.removesuffix("_phases")] if (row["what"].endswith(PHASES)) == phases]
-        rows = [row for row in rows if not any(word in row["what"] for word in NOT_PLOTTED)]
-        places = range(len(rows))
-        axis.barh(
-            [p - 0.2 for p in places], [row["published"] for row in rows], 0.4, label="published", color="#9aa5b1"
-        )
-        axis.barh(
-            [p + 0.2 for p in places], [row["simulated"] for row in rows], 0.4, label="simulated", color="#2f6f9f"
-        )
-        axis.set_yticks(list(places), [row["what"] for row in rows], fontsize=6)
-        axis.invert_yaxis()
+        draw(axis, [row for row in rows if not any(word in row["what"] for word in NOT_PLOTTED)])
         axis.set_title(title, fontsize=9)
-        axis.tick_params(axis="x", labelsize=7)
-    axes[0, 0].legend(fontsize=7)
-    figure.tight_layout()
+    handles = [plt.Rectangle((0, 0), 1, 1, color=color) for color in COLORS.values()]
+    figure.legend(handles, COLORS, loc="lower center", ncols=len(COLORS), fontsize=8, frameon=False)
+    figure.tight_layout(rect=(0, 0.025, 1, 1))
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def kind(row: Row) -> str:
+    """What the bar of the simulated figure is."""
+    if "published" not in row:
+        return "Spillway's plan" if "Spillway" in row["what"] else "predicted"
+    return "given or fitted" if row["how"] else "predicted"
+
+
+def draw(axis: Any, rows: list[Row]) -> None:
+    """A bar for each figure, the published one above the simulated one."""
+    places = range(len(rows))
+    shown = [row.get("published", 0) for row in rows]
+    axis.barh([p - 0.2 for p in places], shown, 0.4, color=COLORS["published"])
+    axis.barh(
+        [p + 0.2 for p in places], [row["simulated"] for row in rows], 0.4, color=[COLORS[kind(row)] for row in rows]
+    )
+    axis.set_yticks(list(places), [row["what"] for row in rows], fontsize=6)
+    axis.invert_yaxis()
+    axis.tick_params(axis="x", labelsize=7)
 
 
 def main() -> None:
@@ -179,7 +209,8 @@ def main() -> None:
     program = arguments.build / "bench" / "papers"
     tables = json.loads(subprocess.run([program, ROOT / "profiles"], capture_output=True, text=True, check=True).stdout)
     if arguments.old_plans:
-        found = json.loads((RESULTS / "papers.json").read_text())["plans"]
+        old = json.loads((RESULTS / "papers.json").read_text())["plans"]
+        found = [plan for plan in old if plan["machine"] in MACHINES]
     else:
         with tempfile.TemporaryDirectory() as folder:
             found = plans(Path(folder))

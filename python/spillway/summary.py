@@ -31,6 +31,7 @@ def summary(
         "step_seconds": {
             "predicted": plan.get("predicted_step_seconds"),
             "measured": statistics.median(seconds) if seconds else None,
+            "measured_quartiles": quartiles(seconds),
         },
         "bottleneck": plan.get("bottleneck"),
         "durability": plan.get("durability", "none"),
@@ -42,6 +43,14 @@ def summary(
         ],
     }
     return own | {name: value for name, value in measured.items() if name not in own}
+
+
+def quartiles(seconds: Sequence[float]) -> list[float] | None:
+    """Between which two the middle half of the steps lies; None where there were none."""
+    if len(seconds) < 2:
+        return [seconds[0], seconds[0]] if seconds else None
+    first, _, third = statistics.quantiles(seconds, n=4, method="inclusive")
+    return [first, third]
 
 
 def perplexity(loss: float) -> float:

@@ -287,7 +287,7 @@ def test_save_total_limit_and_save_only_model(run: Run, out: Path, capsys: pytes
 def test_summary_puts_prediction_beside_measurement(run: Run, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run() == 0
     summary = json.loads((out / "summary.json").read_text())
-    assert summary["step_seconds"] == {"predicted": 1.5, "measured": 0.25}
+    assert summary["step_seconds"] == {"predicted": 1.5, "measured": 0.25, "measured_quartiles": [0.25, 0.25]}
     assert [tier["name"] for tier in summary["tiers"]] == ["dram", "path:0"]
     assert all(set(tier) == {"name", "capacity", "planned_peak", "measured_peak"} for tier in summary["tiers"])
     assert {"process_peak", "path_bytes", "stall_seconds", "bottleneck"} <= set(summary)

@@ -1,4 +1,4 @@
-"""What bounds a run, and which other setting its own planner predicts to be faster.
+"""What bounds a run, and which other setting its own planner predicts to be faster, told of the median step.
 
 Every option is planned as the run itself was: the same description of the model and the same measured rates, one
 setting changed. A prediction, not a promise, and told as one.
@@ -142,24 +142,24 @@ def bound(facts: Facts) -> str:
         return f"Nothing is measured yet{when}, bound by {facts.plan.get('bottleneck', COMPUTE)}."
     whole = sum(cause.seconds for cause in where)
     first = max(where, key=lambda cause: cause.seconds)
-    share = f"{100 * first.seconds / whole:.0f} % of a step of {duration(whole)} on average"
+    share = f"{100 * first.seconds / whole:.0f} % of the median step of {duration(whole)}"
     if first.name == COMPUTE:
         return f"This run is bound by compute: {share} is PyTorch computing."
     return f"This run is bound by {first.words}: {share}."
 
 
 def help_words(facts: Facts, found: list[Option]) -> str:
+    """About the median step where one is measured: predictions say by what part it would be shorter."""
     expected = facts.predicted_seconds
     if expected is None or not found:
         return ""
     best = found[0]
     if best.seconds > expected * (1 - WORTH):
-        return (
-            "No setting that the planner was asked for makes it faster than "
-            f"{duration(expected)}: what is left is the computation itself."
-        )
-    gain = 100 * (1 - best.seconds / expected)
+        return "No setting that the planner was asked for is predicted to make a step shorter."
+    measured = None if facts.machine else facts.step_seconds  # predictions for another machine are beside each other
+    now, whose = (measured, "the median step") if measured else (expected, "the predicted step")
     return (
-        f"The setting that would help most is {best.setting} ({best.words}): predicted {duration(best.seconds)} "
-        f"instead of {duration(expected)} a step, {gain:.0f} % less."
+        f"The setting that would help most is {best.setting} ({best.words}): by the planner's simulation of both "
+        f"{whose} would take {duration(now * best.seconds / expected)} instead of {duration(now)}, "
+        f"{100 * (1 - best.seconds / expected):.0f} % less."
     )

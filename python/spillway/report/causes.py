@@ -1,7 +1,8 @@
-"""Where the time of a run went: computing, or waiting, and for which path or tier."""
+"""Where the time of a step went: computing, or waiting, and for which path or tier."""
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 
 from spillway.report.facts import Facts
@@ -25,19 +26,22 @@ OF_UPDATES = "waiting for the optimizer's update on {tier}"  # where several mem
 class Cause:
     name: str  # short, for a legend
     words: str  # for a person
-    seconds: float  # a step, on average
+    seconds: float  # of the median step: its share of all steps' time
 
 
 def causes(facts: Facts) -> list[Cause]:
-    """Sums to the mean step; empty while nothing is measured. What is not waiting is compute: PyTorch's visits and what
-    lies between them."""
+    """Sums to the median step, which is the one that the page shows; empty while nothing is measured. Waits are counted
+    over all steps, so each cause has the share of the median step that it has of all. What is not waiting is compute:
+    PyTorch's visits and what lies between them."""
     count = facts.summary.get("steps_here", 0)
-    times = [row["step_seconds"] for row in facts.here if "step_seconds" in row]
-    if not count or not times:
+    if not count or not facts.logged_seconds or not facts.step_seconds:
         return []
-    mean = sum(times) / len(times)
-    found = [Cause(name, words, seconds / count) for name, words, seconds in waits(facts) if seconds > 0]
-    computing = max(0.0, mean - sum(cause.seconds for cause in found))
+    waited = [(name, words, seconds) for name, words, seconds in waits(facts) if seconds > 0]
+    all_waits = sum(seconds for _, _, seconds in waited)
+    all_steps = max(count * statistics.mean(facts.logged_seconds), all_waits)
+    part = facts.step_seconds / all_steps
+    found = [Cause(name, words, part * seconds) for name, words, seconds in waited]
+    computing = part * (all_steps - all_waits)
     return [Cause(COMPUTE, "computing", computing), *sorted(found, key=lambda cause: -cause.seconds)]
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
-from spillway.report.timeline import Span, Step, union
+from spillway.report.timeline import Step, union
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960, 76, 16, 14, 34
 COLORS = {  # by kind of task, as the page's variables
@@ -117,13 +117,14 @@ def line(frame: Frame, points: Sequence[tuple[float, float]], kind: str) -> str:
     return f'<polyline class="line {kind}" points="{" ".join(f"{x},{y}" for x, y in shown)}"/>'
 
 
-def lanes(step: Step, until: float) -> str:
-    """One step, a row for each lane; what lies closer than half a pixel is drawn as one."""
+def lanes(step: Step) -> str:
+    """One step, a row for each lane, over the share of its time; what lies closer than half a pixel is drawn as one."""
     row, rows = 34, len(step.lanes)
     height = TOP + rows * row + BOTTOM
     first = step.first
-    frame = Frame(height, (0, until or 1), (0, 1))
-    gap = (until or 1) / (WIDTH - LEFT - RIGHT) / 2
+    whole = step.seconds or 1
+    frame = Frame(height, (0, 100), (0, 1))
+    gap = 100 / (WIDTH - LEFT - RIGHT) / 2
     body = ""
     for place, (name, spans) in enumerate(step.lanes.items()):
         y = TOP + place * row
@@ -134,12 +135,12 @@ def lanes(step: Step, until: float) -> str:
             beside = name in TRANSFERS  # transfers overlap
             share = (row - 6) / len(kinds) if beside else row - 6
             top = y + 2 + (index * share if beside else 0)
-            own = [Span(span.name, span.start - first, span.end - first) for span in spans if span.kind == kind]
+            own = [span.over(first, whole / 100) for span in spans if span.kind == kind]
             for start, end in union(own, gap):
                 body += bar(frame, kind, start, end, top, share)
-    for value in ticks(0, until, 8):
+    for value in ticks(0, 100, 8):
         x, _ = frame.at(value, 0)
-        body += f'<text class="tick" x="{x}" y="{height - 16}" text-anchor="middle">{value:g} s</text>'
+        body += f'<text class="tick" x="{x}" y="{height - 16}" text-anchor="middle">{value:g} %</text>'
     return svg(height, "what each lane did over the step", body)
 
 
@@ -150,7 +151,7 @@ def bar(frame: Frame, kind: str, start: float, end: float, top: float, height: f
     left, right = frame.at(start, 0)[0], frame.at(end, 0)[0]
     return (
         f'<rect fill="var(--{COLORS[kind]})" x="{left}" y="{top:.2f}" width="{max(0.6, right - left):.2f}" '
-        f'height="{height:.2f}"><title>{kind}: {start:.4g} to {end:.4g} s</title></rect>'
+        f'height="{height:.2f}"><title>{kind}: {start:.4g} to {end:.4g} %</title></rect>'
     )
 
 
@@ -158,22 +159,20 @@ def memory(step: Step, base: Sequence[tuple[str, int]], budget: int, words: Call
     """DRAM over the step: what is there anyway (`base`), then the arena by class, under the budget."""
     if not step.memory:
         return ""
-    first, last = step.first, step.first + step.seconds
+    first, percent = step.first, (step.seconds or 1) / 100
     names = [name for name in CLASSES if any(held.get(name) for _, held in step.memory)]
     under = sum(count for _, count in base)
     highest = max(under + sum(held.values()) for _, held in step.memory)
-    frame = Frame(300, (0, last - first), (0, max(highest, min(budget, 2 * highest)) * 1.06))
+    frame = Frame(300, (0, 100), (0, max(highest, min(budget, 2 * highest)) * 1.06))
     unit = next(unit for unit in (1 << 30, 1 << 20, 1 << 10, 1) if unit <= max(1, frame.y1))
-    body = frame.axes(lambda value: f"{value:g} s", words, "", unit)
+    body = frame.axes(lambda value: f"{value:g} %", words, "", unit)
     levels = [under] * len(step.memory)
-    body += area(
-        frame, [(0.0, 0), (last - first, 0)], [under, under], "c0", "interpreter, libraries, PyTorch's working set"
-    )
-    moments = [min(max(at - first, 0.0), last - first) for at, _ in step.memory]
+    body += area(frame, [(0.0, 0), (100.0, 0)], [under, under], "c0", "interpreter, libraries, PyTorch's working set")
+    moments = [min(max((at - first) / percent, 0.0), 100.0) for at, _ in step.memory]
     for name in names:
         lower = list(levels)
         levels = [level + held.get(name, 0) for level, (_, held) in zip(levels, step.memory, strict=True)]
-        body += stairs(frame, moments, lower, levels, CLASSES[name], name, last - first)
+        body += stairs(frame, moments, lower, levels, CLASSES[name], name, 100.0)
     if budget <= frame.y1:
         _, y = frame.at(0, budget)
         body += f'<line class="budget" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'

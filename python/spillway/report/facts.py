@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import statistics
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ import yaml
 from spillway import identity
 from spillway.errors import InputError
 from spillway.records import METRICS, rows
+from spillway.summary import quartiles
 
 MOVED = ("read", "written")
 
@@ -47,11 +49,23 @@ class Facts:
         return [row for row in self.rows if "eval_loss" in row]
 
     @cached_property
+    def logged_seconds(self) -> list[float]:
+        """Of the steps that have a row: all of them, or every `logging_steps`-th."""
+        return [row["step_seconds"] for row in self.here if "step_seconds" in row]
+
+    @cached_property
     def step_seconds(self) -> float | None:
-        """The median step, measured."""
+        """The one step time that the page shows: the median, measured."""
         measured = (self.summary.get("step_seconds") or {}).get("measured")
-        times = sorted(row["step_seconds"] for row in self.here if "step_seconds" in row)
-        return measured if measured is not None else (times[len(times) // 2] if times else None)
+        if measured is None and self.logged_seconds:
+            return statistics.median(self.logged_seconds)
+        return measured
+
+    @cached_property
+    def step_spread(self) -> list[float] | None:
+        """Beside `step_seconds`: between which two the middle half of the steps lies."""
+        told = self.summary.get("step_seconds") or {}
+        return told.get("measured_quartiles") or quartiles(self.logged_seconds)
 
     @property
     def predicted_seconds(self) -> float | None:
@@ -59,9 +73,9 @@ class Facts:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Without padding, over the rows of the last process."""
-        times = sum(row.get("step_seconds", 0.0) for row in self.here)
-        return sum(row.get("tokens", 0) for row in self.here) / times if times else None
+        """Without padding: the tokens of a step, in the mean of the last process, over the median step."""
+        tokens = [row["tokens"] for row in self.here if "tokens" in row]
+        return statistics.mean(tokens) / self.step_seconds if tokens and self.step_seconds else None
 
     @property
     def paths(self) -> list[str]:

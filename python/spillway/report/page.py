@@ -65,7 +65,7 @@ def head(facts: Facts) -> str:
     figures = [
         figure("steps", "steps" if facts.finished else "steps so far", str(done)),
         figure("loss", "last loss", f"{last:.4f}" if last is not None else "none yet"),
-        figure("step-measured", "a step, measured", optional(facts.step_seconds, duration)),
+        figure("step-measured", "a step, measured: " + spread(facts), optional(facts.step_seconds, duration)),
         figure("step-predicted", "a step, predicted", optional(facts.predicted_seconds, duration)),
         figure(
             "tokens-per-second", "tokens/s, padding not counted", optional(facts.tokens_per_second, "{:.0f}".format)
@@ -79,6 +79,14 @@ def head(facts: Facts) -> str:
         f"{escape(str(config.get('dataset') or 'data of its own loop'))}{state}</p>"
         f'<div class="figures">{"".join(figures)}</div></header>'
     )
+
+
+def spread(facts: Facts) -> str:
+    """What the measured step time is, and how the steps lie about it."""
+    if facts.step_spread is None:
+        return "the median"
+    low, high = (duration(seconds) for seconds in facts.step_spread)
+    return f"the median; the middle half of the steps took {low} to {high}"
 
 
 def loss(facts: Facts) -> str:
@@ -133,7 +141,7 @@ def times(facts: Facts) -> str:
     whole = sum(cause.seconds for cause in found) or 1
     bar = charts.shares([(cause.words, cause.seconds, colour(cause)) for cause in found])
     table = rows_of(
-        ("", "a step", "share"),
+        ("", "of the median step", "share"),
         [
             (
                 swatch(colour(cause)) + escape(cause.words),
@@ -143,7 +151,11 @@ def times(facts: Facts) -> str:
             for cause in found
         ],
     )
-    return bar + table
+    about = (
+        '<p id="about-times">Shares of the time of all steps of this process, as seconds of the median step '
+        f"({escape(optional(facts.step_seconds, duration))}).</p>"
+    )
+    return bar + table + about
 
 
 def colour(cause: Cause) -> str:
@@ -152,7 +164,7 @@ def colour(cause: Cause) -> str:
 
 
 def beside(facts: Facts) -> str:
-    rows = [("a step", optional(facts.predicted_seconds, duration), optional(facts.step_seconds, duration))]
+    rows = [("a step (median)", optional(facts.predicted_seconds, duration), optional(facts.step_seconds, duration))]
     for tier in facts.summary.get("tiers", []):
         rows.append((f"peak of {tier['name']}", size(tier["planned_peak"]), optional(tier["measured_peak"], size)))
     for path, moved in (facts.plan.get("path_bytes_per_step") or {}).items():
@@ -170,19 +182,22 @@ def whole_size(count: float) -> str:
 def timeline(two: dict[str, Step]) -> str:
     if not two:
         return "<p>The timeline is written when the run has ended.</p>"
-    until = max(step.seconds for step in two.values())
-    parts = []
+    parts = ["<p>Each is one step, the measured one the last; shares are of its own time.</p>"]
     for name, step in two.items():
-        busy = ", ".join(f"{lane} {duration(step.busy(lane))}" for lane in step.lanes if step.lanes[lane])
-        parts.append(f'<h3>{name}: <span id="timeline-{name}">{duration(step.seconds)}</span></h3>')
-        parts.append(charts.lanes(step, until))
-        parts.append(f"<p>busy: {escape(busy)}</p>")
+        busy = ", ".join(f"{lane} {share(step.busy(lane), step.seconds)}" for lane in step.lanes if step.lanes[lane])
+        parts.append(f"<h3>{name}</h3>")
+        parts.append(charts.lanes(step))
+        parts.append(f'<p id="busy-{name}">busy: {escape(busy)}</p>')
     kinds = {span.kind for step in two.values() for spans in step.lanes.values() for span in spans}
     groups: dict[str, list[str]] = {}
     for kind in charts.COLORS:
         if kind in kinds:
             groups.setdefault(charts.COLORS[kind], []).append(kind)
     return "".join(parts) + keys([(color, ", ".join(group)) for color, group in groups.items()])
+
+
+def share(seconds: float, whole: float) -> str:
+    return f"{100 * seconds / whole:.0f} %" if whole else "-"
 
 
 def memory(facts: Facts, two: dict[str, Step]) -> str:

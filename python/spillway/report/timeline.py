@@ -20,6 +20,10 @@ class Span:
     start: float
     end: float
 
+    def over(self, first: float, unit: float) -> Span:
+        """The same counted from `first`, in units of so many seconds."""
+        return Span(self.name, (self.start - first) / unit, (self.end - first) / unit)
+
     @property
     def kind(self) -> str:
         """What it is, without which one."""

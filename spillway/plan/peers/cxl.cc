@@ -45,7 +45,7 @@ class CxlPlacer {
         break;
       case CxlPlacement::class_wise:
         for (const Class it : {moment, variance, gradient32, weight32, weight, activation, gradient}) {
-          shares_[it] = fill(bytes_[it], true);
+          shares_[it] = latency_first(bytes_[it]);
         }
         break;
       case CxlPlacement::dealt:
@@ -70,6 +70,20 @@ class CxlPlacer {
     const auto shares = take_in_proportion(states, rates);
     shares_[moment] = shares_[variance] = shares_[weight32] = shares_[weight] = shares;
     shares_[gradient32] = first_dram();
+  }
+
+  /// The released allocator: all in DRAM where it fits; evenly over DRAM and every card where DRAM has room for a part;
+  /// else on the cards.
+  Shares latency_first(double bytes) {
+    const auto dram = static_cast<std::size_t>(std::ranges::find(dram_, true) - dram_.begin());
+    if (free_[dram] >= bytes) return fill(bytes, true);
+    const auto even = bytes / static_cast<double>(free_.size());
+    const auto part = std::clamp(free_[dram], 0.0, even);
+    free_[dram] -= part;
+    auto shares = fill(bytes - part, false);
+    for (auto& it : shares) it *= (bytes - part) / std::max(1.0, bytes);
+    shares[dram] += part / std::max(1.0, bytes);
+    return shares;
   }
 
   /// The kind asked for first, the rest over the other nodes evenly by what is free.

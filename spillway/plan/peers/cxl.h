@@ -20,9 +20,10 @@ namespace spillway::plan {
 enum class CxlPlacement : std::uint8_t {
   dram_only,    ///< as if DRAM held everything
   interleaved,  ///< every class page by page over all nodes
-  class_wise,  ///< the paper's: states, then weights, activations, gradients into DRAM; the rest striped over the cards
-  dealt,       ///< ours: weight and state of an element on one node, elements in proportion to update bandwidth; no
-               ///< fp32 gradients; what comes from the device in DRAM
+  class_wise,   ///< the paper's: states, then weights, activations, gradients into DRAM; what fits in part evenly over
+                ///< DRAM and cards, the rest over the cards
+  dealt,        ///< ours: weight and state of an element on one node, elements in proportion to update bandwidth; no
+                ///< fp32 gradients; what comes from the device in DRAM
 };
 
 struct CxlWork {

@@ -1,0 +1,81 @@
+"""bench/results/README.md: one table of what was measured, each number read from the file that holds it.
+
+    python bench/table.py           writes it
+    python bench/table.py --check   says whether it is what the files say; exit code 1 where it is not
+
+The rows are bench/table.toml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from recorded import RESULTS, filled, words
+
+ROWS = Path(__file__).with_suffix(".toml")
+PAGE = RESULTS / "README.md"
+TOLD = ("claim", "number", "set", "machine", "date", "command", "file")
+
+HEAD = """# Results
+
+<!-- Made by bench/table.py from bench/table.toml and the files beside; not to be edited. -->
+
+Each number is read from the file of its row. Where a measurement was repeated, every repeat is quoted, or the row
+says what of all of them. A step's time is the median of a process without its first step. What was tried on the way
+is in [docs/notes](../../docs/notes/README.md); nothing rests on that.
+
+| claim | number | machine | date | command | file |
+|---|---|---|---|---|---|
+"""
+
+
+def rows() -> list[dict[str, Any]]:
+    return list(tomllib.loads(ROWS.read_text(encoding="utf-8"))["row"])
+
+
+def told(row: dict[str, Any], key: str) -> str:
+    """A text, or what a file says at a place."""
+    value = row[key]
+    return words(value) if re.match(r"[\w-]+\.jsonl?:", value) else value
+
+
+def line(row: dict[str, Any]) -> str:
+    figures = {name: value for name, value in row.items() if name not in TOLD}
+    number = filled(row["number"], figures)
+    date = told(row, "date").split()[0]
+    name = row["file"]
+    cells = (row["claim"], number, told(row, "machine"), date, f"`{told(row, 'command')}`", f"[{name}]({name})")
+    return f"| {' | '.join(cells)} |"
+
+
+def others() -> list[str]:
+    """Files that no row quotes."""
+    quoted = {row["file"] for row in rows()}
+    return sorted(path.name for path in RESULTS.iterdir() if path.suffix != ".md" and path.name not in quoted)
+
+
+def page() -> str:
+    lines = "\n".join(line(row) for row in rows())
+    links = ", ".join(f"[{name}]({name})" for name in others())
+    return f"{HEAD}{lines}\n\nNo row quotes these: {links}.\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    if not parser.parse_args().check:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    if PAGE.read_text(encoding="utf-8") == page():
+        return 0
+    print(f"{PAGE} is not what bench/table.py makes of the files: run it", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
