@@ -29,6 +29,8 @@ ADAPTERS = (
     "adapters stream with the model that load makes, which puts PEFT's into it: "
     'load(PATH, method="lora", lora_r=16, lora_alpha=32, lora_target_modules=["q_proj", "v_proj"])'
 )
+FROM_TRL = ("SFTTrainer", "BaseTrainer", "_BaseTrainer")  # the others are what it is made from
+SAME_LOSS = ("nll", "chunked_nll")  # the second, the default of TRL 1.7 to 1.9, computes the first in pieces
 RECOMPUTES = "the engine always recomputes each layer in backward; nothing is wrapped for it"
 # argument, whether its value asks for something, and why it is not done
 ARGUMENTS = (
@@ -42,6 +44,17 @@ ARGUMENTS = (
     ("fp16_full_eval", "evaluation computes as training does"),
     ("bf16_full_eval", "evaluation computes as training does"),
 )
+
+
+def trainer_first(kind: type) -> None:
+    """Before TRL's own constructor, which may load a reference model: of its trainers SFTTrainer alone computes the
+    loss that is computed here."""
+    for base in kind.__mro__:
+        if base.__module__.startswith("trl.") and base.__name__.endswith("Trainer") and base.__name__ not in FROM_TRL:
+            raise InputError(
+                f"{base.__name__}: its objective is not computed over a streamed model; of TRL's trainers "
+                "SFTTrainer is, for supervised fine-tuning"
+            )
 
 
 def model_first(positional: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -70,7 +83,7 @@ def check_arguments(args: Any) -> None:
     for name, why in ARGUMENTS:
         if getattr(args, name, None):
             raise InputError(f"{name}: not with a streamed model: {why}")
-    if getattr(args, "loss_type", "nll") != "nll":  # of TRL's SFTConfig
+    if getattr(args, "loss_type", "nll") not in SAME_LOSS:  # of TRL's SFTConfig
         raise InputError(f"loss_type: {args.loss_type} is not computed here; nll is")
     if args.n_gpu > 1:
         raise InputError(
@@ -109,7 +122,7 @@ def check_hooks(trainer: Any) -> None:
     if trainer.compute_loss_func is not None:
         raise InputError("compute_loss_func: the loss is computed in slices of the vocabulary, as plain cross-entropy")
     own = type(trainer).compute_loss
-    if own is not transformers.Trainer.compute_loss and not own.__module__.startswith("trl."):
+    if own is not transformers.Trainer.compute_loss and own.__module__ != "trl.trainer.sft_trainer":
         raise InputError(f"compute_loss: {own.__qualname__} would never be called; the engine computes the loss")
     if trainer.model_init is not None:
         raise InputError("model_init: hand in one model, made by spillway.hf.load")

@@ -93,6 +93,7 @@ class StreamedTraining:
     """
 
     def __init__(self, *positional: Any, **named: Any) -> None:
+        refusals.trainer_first(type(self))
         refusals.model_first(positional, named)
         self._streamed: Session | None = None
         self._from: Path | None = None  # a checkpoint to open the session with
