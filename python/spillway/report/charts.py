@@ -8,7 +8,7 @@ from html import escape
 
 from spillway.report.timeline import Step, union
 
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960, 76, 16, 14, 34
+WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960, 76, 24, 14, 34
 COLORS = {  # by kind of task, as the page's variables
     "embedding": "c1", "forward": "c1", "head loss": "c2", "head gradient": "c2", "backward": "c3",
     "embedding backward": "c3", "update": "c4", "read weight": "c5", "read state": "c6", "read grad": "c7",
@@ -52,7 +52,7 @@ class Frame:
             x, _ = self.at(value, self.y0)
             parts.append(f'<text class="tick" x="{x}" y="{base + 16}" text-anchor="middle">{x_words(value)}</text>')
         middle = (LEFT + WIDTH - RIGHT) / 2
-        parts.append(f'<text class="tick" x="{middle}" y="{self.height - 2}" text-anchor="middle">{x_label}</text>')
+        parts.append(f'<text class="tick" x="{middle}" y="{self.height - 5}" text-anchor="middle">{x_label}</text>')
         return "".join(parts)
 
 
