@@ -67,11 +67,12 @@ def to_build(found: Sequence[Python]) -> list[Python]:
 
 def environment(each: Python, folder: Path) -> Path:
     """The interpreter of a virtual environment that has the build's Python packages."""
-    interpreter = folder / "bin" / "python"
-    if not interpreter.exists():
-        run([each.command, "-m", "venv", folder])
+    interpreter, complete = folder / "bin" / "python", folder / "complete"
+    if not complete.exists():
+        run([each.command, "-m", "venv", "--clear", folder])
         install = [interpreter, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
         run([*install, "-c", ROOT / "constraints.txt", "scikit-build-core", "nanobind"])
+        complete.touch()
     return interpreter
 
 
@@ -188,7 +189,7 @@ def main() -> int:
         for each in to_build(found):
             wheel = make(each, options.out, options.work.resolve())
             users = [other for other in found if min(other.version, STABLE) == min(each.version, STABLE)]
-            print("\n  ".join([*described(wheel), *(tried(wheel, other) for other in users)]))
+            print("\n  ".join([*described(wheel), *(tried(wheel, other) for other in users)]), flush=True)
     except (Stopped, Unknown) as reason:
         print(f"make wheel: {reason}", file=sys.stderr)
         return 1
