@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -106,6 +107,8 @@ def debian_owners(files: Sequence[Path]) -> dict[Path, Component]:
     """Those that are of Debian's packages."""
     if not files:
         return {}
+    if shutil.which("dpkg-query") is None:
+        raise Unknown("dpkg says here what a header belongs to, and this system has none: make wheels on a Debian")
     # A file that was packed below /lib lies below /usr/lib, too, and dpkg knows it by the first name.
     asked = [str(file) for file in files] + [str(file).removeprefix("/usr") for file in files]
     said = subprocess.run(["dpkg-query", "--search", *asked], capture_output=True, text=True).stdout

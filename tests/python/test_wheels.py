@@ -102,12 +102,19 @@ def test_an_unknown_licence_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         components.components([Path("/usr/include/xxhash.h")], Path(sys.executable))
 
 
+def test_a_system_without_dpkg_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(Unknown, match="make wheels on a Debian"):
+        components.components([Path("/usr/include/xxhash.h")], Path(sys.executable))
+
+
 @BUILT
 def test_a_notice_has_the_words_of_its_licence() -> None:
     (highway,) = components.components([Path("/usr/include/hwy/highway.h")], Path(sys.executable))
     assert "TERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION" in highway.text()
 
 
+@BUILT
 def test_nanobind_and_what_lies_in_it_are_known_apart() -> None:
     package = Path(str(importlib.metadata.distribution("nanobind").locate_file("nanobind"))).resolve()
     files = [package / "include" / "nanobind" / "nanobind.h", *package.rglob("robin_hash.h")]
