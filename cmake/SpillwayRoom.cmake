@@ -6,6 +6,12 @@ target_compile_options(spillway_options INTERFACE -Wall -Wextra -Wpedantic -Wsha
 target_include_directories(spillway_options INTERFACE ${PROJECT_SOURCE_DIR})
 target_link_libraries(spillway_options INTERFACE Threads::Threads)
 
+# For wheels, which are to run on systems whose C++ library is older than the compiler's.
+option(SPILLWAY_OLDER_LIBSTDCXX "ask libstdc++ for older symbols where there are some" OFF)
+if(SPILLWAY_OLDER_LIBSTDCXX)
+  target_compile_options(spillway_options INTERFACE -include "${PROJECT_SOURCE_DIR}/cmake/older_libstdcxx.h")
+endif()
+
 # A room's files are compiled several at a time, and so are its tests, since most of a compiler's work on one of them is
 # the headers and what is instantiated of them: so names in the anonymous namespaces of one room, or of its tests, differ.
 # OFF compiles each file by itself, which shows a missing include and is quicker after a change of one file.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from spillway.placed import empty, move, where
     from spillway.run import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Blocks",
     "DoesNotFit",

@@ -6,6 +6,7 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
+from spillway import installed
 from spillway.config import Config
 from spillway.errors import InputError
 from spillway.keys import KEYS
@@ -99,7 +100,8 @@ def check_model(config: Config, described: bool = True) -> None:
     if template is not None and not Path(template).exists():
         raise InputError(f"chat_template_path: there is no {template}")
     if config.profile is not None and not Path(config.profile).is_file():
-        raise InputError(f"profile: there is no file {config.profile}")
+        names = ", ".join(installed.profiles())
+        raise InputError(f"profile: there is no file {config.profile}, and by name there are: {names}")
 
 
 def is_path_like(value: str) -> bool:

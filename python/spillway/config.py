@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from spillway import installed
 from spillway.aliases import ALIASES, translate
 from spillway.errors import InputError
 from spillway.foreign import FOREIGN
@@ -160,6 +161,7 @@ ROTATION = 20  # updates
 def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
     """Defaults that depend on other keys, and paths that no longer depend on the working directory."""
     values = dict(values)
+    values["profile"] = installed.profile(values["profile"])
     for name in PATHS:
         values[name] = absolute(values[name])
     if isinstance(values["resume_from_checkpoint"], str) and values["resume_from_checkpoint"] != "auto":

@@ -313,7 +313,8 @@ GROUPS: dict[str, list[Key]] = {
             TEXT,
             None,
             "a profile file, instead of measuring this machine; for one that names another `machine` `plan` answers "
-            "for that, reading nothing but the model's config.json",
+            "for that, reading nothing but the model's config.json; `laptop`, `workstation`, `server` and `two-drives` "
+            "come along and are meant by these names",
             "this machine's",
         ),
     ],

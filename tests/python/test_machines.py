@@ -48,6 +48,15 @@ def altered(directory: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     return path
 
 
+def test_a_machine_that_comes_along_is_meant_by_its_name(plan: Plan, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("--max_length", "1024", "--json")
+    assert plan("Qwen2.5-1.5B", Path("workstation"), *words) == plan("Qwen2.5-1.5B", profile("workstation"), *words)
+    code, _, message = plan("Qwen2.5-1.5B", Path("mainframe"), *words)
+    assert code == 2
+    assert "no file mainframe, and by name there are: laptop, server, two-drives, workstation" in message
+
+
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
 def test_every_profile_that_comes_along_is_one_and_says_where_it_is_from(path: Path) -> None:
     found = json.loads(engine.check_profile(path.read_text(), str(path)))

@@ -1,0 +1,177 @@
+"""The wheels: which are made, what must be known of what is in them, and what the release and the workflows rest on.
+That one runs on a bare machine is `make wheel-check`, which `make nightly` does."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import make_wheels
+import spillway
+from make_wheels import Python, Stopped, for_every_processor, to_build
+from wheels import components
+from wheels.components import Unknown, foreign_files
+
+ROOT = Path(__file__).parents[2]
+NINJA = Path(sys.executable).with_name("ninja")
+BUILT = pytest.mark.needs(
+    "packages",
+    shutil.which("dpkg-query") and shutil.which("g++") and NINJA.exists() and Path("/usr/include/xxhash.h").exists(),
+    "there are no Debian packages, no compiler, or no Ninja",
+)
+
+
+def interpreter(major: int, minor: int) -> Python:
+    return Python(Path(f"python{major}.{minor}"), (major, minor))
+
+
+def test_one_wheel_serves_every_python_with_the_stable_abi() -> None:
+    found = [interpreter(3, 13), interpreter(3, 11), interpreter(3, 11), interpreter(3, 12), interpreter(3, 14)]
+    assert [each.tag for each in to_build(found)] == ["cp313", "cp311"]
+
+
+def test_an_old_python_is_refused() -> None:
+    with pytest.raises(Stopped, match="Python 3.10; 3.11 or newer is needed"):
+        to_build([interpreter(3, 10)])
+
+
+def test_no_python_is_refused() -> None:
+    script = ROOT / "scripts" / "make_wheels.py"
+    said = subprocess.run([sys.executable, script, "python9.9"], capture_output=True, text=True)
+    assert said.returncode == 1
+    assert "None of python9.9 is here" in said.stderr
+
+
+class Tree:
+    """A build of one object and one library of it, as CMake lays it out for Ninja."""
+
+    def __init__(self, folder: Path, include: str, flags: str = "") -> None:
+        self.sources, self.tree = folder / "sources", folder / "sources" / "build" / "tree"
+        self.tree.mkdir(parents=True)
+        (self.sources / "own.h").write_text(f"#include <{include}>\n")
+        (self.sources / "engine.cc").write_text('#include "own.h"\n')
+        (self.tree / "build.ninja").write_text(
+            f"rule compile\n  command = g++ {flags} -MD -MF $out.d -c $in -o $out\n  depfile = $out.d\n  deps = gcc\n"
+            "rule link\n  command = g++ -shared $in -o $out\n"
+            f"build engine.o: compile {self.sources}/engine.cc\nbuild engine.so: link engine.o\n"
+        )
+
+    def built(self) -> Tree:
+        subprocess.run([NINJA, "-C", self.tree], check=True, capture_output=True)
+        return self
+
+    def files(self) -> list[Path]:
+        return foreign_files(self.tree, "engine.so", self.sources, NINJA)
+
+
+@BUILT
+def test_what_is_compiled_in_is_found_from_the_build(tmp_path: Path) -> None:
+    files = Tree(tmp_path, "xxhash.h").built().files()
+    assert Path("/usr/include/xxhash.h") in files
+    assert not any(file.is_relative_to(tmp_path) for file in files)
+    found = {part.name: part for part in components.components(files, Path(sys.executable))}
+    assert {"xxhash", "glibc"} <= set(found) <= {"xxhash", "glibc", "gcc", "linux"}
+    assert found["xxhash"].licence == "BSD-2-Clause"
+    assert found["xxhash"].purl.startswith("pkg:deb/debian/libxxhash-dev@")
+    assert "Yann Collet" in found["xxhash"].text()
+
+
+@BUILT
+def test_a_header_of_nobody_is_refused(tmp_path: Path) -> None:
+    stranger = tmp_path / "stranger.h"
+    stranger.write_text("")
+    files = Tree(tmp_path / "made", str(stranger)).built().files()
+    assert stranger in files
+    with pytest.raises(Unknown, match="1 files in the engine are of no package.*\n  .*stranger.h"):
+        components.components(files, Path(sys.executable))
+
+
+@BUILT
+def test_an_unknown_licence_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(components.LICENCES, "xxhash")
+    with pytest.raises(Unknown, match="The licence of xxhash is not in"):
+        components.components([Path("/usr/include/xxhash.h")], Path(sys.executable))
+
+
+def test_a_system_without_dpkg_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(Unknown, match="make wheels on a Debian"):
+        components.components([Path("/usr/include/xxhash.h")], Path(sys.executable))
+
+
+@BUILT
+def test_a_notice_has_the_words_of_its_licence() -> None:
+    (highway,) = components.components([Path("/usr/include/hwy/highway.h")], Path(sys.executable))
+    assert "TERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION" in highway.text()
+
+
+@BUILT
+def test_nanobind_and_what_lies_in_it_are_known_apart() -> None:
+    package = Path(str(importlib.metadata.distribution("nanobind").locate_file("nanobind"))).resolve()
+    files = [package / "include" / "nanobind" / "nanobind.h", *package.rglob("robin_hash.h")]
+    nanobind, robin_map = components.components(files, Path(sys.executable))
+    assert (nanobind.name, nanobind.version) == ("nanobind", importlib.metadata.version("nanobind"))
+    assert "Wenzel Jakob" in nanobind.text()
+    assert robin_map.name == "robin-map"
+    assert robin_map.text().startswith("/**\n * MIT License")
+    assert robin_map.text().endswith("*/\n")
+
+
+@BUILT
+@pytest.mark.parametrize("flag", ["-march=native", "-mtune=native"])
+def test_an_engine_for_one_kind_of_processor_is_refused(
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(make_wheels, "TOOLS", NINJA.parent)
+    for_every_processor(Tree(tmp_path / "any", "xxhash.h").built().tree, "engine.so")
+    with pytest.raises(Stopped, match=f"{flag} is among the compiler's flags"):
+        for_every_processor(Tree(tmp_path / "one", "xxhash.h", flag).built().tree, "engine.so")
+
+
+## The release
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    version = re.search(r"project\(spillway VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())
+    assert version
+    assert spillway.__version__ == version[1]
+    assert importlib.metadata.version("spillway") == version[1]
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert headings[0] == version[1]
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_only_the_version_can_be_tagged(right: bool) -> None:
+    tag = f"v{spillway.__version__}" if right else "v9.9.9"
+    make = ["make", "-s", "-C", str(ROOT), "tag-check", f"TAG={tag}"]
+    said = subprocess.run(make, capture_output=True, text=True, env={**os.environ, "MAKEFLAGS": ""})
+    assert (said.returncode == 0) == right, said.stdout + said.stderr
+    assert f"v{spillway.__version__}" in said.stdout
+
+
+def steps(workflow: Path) -> list[dict[str, Any]]:
+    jobs = yaml.safe_load(workflow.read_text())["jobs"]
+    return [step for job in jobs.values() for step in job["steps"]]
+
+
+@pytest.mark.parametrize("workflow", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda file: file.stem)
+def test_each_step_of_a_workflow_is_a_make_target(workflow: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    ran = [step["run"] for step in steps(workflow) if "run" in step]
+    assert ran
+    for command in ran:
+        make, target, *variables = re.sub(r"\$\{\{.*?\}\}", "X", command).split()
+        assert make == "make", command
+        assert re.search(rf"^[\w -]*\b{re.escape(target)}:(?!=)", makefile, re.M), f"the Makefile has no {target}"
+        assert all(re.fullmatch(r"[A-Z_]+=X", variable) for variable in variables), command
+    used = {step["uses"].split("@")[0] for step in steps(workflow) if "uses" in step}
+    assert used <= {"actions/checkout", "actions/upload-artifact"}
