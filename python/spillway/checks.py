@@ -88,9 +88,10 @@ def check_model(config: Config, described: bool = True) -> None:
     for name in ("model", "tokenizer"):
         value = getattr(config, name)
         if Path(value).is_dir():
+            check_revision(name, value, getattr(config, f"{name}_revision"))
             continue
         if Path(value).exists():
-            raise InputError(f"{name}: {value} is a file; expects a directory or a hub id")
+            raise InputError(f"{name}: {value} is a file; expects a directory or a name on the hub")
         if is_path_like(value):
             raise InputError(f"{name}: there is no directory {value}")
     if described and Path(config.model).is_dir() and not Path(config.model, "config.json").is_file():
@@ -100,6 +101,13 @@ def check_model(config: Config, described: bool = True) -> None:
         raise InputError(f"chat_template_path: there is no {template}")
     if config.profile is not None and not Path(config.profile).is_file():
         raise InputError(f"profile: there is no file {config.profile}")
+
+
+def check_revision(name: str, value: str, revision: str | None) -> None:
+    if revision not in (None, "main"):  # TRL's default
+        raise InputError(
+            f"{name}_revision: {value} is a directory, which has no revision {revision}; leave it out, or give `none`"
+        )
 
 
 def is_path_like(value: str) -> bool:
@@ -135,6 +143,7 @@ def check_dataset(name: str, config: Config) -> None:
     if not os.access(path, os.R_OK):
         raise InputError(f"{name}: {value} cannot be read (permissions)")
     own = ("dataset_config", "dataset_split") if name == "dataset" else ("eval_dataset_split",)
+    own = (*own, f"{name}_revision")
     for key in own:
         if getattr(config, key) != KEYS[key].default:
             raise InputError(f"{key}: {value} is a file and has none; it is for named data sets")
