@@ -136,6 +136,8 @@ class Session:
             self.plan: dict[str, Any] = json.loads(self._engine.plan())
         if config.chosen:
             self.plan["compute_why"] = config.chosen
+        if words := device.passed_over(config):
+            self.plan["device_why"] = words
         self.plan["threads"] = {"compute": self._threads.compute, "words": self._threads.words}
         self._durable = self.plan.get("durability", "none") != "none"
         self._stream: Stream | None = None

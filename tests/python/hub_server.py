@@ -74,7 +74,6 @@ class Handler(BaseHTTPRequestHandler):
             assert token is None, "the token went to another host"
             self.content(self.hub.place / path.removeprefix("/elsewhere/"))
             return
-        self.hub.tokens.add(token and token.removeprefix("Bearer "))
         if match := API.fullmatch(path):
             self.about(match[1], match[2], match[3], match[4], match[5] or "")
         elif match := FILE.fullmatch(path):
@@ -122,6 +121,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def found(self, kind: str, name: str, revision: str) -> Path | None:
         """The directory of a repository at a revision; None: it was refused."""
+        self.hub.tokens.add(self.token() or None)
         found = self.hub.repository(kind, name)
         hidden = name in self.hub.private and self.hub.private[name] != self.token()
         if not found.is_dir() or hidden:
