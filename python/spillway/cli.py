@@ -52,6 +52,7 @@ def resume(arguments: Arguments) -> int:
 def plan(arguments: Arguments) -> int:
     from rich.console import Console
 
+    from spillway import stages
     from spillway.errors import DoesNotFit
 
     config = arguments.config()
@@ -68,8 +69,14 @@ def plan(arguments: Arguments) -> int:
         else:
             show_plan(console, content)
 
+    def tell(text: str) -> None:
+        stages.clear()
+        notes.print(f"note: {text}", markup=False, soft_wrap=True)
+
     try:
-        show(plan_config(config, lambda text: notes.print(f"note: {text}", markup=False, soft_wrap=True)))
+        with stages.shown():
+            found = plan_config(config, tell)
+        show(found)
     except DoesNotFit as error:
         if error.plan:
             show(error.plan)

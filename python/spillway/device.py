@@ -42,8 +42,8 @@ def passed_over(config: Config) -> str:
     if not config.any_device or not torch.cuda.is_available():
         return ""
     return (
-        f"the processors, and not {torch.cuda.get_device_name(0)}: computing on a GPU is tested over a pretended driver "
-        "and has never run on a real one; --device cuda takes it"
+        f"the processors, and not {torch.cuda.get_device_name(0)}: computing on a GPU is tested over a pretended "
+        "driver and has never run on a real one; --device cuda takes it"
     )
 
 

@@ -190,12 +190,13 @@ def listed(kind: str, name: str, revision: str) -> Listing:
     """Asks the hub."""
     from huggingface_hub import HfApi
 
-    found = HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=SECONDS, files_metadata=kind == "model")
+    ask: Any = HfApi().model_info if kind == "model" else HfApi().dataset_info
+    found = ask(name, revision=revision, timeout=SECONDS, files_metadata=kind == "model")
     return Listing(str(found.sha), {entry.rfilename: entry.size or 0 for entry in found.siblings or []})
 
 
 def fetch_small(name: str, revision: str, listing: Listing) -> None:
-    """The last file by the name of the branch, which the cache then knows, unless it has moved on meanwhile."""
+    """Into the cache, with a note of the commit that the branch is at, as the hub's client leaves it."""
     from huggingface_hub import hf_hub_download
 
     files = listing.described_by()

@@ -125,10 +125,16 @@ GROUPS: dict[str, list[Key]] = {
         ),
     ],
     "Data": [
-        Key("dataset", TEXT, None, "file (.jsonl, .json, .txt, .parquet), or the name of a data set on the hub", required=True),
+        Key(
+            "dataset",
+            TEXT,
+            None,
+            "file (.jsonl, .json, .txt, .parquet), or the name of a data set on the hub",
+            required=True,
+        ),
         Key("dataset_config", TEXT, None, "configuration of a named data set"),
         Key("dataset_split", TEXT, "train", "split of a named data set"),
-        Key("dataset_revision", TEXT, None, "branch, tag or commit of a data set on the hub, as `model_revision`", "main"),
+        Key("dataset_revision", TEXT, None, "branch, tag or commit of a named data set, as `model_revision`", "main"),
         Key("eval_dataset", TEXT, None, "held-out file or data set name"),
         Key("eval_dataset_split", TEXT, "test", "split of a named `eval_dataset`"),
         Key("eval_dataset_revision", TEXT, None, "branch, tag or commit of a named `eval_dataset`", "main"),

@@ -12,7 +12,20 @@ from typing import Any
 
 from rich.console import Console
 
-from spillway import checkpoints, directory, hub, identity, products, report, room, state, tables, unsaved, volumes
+from spillway import (
+    checkpoints,
+    directory,
+    hub,
+    identity,
+    products,
+    report,
+    room,
+    stages,
+    state,
+    tables,
+    unsaved,
+    volumes,
+)
 from spillway.checks import check, check_model, check_required
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.directory import Start
@@ -71,8 +84,11 @@ def plan_config(config: Config, tell: Tell) -> dict[str, Any]:
     config = config.replaced(output_dir=config.output_dir or str(Path.cwd()))  # nothing is written there
     if named and config.resume_from_checkpoint and (known := identity.load(Path(config.output_dir))) and known.fixed:
         config = state.same_revisions(known.fixed, state.same_products(known.fixed, config))
+    stages.say("reading the configuration")
     config = hub.settled(products.settled(config), tell)
+    stages.say("reading tokenizer and data")
     work = load_work(config, tell)
+    stages.say("building the model without weights")
     output_dir = Path(config.output_dir)
     held = directory.manifests(output_dir) if config.resume_from_checkpoint else []
     kept = keeping(config, "plan", work, held)
@@ -80,6 +96,7 @@ def plan_config(config: Config, tell: Tell) -> dict[str, Any]:
         kept = replace(kept, saving=saving(config, planned_start(config, output_dir), work, 0))
     session = open_session(config, work.shape, kept, only_plan=True)
     try:
+        stages.say("planning what else fits")
         return session.plan | session.what_fits()
     finally:
         session.close()

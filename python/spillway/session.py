@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway import calls, device, hub, nodes, products, room, saved, threads, volumes, wear
+from spillway import calls, device, hub, nodes, products, room, saved, stages, threads, volumes, wear
 from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
 from spillway.errors import DoesNotFit, InputError
@@ -96,6 +96,7 @@ class Session:
         else:
             freeze_like(self._skeleton, frozen)
         subspaces.choose(self._skeleton, config)
+        stages.say("comparing a small copy with plain PyTorch")
         proof = prove(copy.deepcopy(self._model_config), packing)
         self._skeleton.unused, self._unneeded = proof.unused, proof.unneeded
         if self._adapters is not None:
@@ -131,6 +132,7 @@ class Session:
         )
         self.settings |= memory | room.settings(config, self._keeping.saving, self._converted())
         self._news += rounded_tables(self._skeleton)
+        stages.say("planning")
         with translated(), self._told_what_was_measured():
             self._engine = engine_type(json.dumps(self.description), json.dumps(self.settings))
             self.plan: dict[str, Any] = json.loads(self._engine.plan())

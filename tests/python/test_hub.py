@@ -156,11 +156,11 @@ def split(repository: Path) -> None:
 
     tensors = load_file(repository / "model.safetensors")
     (repository / "model.safetensors").unlink()
-    half = len(tensors) // 2
-    parts = {f"model-0000{n}-of-00002.safetensors": names for n, names in ((1, [*tensors][:half]), (2, [*tensors][half:]))}
-    for file, names in parts.items():
-        save_file({name: tensors[name] for name in names}, repository / file, {"format": "pt"})
-    index = {"metadata": {}, "weight_map": {name: file for file, names in parts.items() for name in names}}
+    names, half = list(tensors), len(tensors) // 2
+    parts = {"model-00001-of-00002.safetensors": names[:half], "model-00002-of-00002.safetensors": names[half:]}
+    for file, held in parts.items():
+        save_file({name: tensors[name] for name in held}, repository / file, {"format": "pt"})
+    index = {"metadata": {}, "weight_map": {name: file for file, held in parts.items() for name in held}}
     (repository / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
@@ -312,7 +312,9 @@ def test_which_files_are_fetched() -> None:
     assert len(found) == 12 and "original/params.json" not in found
 
 
-def test_a_data_set_by_name(ask: Ask, served: Hub, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_by_name(
+    ask: Ask, served: Hub, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = package("datasets", "data sets by name").config
     rows = served.place / "datasets" / "somebody" / "rows"
     rows.mkdir(parents=True)

@@ -58,7 +58,7 @@ def test_a_recipe_trains(given: Path, tmp_path: Path, recipe: Path) -> None:
     out, errors = process.communicate()
     assert process.returncode == 0, out + errors
     run = tmp_path / "run"
-    assert len(rows(run / "metrics.jsonl")) == 2
+    assert len(list(rows(run / "metrics.jsonl"))) == 2
     plan = json.loads((run / "plan.json").read_text())
     paths = [tier["name"] for tier in plan["tiers"] if tier["name"].startswith("path:")]
     assert len(paths) == (2 if isinstance(content["storage"], list) else 1) and plan["durability"] == "step"
