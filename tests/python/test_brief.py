@@ -27,7 +27,7 @@ def taken(tokens: int, seconds: float, number: int = 0) -> Taken:
 
 
 def test_shapes_have_about_half_the_tokens_each_time() -> None:
-    assert brief.shapes(1, 1024) == [(1, 128), (1, 256), (1, 512), (1, 1024)]
+    assert brief.shapes(1, 1024) == [(1, 64), (1, 128), (1, 256), (1, 512), (1, 1024)]
     assert brief.shapes(5, 300)[-4:] == [(1, 300), (2, 300), (3, 300), (5, 300)]
     assert brief.shapes(2, 8) == [(2, 8)]
     for rows, length in ((1, 999), (7, 129), (64, 1)):
@@ -52,13 +52,14 @@ def measured(seconds_per_token: float, largest: int, room: int = 1 << 30) -> lis
 
 def test_all_of_it_is_measured_where_that_is_quick() -> None:
     assert measured(0.001, 1024) == [(1, 1024), (1, 1024)]
-    assert measured(0.01, 1024) == [(1, 1024)]
+    assert measured(0.008, 1024) == [(1, 1024)]
 
 
 def test_fewer_tokens_are_measured_where_it_is_not() -> None:
-    assert measured(0.01, 1 << 15) == [(1, 256), (1, 512), (1, 1024)][: len(measured(0.01, 1 << 15))]
-    assert measured(1.0, 1024) == [(1, 256), (1, 512)]  # three points, however slow it is
-    assert measured(0.01, 1024, room=512) == [(1, 1024), (1, 256), (1, 512), (1, 1024)]
+    assert measured(0.01, 1 << 15) == [(1, 128), (1, 256)]
+    assert measured(0.001, 1 << 15) == [(1, 128), (1, 256), (1, 512), (1, 1024), (1, 2048), (1, 4096)]
+    assert measured(1.0, 1024) == [(1, 128), (1, 256)]  # three points, however slow it is
+    assert measured(0.004, 1024, room=512) == [(1, 1024), (1, 128), (1, 256), (1, 512), (1, 1024)]
 
 
 def test_what_more_tokens_take_lies_on_the_line() -> None:

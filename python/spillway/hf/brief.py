@@ -1,4 +1,4 @@
-"""What a plan alone needs to know of a large layer, in some twenty seconds: all of its tokens are measured once or
+"""What a plan alone needs to know of a large layer, in some ten seconds: all of its tokens are measured once or
 twice where that is quick enough, else fewer, twice as many each time, and what more take follows from how it grew.
 
 A run that trains measures what it will do itself, more often (`spillway.hf.rehearse`).
@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from spillway.hf import growth
 from spillway.hf.growth import Point
 
-FIRST_TOKENS = 128  # measured first, and three times: once to warm up, once from memory, once from caches
+FIRST_TOKENS = 64  # measured first, and three times: once to warm up, once from memory, once from caches
 AS_A_RUN = 6.0  # seconds: where what a run measures takes no longer, a plan measures it, too
 REPEATS = 8  # micro-batches of the largest shape that a run measures, about
-TWICE, ONCE = 6.0, 20.0  # seconds that all of the tokens may take to be measured so often
-QUICK, LEAST = 10.0, 3  # otherwise: seconds that one more measurement may take, and how many there are at least
+TWICE, ONCE = 5.0, 10.0  # seconds that all of the tokens may take to be measured so often
+QUICK, LEAST = 5.0, 3  # otherwise: seconds that one more measurement may take, and how many there are at least
 
 Kinds = dict[str, float]
 

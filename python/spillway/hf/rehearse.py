@@ -103,6 +103,9 @@ class TimedEngine(BareEngine):
                 self._arena[first + self._touched * stride : first + tokens * stride].zero_()
             self._touched = tokens
 
+    def touched_bytes(self) -> int:
+        return self._touched * sum(stride for _, stride in self._regions())
+
     def untouched(self, tokens: int) -> int:
         """Bytes by which touch() would grow the process."""
         return max(0, tokens - self._touched) * sum(stride for _, stride in self._regions())
@@ -219,6 +222,7 @@ class Rehearsal:
         budget: int | None,
     ) -> None:
         self._shape, self._packing, self._place = shape, packing, place
+        self._held = 0  # bytes of the process, without what lies in the arena by token, before the first step
         self._budget = None if place.on_gpu else budget
         small = self._small = narrow_copy(skeleton)
         if skeleton.adapters is not None:
@@ -259,6 +263,7 @@ class Rehearsal:
         shape = self._shape
         largest = shape.batch * shape.length
         (rows, length), *rest = brief.shapes(shape.batch, shape.length)
+        self._held = heap.anonymous() - self._engine.touched_bytes()
         warm_up = self._taken(rows, length)
         if warm_up is None or not brief.is_long(sum(warm_up.seconds.values()), warm_up.tokens, largest):
             return None
@@ -282,11 +287,12 @@ class Rehearsal:
         stages.say(f"measuring one layer with {rows} x {length} of {self._shape.batch} x {self._shape.length} tokens")
         between: list[float] = []
         self._engine.seconds, self._engine.cold = brief.by_kind(), cold
+        stays = heap.anonymous() - self._engine.touched_bytes() - self._held  # what earlier steps have left
         found = self._measured(rows, length, lambda work: run(self._stream, self._engine, work, between))
         if found is None:
             return None
         seconds = {kind: statistics.median(self._engine.seconds[cold][kind] or [0.0]) for kind in KINDS}
-        return brief.Taken(rows * length, found, seconds | {"prologue": between[0]})
+        return brief.Taken(rows * length, found + max(0, stays), seconds | {"prologue": between[0]})
 
     def _evaluated_briefly(self) -> int:
         """Bytes of the largest evaluation, by what small ones take."""
