@@ -20,6 +20,7 @@ from native import file_bytes
 from needs import package
 from real_runs import here, inputs, metrics, on_path, words
 from spillway import hub
+from spillway.cli import main
 from spillway.config import resolve
 
 NAME = "somebody/small"
@@ -292,6 +293,21 @@ def test_a_download_that_breaks_off_leaves_nothing_of_a_run(ask: Ask, served: Hu
     assert lost.read_bytes() == kept
     code, said = ask()
     assert code == 0 and "file 1 of 1" in said  # the first one is in the cache
+
+
+def test_doctor_says_where_names_lead(
+    ask: Ask, served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said() -> str:
+        assert main(["doctor"]) == 0
+        return "".join(capsys.readouterr().out.replace("│", "").split())
+
+    assert f"fromhttp://127.0.0.1:{served.endpoint.rpartition(':')[2]},withoutatoken" in said()
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert "withyourtoken" in said() and "hf_secret" not in said()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINEisset" in said()
+    assert not served.asked
 
 
 def test_a_revision_of_a_directory_is_refused(ask: Ask, given: Path) -> None:
