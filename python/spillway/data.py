@@ -56,7 +56,7 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None]) 
     return dataset
 
 
-def read_examples(config: Config, source: str, split: str, revision: str | None) -> Iterator[Example]:
+def read_examples(config: Config, source: str, split: str, revision: str | None = None) -> Iterator[Example]:
     columns = Columns("text", ("text",)) if is_document(source) else chosen(config)
     for record in read(source, config.dataset_config, split, revision):
         columns = columns or by_name(Record(*record))
