@@ -66,7 +66,10 @@ def test_what_more_tokens_take_lies_on_the_line() -> None:
     found = [taken(128, 2.0, 1000), taken(256, 3.0, 2000), taken(512, 5.0, 4000)]
     seconds = brief.seconds_of(found, found[0].seconds, 1024, 1)
     assert sum(seconds.values()) == pytest.approx(9.0)
-    assert 8000 <= brief.bytes_of(found, 1024) <= 8000 * 1.11 and brief.bytes_of(found, 512) == 4000
+    for linear in (True, False):
+        assert 8000 <= brief.bytes_of(found, 1024, linear) <= 8000 * 1.11 and brief.bytes_of(found, 512, linear) == 4000
+    noisy = [taken(64, 1.0, 1000), taken(128, 2.0, 1100), taken(256, 3.0, 1900)]
+    assert brief.bytes_of(noisy, 4096, True) < brief.bytes_of(noisy, 4096, False) / 3
     assert brief.bytes_per_token(found) == pytest.approx(2000 / 256)
     warm = {kind: value / 2 for kind, value in found[0].seconds.items()}
     assert sum(brief.seconds_of(found, warm, 1024, 3).values()) == pytest.approx(9.0 + 2 * (9.0 - 1.0))

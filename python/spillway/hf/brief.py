@@ -75,10 +75,15 @@ def ascend(first: Taken, rest: Sequence[tuple[int, int]], measure: Callable[[int
     return found
 
 
-def bytes_of(found: Sequence[Taken], tokens: int) -> int:
-    """Temporaries of so many tokens, at most."""
-    if found[-1].tokens >= tokens:
-        return found[-1].bytes
+def bytes_of(found: Sequence[Taken], tokens: int, linear: bool) -> int:
+    """Temporaries of so many tokens, at most. `linear`: attention keeps no scores, so that nothing grows by the square,
+    and what differs from a line is the heap's noise."""
+    first, last = found[0], found[-1]
+    if last.tokens >= tokens:
+        return last.bytes
+    if linear and len(found) > 1:
+        slope = max(0.0, (last.bytes - first.bytes) / (last.tokens - first.tokens))
+        return int((last.bytes + slope * (tokens - last.tokens)) * (1 + growth.MARGIN))
     return growth.predicted([Point(taken.tokens, taken.bytes) for taken in found], tokens)
 
 

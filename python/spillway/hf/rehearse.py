@@ -271,7 +271,9 @@ class Rehearsal:
         first = self._taken(rows, length) or warm_up
         warm = self._taken(rows, length, cold=False) or first
         found = brief.measured(first, rest, self._taken)
-        work_bytes = brief.bytes_of(found, largest)
+        config = getattr(self._small.model, "config", None)
+        linear = getattr(config, "_attn_implementation", None) == "sdpa"
+        work_bytes = brief.bytes_of(found, largest, linear)
         if shape.eval_batch * shape.eval_length > largest:
             work_bytes = max(work_bytes, self._evaluated_briefly())
         kept = self._kept(self._sample(rows, length))
