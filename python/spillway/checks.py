@@ -89,9 +89,10 @@ def check_model(config: Config, described: bool = True) -> None:
     for name in ("model", "tokenizer"):
         value = getattr(config, name)
         if Path(value).is_dir():
+            check_revision(name, value, getattr(config, f"{name}_revision"))
             continue
         if Path(value).exists():
-            raise InputError(f"{name}: {value} is a file; expects a directory or a hub id")
+            raise InputError(f"{name}: {value} is a file; expects a directory or a name on the hub")
         if is_path_like(value):
             raise InputError(f"{name}: there is no directory {value}")
     if described and Path(config.model).is_dir() and not Path(config.model, "config.json").is_file():
@@ -102,6 +103,13 @@ def check_model(config: Config, described: bool = True) -> None:
     if config.profile is not None and not Path(config.profile).is_file():
         names = ", ".join(installed.profiles())
         raise InputError(f"profile: there is no file {config.profile}, and by name there are: {names}")
+
+
+def check_revision(name: str, value: str, revision: str | None) -> None:
+    if revision not in (None, "main"):  # TRL's default
+        raise InputError(
+            f"{name}_revision: {value} is a directory, which has no revision {revision}; leave it out, or give `none`"
+        )
 
 
 def is_path_like(value: str) -> bool:
@@ -137,6 +145,7 @@ def check_dataset(name: str, config: Config) -> None:
     if not os.access(path, os.R_OK):
         raise InputError(f"{name}: {value} cannot be read (permissions)")
     own = ("dataset_config", "dataset_split") if name == "dataset" else ("eval_dataset_split",)
+    own = (*own, f"{name}_revision")
     for key in own:
         if getattr(config, key) != KEYS[key].default:
             raise InputError(f"{key}: {value} is a file and has none; it is for named data sets")

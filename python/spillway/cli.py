@@ -52,6 +52,7 @@ def resume(arguments: Arguments) -> int:
 def plan(arguments: Arguments) -> int:
     from rich.console import Console
 
+    from spillway import stages
     from spillway.errors import DoesNotFit
 
     config = arguments.config()
@@ -68,8 +69,14 @@ def plan(arguments: Arguments) -> int:
         else:
             show_plan(console, content)
 
+    def tell(text: str) -> None:
+        stages.clear()
+        notes.print(f"note: {text}", markup=False, soft_wrap=True)
+
     try:
-        show(plan_config(config, lambda text: notes.print(f"note: {text}", markup=False, soft_wrap=True)))
+        with stages.shown():
+            found = plan_config(config, tell)
+        show(found)
     except DoesNotFit as error:
         if error.plan:
             show(error.plan)
@@ -316,8 +323,9 @@ def fail(message: str, exit_code: int) -> int:
 
 
 def quiet_libraries() -> None:
-    """The libraries' own chatter off, unless a person asked for it."""
+    """The libraries' own chatter off, unless a person asked for it; progress of downloads is for terminals."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spillway import products
+from spillway import hub, products
 from spillway.checks import check
 from spillway.config import Config
 from spillway.errors import DoesNotFit, InputError
@@ -80,11 +80,12 @@ def compare(config: Config, layers: int | None, tell: Callable[[str], None]) -> 
         )
     from spillway.run import load_work
 
-    config = products.settled(config.replaced(lora_dropout=0.0))
+    config = hub.settled(products.settled(config.replaced(lora_dropout=0.0)), tell)
     work = load_work(config.replaced(eval_dataset=None), tell)
     steps = min(config.max_steps if config.max_steps > 0 else STEPS, work.steps)
     with cut_model(config, layers) as (path, model_config):
         require_memory(model_config, config, layers)
+        hub.fetch_weights(config, tell)
         plain_model = load_plain(path, model_config, config)
         choose_learning(plain_model, config)
         begun = {name: parameter.detach().float().clone() for name, parameter in named(plain_model).items()}
@@ -138,9 +139,9 @@ def cut_model(config: Config, layers: int | None) -> Iterator[tuple[Path, PreTra
     """The model, or the first `layers` of it in a directory of its own; without dropout."""
     from transformers import AutoModelForCausalLM
 
-    from spillway.hf.source import load_config, resolve_directory
+    from spillway.hf.source import load_config
 
-    path = resolve_directory(config.model)
+    path = hub.model_directory(config)
     found = undropped(load_config(path))
     if layers is None or layers >= found.num_hidden_layers:
         yield path, found

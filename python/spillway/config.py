@@ -28,10 +28,13 @@ CONFIG_HEADER = "# Written by spillway"
 class Config:
     """Read-only access to every key by name: `config.learning_rate`."""
 
-    def __init__(self, values: Mapping[str, Any], notices: list[str] | None = None, chosen: str = "") -> None:
+    def __init__(
+        self, values: Mapping[str, Any], notices: list[str] | None = None, chosen: str = "", any_device: bool = False
+    ) -> None:
         self._values = dict(values)
         self.notices = list(notices or [])  # what a person should know, one sentence each
         self.chosen = chosen  # why compute_dtype is what it is; empty where it was given
+        self.any_device = any_device  # nobody said which; the key is what `auto` is
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -49,11 +52,11 @@ class Config:
 
     def replaced(self, **values: Any) -> Config:
         """A copy with other, already checked, values."""
-        return Config({**self._values, **values}, self.notices, self.chosen)
+        return Config({**self._values, **values}, self.notices, self.chosen, self.any_device)
 
     def computing(self, compute_dtype: str, why: str) -> Config:
         """A copy that multiplies in this type, which nobody gave."""
-        return Config({**self._values, "compute_dtype": compute_dtype}, self.notices, why)
+        return Config({**self._values, "compute_dtype": compute_dtype}, self.notices, why, self.any_device)
 
     def text(self) -> str:
         """config.yaml: every key, resolved; reading it back gives the same values."""
@@ -137,7 +140,7 @@ def resolve(file_values: Mapping[str, Any], given: Mapping[str, Any], file_name:
     for name, key in KEYS.items():
         if key.absent and (what := key.absent(values[name])):
             raise InputError(f"{origins.get(name, '')}{name}: {what} is not available in this release; {key.help}")
-    return Config(with_defaults(values), notices)
+    return Config(with_defaults(values), notices, any_device=values["device"] == "auto")
 
 
 def parsed(key: Key, value: Any, origin: str) -> Any:

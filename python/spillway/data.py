@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from spillway import hub
 from spillway.chat import set_template
 from spillway.columns import Columns, Example, by_name, chosen
 from spillway.config import Config
@@ -20,18 +21,14 @@ WARNINGS_SHOWN = 5
 
 
 def load_tokenizer(config: Config) -> Any:
-    """The run's tokenizer with its chat template. Nothing is downloaded."""
+    """The run's tokenizer with its chat template."""
     from transformers import AutoTokenizer
 
     key = "tokenizer" if config.tokenizer != config.model else "model"
+    place = hub.tokenizer_directory(config)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(config.tokenizer, local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the library raises whatever its readers raise
-        if not Path(config.tokenizer).is_dir():
-            raise InputError(
-                f"{key}: {config.tokenizer} is neither a directory nor a hub id with a tokenizer in the local cache; "
-                f"fetch it first: hf download {config.tokenizer}"
-            ) from None
         reason = str(error).strip().partition("\n")[0]
         raise InputError(f"{key}: no tokenizer can be loaded from {config.tokenizer}: {reason}") from None
     if config.chat_template_path is not None:
@@ -47,7 +44,8 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None]) 
     builder = Builder(config.max_length, packing, is_document(source), padding_of(tokenizer))
     rows = 0
     split = config.dataset_split if key == "dataset" else config.eval_dataset_split
-    for examples in in_groups(read_examples(config, source, split), ROWS_AT_ONCE):
+    revision = config.dataset_revision if key == "dataset" else config.eval_dataset_revision
+    for examples in in_groups(read_examples(config, source, split, revision), ROWS_AT_ONCE):
         rows += len(examples)
         for row in encoder.encode(examples):
             builder.add(row)
@@ -58,9 +56,9 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None]) 
     return dataset
 
 
-def read_examples(config: Config, source: str, split: str) -> Iterator[Example]:
+def read_examples(config: Config, source: str, split: str, revision: str | None = None) -> Iterator[Example]:
     columns = Columns("text", ("text",)) if is_document(source) else chosen(config)
-    for record in read(source, config.dataset_config, split):
+    for record in read(source, config.dataset_config, split, revision):
         columns = columns or by_name(Record(*record))
         yield columns.example(record)
 

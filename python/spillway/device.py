@@ -37,6 +37,16 @@ def place(config: Config) -> Place:
     return Place(torch.device("cuda", index))
 
 
+def passed_over(config: Config) -> str:
+    """Why `device: auto` is the processors beside a GPU; empty where there is none, or somebody said what is taken."""
+    if not config.any_device or not torch.cuda.is_available():
+        return ""
+    return (
+        f"the processors, and not {torch.cuda.get_device_name(0)}: computing on a GPU is tested over a pretended "
+        "driver and has never run on a real one; --device cuda takes it"
+    )
+
+
 def number(name: str) -> int:
     """Of the GPU: of several processes on one machine each has the one of its rank."""
     return int(name.partition(":")[2] or os.environ.get("LOCAL_RANK", "0"))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from spillway.sizes import size
+from spillway.sizes import decimal, size
 
 Finding = tuple[str, str, str]  # what; good, lesser or missing; words
 
@@ -35,6 +35,7 @@ def examine(places: Sequence[str]) -> list[Finding]:
         ("locked memory", "good", locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])),
         *engine_findings(places),
         *(package(name) for name in (*PACKAGES, *OPTIONAL)),
+        names(),
         multiplications(),
         gpu(),
     ]
@@ -64,6 +65,19 @@ def package(name: str) -> Finding:
             without, extra = OPTIONAL[name]
             return name, "lesser", f"not installed: {without} (pip install 'spillway[{extra}]')"
         return name, "missing", f"not installed (pip install {name})"
+
+
+def names() -> Finding:
+    """Where models and data that are named come from. Nobody is asked."""
+    from huggingface_hub import get_token
+
+    from spillway import hub
+
+    place = f"{hub.cache()} ({decimal(hub.free_bytes())} free)"
+    if hub.is_offline():
+        return "hub", "lesser", f"HF_HUB_OFFLINE is set: of models and data by name, what is in {place}"
+    token = "with your token" if get_token() else f"without a token: none that are gated or private ({hub.WAYS})"
+    return "hub", "good", f"models and data by name from {hub.endpoint()}, {token}, kept in {place}"
 
 
 def multiplications() -> Finding:

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from spillway import directory, identity, left, saved
+from spillway import directory, hub, identity, left, saved
 from spillway.checkpoints import flush_tree
 from spillway.config import Config
 from spillway.directory import MANIFEST, RUN_STATE, newest_resumable
@@ -103,10 +103,10 @@ def save_weights(run: StoredRun, engine: Any, target: Path) -> None:
     """As the library names them."""
     from spillway.hf import files
     from spillway.hf.building import build
-    from spillway.hf.source import DTYPES, load_config, resolve_directory
+    from spillway.hf.source import DTYPES, load_config
     from spillway.session import MAX_SHARD
 
-    source = resolve_directory(run.config.model)
+    source = hub.model_directory(run.config)
     skeleton = build(load_config(source), DTYPES[run.config.weight_dtype])
     files.load_buffers(skeleton, source)
     files.save_weights(skeleton, run.description(), engine, target, MAX_SHARD, source)
@@ -116,11 +116,11 @@ def save_adapters(run: StoredRun, engine: Any, target: Path) -> None:
     """As PEFT names them; the base is where it was."""
     from spillway.hf.building import build
     from spillway.hf.lora import adapters_of
-    from spillway.hf.source import DTYPES, load_config, resolve_directory
+    from spillway.hf.source import DTYPES, load_config
 
     adapters = adapters_of(run.config)
     assert adapters is not None
-    adapters.adapt(build(load_config(resolve_directory(run.config.model)), DTYPES[run.config.weight_dtype]))
+    adapters.adapt(build(load_config(hub.model_directory(run.config)), DTYPES[run.config.weight_dtype]))
     adapters.save(engine, run.description(), run.config.model, target)
     adapters.save_weights(engine, run.description(), target / STATE)
 
@@ -129,9 +129,9 @@ def save_beside(config: Config, target: Path) -> None:
     """Configuration, generation configuration and tokenizer, from the model that the run began with. Adapters have a
     configuration of their own."""
     from spillway.data import load_tokenizer
-    from spillway.hf.source import load_config, resolve_directory, save_config
+    from spillway.hf.source import load_config, save_config
 
-    source = resolve_directory(config.model)
+    source = hub.model_directory(config)
     if config.method != "lora":
         save_config(source, load_config(source), config.weight_dtype, target)
     load_tokenizer(config).save_pretrained(str(target))

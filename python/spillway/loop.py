@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from spillway import checkpoints, directory, identity, left, products, rates, report, room, saved, state, unsaved
+from spillway import checkpoints, directory, hub, identity, left, products, rates, report, room, saved, state, unsaved
 from spillway.checks import check
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.errors import InputError, SpillwayError
@@ -81,7 +81,7 @@ class Session:
         self._so_far = SoFar(self._start.output_dir) if self._start is not None else None
         self._trackers = Trackers(config, self._start.output_dir) if self._start is not None else None
         self._display = Display(Console(stderr=True), endurance(config))
-        self._config = products.settled(self._found(config))
+        self._config = hub.settled(products.settled(self._found(config)), self._display.note, ("model", "tokenizer"))
         if not self._state.fixed:
             self._state.fixed = state.fixed_keys(self._config)
         self._interval()  # bad input is refused before anything is planned
@@ -286,7 +286,7 @@ class Session:
             saved = RunState(fixed=self._identity.fixed)
         if saved is None:
             return config
-        config = state.same_products(saved.fixed, config)
+        config = state.same_revisions(saved.fixed, state.same_products(saved.fixed, config))
         state.converted(saved, config, self._start.stands_alone)
         state.check_keys(saved.fixed, config)
         self._state = saved

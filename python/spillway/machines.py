@@ -40,7 +40,7 @@ def refuse_elsewhere(config: Config) -> None:
 
 def plan_elsewhere(config: Config, profile: str, tell: Tell) -> dict[str, Any]:
     """The plan for the profile's machine. Raises InputError, or DoesNotFit with what would fit."""
-    from spillway import _engine
+    from spillway import _engine, hub
     from spillway.calls import translated
 
     for notice in config.notices:
@@ -54,6 +54,7 @@ def plan_elsewhere(config: Config, profile: str, tell: Tell) -> dict[str, Any]:
         )
     if config.compute_dtype == "auto":
         config = config.computing(config.weight_dtype, "as weights are kept, on a GPU")
+    config = hub.settled(config.replaced(init="random"), tell, only=("model",))  # no weights
     description, attention = describe_model(config)
     settings = {
         "work": {
@@ -74,15 +75,16 @@ def plan_elsewhere(config: Config, profile: str, tell: Tell) -> dict[str, Any]:
 
 def describe_model(config: Config) -> tuple[dict[str, Any], dict[str, int]]:
     """The engine's description, from config.json alone; and sizes that its tensors do not say."""
+    from spillway import hub
     from spillway.hf.building import build
     from spillway.hf.describe import WorkSize, describe
     from spillway.hf.freeze import freeze
     from spillway.hf.lora import adapters_of
-    from spillway.hf.source import DTYPES, load_config, resolve_directory
+    from spillway.hf.source import DTYPES, load_config
     from spillway.hf.subspaces import choose
     from spillway.settings import subspace_checks, update_rule
 
-    model = load_config(resolve_directory(config.model))
+    model = load_config(hub.model_directory(config))
     skeleton = build(copy.deepcopy(model), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
     if (adapters := adapters_of(config)) is not None:
         adapters.adapt(skeleton)

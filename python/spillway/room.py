@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spillway import directory, volumes
+from spillway import directory, hub, volumes
 from spillway.directory import Start
 from spillway.protocol import Saving
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 ROW_BYTES = 640  # of a step in metrics.jsonl or trainer_state.json
 RUN_BYTES = 4 << 20  # timeline, page, curve and what else a run leaves once
 FILE_BYTES = 64 << 10  # configurations of a checkpoint
-HUB_TOKENIZER = 32 << 20  # whose files are not seen before it is loaded
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 LINKLESS = ("vfat", "msdos", "exfat")  # file systems in which a file has one name
 
@@ -120,7 +119,5 @@ def freeable(path: Path) -> int:
 
 
 def tokenizer_bytes(config: Config) -> int:
-    place = Path(config.tokenizer or config.model)
-    if not place.is_dir():
-        return HUB_TOKENIZER
+    place = hub.tokenizer_directory(config)
     return sum(path.stat().st_size for path in place.iterdir() if path.is_file() and path.suffix not in WEIGHTS)

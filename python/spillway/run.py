@@ -12,7 +12,20 @@ from typing import Any
 
 from rich.console import Console
 
-from spillway import checkpoints, directory, identity, products, report, room, state, tables, unsaved, volumes
+from spillway import (
+    checkpoints,
+    directory,
+    hub,
+    identity,
+    products,
+    report,
+    room,
+    stages,
+    state,
+    tables,
+    unsaved,
+    volumes,
+)
 from spillway.checks import check, check_model, check_required
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.directory import Start
@@ -52,13 +65,14 @@ def train_config(config: Config, console: Console) -> dict[str, Any]:
     if start.durable and known.fixed:
         saved = saved or RunState(fixed=known.fixed)
     if saved:
-        config = state.same_products(saved.fixed, config)
+        config = state.same_revisions(saved.fixed, state.same_products(saved.fixed, config))
         state.converted(saved, config, start.stands_alone)
         state.check_keys(saved.fixed, config)
         config = state.same_durability(known.durability, config)
-    config = products.settled(config)
+    display = Display(console, endurance(config))
     with Interruption() as interruption:
-        return Run(config, start, known, saved, Display(console, endurance(config)), interruption).go()
+        config = hub.settled(products.settled(config), display.note)
+        return Run(config, start, known, saved, display, interruption).go()
 
 
 def plan_config(config: Config, tell: Tell) -> dict[str, Any]:
@@ -69,9 +83,12 @@ def plan_config(config: Config, tell: Tell) -> dict[str, Any]:
     named = config.output_dir is not None
     config = config.replaced(output_dir=config.output_dir or str(Path.cwd()))  # nothing is written there
     if named and config.resume_from_checkpoint and (known := identity.load(Path(config.output_dir))) and known.fixed:
-        config = state.same_products(known.fixed, config)
-    config = products.settled(config)
+        config = state.same_revisions(known.fixed, state.same_products(known.fixed, config))
+    stages.say("reading the configuration")
+    config = hub.settled(products.settled(config), tell)
+    stages.say("reading tokenizer and data")
     work = load_work(config, tell)
+    stages.say("building the model without weights")
     output_dir = Path(config.output_dir)
     held = directory.manifests(output_dir) if config.resume_from_checkpoint else []
     kept = keeping(config, "plan", work, held)
@@ -79,6 +96,7 @@ def plan_config(config: Config, tell: Tell) -> dict[str, Any]:
         kept = replace(kept, saving=saving(config, planned_start(config, output_dir), work, 0))
     session = open_session(config, work.shape, kept, only_plan=True)
     try:
+        stages.say("planning what else fits")
         return session.plan | session.what_fits()
     finally:
         session.close()
@@ -154,6 +172,7 @@ class Run:
     def train(self, trainer: Trainer, session: Session) -> dict[str, Any]:
         tables.show_plan(self.display.console, session.plan)
         self.identify(trainer.work, session.plan)
+        hub.fetch_weights(self.config, self.display.say)
         recovery = self.begin(session)
         if recovery:
             self.state = trainer.state = RunState.of(recovery.state, self.state.fixed)
@@ -282,12 +301,12 @@ def load_work(config: Config, tell: Tell) -> Work:
     """Everything the session's plan depends on, and all that bad data can be refused for."""
     from spillway import data, rates
     from spillway.events import Events
-    from spillway.hf.source import load_config, resolve_directory
+    from spillway.hf.source import load_config
     from spillway.order import Order
 
     for notice in config.notices:
         tell(notice)
-    load_config(resolve_directory(config.model))  # before the tokenizer, which complains of the same file less clearly
+    load_config(hub.model_directory(config))  # before the tokenizer, which complains of the same file less clearly
     tokenizer = data.load_tokenizer(config)
     train_rows = data.load(config, tokenizer, "dataset", tell)
     held_out = data.load(config, tokenizer, "eval_dataset", tell) if config.eval_dataset else None
@@ -311,9 +330,7 @@ def load_work(config: Config, tell: Tell) -> Work:
 
 
 def check_vocabulary(config: Config, key: str, largest: int) -> None:
-    path = Path(config.model, "config.json")
-    if not path.is_file():
-        return
+    path = hub.model_directory(config) / "config.json"
     try:
         size = json.loads(path.read_text(encoding="utf-8")).get("vocab_size")
     except (ValueError, AttributeError) as error:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway import calls, device, nodes, products, room, saved, threads, volumes, wear
+from spillway import calls, device, hub, nodes, products, room, saved, stages, threads, volumes, wear
 from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
 from spillway.errors import DoesNotFit, InputError
@@ -36,7 +36,7 @@ from spillway.hf.own import OwnConfig
 from spillway.hf.probe import prove, prove_mixed
 from spillway.hf.rehearse import Rehearsed, rehearse
 from spillway.hf.skeleton import Skeleton
-from spillway.hf.source import DTYPES, load_config, resolve_directory, save_config
+from spillway.hf.source import DTYPES, load_config, save_config
 from spillway.hf.stream import Outcome, Stream
 from spillway.openings import STATE, on_paths, read_counts, tries_of, write_counts
 from spillway.protocol import Keeping, Opening, Recovery, StepResult
@@ -80,10 +80,10 @@ class Session:
         heap.settle()
         self._place = device.place(config)
         self._threads = threads.settle()
-        self._config = config = products.settled(config)
-        self._source = resolve_directory(config.model)
+        self._config = config = hub.settled(products.settled(config), only=("model", "tokenizer"))
+        self._source = hub.model_directory(config)
         self._model_config = model_config or load_config(self._source)
-        if config.init == "pretrained" and not config.resume_from_checkpoint:
+        if config.init == "pretrained" and not config.resume_from_checkpoint and not hub.is_name(config.model):
             require_weights(self._source)
         self._packing = packing = config.packing or bool(config.eval_packing)
         computes, kept = DTYPES[config.compute_dtype], DTYPES[config.weight_dtype]
@@ -96,6 +96,7 @@ class Session:
         else:
             freeze_like(self._skeleton, frozen)
         subspaces.choose(self._skeleton, config)
+        stages.say("comparing a small copy with plain PyTorch")
         proof = prove(copy.deepcopy(self._model_config), packing)
         self._skeleton.unused, self._unneeded = proof.unused, proof.unneeded
         if self._adapters is not None:
@@ -131,11 +132,14 @@ class Session:
         )
         self.settings |= memory | room.settings(config, self._keeping.saving, self._converted())
         self._news += rounded_tables(self._skeleton)
+        stages.say("planning")
         with translated(), self._told_what_was_measured():
             self._engine = engine_type(json.dumps(self.description), json.dumps(self.settings))
             self.plan: dict[str, Any] = json.loads(self._engine.plan())
         if config.chosen:
             self.plan["compute_why"] = config.chosen
+        if words := device.passed_over(config):
+            self.plan["device_why"] = words
         self.plan["threads"] = {"compute": self._threads.compute, "words": self._threads.words}
         self._durable = self.plan.get("durability", "none") != "none"
         self._stream: Stream | None = None
@@ -204,6 +208,7 @@ class Session:
 
     def start(self, opening: Opening) -> Recovery | None:
         """Maps the memory and opens the volumes; state from there, from a checkpoint, or the model's weights."""
+        hub.fetch_weights(self._config)
         heap.give_back()  # what it was planned in
         with translated(reading=True):
             recovery = self._recover(opening)

@@ -27,8 +27,8 @@ def duration(seconds: float) -> str:
 
 
 def pace(value: float) -> str:
-    """A rate, in two digits at least: 173, 36, 5.7, 0.42."""
-    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+    """A rate, in two digits at least: 173, 36, 5.7, 1.0, 0.42."""
+    return f"{value:.0f}" if value >= 9.95 or value == 0 else f"{value:#.2g}"
 
 
 def decimal(count: float) -> str:

@@ -21,10 +21,12 @@ def is_document(source: str) -> bool:
     return source.endswith(".txt")
 
 
-def read(source: str, name: str | None = None, split: str = "train") -> Iterator[Record]:
-    """The rows of a file, or of configuration `name` and `split` of a named data set, in order."""
+def read(
+    source: str, name: str | None = None, split: str = "train", revision: str | None = None
+) -> Iterator[Record]:
+    """The rows of a file, or of configuration `name` and `split` of a named data set at a `revision`, in order."""
     if not is_data_file(source):
-        yield from read_named(source, name, split)
+        yield from read_named(source, name, split, revision)
         return
     readers = {".jsonl": read_lines, ".json": read_json, ".txt": read_document, ".parquet": read_parquet}
     try:
@@ -73,7 +75,7 @@ def read_parquet(path: Path) -> Iterator[Record]:
         raise InputError(f"{path}: not readable as Parquet: {error}") from None
 
 
-def read_named(source: str, name: str | None, split: str) -> Iterator[Record]:
+def read_named(source: str, name: str | None, split: str, revision: str | None) -> Iterator[Record]:
     try:
         import datasets
     except ImportError:
@@ -81,7 +83,7 @@ def read_named(source: str, name: str | None, split: str) -> Iterator[Record]:
             f"dataset: {source} is no file here, and data sets by name need the package datasets"
         ) from None
     try:
-        rows = datasets.load_dataset(source, name, split=split)
+        rows = datasets.load_dataset(source, name, split=split, revision=revision)
     except Exception as error:
         raise InputError(f"dataset: {source} is no file here and cannot be loaded by name: {error}") from None
     for number, row in enumerate(rows, start=1):

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spillway import hub
 from spillway.config import Config
 from spillway.dataset import Dataset
 from spillway.directory import RUN_STATE
@@ -62,6 +63,24 @@ def same_products(saved: dict[str, Any], config: Config) -> Config:
     return config.computing(earlier(saved, "compute_dtype"), "as the run was begun")
 
 
+NAMED = ("model", "tokenizer", "dataset", "eval_dataset")  # keys that may name something on the hub
+
+
+def revision_of(config: Config, key: str) -> str | None:
+    found: str | None = getattr(config, f"{key}_revision")
+    return found
+
+
+def same_revisions(saved: dict[str, Any], config: Config) -> Config:
+    """`config` with the commits that the run was begun with, where it names no other: branches move on."""
+    begun = {}
+    for key, (name, commit) in saved.get("revisions", {}).items():
+        given = revision_of(config, key)
+        if getattr(config, key) == name and (given is None or not hub.is_commit(given)):
+            begun[f"{key}_revision"] = commit
+    return config.replaced(**begun) if begun else config
+
+
 @dataclass
 class RunState:
     """Position and running sums. The order of rows follows from the step and the seeds, so no generator is kept."""
@@ -114,14 +133,15 @@ def fixed_keys(config: Config) -> dict[str, Any]:
     """What can be compared before any data is read."""
     return {name: getattr(config, name) for name in FIXED} | {
         "model": config.model,
+        "revisions": {key: [getattr(config, key), commit] for key in NAMED if (commit := revision_of(config, key))},
         "model_config": model_config(config),
         "dataset": config.dataset,
     }
 
 
 def model_config(config: Config) -> str:
-    """Identity of the model's config.json; empty for a hub id."""
-    path = Path(config.model, "config.json")
+    """Identity of the model's config.json; empty where there is none."""
+    path = hub.model_directory(config) / "config.json"
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
@@ -148,7 +168,11 @@ def check_keys(saved: dict[str, Any], config: Config) -> None:
             raise InputError(
                 f"{name}: the run was started with {told(before)}, a resume cannot change it to {told(now[name])}"
             )
-    if saved["model_config"] != now["model_config"] or (not now["model_config"] and saved["model"] != now["model"]):
+    begun, given = saved.get("revisions", {}).get("model"), revision_of(config, "model")
+    if begun and given and begun[0] == config.model and begun[1] != given:
+        raise InputError(f"model_revision: the run was started with {begun[1]}, a resume cannot change it to {given}")
+    same = saved["model_config"] == now["model_config"] if saved["model_config"] else saved["model"] == now["model"]
+    if not same:
         raise InputError(changed("model", saved["model"], now["model"], "its config.json"))
 
 

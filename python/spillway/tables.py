@@ -20,6 +20,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     console.print(prediction(plan), soft_wrap=True)
     for words in (
         pace_and_wear(plan),
+        device(plan),
         products(plan),
         device_blocks(plan),
         far_drives(plan),
@@ -33,6 +34,12 @@ def show_plan(console: Console, plan: Plan) -> None:
             console.print(words, soft_wrap=True)
     show_answers(console, plan)
     show_fits(console, plan)
+
+
+def device(plan: Plan) -> str:
+    """What computes and why; empty where the configuration said so, or there is nothing to choose from."""
+    why = plan.get("device_why")
+    return f"Layers compute on {why} (device auto)." if why else ""
 
 
 def products(plan: Plan) -> str:

@@ -1,8 +1,12 @@
 #include "spillway/plan/fits.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <functional>
+#include <future>
 #include <map>
+#include <thread>
 #include <vector>
 
 #include "spillway/base/error.h"
@@ -14,6 +18,7 @@ namespace spillway::plan {
 namespace {
 
 constexpr std::uint64_t kFitsGrain = 64;
+constexpr unsigned kPlanners = 4;      // threads that plan cells of a table, at most: each plan takes memory of its own
 constexpr std::uint64_t kFarther = 4;  // times the sequence that was rehearsed: beyond that the line says little
 
 void check(const FitRequest& request) {
@@ -26,11 +31,11 @@ Bytes changed(Bytes bytes, double per_token, double more_tokens) {
   return static_cast<Bytes>(std::max(0.0, static_cast<double>(bytes) + per_token * more_tokens));
 }
 
-/// With micro-batches of `batch` rows of `sequence` tokens.
-FitRequest with(const FitRequest& request, std::uint64_t sequence, std::uint64_t batch) {
+/// With micro-batches of so many tokens.
+FitRequest with(const FitRequest& request, std::uint64_t tokens_of_micro_batch) {
   auto out = request;
   const auto before = static_cast<double>(request.sequence * request.batch);
-  const auto tokens = static_cast<double>(sequence * batch);
+  const auto tokens = static_cast<double>(tokens_of_micro_batch);
   const auto times = tokens / before;
   out.description.tokens = static_cast<std::uint64_t>(std::ceil(static_cast<double>(out.description.tokens) * times));
   out.budget.work = changed(out.budget.work, request.work_per_token, tokens - before);
@@ -51,12 +56,33 @@ class Cells {
  public:
   explicit Cells(const FitRequest& request) : request_(request), layout_(request.description.layout()) {}
 
+  /// Asks for every cell of a table, on several threads: those of one product of sequence and batch on one, from the
+  /// small budgets on, of which the large ones follow.
+  void ask_all(const FitTable& table) {
+    std::vector<std::uint64_t> products;
+    for (const auto sequence : table.sequences) {
+      for (const auto batch : table.batches) {
+        if (known_.try_emplace(sequence * batch).second) products.push_back(sequence * batch);
+      }
+    }
+    std::ranges::sort(products, std::greater{});
+    std::atomic<std::size_t> next = 0;
+    const auto work = [&] {
+      for (std::size_t at; (at = next++) < products.size();) {
+        for (const auto budget : table.budgets) rate(known_.at(products[at]), budget, products[at]);
+      }
+    };
+    std::vector<std::future<void>> others;
+    for (auto left = std::clamp(std::thread::hardware_concurrency(), 1U, kPlanners); left > 1; --left) {
+      others.push_back(std::async(std::launch::async, work));
+    }
+    work();
+    for (auto& other : others) other.get();
+  }
+
   /// Tokens per second; 0: it does not fit.
   double rate(Bytes dram, std::uint64_t sequence, std::uint64_t batch) {
-    auto& known = known_[sequence * batch];
-    const auto same = [&](const Known& it) { return it.dram == dram || (it.ample && it.dram <= dram); };
-    if (const auto it = std::ranges::find_if(known, same); it != known.end()) return it->rate;
-    return known.emplace_back(ask(dram, sequence, batch)).rate;
+    return rate(known_[sequence * batch], dram, sequence * batch);
   }
 
  private:
@@ -66,13 +92,19 @@ class Cells {
     bool ample = false;
   };
 
-  [[nodiscard]] Known ask(Bytes dram, std::uint64_t sequence, std::uint64_t batch) const {
-    auto asked = with(request_, sequence, batch);
+  double rate(std::vector<Known>& known, Bytes dram, std::uint64_t tokens) const {
+    const auto same = [&](const Known& it) { return it.dram == dram || (it.ample && it.dram <= dram); };
+    if (const auto it = std::ranges::find_if(known, same); it != known.end()) return it->rate;
+    return known.emplace_back(ask(dram, tokens)).rate;
+  }
+
+  [[nodiscard]] Known ask(Bytes dram, std::uint64_t tokens) const {
+    auto asked = with(request_, tokens);
     asked.budget.dram = dram;
     try {
       const auto plan = plan_alone(asked.description, layout_, asked.budget, asked.rates);
-      const auto tokens = static_cast<double>(asked.description.tokens);
-      return {.dram = dram, .rate = tokens / plan.prediction.step_seconds, .ample = plan.ample};
+      const auto of_step = static_cast<double>(asked.description.tokens);
+      return {.dram = dram, .rate = of_step / plan.prediction.step_seconds, .ample = plan.ample};
     } catch (const Error& error) {
       if (error.code() != ErrorCode::does_not_fit) throw;
       return {.dram = dram};
@@ -80,8 +112,8 @@ class Cells {
   }
 
   const FitRequest& request_;
-  const state::Layout layout_;  // of all: it knows nothing of tokens
-  std::map<std::uint64_t, std::vector<Known>> known_;
+  const state::Layout layout_;                         // of all: it knows nothing of tokens
+  std::map<std::uint64_t, std::vector<Known>> known_;  // by tokens of a micro-batch
 };
 
 FitTable fit_table(const FitRequest& request, Cells& cells) {
@@ -91,6 +123,7 @@ FitTable fit_table(const FitRequest& request, Cells& cells) {
                .batches = {request.batch, request.batch * 2},
                .rates = {}};
   if (request.batch > 1) out.batches.insert(out.batches.begin(), request.batch / 2);
+  cells.ask_all(out);
   out.fill(
       [&](Bytes budget, std::uint64_t sequence, std::uint64_t batch) { return cells.rate(budget, sequence, batch); });
   return out;

@@ -44,7 +44,7 @@ struct FitRequest {
 /// = none. At most 4 times the one that was rehearsed.
 [[nodiscard]] std::uint64_t longest_sequence(const FitRequest& request);
 
-/// {"longest_sequence", "fit_table"}.
+/// {"longest_sequence", "fit_table"}. Plans on up to four threads; the result is the same on any number.
 [[nodiscard]] std::string fits_json(const FitRequest& request);
 
 }  // namespace spillway::plan

@@ -118,6 +118,19 @@ def test_a_driver_that_takes_neither_form_is_quoted(bf16: Pair, gpu: PretendedGp
     assert "UNSUPPORTED_PTX_VERSION" in words
 
 
+def test_auto_beside_a_gpu_takes_the_processors_and_says_why(bf16: Pair, gpu: PretendedGpu, given: Path) -> None:
+    said = gpu.run(words(given, given / "auto", "--max_steps", "1", verb="plan"))
+    assert said.code == 0, said.err
+    line = "Layers compute on the processors, and not Pretended GPU: computing on a GPU is tested over a pretended"
+    assert line in " ".join(said.out.split()) and "--device cuda takes it (device auto)" in " ".join(said.out.split())
+    silent = gpu.run(words(given, given / "auto", "--max_steps", "1", "--device", "cpu", verb="plan"))
+    assert silent.code == 0 and "Pretended GPU" not in silent.out
+    ours = given / "auto"
+    assert gpu.run(words(given, ours, "--max_steps", "1")).code == 0
+    assert "Pretended GPU" in json.loads((ours / "plan.json").read_text())["device_why"]
+    assert gpu.run(["resume", str(ours)]).code == 0
+
+
 FORMS = {
     "fp32": ("--compute_dtype", "fp32"),
     "fp16": ("--compute_dtype", "fp16"),

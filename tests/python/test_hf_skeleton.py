@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import save_file
 
 from hf_models import tiny_config, tiny_model
 from needs import package
 from small_configs import small_config
+from spillway import hub
 from spillway.errors import InputError
 from spillway.hf import library
 from spillway.hf.building import build
@@ -21,7 +23,7 @@ from spillway.hf.describe import WorkSize, decay_names, describe, slice_rows, st
 from spillway.hf.probe import prove
 from spillway.hf.prologue import Prologue
 from spillway.hf.shrink import shrink
-from spillway.hf.source import load_config, resolve_directory
+from spillway.hf.source import load_config
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral", "qwen3"])
@@ -199,13 +201,13 @@ def test_bad_configurations_end_in_one_sentence(tmp_path: Path, content: str | N
 
 
 def test_a_model_that_is_nowhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(InputError, match="neither a directory nor a hub id"):
-        resolve_directory("nobody/such-a-model-is-not-here")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match="is no directory and is not in the cache.*HF_HUB_OFFLINE is set"):
+        hub.directory("model", "nobody/such-a-model-is-not-here")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file"):
-        resolve_directory(str(tmp_path / "file"))
-    assert resolve_directory(str(tmp_path)) == tmp_path
+        hub.directory("model", str(tmp_path / "file"))
+    assert hub.directory("model", str(tmp_path)) == tmp_path
 
 
 @pytest.mark.parametrize("version", ["4.57.1", "5.5.4", "6.0.0", "6.1.0.dev0"])

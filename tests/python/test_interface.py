@@ -15,6 +15,7 @@ from spillway.keys import KEYS
 
 DEFAULTS: dict[str, Any] = {
     "model": None, "tokenizer": None, "chat_template_path": None, "init": "pretrained",
+    "model_revision": None, "tokenizer_revision": None, "dataset_revision": None, "eval_dataset_revision": None,
     "dataset": None, "dataset_config": None, "dataset_split": "train", "eval_dataset": None,
     "dataset_text_field": None, "prompt_field": None, "completion_field": None, "messages_field": None,
     "completion_only_loss": True, "assistant_only_loss": True,

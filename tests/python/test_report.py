@@ -26,7 +26,7 @@ from spillway.report import advice, charts
 from spillway.report.causes import causes
 from spillway.report.facts import read
 from spillway.report.timeline import Span, steps, union
-from spillway.sizes import duration, size
+from spillway.sizes import duration, pace, size
 from spillway.summary import quartiles
 from spillway.trainer import Trainer
 
@@ -94,7 +94,7 @@ def check_figures(found: dict[str, str], run: Path) -> None:
     assert found["step-predicted"] == duration(told["step_seconds"]["predicted"])
     here = [row for row in logged if "loss" in row]
     speed = sum(row["tokens"] for row in here) / len(here) / told["step_seconds"]["measured"]
-    assert found["tokens-per-second"] == f"{speed:.0f}"
+    assert found["tokens-per-second"] == pace(speed)
     assert duration(told["step_seconds"]["measured"]) in found["about-times"]
     dram = next(tier for tier in told["tiers"] if tier["name"] == "dram")
     assert found["planned-dram"] == size(dram["planned_peak"]) and found["peak-dram"] == size(dram["measured_peak"])
@@ -352,3 +352,9 @@ def test_spans_that_touch_are_drawn_as_one() -> None:
 def test_any_curve_can_be_drawn(losses: list[float]) -> None:
     drawn = charts.loss_curve(list(enumerate(losses)), [])
     assert bool(drawn) == bool(losses) and not re.search(r"nan|inf", drawn)
+
+
+def test_small_rates_have_two_digits() -> None:
+    assert [pace(rate) for rate in (173.4, 36.2, 9.97, 5.68, 1.04, 0.4, 0)] == [
+        "173", "36", "10", "5.7", "1.0", "0.40", "0"
+    ]  # fmt: skip

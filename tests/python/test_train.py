@@ -369,7 +369,10 @@ def test_a_directory_without_a_tokenizer(run: Run, tmp_path: Path, capsys: pytes
     assert "model: no tokenizer can be loaded" in capsys.readouterr().err
 
 
-def test_a_hub_id_that_is_not_here_is_refused_without_a_download(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_not_in_the_cache_is_refused_where_there_is_no_network(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert run("--model", "nobody/nothing") == 2
     assert "hf download nobody/nothing" in capsys.readouterr().err
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from spillway import checks, products
+from spillway import checks, hub, products
 from spillway.config import Config, normalised, resolve
 from spillway.errors import InputError
 from spillway.hf.building import build
 from spillway.hf.freeze import freeze
 from spillway.hf.lora import adapters_of
-from spillway.hf.source import DTYPES, generation_config, load_config, resolve_directory
+from spillway.hf.source import DTYPES, generation_config, load_config
 
 # what TrainingArguments, the data set and the collator decide
 ELSEWHERE = (
@@ -79,9 +79,9 @@ def load(
     checks.check_model(config)
     checks.check_places(config)
     checks.check_method(config)
-    directory = resolve_directory(config.model)
+    config = hub.settled(products.settled(config), only=("model",))
+    directory = hub.model_directory(config)
     found = load_config(directory)
-    config = products.settled(config)
     skeleton = build(copy.deepcopy(found), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
     model = skeleton.model
     if (adapters := adapters_of(config)) is not None:

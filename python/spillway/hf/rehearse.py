@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from transformers import PreTrainedConfig
 
-from spillway import _engine, sizes
+from spillway import _engine, sizes, stages
 from spillway.errors import DoesNotFit
-from spillway.hf import growth, heap
+from spillway.hf import brief, growth, heap
 from spillway.hf.bare import BareEngine, BareVisit, count, mapped, on_device
 from spillway.hf.building import build
 from spillway.hf.describe import WorkSize, describe, slice_rows
@@ -43,10 +43,12 @@ BYTES_PER_TOKEN = 64  # ids, labels, positions, running log-sum-exp: what a step
 SLACK = 0.35  # of the working set: holes of the heap, and huge pages that fill them (0.25 seen at 1.5 G parameters)
 DEVICE_SLACK = 0.2  # the same on a GPU, whose allocator keeps blocks that it has split
 FEW_TOKENS = 2048  # of a micro-batch that is measured at once, however little memory there is
+DRAWN = 1 << 20  # random weights, which are repeated: drawing all of a large layer takes seconds
 LONG = 10.0  # seconds; a step longer than this is measured once, shorter ones several times:
 LEAST_RUNS, MOST_RUNS, LEAST_SECONDS = 4, 40, 2.0  # so often, and so long; the first half warms up
 
 
+KINDS = ("forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient")
 STREAMED = ("forward", "head_loss", "head_gradient", "backward")  # visits with weights
 
 
@@ -100,6 +102,9 @@ class TimedEngine(BareEngine):
             for first, stride in self._regions():
                 self._arena[first + self._touched * stride : first + tokens * stride].zero_()
             self._touched = tokens
+
+    def touched_bytes(self) -> int:
+        return self._touched * sum(stride for _, stride in self._regions())
 
     def untouched(self, tokens: int) -> int:
         """Bytes by which touch() would grow the process."""
@@ -174,10 +179,12 @@ def rehearse(
     half: bool = False,
     budget: int | None = None,
 ) -> Rehearsed:
-    """Runs the largest micro-batch of `shape` a few times. `half`: before, one with rows of half the length, to know
-    how memory grows with them. `budget`: bytes that the process may hold meanwhile; where the largest micro-batch would
+    """Runs the largest micro-batch of `shape` a few times. `half`: for a plan alone: before, one with rows of half the
+    length, to know how memory grows with them; where all of that would take long, fewer tokens tell what more of them
+    take. `budget`: bytes that the process may hold meanwhile; where the largest micro-batch would
     pass it, or takes more than a few seconds to find that out, shorter rows tell what it takes. Raises DoesNotFit when
     not even they have room. `skeleton` itself is not touched."""
+    stages.say("measuring one layer")
     before = heap.resident()
     rehearsal = Rehearsal(skeleton, compute_dtype, shape, packing, unneeded, kernels, place, budget)
     try:
@@ -215,6 +222,7 @@ class Rehearsal:
         budget: int | None,
     ) -> None:
         self._shape, self._packing, self._place = shape, packing, place
+        self._held = 0  # bytes of the process, without what lies in the arena by token, before the first step
         self._budget = None if place.on_gpu else budget
         small = self._small = narrow_copy(skeleton)
         if skeleton.adapters is not None:
@@ -231,6 +239,8 @@ class Rehearsal:
     def run(self, before: int, half: bool) -> Rehearsed:
         """`before`: bytes of the process when there was no rehearsal."""
         shape = self._shape
+        if half and not self._place.on_gpu and (found := self._briefly(before)) is not None:
+            return found
         seen = self._climb(shape.batch, shape.length, self._step)
         if seen.there:
             try:
@@ -247,6 +257,53 @@ class Rehearsal:
 
     def close(self) -> None:
         self._stream.close()
+
+    def _briefly(self, before: int) -> Rehearsed | None:
+        """For a plan alone, where the largest micro-batch takes long: see spillway.hf.brief. None: it does not."""
+        shape = self._shape
+        largest = shape.batch * shape.length
+        (rows, length), *rest = brief.shapes(shape.batch, shape.length)
+        self._held = heap.anonymous() - self._engine.touched_bytes()
+        warm_up = self._taken(rows, length)
+        if warm_up is None or not brief.is_long(sum(warm_up.seconds.values()), warm_up.tokens, largest):
+            return None
+        heap.use_huge_pages()
+        first = self._taken(rows, length) or warm_up
+        warm = self._taken(rows, length, cold=False) or first
+        found = brief.measured(first, rest, self._taken)
+        config = getattr(self._small.model, "config", None)
+        linear = getattr(config, "_attn_implementation", None) == "sdpa"
+        work_bytes = brief.bytes_of(found, largest, linear)
+        if shape.eval_batch * shape.eval_length > largest:
+            work_bytes = max(work_bytes, self._evaluated_briefly())
+        kept = self._kept(self._sample(rows, length))
+        return Rehearsed(
+            before,
+            int((work_bytes + (shape.micro_batches - 1) * kept) * (1 + SLACK)),
+            brief.seconds_of(found, warm.seconds, largest, shape.micro_batches),
+            per_token=(brief.bytes_per_token(found) * (1 + SLACK), 0.0),
+        )
+
+    def _taken(self, rows: int, length: int, cold: bool = True) -> brief.Taken | None:
+        """One step of so many tokens; None: it has no room."""
+        stages.say(f"measuring one layer with {rows} x {length} of {self._shape.batch} x {self._shape.length} tokens")
+        between: list[float] = []
+        self._engine.seconds, self._engine.cold = brief.by_kind(), cold
+        stays = heap.anonymous() - self._engine.touched_bytes() - self._held  # what earlier steps have left
+        found = self._measured(rows, length, lambda work: run(self._stream, self._engine, work, between))
+        if found is None:
+            return None
+        seconds = {kind: statistics.median(self._engine.seconds[cold][kind] or [0.0]) for kind in KINDS}
+        return brief.Taken(rows * length, found + max(0, stays), seconds | {"prologue": between[0]})
+
+    def _evaluated_briefly(self) -> int:
+        """Bytes of the largest evaluation, by what small ones take."""
+        points = []
+        for rows, length in brief.shapes(self._shape.eval_batch, self._shape.eval_length)[:2]:
+            taken = self._measured(rows, length, self._evaluation)
+            if taken is not None:
+                points.append(growth.Point(rows * length, taken))
+        return growth.predicted(points, self._shape.eval_batch * self._shape.eval_length) if points else 0
 
     def _largest(self, before: int, half: bool) -> Rehearsed:
         """What was asked for, as often as it takes to know its seconds."""
@@ -340,11 +397,11 @@ class Rehearsal:
     def _measured(self, rows: int, length: int, call: Callable[[Work], object]) -> int | None:
         """Bytes of its temporaries; None: there is not enough memory for them."""
         self._engine.touch(rows * length)
-        with_arena = heap.resident()
+        with_arena, anonymous = heap.resident(), heap.anonymous()
         try:
             with heap.bounded(self._budget), heap.PeakWatch() as watch:
                 call(self._sample(rows, length))
-            return max(0, watch.bytes - with_arena)
+            return max(0, watch.bytes - with_arena, heap.anonymous() - anonymous)
         except heap.OutOfBounds:
             return None
         finally:
@@ -396,12 +453,14 @@ def narrow(config: PreTrainedConfig | OwnConfig, skeleton: Skeleton, layers: int
 def fill(engine: BareEngine) -> None:
     """Weights of a usual size: zeros would run faster than a model does, in some places."""
     generator = torch.Generator(engine.memory().device).manual_seed(0)
+    drawn = torch.empty(DRAWN, device=engine.memory().device, dtype=engine.dtype).normal_(0, 0.02, generator=generator)
     for number, tensor in enumerate(engine.tensors):
         weight = engine.weight(number)
         if len(tensor["shape"]) == 1:
             weight.fill_(1.0)
-        else:
-            weight.normal_(0, 0.02, generator=generator)
+            continue
+        for part in weight.view(-1).split(DRAWN):
+            part.copy_(drawn[: part.numel()])
 
 
 def sample(skeleton: Skeleton, rows: int, length: int, packed: bool) -> Work:
@@ -467,7 +526,6 @@ def seconds_of(engine: TimedEngine, between: list[float], shape: WorkShape) -> d
         first = median(kind, True)
         return first + (shape.micro_batches - 1) * (median(kind, False) or first)
 
-    kinds = ("forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient")
-    found = {kind: visit(kind) for kind in kinds}
+    found = {kind: visit(kind) for kind in KINDS}
     found["prologue"] = statistics.median(between[len(between) // 2 :]) * shape.micro_batches
     return found

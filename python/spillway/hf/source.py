@@ -1,4 +1,4 @@
-"""From a model's directory or hub id to a checked configuration; no weight is read."""
+"""From a model's directory to a checked configuration; no weight is read."""
 
 from __future__ import annotations
 
@@ -14,24 +14,6 @@ from spillway.errors import InputError
 from spillway.hf import library
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-
-
-def resolve_directory(model: str) -> Path:
-    """The directory of `model`: itself, or the local copy of a hub id. Nothing is downloaded."""
-    directory = Path(model).expanduser()
-    if directory.is_dir():
-        return directory
-    if directory.exists():
-        raise InputError(f"model: {model} is a file; a directory with config.json is needed")
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(model, local_files_only=True))
-    except Exception as error:  # the hub's client has many kinds of "not here"
-        raise InputError(
-            f"model: {model} is neither a directory nor a hub id that lies in the local cache; "
-            f"fetch it first, for example with `hf download {model}`"
-        ) from error
 
 
 def load_config(directory: Path) -> PreTrainedConfig:

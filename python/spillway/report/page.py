@@ -11,7 +11,7 @@ from spillway.report import charts
 from spillway.report.causes import Cause, causes
 from spillway.report.facts import Facts
 from spillway.report.timeline import Step, steps
-from spillway.sizes import duration, size, used_up
+from spillway.sizes import duration, pace, size, used_up
 from spillway.tables import device_blocks
 
 CAUSES = {"compute": "c1", "read": "c5", "write": "c6", "update": "c4", "commit": "c7"}
@@ -67,9 +67,7 @@ def head(facts: Facts) -> str:
         figure("loss", "last loss", f"{last:.4f}" if last is not None else "none yet"),
         figure("step-measured", "a step, measured: " + spread(facts), optional(facts.step_seconds, duration)),
         figure("step-predicted", "a step, predicted", optional(facts.predicted_seconds, duration)),
-        figure(
-            "tokens-per-second", "tokens/s, padding not counted", optional(facts.tokens_per_second, "{:.0f}".format)
-        ),
+        figure("tokens-per-second", "tokens/s, padding not counted", optional(facts.tokens_per_second, pace)),
     ]
     state = "" if facts.finished else " · still running, or interrupted"
     if facts.machine:

@@ -1,0 +1,121 @@
+"""What a plan measures of a large layer: as little as tells what it has to know, and a line that says what it is at."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from real_runs import here, inputs, words
+from spillway.hf import brief
+from spillway.hf.brief import Taken
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return inputs(tmp_path_factory.mktemp("given"))
+
+
+def taken(tokens: int, seconds: float, number: int = 0) -> Taken:
+    return Taken(tokens, number, {"forward": seconds / 4, "backward": seconds * 3 / 4})
+
+
+def test_shapes_have_about_half_the_tokens_each_time() -> None:
+    assert brief.shapes(1, 1024) == [(1, 64), (1, 128), (1, 256), (1, 512), (1, 1024)]
+    assert brief.shapes(5, 300)[-4:] == [(1, 300), (2, 300), (3, 300), (5, 300)]
+    assert brief.shapes(2, 8) == [(2, 8)]
+    for rows, length in ((1, 999), (7, 129), (64, 1)):
+        found = brief.shapes(rows, length)
+        counts = [each * long for each, long in found]
+        assert counts == sorted(set(counts)) and found[-1] == (rows, length) and counts[0] <= brief.FIRST_TOKENS
+
+
+def measured(seconds_per_token: float, largest: int, room: int = 1 << 30) -> list[tuple[int, int]]:
+    """What is measured of one row of `largest` tokens, the first of it included."""
+    asked: list[tuple[int, int]] = []
+
+    def measure(rows: int, length: int) -> Taken | None:
+        asked.append((rows, length))
+        return taken(rows * length, rows * length * seconds_per_token, rows * length) if length <= room else None
+
+    first, *rest = brief.shapes(1, largest)
+    found = brief.measured(taken(first[1], first[1] * seconds_per_token), rest, measure)
+    assert [each.tokens for each in found] == sorted({each.tokens for each in found})
+    return asked
+
+
+def test_all_of_it_is_measured_where_that_is_quick() -> None:
+    assert measured(0.001, 1024) == [(1, 1024), (1, 1024)]
+    assert measured(0.008, 1024) == [(1, 1024)]
+
+
+def test_fewer_tokens_are_measured_where_it_is_not() -> None:
+    assert measured(0.01, 1 << 15) == [(1, 128), (1, 256)]
+    assert measured(0.001, 1 << 15) == [(1, 128), (1, 256), (1, 512), (1, 1024), (1, 2048), (1, 4096)]
+    assert measured(1.0, 1024) == [(1, 128), (1, 256)]  # three points, however slow it is
+    assert measured(0.004, 1024, room=512) == [(1, 1024), (1, 128), (1, 256), (1, 512), (1, 1024)]
+
+
+def test_what_more_tokens_take_lies_on_the_line() -> None:
+    found = [taken(128, 2.0, 1000), taken(256, 3.0, 2000), taken(512, 5.0, 4000)]
+    seconds = brief.seconds_of(found, found[0].seconds, 1024, 1)
+    assert sum(seconds.values()) == pytest.approx(9.0)
+    for linear in (True, False):
+        assert 8000 <= brief.bytes_of(found, 1024, linear) <= 8000 * 1.11 and brief.bytes_of(found, 512, linear) == 4000
+    noisy = [taken(64, 1.0, 1000), taken(128, 2.0, 1100), taken(256, 3.0, 1900)]
+    assert brief.bytes_of(noisy, 4096, True) < brief.bytes_of(noisy, 4096, False) / 3
+    assert brief.bytes_per_token(found) == pytest.approx(2000 / 256)
+    warm = {kind: value / 2 for kind, value in found[0].seconds.items()}
+    assert sum(brief.seconds_of(found, warm, 1024, 3).values()) == pytest.approx(9.0 + 2 * (9.0 - 1.0))
+
+
+@pytest.mark.parametrize("once", [20.0, -1.0])
+def test_a_plan_of_what_takes_long(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], once: float
+) -> None:
+    """The same plan, measured briefly: all of it once or twice, or a part of it."""
+    asked = ("--per_device_eval_batch_size", "4", "--eval_dataset", str(given / "held_out.jsonl"), "--json")
+    assert here(given, tmp_path / "out", *asked, verb="plan") == 0
+    usual = json.loads(capsys.readouterr().out)
+    for name, value in (("AS_A_RUN", 0.0), ("ONCE", once), ("FIRST_TOKENS", 16)):
+        monkeypatch.setattr(brief, name, value)
+    assert here(given, tmp_path / "out", *asked, verb="plan") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"] and found["predicted_step_seconds"] > 0 and found["fit_table"]
+    assert working_set(found) > 0.5 * working_set(usual)
+
+
+def working_set(plan: dict[str, Any]) -> int:
+    return sum(entry["bytes"] for entry in plan["bytes"] if entry["class"] == "working set")
+
+
+def test_a_plan_says_on_a_terminal_what_it_is_at(given: Path, tmp_path: Path) -> None:
+    """By the installed command; where standard error is no terminal it says nothing."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "spillway", *words(given, tmp_path / "out", verb="plan")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True)
+    os.close(theirs)
+    said = read_all(ours)
+    out, _ = process.communicate()
+    assert process.returncode == 0 and "It fits." in out and "measuring" not in out
+    for stage in ("reading tokenizer and data", "measuring one layer", "planning what else fits"):
+        assert stage in said
+    assert said.endswith("\r\x1b[2K")
+
+
+def read_all(terminal: int) -> str:
+    found = b""
+    while True:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:  # nobody writes any more
+            return found.decode()
+        if not part:
+            return found.decode()
+        found += part
