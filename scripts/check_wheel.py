@@ -55,7 +55,7 @@ def alone(bare: Path, folder: Path, wheel: Path) -> Iterator[Path]:
 
 def tried(root: Path, wheel: Path, packages: Path) -> None:
     inside = ["/try/bare_machine.sh", f"/try/{wheel.name}", "/try/wheelhouse", "/try"]
-    apart = ["unshare", "--mount", "--pid", "--net", "--fork", "--kill-child"]
+    apart = ["unshare", "--mount", "--pid", "--net", "--fork"]
     settings = {"WHEELHOUSE": str(packages), "USER_NUMBER": str(USER)}
     run([*apart, "/bin/bash", "-c", ENTER, "enter", root, *inside], env={**os.environ, **settings})
 
