@@ -1,7 +1,7 @@
 #!/bin/bash
 # The installed `spillway` command, from a folder without a checkout: a small model with random weights is fine-tuned on
 # the samples, all its state on the disk, to a checkpoint that transformers reads; then what else one does with a run.
-#   first_run.sh TRY     TRY: a folder with samples/ and tour/
+#   first_run.sh TRY     TRY: a folder with samples/
 set -euo pipefail
 try=$1
 source "$try/steps.sh"
@@ -12,9 +12,9 @@ engine() {
 }
 
 model() {
-  PYTHONPATH=$try python - <<END
+  python - <<END
 from pathlib import Path
-from tour.sample_model import make_model
+from spillway.demo.sample_model import make_model
 text = Path("$try/samples/shakespeare.train.txt").read_text()
 print(make_model(Path("model"), text, seed=1), "parameters")
 END

@@ -80,6 +80,5 @@ def wheelhouse(folder: Path, wheel: Path) -> Path:
 def lay_out(folder: Path) -> None:
     """What the scripts that try a wheel need of the checkout, and nothing else of it."""
     shutil.copytree(ROOT / "samples", folder / "samples")
-    shutil.copytree(ROOT / "scripts" / "tour", folder / "tour", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("bare_machine.sh", "first_run.sh", "processors.py", "steps.sh"):
         shutil.copy2(ROOT / "scripts" / "wheels" / name, folder)

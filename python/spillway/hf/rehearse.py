@@ -39,6 +39,7 @@ from spillway.protocol import Batch
 if TYPE_CHECKING:
     from spillway.protocol import WorkShape
 
+BRIEF_SLACK = 0.4  # of it, where it was measured once or twice: a run that measures more often finds up to 0.35 more
 BYTES_PER_TOKEN = 64  # ids, labels, positions, running log-sum-exp: what a step keeps for every token besides states
 SLACK = 0.35  # of the working set: holes of the heap, and huge pages that fill them (0.25 seen at 1.5 G parameters)
 DEVICE_SLACK = 0.2  # the same on a GPU, whose allocator keeps blocks that it has split
@@ -279,9 +280,9 @@ class Rehearsal:
         kept = self._kept(self._sample(rows, length))
         return Rehearsed(
             before,
-            int((work_bytes + (shape.micro_batches - 1) * kept) * (1 + SLACK)),
+            int((work_bytes + (shape.micro_batches - 1) * kept) * (1 + SLACK + BRIEF_SLACK)),
             brief.seconds_of(found, warm.seconds, largest, shape.micro_batches),
-            per_token=(brief.bytes_per_token(found) * (1 + SLACK), 0.0),
+            per_token=(brief.bytes_per_token(found) * (1 + SLACK + BRIEF_SLACK), 0.0),
         )
 
     def _taken(self, rows: int, length: int, cold: bool = True) -> brief.Taken | None:
