@@ -69,10 +69,11 @@ $(VENV)/stamp-venv: | packages
 	@$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
+# Modules are compiled when they are imported, which most of them never are.
 $(VENV)/stamp-dependencies: $(VENV)/stamp-venv constraints.txt pyproject.toml
 	@echo "Installing the Python packages into $(VENV)"
-	@$(PIP) install -c constraints.txt torch
-	@$(PIP) install -c constraints.txt cmake ninja $$($(BIN)/python scripts/requirements.py pyproject.toml)
+	@$(PIP) install --no-compile -c constraints.txt torch
+	@$(PIP) install --no-compile -c constraints.txt cmake ninja $$($(BIN)/python scripts/requirements.py pyproject.toml)
 	@touch $@
 
 $(VENV)/stamp-spillway: $(VENV)/stamp-dependencies $(SOURCES)
