@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -11,6 +12,10 @@ import pytest
 
 import seeds
 from needs import needs, required
+
+# A shell starts what it leaves in the background with Ctrl-C ignored, which the runs of the tests would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NIGHTLY = os.environ.get("SPILLWAY_NIGHTLY", "0") not in ("", "0")
 

@@ -46,7 +46,8 @@ PROFILE = {
 
 def config(model: Path, **more: Any) -> Any:
     values = {
-        "model": str(model), "init": "pretrained", "seed": 5, "compute_dtype": "fp32", "packing": False,
+        "model": str(model), "model_revision": None, "tokenizer": str(model), "tokenizer_revision": None,
+        "any_device": False, "init": "pretrained", "seed": 5, "compute_dtype": "fp32", "packing": False,
         "eval_packing": None, "resume_from_checkpoint": None, "dram_budget": ROOM, "placement": "dram",
         "window": None, "storage": [], "profile": None, "output_dir": str(model.parent / "out"), "overwrite": False,
         "node": [], "storage_device": [], "erase": False, "durability": "none",

@@ -90,7 +90,7 @@ def test_auto_takes_what_is_faster(machine: Any) -> None:
     machine(2e9, 60e9)
     found = products.settled(configured())
     assert found.compute_dtype == "fp32" and found.weight_dtype == "bf16"
-    assert "2 GFLOP/s in bf16 and 60 in fp32" in found.chosen
+    assert "2.0 GFLOP/s in bf16 and 60 in fp32" in found.chosen
     assert products.settled(configured("device", "cuda")).compute_dtype == "bf16"
     assert products.settled(configured("weight_dtype", "fp32")).compute_dtype == "fp32"
     assert products.settled(configured("weight_dtype", "fp16")).compute_dtype == "fp32"
@@ -134,7 +134,7 @@ def test_auto_is_written_as_what_it_was_and_stays_so(
     machine(2e9, 60e9)
     assert here(inputs, tmp_path / "whole", *keys, "4") == 0
     out, whole = tmp_path / "out", capsys.readouterr().out
-    assert "Layers multiply in fp32 (compute_dtype auto): a processor does 2 GFLOP/s in bf16 and 60 in fp32." in whole
+    assert "Layers multiply in fp32 (compute_dtype auto): a processor does 2.0 GFLOP/s in bf16 and 60 in fp32." in whole
     assert here(inputs, out, *keys, "2", "--lr_scheduler_type", "constant") == 0
     assert (written(out)["weight_dtype"], written(out)["compute_dtype"]) == ("bf16", "fp32")
     plan = json.loads((out / "plan.json").read_text())

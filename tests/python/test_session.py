@@ -31,7 +31,8 @@ SHAPE = WorkShape(micro_batches=2, batch=2, length=12, eval_batch=2, eval_length
 
 def config(model: Path, **more: Any) -> Any:
     values = {
-        "model": str(model), "init": "pretrained", "seed": 5, "compute_dtype": "fp32", "packing": False,
+        "model": str(model), "model_revision": None, "tokenizer": str(model), "tokenizer_revision": None,
+        "any_device": False, "init": "pretrained", "seed": 5, "compute_dtype": "fp32", "packing": False,
         "eval_packing": None, "resume_from_checkpoint": None, "dram_budget": 1 << 32, "placement": "auto",
         "window": None, "node": [], "storage": [], "profile": str(native.profile(model.parent)),
         "output_dir": str(model / "out"), "overwrite": False,
