@@ -141,9 +141,9 @@ def test_a_resumed_run_ends_with_the_same_bits(
     assert losses[-1] < losses[0]
 
 
-def test_a_run_begun_before_rotating_was_the_default_goes_on_without() -> None:
+def test_a_run_begun_before_rotating_was_the_default_goes_on_without(given: Path) -> None:
     def asked(**more: Any) -> Any:
-        return resolve({}, {"method": "lsp", "model": "./a/model", "dataset": "a.jsonl", **more})
+        return resolve({}, {"method": "lsp", "model": str(given / "model"), "dataset": "a.jsonl", **more})
 
     saved = state.fixed_keys(asked(lsp_residual="none")) | {"lsp_residual": None}
     state.check_keys(saved, asked(lsp_residual="none"))
