@@ -135,6 +135,11 @@ def holds_weights(path: Path) -> bool:
     return path.is_dir() or path.suffix == ".safetensors"
 
 
+def existing(path: Path) -> Path:
+    """It, or the directory that it would be made in."""
+    return next(place for place in (path, *path.absolute().parents) if place.exists())
+
+
 def check_place(output_dir: Path) -> None:
     try:
         if output_dir.exists() and not output_dir.is_dir():

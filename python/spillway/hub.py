@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spillway.checks import DATA_SUFFIXES, is_path_like
+from spillway.directory import existing
 from spillway.errors import InputError
 from spillway.sizes import decimal
 
@@ -264,8 +265,7 @@ def files_of_weights(place: Path) -> list[str] | None:
 
 
 def free_bytes() -> int:
-    place = cache()
-    return shutil.disk_usage(next(each for each in (place, *place.absolute().parents) if each.exists())).free
+    return shutil.disk_usage(existing(cache())).free
 
 
 def fetch_weights(config: Config, tell: Tell | None = None) -> None:

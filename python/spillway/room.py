@@ -45,7 +45,7 @@ def settings(config: Config, saving: Saving | None, converted: bool) -> dict[str
     """As the engine takes them. `converted`: names or forms of tensors in files are not the engine's."""
     places = {number: Path(path.place) for number, path in enumerate(config.paths)}
     plain = {number: place for number, place in places.items() if place.is_dir()}
-    output = existing(saving.output_dir) if saving else None
+    output = directory.existing(saving.output_dir) if saving else None
     systems = [system(place, plain, output) for place in by_device([*plain.values(), *([output] if output else [])])]
     if saving is None or output is None:
         return {"file_systems": systems}
@@ -80,11 +80,6 @@ def system(place: Path, plain: dict[int, Path], output: Path | None) -> dict[str
 def by_device(places: Iterable[Path]) -> list[Path]:
     """One place of each file system."""
     return list({os.stat(place).st_dev: place for place in places}.values())
-
-
-def existing(path: Path) -> Path:
-    """It, or the directory that it would be made in."""
-    return next(place for place in (path, *path.absolute().parents) if place.exists())
 
 
 def mount_point(place: Path) -> Path:

@@ -6,7 +6,6 @@ Shakespeare, and checks each thing that the README promises on the way, all thro
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,7 @@ PROMPT = "ROMEO:\n"
 STATE = ("weight", "state", "grad", "activation")  # the classes of bytes that training spreads over its tiers
 INTERRUPT_AFTER = 4
 SHORT_RUNS = ("short-dram", "short-disk")
-BESIDE_LIBRARIES = 600 * 2**20  # bytes that the large model needs beside Python and PyTorch, with a tenth to spare
+BESIDE_LIBRARIES = 600 * 2**20  # bytes for the large model beside Python and PyTorch, a tenth of all to spare
 
 MODELS = ("small", "smollm2")
 LESSONS = {
@@ -113,6 +112,7 @@ def shown(word: str) -> str:
 def prepare(tour: Tour) -> None:
     """The models, their tokenizers, the configurations."""
     from spillway.demo.sample_model import make_model
+    from spillway.hf import heap
 
     say = tour.screen.line
     say("A tour of Spillway: models whose training state lies on the disk, and each promise checked on the way.")
@@ -129,7 +129,7 @@ def prepare(tour: Tour) -> None:
     tour.short.write_text(comparison(tour.small, train))
     source = found_pretrained(tour) if tour.model != "small" else None
     parameters = make_model(tour.small, train.read_text(), seed=1)
-    tour.budget = whole_mebibytes(resident() + BESIDE_LIBRARIES)
+    tour.budget = whole_mebibytes(heap.resident() + BESIDE_LIBRARIES)
     if source:
         parameters = pretrained.make_directory(source, tour.start)
     else:
@@ -137,11 +137,6 @@ def prepare(tour: Tour) -> None:
         tour.large.write_text(large(tour.out / "large-model", train, tour.large_run))
     where, what = shown(str(tour.start)), "random" if tour.model == "small" else "pretrained"
     say(f"The model that is taught: Llama architecture, {parameters / 1e6:.1f} million {what} weights, in {where}.")
-
-
-def resident() -> int:
-    """Bytes of memory that Python and PyTorch take here, once this process has made a model."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def whole_mebibytes(count: int) -> int:
