@@ -33,14 +33,18 @@ std::map<std::string, Head> heads(const spillway::state::SafetensorsReader& read
   return out;
 }
 
-void read_tensor(const spillway::state::SafetensorsReader& reader, const std::string& name, const Bytes& out) {
+void read_tensor(const spillway::state::SafetensorsReader& reader, const std::string& name, const Bytes& out,
+                 std::uint64_t first) {
   const auto* tensor = reader.find(name);
-  if (tensor == nullptr || out.size() != tensor->elements * tensor->element_bytes) {
-    throw spillway::Error(spillway::ErrorCode::internal,
-                          spillway::text("tensor ", name, " is not there, or has not ", out.size(), " bytes"));
+  const auto count = tensor == nullptr ? 0 : out.size() / tensor->element_bytes;
+  if (tensor == nullptr || out.size() != count * tensor->element_bytes || first > tensor->elements ||
+      count > tensor->elements - first) {
+    throw spillway::Error(
+        spillway::ErrorCode::internal,
+        spillway::text("tensor ", name, " is not there, or has not ", out.size(), " bytes from element ", first, " on"));
   }
   const nb::gil_scoped_release release;
-  reader.read(*tensor, 0, tensor->elements, reinterpret_cast<std::byte*>(out.data()));  // NOLINT
+  reader.read(*tensor, first, count, reinterpret_cast<std::byte*>(out.data()));  // NOLINT
 }
 
 }  // namespace
@@ -53,7 +57,8 @@ void bind_checkpoint(nb::module_& module) {
       .def(nb::new_([](const std::string& place) { return new SafetensorsReader(place); }), "place"_a,
            "ValueError that names file and tensor where anything is wrong with them.")
       .def("tensors", &heads, "Type as in the header and shape, by name.")
-      .def("read", &read_tensor, "name"_a, "out"_a, "All bytes of a tensor. OSError where a file has become shorter.");
+      .def("read", &read_tensor, "name"_a, "out"_a, "first"_a = 0,
+           "Bytes of whole elements of a tensor, from element `first` on. OSError where a file has become shorter.");
   nb::class_<SafetensorsWriter>(module, "SafetensorsWriter",
                                 "Writes a checkpoint's files as save_pretrained does, tensors in any order.")
       .def(nb::new_(&make), "directory"_a, "base"_a, "tensors"_a, "max_shard"_a,

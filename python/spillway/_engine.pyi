@@ -266,8 +266,9 @@ class SafetensorsReader:
     def __init__(self, place: str) -> None: ...
     def tensors(self) -> dict[str, tuple[str, list[int]]]:
         """Type as in the header and shape, by name."""
-    def read(self, name: str, out: Any) -> None:
-        """All bytes of a tensor (uint8). OSError where a file has become shorter since it was opened."""
+    def read(self, name: str, out: Any, first: int = 0) -> None:
+        """Bytes (uint8) of whole elements of a tensor, from element `first` on, as many as `out` takes. OSError where a
+        file has become shorter since it was opened."""
 
 class SafetensorsWriter:
     """Writes a checkpoint's files as save_pretrained does, tensors in any order; nothing stays when finish() is not

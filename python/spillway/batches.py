@@ -13,11 +13,13 @@ import torch
 
 from spillway.errors import InputError
 from spillway.hf.microbatch import IGNORED
+from spillway.media import TEXT_ALONE
 from spillway.protocol import Batch
 
 TAKEN = ("input_ids", "labels", "attention_mask", "position_ids")
 # what padding-free collators add for kernels that want the same boundaries in another form
 SAID_BY_POSITIONS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")  # of processors for text and images: zero is text
 
 
 def batch_of(inputs: Mapping[str, Any], packing: bool) -> Batch:
@@ -25,7 +27,12 @@ def batch_of(inputs: Mapping[str, Any], packing: bool) -> Batch:
 
     input_ids, labels, attention_mask, position_ids: [rows, length]; a mask, if any, is 1 ... 1 0 ... 0 in every row.
     """
-    others = sorted(key for key in inputs if key not in TAKEN + SAID_BY_POSITIONS and inputs[key] is not None)
+    for name in TOKEN_TYPES:
+        if inputs.get(name) is not None and bool(torch.as_tensor(inputs[name]).any()):
+            raise InputError(f"batch: {name} names tokens that are no text; {TEXT_ALONE}")
+    others = sorted(
+        key for key in inputs if key not in TAKEN + SAID_BY_POSITIONS + TOKEN_TYPES and inputs[key] is not None
+    )
     if others:
         raise InputError(f"batch: {others[0]} is nothing the stream computes with; it takes {', '.join(TAKEN)}")
     ids, labels = whole(inputs, "input_ids"), whole(inputs, "labels")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spillway import hub, products
 from spillway.checks import check
@@ -87,9 +87,10 @@ def compare(config: Config, layers: int | None, tell: Callable[[str], None]) -> 
         require_memory(model_config, config, layers)
         hub.fetch_weights(config, tell)
         plain_model = load_plain(path, model_config, config)
-        choose_learning(plain_model, config)
+        carried = choose_learning(plain_model, config, path)
         begun = {name: parameter.detach().float().clone() for name, parameter in named(plain_model).items()}
         plain, masters = train_plainly(plain_model, config, work, steps)
+        masters = {name: master for name, master in masters.items() if name not in carried}
         del plain_model
         engine, ours = train_streamed(config.replaced(model=str(path)), model_config, work, steps)
     return differences(config, engine, plain, begun, masters, ours)
@@ -137,13 +138,11 @@ def relative(ours: list[float], plain: list[float]) -> float:
 @contextmanager
 def cut_model(config: Config, layers: int | None) -> Iterator[tuple[Path, PreTrainedConfig]]:
     """The model, or the first `layers` of it in a directory of its own; without dropout."""
-    from transformers import AutoModelForCausalLM
-
-    from spillway.hf.source import load_config
+    from spillway.hf.source import auto_class, load_config, text_config
 
     path = hub.model_directory(config)
     found = undropped(load_config(path))
-    if layers is None or layers >= found.num_hidden_layers:
+    if layers is None or layers >= text_config(found).num_hidden_layers:
         yield path, found
         return
     if layers < 1:
@@ -153,7 +152,7 @@ def cut_model(config: Config, layers: int | None) -> Iterator[tuple[Path, PreTra
         if config.init == "random":
             small.save_pretrained(place)
         else:
-            model = AutoModelForCausalLM.from_pretrained(
+            model = auto_class(small).from_pretrained(
                 path, config=copy.deepcopy(small), local_files_only=True, trust_remote_code=False
             )
             model.save_pretrained(place)
@@ -161,26 +160,33 @@ def cut_model(config: Config, layers: int | None) -> Iterator[tuple[Path, PreTra
 
 
 def undropped(config: PreTrainedConfig) -> PreTrainedConfig:
-    for key, value in config.to_dict().items():
+    from spillway.hf.source import text_config
+
+    text = text_config(config)
+    for key, value in text.to_dict().items():
         if "drop" in key and isinstance(value, float) and value > 0:
-            setattr(config, key, 0.0)
+            setattr(text, key, 0.0)
     return config
 
 
 def few(config: PreTrainedConfig, layers: int) -> PreTrainedConfig:
-    """The same with its first `layers` layers; lists with an entry for each layer are cut, too."""
-    whole = config.num_hidden_layers
+    """The same with its first `layers` layers, of the text tower; lists with an entry for each are cut, too."""
+    from spillway.hf.source import text_config
+
     small = copy.deepcopy(config)
-    for key, value in config.to_dict().items():
+    text = text_config(small)
+    whole = text.num_hidden_layers
+    for key, value in text.to_dict().items():
         if isinstance(value, list) and len(value) == whole:
-            setattr(small, key, value[:layers])
-    small.num_hidden_layers = layers
+            setattr(text, key, value[:layers])
+    text.num_hidden_layers = layers
     return small
 
 
 def require_memory(model_config: PreTrainedConfig, config: Config, layers: int | None) -> None:
     """DoesNotFit where weights, gradients, masters and moments of plain PyTorch are more than what is free."""
     from spillway import _engine
+    from spillway.hf.source import text_config
 
     parameters, a_layer = count_parameters(model_config, config)
     each = 16 if config.weight_dtype == "fp32" else 16 + 4  # weight, gradient, [master,] moments, and the beginning
@@ -188,7 +194,7 @@ def require_memory(model_config: PreTrainedConfig, config: Config, layers: int |
     needed, free = int(parameters * each * MARGIN), _engine.dram_available()
     if needed <= free:
         return
-    total = layers or model_config.num_hidden_layers
+    total = layers or text_config(model_config).num_hidden_layers
     room = int((free / MARGIN / each - (parameters - total * a_layer)) // a_layer)
     offer = f"`--layers {room}` checks its first {room} layers" if room >= 1 else "not even one layer of it does"
     raise DoesNotFit(
@@ -210,11 +216,12 @@ def count_parameters(model_config: PreTrainedConfig, config: Config) -> tuple[in
 def load_plain(path: Path, model_config: PreTrainedConfig, config: Config) -> PreTrainedModel:
     """In the type that computes, but the masters' values are those of the files."""
     import torch
-    from transformers import AutoModelForCausalLM
+
+    from spillway.hf.source import auto_class
 
     if config.init == "random":
         raise InputError("init: check compares runs from the same weights; save a model with random ones first")
-    model = AutoModelForCausalLM.from_pretrained(
+    model: PreTrainedModel = auto_class(model_config).from_pretrained(
         path,
         config=copy.deepcopy(model_config),
         dtype=torch.float32,
@@ -226,17 +233,28 @@ def load_plain(path: Path, model_config: PreTrainedConfig, config: Config) -> Pr
     return model.train()
 
 
-def choose_learning(model: PreTrainedModel, config: Config) -> None:
-    """Everything, what patterns say, or adapters that PEFT puts in."""
+def choose_learning(model: PreTrainedModel, config: Config, path: Path) -> frozenset[str]:
+    """Everything, what patterns say, or adapters that PEFT puts in. Returns the names of what a multimodal model
+    carries along."""
     import torch
 
+    from spillway.hf.building import build
+    from spillway.hf.files import checkpoint_names
     from spillway.hf.freeze import freeze
     from spillway.hf.lora import adapters_of, required
-    from spillway.hf.source import DTYPES
+    from spillway.hf.source import DTYPES, is_multimodal
 
+    carried: frozenset[str] = frozenset()
+    others: dict[str, list[str]] = {}
+    if is_multimodal(model.config):
+        skeleton = build(copy.deepcopy(model.config), DTYPES[config.weight_dtype])
+        carried, others = skeleton.carried_names, checkpoint_names(skeleton, path)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name not in carried)
     adapters = adapters_of(config)
     if adapters is None:
-        return freeze(model, config.trainable, config.frozen)
+        freeze(model, config.trainable, config.frozen, others)
+        return carried
     peft = required()
     torch.manual_seed(adapters.seed)
     peft.get_peft_model(model, adapters.wanted(peft, model))  # in place
@@ -245,6 +263,7 @@ def choose_learning(model: PreTrainedModel, config: Config) -> None:
             if parameter.requires_grad:
                 parameter.copy_(parameter.to(DTYPES[config.weight_dtype]))
     model.train()
+    return carried
 
 
 def named(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
@@ -332,14 +351,14 @@ def in_subspaces(model: PreTrainedModel, config: Config) -> tuple[subspace.AdamW
     """With method lsp the optimizer of the matrices that learn in subspaces, and their names."""
     from spillway import subspace
     from spillway.hf.building import build
-    from spillway.hf.freeze import freeze
+    from spillway.hf.freeze import freeze_like, frozen_names
     from spillway.hf.source import DTYPES
     from spillway.hf.subspaces import choose
 
     if config.method != "lsp":
         return None, set()
     skeleton = build(copy.deepcopy(model.config), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
-    freeze(skeleton.model, config.trainable, config.frozen)
+    freeze_like(skeleton, frozen_names(model))
     choose(skeleton, config)
     names = {skeleton.names[key] for key in skeleton.spaces}
     modules = "|".join(f"^{re.escape(name.removesuffix('.weight'))}$" for name in names)
@@ -364,16 +383,25 @@ def gradients(model: PreTrainedModel, batches: list[Batch]) -> float:
     labels = sum(int((batch.labels[:, 1:] != -100).sum()) for batch in batches)
     total = 0.0
     for batch in batches:
-        loss = model(
-            input_ids=batch.input_ids,
-            labels=batch.labels,
-            position_ids=batch.position_ids,
-            num_items_in_batch=labels,
-            **mask_for_routers(model, batch),
-        ).loss
+        loss = loss_of(model, batch, labels)
         loss.backward()
         total += float(loss.detach())
     return total
+
+
+def loss_of(model: PreTrainedModel, batch: Batch, labels: int) -> torch.Tensor:
+    """Its part of the mean over so many labels. Many multimodal classes take no number of them: of these the loss is
+    that of their logits."""
+    from torch.nn.functional import cross_entropy
+
+    from spillway.hf.source import is_multimodal
+
+    words: dict[str, Any] = {"input_ids": batch.input_ids, "position_ids": batch.position_ids}
+    if is_multimodal(model.config):
+        logits = model(**words, use_cache=False).logits[:, :-1].flatten(0, 1).float()
+        return cross_entropy(logits, batch.labels[:, 1:].flatten(), reduction="sum") / labels
+    words |= mask_for_routers(model, batch)
+    return model(**words, labels=batch.labels, num_items_in_batch=labels).loss  # type: ignore[no-any-return]
 
 
 def mask_for_routers(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:

@@ -14,6 +14,7 @@ from spillway.config import Config
 from spillway.dataset import Builder, Dataset
 from spillway.encode import Encoder
 from spillway.errors import InputError
+from spillway.media import Media
 from spillway.sources import Record, is_document, read
 
 ROWS_AT_ONCE = 512  # encoded together: enough to keep the tokenizer's threads busy, little memory
@@ -36,8 +37,9 @@ def load_tokenizer(config: Config) -> Any:
     return tokenizer
 
 
-def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None]) -> Dataset:
-    """The rows of `key` (dataset or eval_dataset); `tell` hears what a person should know about them."""
+def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], media: Media | None = None) -> Dataset:
+    """The rows of `key` (dataset or eval_dataset); `tell` hears what a person should know about them. `media`: what is
+    refused in them."""
     source = getattr(config, key)
     packing = config.packing if key == "dataset" else config.eval_packing
     encoder = Encoder(tokenizer, config.completion_only_loss, config.assistant_only_loss)
@@ -45,9 +47,11 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None]) 
     rows = 0
     split = config.dataset_split if key == "dataset" else config.eval_dataset_split
     revision = config.dataset_revision if key == "dataset" else config.eval_dataset_revision
-    for examples in in_groups(read_examples(config, source, split, revision), ROWS_AT_ONCE):
+    media = media or Media()
+    for examples in in_groups(read_examples(config, source, split, revision, media), ROWS_AT_ONCE):
         rows += len(examples)
-        for row in encoder.encode(examples):
+        for example, row in zip(examples, encoder.encode(examples), strict=True):
+            media.check_tokens(example.where, row.ids, tokenizer)
             builder.add(row)
     if not rows:
         raise InputError(f"{key}: {source} holds no rows")
@@ -56,9 +60,13 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None]) 
     return dataset
 
 
-def read_examples(config: Config, source: str, split: str, revision: str | None = None) -> Iterator[Example]:
+def read_examples(
+    config: Config, source: str, split: str, revision: str | None = None, media: Media | None = None
+) -> Iterator[Example]:
     columns = Columns("text", ("text",)) if is_document(source) else chosen(config)
     for record in read(source, config.dataset_config, split, revision):
+        if media is not None:
+            media.check_record(Record(*record))
         columns = columns or by_name(Record(*record))
         yield columns.example(record)
 

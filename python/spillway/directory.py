@@ -35,6 +35,9 @@ MODEL_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "processor_config.json",
 )
 TEMPORARY = (".tmp-*", ".old-*")
 RUN_STATE = Path("spillway", "run.json")  # its presence makes a checkpoint one to resume from

@@ -76,11 +76,11 @@ def plan_elsewhere(config: Config, profile: str, tell: Tell) -> dict[str, Any]:
 def describe_model(config: Config) -> tuple[dict[str, Any], dict[str, int]]:
     """The engine's description, from config.json alone; and sizes that its tensors do not say."""
     from spillway import hub
+    from spillway.hf import freeze
     from spillway.hf.building import build
     from spillway.hf.describe import WorkSize, describe
-    from spillway.hf.freeze import freeze
     from spillway.hf.lora import adapters_of
-    from spillway.hf.source import DTYPES, load_config
+    from spillway.hf.source import DTYPES, load_config, text_config
     from spillway.hf.subspaces import choose
     from spillway.settings import subspace_checks, update_rule
 
@@ -89,12 +89,12 @@ def describe_model(config: Config) -> tuple[dict[str, Any], dict[str, int]]:
     if (adapters := adapters_of(config)) is not None:
         adapters.adapt(skeleton)
     else:
-        freeze(skeleton.model, config.trainable, config.frozen)
+        freeze.choose(skeleton, config, hub.model_directory(config))
     choose(skeleton, config)
     tokens = config.max_length * config.per_device_train_batch_size * config.gradient_accumulation_steps
     size = WorkSize(config.gradient_accumulation_steps, tokens)
     rule = update_rule(config) | subspace_checks(config)
-    return describe(skeleton, size, config.compute_dtype) | rule | {"seed": config.seed}, widths(model)
+    return describe(skeleton, size, config.compute_dtype) | rule | {"seed": config.seed}, widths(text_config(model))
 
 
 def widths(model: Any) -> dict[str, int]:

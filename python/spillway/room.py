@@ -41,23 +41,26 @@ def of_run(config: Config, start: Start, begun: int, saves: int, rows: int) -> S
     )
 
 
-def settings(config: Config, saving: Saving | None, converted: bool) -> dict[str, Any]:
-    """As the engine takes them. `converted`: names or forms of tensors in files are not the engine's."""
+def settings(config: Config, saving: Saving | None, converted: bool, carried: int = 0) -> dict[str, Any]:
+    """As the engine takes them. `converted`: forms of tensors in files are not the engine's. `carried`: bytes of a
+    checkpoint that the engine has not."""
     places = {number: Path(path.place) for number, path in enumerate(config.paths)}
     plain = {number: place for number, place in places.items() if place.is_dir()}
     output = directory.existing(saving.output_dir) if saving else None
     systems = [system(place, plain, output) for place in by_device([*plain.values(), *([output] if output else [])])]
     if saving is None or output is None:
         return {"file_systems": systems}
+    copies = saving.copies or kind(mount_point(output)) in LINKLESS
+    carried = 0 if config.method == "lora" else carried
     asked = {
         "saves": saving.saves,
         "limit": saving.limit,
         "there": list(saving.there),
         "freed": saving.freed,
-        "small": saving.small,
-        "beside": saving.beside,
+        "small": saving.small + carried,
+        "beside": saving.beside + (carried if copies else 0),
         "model_only": saving.model_only,
-        "copies": saving.copies or kind(mount_point(output)) in LINKLESS,
+        "copies": copies,
         "adapters": config.method == "lora",
         "converted": converted and config.method != "lora",
     }

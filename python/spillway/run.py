@@ -33,6 +33,7 @@ from spillway.errors import InputError, Interrupted, SpillwayError
 from spillway.identity import Identity
 from spillway.interruption import Interruption
 from spillway.machines import described, plan_elsewhere, refuse_elsewhere
+from spillway.media import media_of
 from spillway.plot import plot_apart
 from spillway.progress import Display
 from spillway.protocol import Keeping, Opening, Recovery, Saving, Session, WorkShape
@@ -306,10 +307,10 @@ def load_work(config: Config, tell: Tell) -> Work:
 
     for notice in config.notices:
         tell(notice)
-    load_config(hub.model_directory(config))  # before the tokenizer, which complains of the same file less clearly
+    media = media_of(load_config(hub.model_directory(config)))  # before the tokenizer, which says less clearly
     tokenizer = data.load_tokenizer(config)
-    train_rows = data.load(config, tokenizer, "dataset", tell)
-    held_out = data.load(config, tokenizer, "eval_dataset", tell) if config.eval_dataset else None
+    train_rows = data.load(config, tokenizer, "dataset", tell, media)
+    held_out = data.load(config, tokenizer, "eval_dataset", tell, media) if config.eval_dataset else None
     for name, rows in (("dataset", train_rows), ("eval_dataset", held_out)):
         if rows is not None:
             check_vocabulary(config, name, rows.largest_token)
@@ -330,11 +331,9 @@ def load_work(config: Config, tell: Tell) -> Work:
 
 
 def check_vocabulary(config: Config, key: str, largest: int) -> None:
-    path = hub.model_directory(config) / "config.json"
-    try:
-        size = json.loads(path.read_text(encoding="utf-8")).get("vocab_size")
-    except (ValueError, AttributeError) as error:
-        raise InputError(f"model: {path} is not valid JSON: {error}") from None
+    from spillway.hf.source import load_config, text_config
+
+    size = getattr(text_config(load_config(hub.model_directory(config))), "vocab_size", None)
     if isinstance(size, int) and largest >= size:
         raise InputError(
             f"tokenizer: {config.tokenizer} gives {key} the token {largest}, but the model knows {size} tokens only"

@@ -24,10 +24,9 @@ from spillway import calls, device, hub, nodes, products, room, saved, stages, t
 from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
 from spillway.errors import DoesNotFit, InputError
-from spillway.hf import files, heap, initialise, subspaces
+from spillway.hf import files, freeze, heap, initialise, subspaces
 from spillway.hf.building import build
 from spillway.hf.describe import WorkSize, describe
-from spillway.hf.freeze import freeze, freeze_like
 from spillway.hf.generation import callable_model
 from spillway.hf.library import kept_in_fp32
 from spillway.hf.lora import adapters_of
@@ -92,16 +91,16 @@ class Session:
         if self._adapters is not None:
             self._adapters.adapt(self._skeleton)
         elif frozen is None:
-            freeze(self._skeleton.model, config.trainable, config.frozen)
+            freeze.choose(self._skeleton, config, self._source)
         else:
-            freeze_like(self._skeleton, frozen)
+            freeze.freeze_like(self._skeleton, frozen)
         subspaces.choose(self._skeleton, config)
         stages.say("comparing a small copy with plain PyTorch")
         proof = prove(copy.deepcopy(self._model_config), packing)
         self._skeleton.unused, self._unneeded = proof.unused, proof.unneeded
         if self._adapters is not None:
             self._skeleton.unused |= self._adapters.unused(copy.deepcopy(self._model_config))
-        wide = any(self._skeleton.wide(parameter) for parameter in self._skeleton.model.parameters())
+        wide = any(map(self._skeleton.wide, self._skeleton.streamed))
         if wide and computes != torch.float32:
             prove_mixed(copy.deepcopy(self._model_config), computes)
         engine_type = engine_type or calls.native_engine()
@@ -130,7 +129,9 @@ class Session:
             self._place.device.index if self._place.on_gpu else None,
             self.settings["storage"],
         )
-        self.settings |= memory | room.settings(config, self._keeping.saving, self._converted())
+        self.settings |= memory | room.settings(
+            config, self._keeping.saving, self._converted(), files.carried_bytes(self._skeleton)
+        )
         self._news += rounded_tables(self._skeleton)
         stages.say("planning")
         with translated(), self._told_what_was_measured():
@@ -190,8 +191,10 @@ class Session:
         return self._keeping.run
 
     def _converted(self) -> bool:
-        """Whether files name or hold tensors otherwise than the engine does, so that they are written twice."""
-        return self._adapters is None and not files.plain(self._skeleton, self.description)
+        """Whether files hold tensors in another form than the engine does, so that they are written twice."""
+        return self._adapters is None and files.converts(
+            self._skeleton, self.description, self._began_with(), MAX_SHARD
+        )
 
     def what_fits(self) -> dict[str, Any]:
         """`fit_table` and `longest_sequence` of plan.json, of a session that was opened with `only_plan`: its rehearsal

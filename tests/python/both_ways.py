@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 import native
 from hf_models import batch
@@ -24,6 +23,7 @@ from spillway.hf.freeze import freeze
 from spillway.hf.meta import from_config
 from spillway.hf.microbatch import IGNORED
 from spillway.hf.router_search import ARGUMENTS, FUNCTION
+from spillway.hf.source import auto_class, is_multimodal
 from spillway.hf.stream import mixed
 from spillway.protocol import WorkShape
 
@@ -135,7 +135,8 @@ def compare_mixed(config: PreTrainedConfig, directory: Path, dtype: torch.dtype 
 
 
 def loaded(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
+    made = auto_class(AutoConfig.from_pretrained(directory))
+    model = made.from_pretrained(directory, dtype=dtype, local_files_only=True)
     model.config.use_cache = False
     return model.train()
 
@@ -203,7 +204,9 @@ def compare_adapters(
         plain = load(directory / "model")
         torch.manual_seed(RUN_SEED)
         wanted: Any = "all-linear" if targets == ["all-linear"] else targets
-        asked = peft.LoraConfig(r=4, lora_alpha=8, target_modules=wanted, task_type="CAUSAL_LM")
+        others = [name for name, _ in plain.named_modules() if "language_model" not in name]
+        apart = {"exclude_modules": others} if is_multimodal(plain.config) else {}
+        asked = peft.LoraConfig(r=4, lora_alpha=8, target_modules=wanted, task_type="CAUSAL_LM", **apart)
         adapted = peft.get_peft_model(plain, asked)
         work = steps_of(plain.config.get_text_config().vocab_size, asks_for_routers(plain))
         streamed = [session.step(step, RATE) for step in work]
@@ -240,7 +243,8 @@ def save(config: PreTrainedConfig, directory: Path, seed: int) -> None:
 
 
 def load(directory: Path) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
+    made = auto_class(AutoConfig.from_pretrained(directory))
+    return made.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
 
 
 def steps_of(vocabulary: int, padded: bool = False) -> list[list[Any]]:
@@ -322,7 +326,7 @@ def plain_loss(model: PreTrainedModel, piece: Any, tokens: int) -> torch.Tensor:
 
 def usual_router_loss(config: PreTrainedConfig) -> bool:
     """Whether the library has the auxiliary loss of routers for this type, by the function that most have."""
-    found = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    found = auto_class(config)._model_mapping[type(config)]
     module = sys.modules[(found[0] if isinstance(found, tuple) else found).__module__]
     own = getattr(module, FUNCTION, None)
     return hasattr(config, "output_router_logits") and own is not None and list(signature(own).parameters) == ARGUMENTS

@@ -1,4 +1,4 @@
-"""A small configuration of any causal language model type that the installed transformers knows, made by rule.
+"""A small configuration of any model type that makes text and that the installed transformers knows, made by rule.
 
 The class's own defaults, shrunk as the proof shrinks a model (`spillway.hf.shrink`); OVERRIDES holds what a type's own
 defaults lack.
@@ -6,18 +6,29 @@ defaults lack.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+)
 
-from spillway.hf.shrink import shrink
+from spillway.hf.shrink import SIZES, WIDTH, shrink
+from spillway.hf.source import PLAIN_PARTS, text_config
 
 LAYERS = 3
 TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
-PLAIN_PARTS = {"attn_config", "ffn_config"}  # settings of layers that have a class of their own
+# Of towers of other modalities, which are carried along and never run.
+OTHERS = SIZES | {
+    **dict.fromkeys(("embed_dim", "out_hidden_size", "num_features"), WIDTH),
+    **dict.fromkeys(("num_hidden_layers", "depth", "encoder_layers", "num_layers"), 2),
+    "num_heads": 4,
+}
 
 OVERRIDES: dict[str, dict[str, Any]] = {
     "cohere_compass_text": {"rope_parameters": {"full_attention": None, "sliding_attention": ROPE}},
@@ -42,21 +53,39 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 
 
 def kinds() -> list[str]:
-    """Every model type with a causal language model."""
-    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    """Every model type with a causal language model, or with a multimodal one that makes text."""
+    return sorted(
+        {
+            *MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+            *MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+            *MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+        }
+    )
 
 
 def wraps_models(kind: str) -> bool:
     """The type holds other models' configurations: vision, audio, an encoder and a decoder."""
-    return bool(CONFIG_MAPPING[kind].sub_configs.keys() - PLAIN_PARTS)
+    alone = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return not alone or bool(CONFIG_MAPPING[kind].sub_configs.keys() - PLAIN_PARTS)
 
 
 def small_config(kind: str, **more: Any) -> PreTrainedConfig:
     """The small configuration; `more` wins over everything."""
     own = OVERRIDES.get(kind, {})
     config = CONFIG_MAPPING[kind](**own)
-    known = config.to_dict()
+    known = text_config(config).to_dict()
     values = {name: value for name, value in TOKENS.items() if name in known}
     if known.get("is_decoder") is False:
         values["is_decoder"] = True
-    return shrink(config, LAYERS, **{**values, **more})
+    return with_small_others(shrink(config, LAYERS, **{**values, **more}))
+
+
+def with_small_others(config: PreTrainedConfig) -> PreTrainedConfig:
+    """Of a multimodal model all but the text tower made small, too: nothing asks that their sizes go together."""
+    found = copy.deepcopy(config)
+    for part in vars(found).values():
+        if isinstance(part, PreTrainedConfig) and part is not text_config(found):
+            for name, most in OTHERS.items():
+                if type(value := getattr(part, name, None)) is int and value > most:
+                    setattr(part, name, most)
+    return found

@@ -20,6 +20,8 @@ from spillway.hf.outline import outline
 from spillway.hf.own import OwnConfig, OwnModel
 from spillway.hf.router_search import find_routers
 from spillway.hf.skeleton import Skeleton
+from spillway.hf.source import is_multimodal, text_config
+from spillway.hf.tower import tower
 
 
 def build(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype, kept: torch.dtype | None = None) -> Skeleton:
@@ -34,9 +36,9 @@ def build(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype, kept: torch.
     if embedding.max_norm is not None or embedding.scale_grad_by_freq or embedding.sparse:
         raise refusal(kind, "its embedding changes its rows or gradients")
     skeleton = Skeleton(config, dtype, model, embedding, find_layers(model, kind), head, kept or dtype, types)
-    refuse_settings(config)
-    refuse_leftovers(skeleton)
+    refuse_settings(text_config(config))
     outline(skeleton)
+    refuse_leftovers(skeleton)
     skeleton.routers = find_routers(skeleton)
     return skeleton
 
@@ -51,13 +53,17 @@ def find_layers(model: Any, kind: str) -> list[nn.Module]:
     """The list of modules that holds the most parameters and lies in no other list; of a module that names it, that."""
     if isinstance(model, OwnModel):
         return model.listed_layers()
+    multimodal = is_multimodal(model.config)
     lists: list[tuple[str, nn.ModuleList]] = []
-    for name, module in model.named_modules():
+    for name, module in (tower(model) if multimodal else model).named_modules():
         inside = any(name.startswith(f"{outer}.") for outer, _ in lists)
         if isinstance(module, nn.ModuleList) and len(module) and not inside:
             lists.append((name, module))
     if not lists:
         raise refusal(kind, "it holds no list of layers")
+    if multimodal:  # other modalities may have larger ones, which lie deeper
+        shallow = min(name.count(".") for name, _ in lists)
+        lists = [(name, each) for name, each in lists if name.count(".") == shallow]
     _, found = max(lists, key=lambda named: sum(p.numel() for p in named[1].parameters()))
     return list(found)
 
@@ -75,7 +81,10 @@ def refuse_settings(config: PreTrainedConfig | OwnConfig) -> None:
 def refuse_leftovers(skeleton: Skeleton) -> None:
     """Tensors that the engine has no place for."""
     kind = skeleton.config.model_type
+    carried = skeleton.carried_names
     for name, parameter in skeleton.model.named_parameters():
+        if name in carried:
+            continue
         if parameter.dtype != skeleton.dtype and not skeleton.wide(parameter):
             raise refusal(kind, f"{name} is kept in {parameter.dtype}, the rest in {skeleton.dtype}")
         if parameter.numel() == 0 or parameter.dim() == 0:

@@ -7,7 +7,9 @@ not in all of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from spillway.errors import InputError
@@ -16,17 +18,44 @@ from spillway.hf.skeleton import pattern
 if TYPE_CHECKING:
     from torch import nn
 
+    from spillway.config import Config
     from spillway.hf.skeleton import Skeleton
 
 SHOWN = 4  # names in a message
 
 
-def freeze(model: nn.Module, trainable: Sequence[str] = (), frozen: Sequence[str] = ()) -> None:
+def choose(skeleton: Skeleton, config: Config, source: Path) -> None:
+    """What the configuration says, of a model whose checkpoint is `source`. Of a multimodal one patterns see the names
+    in the checkpoint, too, and what is carried along does not learn whatever they say."""
+    if not skeleton.carried:
+        return freeze(skeleton.model, config.trainable, config.frozen)
+    from spillway.hf.files import checkpoint_names
+
+    others = checkpoint_names(skeleton, source)
+    names = names_of(skeleton.model, others)
+    carried = {name for parameter in skeleton.carried for name in names[id(parameter)]}
+    own = [name for several in names.values() for name in several if name not in carried]
+    for each in config.trainable:
+        if not found([each], own) and found([each], sorted(carried)):
+            raise InputError(
+                f"trainable: {each!r} matches only what belongs to other modalities than text, which is carried along "
+                f"as it is; what can learn has names such as {examples(own)}"
+            )
+    freeze(skeleton.model, config.trainable, config.frozen, others)
+
+
+def freeze(
+    model: nn.Module,
+    trainable: Sequence[str] = (),
+    frozen: Sequence[str] = (),
+    others: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> None:
     """Leaves to learn what `trainable` finds (nothing given: everything) and `frozen` does not, by `re.search`.
+    `others`: further names of parameters.
 
     InputError for a pattern that finds nothing, and when nothing is left to learn.
     """
-    names = names_of(model)
+    names = names_of(model, others)
     every = [name for several in names.values() for name in several]
     for key, patterns in (("trainable", trainable), ("frozen", frozen)):
         for each in patterns:
@@ -64,11 +93,12 @@ def frozen_names(model: nn.Module) -> frozenset[str]:
     return frozenset(name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad)
 
 
-def names_of(model: nn.Module) -> dict[int, list[str]]:
-    """By identity."""
+def names_of(model: nn.Module, others: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[int, list[str]]:
+    """By identity; `others`: further names of parameters."""
     found: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        found.setdefault(id(parameter), []).append(name)
+        own = found.setdefault(id(parameter), [])
+        own += [each for each in (name, *others.get(name, ())) if each not in own]
     return found
 
 

@@ -95,6 +95,12 @@ def natural_order(name: str) -> Any:
 # ---- what classes say of themselves
 
 
+def multimodal_classes() -> list[Any]:
+    """The automatic class of models that take anything and make text, where the release has it."""
+    found = getattr(transformers, "AutoModelForMultimodalLM", None)
+    return [] if found is None else [found]
+
+
 def recorded_as_router_logits(model: PreTrainedModel) -> list[Any]:
     """Which modules' outputs are router logits: OutputRecorder, a class, or the end of a module's name."""
     found = (getattr(model.base_model, "_can_record_outputs", None) or {}).get("router_logits", [])

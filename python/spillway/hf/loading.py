@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from spillway import checks, hub, products
 from spillway.config import Config, normalised, resolve
 from spillway.errors import InputError
+from spillway.hf import freeze
 from spillway.hf.building import build
-from spillway.hf.freeze import freeze
 from spillway.hf.lora import adapters_of
 from spillway.hf.source import DTYPES, generation_config, load_config
 
@@ -45,8 +45,9 @@ ELSEWHERE = (
 class Origin:
     """What `load` was asked for; hangs on the model as `spillway_origin`."""
 
-    def __init__(self, config: Config, given: set[str]) -> None:
+    def __init__(self, config: Config, given: set[str], carried: frozenset[str]) -> None:
         self.config = config
+        self.carried = carried  # names of parameters of other modalities than text
         self.given = given  # names of the keys that were said
 
     def __deepcopy__(self, memo: Any) -> Origin:
@@ -87,9 +88,9 @@ def load(
     if (adapters := adapters_of(config)) is not None:
         adapters.like(skeleton)  # their values are drawn when training begins, by the Trainer's seed
     else:
-        freeze(model, config.trainable, config.frozen)
+        freeze.choose(skeleton, config, directory)
     model.generation_config = generation_config(directory, found)
-    model.spillway_origin = Origin(config, set(given))
+    model.spillway_origin = Origin(config, set(given), skeleton.carried_names)
     return model
 
 

@@ -7,6 +7,8 @@ adapters' tensors are the engine's like any other.
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,10 +19,12 @@ import torch
 from torch import nn
 
 from spillway.errors import InputError
+from spillway.hf.building import build
 from spillway.hf.files import Stored, tensor_numbers
 from spillway.hf.own import OwnConfig, OwnModel
 from spillway.hf.shrink import LENGTH, shrink
-from spillway.hf.source import first_line
+from spillway.hf.source import first_line, is_multimodal
+from spillway.hf.tower import tower_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -85,7 +89,9 @@ class Adapters:
         from spillway.hf.skeleton import bare_name, pattern
 
         peft = required()
-        small = plain_model(config.smaller() if isinstance(config, OwnConfig) else shrink(config)).train()
+        fewer = config.smaller() if isinstance(config, OwnConfig) else shrink(config)
+        carried = build(copy.deepcopy(fewer), torch.float32).carried_names if is_multimodal(fewer) else frozenset()
+        small = plain_model(fewer, carried).train()
         try:
             with torch.random.fork_rng(devices=[]):
                 peft.get_peft_model(small, self.wanted(peft, small))
@@ -105,8 +111,10 @@ class Adapters:
         return frozenset(learning.keys() - used)
 
     def wanted(self, peft: Any, model: nn.Module) -> Any:
-        """PEFT knows what a task asks of transformers' models only."""
-        task = {} if isinstance(model, OwnModel) else {"task_type": "CAUSAL_LM"}
+        """PEFT knows what a task asks of transformers' models only. Of a multimodal one the text tower is adapted."""
+        task: dict[str, Any] = {} if isinstance(model, OwnModel) else {"task_type": "CAUSAL_LM"}
+        if is_multimodal(getattr(model, "config", None)) and (tower := tower_name(model)):
+            task["exclude_modules"] = rf"(?!{re.escape(tower)}\.).*"
         return peft.LoraConfig(**self.asked, **task)
 
     def take_values(self, model: nn.Module, drawn: Drawn, dtype: torch.dtype, kept: torch.dtype) -> None:

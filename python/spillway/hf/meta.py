@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from spillway.hf.library import kept_in_fp32
 from spillway.hf.model_code import refusal
 from spillway.hf.own import OwnConfig
-from spillway.hf.source import first_line
+from spillway.hf.source import auto_class, first_line, text_config
 
 
 def on_meta(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> PreTrainedModel:
     if isinstance(config, OwnConfig):
         return config.on_meta(dtype)  # type: ignore[no-any-return]
     config.use_cache = False
+    text_config(config).use_cache = False
     try:
         with torch.device("meta"):
             model = from_config(config, dtype)
@@ -37,10 +39,28 @@ def from_config(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> Pre
     if isinstance(config, OwnConfig):
         return config.plain(dtype)  # type: ignore[no-any-return]
     how: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False}
+    made = auto_class(config)
     try:
-        return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", **how)
+        return made.from_config(config, attn_implementation="sdpa", **how)  # type: ignore[no-any-return]
     except ValueError:
-        return AutoModelForCausalLM.from_config(config, attn_implementation="eager", **how)
+        return made.from_config(config, attn_implementation="eager", **how)  # type: ignore[no-any-return]
+
+
+def without_carried(config: PreTrainedConfig, dtype: torch.dtype, carried: Collection[str]) -> PreTrainedModel:
+    """The library's own model with random weights, but for parameters of these names: they stay on `meta`."""
+    with torch.device("meta"):
+        model = from_config(config, dtype)
+    model.tie_weights()
+    made: dict[int, nn.Parameter] = {}
+    for owner, module in model.named_modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and f"{owner}.{name}".lstrip(".") not in carried:
+                made.setdefault(id(parameter), nn.Parameter(torch.zeros_like(parameter, device="cpu")))
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            module._parameters[name] = made.get(id(parameter), parameter)
+    materialise_buffers(model, kept_in_fp32(model, dtype))
+    return model
 
 
 def widen(model: PreTrainedModel, fp32: re.Pattern[str]) -> None:
@@ -59,12 +79,13 @@ def widen(model: PreTrainedModel, fp32: re.Pattern[str]) -> None:
 
 
 def materialise_buffers(model: PreTrainedModel, fp32: re.Pattern[str]) -> None:
-    """Gives buffers (rotary tables) bytes and values, by the model's own initialisation; parameters stay on meta.
+    """Gives buffers (rotary tables), and parameters that have bytes, values by the model's own initialisation; other
+    parameters stay on meta.
 
-    `fp32`: names of those that are of this type, whatever the rest is.
+    `fp32`: names of buffers that are of this type, whatever the rest is.
     """
     for parameter in model.parameters():
-        parameter._is_hf_initialized = True  # type: ignore[attr-defined]  # the library's own mark
+        parameter._is_hf_initialized = parameter.is_meta  # type: ignore[attr-defined]  # the library's own mark
     for owner, module in model.named_modules():
         module._is_hf_initialized = False  # type: ignore[assignment]
         for name, buffer in module._buffers.items():

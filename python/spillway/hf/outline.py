@@ -18,7 +18,7 @@ from spillway.hf.microbatch import MicroBatch
 from spillway.hf.model_code import LONGEST_FORM, refusal
 from spillway.hf.prologue import Recording, record
 from spillway.hf.skeleton import Skeleton
-from spillway.hf.source import first_line
+from spillway.hf.source import first_line, is_multimodal
 from spillway.hf.tail import head_input, transformed_logits
 from spillway.hf.values import same, tensors_in
 
@@ -35,6 +35,10 @@ def outline(skeleton: Skeleton) -> None:
     batch = any_batch()
     with skeleton.stand_ins(outer) as leaves, torch.random.fork_rng(devices=[]), torch.enable_grad():
         recording = first_form(skeleton, batch, [])
+        if is_multimodal(skeleton.config):
+            carry(skeleton, batch, recording, outer, leaves)
+            kept = [place for place, p in enumerate(outer) if all(p is not other for other in skeleton.carried)]
+            outer, leaves = [outer[place] for place in kept], [leaves[place] for place in kept]
         look_at_entry(skeleton, batch, recording, outer, leaves)
         look_at_tail(skeleton, batch, recording, outer)
         look_at_head(skeleton)
@@ -78,10 +82,44 @@ def refused(skeleton: Skeleton, reason: str) -> InputError:
     return refusal(skeleton.config.model_type, reason)
 
 
+def carry(
+    skeleton: Skeleton, batch: MicroBatch, recording: Recording, outer: list[nn.Parameter], leaves: list[torch.Tensor]
+) -> None:
+    """Sets apart what text alone never passes: towers of other modalities, and what joins them to the text."""
+    head = {id(skeleton.head.bias)}
+    apart = {id(p) for p in outer if id(p) not in head and skeleton.is_apart(skeleton.names[id(p)])}
+    reached = set(leaves_behind([*given_to_layers(recording), *given_by_tail(skeleton, batch, recording)]))
+    unknown = [p for p, leaf in zip(outer, leaves, strict=True) if id(leaf) not in reached and id(p) not in head]
+    silent = set(map(id, silent_entry(skeleton, batch, [p for p in unknown if id(p) not in apart])))
+    skeleton.carried = [p for p in unknown if id(p) not in silent]
+    for parameter in outer:
+        if id(parameter) in apart:
+            parameter.requires_grad_(False)
+    skeleton.hang(skeleton.carried, skeleton.carried)
+    try:
+        made = record(skeleton, batch, ids_of(skeleton, 1), rows_of(skeleton, 1))
+        if any(tensor.is_meta for tensor in [*given_to_layers(made), *given_by_tail(skeleton, batch, made)]):
+            raise refused(skeleton, "text passes through what belongs to other modalities")
+    except InputError:
+        raise
+    except Exception as error:
+        raise refused(skeleton, f"text passes through other modalities: {first_line(error)}") from error
+
+
+def given_to_layers(recording: Recording) -> list[torch.Tensor]:
+    return [recording.first, *(t for call in recording.calls for t in tensors_in([call.positional, call.keywords]))]
+
+
+def given_by_tail(skeleton: Skeleton, batch: MicroBatch, recording: Recording) -> list[torch.Tensor]:
+    """What the head is given, and what the model makes of what the head gives."""
+    logits = torch.zeros(1, LENGTH, skeleton.head.weight.shape[0], dtype=skeleton.dtype)
+    return [head_input(skeleton, batch, torch.zeros_like(recording.first)), transformed_logits(skeleton, logits)]
+
+
 def look_at_entry(
     skeleton: Skeleton, batch: MicroBatch, recording: Recording, outer: list[nn.Parameter], leaves: list[torch.Tensor]
 ) -> None:
-    given = [recording.first, *(t for call in recording.calls for t in tensors_in([call.positional, call.keywords]))]
+    given = given_to_layers(recording)
     used = set(leaves_behind(given))
     skeleton.entry = [p for p, leaf in zip(outer, leaves, strict=True) if id(leaf) in used]
     used |= set(leaves_behind([head_input(skeleton, batch, torch.zeros_like(recording.first))]))

@@ -21,7 +21,7 @@ from spillway.hf.bare import BareEngine
 from spillway.hf.building import build, find_layers
 from spillway.hf.describe import WorkSize, describe
 from spillway.hf.library import kept_in_fp32
-from spillway.hf.meta import from_config, widen
+from spillway.hf.meta import from_config, widen, without_carried
 from spillway.hf.microbatch import IGNORED, Work, arrange
 from spillway.hf.model_code import refusal
 from spillway.hf.own import OwnConfig
@@ -53,7 +53,7 @@ def prove(config: PreTrainedConfig | OwnConfig, packing: bool = False) -> Proof:
     try:
         small = config.smaller() if isinstance(config, OwnConfig) else shrink(config)
         skeleton = build(copy.deepcopy(small), torch.float32)
-        model = plain_model(small)
+        model = plain_model(small, skeleton.carried_names)
     except InputError:
         raise
     except Exception as error:  # a constructor that cannot cope with the small sizes
@@ -81,7 +81,7 @@ def prove_mixed(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> Non
     name, kind = str(dtype).removeprefix("torch."), config.model_type
     small = shrink(config)
     skeleton = build(copy.deepcopy(small), dtype)
-    model = from_config(small, dtype)
+    model = random_model(small, dtype, skeleton.carried_names)
     widen(model, kept_in_fp32(model, dtype))
     found: set[torch.dtype] = set()
     for layer in find_layers(model, kind):
@@ -113,15 +113,21 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def plain_model(config: PreTrainedConfig | OwnConfig) -> PreTrainedModel:
-    """The library's own model with random weights, from a fixed seed."""
+def plain_model(config: PreTrainedConfig | OwnConfig, carried: Collection[str] = ()) -> PreTrainedModel:
+    """The library's own model with random weights, from a fixed seed; parameters named `carried` stay on meta."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(20)
-        model = from_config(config, torch.float32)
+        model = random_model(config, torch.float32, carried)
         with torch.no_grad():
-            for parameter in model.parameters():  # away from the zeros and ones of biases and norms
+            for parameter in (p for p in model.parameters() if not p.is_meta):  # away from zeros and ones of norms
                 parameter.add_(torch.randn_like(parameter), alpha=0.05)
     return model.eval()
+
+
+def random_model(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype, carried: Collection[str]) -> PreTrainedModel:
+    if carried and not isinstance(config, OwnConfig):
+        return without_carried(config, dtype, carried)
+    return from_config(config, dtype)
 
 
 def sample(packed: bool, vocabulary: int = VOCABULARY) -> Work:

@@ -18,7 +18,7 @@ from torch import nn
 
 from spillway.hf.microbatch import MicroBatch
 from spillway.hf.model_code import Left, call_model, refusal, replaced_forwards
-from spillway.hf.skeleton import Skeleton
+from spillway.hf.skeleton import Skeleton, zeros
 from spillway.hf.values import tensors_in
 
 
@@ -92,11 +92,14 @@ def record(skeleton: Skeleton, batch: MicroBatch, ids: torch.Tensor, rows: torch
 def embedded_rows(skeleton: Skeleton, rows: torch.Tensor, batch: MicroBatch) -> Iterator[list[torch.Tensor]]:
     """Inside, the embedding has these rows as its table, and every call looks up one after the other.
 
-    So scales and whatever else an embedding does to its rows are its own. Yields what it has given.
+    So scales and whatever else an embedding does to its rows are its own. Yields what it has given. Who reads the table
+    itself finds zeros: some models put the row of a padding token where an image would be, and text has none.
     """
     given: list[torch.Tensor] = []
     embedding = skeleton.embedding
     meta, padding = embedding._parameters["weight"], embedding.padding_idx
+    assert meta is not None
+    nothing = zeros(meta, rows.device)
 
     def forward(ids: torch.Tensor, *more: Any, **keywords: Any) -> torch.Tensor:
         if tuple(ids.shape) != (batch.rows, batch.length):
@@ -106,11 +109,15 @@ def embedded_rows(skeleton: Skeleton, rows: torch.Tensor, batch: MicroBatch) -> 
         try:
             given.append(type(embedding).forward(embedding, numbers, *more, **keywords))
         finally:
-            embedding._parameters["weight"], embedding.padding_idx = meta, padding  # type: ignore[assignment]
+            embedding._parameters["weight"], embedding.padding_idx = nothing, padding  # type: ignore[assignment]
         return given[-1]
 
-    with replaced_forwards({embedding: forward}):
-        yield given
+    embedding._parameters["weight"] = nothing  # type: ignore[assignment]
+    try:
+        with replaced_forwards({embedding: forward}):
+            yield given
+    finally:
+        embedding._parameters["weight"] = meta
 
 
 def hidden_of(positional: tuple[Any, ...], keywords: dict[str, Any], kind: str) -> torch.Tensor:

@@ -143,9 +143,10 @@ def optimizer(name: str) -> str:
 def same_parameters(model: PreTrainedModel, description: dict[str, Any]) -> None:
     """A model whose embedding was resized, or to which something was added, is not what the engine holds."""
     held = {tensor["name"]: tensor["shape"] for block in description["blocks"] for tensor in block["tensors"]}
+    apart = model.spillway_origin.carried
     for name, parameter in model.named_parameters():
         there = held.get(bare_name(name))
-        if there != list(parameter.shape):
+        if bare_name(name) not in apart and there != list(parameter.shape):
             raise InputError(
                 f"model: {name} is {list(parameter.shape)}, the checkpoint's is {there}; change the checkpoint first "
                 "(from_pretrained, resize, save_pretrained), then load it"
@@ -155,6 +156,7 @@ def same_parameters(model: PreTrainedModel, description: dict[str, Any]) -> None
 def same_learning(model: PreTrainedModel, description: dict[str, Any]) -> None:
     """With adapters somebody may have set `requires_grad` on the skeleton, which changes nothing of what learns."""
     frozen = {tensor["name"] for block in description["blocks"] for tensor in block["tensors"] if tensor.get("frozen")}
+    frozen |= model.spillway_origin.carried
     for name, parameter in model.named_parameters():
         if parameter.requires_grad == (bare_name(name) in frozen):
             raise InputError(

@@ -31,7 +31,7 @@ from spillway.hf.place import HOST, Place
 from spillway.hf.prologue import Arguments, Prologue
 from spillway.hf.shrink import fewer_layers
 from spillway.hf.skeleton import Skeleton
-from spillway.hf.source import DTYPES
+from spillway.hf.source import DTYPES, text_config
 from spillway.hf.stream import Stream
 from spillway.hf.subspaces import choose_kinds
 from spillway.protocol import Batch
@@ -273,7 +273,7 @@ class Rehearsal:
         warm = self._taken(rows, length, cold=False) or first
         found = brief.measured(first, rest, self._taken)
         config = getattr(self._small.model, "config", None)
-        linear = getattr(config, "_attn_implementation", None) == "sdpa"
+        linear = getattr(text_config(config), "_attn_implementation", None) == "sdpa"
         work_bytes = brief.bytes_of(found, largest, linear)
         if shape.eval_batch * shape.eval_length > largest:
             work_bytes = max(work_bytes, self._evaluated_briefly())
@@ -446,8 +446,9 @@ def narrow(config: PreTrainedConfig | OwnConfig, skeleton: Skeleton, layers: int
     if isinstance(config, OwnConfig):
         return config.cut(layers, vocabulary)
     small = fewer_layers(config, layers, vocab_size=vocabulary)
-    if getattr(small, "pad_token_id", None) is not None:
-        small.pad_token_id = min(small.pad_token_id, small.vocab_size - 1)
+    text = text_config(small)
+    if getattr(text, "pad_token_id", None) is not None:
+        text.pad_token_id = min(text.pad_token_id, text.vocab_size - 1)
     return small
 
 

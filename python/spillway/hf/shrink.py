@@ -6,10 +6,13 @@ shrink by name; CONSISTENT holds what a few families demand of their sizes besid
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 from transformers import PreTrainedConfig
+
+from spillway.hf.source import text_config
 
 VOCABULARY = 211
 LENGTH = 12
@@ -53,6 +56,13 @@ SIZES: dict[str, int] = {
     **dict.fromkeys(("mamba_head_dim", "mamba_d_head"), 8),
     "num_nextn_predict_layers": 0,
 }  # fmt: skip
+
+# What classes take as rotary channels of time, height and width where a configuration names none.
+SECTIONS = {
+    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "paddleocr_vl_text"), (16, 24, 24)),
+    **dict.fromkeys(("glm4v_text", "glm4v_moe_text", "glm_ocr_text"), (8, 12, 12)),
+    "ernie4_5_vl_moe_text": (22, 22, 20),
+}
 
 Values = dict[str, Any]
 
@@ -123,8 +133,10 @@ CONSISTENT: dict[str, Callable[[Values], Values]] = {
 def shrink(config: PreTrainedConfig, layers: int = 2, **more: Any) -> PreTrainedConfig:
     """The same flags at a small size, at least `layers` layers and one of every kind; `more` wins over all.
 
-    Raises whatever the class finds wrong with the sizes.
+    Of a multimodal one the text tower is shrunk. Raises whatever the class finds wrong with the sizes.
     """
+    if (text := text_config(config)) is not config:
+        return with_text(config, shrink(text, layers, **more))
     values = config.to_dict()
     names = {target: name for name, target in config.attribute_map.items()}
     sizes = {}
@@ -140,14 +152,47 @@ def shrink(config: PreTrainedConfig, layers: int = 2, **more: Any) -> PreTrained
     values |= few_layers(values, layers, config.model_type)
     values |= {name: shrunk_layers(value) for name, value in values.items() if name == "per_layer_config" and value}
     values |= small_numbers(values)
+    values |= narrow_positions(config.to_dict(), values)
     if config.model_type in CONSISTENT:
         values |= CONSISTENT[config.model_type](values)
     return rebuilt(config, values | more)
 
 
+def narrow_positions(before: Values, values: Values) -> Values:
+    """Rotary positions of time, height and width share a head's channels; they do so in a smaller head, too."""
+    found: Values = {}
+    for key in ("rope_parameters", "rope_scaling"):
+        named = before.get(key) or {}
+        section = named.get("mrope_section", SECTIONS.get(before["model_type"]) if named else None)
+        if section:
+            total = sum(section) * head_size(values) // head_size(before)
+            rest = [total // len(section)] * (len(section) - 1)
+            found[key] = {**named, "mrope_section": [total - sum(rest), *rest]}
+    return found
+
+
+def head_size(values: Values) -> int:
+    return int(values.get("head_dim") or values["hidden_size"] // values["num_attention_heads"])
+
+
 def rebuilt(config: PreTrainedConfig, values: Values) -> PreTrainedConfig:
     dropped = ("dtype", "model_type", "transformers_version", "_name_or_path", "architectures")
     return type(config)(**{key: value for key, value in values.items() if key not in dropped})
+
+
+def with_text(config: PreTrainedConfig, text: PreTrainedConfig) -> PreTrainedConfig:
+    """A multimodal configuration with another one of its text tower, and few layers in the others."""
+    found = copy.deepcopy(config)
+    before = text_config(found)
+    for name, part in list(vars(found).items()):
+        if part is before:
+            setattr(found, name, text)
+        elif isinstance(part, PreTrainedConfig):
+            for count in (*LAYER_COUNTS, "depth", "encoder_layers"):
+                if isinstance(value := getattr(part, count, None), int) and value > 2:
+                    setattr(part, count, 2)
+    found.use_cache = False
+    return found
 
 
 def shrunk_layers(single: dict[int, Values]) -> dict[int, Values]:
@@ -217,7 +262,9 @@ def few_layers(values: Values, least: int = 2, kind: str = "") -> Values:
 
 
 def fewer_layers(config: PreTrainedConfig, least: int, **more: Any) -> PreTrainedConfig:
-    """The same widths with few layers, in place of a whole model."""
+    """The same widths with few layers, in place of a whole model; of a multimodal one those of the text tower."""
+    if (text := text_config(config)) is not config:
+        return with_text(config, fewer_layers(text, least, **more))
     values = config.to_dict()
     small = rebuilt(config, values | few_layers(values, least, config.model_type) | more)
     small.use_cache = False

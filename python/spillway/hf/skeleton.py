@@ -18,6 +18,8 @@ from spillway.hf.meta import on_meta
 from spillway.hf.model_code import Form
 from spillway.hf.own import OwnConfig
 from spillway.hf.router import Routers
+from spillway.hf.source import is_multimodal
+from spillway.hf.tower import tower_name
 
 Places = list[tuple[nn.Module, str]]  # where a parameter hangs
 
@@ -77,12 +79,14 @@ class Skeleton:
     simple_tail: bool = False  # nothing, or `norm`, lies between the last layer and the head
     simple_head: bool = False  # the head's matrix alone makes the logits
     unused: frozenset[str] = frozenset()  # parameters that get no gradient, as the proof found them (`pattern`)
+    carried: list[nn.Parameter] = field(default_factory=list)  # of a multimodal model, what text alone never passes
     routers: Routers | None = None  # of a model that adds their auxiliary loss to its own
 
     def __post_init__(self) -> None:
         self.adapters: Adapted | None = None
         self.spaces: dict[int, Space] = {}  # by identity of a parameter that learns in a subspace
         self._original: PreTrainedModel | None = None
+        self._tower = tower_name(self.model) if is_multimodal(self.config) else None
         self.look_again()
 
     def remember_original(self) -> None:
@@ -174,6 +178,23 @@ class Skeleton:
     def fused_tail(self) -> bool:
         """What follows the layers has no parameters, and runs with the last one."""
         return not self.tail and not self.simple_tail
+
+    @property
+    def streamed(self) -> list[nn.Parameter]:
+        """All parameters that the engine has."""
+        carried = set(map(id, self.carried))
+        return [parameter for parameter in self.model.parameters() if id(parameter) not in carried]
+
+    @property
+    def carried_names(self) -> frozenset[str]:
+        """All names of what is carried along."""
+        carried = set(map(id, self.carried))
+        named = self.model.named_parameters(remove_duplicate=False)
+        return frozenset(bare_name(name) for name, parameter in named if id(parameter) in carried)
+
+    def is_apart(self, name: str) -> bool:
+        """Whether a parameter or buffer belongs to another modality than text."""
+        return self._tower is not None and not f"{name}.".startswith(self._tower and f"{self._tower}.")
 
     def learns(self, parameter: nn.Parameter) -> bool:
         """False for what gets no gradient: PyTorch's optimizers leave such a parameter alone, decay included."""

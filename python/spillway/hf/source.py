@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    GenerationConfig,
+    PreTrainedConfig,
+)
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from spillway.errors import InputError
 from spillway.hf import library
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+PROCESSORS = ("preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json")
+PLAIN_PARTS = {"attn_config", "ffn_config"}  # settings of layers that have a class of their own
 
 
 def load_config(directory: Path) -> PreTrainedConfig:
@@ -25,10 +35,11 @@ def load_config(directory: Path) -> PreTrainedConfig:
         config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # unknown types, missing and mistyped values all end here, in many classes
         raise InputError(f"{path}: transformers cannot read this configuration: {first_line(error)}") from error
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise InputError(f"{path}: model type {model_type!r} is not a causal language model of transformers")
-    if config.get_text_config() is not config:
-        raise InputError(f"{path}: model type {model_type!r} wraps several models; only plain text models are taken")
+    if auto_class(config) is None:
+        raise InputError(
+            f"{path}: model type {model_type!r} is neither a causal language model of transformers nor a multimodal "
+            "one that answers in text"
+        )
     if getattr(config, "quantization_config", None) is not None:
         raise InputError(f"{path}: the weights are quantised; full fine-tuning needs bf16, fp16 or fp32 weights")
     return config
@@ -37,15 +48,59 @@ def load_config(directory: Path) -> PreTrainedConfig:
 def save_config(source: Path, config: PreTrainedConfig, weight_dtype: str, directory: Path) -> None:
     """What `from_pretrained` reads beside weights that were trained from the model in `source`."""
     saved = copy.deepcopy(config)
-    saved.dtype = DTYPES[weight_dtype]
+    set_dtype(saved, DTYPES[weight_dtype])
     saved.architectures = [architecture(config)]
     saved.save_pretrained(directory)
     generation_config(source, config).save_pretrained(directory)
+    copy_processors(source, directory)
+
+
+def set_dtype(config: PreTrainedConfig, dtype: torch.dtype) -> None:
+    """Of the model and all of its parts, as `from_pretrained(dtype=...)` does."""
+    config.dtype = dtype
+    for name in type(config).sub_configs:
+        if isinstance(part := getattr(config, name, None), PreTrainedConfig):
+            set_dtype(part, dtype)
+
+
+def copy_processors(source: Path, directory: Path) -> None:
+    """What prepares images, videos and audio for a multimodal model is carried along as it is."""
+    for name in PROCESSORS:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, directory / name)
+
+
+def text_config(config: Any) -> Any:
+    """That of the text tower of a multimodal model; of any other model its own."""
+    if not isinstance(config, PreTrainedConfig):
+        return config
+    try:
+        return config.get_text_config()
+    except ValueError:  # there is one of an encoder, too
+        return config.get_text_config(decoder=True)
+
+
+def is_multimodal(config: Any) -> bool:
+    """Whether the model holds others beside the one that makes text: of images, of audio, an encoder."""
+    if not isinstance(config, PreTrainedConfig):
+        return False
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return True
+    return text_config(config) is not config or bool(type(config).sub_configs.keys() - PLAIN_PARTS)
+
+
+def auto_class(config: PreTrainedConfig) -> Any:
+    """The library's automatic class that makes the model of a configuration; of a multimodal one all of it. None: the
+    library has none that makes text."""
+    if not is_multimodal(config):
+        return AutoModelForCausalLM
+    choices = (AutoModelForImageTextToText, *library.multimodal_classes(), AutoModelForCausalLM)
+    return next((each for each in choices if type(config) in each._model_mapping), None)
 
 
 def architecture(config: PreTrainedConfig) -> str:
-    """Name of the class that AutoModelForCausalLM makes of a configuration."""
-    found = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    """Name of the class that the library makes of a configuration."""
+    found = auto_class(config)._model_mapping[type(config)]
     names = [each.__name__ for each in (found if isinstance(found, tuple) else (found,))]
     return next((name for name in config.architectures or [] if name in names), names[0])
 

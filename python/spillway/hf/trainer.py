@@ -22,7 +22,7 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
-from spillway import checks, directory, identity, left, saved, state, unsaved, volumes
+from spillway import checks, directory, hub, identity, left, saved, state, unsaved, volumes
 from spillway.batches import batch_of
 from spillway.config import Config
 from spillway.errors import InputError
@@ -33,7 +33,7 @@ from spillway.hf.freeze import frozen_names
 from spillway.hf.loading import Origin, untouched
 from spillway.hf.position import Due
 from spillway.hf.sizes import Sizes, largest, row_count, saves, saving_of
-from spillway.hf.source import DTYPES
+from spillway.hf.source import DTYPES, copy_processors, set_dtype
 from spillway.openings import STATE, read_counts
 from spillway.protocol import Batch, Keeping, Opening, WorkShape
 from spillway.records import replace_text, write_json
@@ -380,10 +380,12 @@ class StreamedTraining:
 
     def _save_configs(self, directory: Path) -> None:
         saved = copy.deepcopy(self.model.config)
-        saved.dtype, saved.architectures = DTYPES[self.session.config.weight_dtype], [type(self.model).__name__]
+        set_dtype(saved, DTYPES[self.session.config.weight_dtype])
+        saved.architectures = [type(self.model).__name__]
         saved.save_pretrained(directory)
         if self.model.can_generate():
             self.model.generation_config.save_pretrained(directory)
+        copy_processors(hub.model_directory(self._origin.config), directory)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         with self._left_where_it_fails():
