@@ -25,6 +25,7 @@ from spillway.hf.microbatch import IGNORED
 from spillway.hf.router_search import ARGUMENTS, FUNCTION
 from spillway.hf.source import auto_class, is_multimodal
 from spillway.hf.stream import mixed
+from spillway.hf.tower import tower_name
 from spillway.protocol import WorkShape
 
 STEPS = 10
@@ -74,8 +75,19 @@ def compare(
         compare_files(directory / "saved", directory / "expected"),
     )
     assert difference.loss <= TOLERANCE, f"losses differ by {difference.loss:.1e}"
+    if is_multimodal(config):
+        compare_carried(directory)
     load(directory / "saved")
     return difference
+
+
+def compare_carried(directory: Path) -> None:
+    """What plain training leaves as it was is the same to the last bit."""
+    before, plain, ours = (tensors(directory / name) for name in ("model", "expected", "saved"))
+    untouched = [name for name, value in before.items() if torch.equal(value, plain[name])]
+    assert untouched, "nothing is carried along"
+    changed = [name for name in untouched if not torch.equal(ours[name], before[name])]
+    assert not changed, f"{changed[0]} was changed"
 
 
 @dataclass
@@ -204,7 +216,8 @@ def compare_adapters(
         plain = load(directory / "model")
         torch.manual_seed(RUN_SEED)
         wanted: Any = "all-linear" if targets == ["all-linear"] else targets
-        others = [name for name, _ in plain.named_modules() if "language_model" not in name]
+        tower = f"{tower_name(plain)}."
+        others = [name for name, _ in plain.named_modules() if not f"{name}.".startswith(tower)]
         apart = {"exclude_modules": others} if is_multimodal(plain.config) else {}
         asked = peft.LoraConfig(r=4, lora_alpha=8, target_modules=wanted, task_type="CAUSAL_LM", **apart)
         adapted = peft.get_peft_model(plain, asked)

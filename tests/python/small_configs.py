@@ -29,6 +29,7 @@ OTHERS = SIZES | {
     **dict.fromkeys(("num_hidden_layers", "depth", "encoder_layers", "num_layers"), 2),
     "num_heads": 4,
 }
+PARTIAL = {**ROPE, "partial_rotary_factor": 0.5, "mrope_section": [8, 12, 12]}
 
 OVERRIDES: dict[str, dict[str, Any]] = {
     "cohere_compass_text": {"rope_parameters": {"full_attention": None, "sliding_attention": ROPE}},
@@ -37,6 +38,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 4, "n_shared_experts": 1},
     "gemma4_text": {"num_kv_shared_layers": 10},
     "gemma4_unified_text": {"num_kv_shared_layers": 10},
+    **dict.fromkeys(("glm4v", "glm46v", "glmga"), {"text_config": {"rope_parameters": PARTIAL}}),
+    "glm4v_moe": {"text_config": {"head_dim": 128, "rope_parameters": PARTIAL}},
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},

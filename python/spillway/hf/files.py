@@ -101,6 +101,20 @@ class Group:
     target: str = ""  # the first one
 
 
+class Bound:
+    """A model whose parameters may be views of the engine's memory, for code that asks for them by name."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def get_parameter(self, name: str) -> torch.Tensor:
+        owner, _, own = name.rpartition(".")
+        return self._model.get_submodule(owner)._parameters[own]  # type: ignore[no-any-return]
+
+
 class Names:
     """What the tensors of one model are called in files, both ways."""
 
@@ -172,7 +186,7 @@ class Names:
         transform = copy.deepcopy(group.transform)
         for name, pattern in group.members:
             transform.add_tensor(group.target, name, pattern, read(name))
-        made = transform.convert(group.target, model=self._model, config=self._model.config)
+        made = transform.convert(group.target, model=Bound(self._model), config=self._model.config)
         found = {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
         return {library.renamed(n, self._renamings): v for n, v in found.items()} if saving else found
 

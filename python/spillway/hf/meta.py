@@ -47,14 +47,17 @@ def from_config(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> Pre
 
 
 def without_carried(config: PreTrainedConfig, dtype: torch.dtype, carried: Collection[str]) -> PreTrainedModel:
-    """The library's own model with random weights, but for parameters of these names: they stay on `meta`."""
+    """The library's own model with random weights, but for parameters of these names: they stay on `meta`, save for
+    the first, by which the library tells where the model is."""
     with torch.device("meta"):
         model = from_config(config, dtype)
     model.tie_weights()
     made: dict[int, nn.Parameter] = {}
+    first = next(model.parameters())
     for owner, module in model.named_modules():
         for name, parameter in module._parameters.items():
-            if parameter is not None and f"{owner}.{name}".lstrip(".") not in carried:
+            held = f"{owner}.{name}".lstrip(".") not in carried or parameter is first
+            if parameter is not None and held:
                 made.setdefault(id(parameter), nn.Parameter(torch.zeros_like(parameter, device="cpu")))
     for module in model.modules():
         for name, parameter in module._parameters.items():

@@ -114,7 +114,7 @@ def embedded_rows(skeleton: Skeleton, rows: torch.Tensor, batch: MicroBatch) -> 
 
     embedding._parameters["weight"] = nothing  # type: ignore[assignment]
     try:
-        with replaced_forwards({embedding: forward}):
+        with replaced_forwards({embedding: forward}), skeleton.stand_ins(skeleton.telling, rows.device):
             yield given
     finally:
         embedding._parameters["weight"] = meta

@@ -7,7 +7,7 @@ shrink by name; CONSISTENT holds what a few families demand of their sizes besid
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -166,9 +166,15 @@ def narrow_positions(before: Values, values: Values) -> Values:
         section = named.get("mrope_section", SECTIONS.get(before["model_type"]) if named else None)
         if section:
             total = sum(section) * head_size(values) // head_size(before)
-            rest = [total // len(section)] * (len(section) - 1)
-            found[key] = {**named, "mrope_section": [total - sum(rest), *rest]}
+            found[key] = {**named, "mrope_section": parted(total, section)}
     return found
+
+
+def parted(total: int, section: Sequence[int]) -> list[int]:
+    """`total` in as many parts, of which those are equal that were: one that had no equal takes what is over."""
+    small = total // len(section)
+    over = next((place for place, part in enumerate(section) if list(section).count(part) == 1), 0)
+    return [total - small * (len(section) - 1) if place == over else small for place in range(len(section))]
 
 
 def head_size(values: Values) -> int:

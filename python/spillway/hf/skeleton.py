@@ -124,7 +124,8 @@ class Skeleton:
 
     @property
     def vocabulary(self) -> int:
-        return self.embedding.num_embeddings
+        """Tokens that are both read and given; a table may have rows for what is only read."""
+        return min(self.embedding.num_embeddings, self.head.weight.shape[0])
 
     @property
     def columns(self) -> int:
@@ -184,6 +185,11 @@ class Skeleton:
         """All parameters that the engine has."""
         carried = set(map(id, self.carried))
         return [parameter for parameter in self.model.parameters() if id(parameter) not in carried]
+
+    @property
+    def telling(self) -> list[nn.Parameter]:
+        """Of what is carried along that by which the library tells a model's device: its first parameter."""
+        return [parameter for parameter in self.carried[:1] if next(self.model.parameters()) is parameter]
 
     @property
     def carried_names(self) -> frozenset[str]:
