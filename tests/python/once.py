@@ -25,9 +25,9 @@ from spillway.hf.skeleton import Skeleton
 
 @contextmanager
 def is_enough() -> Iterator[None]:
-    """Runs draw no loss.png, for which another process would import matplotlib. They prove a model once, measure a layer
-    of it once, two times and not forty, and the processor once. Runs of the installed command and `make nightly` do all
-    of it."""
+    """Runs draw no loss.png, for which another process would import matplotlib. They prove a model once, measure a
+    layer of it once, two times and not forty, and the processor once. Runs of the installed command and `make nightly`
+    do all of it."""
     with pytest.MonkeyPatch.context() as patch:
         for user in (spillway.loop, spillway.run):
             patch.setattr(user, "plot_apart", no_plot)
