@@ -1,4 +1,4 @@
-"""Every causal language model type of the installed transformers, in small: through Spillway and in plain PyTorch.
+"""Every model type of the installed transformers that makes text, in small: through Spillway and in plain PyTorch.
 
     python scripts/sweep_models.py [--out docs/reference/models.md] [--rows FILE] [TYPE ...]
 
@@ -6,8 +6,9 @@ For each type: random weights are saved by the library, loaded by a Session from
 and by a plain loop with torch.optim.AdamW in fp32; losses and every weight must agree, and what the Session saves must
 hold the keys, shapes and types that the library's own save_pretrained writes for the plain model. Adapters are compared
 with PEFT's, and types that keep parameters in fp32 beside bf16 once more in that. Types that are refused are listed
-with the reason. With --rows each type's row is kept in FILE as soon as it is made, and types that are there are not
-done again: a sweep that was stopped goes on.
+with the reason. Of multimodal types the tower of text is trained, and every other tensor has to stay as it is. With
+--rows each type's row is kept in FILE as soon as it is made, and types that are there are not done again: a sweep that
+was stopped goes on.
 """
 
 from __future__ import annotations
@@ -171,14 +172,19 @@ def first_line(error: BaseException) -> str:
 
 
 def table(rows: list[Row], version: str) -> str:
-    works = [row for row in rows if row.verdict == "works"]
+    from small_configs import wraps_models
+
+    working = [row for row in rows if row.verdict == "works"]
+    works = [row for row in working if not wraps_models(row.kind)]
+    towers = [row for row in working if wraps_models(row.kind)]
     others = [row for row in rows if row.verdict != "works"]
     lines = [
         "# Model types",
         "",
         f"Made by `python scripts/sweep_models.py` with transformers {version}: every causal language model",
-        "type of the library, small and with random weights, ten steps of AdamW (epsilon 1e-4) in fp32 through the",
-        "engine and in plain PyTorch, and load and save against the library's own. Differences are the largest ones,",
+        "type of the library, and every multimodal one that makes text, small and with random weights, ten steps of",
+        "AdamW (epsilon 1e-4) in fp32 through the engine and in plain PyTorch, and load and save against the library's",
+        "own. Differences are the largest ones,",
         "relative: of a step's loss, and of a weight tensor (to its largest element); 1e-5 is the limit. Mixtures of",
         "experts are trained with the auxiliary loss of their routers, where the library has one for the type.",
         "LoRA: the same of adapters on a frozen base (`method: lora`), against PEFT in memory, on every linear layer,",
@@ -197,6 +203,15 @@ def table(rows: list[Row], version: str) -> str:
         "| type | loss | weights | LoRA | in bf16 |",
         "|---|---|---|---|---|",
         *(f"| `{row.kind}` | {row.loss:.0e} | {row.weight:.0e} | {row.adapters} | {row.mixed} |" for row in works),
+        "",
+        f"## Works on text: {len(towers)} multimodal types",
+        "",
+        "The tower of text is trained, in the library's own multimodal class, and compared as above; every other",
+        "tensor of the checkpoint is in what is saved to the last bit. LoRA: no figure where it was not compared.",
+        "",
+        "| type | loss | weights | LoRA |",
+        "|---|---|---|---|",
+        *(f"| `{row.kind}` | {row.loss:.0e} | {row.weight:.0e} | {row.adapters} |" for row in towers),
         "",
         f"## Refused by name, before anything is read, or not compared: {len(others)} types",
         "",

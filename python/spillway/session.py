@@ -88,6 +88,11 @@ class Session:
         computes, kept = DTYPES[config.compute_dtype], DTYPES[config.weight_dtype]
         self._skeleton = build(copy.deepcopy(self._model_config), computes, kept)
         self._adapters = adapters_of(config)
+        if config.init == "random" and self._skeleton.carried and not only_plan:
+            raise InputError(
+                f"init: random draws the tower of text alone, and {self._model_config.model_type} has others, which a "
+                "checkpoint has to hold; leave init at pretrained"
+            )
         if self._adapters is not None:
             self._adapters.adapt(self._skeleton)
         elif frozen is None:

@@ -215,6 +215,14 @@ def test_a_checkpoint_without_the_other_tensors_is_refused(
     assert "is missing; it is not trained, but every checkpoint is to hold it" in capfd.readouterr().err
 
 
+def test_random_weights_are_refused(given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """There would be none of the other towers."""
+    assert run(given, tmp_path / "out", "--init", "random", "--placement", "dram") == 2
+    assert "init: random draws the tower of text alone" in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.nightly
 def test_transformers_trainer_over_a_streamed_tower(given: Path, tmp_path: Path) -> None:
     package("accelerate", "transformers' Trainer needs accelerate")
     from spillway.hf import Trainer, load

@@ -19,6 +19,7 @@ from spillway.hf.microbatch import MicroBatch
 from spillway.hf.model_code import refusal, replaced_forwards, says_router_logits
 from spillway.hf.router import Routers
 from spillway.hf.skeleton import Skeleton
+from spillway.hf.source import is_multimodal, text_config
 from spillway.hf.tail import run_without_layers
 
 FUNCTION = "load_balancing_loss_func"
@@ -28,7 +29,13 @@ ARGUMENTS = ["gate_logits", "num_experts", "top_k", "attention_mask"]
 def find_routers(skeleton: Skeleton) -> Routers | None:
     """None for a model that adds no such loss, as configured."""
     model = skeleton.model
-    asked = getattr(skeleton.config, "output_router_logits", False)
+    asked = getattr(text_config(skeleton.config), "output_router_logits", False)
+    if asked and is_multimodal(skeleton.config) and says_router_logits(model):
+        raise refusal(
+            skeleton.config.model_type,
+            "output_router_logits asks for an auxiliary loss, which multimodal models are not trained with; switch "
+            "it off in config.json",
+        )
     if not asked or not says_router_logits(model) or not hasattr(sys.modules[type(model).__module__], FUNCTION):
         return None
     routers, modules = Routers(*settings(skeleton)), list(router_modules(skeleton))
