@@ -39,9 +39,9 @@ void read_tensor(const spillway::state::SafetensorsReader& reader, const std::st
   const auto count = tensor == nullptr ? 0 : out.size() / tensor->element_bytes;
   if (tensor == nullptr || out.size() != count * tensor->element_bytes || first > tensor->elements ||
       count > tensor->elements - first) {
-    throw spillway::Error(
-        spillway::ErrorCode::internal,
-        spillway::text("tensor ", name, " is not there, or has not ", out.size(), " bytes from element ", first, " on"));
+    throw spillway::Error(spillway::ErrorCode::internal,
+                          spillway::text("tensor ", name, " is not there, or has not ", out.size(),
+                                         " bytes from element ", first, " on"));
   }
   const nb::gil_scoped_release release;
   reader.read(*tensor, first, count, reinterpret_cast<std::byte*>(out.data()));  // NOLINT

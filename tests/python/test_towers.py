@@ -146,7 +146,7 @@ def same_files(ours: Path, other: Path) -> None:
 LORA, LSP = ["--method", "lora", "--lora_target_modules", "q_proj"], ["--method", "lsp", "--lsp_modules", "q_proj"]
 
 
-@pytest.mark.parametrize("more", [[], LORA, LSP])
+@pytest.mark.parametrize("more", [[], pytest.param(LORA, marks=pytest.mark.nightly), LSP])
 def test_checked_against_plain_pytorch_by_the_command_line(given: Path, more: list[str], tmp_path: Path) -> None:
     if "lora" in more:
         package("peft", "adapters are PEFT's")
