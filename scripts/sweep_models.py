@@ -254,9 +254,7 @@ def main() -> int:
     chosen = options.kinds or kinds()
     done = kept(options.rows)
     with multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=8) as pool:
-        waiting = [pool.apply_async(examine, (kind,)) for kind in chosen if kind not in done]
-        for result in waiting:
-            row = result.get()
+        for row in pool.imap_unordered(examine, [kind for kind in chosen if kind not in done]):
             done[row.kind] = row
             keep(row, options.rows)
             numbers = (

@@ -130,6 +130,21 @@ def test_killed_resumed_under_a_budget_and_exported(
     same_files(tmp_path / "alone", whole)
 
 
+def test_several_files_are_written_once(
+    given: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a large model has them: the engine's, and those of what is carried along."""
+    monkeypatch.setattr("spillway.session.MAX_SHARD", 50_000)
+    assert run(given, tmp_path / "out", "--placement", "dram") == 0
+    index = json.loads((tmp_path / "out/model.safetensors.index.json").read_text())
+    found = tensors(tmp_path / "out")
+    assert index["weight_map"].keys() == found.keys()
+    assert index["metadata"]["total_size"] == sum(t.numel() * t.element_size() for t in found.values())
+    assert set(index["weight_map"].values()) == {path.name for path in (tmp_path / "out").glob("*.safetensors")}
+    same_files(tmp_path / "out", whole)
+    same_but_for_the_tower(tmp_path / "out", given / "model")
+
+
 def test_gone_back_to_a_checkpoint(given: Path, whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "out")
     words = ["--save_steps", "2", "--placement", "dram"]
