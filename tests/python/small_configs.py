@@ -88,7 +88,15 @@ def with_small_others(config: PreTrainedConfig) -> PreTrainedConfig:
     found = copy.deepcopy(config)
     for part in vars(found).values():
         if isinstance(part, PreTrainedConfig) and part is not text_config(found):
-            for name, most in OTHERS.items():
-                if type(value := getattr(part, name, None)) is int and value > most:
-                    setattr(part, name, most)
+            make_small(part)
     return found
+
+
+def make_small(config: PreTrainedConfig) -> None:
+    """With what it holds in turn."""
+    for name, most in OTHERS.items():
+        if type(value := getattr(config, name, None)) is int and value > most:
+            setattr(config, name, most)
+    for part in vars(config).values():
+        if isinstance(part, PreTrainedConfig):
+            make_small(part)
