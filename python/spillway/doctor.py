@@ -85,13 +85,11 @@ def multiplications() -> Finding:
     try:
         from spillway import products
 
-        found = products.instructions()
-        words = products.measured("bf16").words("bf16")
+        rates = products.measured("bf16")
     except Exception as error:
         return "products", "missing", f"PyTorch does not load: {error}"
-    if found:
-        return "products", "good", f"{words}; instructions for bf16: {found}"
-    return "products", "lesser", f"{words}; no instructions for bf16, so that compute_dtype auto takes the faster"
+    faster = rates.faster("bf16")
+    return "products", "good" if faster == "bf16" else "lesser", f"{rates.words('bf16')}: {products.AUTO[faster]}"
 
 
 def gpu() -> Finding:

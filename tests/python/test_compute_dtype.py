@@ -79,9 +79,8 @@ def test_nothing_is_computed_in_less_than_it_is_kept_in(given: tuple[str, str]) 
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A function that says what the processors do."""
 
-    def is_one(narrow: float, fp32: float, flags: str = "") -> None:
-        monkeypatch.setattr(products, "measured", lambda kept: Products(narrow, fp32))
-        monkeypatch.setattr(products, "instructions", lambda: flags)
+    def is_one(narrow: float, fp32: float, instructions: str = "") -> None:
+        monkeypatch.setattr(products, "measured", lambda kept: Products(narrow, fp32, instructions))
 
     yield is_one
 
@@ -95,17 +94,43 @@ def test_auto_takes_what_is_faster(machine: Any) -> None:
     assert products.settled(configured("weight_dtype", "fp32")).compute_dtype == "fp32"
     assert products.settled(configured("weight_dtype", "fp16")).compute_dtype == "fp32"
     assert products.settled(configured("compute_dtype", "bf16")).compute_dtype == "bf16"
-    machine(2e9, 60e9, "amx_bf16")
+    machine(90e9, 60e9, "amx_bf16")
+    found = products.settled(configured())
+    assert found.compute_dtype == "bf16" and "with amx_bf16" in found.chosen
+    assert multiplications() == ("products", "good", f"{found.chosen}: {products.AUTO['bf16']}")
+    machine(2e9, 60e9, "amx_bf16")  # as where a virtual machine may not use them
+    found = products.settled(configured())
+    assert found.compute_dtype == "fp32"
+    assert multiplications() == ("products", "lesser", f"{found.chosen}: {products.AUTO['fp32']}")
+    machine(58e9, 60e9)
     assert products.settled(configured()).compute_dtype == "bf16"
-    machine(90e9, 60e9)
-    assert products.settled(configured()).compute_dtype == "bf16"
+
+
+def test_a_type_that_is_given_and_slow_here_is_told(machine: Any) -> None:
+    machine(2e9, 60e9)
+    assert "weight_dtype bf16 and compute_dtype auto" in products.warnings(configured("bf16", "true"))[0]
+    assert "weight_dtype fp16 and compute_dtype auto" in products.warnings(configured("fp16", "true"))[0]
+    begun = configured("bf16", "true", "resume_from_checkpoint", "true")
+    for config in (configured("compute_dtype", "fp32"), products.settled(configured()), begun):
+        assert products.warnings(config) == []
+    assert products.warnings(configured("bf16", "true", "device", "cuda")) == []
+    machine(58e9, 60e9)
+    assert products.warnings(configured("bf16", "true")) == []
 
 
 def test_products_are_measured() -> None:
     threads = torch.get_num_threads()
     found = products.measured("bf16")
     assert found.narrow > 0 and found.fp32 > 0 and torch.get_num_threads() == threads
-    assert multiplications()[0] == "products" and "GFLOP/s in bf16" in multiplications()[2]
+    assert found.instructions == products.instructions() and products.measured("bf16") is found
+
+
+def test_where_calls_cost_as_much_as_products_larger_ones_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {products.SMALL: Products(30e9, 60e9), products.LARGE: Products(300e9, 70e9)}
+    monkeypatch.setattr(products, "both", lambda kept, shape: rates[shape])
+    assert products.measured.__wrapped__("bf16").faster("bf16") == "bf16"
+    rates[products.SMALL] = Products(3e9, 60e9)
+    assert products.measured.__wrapped__("bf16").faster("bf16") == "fp32"
 
 
 def test_instructions_are_those_that_the_kernel_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -134,7 +159,8 @@ def test_auto_is_written_as_what_it_was_and_stays_so(
     machine(2e9, 60e9)
     assert here(inputs, tmp_path / "whole", *keys, "4") == 0
     out, whole = tmp_path / "out", capsys.readouterr().out
-    assert "Layers multiply in fp32 (compute_dtype auto): a processor does 2.0 GFLOP/s in bf16 and 60 in fp32." in whole
+    why = "a processor does 2.0 GFLOP/s in bf16 and 60 in fp32, without instructions for bf16"
+    assert f"Layers multiply in fp32 (compute_dtype auto): {why}." in whole
     assert here(inputs, out, *keys, "2", "--lr_scheduler_type", "constant") == 0
     assert (written(out)["weight_dtype"], written(out)["compute_dtype"]) == ("bf16", "fp32")
     plan = json.loads((out / "plan.json").read_text())
