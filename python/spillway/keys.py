@@ -239,8 +239,9 @@ GROUPS: dict[str, list[Key]] = {
             "auto",
             "what layers multiply in: `weight_dtype`, or `fp32`, for which weights are widened a block at a time and "
             "activations are fp32. `auto`: the faster on this machine, of which both are measured once when the run is "
-            "planned, and written into config.yaml as what it was; on a GPU `weight_dtype`. `fp16` or `fp32` without a `weight_dtype` means both (`bf16: true` and `fp16: true` mean "
-            "`bf16` and `fp16`)",
+            "planned, and written into config.yaml as what it was; on a GPU `weight_dtype`. `fp16` or `fp32` without a "
+            "`weight_dtype` means both, and so does any of them in a config.yaml of before there were two keys "
+            "(`bf16: true` and `fp16: true` mean `bf16` and `fp16`)",
         ),
         Key(
             "state_format",
