@@ -4,12 +4,13 @@
 #   PYTHON=...          the interpreter .venv is made from (default: python3)
 #   SPILLWAY_STRICT=1   warnings are errors, as .ci/run has it; one tree is built either way, so changing it builds anew
 #   WHEEL_PYTHONS=...   interpreters that `make wheel` builds for and tries the wheels in
-#   JOBS=N              compilers and C++ tests at once (default: all cores); PYTEST_JOBS=N: Python tests (default: 2)
+#   JOBS=N              compilers at once (default: all cores); of C++ tests, which wait for drives, twice as many
+#   PYTEST_JOBS=N       Python tests at once (default: 3)
 
 PYTHON ?= python3
 WHEEL_PYTHONS ?= $(PYTHON) python3.11 python3.12 python3.13 python3.14
 JOBS ?= $(shell nproc)
-PYTEST_JOBS ?= 2
+PYTEST_JOBS ?= 3
 export CMAKE_BUILD_PARALLEL_LEVEL = $(JOBS)
 
 VENV := .venv
@@ -127,7 +128,7 @@ tag-check:
 test-cpp: install
 	@$(BIN)/cmake $(TREE) -DSPILLWAY_TESTS=ON -DSPILLWAY_EXAMPLES=ON -D$(STRICT) --log-level=WARNING >/dev/null
 	@$(BIN)/cmake --build $(TREE) -- --quiet
-	@status=0; $(AMOUNT) $(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --progress -j $(JOBS) $(CTEST_FLAGS) \
+	@status=0; $(AMOUNT) $(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --progress -j $$((2 * $(JOBS))) $(CTEST_FLAGS) \
 		--output-junit $(CURDIR)/build/ctest.xml || status=$$?; \
 	$(BIN)/python scripts/after_tests.py build/ctest.xml; exit $$status
 

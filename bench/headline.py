@@ -251,7 +251,7 @@ def sentence(content: dict[str, Any]) -> str:
     machine, shape, micro_batches = last["processor"], last["shape"], last["micro_batches"]
     found = {
         side: (statistics.median(counted(runs)), max(each.get("peak_bytes", 0) for each in runs))
-        for side, runs in rows(content, where, shape, micro_batches).items()
+        for side, runs in rows(content, machine, shape, micro_batches).items()
         if counted(runs)
     }
     others = {side: each for side, each in found.items() if not side.startswith("spillway")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,7 @@ PASSES = 1.5  # a simulated copy's time in plain copies: its target is poisoned 
 GPU_MARGIN = 0.1  # of a GPU's free memory, left alone when no budget is given
 MEASURED = 256 * 2**20  # bytes that are copied and updated: more than a GPU's caches
 SMALL = 64 * 2**20  # bytes that an engine of almost nothing may take of a GPU
+DRIVER = Path("/proc/driver/nvidia/gpus")  # has a folder for each GPU, and in it the name of its model
 
 
 def place(config: Config) -> Place:
@@ -28,8 +30,7 @@ def place(config: Config) -> Place:
     if not config.device.startswith("cuda"):
         return HOST
     if not torch.cuda.is_available():
-        build = "was built without CUDA" if torch.version.cuda is None else "finds no GPU that it can use"
-        raise InputError(f"device: {config.device}: PyTorch {torch.__version__} {build}; use --device cpu")
+        raise InputError(f"device: {config.device}: {without_cuda()}; use --device cpu")
     index, count = number(config.device), torch.cuda.device_count()
     if index >= count:
         asked = "LOCAL_RANK asks for" if config.device == "cuda" else f"device: {config.device} asks for"
@@ -39,12 +40,31 @@ def place(config: Config) -> Place:
 
 def passed_over(config: Config) -> str:
     """Why `device: auto` is the processors beside a GPU; empty where there is none, or somebody said what is taken."""
-    if not config.any_device or not torch.cuda.is_available():
+    if not config.any_device:
         return ""
+    if not torch.cuda.is_available():
+        gpu = listed()
+        return f"the processors, and not {gpu}: {without_cuda()}" if gpu else ""
     return (
         f"the processors, and not {torch.cuda.get_device_name(0)}: computing on a GPU is tested over a pretended "
         "driver and has never run on a real one; --device cuda takes it"
     )
+
+
+def without_cuda() -> str:
+    """Why PyTorch has no GPU."""
+    build = "was built without CUDA" if torch.version.cuda is None else "finds no GPU that it can use"
+    return f"PyTorch {torch.__version__} {build}"
+
+
+def listed() -> str:
+    """The model of the first GPU that the NVIDIA driver knows, whatever PyTorch does; empty where it knows none."""
+    for place in sorted(DRIVER.glob("*/information")):
+        for line in place.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key == "Model":
+                return value.strip()
+    return ""
 
 
 def number(name: str) -> int:

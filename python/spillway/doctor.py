@@ -98,9 +98,12 @@ def gpu() -> Finding:
         import torch
     except Exception as error:
         return "gpu", "missing", f"PyTorch does not load: {error}"
+    from spillway import _engine, device
+
     if not torch.cuda.is_available():
-        return "gpu", "missing", "PyTorch finds none (torch.cuda.is_available()); training is on the processors"
-    from spillway import _engine
+        why = f"the NVIDIA driver knows {model}, but {device.without_cuda()}" if (model := device.listed()) else ""
+        why = why or "PyTorch finds none (torch.cuda.is_available())"
+        return "gpu", "missing", f"{why}; training is on the processors"
 
     found = [(number, *_engine.load_gpu_kernels(number)) for number in range(torch.cuda.device_count())]
     words = [

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from native import GPU, file_bytes
 from real_runs import here, inputs
-from spillway import device
+from spillway import device, doctor
 from spillway.cli import main
 from spillway.config import resolve
 from spillway.records import rows
@@ -135,3 +136,19 @@ def test_a_profile_with_a_gpu_bounds_the_link() -> None:
     updating = device.settings(config, 8 << 30, {"gpus": [gpu | {"update_elements_per_second": 7e9}]})
     assert updating["update"] == 7e9
     assert device.settings(resolve({}, {}), 8 << 30, {}) == {}
+
+
+def test_a_gpu_that_pytorch_does_not_see_is_spoken_of(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the driver lists it in /proc, beside a PyTorch that was built without CUDA."""
+    (tmp_path / "0000:01:00.0").mkdir()
+    (tmp_path / "0000:01:00.0" / "information").write_text("Model: \t\t NVIDIA H100\nIRQ:   \t\t 33\n")
+    monkeypatch.setattr(device, "DRIVER", tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert here(given, tmp_path / "out", verb="plan") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"the processors, and not NVIDIA H100: PyTorch {torch.__version__} " in said
+    assert here(given, tmp_path / "out", "--device", "cpu", verb="plan") == 0
+    assert "H100" not in capsys.readouterr().out
+    assert doctor.gpu()[2].startswith(f"the NVIDIA driver knows NVIDIA H100, but PyTorch {torch.__version__} ")

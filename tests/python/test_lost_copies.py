@@ -191,7 +191,7 @@ def with_unreadable(
 
 def all_of(commands: Sequence[list[str]], env_more: Mapping[str, str]) -> tuple[list[int], str, str]:
     """One after the other in one process of their own."""
-    process = apart("-c", EACH, json.dumps(commands), env_more=env_more, cold="LD_PRELOAD" in env_more)
+    process = apart("-c", EACH, json.dumps(commands), env_more=env_more)
     shown, error = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, error
     *_, codes = shown.splitlines()

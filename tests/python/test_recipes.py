@@ -66,6 +66,7 @@ def test_a_recipe_trains(given: Path, tmp_path: Path, recipe: Path) -> None:
     assert (run / weights).is_file()
 
 
+@pytest.mark.nightly
 def test_the_loop_starts_a_killed_run_again(given: Path, tmp_path: Path) -> None:
     """By `spillway` as the recipe's loop finds it."""
     words = command(given, tmp_path, RECIPES / "supervised.yaml", "--placement", "path", "--max_steps", "60")

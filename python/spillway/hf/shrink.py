@@ -127,9 +127,11 @@ def shrink(config: PreTrainedConfig, layers: int = 2, **more: Any) -> PreTrained
     """
     values = config.to_dict()
     names = {target: name for name, target in config.attribute_map.items()}
-    sizes = {}
+    sizes: Values = {}
     for name, value in values.items():
-        if isinstance(value, int) and not isinstance(value, bool):
+        if name in SIZES and isinstance(value, list | tuple):  # one for each layer
+            sizes[name] = [min(one, SIZES[name]) for one in value]
+        elif isinstance(value, int) and not isinstance(value, bool):
             for known in (name, names.get(name)):
                 if known in SIZES:
                     sizes[name] = min(value, SIZES[known])
