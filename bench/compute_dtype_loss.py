@@ -95,8 +95,8 @@ def main() -> None:
     for seed in range(arguments.seeds):
         found.append(one(arguments, seed))
         print(seed, found[-1]["distance"], f"last loss {found[-1]['plain'][-1]:.3f}", flush=True)
-    facts = {"machine": processor(), "load": os.getloadavg()[0], "settings": vars(arguments)}
-    RESULTS.write_text(json.dumps(facts | {"seeds": found}, indent=1) + "\n")
+        facts = {"machine": processor(), "load": os.getloadavg()[0], "settings": vars(arguments)}
+        RESULTS.write_text(json.dumps(facts | {"seeds": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -180,8 +180,11 @@ def test_auto_is_written_as_what_it_was_and_stays_so(
         assert f"{key}: the run was started with" in capsys.readouterr().err
 
 
-def test_a_run_of_before_the_keys_were_two_goes_on(inputs: Path, tmp_path: Path, machine: Any) -> None:
-    """Its config.yaml and its states know compute_dtype alone."""
+def test_a_run_of_before_the_keys_were_two_goes_on(
+    inputs: Path, tmp_path: Path, machine: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its config.yaml and its states know compute_dtype alone. That another type would be faster is said when it
+    begins, and never again."""
     machine(2e9, 60e9)
     keys = ("--save_steps", "2", "--lr_scheduler_type", "constant", "--max_steps")
     for dtype in ("bf16", "fp32"):
@@ -189,11 +192,13 @@ def test_a_run_of_before_the_keys_were_two_goes_on(inputs: Path, tmp_path: Path,
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(state, "FIXED", tuple(name for name in state.FIXED if name != "weight_dtype"))
             assert here(inputs, out, *keys, "2", "--compute_dtype", dtype) == 0
+        assert ("compute_dtype: bf16 was given, and a processor" in capsys.readouterr().out) == (dtype == "bf16")
         assert "weight_dtype" not in (out / "spillway" / "run.json").read_text()
         lines = (out / "config.yaml").read_text().splitlines(True)
         (out / "config.yaml").write_text("".join(line for line in lines if not line.startswith("weight_dtype:")))
         assert "weight_dtype" not in written(out)
         assert spillway.cli.main(["resume", str(out), "--max_steps", "3"]) == 0
+        assert "was given, and a processor" not in capsys.readouterr().out
         assert (written(out)["weight_dtype"], written(out)["compute_dtype"]) == (dtype, dtype)
 
 
