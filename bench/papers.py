@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import model_shapes
 from figures import RESULTS
 
+from spillway.sizes import pace
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "papers.md"
 MODELS = ("Qwen2.5-7B", "Llama-2-13B", "Qwen2.5-32B", "Llama-3.1-70B")
@@ -126,8 +128,8 @@ def plan_table(found: list[dict[str, Any]]) -> str:
             if tier["planned_peak"]
         )
         lines.append(
-            f"{start} {plan['tokens_per_second']:.0f} | {plan['predicted_step_seconds']:.1f} | {plan['bottleneck']} | "
-            f"{plan['next_bottleneck']} | {tiers} | {plan['longest_sequence']} |"
+            f"{start} {pace(plan['tokens_per_second'])} | {plan['predicted_step_seconds']:.1f} | "
+            f"{plan['bottleneck']} | {plan['next_bottleneck']} | {tiers} | {plan['longest_sequence']} |"
         )
     return "\n".join(lines)
 

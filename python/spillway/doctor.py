@@ -85,13 +85,11 @@ def multiplications() -> Finding:
     try:
         from spillway import products
 
-        found = products.instructions()
-        words = products.measured("bf16").words("bf16")
+        rates = products.measured("bf16")
     except Exception as error:
         return "products", "missing", f"PyTorch does not load: {error}"
-    if found:
-        return "products", "good", f"{words}; instructions for bf16: {found}"
-    return "products", "lesser", f"{words}; no instructions for bf16, so that compute_dtype auto takes the faster"
+    faster = rates.faster("bf16")
+    return "products", "good" if faster == "bf16" else "lesser", f"{rates.words('bf16')}: {products.AUTO[faster]}"
 
 
 def gpu() -> Finding:
@@ -100,13 +98,14 @@ def gpu() -> Finding:
         import torch
     except Exception as error:
         return "gpu", "missing", f"PyTorch does not load: {error}"
-    from spillway import _engine, device
-
+    try:
+        from spillway import _engine, device
+    except ImportError:
+        return "gpu", "missing", "without the engine nothing can"
     if not torch.cuda.is_available():
         why = f"the NVIDIA driver knows {model}, but {device.without_cuda()}" if (model := device.listed()) else ""
         why = why or "PyTorch finds none (torch.cuda.is_available())"
         return "gpu", "missing", f"{why}; training is on the processors"
-
     found = [(number, *_engine.load_gpu_kernels(number)) for number in range(torch.cuda.device_count())]
     words = [
         f"cuda:{number} {torch.cuda.get_device_name(number)}, its kernels as {words}" if loaded else words

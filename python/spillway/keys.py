@@ -238,10 +238,10 @@ GROUPS: dict[str, list[Key]] = {
             choice("bf16", "fp16", "fp32", "auto"),
             "auto",
             "what layers multiply in: `weight_dtype`, or `fp32`, for which weights are widened a block at a time and "
-            "activations are fp32. `auto`: the faster on this machine, measured once when the run is planned, and "
-            "written into config.yaml as what it was; on a GPU, and on processors with instructions for bf16, "
-            "`weight_dtype`. `fp16` or `fp32` without a `weight_dtype` means both (`bf16: true` and `fp16: true` mean "
-            "`bf16` and `fp16`)",
+            "activations are fp32. `auto`: the faster on this machine, of which both are measured once when the run is "
+            "planned, and written into config.yaml as what it was; on a GPU `weight_dtype`. `fp16` or `fp32` without a "
+            "`weight_dtype` means both, and so does any of them in a config.yaml of before there were two keys "
+            "(`bf16: true` and `fp16: true` mean `bf16` and `fp16`)",
         ),
         Key(
             "state_format",

@@ -359,8 +359,9 @@ class Session:
         return math.ceil(self._config.max_steps * asked)
 
     def _tell_notices(self) -> None:
-        for notice in [*self._config.notices, *self._engine.notices()]:
-            if notice not in self._told:
+        chosen = products.said(self._config.compute_dtype, self._config.chosen)
+        for notice in [chosen, *products.warnings(self._config), *self._engine.notices()]:
+            if notice and notice not in self._told:
                 self._told.add(notice)
                 self._display.note(notice)
 

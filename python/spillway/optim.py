@@ -11,6 +11,8 @@ weight). With fp32 parameters `exact` gives the bits of `torch.optim.AdamW(fused
 `tier`: `dram`, or `path:DIRECTORY` (a list: several at once), whose state streams through `staging` bytes of memory in
 every step and does not outlive the process: keep `state_dict()`, which reads all of it into memory. A parameter that
 something else wrote to is seen by its version counter, and is its own master again.
+
+`widen(model)`: bf16 parameters that are multiplied in fp32 where that is faster.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from spillway import _engine
 from spillway.calls import translated
 from spillway.errors import InputError
 from spillway.values import parse_size
+from spillway.widening import Widened, widen
 
-__all__ = ["SGD", "Adam", "AdamW", "Lion"]
+__all__ = ["SGD", "Adam", "AdamW", "Lion", "Widened", "widen"]
 
 FORMATS = ("exact", "bf16", "int8")
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16"}

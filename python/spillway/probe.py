@@ -106,7 +106,9 @@ def show_profile(console: Console, profile: Profile) -> None:
     if profile["paths"]:
         console.print(path_table(profile))
     console.print(layer_table(profile))
-    console.print(f"In the products of a training step {products.measured('bf16').words('bf16')}.", soft_wrap=True)
+    rates = products.measured("bf16")
+    words = f"In the products of a training step {rates.words('bf16')}: {products.AUTO[rates.faster('bf16')]}."
+    console.print(words, soft_wrap=True)
 
 
 def table(title: str, *columns: str) -> Table:

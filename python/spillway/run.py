@@ -305,7 +305,7 @@ def load_work(config: Config, tell: Tell) -> Work:
     from spillway.hf.source import load_config
     from spillway.order import Order
 
-    for notice in config.notices:
+    for notice in products.warnings(config):
         tell(notice)
     media = media_of(load_config(hub.model_directory(config)))  # before the tokenizer, which says less clearly
     tokenizer = data.load_tokenizer(config)

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from spillway import products
 from spillway.machine_tables import show_answers, show_fits
 from spillway.sizes import decimal, duration, pace, size, used_up
 
@@ -21,7 +22,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     for words in (
         pace_and_wear(plan),
         device(plan),
-        products(plan),
+        products.said(plan.get("compute_dtype", ""), plan.get("compute_why", "")),
         device_blocks(plan),
         far_drives(plan),
         subspaces(plan),
@@ -40,12 +41,6 @@ def device(plan: Plan) -> str:
     """What computes and why; empty where the configuration said so, or there is nothing to choose from."""
     why = plan.get("device_why")
     return f"Layers compute on {why} (device auto)." if why else ""
-
-
-def products(plan: Plan) -> str:
-    """What layers multiply in and why; empty where the configuration said so."""
-    why = plan.get("compute_why")
-    return f"Layers multiply in {plan['compute_dtype']} (compute_dtype auto): {why}." if why else ""
 
 
 def device_blocks(plan: Plan) -> str:

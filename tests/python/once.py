@@ -6,14 +6,12 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import spillway.loop
-import spillway.products
 import spillway.run
 import spillway.session
 from spillway.hf import heap, rehearse
@@ -25,15 +23,14 @@ from spillway.hf.skeleton import Skeleton
 
 @contextmanager
 def is_enough() -> Iterator[None]:
-    """Runs draw no loss.png, for which another process would import matplotlib. They prove a model once, measure a
-    layer of it once, two times and not forty, and the processor once. Runs of the installed command and `make nightly`
-    do all of it."""
+    """Runs draw no loss.png, for which another process would import matplotlib. They prove a model once, and
+    measure a layer of it once, two times and not forty. Runs of the installed command and `make nightly` do all of
+    it."""
     with pytest.MonkeyPatch.context() as patch:
         for user in (spillway.loop, spillway.run):
             patch.setattr(user, "plot_apart", no_plot)
         patch.setattr(rehearse, "LEAST_RUNS", 2)
         patch.setattr(rehearse, "MOST_RUNS", 2)
-        patch.setattr(spillway.products, "measured", cache(spillway.products.measured))
         patch.setattr(spillway.session, "prove", Proofs())
         patch.setattr(spillway.session, "rehearse", Rehearsals())
         yield

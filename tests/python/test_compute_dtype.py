@@ -79,9 +79,8 @@ def test_nothing_is_computed_in_less_than_it_is_kept_in(given: tuple[str, str]) 
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A function that says what the processors do."""
 
-    def is_one(narrow: float, fp32: float, flags: str = "") -> None:
-        monkeypatch.setattr(products, "measured", lambda kept: Products(narrow, fp32))
-        monkeypatch.setattr(products, "instructions", lambda: flags)
+    def is_one(narrow: float, fp32: float, instructions: str = "") -> None:
+        monkeypatch.setattr(products, "measured", lambda kept: Products(narrow, fp32, instructions))
 
     yield is_one
 
@@ -95,17 +94,43 @@ def test_auto_takes_what_is_faster(machine: Any) -> None:
     assert products.settled(configured("weight_dtype", "fp32")).compute_dtype == "fp32"
     assert products.settled(configured("weight_dtype", "fp16")).compute_dtype == "fp32"
     assert products.settled(configured("compute_dtype", "bf16")).compute_dtype == "bf16"
-    machine(2e9, 60e9, "amx_bf16")
+    machine(90e9, 60e9, "amx_bf16")
+    found = products.settled(configured())
+    assert found.compute_dtype == "bf16" and "with amx_bf16" in found.chosen
+    assert multiplications() == ("products", "good", f"{found.chosen}: {products.AUTO['bf16']}")
+    machine(2e9, 60e9, "amx_bf16")  # as where a virtual machine may not use them
+    found = products.settled(configured())
+    assert found.compute_dtype == "fp32"
+    assert multiplications() == ("products", "lesser", f"{found.chosen}: {products.AUTO['fp32']}")
+    machine(58e9, 60e9)
     assert products.settled(configured()).compute_dtype == "bf16"
-    machine(90e9, 60e9)
-    assert products.settled(configured()).compute_dtype == "bf16"
+
+
+def test_a_type_that_is_given_and_slow_here_is_told(machine: Any) -> None:
+    machine(2e9, 60e9)
+    assert "weight_dtype bf16 and compute_dtype auto" in products.warnings(configured("bf16", "true"))[0]
+    assert "weight_dtype fp16 and compute_dtype auto" in products.warnings(configured("fp16", "true"))[0]
+    begun = configured("bf16", "true", "resume_from_checkpoint", "true")
+    for config in (configured("compute_dtype", "fp32"), products.settled(configured()), begun):
+        assert products.warnings(config) == []
+    assert products.warnings(configured("bf16", "true", "device", "cuda")) == []
+    machine(58e9, 60e9)
+    assert products.warnings(configured("bf16", "true")) == []
 
 
 def test_products_are_measured() -> None:
     threads = torch.get_num_threads()
     found = products.measured("bf16")
     assert found.narrow > 0 and found.fp32 > 0 and torch.get_num_threads() == threads
-    assert multiplications()[0] == "products" and "GFLOP/s in bf16" in multiplications()[2]
+    assert found.instructions == products.instructions() and products.measured("bf16") is found
+
+
+def test_where_calls_cost_as_much_as_products_larger_ones_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {products.SMALL: Products(30e9, 60e9), products.LARGE: Products(300e9, 70e9)}
+    monkeypatch.setattr(products, "both", lambda kept, shape: rates[shape])
+    assert products.measured.__wrapped__("bf16").faster("bf16") == "bf16"
+    rates[products.SMALL] = Products(3e9, 60e9)
+    assert products.measured.__wrapped__("bf16").faster("bf16") == "fp32"
 
 
 def test_instructions_are_those_that_the_kernel_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -134,7 +159,8 @@ def test_auto_is_written_as_what_it_was_and_stays_so(
     machine(2e9, 60e9)
     assert here(inputs, tmp_path / "whole", *keys, "4") == 0
     out, whole = tmp_path / "out", capsys.readouterr().out
-    assert "Layers multiply in fp32 (compute_dtype auto): a processor does 2.0 GFLOP/s in bf16 and 60 in fp32." in whole
+    why = "a processor does 2.0 GFLOP/s in bf16 and 60 in fp32, without instructions for bf16"
+    assert f"Layers multiply in fp32 (compute_dtype auto): {why}." in whole
     assert here(inputs, out, *keys, "2", "--lr_scheduler_type", "constant") == 0
     assert (written(out)["weight_dtype"], written(out)["compute_dtype"]) == ("bf16", "fp32")
     plan = json.loads((out / "plan.json").read_text())
@@ -154,8 +180,11 @@ def test_auto_is_written_as_what_it_was_and_stays_so(
         assert f"{key}: the run was started with" in capsys.readouterr().err
 
 
-def test_a_run_of_before_the_keys_were_two_goes_on(inputs: Path, tmp_path: Path, machine: Any) -> None:
-    """Its config.yaml and its states know compute_dtype alone."""
+def test_a_run_of_before_the_keys_were_two_goes_on(
+    inputs: Path, tmp_path: Path, machine: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its config.yaml and its states know compute_dtype alone. That another type would be faster is said when it
+    begins, and never again."""
     machine(2e9, 60e9)
     keys = ("--save_steps", "2", "--lr_scheduler_type", "constant", "--max_steps")
     for dtype in ("bf16", "fp32"):
@@ -163,11 +192,13 @@ def test_a_run_of_before_the_keys_were_two_goes_on(inputs: Path, tmp_path: Path,
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(state, "FIXED", tuple(name for name in state.FIXED if name != "weight_dtype"))
             assert here(inputs, out, *keys, "2", "--compute_dtype", dtype) == 0
+        assert ("compute_dtype: bf16 was given, and a processor" in capsys.readouterr().out) == (dtype == "bf16")
         assert "weight_dtype" not in (out / "spillway" / "run.json").read_text()
         lines = (out / "config.yaml").read_text().splitlines(True)
         (out / "config.yaml").write_text("".join(line for line in lines if not line.startswith("weight_dtype:")))
         assert "weight_dtype" not in written(out)
         assert spillway.cli.main(["resume", str(out), "--max_steps", "3"]) == 0
+        assert "was given, and a processor" not in capsys.readouterr().out
         assert (written(out)["weight_dtype"], written(out)["compute_dtype"]) == (dtype, dtype)
 
 

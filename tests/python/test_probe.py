@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ def test_probe_writes_a_profile_that_can_be_read(tmp_path: Path, capsys: pytest.
     assert profile["layers"][0]["flops_per_second"] > 0
     shown = capsys.readouterr().out
     assert "Memory nodes" in shown and str(output) in shown
+    assert re.search(r"a processor does [0-9.]+ GFLOP/s in bf16 and [0-9.]+ in fp32.*: compute_dtype auto", shown)
 
     from spillway._engine import check_profile
 
@@ -82,6 +84,8 @@ def test_doctor_says_what_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixt
         assert what in shown
     assert "Not here:" in shown and "storage /no/such/place" in shown
     assert "memlock" in shown
+    words = " ".join(shown.replace("│", " ").split())
+    assert re.search(r"products (yes|in part) a processor does [0-9.]+ GFLOP/s in bf16.* compute_dtype auto", words)
     assert not list(tmp_path.iterdir())
 
 

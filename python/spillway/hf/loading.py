@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import PreTrainedModel
 
 from spillway import checks, hub, products
@@ -17,6 +18,8 @@ from spillway.hf import freeze
 from spillway.hf.building import build
 from spillway.hf.lora import adapters_of
 from spillway.hf.source import DTYPES, generation_config, load_config
+
+LOGGER = transformers.logging.get_logger("spillway")
 
 # what TrainingArguments, the data set and the collator decide
 ELSEWHERE = (
@@ -81,6 +84,8 @@ def load(
     checks.check_places(config)
     checks.check_method(config)
     config = hub.settled(products.settled(config), only=("model",))
+    for notice in filter(None, (products.said(config.compute_dtype, config.chosen), *products.warnings(config))):
+        LOGGER.warning(notice)
     directory = hub.model_directory(config)
     found = load_config(directory)
     skeleton = build(copy.deepcopy(found), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
