@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from spillway import installed
-from spillway.config import Config
+from spillway.config import DPO, Config
 from spillway.errors import InputError
 from spillway.keys import KEYS
 
@@ -26,10 +26,34 @@ def check(
     check_model(config, described)
     check_dataset("dataset", config)
     check_evaluation(config)
+    check_objective(config)
     check_fields(config)
     check_places(config)
     check_updates(config)
     check_method(config)
+
+
+def check_objective(config: Config) -> None:
+    if config.objective != "dpo":
+        for name in DPO:
+            if getattr(config, name) is not None:
+                raise InputError(f"{name}: it is for objective dpo, and the objective is {config.objective}")
+        return
+    for name in ("packing", "eval_packing"):
+        if getattr(config, name):
+            raise InputError(f"{name}: a pair's rows stand for themselves; objective dpo does not join rows")
+    for name in ("dataset_text_field", "prompt_field", "completion_field", "messages_field"):
+        if getattr(config, name) is not None:
+            raise InputError(f"{name}: objective dpo reads the columns prompt, chosen and rejected; leave it out")
+    for name in ("completion_only_loss", "assistant_only_loss"):
+        if not getattr(config, name):
+            raise InputError(f"{name}: with objective dpo completions alone carry loss; leave it out")
+    if config.label_smoothing and config.loss_type != "robust":
+        raise InputError(f"label_smoothing: it is for loss_type robust, and that is {config.loss_type}")
+    if config.label_smoothing >= 0.5:
+        raise InputError(
+            f"label_smoothing: {config.label_smoothing} of the pairs the wrong way round; expects below 0.5"
+        )
 
 
 def check_method(config: Config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,15 +32,26 @@ class Messages:
     messages: list[dict[str, Any]]
 
 
-Example = Text | Pair | Messages
+@dataclass(frozen=True)
+class Preferred:
+    """Texts, or all three messages."""
+
+    where: str
+    prompt: Any
+    chosen: Any
+    rejected: Any
+    options: dict[str, Any]  # of the chat template
+
+
+Example = Text | Pair | Messages | Preferred
 
 
 @dataclass(frozen=True)
 class Columns:
     """How to read every row of one source."""
 
-    kind: str  # "text", "pair", "messages"
-    names: tuple[str, ...]  # text; prompt parts and, last, the completion; messages
+    kind: str  # "text", "pair", "messages", "preference"
+    names: tuple[str, ...]  # text; prompt parts and, last, the completion; messages; prompt, chosen and rejected
     optional: str = ""  # a prompt part that may be missing or empty
     joint: str = ""  # stands after each part of the prompt
 
@@ -49,13 +61,17 @@ class Columns:
             return Text(record.where, text_of(record, self.names[0]))
         if self.kind == "messages":
             return Messages(record.where, messages_of(record, self.names[0]))
+        if self.kind == "preference":
+            return preferred(record)
         *parts, completion = self.names
         texts = [text_of(record, part) for part in parts if part != self.optional or record.row.get(part)]
         return Pair(record.where, "".join(text + self.joint for text in texts), text_of(record, completion))
 
 
 def chosen(config: Config) -> Columns | None:
-    """The columns that the configuration names, if it does."""
+    """The columns that the configuration names, if it does, or that its objective has."""
+    if config.objective == "dpo":
+        return PREFERENCE
     if config.dataset_text_field is not None:
         return Columns("text", (config.dataset_text_field,))
     if config.messages_field is not None:
@@ -86,6 +102,52 @@ KNOWN = (
     (("instruction", "output"), Columns("pair", ("instruction", "input", "output"), optional="input", joint="\n")),
     (("conversations",), Columns("messages", ("conversations",))),
 )
+
+
+PREFERENCE = Columns("preference", ("prompt", "chosen", "rejected"))
+
+
+def preferred(record: Record) -> Preferred:
+    """As TRL's data sets have it; without a prompt, that is what chosen and rejected begin with alike."""
+    for name in ("chosen", "rejected"):
+        column(record, name)
+    given = record.row
+    columns = {name: given[name] for name in PREFERENCE.names if given.get(name) is not None}
+    kinds = {type(value) for value in columns.values()}
+    if kinds == {list}:
+        columns = {name: messages_of(record, name) if columns[name] else [] for name in columns}
+    elif kinds != {str}:
+        told = ", ".join(
+            f"{name} is {'text' if type(each) is str else type(each).__name__}" for name, each in columns.items()
+        )
+        raise InputError(
+            f"{record.where}: {told}; prompt, chosen and rejected are texts, or lists of messages, all three"
+        )
+    if "prompt" not in columns:
+        columns = without_prompt(columns["chosen"], columns["rejected"])
+    return Preferred(record.where, columns["prompt"], columns["chosen"], columns["rejected"], template_options(record))
+
+
+def without_prompt(chosen: Any, rejected: Any) -> dict[str, Any]:
+    """The common beginning as the prompt; a space before the first difference belongs to the completions."""
+    shorter = min(len(chosen), len(rejected))
+    place = next((place for place in range(shorter) if chosen[place] != rejected[place]), max(0, shorter - 1))
+    if place and chosen[place - 1] == " ":
+        place -= 1
+    return {"prompt": chosen[:place], "chosen": chosen[place:], "rejected": rejected[place:]}
+
+
+def template_options(record: Record) -> dict[str, Any]:
+    """The columns tools (a list, or that as JSON) and chat_template_kwargs, where they are there."""
+    tools = record.row.get("tools")
+    try:
+        tools = json.loads(tools) if isinstance(tools, str) else tools
+    except ValueError:
+        raise InputError(f"{record.where}: the column 'tools' is not valid JSON") from None
+    more = record.row.get("chat_template_kwargs") or {}
+    if not isinstance(more, dict):
+        raise InputError(f"{record.where}: the column 'chat_template_kwargs' is no mapping")
+    return {**({"tools": tools} if tools else {}), **more}
 
 
 def listed(record: Record) -> str:

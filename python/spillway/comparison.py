@@ -78,6 +78,8 @@ def compare(config: Config, layers: int | None, tell: Callable[[str], None]) -> 
         raise InputError(
             "check: the plain way is AdamW with exact states; leave optim and state_format at their defaults"
         )
+    if config.objective != "sft":
+        raise InputError(f"objective: check compares runs over the next token, and this one is {config.objective}")
     from spillway.run import load_work
 
     config = hub.settled(products.settled(config.replaced(lora_dropout=0.0)), tell)

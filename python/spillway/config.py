@@ -47,6 +47,11 @@ class Config:
         """Every storage path, in the order of the engine's names path:0, path:1 ..."""
         return [*self.storage, *self.storage_device]
 
+    @property
+    def rows_each(self) -> int:
+        """That one of what `per_device_train_batch_size` counts is: of a pair two."""
+        return 2 if self.objective == "dpo" else 1
+
     def values(self) -> dict[str, Any]:
         return dict(self._values)
 
@@ -157,6 +162,9 @@ def parsed(key: Key, value: Any, origin: str) -> Any:
 
 
 LORA = {"lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.05}  # TRL's defaults
+DPO = {"beta": 0.1, "loss_type": "sigmoid", "label_smoothing": 0.0, "disable_dropout": True}  # TRL's, too
+RATES = {"dpo": 1e-6}  # of learning, TRL's
+RATE = 2e-5
 LSP: dict[str, Any] = {"lsp_nonzeros": 4, "lsp_check_every": 100, "lsp_threshold": 0.9, "lsp_residual": "rotating"}
 ROTATION = 20  # updates
 
@@ -187,6 +195,10 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
     of_method: dict[str, Any] = {"lora": LORA, "lsp": LSP}.get(values["method"], {})
     for name, default in of_method.items():
         values[name] = default if values[name] is None else values[name]
+    for name, default in (DPO if values["objective"] == "dpo" else {}).items():
+        values[name] = default if values[name] is None else values[name]
+    if values["learning_rate"] is None:
+        values["learning_rate"] = RATES.get(values["objective"], RATE)
     if values["lsp_residual"] == "rotating" and values["lsp_rotate_every"] is None:
         values["lsp_rotate_every"] = ROTATION
     return with_strategies(values)

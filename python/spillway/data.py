@@ -9,13 +9,16 @@ from typing import Any
 
 from spillway import hub
 from spillway.chat import set_template
-from spillway.columns import Columns, Example, by_name, chosen
+from spillway.columns import PREFERENCE, Columns, Example, by_name, chosen
 from spillway.config import Config
 from spillway.dataset import Builder, Dataset
 from spillway.encode import Encoder
 from spillway.errors import InputError
 from spillway.media import Media
+from spillway.preferences import PairBuilder, Preferences
 from spillway.sources import Record, is_document, read
+
+Rows = Dataset | Preferences
 
 ROWS_AT_ONCE = 512  # encoded together: enough to keep the tokenizer's threads busy, little memory
 WARNINGS_SHOWN = 5
@@ -37,25 +40,32 @@ def load_tokenizer(config: Config) -> Any:
     return tokenizer
 
 
-def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], media: Media | None = None) -> Dataset:
+def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], media: Media | None = None) -> Rows:
     """The rows of `key` (dataset or eval_dataset); `tell` hears what a person should know about them. `media`: what is
     refused in them."""
     source = getattr(config, key)
     packing = config.packing if key == "dataset" else config.eval_packing
     encoder = Encoder(tokenizer, config.completion_only_loss, config.assistant_only_loss)
-    builder = Builder(config.max_length, packing, is_document(source), padding_of(tokenizer))
+    of_pairs = config.objective == "dpo"
+    builder: Any = (
+        PairBuilder(config.max_length, padding_of(tokenizer))
+        if of_pairs
+        else Builder(config.max_length, packing, is_document(source), padding_of(tokenizer))
+    )
+    encode: Callable[[list[Any]], list[Any]] = encoder.encode_preferences if of_pairs else encoder.encode
     rows = 0
     split = config.dataset_split if key == "dataset" else config.eval_dataset_split
     revision = config.dataset_revision if key == "dataset" else config.eval_dataset_revision
     media = media or Media()
     for examples in in_groups(read_examples(config, source, split, revision, media), ROWS_AT_ONCE):
         rows += len(examples)
-        for example, row in zip(examples, encoder.encode(examples), strict=True):
-            media.check_tokens(example.where, row.ids, tokenizer)
+        for example, row in zip(examples, encode(examples), strict=True):
+            for part in (row.chosen, row.rejected) if of_pairs else (row,):
+                media.check_tokens(example.where, part.ids, tokenizer)
             builder.add(row)
     if not rows:
         raise InputError(f"{key}: {source} holds no rows")
-    dataset = builder.finish()
+    dataset: Rows = builder.finish()
     report(key, source, dataset, encoder, tell)
     return dataset
 
@@ -63,7 +73,11 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], 
 def read_examples(
     config: Config, source: str, split: str, revision: str | None = None, media: Media | None = None
 ) -> Iterator[Example]:
-    columns = Columns("text", ("text",)) if is_document(source) else chosen(config)
+    columns = chosen(config)
+    if is_document(source):
+        if columns is PREFERENCE:
+            raise InputError(f"objective: dpo wants pairs, and {source} is one text; expects .jsonl, .json or .parquet")
+        columns = Columns("text", ("text",))
     for record in read(source, config.dataset_config, split, revision):
         if media is not None:
             media.check_record(Record(*record))
@@ -84,7 +98,10 @@ def padding_of(tokenizer: Any) -> int:
     return 0
 
 
-def report(key: str, source: str, dataset: Dataset, encoder: Encoder, tell: Callable[[str], None]) -> None:
+def report(key: str, source: str, dataset: Rows, encoder: Encoder, tell: Callable[[str], None]) -> None:
+    of_pairs = isinstance(dataset, Preferences)
+    if not len(dataset) and of_pairs:
+        raise InputError(f"{key}: every prompt in {source} alone fills max_length; raise it")
     if not len(dataset):
         raise InputError(
             f"{key}: no row of {source} has a token that carries loss; rows need two tokens at least, and a "
@@ -97,4 +114,5 @@ def report(key: str, source: str, dataset: Dataset, encoder: Encoder, tell: Call
     if len(encoder.warnings) > WARNINGS_SHOWN:
         tell(f"{key}: the same holds for {len(encoder.warnings) - WARNINGS_SHOWN} more rows")
     if dataset.dropped:
-        tell(f"{key}: {dataset.dropped} rows of {Path(source).name} carry no loss and are left out")
+        what = "pairs of {}, whose prompt alone fills max_length," if of_pairs else "rows of {} carry no loss and"
+        tell(f"{key}: {dataset.dropped} {what.format(Path(source).name)} are left out")

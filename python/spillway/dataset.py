@@ -111,6 +111,9 @@ class Builder:
         if not any(flags[1:]):  # the first token has nothing to be predicted from
             self.dropped += 1
             return
+        self.keep(ids, flags)
+
+    def keep(self, ids: object, flags: bytes) -> None:
         self.starts.append(len(self.tokens))
         self.tokens.extend(ids)  # type: ignore[arg-type]
         self.labelled += flags

@@ -84,6 +84,7 @@ def run_files(output_dir: Path) -> list[Path]:
     for pattern in (*MODEL_FILES, *TEMPORARY):
         files += sorted(output_dir.glob(pattern))
     files += [output_dir / name for name in identity.FILES if (output_dir / name).is_file()]
+    files += sorted(output_dir.glob(identity.REFERENCES))
     return files + [path for _, path in checkpoints(output_dir)]
 
 

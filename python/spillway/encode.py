@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spillway.chat import encode_messages
-from spillway.columns import Example, Messages, Pair, Text
+from spillway.chat import encode_messages, template_ids
+from spillway.columns import Example, Messages, Pair, Preferred, Text
+from spillway.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,14 @@ class Encoded:
 
     ids: Sequence[int]
     labelled: Sequence[bool]
+
+
+@dataclass(frozen=True)
+class EncodedPair:
+    """One row of preferences; the prompt is what both begin with."""
+
+    chosen: Encoded
+    rejected: Encoded
 
 
 @dataclass
@@ -67,3 +76,51 @@ class Encoder:
             )
         masked = min(len(prompt), len(whole))
         return Encoded(whole, [False] * masked + [True] * (len(whole) - masked))
+
+    def encode_preferences(self, rows: list[Preferred]) -> list[EncodedPair]:
+        """As TRL does: the completions begin where the prompt alone and the prompt with one of them differ first."""
+        conversations = isinstance(rows[0].prompt, list)
+        wholes = self.encoded_messages(rows) if conversations else self.encoded_strings(rows)
+        return [self.pair(row, *ids) for row, ids in zip(rows, wholes, strict=True)]
+
+    def encoded_strings(self, rows: list[Preferred]) -> list[tuple[list[int], list[int], list[int]]]:
+        """Prompt, and with each of the completions, which end with an end token."""
+        end = self.tokenizer.eos_token or ""
+
+        def ended(text: str) -> str:
+            return text if text.endswith(end) else text + end
+
+        prompts = self.ids_of([row.prompt for row in rows])
+        chosen = self.ids_of([row.prompt + ended(row.chosen) for row in rows])
+        return list(zip(prompts, chosen, self.ids_of([row.prompt + ended(row.rejected) for row in rows]), strict=True))
+
+    def encoded_messages(self, rows: list[Preferred]) -> list[tuple[list[int], list[int], list[int]]]:
+        if not self.tokenizer.chat_template:
+            raise InputError(
+                f"{rows[0].where}: messages need a chat template, the tokenizer has none; set chat_template_path"
+            )
+        found = []
+        for row in rows:
+            chat = Messages(row.where, [])
+            prompt = template_ids(self.tokenizer, chat, row.prompt, add_generation_prompt=True, **row.options)
+            with_each = [
+                template_ids(self.tokenizer, chat, row.prompt + completion, **row.options)
+                for completion in (row.chosen, row.rejected)
+            ]
+            found.append((prompt, *with_each))
+        return found  # type: ignore[return-value]
+
+    def pair(self, row: Preferred, prompt: list[int], chosen: list[int], rejected: list[int]) -> EncodedPair:
+        first = min(common(prompt, chosen), common(prompt, rejected))
+        if first < len(prompt):
+            self.warnings.append(
+                f"{row.where}: the prompt's tokens are not the first tokens of prompt and completion together; the "
+                f"completions begin after {first} of {len(prompt)} tokens, where they differ"
+            )
+        return EncodedPair(*(Encoded(ids, [False] * first + [True] * (len(ids) - first)) for ids in (chosen, rejected)))
+
+
+def common(one: list[int], other: list[int]) -> int:
+    """Tokens that both begin with."""
+    pairs = zip(one, other, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

@@ -80,6 +80,8 @@ def save(run: StoredRun, engine: Any, payload: dict[str, Any], target: Path) -> 
     save_beside(run.config, target)
     write_counts(target / STATE, payload["session"])
     save_position(run, payload["run"], target)
+    for path in run.output_dir.glob(identity.REFERENCES):
+        shutil.copyfile(path, target / identity.FOLDER / path.name)
     saved.seal(target)
 
 

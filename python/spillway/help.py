@@ -87,7 +87,8 @@ same; a flag is given alone (`--packing`), with a value (`--packing true`) or ne
 by repeating its key (`--storage A`). Sizes take `GiB`, `MiB`, `GB`, `MB` or plain bytes. `none` or `null` means not
 given. A relative path is relative to the working directory; `output_dir/config.yaml` keeps it absolute.
 
-Names and meanings are those of transformers' `TrainingArguments` and TRL's `SFTConfig` wherever these have the key.
+Names and meanings are those of transformers' `TrainingArguments` and TRL's `SFTConfig` and `DPOConfig` wherever these
+have the key.
 Defaults that differ from theirs: every step is logged; without `save_steps` only the last step is saved; giving
 `eval_dataset` alone evaluates after every epoch; of messages only the assistant's turns carry loss; weights
 are bf16, and layers multiply in bf16 or fp32, whichever is faster on the machine.

@@ -26,6 +26,7 @@ SO_FAR = Path(FOLDER, "so_far.json")  # what summary.json will say, while the ru
 TIMELINE = Path(FOLDER, "timeline.json.gz")  # the newest then
 TRAINER_LOG = Path(FOLDER, "trainer_log.jsonl")  # of transformers' Trainer: the rows of its log, and what is done
 FILES = (RUN, DESCRIPTION, SETTINGS, SO_FAR, TIMELINE, TRAINER_LOG)
+REFERENCES = str(Path(FOLDER, "reference-*.jsonl"))  # with objective dpo
 MOST_BYTES = 256  # of an identity: what a volume's superblock has room for
 
 

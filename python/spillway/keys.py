@@ -82,6 +82,8 @@ WITHOUT = {  # names of transformers that people may well ask for, and why or wh
     "lion_8bit": EIGHT_BITS.format("lion") + ":",
     "paged_lion_8bit": EIGHT_BITS.format("lion") + ":",
 }
+OBJECTIVES = ("sft", "dpo", "kto", "orpo", "reward")
+PREFERENCES = ("sigmoid", "hinge", "ipo", "robust", "sigmoid_norm", "apo_zero", "apo_down")
 SCHEDULES = (
     "linear",
     "cosine",
@@ -148,6 +150,33 @@ GROUPS: dict[str, list[Key]] = {
         Key("packing", FLAG, False, "join rows and cut them into pieces of `max_length`"),
         Key("eval_packing", FLAG, None, "the same for `eval_dataset`", "as `packing`"),
     ],
+    "Objective": [
+        Key(
+            "objective",
+            choice(*OBJECTIVES),
+            "sft",
+            "`sft`: the next token of text, completions or answers; `dpo`: direct preference optimisation of pairs, "
+            "the columns `prompt`, `chosen` and `rejected`, against the model as it is before the first step, whose "
+            "log-probabilities a first pass computes",
+            absent=lambda value: f"{value}" if value not in ("sft", "dpo") else "",
+        ),
+        Key("beta", POSITIVE, None, "of `dpo`: the higher, the closer to the reference model", "0.1"),
+        Key(
+            "loss_type",
+            choice(*PREFERENCES, single=True),
+            None,
+            "of `dpo`, by TRL's names: " + ", ".join(f"`{name}`" for name in PREFERENCES),
+            "`sigmoid`",
+        ),
+        Key(
+            "label_smoothing",
+            BETA,
+            None,
+            "of `loss_type: robust`: the share of pairs that are the wrong way round",
+            "0",
+        ),
+        Key("disable_dropout", FLAG, None, "of `dpo`: modules of dropout do nothing, adapters' too", "true"),
+    ],
     "Output": [
         Key("output_dir", TEXT, None, "directory of the run", required=True),
         Key("overwrite", FLAG, False, "remove the run that `output_dir` or a storage path holds and start afresh"),
@@ -202,7 +231,13 @@ GROUPS: dict[str, list[Key]] = {
         Key("data_seed", whole(0), None, "seed of the order of rows", "`seed`"),
     ],
     "Optimizer": [
-        Key("learning_rate", NOT_NEGATIVE, 2e-5, "the schedule's highest rate"),
+        Key(
+            "learning_rate",
+            NOT_NEGATIVE,
+            None,
+            "the schedule's highest rate",
+            "2e-5; with `objective: dpo` 1e-6, as in TRL",
+        ),
         Key("lr_scheduler_type", choice(*SCHEDULES), "linear", "transformers' schedule: " + ", ".join(SCHEDULES)),
         Key("lr_scheduler_kwargs", MAPPING, None, "further arguments of the schedule"),
         Key(

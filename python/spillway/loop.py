@@ -63,6 +63,11 @@ class Session:
         config, given = merged(config, values)
         check(config, required=("model",), described=module is None)
         self._module = module
+        if config.objective != "sft":
+            raise InputError(
+                f"objective: {config.objective} needs what the reference model makes of the rows, which a first "
+                "pass over the data computes: `spillway train`, or TRL's DPOTrainer over a streamed model"
+            )
         if config.output_dir is None and (config.resume_from_checkpoint or config.durability not in (None, "none")):
             raise InputError(
                 "output_dir: durability and resume_from_checkpoint are of a run that lives in one; give it"

@@ -59,7 +59,7 @@ def plan_elsewhere(config: Config, profile: str, tell: Tell) -> dict[str, Any]:
     settings = {
         "work": {
             "sequence": config.max_length,
-            "batch": config.per_device_train_batch_size,
+            "batch": config.per_device_train_batch_size * config.rows_each,
             "micro_batches": config.gradient_accumulation_steps,
             **attention,
         },
@@ -91,7 +91,8 @@ def describe_model(config: Config) -> tuple[dict[str, Any], dict[str, int]]:
     else:
         freeze.choose(skeleton, config, hub.model_directory(config))
     choose(skeleton, config)
-    tokens = config.max_length * config.per_device_train_batch_size * config.gradient_accumulation_steps
+    rows = config.per_device_train_batch_size * config.rows_each
+    tokens = config.max_length * rows * config.gradient_accumulation_steps
     size = WorkSize(config.gradient_accumulation_steps, tokens)
     rule = update_rule(config) | subspace_checks(config)
     return describe(skeleton, size, config.compute_dtype) | rule | {"seed": config.seed}, widths(text_config(model))

@@ -25,6 +25,7 @@ class Display:
         self._task = TaskID(0)
         self._done = self._first = self._total = 0
         self._begun = 0.0
+        self._tenths = 0  # of what comes before the first step
 
     def start(self, done: int, total: int) -> None:
         """The first step to come is number `done` + 1 of `total`; 0: nobody knows of how many."""
@@ -89,8 +90,17 @@ class Display:
         return (time.monotonic() - self._begun) / steps * left if steps else 0.0
 
     def evaluation(self, row: dict[str, Any]) -> None:
-        loss, perplexity = row["eval_loss"], row["eval_perplexity"]
-        self.say(f"step {row['step']}/{self._total}  eval loss {loss:.4f}  perplexity {perplexity:.4g}")
+        known = {"eval_perplexity": "perplexity", "eval_rewards/margins": "reward margin"}
+        others = "".join(f"  {words} {row[name]:.4g}" for name, words in known.items() if name in row)
+        self.say(f"step {row['step']}/{self._total}  eval loss {row['eval_loss']:.4f}{others}")
+
+    def share(self, done: int, total: int) -> None:
+        """Of what comes before the first step; said where it passes another tenth."""
+        if 10 * done // total > self._tenths:
+            self._tenths = 10 * done // total
+            self.say(f"{done} of {total} pairs")
+        if done == total:
+            self._tenths = 0
 
     def saved(self, checkpoint: Path) -> None:
         self.say(f"step {self._done}/{self._total}  saved {checkpoint.name}")

@@ -27,6 +27,9 @@ class Batch:
     position_ids: torch.Tensor | None  # [rows, length] int64, restarting at 0 with every packed row; None: not packed
     tokens: int  # without padding
     lengths: torch.Tensor | None = None  # [rows] int64: of each row, without its padding; None: none is padded
+    # [rows] fp64, or fp32 where it was rounded, of pairs of rows: the log-probability of each one's labels under the
+    # reference model. The first half of the rows was chosen, the other rejected, in the same order. None: no pairs
+    reference: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class WorkShape:
     eval_batch: int  # most rows in an evaluation micro-batch; 0: no evaluation
     eval_length: int  # longest padded evaluation row, tokens; 0: no evaluation
     logits: int = 0  # most positions whose logits, of the compute type, are held at once outside the stream
+    pairs: int = 0  # of rows, whose log-probabilities a first pass computes
+    passes: int = 0  # forward passes that this takes before the first step
 
 
 @dataclass(frozen=True)
@@ -90,8 +95,8 @@ class Recovery:
 class StepResult:
     """What one optimizer step reports."""
 
-    loss_sum: float  # over all label tokens of all micro-batches
-    label_tokens: int
+    loss_sum: float  # over all label tokens of all micro-batches, or over all pairs
+    label_tokens: int  # or pairs, with objective dpo
     grad_norm: float  # before clipping
     seconds: float
     path_bytes: PathBytes = field(default_factory=dict)
@@ -102,6 +107,8 @@ class StepResult:
     node_updates: dict[str, dict[str, float]] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)  # bytes per path over the run's life, earlier processes too
     subspaces: dict[str, Any] = field(default_factory=dict)  # with method lsp, for rows of metrics.jsonl
+    # of each micro-batch, what the objective tells besides its loss: with dpo TRL's rewards/margins and the like
+    told: list[dict[str, float]] = field(default_factory=list)
 
 
 class Session(Protocol):
@@ -136,7 +143,13 @@ class Session(Protocol):
     def step(self, batches: list[Batch], learning_rate: float) -> StepResult: ...
 
     def evaluate(self, batches: list[Batch]) -> tuple[float, int]:
-        """(loss summed over label tokens, label tokens); at most WorkShape.micro_batches batches a call."""
+        """(loss summed over label tokens, label tokens), or pairs; at most WorkShape.micro_batches batches a call."""
+
+    def told(self) -> list[dict[str, float]]:
+        """As StepResult.told, of the last step or evaluation."""
+
+    def log_probabilities(self, batches: list[Batch]) -> list[list[float]]:
+        """By micro-batch, of each row: the log-probability of its labels. No more batches than evaluate() takes."""
 
     def save_model(self, directory: Path) -> None:
         """Safetensors (and index), config.json, generation_config.json."""

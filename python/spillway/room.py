@@ -22,8 +22,9 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 LINKLESS = ("vfat", "msdos", "exfat")  # file systems in which a file has one name
 
 
-def of_run(config: Config, start: Start, begun: int, saves: int, rows: int) -> Saving:
-    """`begun`: the step that the run goes on from; `saves`: checkpoints that come after it; `rows`: that it logs."""
+def of_run(config: Config, start: Start, begun: int, saves: int, rows: int, also: int = 0) -> Saving:
+    """`begun`: the step that the run goes on from; `saves`: checkpoints that come after it; `rows`: that it logs;
+    `also`: bytes that the run keeps of its data, and each checkpoint with it."""
     rows = max(0, rows)
     there = [] if start.clear else directory.checkpoints(start.output_dir)
     gone = [path for step, path in there if step > begun and start.resume is not None and not start.durable]
@@ -35,8 +36,8 @@ def of_run(config: Config, start: Start, begun: int, saves: int, rows: int) -> S
         limit=config.save_total_limit,
         there=tuple(map(freeable, kept)),
         freed=sum(map(freeable, removed)),
-        small=tokenizer_bytes(config) + FILE_BYTES + rows * ROW_BYTES,
-        beside=RUN_BYTES + rows * ROW_BYTES,
+        small=tokenizer_bytes(config) + FILE_BYTES + rows * ROW_BYTES + also,
+        beside=RUN_BYTES + rows * ROW_BYTES + also,
         model_only=config.save_only_model,
     )
 

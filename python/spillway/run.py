@@ -18,6 +18,7 @@ from spillway import (
     hub,
     identity,
     products,
+    reference,
     report,
     room,
     stages,
@@ -130,9 +131,14 @@ class Run:
             self.state.fixed["data"] = work.train.fingerprint()
         held = [] if self.start.clear else directory.manifests(self.start.output_dir)
         self.opening = Opening(self.start.resume, self.start.durable, self.start.fresh, tuple(path for _, path in held))
-        trainer = Trainer(self.config, work, self.state, self.display, self.interruption, self.start.output_dir)
+        place = self.start.output_dir
+        trainer = Trainer(
+            self.config, work, self.state, self.display, self.interruption, place, began_in=self.start.resume
+        )
         if self.start.resume and trainer.complete():
             return self.already_complete(work)
+        if self.start.resume and not self.start.durable:
+            trainer.find_references()
         kept = replace(
             keeping(self.config, self.identity.run, work, self.stay(held)),
             saving=saving(self.config, self.start, work, self.state.step),
@@ -289,7 +295,7 @@ def saving(config: Config, start: Start, work: Work, begun: int) -> Saving:
         begun = max([begun, *(step for step, _ in directory.checkpoints(start.output_dir) if not start.clear)])
     saves = sum(work.events.save_due(step) for step in range(begun + 1, work.steps + 1))
     rows = sum(work.events.log_due(step) + work.events.evaluation_due(step) for step in range(1, work.steps + 1))
-    return room.of_run(config, start, begun, saves, rows)
+    return room.of_run(config, start, begun, saves, rows, 2 * work.pairs * reference.ROW_BYTES)
 
 
 def planned_start(config: Config, output_dir: Path) -> Start:
@@ -320,14 +326,18 @@ def load_work(config: Config, tell: Tell) -> Work:
     steps = order.steps(config.max_steps, config.num_train_epochs)
     shape = WorkShape(
         micro_batches=min(config.gradient_accumulation_steps, order.micro_batches_per_epoch),
-        batch=min(config.per_device_train_batch_size, len(train_rows)),
+        batch=config.rows_each * min(config.per_device_train_batch_size, len(train_rows)),
         length=train_rows.longest,
-        eval_batch=min(config.per_device_eval_batch_size, len(held_out)) if held_out else 0,
+        eval_batch=config.rows_each * min(config.per_device_eval_batch_size, len(held_out)) if held_out else 0,
         eval_length=held_out.longest if held_out else 0,
     )
-    return Work(
+    work = Work(
         train_rows, held_out, tokenizer, order, rates.schedule(config, steps), Events(config, order, steps), shape
     )
+    if not work.preferences:
+        return work
+    passes = sum(len(work.passes(config, name).parts(data, 0)) for name, data in work.preferences.items())
+    return replace(work, shape=replace(shape, pairs=work.pairs, passes=passes))
 
 
 def check_vocabulary(config: Config, key: str, largest: int) -> None:

@@ -31,7 +31,9 @@ from spillway.hf.generation import callable_model
 from spillway.hf.library import kept_in_fp32
 from spillway.hf.lora import adapters_of
 from spillway.hf.microbatch import MicroBatch, Work, arrange, consecutive
+from spillway.hf.objective import Choice, CrossEntropy, Objective, RowSums
 from spillway.hf.own import OwnConfig
+from spillway.hf.preference import Preference
 from spillway.hf.probe import prove, prove_mixed
 from spillway.hf.rehearse import Rehearsed, rehearse
 from spillway.hf.skeleton import Skeleton
@@ -99,6 +101,8 @@ class Session:
             freeze.choose(self._skeleton, config, self._source)
         else:
             freeze.freeze_like(self._skeleton, frozen)
+        if config.disable_dropout:
+            without_dropout(self._skeleton.model)
         subspaces.choose(self._skeleton, config)
         stages.say("comparing a small copy with plain PyTorch")
         proof = prove(copy.deepcopy(self._model_config), packing)
@@ -146,6 +150,8 @@ class Session:
             self.plan["compute_why"] = config.chosen
         if words := device.passed_over(config):
             self.plan["device_why"] = words
+        if shape.pairs:
+            self.plan["reference"] = first_pass(shape, self.plan, self.settings.get("seconds", {}))
         self.plan["threads"] = {"compute": self._threads.compute, "words": self._threads.words}
         self._durable = self.plan.get("durability", "none") != "none"
         self._stream: Stream | None = None
@@ -235,6 +241,7 @@ class Session:
             self._unneeded,
             after_visit=self._keep_to_plan,
             place=self._place,
+            objective=objective_of(self._config),
         )
         if self._config.paths:
             self._silence = SilenceWatch(weakref.WeakMethod(self._silences))
@@ -255,14 +262,15 @@ class Session:
         self.gradients(batches, learning_rate)
         return self.update(self.rates(learning_rate))
 
-    def gradients(self, batches: Sequence[Batch], learning_rate: float) -> tuple[float, int]:
-        """The first part of a step: (loss summed over label tokens, label tokens). `learning_rate` is a guess, for
-        updates during backward; `update` takes the true one."""
+    def gradients(self, batches: Sequence[Batch], learning_rate: float, over: int | None = None) -> tuple[float, int]:
+        """The first part of a step: (loss summed over label tokens, or pairs, their number). `learning_rate` is a
+        guess, for updates during backward; `update` takes the true one. `over`: that number, where the caller counts
+        otherwise."""
         self._began = time.perf_counter()
-        work = arrange(batches)
+        work = arrange(batches, over)
         with translated():
             loss_sum = self._running().gradients(work, self.rates(learning_rate), self._calls)
-        self._half = (loss_sum, work.label_tokens)
+        self._half = (loss_sum, work.units)
         return self._half
 
     def update(self, rates: dict[str, float]) -> StepResult:
@@ -284,13 +292,30 @@ class Session:
             written=self._written(),
             node_updates=self._new_node_updates(),
             subspaces=subspaces.told(self._engine) if self._skeleton.spaces else {},
+            told=self.told(),
         )
 
     def evaluate(self, batches: Sequence[Batch]) -> tuple[float, int]:
-        """(loss summed over label tokens, label tokens)."""
+        """(loss summed over label tokens, label tokens), or pairs."""
         with translated():
             outcome = self._running().evaluate(arrange(batches))
         return outcome.loss_sum, outcome.label_tokens
+
+    def told(self) -> list[dict[str, float]]:
+        """Of the last step or evaluation, by micro-batch: what the objective tells besides its loss."""
+        return self._running().told
+
+    def log_probabilities(self, batches: Sequence[Batch]) -> list[list[float]]:
+        """By micro-batch, of each row: the log-probability of its labels."""
+        made: list[RowSums] = []
+
+        def sums(work: Work, training: bool) -> Objective:
+            made.append(RowSums(work, training))
+            return made[0]
+
+        with translated():
+            self._running().evaluate(arrange(batches), objective=sums)
+        return made[0].rows
 
     def evaluate_whole(self, batch: Batch) -> tuple[float, int, torch.Tensor]:
         """The same of one micro-batch, and its logits [rows, length, vocabulary]."""
@@ -331,7 +356,7 @@ class Session:
             found[:, first : first + logits.shape[1]] = logits
 
         with translated():
-            outcome = self._running().evaluate(work, watch)
+            outcome = self._running().evaluate(work, watch, CrossEntropy)
         return found, outcome
 
     @property
@@ -606,6 +631,27 @@ class Session:
 def work_size(shape: WorkShape) -> WorkSize:
     tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
     return WorkSize(shape.micro_batches, shape.micro_batches * tokens)
+
+
+def first_pass(shape: WorkShape, plan: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
+    """`reference` of plan.json. A forward pass takes at most what forward is of a step's visits, whose others move more
+    bytes than it does. `seconds`: of visits, as rehearsed."""
+    found: dict[str, Any] = {"pairs": shape.pairs, "passes": shape.passes}
+    step, visits = plan.get("predicted_step_seconds"), seconds.get("forward", 0) + seconds.get("backward", 0)
+    return found | ({"predicted_seconds": shape.passes * step * seconds["forward"] / visits} if step and visits else {})
+
+
+def without_dropout(model: torch.nn.Module) -> None:
+    """As TRL does it: modules of dropout, and nothing that a layer's own code drops."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+
+
+def objective_of(config: Config) -> Choice:
+    if config.objective == "dpo":
+        return Preference(config.loss_type, config.beta, config.label_smoothing)
+    return CrossEntropy
 
 
 def require_weights(directory: Path) -> None:

@@ -14,6 +14,7 @@ from spillway.dataset import Dataset
 from spillway.directory import RUN_STATE
 from spillway.errors import InputError
 from spillway.keys import KEYS
+from spillway.preferences import Preferences
 from spillway.records import PRIVATE, write_json
 from spillway.sums import Mean
 
@@ -44,6 +45,11 @@ FIXED = (  # keys that a resumed run cannot change and still be the same run
     "lsp_threshold",
     "lsp_residual",
     "lsp_rotate_every",
+    "objective",
+    "beta",
+    "loss_type",
+    "label_smoothing",
+    "disable_dropout",
 )
 
 MEANT = {"lsp_residual": "none"}  # by runs that left it out before its default was another
@@ -90,6 +96,8 @@ class RunState:
     tokens_seen: int = 0
     skipped: int = 0  # steps whose gradient was not finite
     losses: Mean = field(default_factory=Mean)  # of the steps since the last logged row
+    told: dict[str, Mean] = field(default_factory=dict)  # what the objective tells besides, of their micro-batches
+    reference: dict[str, str] = field(default_factory=dict)  # digests of the reference's log-probabilities, by file
     fixed: dict[str, Any] = field(default_factory=dict)  # values of FIXED, and the model's and the data's identity
 
     def moving(self) -> dict[str, Any]:
@@ -100,7 +108,8 @@ class RunState:
 
     @classmethod
     def of(cls, moving: dict[str, Any], fixed: dict[str, Any]) -> RunState:
-        return cls(**{**moving, "losses": Mean(**moving["losses"])}, fixed=fixed)
+        told = {name: Mean(**mean) for name, mean in moving.get("told", {}).items()}
+        return cls(**{**moving, "losses": Mean(**moving["losses"]), "told": told}, fixed=fixed)
 
     def save(self, checkpoint: Path) -> None:
         path = checkpoint / RUN_STATE
@@ -194,7 +203,7 @@ def same_durability(before: str, config: Config) -> Config:
     return config
 
 
-def check_data(saved: dict[str, Any], config: Config, dataset: Dataset) -> None:
+def check_data(saved: dict[str, Any], config: Config, dataset: Dataset | Preferences) -> None:
     if saved["data"] != dataset.fingerprint():
         raise InputError(changed("dataset", saved["dataset"], config.dataset, "its rows, or the tokenizer,"))
 

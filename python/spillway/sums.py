@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -38,3 +39,10 @@ class Mean:
 
     def clear(self) -> None:
         self.partials, self.count, self.beyond = [], 0, 0.0
+
+
+def add_told(means: dict[str, Mean], told: Sequence[Mapping[str, float]]) -> None:
+    """`told`: by micro-batch."""
+    for each in told:
+        for name, value in each.items():
+            means.setdefault(name, Mean()).add(value)

@@ -29,6 +29,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         updates(plan),
         durability(plan),
         saving(plan),
+        reference(plan),
         plan.get("threads", {}).get("words"),
     ):
         if words:
@@ -197,6 +198,18 @@ def saving(plan: Plan) -> str:
         words += f" ({count} checkpoint{'s' * (count != 1)} of {size(found['checkpoint_bytes'])} at once)"
     words += f", which has {size(found['free'])} free"
     return f"{words}; volumes take {size(found['volumes'])} there, too." if found["volumes"] else f"{words}."
+
+
+def reference(plan: Plan) -> str:
+    """What the first pass is; empty where there is none."""
+    found = plan.get("reference")
+    if not found:
+        return ""
+    words = (
+        f"Reference: log-probabilities of {found['pairs']:,} pairs, by {found['passes']:,} forward passes before step 1"
+    )
+    seconds = found.get("predicted_seconds")
+    return f"{words}, in {duration(seconds)} or less." if seconds else f"{words}."
 
 
 def show_summary(console: Console, summary: dict[str, Any]) -> None:

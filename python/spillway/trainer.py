@@ -12,20 +12,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spillway import checkpoints, directory, saved, unsaved
+from spillway import checkpoints, directory, reference, saved, unsaved
 from spillway.config import Config
 from spillway.dataset import Dataset
 from spillway.errors import Interrupted
 from spillway.events import Events
 from spillway.interruption import Interruption
 from spillway.order import Order, in_file_order
+from spillway.preferences import Preferences
 from spillway.progress import Display
 from spillway.protocol import Session, StepResult, WorkShape
 from spillway.rates import Rate
 from spillway.records import METRICS, Metrics, flush, rows, step_row, write_json
+from spillway.reference import Pass, Reference
 from spillway.so_far import SoFar
 from spillway.state import RunState
 from spillway.summary import perplexity, summary
+from spillway.sums import Mean, add_told
 from spillway.trackers import Trackers
 from spillway.trainer_state import trainer_state
 
@@ -34,8 +37,8 @@ from spillway.trainer_state import trainer_state
 class Work:
     """What is to be done: data, order and rates of one run."""
 
-    train: Dataset
-    held_out: Dataset | None
+    train: Dataset | Preferences
+    held_out: Dataset | Preferences | None
     tokenizer: Any
     order: Order
     rate: Rate
@@ -45,6 +48,22 @@ class Work:
     @property
     def steps(self) -> int:
         return self.events.steps
+
+    @property
+    def preferences(self) -> dict[str, Preferences]:
+        """What a reference model looks at first."""
+        data = {"train": self.train, "eval": self.held_out}
+        return {name: each for name, each in data.items() if isinstance(each, Preferences)}
+
+    @property
+    def pairs(self) -> int:
+        return sum(map(len, self.preferences.values()))
+
+    def passes(self, config: Config, name: str) -> Pass:
+        """How the reference looks at one of them: by micro-batches of its own size, as many as a step has."""
+        training = name == "train"
+        pairs = config.per_device_train_batch_size if training else config.per_device_eval_batch_size
+        return Pass(pairs, self.shape.micro_batches)
 
 
 @dataclass
@@ -57,6 +76,8 @@ class Trainer:
     display: Display
     interruption: Interruption
     output_dir: Path
+    began_in: Path | None = None  # the checkpoint that is gone on from
+    references: dict[str, Reference] = field(default_factory=dict)  # of `work.preferences`, whole
     seconds: list[float] = field(default_factory=list)  # of every step of this process
     session: Session = field(init=False)
     metrics: Metrics = field(init=False)
@@ -81,6 +102,7 @@ class Trainer:
         self.metrics = Metrics(self.output_dir / METRICS)
         if self.every_step:
             flush(self.output_dir)  # the file is there after a power cut, too
+        self.refer()
         self.display.start(self.state.step, self.work.steps)
         self.trackers.start(self.state.step, self.work.steps)
         try:
@@ -105,6 +127,41 @@ class Trainer:
         if self.saved is not None:
             checkpoints.publish(self.saved, self.output_dir)
 
+    def refer(self) -> None:
+        """Gives pairs what the reference model makes of them: from the run's files, or by a first pass.
+
+        Raises Interrupted in between; what was computed stays."""
+        self.between = False
+        if self.state.step:
+            self.find_references()
+        for name, data in self.work.preferences.items():
+            found = self.references.get(name) or self.reference(name, data)
+            found.keep(self.output_dir)
+            data.reference = found.values
+            self.state.reference[name] = found.digest
+            self.references[name] = found
+        self.between = True
+
+    def find_references(self) -> None:
+        """Of a run that has made steps. InputError where they are not there as they were."""
+        places = [self.output_dir, *([self.began_in] if self.began_in else [])]
+        for name, data in self.work.preferences.items():
+            self.references[name] = reference.there(name, data, places, self.state.reference.get(name))
+
+    def reference(self, name: str, data: Preferences) -> Reference:
+        """Of one that has not."""
+        found = Reference.of(self.output_dir, name, data)
+        if not found.whole:
+            what = "" if name == "train" else " of eval_dataset"
+            self.display.say(f"reference log-probabilities of {len(data)} pairs{what}: a first pass computes them")
+
+            def tell(done: int) -> None:
+                self.display.share(done, len(data))
+                self.stop_if_asked()
+
+            found.compute(self.session, data, self.work.passes(self.config, name), tell)
+        return found
+
     def step(self) -> None:
         batches = [self.work.train.batch(part) for part in self.work.order.step(self.state.step)]
         learning_rate = self.work.rate(self.state.step)
@@ -117,6 +174,7 @@ class Trainer:
         self.state.tokens_seen += tokens
         self.state.skipped += result.skipped
         self.state.losses.add(result.loss_sum / result.label_tokens)
+        add_told(self.state.told, result.told)
         self.seconds.append(result.seconds)
         self.saved = None
         logged = self.work.events.log_due(self.state.step)
@@ -133,11 +191,13 @@ class Trainer:
     def log(self, result: StepResult, tokens: int, learning_rate: float) -> None:
         now, loss = self.state, self.state.losses.value()
         row = step_row(now.step, result, loss, tokens, learning_rate, now.epoch, now.skipped)
+        row |= {name: mean.value() for name, mean in now.told.items()}
         self.metrics.add(row)
         self.trackers.log(row)
         if self.every_step:
             self.metrics.sync()  # before the step is durable: a resume after it finds every row
         self.state.losses.clear()
+        self.state.told.clear()
 
     def save_missing(self) -> bool:
         """Whether a signal or a crash came between a durable step and its checkpoint."""
@@ -156,6 +216,7 @@ class Trainer:
         assert self.work.held_out is not None
         parts = in_file_order(len(self.work.held_out), self.config.per_device_eval_batch_size)
         sums, count = [], 0
+        means: dict[str, Mean] = {}
         self.between = False
         for first in range(0, len(parts), self.work.shape.micro_batches):
             if self.interruption:
@@ -165,13 +226,16 @@ class Trainer:
             loss_sum, label_tokens = self.session.evaluate([self.work.held_out.batch(part) for part in group])
             sums.append(loss_sum)
             count += label_tokens
+            if self.work.preferences:
+                add_told(means, self.session.told())
         self.between = True
         loss = math.fsum(sums) / count
         row = {
             "step": self.state.step,
             "epoch": self.state.epoch,
             "eval_loss": loss,
-            "eval_perplexity": perplexity(loss),
+            **({} if means else {"eval_perplexity": perplexity(loss)}),
+            **{f"eval_{name}": mean.value() for name, mean in means.items()},
         }
         self.metrics.add(row)
         self.trackers.log(row)
@@ -201,6 +265,8 @@ class Trainer:
         if with_state:
             self.session.save_state(place)
             self.state.save(place)
+            for each in self.references.values():
+                each.copy(place)
             saved.seal(place)
 
     def leave(self) -> str:

@@ -13,10 +13,15 @@ from spillway.state import RunState
 LOGGED = ("step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss")
 
 
+def told(row: dict[str, Any]) -> list[str]:
+    """What an objective tells besides its loss, by TRL's names."""
+    return [key for key in row if "/" in key or key.endswith("mean_token_accuracy")]
+
+
 def trainer_state(config: Config, steps: int, steps_per_epoch: int, state: RunState, metrics: Path) -> dict[str, Any]:
     """After `state.step` of `steps`; both counts are 0 of a loop of one's own, which has no end that is known."""
     until = (row for row in rows(metrics) if row["step"] <= state.step)
-    history = [{key: row[key] for key in LOGGED if key in row} for row in until]
+    history = [{key: row[key] for key in (*LOGGED, *told(row)) if key in row} for row in until]
     return {
         "best_global_step": None,
         "best_metric": None,

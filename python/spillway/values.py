@@ -212,8 +212,12 @@ def number(expected: str, accept: Callable[[float], bool]) -> Kind:
     return Kind(expected, within(parse_number, accept))
 
 
-def choice(*names: str) -> Kind:
+def choice(*names: str, single: bool = False) -> Kind:
+    """`single`: a list of one name, too, as TRL's configurations write it."""
+
     def parse(value: Any) -> str:
+        if single and isinstance(value, list) and len(value) == 1:
+            value = value[0]
         # YAML reads a bare `no` as false.
         text = "no" if value is False and "no" in names else parse_text(value).strip()
         if text not in names:

@@ -57,7 +57,7 @@ def config(model: Path, **more: Any) -> Any:
         "trainable": [], "frozen": [], "method": "full",
         "lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.0, "lora_target_modules": [],
         "lsp_rank": None, "lsp_nonzeros": 4, "lsp_modules": [], "lsp_check_every": 100, "lsp_threshold": 0.9,
-        "lsp_residual": None, "lsp_rotate_every": None,
+        "lsp_residual": None, "lsp_rotate_every": None, "objective": "sft", "disable_dropout": None,
     }  # fmt: skip
     values |= more
     values = {"weight_dtype": values["compute_dtype"], "chosen": ""} | values

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+import pairs
 import real_runs
+import tiny
 from model_directories import model_shapes
 from needs import lacks, package
 from spillway.cli import VERBS, main
@@ -65,6 +67,7 @@ class Sandbox:
         real_runs.inputs(place)
         (place / "model").rename(place / "Qwen2.5-1.5B")
         (place / "train.jsonl").rename(place / "rows.jsonl")
+        tiny.jsonl(place / "pairs.jsonl", pairs.texts(5))
         shutil.copy(place / "profile.json", place / "other-machine.json")
         shutil.copytree(ROOT / "profiles", place / "profiles")
         model_shapes.write(place, "Qwen2.5-7B")  # a configuration, no weights

@@ -28,7 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "seed": 42, "data_seed": 42,
     "logging_steps": 1, "eval_steps": None, "save_steps": None, "save_total_limit": None, "save_only_model": False,
     "report_to": [], "eval_strategy": "no", "save_strategy": "no",
-    "resume_from_checkpoint": None,
+    "resume_from_checkpoint": None, "objective": "sft",
     "weight_dtype": "bf16", "compute_dtype": "auto", "state_format": "exact", "optim": "adamw",
     "dram_budget": None, "placement": "auto", "window": None,
     "storage": [], "storage_device": [], "durability": None,
@@ -38,7 +38,7 @@ WITHOUT_ONE_DEFAULT = (
     "device", "gpu_memory", "trainable", "frozen", "node", "erase",
     "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules",
     "lsp_rank", "lsp_nonzeros", "lsp_modules", "lsp_check_every", "lsp_threshold", "lsp_residual",
-    "lsp_rotate_every",
+    "lsp_rotate_every", "beta", "loss_type", "label_smoothing", "disable_dropout",
 )  # fmt: skip
 
 

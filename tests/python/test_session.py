@@ -41,6 +41,7 @@ def config(model: Path, **more: Any) -> Any:
         "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0,
         "update_schedule": "auto", "speculative_updates": False, "device": "cpu", "gpu_memory": None,
         "method": "full", "trainable": [], "frozen": [],
+        "objective": "sft", "disable_dropout": None,
     }  # fmt: skip
     values |= more
     values = {"weight_dtype": values["compute_dtype"], "chosen": ""} | values

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spillway.hf.loading import load
     from spillway.hf.trainer import StreamedTraining, Trainer
+    from spillway.hf.trl_trainers import DPOTrainer, SFTTrainer
 
-__all__ = ["StreamedTraining", "Trainer", "load"]
+__all__ = ["DPOTrainer", "SFTTrainer", "StreamedTraining", "Trainer", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    """Both are loaded when they are asked for: accelerate is needed by nothing else."""
+    """Each is loaded when it is asked for: accelerate and TRL are needed by nothing else."""
     if name == "load":
         from spillway.hf.loading import load
 
@@ -27,4 +28,8 @@ def __getattr__(name: str) -> Any:
         from spillway.hf import trainer
 
         return getattr(trainer, name)
+    if name in ("SFTTrainer", "DPOTrainer"):
+        from spillway.hf import trl_trainers
+
+        return getattr(trl_trainers, name)
     raise AttributeError(f"module 'spillway.hf' has no attribute {name!r}")

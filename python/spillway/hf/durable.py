@@ -61,6 +61,11 @@ class DurableRun:
         self.committed = 0  # steps
         self.ending = False  # what follows an epoch's last step is being done
 
+    @property
+    def began_in(self) -> Path | None:
+        """A checkpoint that it goes on from, maybe another run's."""
+        return self._start.resume
+
     def open(self, make: Make) -> Session:
         """A started session, at the step that the run goes on from, or with the model's weights."""
         held = [] if self._start.clear else directory.manifests(self.output_dir)

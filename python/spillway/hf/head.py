@@ -22,10 +22,12 @@ import torch
 
 from spillway.hf.logits import labels_inside, loss_gradient, token_parts
 from spillway.hf.microbatch import MicroBatch
+from spillway.hf.objective import Told
 
 if TYPE_CHECKING:
     from spillway._engine import Engine
     from spillway.hf.bare import BareEngine
+    from spillway.hf.objective import Objective
     from spillway.hf.shared import Kept
 
 
@@ -65,7 +67,7 @@ class HeadPass:
         self,
         engine: Engine | BareEngine,
         batches: list[MicroBatch],
-        label_tokens: int,
+        objective: Objective,
         scratch: Scratch,
         code: HeadCode | None = None,
         watch: Watch | None = None,
@@ -76,7 +78,8 @@ class HeadPass:
         self._code = code or HeadCode()
         self._batches = batches
         self._labelled = [batch for batch in batches if batch.labelled.numel()]
-        self._scale = engine.loss_scale()[0] / max(1, label_tokens)
+        self._objective = objective
+        self._scale = engine.loss_scale()[0]
         self._scratch = scratch
         self._stats = {b.index: Stats(b.labelled.numel(), scratch.device) for b in self._labelled}
         self._summed = False  # the accumulator holds a slice already
@@ -92,10 +95,16 @@ class HeadPass:
                 stats.fold(logits, first_row, batch.labels)
             else:
                 self._engine.loss_stats(logits, first_row, batch.labels, stats.maximum, stats.sum, stats.gold)
+            if self._objective.mean_logits:
+                stats.add_mean(logits)
 
     def loss(self) -> float:
-        """Summed over all label tokens, once every slice has been seen."""
-        return math.fsum(stats.loss() for stats in self._stats.values())
+        """Summed over all label tokens, or pairs, once every slice has been seen."""
+        return self._objective.loss(self._stats)
+
+    def told(self) -> list[Told]:
+        """What the objective tells besides, then."""
+        return self._objective.told(self._stats)
 
     def add_gradient(
         self, hidden: torch.Tensor, table: torch.Tensor, first_row: int, accumulator: torch.Tensor
@@ -155,11 +164,11 @@ class HeadPass:
 
     def _loss_gradient(self, logits: torch.Tensor, batch: MicroBatch, first_row: int) -> None:
         stats = self._stats[batch.index]
-        arguments = (logits, first_row, batch.labels, stats.maximum, stats.log_sum, self._scale)
-        if self._code.transform is None:
-            self._engine.loss_gradient(*arguments)
-        else:  # of the type that the model's code makes
-            loss_gradient(*arguments)
+        maximum, log_sum = stats.maximum, stats.log_sum
+        # where the model's code makes the logits, of the type that it makes
+        compute = self._engine.loss_gradient if self._code.transform is None else loss_gradient
+        for run, weight in self._objective.weights(self._stats, batch, self._scale):
+            compute(logits[run], first_row, batch.labels[run], maximum[run], log_sum[run], weight)
 
     def _add_hidden_gradient(self, sums: torch.Tensor, logits: torch.Tensor, table: torch.Tensor) -> None:
         if sums.dtype == table.dtype:
@@ -199,7 +208,9 @@ class Stats:
         self.maximum = torch.full((tokens,), -math.inf, device=device)
         self.sum = torch.zeros(tokens, device=device)
         self.gold = torch.zeros(tokens, device=device)
+        self.mean: torch.Tensor | None = None  # of the logits of the slices seen, where that was asked for
         self._log_sum: torch.Tensor | None = None  # what `fold` has made
+        self._rows = 0  # of the slices in `mean`
 
     @property
     def log_sum(self) -> torch.Tensor:
@@ -220,6 +231,18 @@ class Stats:
             self.maximum = maximum
         here, columns = labels_inside(labels, first_row, logits.shape[1])
         self.gold = torch.where(here, logits.gather(1, columns[:, None]).view(-1), self.gold)
+
+    def add_mean(self, logits: torch.Tensor) -> None:
+        """Takes in a slice [tokens, rows] of them."""
+        rows = self._rows + logits.shape[1]
+        sums = logits.sum(1, dtype=torch.float32)
+        self.mean = sums / rows if self.mean is None else self.mean * (self._rows / rows) + sums / rows
+        self._rows = rows
+
+    def log_probabilities(self) -> torch.Tensor:
+        """fp64, of each token."""
+        log_sum = self.sum.double().log() if self._log_sum is None else self._log_sum.double()
+        return self.gold.double() - (self.maximum.double() + log_sum)
 
     def loss(self) -> float:
         log_sum = self.sum.double().log() if self._log_sum is None else self._log_sum.double()

@@ -42,6 +42,11 @@ ELSEWHERE = (
     "per_device_train_batch_size",
     "per_device_eval_batch_size",
     "gradient_accumulation_steps",
+    "objective",
+    "beta",
+    "loss_type",
+    "label_smoothing",
+    "disable_dropout",
 )
 
 

@@ -28,10 +28,22 @@ class MicroBatch:
     real: torch.Tensor | None = None  # fp32 [tokens]: 0 for padding, else 1; None: there is none
     run: slice | None = None  # what `labelled` is when its tokens are consecutive
     real_tokens: float = 0.0  # sum of `real`
+    bounds: tuple[int, ...] = ()  # [rows + 1]: where in `labelled` each row's label tokens begin and end
+    reference: torch.Tensor | None = None  # Batch.reference, on the host
 
     @property
     def tokens(self) -> int:
         return self.rows * self.length
+
+    @property
+    def runs(self) -> list[slice]:
+        """Of each row: where in `labelled` its label tokens are."""
+        return [slice(first, last) for first, last in zip(self.bounds, self.bounds[1:], strict=False)]
+
+    @property
+    def units(self) -> int:
+        """What a loss is a mean of: label tokens, or pairs of rows."""
+        return self.labelled.numel() if self.reference is None else self.rows // 2
 
     def to(self, device: torch.device) -> MicroBatch:
         """With its tensors there; what the host asks of them it has asked already."""
@@ -53,13 +65,14 @@ class Work:
     ids: torch.Tensor  # int64 [tokens], one micro-batch after the other
     micro_batches: list[MicroBatch]
     there: torch.Tensor | None = None  # `ids` where visits compute; None: as they are
+    over: int | None = None  # what the loss is a mean of, where a caller counts otherwise than `units`
 
     def to(self, device: torch.device) -> Work:
         """For visits there; `ids` stay with the host as well, which gathers the embedding's rows."""
         if device.type == "cpu":
             return self
         batches = [batch.to(device) for batch in self.micro_batches]
-        return Work(self.ids, batches, self.ids.to(device, non_blocking=True))
+        return Work(self.ids, batches, self.ids.to(device, non_blocking=True), self.over)
 
     def ids_of(self, batch: MicroBatch) -> torch.Tensor:
         """Of one micro-batch, where visits compute."""
@@ -74,11 +87,18 @@ class Work:
         return [batch.tokens for batch in self.micro_batches]
 
     @property
-    def label_tokens(self) -> int:
-        return sum(batch.labelled.numel() for batch in self.micro_batches)
+    def units(self) -> int:
+        """What the loss is a mean of; see MicroBatch.units."""
+        return self.over or sum(batch.units for batch in self.micro_batches)
+
+    @property
+    def routers_weight(self) -> float:
+        """How much of each micro-batch's routers' loss a step adds: all of it, as transformers does for a loss over
+        label tokens; of pairs the mean, as accumulation has it."""
+        return 1.0 if self.micro_batches[0].reference is None else 1 / len(self.micro_batches)
 
 
-def arrange(batches: Sequence[Batch]) -> Work:
+def arrange(batches: Sequence[Batch], over: int | None = None) -> Work:
     """Shifts the labels (a token predicts the next one of its row) and lays the micro-batches one after the other."""
     found, first = [], 0
     for index, batch in enumerate(batches):
@@ -89,11 +109,12 @@ def arrange(batches: Sequence[Batch]) -> Work:
         labelled = (following != IGNORED).nonzero().view(-1)
         real = real_tokens(batch.lengths, length)
         labels, ones = following[labelled], 0.0 if real is None else float(real.sum())
+        bounds = tuple(torch.searchsorted(labelled, torch.arange(rows + 1) * length).tolist())
         found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, labels, real,
-                                consecutive(labelled), ones))  # fmt: skip
+                                consecutive(labelled), ones, bounds, batch.reference))  # fmt: skip
         first += rows * length
     ids = torch.cat([batch.input_ids.reshape(-1) for batch in batches])
-    return Work(ids, found)
+    return Work(ids, found, over=over)
 
 
 def consecutive(tokens: torch.Tensor) -> slice | None:

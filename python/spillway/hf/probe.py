@@ -227,9 +227,9 @@ def plain_loss(model: PreTrainedModel, work: Work) -> float:
             result = model(input_ids=ids[:, part], use_cache=False)
             logits = result.logits.flatten(0, 1).float()
             loss = torch.nn.functional.cross_entropy(logits, labels[:, part].flatten(), reduction="sum")
-            loss = loss / work.label_tokens + auxiliary(model, result)
+            loss = loss / work.units + auxiliary(model, result)
             loss.backward()
-            total += float(loss.detach()) * work.label_tokens
+            total += float(loss.detach()) * work.units
     return total
 
 

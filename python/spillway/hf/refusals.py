@@ -8,6 +8,7 @@ import transformers
 
 from spillway import volumes
 from spillway.errors import InputError
+from spillway.hf.dpo import is_dpo
 from spillway.hf.loading import Origin, origin_of
 from spillway.hf.skeleton import bare_name
 from spillway.keys import KEYS, WITHOUT
@@ -29,7 +30,8 @@ ADAPTERS = (
     "adapters stream with the model that load makes, which puts PEFT's into it: "
     'load(PATH, method="lora", lora_r=16, lora_alpha=32, lora_target_modules=["q_proj", "v_proj"])'
 )
-FROM_TRL = ("SFTTrainer", "BaseTrainer", "_BaseTrainer")  # the others are what it is made from
+FROM_TRL = ("SFTTrainer", "DPOTrainer", "BaseTrainer", "_BaseTrainer")  # the others are what these are made from
+LOSSES = ("trl.trainer.sft_trainer", "trl.trainer.dpo_trainer")  # whose compute_loss the engine computes instead
 SAME_LOSS = ("nll", "chunked_nll")  # the second, the default of TRL 1.7 to 1.9, computes the first in pieces
 RECOMPUTES = "the engine always recomputes each layer in backward; nothing is wrapped for it"
 # argument, whether its value asks for something, and why it is not done
@@ -47,13 +49,13 @@ ARGUMENTS = (
 
 
 def trainer_first(kind: type) -> None:
-    """Before TRL's own constructor, which may load a reference model: of its trainers SFTTrainer alone computes the
-    loss that is computed here."""
+    """Before TRL's own constructor, which may load another model: of its trainers SFTTrainer and DPOTrainer have losses
+    that are computed here."""
     for base in kind.__mro__:
         if base.__module__.startswith("trl.") and base.__name__.endswith("Trainer") and base.__name__ not in FROM_TRL:
             raise InputError(
-                f"{base.__name__}: its objective is not computed over a streamed model; of TRL's trainers "
-                "SFTTrainer is, for supervised fine-tuning"
+                f"{base.__name__}: its objective is not computed over a streamed model; of TRL's trainers those of "
+                "SFTTrainer and DPOTrainer are"
             )
 
 
@@ -73,17 +75,17 @@ def check(trainer: Any) -> Origin:
     origin = origin_of(trainer.model)
     if origin is None:
         raise InputError(NOT_LOADED)
-    check_arguments(trainer.args)
+    check_arguments(trainer.args, is_dpo(type(trainer)))
     check_hooks(trainer)
     optimizer(str(getattr(trainer.args.optim, "value", trainer.args.optim)))
     return origin
 
 
-def check_arguments(args: Any) -> None:
+def check_arguments(args: Any, dpo: bool = False) -> None:
     for name, why in ARGUMENTS:
         if getattr(args, name, None):
             raise InputError(f"{name}: not with a streamed model: {why}")
-    if getattr(args, "loss_type", "nll") not in SAME_LOSS:  # of TRL's SFTConfig
+    if not dpo and getattr(args, "loss_type", "nll") not in SAME_LOSS:  # of TRL's SFTConfig
         raise InputError(f"loss_type: {args.loss_type} is not computed here; nll is")
     if args.n_gpu > 1:
         raise InputError(
@@ -122,7 +124,7 @@ def check_hooks(trainer: Any) -> None:
     if trainer.compute_loss_func is not None:
         raise InputError("compute_loss_func: the loss is computed in slices of the vocabulary, as plain cross-entropy")
     own = type(trainer).compute_loss
-    if own is not transformers.Trainer.compute_loss and own.__module__ != "trl.trainer.sft_trainer":
+    if own is not transformers.Trainer.compute_loss and own.__module__ not in LOSSES:
         raise InputError(f"compute_loss: {own.__qualname__} would never be called; the engine computes the loss")
     if trainer.model_init is not None:
         raise InputError("model_init: hand in one model, made by spillway.hf.load")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,13 +105,15 @@ def longest(loader: Any, batch: int, name: str, origin: Origin) -> Longest:
             raise InputError(UNKNOWN.format(f"{name}, which is iterated")) from None
         return Longest(batch, given, bool(origin.config.packing))
     one, packing = collated(loader.collate_fn, sample)
-    flat = len(sample) > 1 and one.shape[0] == 1  # padding-free: the rows of a batch lie one after the other
+    many = one.shape[0]
+    flat = len(sample) > 1 and many == 1  # padding-free: the rows of a batch lie one after the other
     if given is None:
         place = longest_place(rows, name)
         one, _ = collated(loader.collate_fn, [rows[place]])
         given = one.shape[1]
     count = min(batch, len(rows))
-    return Longest(1, given * count, packing) if flat else Longest(count, given, packing)
+    each = many // len(sample)  # of a pair two
+    return Longest(1, given * count, packing) if flat else Longest(each * count, given, packing)
 
 
 def collated(collator: Any, rows: list[Any]) -> tuple[torch.Tensor, bool]:
@@ -125,11 +128,20 @@ def longest_place(rows: Any, name: str) -> int:
     """Index of the row with most tokens."""
     try:
         columns = getattr(rows, "column_names", None) or ()
-        ids = rows["input_ids"] if "input_ids" in columns else (rows[place]["input_ids"] for place in range(len(rows)))
-        lengths = [len(each) for each in ids]
+        if "chosen_ids" in columns:  # pairs, as TRL has them
+            parts = zip(*(map(len, rows[name]) for name in ("prompt_ids", "chosen_ids", "rejected_ids")), strict=True)
+            lengths = [prompt + max(chosen, rejected) for prompt, chosen, rejected in parts]
+        else:
+            ids = rows["input_ids"] if "input_ids" in columns else (row["input_ids"] for row in each_of(rows))
+            lengths = [len(each) for each in ids]
     except (KeyError, TypeError, IndexError):
         raise InputError(UNKNOWN.format(f"{name}: its rows have no input_ids")) from None
     return max(range(len(lengths)), key=lengths.__getitem__)
+
+
+def each_of(rows: Any) -> Iterator[Any]:
+    """By number, since what is indexed need not be iterated."""
+    return (rows[place] for place in range(len(rows)))
 
 
 def row_count(rows: Any) -> int | None:

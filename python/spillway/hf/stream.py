@@ -13,6 +13,7 @@ import torch
 from spillway.hf.head import HeadCode, HeadPass, Scratch, Watch
 from spillway.hf.layer import Stage, slots_of
 from spillway.hf.microbatch import MicroBatch, Work
+from spillway.hf.objective import Choice, CrossEntropy, Told
 from spillway.hf.passage import Passage
 from spillway.hf.place import HOST, Place
 from spillway.hf.prologue import Prologue, Recording
@@ -32,7 +33,7 @@ class Outcome:
     """What a step or an evaluation gave."""
 
     loss_sum: float
-    label_tokens: int
+    label_tokens: int  # or pairs of rows
     auxiliary: float  # what of loss_sum is the routers'
     update: dict[str, float]  # what Engine.end_step returned; empty for an evaluation
 
@@ -48,11 +49,14 @@ class Stream:
         unneeded: Collection[str] = (),
         after_visit: Callable[[], None] = lambda: None,
         place: Place = HOST,
+        objective: Choice = CrossEntropy,
     ) -> None:
         """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that need
         not be computed again in backward, as `probe.prove` found them. `after_visit` is called between visits, when
         PyTorch holds no temporaries. `place`: where the engine's device memory is.
         """
+        self._objective = objective
+        self.told: list[Told] = []  # by the objective, of what ran last
         self._skeleton = skeleton
         self._engine = engine
         self._place = place
@@ -76,7 +80,7 @@ class Stream:
     def step(self, work: Work, update: dict[str, float], step: int) -> Outcome:
         """One optimizer step, number `step` (for dropout alone); `update` goes to Engine.end_step."""
         loss_sum = self.gradients(work, update, step)
-        return Outcome(loss_sum, work.label_tokens, self._auxiliary, self.update(update))
+        return Outcome(loss_sum, work.units, self._auxiliary, self.update(update))
 
     def gradients(self, work: Work, update: dict[str, float], step: int) -> float:
         """The first part of a step, up to its gradients: the summed loss. `update`: a guess at what `update` gets."""
@@ -86,10 +90,11 @@ class Stream:
         """The last part of a step: what Engine.end_step returns."""
         return self._engine.end_step(update)
 
-    def evaluate(self, work: Work, watch: Watch | None = None) -> Outcome:
-        """The loss alone; nothing changes. `watch` sees the logits of labelled tokens, slice by slice."""
-        loss_sum = self._run(work, False, {}, 0, watch)
-        return Outcome(loss_sum, work.label_tokens, self._auxiliary, self._engine.end_step({}))
+    def evaluate(self, work: Work, watch: Watch | None = None, objective: Choice | None = None) -> Outcome:
+        """The loss alone; nothing changes. `watch` sees the logits of labelled tokens, slice by slice; `objective`:
+        another one than training has."""
+        loss_sum = self._run(work, False, {}, 0, watch, objective)
+        return Outcome(loss_sum, work.units, self._auxiliary, self._engine.end_step({}))
 
     def close(self) -> None:
         """Lets go of the engine's memory, which may be unmapped from here on."""
@@ -98,13 +103,20 @@ class Stream:
         del self._arena, self._typed, self._host
 
     def _run(
-        self, work: Work, training: bool, update: dict[str, float], step: int, watch: Watch | None = None
+        self,
+        work: Work,
+        training: bool,
+        update: dict[str, float],
+        step: int,
+        watch: Watch | None = None,
+        objective: Choice | None = None,
     ) -> float:
         self._skeleton.train(training)
         self._engine.begin_step(work.ids, work.counts, training, update if training else None)
         self._engine.embedding_forward(None)
         work = work.to(self._place.device)
-        head = HeadPass(self._engine, work.micro_batches, work.label_tokens, self._scratch, self._head, watch)
+        judge = (objective or self._objective)(work, training)
+        head = HeadPass(self._engine, work.micro_batches, judge, self._scratch, self._head, watch)
         turn = Turn(work, self._passages(work), head)
         self._last = len(work.micro_batches) - 1
         with self._place.current(), self._dropout.step(step, training):
@@ -113,13 +125,15 @@ class Stream:
                 self._engine.end_visit()
                 self._after_visit()
         self._auxiliary = turn.auxiliary(training)
-        return head.loss() + self._auxiliary
+        loss = head.loss()
+        self.told = head.told()
+        return loss + self._auxiliary
 
     def _passages(self, work: Work) -> list[Passage]:
         skeleton, batches = self._skeleton, work.micro_batches
         balances: list[Balance | None] = [None] * len(batches)
         if skeleton.routers is not None:
-            scale = self._engine.loss_scale()[0]
+            scale = self._engine.loss_scale()[0] * work.routers_weight
             balances = [Balance(skeleton.routers, batch, scale, self._place.device) for batch in batches]
         recordings: list[Recording | None] = [None] * len(batches)
         if skeleton.simple_entry:
@@ -299,7 +313,7 @@ class Turn:
         transformers' Trainer adds it; of an evaluation each micro-batch's own for its tokens."""
         found = [(p.balance, b) for p, b in zip(self.passages, self.work.micro_batches, strict=True)]
         return math.fsum(
-            balance.loss() * (self.work.label_tokens if training else batch.labelled.numel())
+            balance.loss() * (self.work.units * self.work.routers_weight if training else batch.units)
             for balance, batch in found
             if balance is not None
         )

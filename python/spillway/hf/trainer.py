@@ -26,7 +26,7 @@ from spillway import checks, directory, hub, identity, left, saved, state, unsav
 from spillway.batches import batch_of
 from spillway.config import Config
 from spillway.errors import InputError
-from spillway.hf import refusals
+from spillway.hf import dpo, refusals
 from spillway.hf.describe import decay_names
 from spillway.hf.durable import DurableRun, keep_newest, payload, saving
 from spillway.hf.freeze import frozen_names
@@ -95,10 +95,14 @@ class StreamedTraining:
     def __init__(self, *positional: Any, **named: Any) -> None:
         refusals.trainer_first(type(self))
         refusals.model_first(positional, named)
+        self._pairs = dpo.Pairs() if dpo.is_dpo(type(self)) else None
+        if self._pairs is not None:
+            positional, named = dpo.prepared(positional, named)
         self._streamed: Session | None = None
         self._from: Path | None = None  # a checkpoint to open the session with
         self._with_state = False  # optimizer state and all
         self._samples: list[Any] = []  # micro-batches of the step to come
+        self._items: int | None = None  # that transformers divides its loss by; releases count differently
         self._shares: list[float] = []  # of its loss, not handed over yet
         self._sizes: Sizes | None = None
         self._norm = torch.zeros(())
@@ -108,6 +112,9 @@ class StreamedTraining:
         self._saved = -1  # the step of the model in output_dir
         self._left = False  # a save failed, and the state stays on the storage paths
         super().__init__(*positional, **named)
+        if self._pairs is not None:
+            self.ref_model = None
+            dpo.say_routers(self)
         self._origin: Origin = refusals.check(self)
         if self._durable:
             refusals.check_durable(self.args)
@@ -134,6 +141,7 @@ class StreamedTraining:
     def get_batch_samples(self, *positional: Any, **named: Any) -> Any:
         samples = super().get_batch_samples(*positional, **named)  # type: ignore[misc]
         self._samples, self._shares = list(samples[0]), []
+        self._items = None if samples[1] is None else int(samples[1])
         return samples
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
@@ -141,10 +149,12 @@ class StreamedTraining:
         if self._samples:
             self._take_back()
             batches = [self._batch(sample) for sample in self._samples]
-            loss_sum, tokens = self.session.gradients(batches, self.optimizer.param_groups[0]["lr"])
+            rate = self.optimizer.param_groups[0]["lr"]
+            loss_sum, tokens = self.session.gradients(batches, rate, None if self._pairs else self._items)
             count = len(batches)
             self._shares = [loss_sum / tokens / count if tokens else float("nan")] * count
             self._samples = []
+            self._tell("train")
         return torch.tensor(self._shares.pop(), device=self.args.device)
 
     def _update(self, learning_rate: float) -> None:
@@ -168,17 +178,27 @@ class StreamedTraining:
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         batch, logits = self._batch(inputs), None
+        if self._pairs is not None and not prediction_loss_only:
+            raise InputError("compute_metrics: of pairs there are no logits to look at; the log has TRL's own figures")
         if prediction_loss_only:
             loss_sum, tokens = self.session.evaluate([batch])
+            self._tell("eval")
         elif self._known_sizes().shape.logits:
             loss_sum, tokens, logits = self.session.evaluate_whole(batch)
         else:
             raise InputError(refusals.NO_LOGITS)
+        if self._pairs is None:
+            tokens = self._counted(inputs) or tokens
         loss = loss_sum / tokens if tokens else float("nan")
         return torch.tensor(loss, device=self.args.device), logits, None if logits is None else inputs["labels"]
 
+    def _counted(self, inputs: Any) -> int | None:
+        """What transformers divides the loss of an evaluation's batch by, where it counts for itself."""
+        count = self._get_num_items_in_batch([inputs], self.args.device)  # type: ignore[attr-defined]
+        return None if count is None else int(count)
+
     def _batch(self, inputs: Any) -> Batch:
-        batch = batch_of(inputs, self._known_sizes().packing)
+        batch = dpo.batch_of_pairs(inputs) if self._pairs else batch_of(inputs, self._known_sizes().packing)
         shape, (rows, length) = self._known_sizes().shape, batch.input_ids.shape
         room = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
         if rows * length > room:
@@ -212,6 +232,27 @@ class StreamedTraining:
             self.optimizer = StepProxy(groups, {"lr": self.args.learning_rate}, self._update)
         return self.optimizer
 
+    # ---- pairs
+
+    def _tell(self, mode: str) -> None:
+        if self._pairs is not None:
+            self._pairs.add(mode, self.session.told())
+
+    def log(self, logs: dict[str, float], *positional: Any, **named: Any) -> None:
+        if self._pairs is not None:
+            mode = "train" if self.model.training else "eval"
+            self._metrics[mode].update(self._pairs.row(mode))  # type: ignore[attr-defined]
+        super().log(logs, *positional, **named)  # type: ignore[misc]
+
+    def evaluate(self, *positional: Any, **named: Any) -> Any:
+        if self._pairs is not None and self._run is None:
+            self._pairs.refer(self, None, began=False, durable=False)
+        return super().evaluate(*positional, **named)  # type: ignore[misc]
+
+    def _precompute_ref_logps(self, dataset: Any, name: str, batch_size: int) -> Any:
+        """Called by TRL: by its constructor, when nothing can be computed yet, and for the rows of one evaluation."""
+        return dpo.of_rows(self, dataset) if hasattr(self, "_origin") else dataset
+
     # ---- durable steps
 
     @property
@@ -222,8 +263,13 @@ class StreamedTraining:
         """With durable steps `resume_from_checkpoint`: True, the newest durable step; "auto", that or a fresh start; a
         checkpoint of this run, to go back to it."""
         if not self._durable:
+            if self._pairs is not None:
+                from_where = checkpoint_of(resume_from_checkpoint, self.args.output_dir)
+                self._pairs.refer(self, from_where, began=from_where is not None, durable=False)
             return super().train(resume_from_checkpoint, *positional, **named)  # type: ignore[misc]
         run = self._begun(resume_from_checkpoint)
+        if self._pairs is not None:
+            self._pairs.refer(self, run.began_in, began=run.committed > 0, durable=True)
         unfinished = Unfinished(self)
         self.add_callback(unfinished)  # type: ignore[attr-defined]
         try:
@@ -274,6 +320,8 @@ class StreamedTraining:
         self._total_loss_scalar: float = self._total_loss_scalar - position.loss  # of steps of this process only
         self._globalstep_last_logged = position.last_logged
         self.current_flos = position.flos
+        if self._pairs is not None:
+            self._pairs.go_on(position.told)
         self._load_rng_state(str(self._run.scratch))  # type: ignore[attr-defined]
         state: Any = self.state  # type: ignore[attr-defined]
         self.control.should_training_stop = self._run.is_over(state.max_steps)
@@ -390,6 +438,8 @@ class StreamedTraining:
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         with self._left_where_it_fails():
             self.session.save_state(Path(output_dir))
+            if self._pairs is not None:
+                self._pairs.save(Path(output_dir))
             saved.seal(Path(output_dir))
         torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER))  # type: ignore[attr-defined]
 
@@ -486,6 +536,7 @@ class StreamedTraining:
             seed=args.seed,
             data_seed=args.seed if args.data_seed is None else args.data_seed,
             optim=refusals.optimizer(str(getattr(args.optim, "value", args.optim))),
+            **(dpo.keys(args) if self._pairs is not None else {}),
         )
 
     if not hasattr(object, "args"):  # for readers and checkers: the Trainer behind has these
@@ -496,6 +547,13 @@ class StreamedTraining:
         data_collator: Any
         paths: list[StoragePath]
         control: Any
+
+
+def checkpoint_of(resume: Any, output_dir: str) -> Path | None:
+    """What transformers takes `resume_from_checkpoint` for."""
+    if resume is True:
+        resume = transformers.trainer_utils.get_last_checkpoint(output_dir)
+    return Path(resume) if resume else None
 
 
 class Trainer(StreamedTraining, transformers.Trainer):

@@ -1,0 +1,111 @@
+"""Rows of preferences in each form that TRL's data sets have, and TRL's DPOTrainer in memory over the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tiny
+from needs import package
+from spillway.order import Order
+
+TOLD = (
+    "rewards/chosen",
+    "rewards/rejected",
+    "rewards/accuracies",
+    "rewards/margins",
+    "logps/chosen",
+    "logps/rejected",
+    "logits/chosen",
+    "logits/rejected",
+    "mean_token_accuracy",
+)
+END = " That is all."
+
+
+def texts(count: int) -> list[dict[str, Any]]:
+    """Of different lengths, each different."""
+    sentences = tiny.SENTENCES
+    return [
+        {
+            "prompt": f"{number}: {sentences[number % 8]}",
+            "chosen": " " + " ".join(sentences[(number + 1) % 8 :][: number % 3 + 1]),
+            "rejected": " " + " ".join(sentences[(number + 4) % 8 :][: number % 2 + 1]) + END * (number % 3),
+        }
+        for number in range(count)
+    ]
+
+
+def messages(count: int) -> list[dict[str, Any]]:
+    """The same as conversations."""
+
+    def said(role: str, text: str) -> list[dict[str, str]]:
+        return [{"role": role, "content": text}]
+
+    return [
+        {
+            "prompt": said("user", row["prompt"]),
+            "chosen": said("assistant", row["chosen"]),
+            "rejected": said("assistant", row["rejected"]),
+        }
+        for row in texts(count)
+    ]
+
+
+def implicit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without a prompt of their own."""
+    return [{"chosen": row["prompt"] + row["chosen"], "rejected": row["prompt"] + row["rejected"]} for row in rows]
+
+
+class SameOrder(torch.utils.data.Sampler):  # type: ignore[type-arg]
+    """The rows of each epoch as `spillway train` takes them."""
+
+    def __init__(self, order: Order) -> None:
+        self._order, self._epoch = order, 0
+
+    def __len__(self) -> int:
+        return self._order.rows
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._order.permutation(self._epoch).tolist()
+        self._epoch += 1
+
+
+def in_memory(given: Path, out: Path, rows: list[dict[str, Any]], order: Order, model: Any = None, **more: Any) -> Any:
+    """TRL's, trained and saved in `out`."""
+    trl, datasets = package("trl", "TRL is not installed"), package("datasets", "TRL needs datasets")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    class Plain(trl.DPOTrainer):  # type: ignore[misc, name-defined]
+        def _get_train_sampler(self, *_: Any) -> Any:
+            return SameOrder(order)
+
+    trainer = Plain(
+        model=model or AutoModelForCausalLM.from_pretrained(given / "model", dtype="float32"),
+        args=arguments(out, **more),
+        train_dataset=datasets.Dataset.from_list(rows),
+        processing_class=AutoTokenizer.from_pretrained(given / "model"),
+        **({"eval_dataset": datasets.Dataset.from_list(rows[:3])} if "eval_strategy" in more else {}),
+    )
+    trainer.train()
+    trainer.save_model()
+    return trainer
+
+
+def arguments(out: Path, **more: Any) -> Any:
+    trl = package("trl", "TRL is not installed")
+    return trl.DPOConfig(
+        **{
+            "output_dir": str(out), "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2,
+            "num_train_epochs": 2, "learning_rate": 1e-3, "logging_steps": 1, "save_strategy": "no",
+            "report_to": "none", "max_length": 64, "use_cpu": True, "bf16": False, "disable_tqdm": True,
+            "gradient_checkpointing": False, "data_seed": 42, **more,
+        }
+    )  # fmt: skip
+
+
+def logged(trainer: Any) -> list[dict[str, Any]]:
+    return [row for row in trainer.state.log_history if "loss" in row]

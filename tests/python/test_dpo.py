@@ -1,0 +1,266 @@
+"""`objective: dpo`: equal to TRL's DPOTrainer in memory, wherever the state lies, killed and resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import pairs
+import real_runs
+import tiny
+from breadth import some
+from needs import package
+from spillway.columns import without_prompt
+from spillway.order import Order
+from spillway.records import rows as rows_of
+from spillway.reference import Pass, Reference
+
+ROWS = 11  # 3 steps an epoch; the last micro-batch has one pair
+DPO = ("--objective", "dpo", "--compute_dtype", "fp32", "--num_train_epochs", "2")
+CLOSE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = real_runs.inputs(tmp_path_factory.mktemp("dpo"))
+    tokenizer = tiny.tokenizer(chat_template=tiny.PLAIN)
+    tokenizer.save_pretrained(str(place / "model"))
+    tiny.jsonl(place / "texts.jsonl", pairs.texts(ROWS))
+    tiny.jsonl(place / "messages.jsonl", pairs.messages(ROWS))
+    tiny.jsonl(place / "implicit.jsonl", pairs.implicit(pairs.texts(ROWS)))
+    return place
+
+
+def order() -> Order:
+    return Order(ROWS, 2, 2, 42)
+
+
+def train(given: Path, out: Path, *more: str, data: str = "texts.jsonl") -> int:
+    return real_runs.here(given, out, "--dataset", str(given / data), *DPO, *more)
+
+
+def close(found: float, expected: float, scale: float = 1.0) -> bool:
+    return abs(found - expected) <= CLOSE * max(scale, abs(expected))
+
+
+def same_rows(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        for name in ("loss", "grad_norm", *(name for name in pairs.TOLD if name in other)):
+            assert close(one[name], other[name]), (one["step"], name, one[name], other[name])
+
+
+def same_weights(ours: Path, plain: Path) -> None:
+    one, other = load_file(ours), load_file(plain)
+    assert one.keys() == other.keys()
+    for name, tensor in other.items():
+        assert float((one[name] - tensor).abs().max()) <= CLOSE * float(tensor.abs().max()), name
+
+
+def steps_of(out: Path) -> list[dict[str, Any]]:
+    return [row for row in rows_of(out / "metrics.jsonl") if "loss" in row]
+
+
+def test_equal_to_trl_in_memory_with_state_on_a_path(given: Path, tmp_path: Path) -> None:
+    """Two epochs of pairs of texts, with accumulation and remainders."""
+    plain = pairs.in_memory(given, tmp_path / "plain", pairs.texts(ROWS), order())
+    assert train(given, tmp_path / "ours", *real_runs.on_path(tmp_path / "storage")) == 0
+    same_rows(steps_of(tmp_path / "ours"), pairs.logged(plain))
+    same_weights(tmp_path / "ours" / "model.safetensors", tmp_path / "plain" / "model.safetensors")
+
+
+def test_messages_equal_to_trl_with_adapters(given: Path, tmp_path: Path) -> None:
+    """The reference is the base; dropout of the adapters is off, as TRL turns it off. Evaluations as TRL's."""
+    peft = package("peft", "LoRA is PEFT's")
+    from transformers import AutoModelForCausalLM
+
+    asked = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.1, "target_modules": ["q_proj", "up_proj"]}
+    rows = pairs.messages(ROWS)
+    model = AutoModelForCausalLM.from_pretrained(given / "model", dtype="float32")
+    torch.manual_seed(42)
+    plain = pairs.in_memory(
+        given, tmp_path / "plain", rows, order(), model=peft.get_peft_model(model, peft.LoraConfig(**asked)),
+        eval_strategy="epoch", per_device_eval_batch_size=2, adam_epsilon=1e-4,
+    )  # fmt: skip
+    tiny.jsonl(tmp_path / "held_out.jsonl", rows[:3])
+    more = ["--method", "lora", "--lora_r", "4", "--lora_alpha", "8", "--lora_dropout", "0.1"]
+    more += ["--lora_target_modules", "q_proj", "--lora_target_modules", "up_proj", "--adam_epsilon", "1e-4"]
+    more += ["--eval_dataset", str(tmp_path / "held_out.jsonl"), "--per_device_eval_batch_size", "2"]
+    assert train(given, tmp_path / "ours", *more, data="messages.jsonl") == 0
+    same_rows(steps_of(tmp_path / "ours"), pairs.logged(plain))
+    same_weights(tmp_path / "ours" / "adapter_model.safetensors", tmp_path / "plain" / "adapter_model.safetensors")
+    evaluated = [row for row in rows_of(tmp_path / "ours" / "metrics.jsonl") if "eval_loss" in row]
+    expected = [row for row in plain.state.log_history if "eval_loss" in row]
+    assert len(evaluated) == len(expected) == 2
+    for one, other in zip(evaluated, expected, strict=True):
+        for name in ("eval_loss", *(f"eval_{name}" for name in pairs.TOLD)):
+            assert close(one[name], other[name]), (name, one[name], other[name])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("loss_type", ["hinge", "ipo", "robust", "sigmoid_norm", "apo_zero", "apo_down"])
+def test_other_losses_equal_to_trl(given: Path, tmp_path: Path, loss_type: str) -> None:
+    smoothed = {"label_smoothing": 0.1} if loss_type == "robust" else {}
+    plain = pairs.in_memory(
+        given, tmp_path / "plain", pairs.texts(ROWS), order(), loss_type=[loss_type], beta=0.3, **smoothed
+    )
+    more = ["--loss_type", loss_type, "--beta", "0.3"] + [f"--{key}={value}" for key, value in smoothed.items()]
+    assert train(given, tmp_path / "ours", *more) == 0
+    same_rows(steps_of(tmp_path / "ours"), pairs.logged(plain))
+    same_weights(tmp_path / "ours" / "model.safetensors", tmp_path / "plain" / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def whole(given: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An undisturbed run with its state on a path, in bf16."""
+    place = tmp_path_factory.mktemp("whole")
+    assert train(given, place / "out", *DURABLE, *real_runs.on_path(place / "storage")) == 0
+    return place
+
+
+DURABLE = ("--compute_dtype", "bf16", "--dram_budget", "2GiB", "--save_steps", "2")
+DYING = real_runs.dying("{}") + "\nfrom spillway.cli import main\nsys.exit(main())"
+
+
+def killed(given: Path, place: Path, method: str) -> None:
+    """A run that ends by an alarm right after the session's first call of `method`."""
+    more = real_runs.words(given, place / "out", "--dataset", str(given / "texts.jsonl"), *DPO, *DURABLE)
+    script = DYING.replace("Session.{}", f"Session.{method}")
+    process = real_runs.apart(
+        "-c", script, *more, *real_runs.on_path(place / "storage"), env_more={"DIES_AFTER": "1e-6"}
+    )
+    _, error = process.communicate(timeout=240)
+    assert process.returncode == -14, error[-2000:]
+
+
+@pytest.mark.parametrize("method", some(["log_probabilities", "update", "save_model"], ["update"]))
+def test_killed_and_resumed_bit_by_bit(given: Path, whole: Path, tmp_path: Path, method: str) -> None:
+    killed(given, tmp_path, method)
+    assert real_runs.main(["resume", str(tmp_path / "out")]) == 0
+    assert real_runs.metrics(tmp_path / "out") == real_runs.metrics(whole / "out")
+    for name in ("model.safetensors", "spillway/reference-train.jsonl"):
+        assert (tmp_path / "out" / name).read_bytes() == (whole / "out" / name).read_bytes()
+
+
+def test_a_first_pass_goes_on_with_the_rows_that_are_there(given: Path, whole: Path, tmp_path: Path) -> None:
+    data = encoded(given, "texts.jsonl")
+    assert Reference.of(whole / "out", "train", data).whole
+
+    class Computes:
+        calls = 0
+
+        def log_probabilities(self, batches: list[Any]) -> list[list[float]]:
+            Computes.calls += 1
+            if Computes.calls == 3:
+                raise InterruptedError
+            return [[float(row) for row in range(len(batch.input_ids))] for batch in batches]
+
+    found = Reference.of(tmp_path, "train", data)
+    with pytest.raises(InterruptedError):
+        found.compute(Computes(), data, Pass(2, 2), lambda _: None)
+    again = Reference.of(tmp_path, "train", data)
+    assert len(again.values) == 16 and not again.whole
+    with open(again.path, "a") as stream:
+        stream.write('{"first": 16, "log_prob')  # a line that a kill cut short
+    again = Reference.of(tmp_path, "train", data)
+    assert len(again.values) == 16
+    again.compute(Computes(), data, Pass(2, 2), lambda _: None)
+    assert Computes.calls == 4 and Reference.of(tmp_path, "train", data).whole
+
+
+def refused(capsys: pytest.CaptureFixture[str], code: int) -> str:
+    assert code == 2
+    found = capsys.readouterr()
+    return " ".join((found.out + found.err).split())
+
+
+def test_a_resume_wants_the_reference_that_the_run_had(
+    given: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From a checkpoint that stands alone, which has it; not where it is gone or another one."""
+    alone = tmp_path / "alone"
+    checkpoint = whole / "out" / "checkpoint-2"
+    assert real_runs.main(["export", str(whole / "out"), "--to", str(alone), "--checkpoint", str(checkpoint)]) == 0
+    more = ["--resume_from_checkpoint", str(alone), *DURABLE[:4]]
+    assert "beta: the run was started with 0.1" in refused(capsys, train(given, tmp_path / "b", *more, "--beta", "1"))
+    assert train(given, tmp_path / "out", *more) == 0
+    found, expected = (steps_of(out) for out in (tmp_path / "out", whole / "out"))
+    assert [row["loss"] for row in found] == [row["loss"] for row in expected[2:]]
+    (alone / "spillway" / "files.json").unlink()
+    reference = alone / "spillway" / "reference-train.jsonl"
+    text = reference.read_text()
+    for spoiled in (text.replace(", -", ", -1", 1), text.rpartition('{"sha256"')[0], ""):
+        reference.write_text(spoiled)
+        words = refused(capsys, train(given, tmp_path / "c", *more))
+        assert "reference-train.jsonl does not hold the log-probabilities" in words and "put the file back" in words
+        assert not (tmp_path / "c").exists()
+
+
+WRONG = {
+    "no column": [{"prompt": "a", "chosen": "b"}],
+    "a number": [{"prompt": "a", "chosen": "b", "rejected": 3}],
+    "mixed": [{"prompt": "a", "chosen": [{"role": "assistant", "content": "b"}], "rejected": "c"}],
+    "too long": [{"prompt": "water " * 99, "chosen": "b", "rejected": "c"}],
+}
+SAID = {
+    "no column": "wrong.jsonl:1: the column 'rejected' is missing; found 'prompt', 'chosen'",
+    "a number": "wrong.jsonl:1: prompt is text, chosen is text, rejected is int; prompt, chosen and rejected are texts",
+    "mixed": "wrong.jsonl:1: prompt is text, chosen is list, rejected is text",
+    "too long": "every prompt in",
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_rows_that_are_no_pairs_are_refused(
+    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    tiny.jsonl(tmp_path / "wrong.jsonl", WRONG[name])
+    code = real_runs.here(given, tmp_path / "out", "--dataset", str(tmp_path / "wrong.jsonl"), *DPO)
+    assert SAID[name] in refused(capsys, code)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--objective", "kto"], "objective: kto is not available in this release"),
+        (["--objective", "sft", "--beta", "0.2"], "beta: it is for objective dpo, and the objective is sft"),
+        (["--packing"], "packing: a pair's rows stand for themselves"),
+        (["--prompt_field", "a"], "prompt_field: objective dpo reads the columns prompt, chosen and rejected"),
+        (["--loss_type", "exo_pair"], "loss_type: got 'exo_pair', expects one of sigmoid, hinge"),
+        (["--label_smoothing", "0.1"], "label_smoothing: it is for loss_type robust, and that is sigmoid"),
+        (["--precompute_ref_log_probs", "true"], "always computed by a first pass"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_refused(
+    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
+) -> None:
+    assert said in refused(capsys, train(given, tmp_path / "out", *more))
+    assert not (tmp_path / "out").exists()
+
+
+def encoded(given: Path, file: str) -> Any:
+    from spillway.config import resolve
+    from spillway.data import load, load_tokenizer
+
+    config = resolve({}, {"model": str(given / "model"), "dataset": str(given / file), "objective": "dpo"})
+    return load(config.replaced(max_length=64), load_tokenizer(config), "dataset", lambda _: None)
+
+
+def test_a_prompt_that_both_begin_with_is_found_as_trl_finds_it(given: Path) -> None:
+    trl = package("trl", "TRL is not installed")
+    talks = [{name: row["prompt"] + row[name] for name in ("chosen", "rejected")} for row in pairs.messages(3)]
+    for row in [*pairs.implicit(pairs.texts(ROWS)), *talks, {"chosen": "It is so.", "rejected": "It is"}]:
+        assert without_prompt(**row) == trl.extract_prompt(row)
+    assert len(encoded(given, "implicit.jsonl")) == ROWS
+
+
+def test_the_plan_counts_the_first_pass(given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--dataset", str(given / "texts.jsonl"), *DPO]
+    assert real_runs.here(given, tmp_path / "out", *more, verb="plan") == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "Reference: log-probabilities of 11 pairs, by 3 forward passes before step 1" in words
