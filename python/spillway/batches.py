@@ -13,7 +13,6 @@ import torch
 
 from spillway.errors import InputError
 from spillway.hf.microbatch import IGNORED
-from spillway.media import TEXT_ALONE
 from spillway.protocol import Batch
 
 TAKEN = ("input_ids", "labels", "attention_mask", "position_ids")
@@ -29,7 +28,7 @@ def batch_of(inputs: Mapping[str, Any], packing: bool) -> Batch:
     """
     for name in TOKEN_TYPES:
         if inputs.get(name) is not None and bool(torch.as_tensor(inputs[name]).any()):
-            raise InputError(f"batch: {name} names tokens that are no text; {TEXT_ALONE}")
+            raise InputError(f"batch: {name} is not zero everywhere, and the stream computes with text alone")
     others = sorted(
         key for key in inputs if key not in TAKEN + SAID_BY_POSITIONS + TOKEN_TYPES and inputs[key] is not None
     )

@@ -186,7 +186,7 @@ def test_a_damaged_header_is_left_to_the_reader(tmp_path: Path, content: bytes) 
         ("{", "not readable as JSON"),
         ("[]", '"model_type" is missing'),
         ('{"model_type": "no-such-model"}', "cannot read this configuration"),
-        ('{"model_type": "vit"}', "'vit' is not a causal language model"),
+        ('{"model_type": "vit"}', "'vit' is neither a causal language model"),
         ('{"model_type": "llama", "hidden_size": "many"}', "cannot read this configuration"),
         ('{"model_type": "llama", "quantization_config": {"quant_method": "gptq", "bits": 4}}', "quantised"),
     ],

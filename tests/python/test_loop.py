@@ -242,7 +242,7 @@ def wrong(**change: Any) -> dict[str, Any]:
         ({"input_ids": torch.ones(2, 6, dtype=torch.int64)}, "labels is missing"),
         (wrong(labels=torch.ones(2, 5, dtype=torch.int64)), "one a token"),
         (wrong(input_ids=torch.ones(6, dtype=torch.int64)), "rows, length"),
-        (wrong(token_type_ids=torch.zeros(2, 6)), "token_type_ids"),
+        (wrong(token_type_ids=torch.ones(2, 6)), "token_type_ids"),
         (wrong(attention_mask=torch.tensor([[0, 1, 1, 1, 1, 1]] * 2)), "right"),
         (wrong(attention_mask=torch.tensor([[1, 1, 1, 0, 0, 0]] * 2)), "-100"),
         (wrong(position_ids=torch.tensor([[0, 1, 2, 4, 5, 6]] * 2)), "count from 0"),
