@@ -17,6 +17,9 @@ from spillway.hf.source import text_config
 VOCABULARY = 211
 LENGTH = 12
 WIDTH = 32
+# Of a layer, where each has its own: with a few, of which a threshold lets one in twenty pass, a norm shows the rounding
+# of what is left; of many, some lie at the threshold.
+UNITS = 512
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_blocks")
 LAYER_KINDS = ("layer_types", "layers_block_type", "block_types", "layers_type", "mlp_layer_types", "attention_layers")
 
@@ -142,7 +145,7 @@ def shrink(config: PreTrainedConfig, layers: int = 2, **more: Any) -> PreTrained
     sizes: Values = {}
     for name, value in values.items():
         if name in SIZES and isinstance(value, list | tuple):  # one for each layer
-            sizes[name] = [min(one, SIZES[name]) for one in value]
+            sizes[name] = [min(one, UNITS) for one in value]
         elif isinstance(value, int) and not isinstance(value, bool):
             for known in (name, names.get(name)):
                 if known in SIZES:
