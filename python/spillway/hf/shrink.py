@@ -17,8 +17,8 @@ from spillway.hf.source import text_config
 VOCABULARY = 211
 LENGTH = 12
 WIDTH = 32
-# Of a layer, where each has its own: with a few, of which a threshold lets one in twenty pass, a norm shows the rounding
-# of what is left; of many, some lie at the threshold.
+# Of a layer, where each has its own: with a few, of which a threshold lets one in twenty pass, a norm shows the
+# rounding of what is left; of many, some lie at the threshold.
 UNITS = 512
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_blocks")
 LAYER_KINDS = ("layer_types", "layers_block_type", "block_types", "layers_type", "mlp_layer_types", "attention_layers")
