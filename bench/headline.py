@@ -141,7 +141,7 @@ def measure(side: str, shape: str, micro_batches: int, storage: Path, aio: dict[
     if process.returncode != 0:
         return found | {"refused": reason(process.returncode, errors)}
     said = json.loads(out.strip().splitlines()[-1])
-    found |= {"seconds": said["seconds"], "peak_bytes": said["peak_bytes"], "loss": said["loss"]}
+    found |= {"seconds": said["seconds"], "counted": said["seconds"][1:], "peak_bytes": said["peak_bytes"], "loss": said["loss"]}
     if "plan" in said:
         found["predicted_seconds"] = said["plan"]["predicted_step_seconds"]
         found["written_bytes"] = sum(path["written"] for path in said["plan"].get("path_bytes_per_step", {}).values())
@@ -190,7 +190,7 @@ def tune(arguments: argparse.Namespace) -> None:
 
 def counted(runs: Iterable[dict[str, Any]]) -> list[float]:
     """Seconds of all steps but each process's first."""
-    return [seconds for each in runs for seconds in each.get("seconds", [])[1:]]
+    return [seconds for each in runs for seconds in each.get("counted", [])]
 
 
 def line(found: dict[str, Any]) -> str:
