@@ -141,7 +141,8 @@ def measure(side: str, shape: str, micro_batches: int, storage: Path, aio: dict[
     if process.returncode != 0:
         return found | {"refused": reason(process.returncode, errors)}
     said = json.loads(out.strip().splitlines()[-1])
-    found |= {"seconds": said["seconds"], "counted": said["seconds"][1:], "peak_bytes": said["peak_bytes"], "loss": said["loss"]}
+    counted = said["seconds"][1:]
+    found |= {"seconds": said["seconds"], "counted": counted, "peak_bytes": said["peak_bytes"], "loss": said["loss"]}
     if "plan" in said:
         found["predicted_seconds"] = said["plan"]["predicted_step_seconds"]
         found["written_bytes"] = sum(path["written"] for path in said["plan"].get("path_bytes_per_step", {}).values())
