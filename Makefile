@@ -70,11 +70,13 @@ $(VENV)/stamp-venv: | packages
 	@$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
-# Modules are compiled when they are imported, which most of them never are.
+# Modules are compiled on all processors, which pip does on one; here and not when they are imported, since Python writes
+# nothing then where PYTHONDONTWRITEBYTECODE is set, and every command would compile them again. Some are no modules.
 $(VENV)/stamp-dependencies: $(VENV)/stamp-venv constraints.txt pyproject.toml
 	@echo "Installing the Python packages into $(VENV)"
 	@$(PIP) install --no-compile -c constraints.txt torch
 	@$(PIP) install --no-compile -c constraints.txt cmake ninja $$($(BIN)/python scripts/requirements.py pyproject.toml)
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
 	@touch $@
 
 $(VENV)/stamp-spillway: $(VENV)/stamp-dependencies $(SOURCES)
