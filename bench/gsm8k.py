@@ -120,10 +120,7 @@ def handed(arguments: argparse.Namespace, side: str) -> list[float]:
         import trl
         from datasets import Dataset
 
-        class Streamed(spillway.hf.StreamedTraining, trl.SFTTrainer):
-            pass
-
-        made: Any = (trl.SFTTrainer if in_memory else Streamed)(
+        made: Any = (trl.SFTTrainer if in_memory else spillway.hf.SFTTrainer)(
             model=model, args=trl.SFTConfig(**common, max_length=LENGTH), train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
         )  # fmt: skip

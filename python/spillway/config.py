@@ -162,9 +162,9 @@ def parsed(key: Key, value: Any, origin: str) -> Any:
 
 
 LORA = {"lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.05}  # TRL's defaults
+RATE = 2e-5  # of learning
 DPO = {"beta": 0.1, "loss_type": "sigmoid", "label_smoothing": 0.0, "disable_dropout": True}  # TRL's, too
-RATES = {"dpo": 1e-6}  # of learning, TRL's
-RATE = 2e-5
+DPO_RATE = 1e-6
 LSP: dict[str, Any] = {"lsp_nonzeros": 4, "lsp_check_every": 100, "lsp_threshold": 0.9, "lsp_residual": "rotating"}
 ROTATION = 20  # updates
 
@@ -193,12 +193,9 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
         values["device"] = "cpu"
     values["weight_dtype"] = weight_dtype(values)
     of_method: dict[str, Any] = {"lora": LORA, "lsp": LSP}.get(values["method"], {})
-    for name, default in of_method.items():
+    of_objective = DPO | {"learning_rate": DPO_RATE} if values["objective"] == "dpo" else {"learning_rate": RATE}
+    for name, default in {**of_method, **of_objective}.items():
         values[name] = default if values[name] is None else values[name]
-    for name, default in (DPO if values["objective"] == "dpo" else {}).items():
-        values[name] = default if values[name] is None else values[name]
-    if values["learning_rate"] is None:
-        values["learning_rate"] = RATES.get(values["objective"], RATE)
     if values["lsp_residual"] == "rotating" and values["lsp_rotate_every"] is None:
         values["lsp_rotate_every"] = ROTATION
     return with_strategies(values)

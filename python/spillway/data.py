@@ -14,9 +14,9 @@ from spillway.config import Config
 from spillway.dataset import Builder, Dataset
 from spillway.encode import Encoder
 from spillway.errors import InputError
-from spillway.media import Media
+from spillway.media import TEXT, Media
 from spillway.preferences import PairBuilder, Preferences
-from spillway.sources import Record, is_document, read
+from spillway.sources import is_document, read
 
 Rows = Dataset | Preferences
 
@@ -40,7 +40,7 @@ def load_tokenizer(config: Config) -> Any:
     return tokenizer
 
 
-def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], media: Media | None = None) -> Rows:
+def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], media: Media = TEXT) -> Rows:
     """The rows of `key` (dataset or eval_dataset); `tell` hears what a person should know about them. `media`: what is
     refused in them."""
     source = getattr(config, key)
@@ -56,7 +56,6 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], 
     rows = 0
     split = config.dataset_split if key == "dataset" else config.eval_dataset_split
     revision = config.dataset_revision if key == "dataset" else config.eval_dataset_revision
-    media = media or Media()
     for examples in in_groups(read_examples(config, source, split, revision, media), ROWS_AT_ONCE):
         rows += len(examples)
         for example, row in zip(examples, encode(examples), strict=True):
@@ -71,7 +70,7 @@ def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], 
 
 
 def read_examples(
-    config: Config, source: str, split: str, revision: str | None = None, media: Media | None = None
+    config: Config, source: str, split: str, revision: str | None = None, media: Media = TEXT
 ) -> Iterator[Example]:
     columns = chosen(config)
     if is_document(source):
@@ -79,9 +78,8 @@ def read_examples(
             raise InputError(f"objective: dpo wants pairs, and {source} is one text; expects .jsonl, .json or .parquet")
         columns = Columns("text", ("text",))
     for record in read(source, config.dataset_config, split, revision):
-        if media is not None:
-            media.check_record(Record(*record))
-        columns = columns or by_name(Record(*record))
+        media.check_record(record)
+        columns = columns or by_name(record)
         yield columns.example(record)
 
 

@@ -24,6 +24,7 @@ from spillway.values import StoragePath
 
 RESULTS = ("summary.json", "timeline.json.gz", "loss.png", "report.html")  # written when a run ends
 OWN_FILES = ("config.yaml", "plan.json", METRICS, *RESULTS)
+PROCESSORS = ("preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json")
 MODEL_FILES = (
     "model*.safetensors",
     "model.safetensors.index.json",
@@ -35,9 +36,7 @@ MODEL_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
-    "preprocessor_config.json",
-    "video_preprocessor_config.json",
-    "processor_config.json",
+    *PROCESSORS,
 )
 TEMPORARY = (".tmp-*", ".old-*")
 RUN_STATE = Path("spillway", "run.json")  # its presence makes a checkpoint one to resume from

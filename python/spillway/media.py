@@ -39,12 +39,15 @@ class Media:
             raise InputError(f"{where}: the token {said!r} ({token}) stands for {self.tokens[token]}; {TEXT_ALONE}")
 
 
+TEXT = Media()  # of a model of text
+
+
 def media_of(config: Any) -> Media:
     """By a model's configuration."""
     from spillway.hf.source import is_multimodal
 
     if not is_multimodal(config):
-        return Media()
+        return TEXT
     found = {}
     for kind, said in KINDS.items():
         for name in (f"{kind}_token_id", f"{kind}_token_index"):

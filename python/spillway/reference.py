@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -82,9 +82,7 @@ class Reference:
         self.values = self.values[: 2 * begun]
         self._rewrite()
         with open(self.path, "a", encoding="utf-8", opener=no_link) as stream:
-            for group in how.parts(data, begun):
-                found = session.log_probabilities([data.batch(pairs) for pairs in group])
-                rows = np.array([value for sums in found for value in as_pairs(sums)])
+            for rows in computed(session, data, how, begun):
                 stream.write(json.dumps({"first": len(self.values), "log_probabilities": rows.tolist()}) + "\n")
                 stream.flush()
                 self.values = np.concatenate([self.values, rows])
@@ -125,6 +123,13 @@ class Reference:
                 self.digest = part["sha256"]
             else:
                 return
+
+
+def computed(session: Computes, data: Comparable, how: Pass, begun: int = 0) -> Iterator[NDArray[np.float64]]:
+    """Of each forward pass, from pair `begun` on: what it gives for its rows, in the order of `Preferences`."""
+    for group in how.parts(data, begun):
+        found = session.log_probabilities([data.batch(pairs) for pairs in group])
+        yield np.array([value for sums in found for value in as_pairs(sums)])
 
 
 def file_of(folder: Path, name: str) -> Path:

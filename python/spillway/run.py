@@ -308,18 +308,19 @@ def load_work(config: Config, tell: Tell) -> Work:
     """Everything the session's plan depends on, and all that bad data can be refused for."""
     from spillway import data, rates
     from spillway.events import Events
-    from spillway.hf.source import load_config
+    from spillway.hf.source import load_config, text_config
     from spillway.order import Order
 
     for notice in products.warnings(config):
         tell(notice)
-    media = media_of(load_config(hub.model_directory(config)))  # before the tokenizer, which says less clearly
+    model = load_config(hub.model_directory(config))  # before the tokenizer, which says less clearly what is wrong
+    media, vocabulary = media_of(model), getattr(text_config(model), "vocab_size", None)
     tokenizer = data.load_tokenizer(config)
     train_rows = data.load(config, tokenizer, "dataset", tell, media)
     held_out = data.load(config, tokenizer, "eval_dataset", tell, media) if config.eval_dataset else None
     for name, rows in (("dataset", train_rows), ("eval_dataset", held_out)):
         if rows is not None:
-            check_vocabulary(config, name, rows.largest_token)
+            check_vocabulary(config, name, rows.largest_token, vocabulary)
     order = Order(
         len(train_rows), config.per_device_train_batch_size, config.gradient_accumulation_steps, config.data_seed
     )
@@ -340,10 +341,7 @@ def load_work(config: Config, tell: Tell) -> Work:
     return replace(work, shape=replace(shape, pairs=work.pairs, passes=passes))
 
 
-def check_vocabulary(config: Config, key: str, largest: int) -> None:
-    from spillway.hf.source import load_config, text_config
-
-    size = getattr(text_config(load_config(hub.model_directory(config))), "vocab_size", None)
+def check_vocabulary(config: Config, key: str, largest: int, size: Any) -> None:
     if isinstance(size, int) and largest >= size:
         raise InputError(
             f"tokenizer: {config.tokenizer} gives {key} the token {largest}, but the model knows {size} tokens only"

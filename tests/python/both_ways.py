@@ -16,7 +16,9 @@ from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 import native
+import tiny
 from hf_models import batch
+from small_configs import small_config
 from spillway.hf.building import find_layers
 from spillway.hf.describe import decay_names
 from spillway.hf.freeze import freeze
@@ -253,6 +255,13 @@ def save(config: PreTrainedConfig, directory: Path, seed: int) -> None:
             if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
                 module.weight[module.padding_idx] = 0
     model.save_pretrained(directory)
+
+
+def replace_model(directory: Path, kind: str) -> None:
+    """In place of the model there a small one of this type, with the tokenizer that is there."""
+    for name in ("config.json", "model.safetensors"):
+        (directory / name).unlink()
+    save(small_config(kind, vocab_size=len(tiny.tokenizer())), directory, 7)
 
 
 def load(directory: Path) -> PreTrainedModel:

@@ -17,11 +17,10 @@ import pytest
 
 import real_runs
 import tiny
-from both_ways import save
+from both_ways import replace_model
 from native import file_bytes
 from needs import needs
 from real_runs import apart, here, names, on_path, words
-from small_configs import small_config
 from warm import NIGHTLY
 
 LIMIT = 300  # seconds that a process of its own may take at most
@@ -223,9 +222,7 @@ def test_spoilt_weights(model: Path, refused: Refused, spoil: Callable[[Path], N
 def test_an_index_that_names_files_elsewhere(inputs: Path, tmp_path: Path) -> None:
     """Of a model whose experts are apart in files, which are fused before the engine gets them."""
     model = Path(shutil.copytree(inputs / "model", tmp_path / "model"))
-    for name in ("config.json", "model.safetensors"):
-        (model / name).unlink()
-    save(small_config("mixtral", vocab_size=len(tiny.tokenizer())), model, 7)
+    replace_model(model, "mixtral")
     content, _ = header(model)
     (model / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
     for name in ("../elsewhere.safetensors", str(tmp_path / "elsewhere.safetensors"))[: 2 if NIGHTLY else 1]:

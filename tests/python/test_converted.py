@@ -12,11 +12,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import real_runs
-import tiny
-from both_ways import save, tensors
+from both_ways import replace_model, tensors
 from breadth import some
 from hf_models import random_ids
-from small_configs import small_config
 from spillway.cli import main
 
 Tensors = dict[str, torch.Tensor]
@@ -51,9 +49,7 @@ def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     place = tmp_path_factory.mktemp(request.param)
     real_runs.inputs(place)
     model = place / "model"
-    for name in ("config.json", "model.safetensors"):
-        (model / name).unlink()
-    save(small_config(request.param, vocab_size=len(tiny.tokenizer())), model, 7)
+    replace_model(model, request.param)
     weights = model / "model.safetensors"
     save_file(KINDS[request.param](load_file(weights)), weights, {"format": "pt"})
     return place

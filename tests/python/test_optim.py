@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,9 @@ def network(dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.nn.Modul
     return model.to(dtype)
 
 
+Loss = Callable[[torch.nn.Module, int], torch.Tensor]  # of a model and the step
+
+
 def loss_of(model: torch.nn.Module, step: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(step)
     tokens = torch.randint(50, (16,), generator=generator)
@@ -41,7 +44,9 @@ def groups_of(model: torch.nn.Module) -> list[dict[str, Any]]:
     ]
 
 
-def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> list[float]:
+def train(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range, loss_of: Loss = loss_of
+) -> list[float]:
     losses = []
     for step in steps:
         optimizer.zero_grad()

@@ -15,7 +15,7 @@ from transformers import AutoConfig, DataCollatorForLanguageModeling, PreTrained
 
 import real_runs
 import tiny
-from both_ways import compare, compare_adapters, save, tensors
+from both_ways import compare, compare_adapters, replace_model, save, tensors
 from breadth import some
 from hf_models import random_ids
 from needs import package
@@ -80,9 +80,7 @@ def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     place = tmp_path_factory.mktemp(request.param)
     real_runs.inputs(place)
     model = place / "model"
-    for name in ("config.json", "model.safetensors"):
-        (model / name).unlink()
-    save(small_config(request.param, vocab_size=len(tiny.tokenizer())), model, 7)
+    replace_model(model, request.param)
     (model / "preprocessor_config.json").write_text('{"size": 28}')
     return place
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+import test_optim
 from hf_models import random_ids, tiny_config, tiny_model
 from spillway import optim, products
 from spillway.errors import InputError
@@ -26,14 +27,7 @@ def loss_of(model: torch.nn.Module, step: int) -> torch.Tensor:
 
 def train(model: torch.nn.Module, **more: Any) -> list[float]:
     optimizer = optim.AdamW(model.parameters(), lr=1e-3, **more)
-    losses = []
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss = loss_of(model, step)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    return test_optim.train(model, optimizer, range(STEPS), loss_of)
 
 
 def llama(tied: bool) -> PreTrainedModel:

@@ -26,7 +26,7 @@ from spillway.errors import InputError
 from spillway.hf.microbatch import IGNORED
 from spillway.keys import PREFERENCES
 from spillway.protocol import Batch
-from spillway.reference import Pass, Reference, as_pairs, there
+from spillway.reference import Pass, Reference, computed, there
 from spillway.sums import Mean, add_told
 
 COLUMNS = ("ref_chosen_logps", "ref_rejected_logps")
@@ -233,11 +233,8 @@ def of_rows(trainer: Any, rows: Any) -> Any:
             "eval_dataset: the reference is the model before the first step, and it is another one now; give these "
             "rows to the DPOTrainer when it is made"
         )
-    data, sums = Collated(rows, trainer), []
-    for group in how(trainer, "eval").parts(data, 0):
-        for found in trainer.session.log_probabilities([data.batch(pairs) for pairs in group]):
-            sums += as_pairs(found)
-    return with_columns(rows, np.array(sums))
+    parts = computed(trainer.session, Collated(rows, trainer), how(trainer, "eval"))
+    return with_columns(rows, np.array([value for part in parts for value in part]))
 
 
 def how(trainer: Any, name: str) -> Pass:

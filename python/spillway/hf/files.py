@@ -30,7 +30,6 @@ from spillway.hf.source import first_line
 from spillway.records import new_file
 
 if TYPE_CHECKING:
-
     from spillway._engine import Engine
     from spillway.hf.skeleton import Skeleton
 
@@ -441,9 +440,7 @@ def save_weights(
     skeleton: Skeleton, description: dict[str, Any], engine: Engine, directory: Path, max_shard: int, source: Path
 ) -> None:
     """To a directory that exists. `source`: the checkpoint that the run began with, if there is one."""
-    names, keys = Names(skeleton), stored_keys(source)
-    names.know(keys)  # a run that went on has not read it; older names are kept
-    own = names.renamed(set(base_numbers(skeleton, description)))
+    names, keys, own = of_save(skeleton, description, source)
     if own is None or in_one_file(skeleton, names, keys, max_shard):
         return save_converted(
             skeleton, lambda held: engine.save_weights(held, max_shard), directory, max_shard, source if keys else None
@@ -455,6 +452,16 @@ def save_weights(
     engine.save_weights(str(directory), max_shard, *([differing] if differing else []))
     if others:
         add_files(directory, max_shard, others)
+
+
+def of_save(
+    skeleton: Skeleton, description: dict[str, Any], source: Path
+) -> tuple[Names, set[str], dict[str, str] | None]:
+    """What a save needs to know: names, those in the checkpoint that the run began with, and what the engine's tensors
+    are called in files; None where their form is another, too."""
+    names, keys = Names(skeleton), stored_keys(source)
+    names.know(keys)  # a run that went on has not read it; older names are kept
+    return names, keys, names.renamed(set(base_numbers(skeleton, description)))
 
 
 def in_one_file(skeleton: Skeleton, names: Names, keys: set[str], max_shard: int) -> bool:
@@ -502,9 +509,7 @@ def plain(skeleton: Skeleton, description: dict[str, Any]) -> bool:
 def converts(skeleton: Skeleton, description: dict[str, Any], source: Path, max_shard: int) -> bool:
     """Whether the engine's tensors are written twice in a save: they have another form in files, or are so few that one
     file holds them and others."""
-    names, keys = Names(skeleton), stored_keys(source)
-    names.know(keys)
-    own = names.renamed(set(base_numbers(skeleton, description)))
+    names, keys, own = of_save(skeleton, description, source)
     return own is None or in_one_file(skeleton, names, keys, max_shard)
 
 

@@ -241,9 +241,12 @@ class Stats:
 
     def log_probabilities(self) -> torch.Tensor:
         """fp64, of each token."""
-        log_sum = self.sum.double().log() if self._log_sum is None else self._log_sum.double()
-        return self.gold.double() - (self.maximum.double() + log_sum)
+        return self.gold.double() - self._normalizer()
 
     def loss(self) -> float:
+        return float((self._normalizer() - self.gold.double()).sum())
+
+    def _normalizer(self) -> torch.Tensor:
+        """fp64: of each token the logarithm of the sum of the exponentials of all its logits."""
         log_sum = self.sum.double().log() if self._log_sum is None else self._log_sum.double()
-        return float((self.maximum.double() + log_sum - self.gold.double()).sum())
+        return self.maximum.double() + log_sum

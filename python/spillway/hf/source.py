@@ -18,11 +18,11 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from spillway.directory import PROCESSORS
 from spillway.errors import InputError
 from spillway.hf import library
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-PROCESSORS = ("preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json")
 PLAIN_PARTS = {"attn_config", "ffn_config"}  # settings of layers that have a class of their own
 
 
