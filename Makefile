@@ -25,7 +25,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake profiles spillway py
 CXX_FILES := find spillway python tests bench examples -name '*.cc' -o -name '*.h'
 
 .PHONY: help quickstart test nightly install packages sweep sweep-check gpu-bundle gpu-check gpu-bench wheel wheel-check \
-	wheel-check-packages image image-check tag-check test-cpp test-python kills power-cuts numa check-includes \
+	wheel-check-packages image image-check tag-check build-tests test-both test-cpp test-python kills power-cuts numa check-includes \
 	check-format check-lint check-types asan tsan format clean
 .NOTPARALLEL:
 
@@ -50,7 +50,7 @@ help:
 quickstart: install
 	$(BIN)/spillway demo --out quickstart-run $(if $(MODEL),--model $(MODEL))
 
-test: check-includes check-format check-lint check-types test-cpp test-python
+test: check-includes check-format check-lint check-types test-both
 
 # All there is. A test that is marked `nightly`, or that asks spillway::testing::nightly(), is whole here alone: hundreds
 # of kills, a power cut after every event. Sanitizers, under which everything takes ten times as long, run the usual.
@@ -127,12 +127,36 @@ tag-check:
 ## Tests and checks
 
 # In the same tree as the package: what it is made of is not compiled twice.
-test-cpp: install
+build-tests: install
 	@$(BIN)/cmake $(TREE) -DSPILLWAY_TESTS=ON -DSPILLWAY_EXAMPLES=ON -D$(STRICT) --log-level=WARNING >/dev/null
 	@$(BIN)/cmake --build $(TREE) -- --quiet
-	@status=0; $(AMOUNT) $(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --progress -j $$((2 * $(JOBS))) $(CTEST_FLAGS) \
-		--output-junit $(CURDIR)/build/ctest.xml || status=$$?; \
-	$(BIN)/python scripts/after_tests.py build/ctest.xml; exit $$status
+	@mkdir -p build
+
+define run-cpp
+status=0; $(AMOUNT) $(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --progress -j $$((2 * $(JOBS))) $(CTEST_FLAGS) \
+	--output-junit $(CURDIR)/build/ctest.xml || status=$$?; \
+$(BIN)/python scripts/after_tests.py build/ctest.xml; exit $$status
+endef
+
+define run-python
+status=0; $(AMOUNT) OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_FLAGS) \
+	--junitxml=build/pytest.xml || status=$$?; \
+$(BIN)/python scripts/after_tests.py build/pytest.xml; exit $$status
+endef
+
+test-cpp: build-tests
+	@$(run-cpp)
+
+test-python: install
+	@mkdir -p build
+	@$(run-python)
+
+# Both at once: the ones wait for drives, the others compute. What the C++ tests say follows when both have ended.
+test-both: build-tests
+	@echo "Running the C++ tests, into build/ctest.log, and the Python tests"
+	@( $(run-cpp) ) >build/ctest.log 2>&1 & cpp=$$!; trap "kill $$cpp" INT TERM; \
+	( $(run-python) ); python=$$?; \
+	wait $$cpp; cpp=$$?; grep -vE '^ *(Start +[0-9]+:|[0-9]+/[0-9]+ Test .* Passed )' build/ctest.log; exit $$((python + cpp))
 
 # What the tests do a few times, done often: kills at every named point and at random instants, power cuts after every event.
 kills: test-cpp
@@ -144,12 +168,6 @@ power-cuts: test-cpp
 # Placed memory and tensors in virtual machines: three memory nodes, and two emulated CXL cards.
 numa: test-cpp
 	$(BIN)/python tests/numa/check.py --build $(TREE) $(UNLESS_SKIPPED)
-
-test-python: install
-	@mkdir -p build
-	@status=0; $(AMOUNT) OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_FLAGS) \
-		--junitxml=build/pytest.xml || status=$$?; \
-	$(BIN)/python scripts/after_tests.py build/pytest.xml; exit $$status
 
 sweep: install
 	$(BIN)/python scripts/sweep_models.py --jobs 2 --out docs/reference/models.md
