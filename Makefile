@@ -24,8 +24,8 @@ WHEELS := build/wheels
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake profiles spillway python -name __pycache__ -prune -o -print)
 CXX_FILES := find spillway python tests bench examples -name '*.cc' -o -name '*.h'
 
-.PHONY: help quickstart test nightly install packages sweep sweep-check gpu-bundle gpu-check gpu-bench wheel wheel-check \
-	wheel-check-packages image image-check tag-check test-cpp test-python kills power-cuts numa check-includes \
+.PHONY: help quickstart test nightly install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench wheel \
+	wheel-check wheel-check-packages image image-check tag-check test-cpp test-python kills power-cuts numa check-includes \
 	check-format check-lint check-types asan tsan format clean
 .NOTPARALLEL:
 
@@ -39,6 +39,7 @@ help:
 	@echo "                  make wheel-check-packages: debootstrap, buildah and QEMU, which these checks need (root)"
 	@echo "make kills        a few hundred runs killed, resumed and compared; make power-cuts: after every event of the drives"
 	@echo "make numa         placed memory and tensors in a virtual machine with three nodes, and one with CXL cards"
+	@echo "make trl-versions TRL's scripts by each version of TRL and transformers between those that are supported, which are fetched"
 	@echo "make sweep        every model type of transformers, through the engine and in plain PyTorch: docs/reference/models.md"
 	@echo "make gpu-check    what needs an NVIDIA GPU, on the machine that has one; make gpu-bundle: what that machine may lack"
 	@echo "make gpu-bench    real shapes under several budgets of GPU memory"
@@ -150,6 +151,10 @@ test-python: install
 	@status=0; $(AMOUNT) OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_FLAGS) \
 		--junitxml=build/pytest.xml || status=$$?; \
 	$(BIN)/python scripts/after_tests.py build/pytest.xml; exit $$status
+
+# Each version in a folder of its own under build/versions, which the scripts' interpreters look into first.
+trl-versions: install
+	$(BIN)/python -m pytest -m "" tests/python/test_trl_scripts.py
 
 sweep: install
 	$(BIN)/python scripts/sweep_models.py --jobs 2 --out docs/reference/models.md
