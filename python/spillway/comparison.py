@@ -224,14 +224,22 @@ def load_plain(path: Path, model_config: PreTrainedConfig, config: Config) -> Pr
 
     if config.init == "random":
         raise InputError("init: check compares runs from the same weights; save a model with random ones first")
-    model: PreTrainedModel = auto_class(model_config).from_pretrained(
-        path,
-        config=copy.deepcopy(model_config),
-        dtype=torch.float32,
-        local_files_only=True,
-        trust_remote_code=False,
-        attn_implementation="sdpa",
-    )
+
+    def loaded(attention: str) -> PreTrainedModel:
+        found: PreTrainedModel = auto_class(model_config).from_pretrained(
+            path,
+            config=copy.deepcopy(model_config),
+            dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
+            attn_implementation=attention,
+        )
+        return found
+
+    try:
+        model = loaded("sdpa")
+    except ValueError:  # as hf.meta.from_config has it
+        model = loaded("eager")
     model.config.use_cache = False
     return model.train()
 
