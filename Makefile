@@ -26,9 +26,9 @@ WHEELS := build/wheels
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake profiles spillway python -name __pycache__ -prune -o -print)
 CXX_FILES := find spillway python tests bench examples -name '*.cc' -o -name '*.h'
 
-.PHONY: help quickstart test nightly install packages sweep sweep-check gpu-bundle gpu-check gpu-bench wheel wheel-check \
-	wheel-check-packages image image-check tag-check build-tests test-both test-cpp test-python kills power-cuts numa check-includes \
-	check-format check-lint check-types asan tsan format clean
+.PHONY: help quickstart test nightly install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench wheel \
+	wheel-check wheel-check-packages image image-check tag-check build-tests test-both test-cpp test-python kills \
+	power-cuts numa check-includes check-format check-lint check-types asan tsan format clean
 .NOTPARALLEL:
 
 help:
@@ -41,6 +41,7 @@ help:
 	@echo "                  make wheel-check-packages: debootstrap, buildah and QEMU, which these checks need (root)"
 	@echo "make kills        a few hundred runs killed, resumed and compared; make power-cuts: after every event of the drives"
 	@echo "make numa         placed memory and tensors in a virtual machine with three nodes, and one with CXL cards"
+	@echo "make trl-versions TRL's scripts by each version of TRL and transformers between those that are supported, which are fetched"
 	@echo "make sweep        every model type of transformers, through the engine and in plain PyTorch: docs/reference/models.md"
 	@echo "make gpu-check    what needs an NVIDIA GPU, on the machine that has one; make gpu-bundle: what that machine may lack"
 	@echo "make gpu-bench    real shapes under several budgets of GPU memory"
@@ -178,6 +179,10 @@ power-cuts: test-cpp
 # Placed memory and tensors in virtual machines: three memory nodes, and two emulated CXL cards.
 numa: test-cpp
 	$(BIN)/python tests/numa/check.py --build $(TREE) $(UNLESS_SKIPPED)
+
+# Each version in a folder of its own under build/versions, which the scripts' interpreters look into first.
+trl-versions: install
+	$(BIN)/python -m pytest -m "" tests/python/test_trl_scripts.py
 
 sweep: install
 	$(BIN)/python scripts/sweep_models.py --jobs 2 --out docs/reference/models.md

@@ -7,6 +7,7 @@ Anything else that a collator hands over would be lost; it is refused, never ign
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from spillway.protocol import Batch
 TAKEN = ("input_ids", "labels", "attention_mask", "position_ids")
 # what padding-free collators add for kernels that want the same boundaries in another form
 SAID_BY_POSITIONS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")  # of pairs, as TRL names them
 TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")  # of processors for text and images: zero is text
 
 
@@ -44,6 +46,41 @@ def batch_of(inputs: Mapping[str, Any], packing: bool) -> Batch:
         lengths = mask.sum(1)
         tokens = int(lengths.sum())
     return Batch(ids, labels, positions_of(inputs, ids, packing), tokens, lengths)
+
+
+def pairs_of(inputs: Mapping[str, Any], referred: bool) -> Batch:
+    """A micro-batch of pairs as TRL's collator makes it: rows that were chosen, then as many that were rejected, and of
+    which tokens are completions. `referred`: it has to hold what a reference model makes of them."""
+    mask = whole(inputs, "completion_mask")
+    if inputs.get("labels") is not None:
+        raise InputError("batch: labels come from completion_mask where rows are pairs; leave them out")
+    others = {name: value for name, value in inputs.items() if name not in ("completion_mask", *REFERENCE)}
+    ids = whole(inputs, "input_ids")
+    if mask.shape != ids.shape or len(ids) % 2:
+        raise InputError(
+            f"batch: completion_mask is {list(mask.shape)}, input_ids {list(ids.shape)}; both are one a token, of as "
+            "many rows that were rejected as were chosen"
+        )
+    found = batch_of({**others, "labels": ids.masked_fill(mask == 0, IGNORED)}, packing=False)
+    if not referred and inputs.get(REFERENCE[0]) is None:
+        return found
+    return replace(found, reference=torch.cat([of_pairs(inputs, name, len(ids) // 2) for name in REFERENCE]))
+
+
+def of_pairs(inputs: Mapping[str, Any], name: str, pairs: int) -> torch.Tensor:
+    value = inputs.get(name)
+    if value is None:
+        raise InputError(
+            f"batch: {name} is missing, what the reference makes of the pairs; Session.reference gives it before the "
+            f"first step; found {', '.join(inputs)}"
+        )
+    found = torch.as_tensor(value).detach().cpu()
+    if found.shape != (pairs,) or not found.is_floating_point() or not bool(found.isfinite().all()):
+        raise InputError(
+            f"batch: {name} is {list(found.shape)} {found.dtype}; expects a finite log-probability of each of the "
+            f"{pairs} pairs"
+        )
+    return found
 
 
 def whole(inputs: Mapping[str, Any], name: str) -> torch.Tensor:

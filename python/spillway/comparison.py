@@ -2,7 +2,7 @@
 
 The plain way is written as anybody would: transformers' own model, `loss.backward()`, `clip_grad_norm_`, `AdamW` over
 fp32 masters, with `method: lora` PEFT's adapters. The same rows, order and rates; dropout is off in both, since its
-random numbers cannot agree.
+random numbers cannot agree. With `objective: dpo` each way has its own reference, of the pairs of these steps alone.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from spillway import hub, products
+from spillway import hub, plain_losses, products
 from spillway.checks import check
 from spillway.config import Config
 from spillway.errors import DoesNotFit, InputError
@@ -35,6 +35,7 @@ STEPS = 5
 MARGIN = 1.1  # of what the plain way takes: its activations
 # largest relative difference that is rounding: of a loss, of a gradient norm, of all that the weights have moved
 ROUNDED = 1e-3  # of a loss that is computed in fp32, after steps by gradients that were rounded to 16 bits
+OF_PAIRS = 10  # times as much: their loss is of differences between sums over whole rows, whose rounding adds up
 TOLERANCE = {"fp32": (1e-5, 1e-4, 1e-2), "bf16": (1e-2, 5e-2, 2e-1), "fp16": (1e-2, 5e-2, 2e-1)}
 
 
@@ -78,8 +79,6 @@ def compare(config: Config, layers: int | None, tell: Callable[[str], None]) -> 
         raise InputError(
             "check: the plain way is AdamW with exact states; leave optim and state_format at their defaults"
         )
-    if config.objective != "sft":
-        raise InputError(f"objective: check compares runs over the next token, and this one is {config.objective}")
     from spillway.run import load_work
 
     config = hub.settled(products.settled(config.replaced(lora_dropout=0.0)), tell)
@@ -127,7 +126,9 @@ def differences(
 def tolerance(config: Config) -> tuple[float, float, float]:
     """What is computed in fp32 differs by the rounding of gradients and weights alone, where these are kept in less."""
     of_loss, of_norm, of_weights = TOLERANCE[config.weight_dtype]
-    return of_loss if config.compute_dtype == config.weight_dtype else ROUNDED, of_norm, of_weights
+    if config.compute_dtype != config.weight_dtype:
+        of_loss = ROUNDED
+    return of_loss * (OF_PAIRS if config.objective == "dpo" else 1), of_norm, of_weights
 
 
 def relative(ours: list[float], plain: list[float]) -> float:
@@ -223,14 +224,22 @@ def load_plain(path: Path, model_config: PreTrainedConfig, config: Config) -> Pr
 
     if config.init == "random":
         raise InputError("init: check compares runs from the same weights; save a model with random ones first")
-    model: PreTrainedModel = auto_class(model_config).from_pretrained(
-        path,
-        config=copy.deepcopy(model_config),
-        dtype=torch.float32,
-        local_files_only=True,
-        trust_remote_code=False,
-        attn_implementation="sdpa",
-    )
+
+    def loaded(attention: str) -> PreTrainedModel:
+        found: PreTrainedModel = auto_class(model_config).from_pretrained(
+            path,
+            config=copy.deepcopy(model_config),
+            dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
+            attn_implementation=attention,
+        )
+        return found
+
+    try:
+        model = loaded("sdpa")
+    except ValueError:  # as hf.meta.from_config has it
+        model = loaded("eager")
     model.config.use_cache = False
     return model.train()
 
@@ -323,10 +332,11 @@ def train_plainly(
         for decays, decay in ((True, config.weight_decay), (False, 0.0))
     ]
     optimizer = torch.optim.AdamW(groups, betas=(config.adam_beta1, config.adam_beta2), eps=config.adam_epsilon)
+    loss = plain_losses.of(config)
+    batches = batches_of(config, work, steps, lambda step: plain_losses.log_probabilities(computing, step))
     trained = Trained()
     for step in range(steps):
-        batches = [work.train.batch(part) for part in work.order.step(step)]
-        trained.losses.append(gradients(computing, batches))
+        trained.losses.append(plain_losses.gradients(computing, batches[step], loss))
         for name, master in masters.items():
             if computing is not model:
                 gradient = weights[name].grad
@@ -380,39 +390,23 @@ def in_subspaces(model: PreTrainedModel, config: Config) -> tuple[subspace.AdamW
     return optimizer, names
 
 
-def gradients(model: PreTrainedModel, batches: list[Batch]) -> float:
-    """The loss of a step; its gradients are left in the model."""
-    labels = sum(int((batch.labels[:, 1:] != -100).sum()) for batch in batches)
-    total = 0.0
-    for batch in batches:
-        loss = loss_of(model, batch, labels)
-        loss.backward()
-        total += float(loss.detach())
-    return total
-
-
-def loss_of(model: PreTrainedModel, batch: Batch, labels: int) -> torch.Tensor:
-    """Its part of the mean over so many labels. Many multimodal classes take no number of them: of these the loss is
-    that of their logits."""
-    from torch.nn.functional import cross_entropy
-
-    from spillway.hf.source import is_multimodal
-
-    words: dict[str, Any] = {"input_ids": batch.input_ids, "position_ids": batch.position_ids}
-    if is_multimodal(model.config):
-        logits = model(**words, use_cache=False).logits[:, :-1].flatten(0, 1).float()
-        return cross_entropy(logits, batch.labels[:, 1:].flatten(), reduction="sum") / labels
-    words |= mask_for_routers(model, batch)
-    return model(**words, labels=batch.labels, num_items_in_batch=labels).loss  # type: ignore[no-any-return]
-
-
-def mask_for_routers(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
-    """Padding is no matter of a causal model's labels, but the auxiliary loss of routers would count it."""
+def batches_of(
+    config: Config, work: Work, steps: int, log_probabilities: Callable[[list[Batch]], list[list[float]]]
+) -> list[list[Batch]]:
+    """Of each step its micro-batches; of pairs with what the reference makes of their rows. That is the model which has
+    made no step yet, and of which `log_probabilities` gives them."""
     import torch
 
-    if not getattr(model.config, "output_router_logits", False) or batch.lengths is None:
-        return {}
-    return {"attention_mask": (torch.arange(batch.input_ids.shape[1]) < batch.lengths[:, None]).long()}
+    found = [[work.train.batch(part) for part in work.order.step(step)] for step in range(steps)]
+    if config.objective != "dpo":
+        return found
+    return [
+        [
+            replace(batch, reference=torch.tensor(rows, dtype=torch.float64))
+            for batch, rows in zip(step, log_probabilities(step), strict=True)
+        ]
+        for step in found
+    ]
 
 
 def train_streamed(
@@ -430,8 +424,7 @@ def train_streamed(
     try:
         session.start(Opening())
         trained = Trained()
-        for step in range(steps):
-            batches = [work.train.batch(part) for part in work.order.step(step)]
+        for step, batches in enumerate(batches_of(config, work, steps, session.log_probabilities)):
             result = session.step(batches, work.rate(step))
             trained.losses.append(result.loss_sum / result.label_tokens)
             trained.norms.append(result.grad_norm)

@@ -35,6 +35,7 @@ from spillway.records import METRICS, Metrics, replace_text, step_row, write_jso
 from spillway.so_far import SoFar
 from spillway.state import RunState
 from spillway.summary import endurance, perplexity, summary
+from spillway.sums import Mean, add_told
 from spillway.trackers import Trackers
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from spillway.protocol import Batch
     from spillway.session import Session as EngineSession
 
-MicroBatch = Mapping[str, Any]  # input_ids, labels, and where wanted attention_mask, position_ids: [rows, length]
+# input_ids, labels, and where wanted attention_mask, position_ids: [rows, length]; of pairs see Session.reference
+MicroBatch = Mapping[str, Any]
 SAVE_AGAIN = "the session still has the state: save it to another directory before it closes"
 STEADY = ("constant", "constant_with_warmup", "inverse_sqrt")  # schedules that need no end
 
@@ -63,11 +65,6 @@ class Session:
         config, given = merged(config, values)
         check(config, required=("model",), described=module is None)
         self._module = module
-        if config.objective != "sft":
-            raise InputError(
-                f"objective: {config.objective} needs what the reference model makes of the rows, which a first "
-                "pass over the data computes: `spillway train`, or TRL's DPOTrainer over a streamed model"
-            )
         if config.output_dir is None and (config.resume_from_checkpoint or config.durability not in (None, "none")):
             raise InputError(
                 "output_dir: durability and resume_from_checkpoint are of a run that lives in one; give it"
@@ -81,6 +78,7 @@ class Session:
         self._schedule: rates.Rate | None = None
         self._seconds: list[float] = []  # of the steps of this process
         self._told: set[str] = set()  # notices
+        self._pairs = config.objective == "dpo"
         self._state = RunState()
         self._start = directory.decide(config) if config.output_dir is not None else None
         self._so_far = SoFar(self._start.output_dir) if self._start is not None else None
@@ -131,20 +129,47 @@ class Session:
         result = engine.step(taken, rate)
         return self._record(result, sum(batch.tokens for batch in taken), rate)
 
+    def reference(self, batches: MicroBatch | Iterable[MicroBatch]) -> list[dict[str, Any]]:
+        """With `objective: dpo`, before the first step: these micro-batches of pairs with `ref_chosen_logps` and
+        `ref_rejected_logps`, [pairs] fp64, what the model makes of their rows as it is now.
+
+        A micro-batch of pairs is what TRL's DataCollatorForPreference makes: input_ids, attention_mask and
+        completion_mask, [rows, length], rows that were chosen and then as many that were rejected. `step` and
+        `evaluate` take those that have both columns, of this model or of any other. A run that is resumed is not its
+        reference any more: keep what this returns, with `torch.save`."""
+        if not self._pairs:
+            raise InputError(f"reference: it is for objective dpo, and the objective is {self._config.objective}")
+        self.open()
+        if self._state.step:
+            raise InputError(
+                f"reference: the reference is the model before the first step, and this one has made "
+                f"{self._state.step}; give the micro-batches that it returned then"
+            )
+        found: list[dict[str, Any]] = []
+        for batch in [batches] if isinstance(batches, Mapping) else batches:
+            (rows,) = self._engine.log_probabilities(self._taken(batch, 1, referred=False))
+            found.append({**batch, **as_columns(rows)})
+        return found
+
     def evaluate(self, batches: MicroBatch | Iterable[MicroBatch]) -> dict[str, Any]:
-        """Loss over all label tokens of all batches: eval_loss, eval_perplexity, label_tokens."""
+        """Loss over all label tokens of all batches: eval_loss, eval_perplexity, label_tokens. Of pairs eval_loss, what
+        TRL tells besides (eval_rewards/margins ...), pairs."""
         self.open()
         sums, count = [], 0
+        means: dict[str, Mean] = {}
         for batch in [batches] if isinstance(batches, Mapping) else batches:
-            loss_sum, label_tokens = self._engine.evaluate(self._taken(batch, 1))
+            loss_sum, units = self._engine.evaluate(self._taken(batch, 1))
             sums.append(loss_sum)
-            count += label_tokens
+            count += units
+            if self._pairs:
+                add_told(means, self._engine.told())
         if not count:
             raise InputError("batch: nothing to evaluate, no token has a label")
         loss = math.fsum(sums) / count
-        found = {"eval_loss": loss, "eval_perplexity": perplexity(loss)}
+        found = {"eval_loss": loss, **({} if self._pairs else {"eval_perplexity": perplexity(loss)})}
+        found |= {f"eval_{name}": mean.value() for name, mean in means.items()}
         self._log({"step": self._state.step, **found})
-        return {**found, "label_tokens": count}
+        return {**found, "pairs" if self._pairs else "label_tokens": count}
 
     def save(self, to: str | Path | None = None) -> Path:
         """The model as `from_pretrained` reads it, in `to` or else in `output_dir`; and, unless finished steps are
@@ -334,17 +359,23 @@ class Session:
         loss = result.loss_sum / result.label_tokens if result.label_tokens else math.nan
         row = step_row(self._state.step, result, loss, tokens, rate, skipped_steps=self._state.skipped)
         self._state.losses.add(loss)
+        own: dict[str, Mean] = {}
+        if self._pairs:
+            add_told(self._state.told, result.told)
+            add_told(own, result.told)
         logged = self._state.step % self._interval() == 0
         if logged:
-            self._log({**row, "loss": self._state.losses.value()})
+            means = {name: mean.value() for name, mean in self._state.told.items()}
+            self._log({**row, "loss": self._state.losses.value(), **means})
             self._state.losses.clear()
+            self._state.told.clear()
         if self._start is not None:
             self._engine.commit(self._state.moving())
             self._display.step(self._state.step, result, tokens, rate, logged=False)
         self._tell_notices()
         if self._so_far is not None:
             self._so_far.tell(self._engine, len(self._seconds), self._summary)
-        return row
+        return row | {name: mean.value() for name, mean in own.items()}
 
     def _log(self, row: dict[str, Any]) -> None:
         """To metrics.jsonl, before the step is durable, and to trackers."""
@@ -384,8 +415,9 @@ class Session:
             self._schedule = rates.schedule(config, max(config.max_steps, 1))
         return self._schedule(step)
 
-    def _taken(self, batches: MicroBatch | Sequence[MicroBatch], most: int) -> list[Batch]:
-        from spillway.batches import batch_of
+    def _taken(self, batches: MicroBatch | Sequence[MicroBatch], most: int, referred: bool = True) -> list[Batch]:
+        """`referred`: pairs have what the reference makes of them."""
+        from spillway.batches import batch_of, pairs_of
 
         several = [batches] if isinstance(batches, Mapping) else list(batches)
         if not 1 <= len(several) <= most:
@@ -393,7 +425,10 @@ class Session:
                 f"gradient_accumulation_steps: the session was planned for steps of up to {most} micro-batches, not "
                 f"{len(several)}"
             )
-        taken = [batch_of(batch, bool(self._config.packing)) for batch in several]
+        taken = [
+            pairs_of(batch, referred) if self._pairs else batch_of(batch, bool(self._config.packing))
+            for batch in several
+        ]
         shape = self._shape
         room = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
         for batch in taken:
@@ -414,6 +449,15 @@ class Session:
         except InputError:
             return
         tokenizer.save_pretrained(str(target))
+
+
+def as_columns(rows: list[float]) -> dict[str, Any]:
+    """Of a micro-batch of pairs, as TRL names them."""
+    import torch
+
+    from spillway.batches import REFERENCE
+
+    return dict(zip(REFERENCE, torch.tensor(rows, dtype=torch.float64).chunk(2), strict=True))
 
 
 def same_place(one: Path, other: Path) -> bool:
@@ -442,6 +486,7 @@ def merged(config: Config | Mapping[str, Any] | str | Path | None, values: dict[
 
 
 def shape_of(config: Config, given: set[str]) -> WorkShape:
-    batch = config.per_device_train_batch_size
-    evaluated = config.per_device_eval_batch_size if "per_device_eval_batch_size" in given else batch
+    batch = config.rows_each * config.per_device_train_batch_size
+    evaluates = "per_device_eval_batch_size" in given
+    evaluated = config.rows_each * config.per_device_eval_batch_size if evaluates else batch
     return WorkShape(config.gradient_accumulation_steps, batch, config.max_length, evaluated, config.max_length)

@@ -264,12 +264,19 @@ class Session:
         self.gradients(batches, learning_rate)
         return self.update(self.rates(learning_rate))
 
-    def gradients(self, batches: Sequence[Batch], learning_rate: float, over: int | None = None) -> tuple[float, int]:
+    def gradients(
+        self,
+        batches: Sequence[Batch],
+        learning_rate: float,
+        over: int | None = None,
+        routers: float | None = None,
+    ) -> tuple[float, int]:
         """The first part of a step: (loss summed over label tokens, or pairs, their number). `learning_rate` is a
         guess, for updates during backward; `update` takes the true one. `over`: that number, where the caller counts
-        otherwise."""
+        otherwise; `routers`: how much of each micro-batch's routers' loss is added, where it is another part than
+        Work.routers_weight."""
         self._began = time.perf_counter()
-        work = arrange(batches, over)
+        work = arrange(batches, over, routers)
         with translated():
             loss_sum = self._running().gradients(work, self.rates(learning_rate), self._calls)
         self._half = (loss_sum, work.units)
@@ -326,10 +333,13 @@ class Session:
         logits, outcome = self._logits(
             batch.input_ids, torch.arange(rows * length), arranged.position_ids, arranged.real
         )
+        parts = list(zip(arranged.labelled.split(PIECE), arranged.labels.split(PIECE), strict=True))
         loss_sum = math.fsum(
             float(torch.nn.functional.cross_entropy(logits[part].float(), labels, reduction="sum"))
-            for part, labels in zip(arranged.labelled.split(PIECE), arranged.labels.split(PIECE), strict=True)
+            for part, labels in parts
         )
+        right = sum(int((logits[part].argmax(1) == labels).sum()) for part, labels in parts)
+        self._running().told = [{"mean_token_accuracy": right / max(1, arranged.labelled.numel())}]
         loss_sum += outcome.auxiliary / max(1, outcome.label_tokens) * arranged.labelled.numel()
         return loss_sum, arranged.labelled.numel(), logits.view(rows, length, -1)
 

@@ -174,7 +174,8 @@ class Trainer:
         self.state.tokens_seen += tokens
         self.state.skipped += result.skipped
         self.state.losses.add(result.loss_sum / result.label_tokens)
-        add_told(self.state.told, result.told)
+        if self.work.preferences:
+            add_told(self.state.told, result.told)
         self.seconds.append(result.seconds)
         self.saved = None
         logged = self.work.events.log_due(self.state.step)

@@ -7,6 +7,8 @@ defaults lack.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -17,7 +19,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
 )
 
-from spillway.hf.shrink import SIZES, WIDTH, shrink
+from spillway.hf.shrink import SIZES, WIDTH, keep_two_layers, shrink
 from spillway.hf.source import PLAIN_PARTS, text_config
 
 LAYERS = 3
@@ -25,7 +27,7 @@ TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 # Of towers of other modalities, which are carried along and never run.
 OTHERS = SIZES | {
-    **dict.fromkeys(("embed_dim", "out_hidden_size", "num_features"), WIDTH),
+    **dict.fromkeys(("embed_dim", "out_hidden_size", "num_features", "text_hidden_size"), WIDTH),
     **dict.fromkeys(("num_hidden_layers", "depth", "encoder_layers", "num_layers"), 2),
     "num_heads": 4,
 }
@@ -36,6 +38,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}, "d_model": 32},
     "deepseek_v2": {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
     "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 4, "n_shared_experts": 1},
+    "gemma4": {"vision_config": {"num_hidden_layers": 2}},  # none by default
     "gemma4_text": {"num_kv_shared_layers": 10},
     "gemma4_unified_text": {"num_kv_shared_layers": 10},
     **dict.fromkeys(("glm4v", "glm46v", "glmga"), {"text_config": {"rope_parameters": PARTIAL}}),
@@ -50,9 +53,16 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "nemotron": {"num_key_value_heads": 2},
     "qwen4_exp_text": {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 16,
                        "indexer_compress_ratio": 4},
+    "molmo2": {"adapter_config": {"vision_feature_layer": [-1, -2]}},
     "reformer": {"is_decoder": True},
     "xmod": {"default_language": "en_XX"},
 }  # fmt: skip
+
+
+# What a type's own rule asks of sizes that are made small apart.
+TOGETHER: dict[str, Callable[[PreTrainedConfig], None]] = {
+    "fun_asr_nano": lambda config: setattr(config.adaptor_config, "intermediate_size", WIDTH // 4),
+}
 
 
 def kinds() -> list[str]:
@@ -80,7 +90,9 @@ def small_config(kind: str, **more: Any) -> PreTrainedConfig:
     values = {name: value for name, value in TOKENS.items() if name in known}
     if known.get("is_decoder") is False:
         values["is_decoder"] = True
-    return with_small_others(shrink(config, LAYERS, **{**values, **more}))
+    small = with_small_others(shrink(config, LAYERS, **{**values, **more}))
+    TOGETHER.get(kind, lambda _: None)(small)
+    return small
 
 
 def with_small_others(config: PreTrainedConfig) -> PreTrainedConfig:
@@ -94,9 +106,11 @@ def with_small_others(config: PreTrainedConfig) -> PreTrainedConfig:
 
 def make_small(config: PreTrainedConfig) -> None:
     """With what it holds in turn."""
+    keep_two_layers(config)
     for name, most in OTHERS.items():
         if type(value := getattr(config, name, None)) is int and value > most:
-            setattr(config, name, most)
+            with suppress(AttributeError):  # another name of a size, which cannot be set
+                setattr(config, name, most)
     for part in vars(config).values():
         if isinstance(part, PreTrainedConfig):
             make_small(part)

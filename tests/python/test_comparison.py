@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from itertools import product
 from pathlib import Path
 
 import pytest
 
+import pairs
 import real_runs
+import tiny
+from both_ways import replace_model
 from breadth import some
 from needs import package
 from spillway import _engine
+from spillway.hf.preference import Preference
 from spillway.session import Session
 
 
@@ -60,6 +66,57 @@ def test_adapters_as_peft_has_them(given: Path, tmp_path: Path, dtype: str, caps
     words = ["--method", "lora", "--lora_r", "4", "--lora_dropout", "0.2", "--weight_decay", "0.1"]
     assert check(given, tmp_path, "--compute_dtype", dtype, "--learning_rate", "1e-2", *words) == 0
     assert "equal but for rounding" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def preferred(given: Path) -> list[str]:
+    """Words for objective dpo over pairs."""
+    tiny.jsonl(given / "pairs.jsonl", pairs.texts(11))
+    return ["--objective", "dpo", "--dataset", str(given / "pairs.jsonl"), "--beta", "0.5"]
+
+
+@pytest.mark.parametrize(
+    ("where", "dtype"), some(product(["dram", "path"], ["fp32", "bf16"]), [("dram", "bf16"), ("path", "fp32")])
+)
+def test_preferences_both_ways(
+    given: Path, preferred: list[str], tmp_path: Path, dtype: str, where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = real_runs.on_path(tmp_path / "storage") if where == "path" else []
+    assert check(given, tmp_path, "--compute_dtype", dtype, *preferred, *places) == 0
+    shown = capsys.readouterr().out
+    assert "equal but for rounding" in shown and " 0.69314718 " in shown  # no pair is preferred before a step
+    if dtype == "fp32":
+        found = re.search(r"movement of the weights: differs by (\S+)", shown)
+        assert found and float(found[1]) < 1e-3
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob("storage/*"))
+
+
+def test_preferences_by_adapters(given: Path, preferred: list[str], tmp_path: Path) -> None:
+    package("peft", "LoRA is PEFT's")
+    more = ["--method", "lora", "--lora_r", "4", "--loss_type", "ipo"]
+    assert check(given, tmp_path, "--compute_dtype", "fp32", *preferred, *more) == 0
+
+
+def test_preferences_with_what_routers_add(given: Path, preferred: list[str], tmp_path: Path) -> None:
+    shutil.copytree(given / "model", tmp_path / "model")
+    replace_model(tmp_path / "model", "mixtral")
+    path = tmp_path / "model/config.json"
+    asked = {"output_router_logits": True, "router_aux_loss_coef": 0.5}
+    path.write_text(json.dumps(json.loads(path.read_text()) | asked))
+    words = ["--compute_dtype", "fp32", "--model", str(tmp_path / "model"), *preferred]
+    assert check(given, tmp_path, *words) == 0
+
+
+def test_a_wrong_preference_is_found(
+    given: Path,
+    preferred: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spillway.session.objective_of", lambda config: Preference(beta=0.4))
+    assert check(given, tmp_path, "--compute_dtype", "fp32", *preferred) == 1
+    assert "BEYOND" in capsys.readouterr().out
 
 
 def test_a_wrong_update_is_found(

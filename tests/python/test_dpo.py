@@ -11,10 +11,12 @@ from safetensors.torch import load_file
 
 import pairs
 import real_runs
+import spillway
 import tiny
 from breadth import some
 from needs import package
 from spillway.columns import without_prompt
+from spillway.errors import InputError
 from spillway.order import Order
 from spillway.records import rows as rows_of
 from spillway.reference import Pass, Reference
@@ -257,6 +259,89 @@ def test_a_prompt_that_both_begin_with_is_found_as_trl_finds_it(given: Path) -> 
     for row in [*pairs.implicit(pairs.texts(ROWS)), *talks, {"chosen": "It is so.", "rejected": "It is"}]:
         assert without_prompt(**row) == trl.extract_prompt(row)
     assert len(encoded(given, "implicit.jsonl")) == ROWS
+
+
+def session_keys(given: Path, **more: Any) -> dict[str, Any]:
+    values = {
+        "model": given / "model", "profile": given / "profile.json", "objective": "dpo", "compute_dtype": "fp32",
+        "learning_rate": 1e-3, "max_length": 64, "max_steps": 6, "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+    }  # fmt: skip
+    return {key: str(value) for key, value in {**values, **more}.items()}
+
+
+def collated(plain: Any) -> list[list[dict[str, Any]]]:
+    """The micro-batches of two epochs as TRL's collator makes them."""
+    rows, steps = plain.train_dataset, [order().step(step) for step in range(6)]
+    return [[plain.data_collator([rows[int(place)] for place in part]) for part in step] for step in steps]
+
+
+@pytest.fixture(scope="module")
+def in_memory(given: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return pairs.in_memory(given, tmp_path_factory.mktemp("plain"), pairs.texts(ROWS), order())
+
+
+def test_a_loop_of_ones_own_equals_trl(given: Path, in_memory: Any, tmp_path: Path) -> None:
+    steps = collated(in_memory)
+    with spillway.Session(session_keys(given, output_dir=tmp_path / "out", logging_steps=2)) as session:
+        steps = [session.reference(step) for step in steps]
+        found = [session.step(step) for step in steps]
+        evaluated = session.evaluate(steps[0])
+        session.save(tmp_path / "saved")
+    same_rows(found, pairs.logged(in_memory))
+    same_weights(tmp_path / "saved" / "model.safetensors", Path(in_memory.args.output_dir) / "model.safetensors")
+    assert evaluated["pairs"] == 4 and evaluated["eval_loss"] < 0.69 and evaluated["eval_rewards/margins"] > 0
+    logged = [row for row in rows_of(tmp_path / "out" / "metrics.jsonl") if "loss" in row]
+    assert [row["step"] for row in logged] == [2, 4, 6]  # each with the means since the one before
+    for row, one, other in zip(logged, found[::2], found[1::2], strict=True):
+        assert close(row["loss"], (one["loss"] + other["loss"]) / 2)
+    assert close(logged[0]["logps/chosen"], (found[0]["logps/chosen"] + found[1]["logps/chosen"]) / 2)
+
+
+def test_a_loop_goes_on_with_the_reference_it_had(given: Path, in_memory: Any, tmp_path: Path) -> None:
+    (tmp_path / "storage").mkdir()
+    places = {"storage": f"{tmp_path / 'storage'},capacity=256MiB", "placement": "path", "output_dir": tmp_path / "out"}
+    steps = collated(in_memory)
+    with spillway.Session(session_keys(given)) as session:
+        steps = [session.reference(step) for step in steps]
+        whole = [session.step(step)["loss"] for step in steps]
+    with spillway.Session(session_keys(given, **places)) as session:
+        first = [session.step(step)["loss"] for step in steps[:4]]
+        with pytest.raises(InputError, match="the model before the first step, and this one has made 4"):
+            session.reference(steps[4])
+    with spillway.Session(session_keys(given, **places, resume_from_checkpoint="true")) as session:
+        with pytest.raises(InputError, match="this one has made 4"):
+            session.reference(steps[4])
+        assert first + [session.step(step)["loss"] for step in steps[4:]] == whole
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ref_chosen_logps": None}, "ref_chosen_logps is missing, what the reference makes of the pairs"),
+        ({"ref_rejected_logps": torch.zeros(3)}, r"ref_rejected_logps is \[3\] torch.float32; expects a finite"),
+        ({"ref_chosen_logps": torch.tensor([0.0, float("nan")])}, "ref_chosen_logps is .* expects a finite"),
+        ({"completion_mask": None}, "completion_mask is missing"),
+        ({"completion_mask": torch.ones(4, 9, dtype=torch.int64)}, r"completion_mask is \[4, 9\]"),
+        ({name: torch.ones(3, 8, dtype=torch.int64) for name in ("input_ids", "completion_mask")}, "as many rows"),
+        ({"labels": torch.ones(4, 8, dtype=torch.int64)}, "labels come from completion_mask"),
+    ],
+)
+def test_batches_that_are_no_pairs_are_refused(given: Path, change: dict[str, Any], said: str) -> None:
+    ones = torch.ones(4, 8, dtype=torch.int64)
+    whole = {"input_ids": ones, "completion_mask": ones, "ref_chosen_logps": torch.zeros(2),
+             "ref_rejected_logps": torch.zeros(2)}  # fmt: skip
+    session = spillway.Session(session_keys(given))
+    with pytest.raises(InputError, match=said):
+        session.step({**whole, **change})
+    session.close()
+
+
+def test_a_loop_over_tokens_has_no_reference(given: Path) -> None:
+    session = spillway.Session(session_keys(given, objective="sft"))
+    with pytest.raises(InputError, match="reference: it is for objective dpo, and the objective is sft"):
+        session.reference([])
+    session.close()
 
 
 def test_the_plan_counts_the_first_pass(given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

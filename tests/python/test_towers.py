@@ -32,6 +32,7 @@ KINDS = {
     "mistral3": "a projector with a norm",
     "llama4": "experts, apart in files",
     "qwen3_5_moe": "experts beside linear attention",
+    "kimi_k25": "one tensor in files for three of another tower",
 }
 REPRESENTATIVES = ("gemma3", "llama4")
 KILLED = (
@@ -112,20 +113,41 @@ def test_what_is_saved_is_the_whole_checkpoint(given: Path, whole: Path) -> None
     assert generated.shape == (1, 7)
 
 
-def test_killed_resumed_under_a_budget_and_exported(
-    given: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def killed_and_resumed(given: Path, whole: Path, place: Path) -> None:
+    """With its state on a path, under a budget."""
     keys = ["--max_length", "32", "--max_steps", "4", "--lr_scheduler_type", "constant", "--save_steps", "2"]
-    keys += [*real_runs.on_path(tmp_path / "storage"), "--resume_from_checkpoint", "auto"]
-    monkeypatch.setenv("DIES_AFTER", "0.02")
-    process = real_runs.apart("-c", KILLED, *real_runs.words(given, tmp_path / "out", *keys))
+    keys += [*real_runs.on_path(place / "storage"), "--resume_from_checkpoint", "auto"]
+    words = real_runs.words(given, place / "out", *keys)
+    process = real_runs.apart("-c", KILLED, *words, env_more={"DIES_AFTER": "0.02"})
     _, error = process.communicate(timeout=300)
     assert process.returncode in (0, -14), error
-    monkeypatch.delenv("DIES_AFTER")
-    assert real_runs.here(given, tmp_path / "out", *keys, "--dram_budget", "4GiB") == 0
-    same_files(tmp_path / "out", whole)
+    assert real_runs.here(given, place / "out", *keys, "--dram_budget", "4GiB") == 0
+    same_files(place / "out", whole)
+
+
+def test_killed_resumed_under_a_budget_and_exported(given: Path, whole: Path, tmp_path: Path) -> None:
+    killed_and_resumed(given, whole, tmp_path)
     assert main(["export", str(tmp_path / "out"), "--to", str(tmp_path / "alone")]) == 0
     same_files(tmp_path / "alone", whole)
+
+
+def working() -> list[str]:
+    """Every multimodal type that the table of the reference says works."""
+    pages = (Path(__file__).parents[2] / "docs/reference/models.md").read_text()
+    table = pages.partition("## Works on text")[2].partition("\n## ")[0]
+    return re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
+
+
+@pytest.mark.parametrize("kind", some(working(), ("qwen3_vl",)))
+def test_each_type_by_the_command_line(kind: str, tmp_path: Path) -> None:
+    """In bf16: compared with plain PyTorch, then killed and resumed."""
+    real_runs.inputs(tmp_path)
+    replace_model(tmp_path / "model", kind)
+    assert run(tmp_path, tmp_path / "out", "--compute_dtype", "bf16", "--learning_rate", "1e-4", verb="check") == 0
+    assert run(tmp_path, tmp_path / "whole", "--placement", "dram", "--save_steps", "2") == 0
+    if carried(tmp_path / "model"):  # some classes have no other tower by default
+        same_but_for_the_tower(tmp_path / "whole", tmp_path / "model")
+    killed_and_resumed(tmp_path, tmp_path / "whole", tmp_path)
 
 
 def test_several_files_are_written_once(

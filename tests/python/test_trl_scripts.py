@@ -1,4 +1,8 @@
-"""TRL's own scripts sft.py and dpo.py with two lines changed, at both ends of the versions that are supported."""
+"""TRL's own scripts sft.py and dpo.py with two lines changed, over versions of TRL and transformers that are supported.
+
+By default with those that are installed; `make trl-versions`, and `make nightly`, try all of VERSIONS, for which they
+fetch packages into the build folder. What is found of each is in docs/how-to/trainer.md.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,14 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import Distribution, PackageNotFoundError, distributions, version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import pairs
 import real_runs
@@ -21,9 +29,10 @@ import warm
 from needs import needs, package
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 400  # seconds that a script may take at most
+LIMIT = 1200  # seconds that a script may take at most
 TRAINERS = {"sft": "SFTTrainer", "dpo": "DPOTrainer"}
-LOGGED = ("loss", "grad_norm", "eval_loss", "rewards/margins", "rewards/accuracies", "eval_rewards/margins")
+LOGGED = ("loss", "grad_norm", "num_tokens", "mean_token_accuracy", "rewards/margins", "rewards/accuracies")
+LOGGED += tuple(f"eval_{name}" for name in LOGGED)
 ARGUMENTS = """--per_device_train_batch_size 2 --gradient_accumulation_steps 2 --num_train_epochs 2 --learning_rate 1e-3
 --logging_steps 1 --max_length 64 --eval_strategy epoch --save_strategy epoch --report_to none --use_cpu true
 --bf16 false --disable_tqdm true --dataset_num_proc 1 --adam_epsilon 1e-6""".split()
@@ -40,25 +49,52 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def lowest() -> str:
-    """The lowest version of TRL that pyproject.toml allows."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["trl"]
-    parts = re.fullmatch(r"trl>=([0-9.]+)", extras[0])[1].split(".")  # type: ignore[index]
-    return ".".join([*parts, "0", "0"][:3])
+def lowest(package: str) -> str:
+    """The lowest version that pyproject.toml allows."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    allowed = [*project["dependencies"], *project["optional-dependencies"]["trl"]]
+    (found,) = (Requirement(words).specifier for words in allowed if Requirement(words).name == package)
+    (least,) = (each.version for each in found if each.operator == ">=")
+    return ".".join([*least.split("."), "0", "0"][:3])
+
+
+INSTALLED = "installed"
+VERSIONS = {  # of TRL some between whose defaults, scripts or interfaces are others
+    "trl": [lowest("trl"), "1.7.0", "1.9.0", INSTALLED],
+    "transformers": [lowest("transformers"), INSTALLED],
+}
+OTHERS = [found for found in product(*VERSIONS.values()) if found != (INSTALLED, INSTALLED)]
 
 
 def installed() -> Path:
     return Path(package("trl", "TRL is not installed: its scripts stay untried").__file__).parent
 
 
-@pytest.fixture(scope="module")
-def lowest_trl() -> Path:
-    """Its package, fetched once into the build folder."""
-    place = ROOT / "build" / f"trl-{lowest()}"
-    command = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", str(place), f"trl=={lowest()}"]
-    fetched = (place / "trl").is_dir() or subprocess.run([sys.executable, *command]).returncode == 0
-    needs("trl", fetched, f"TRL {lowest()} cannot be fetched")
-    return place / "trl"
+def fetched(wanted: str) -> list[Path]:
+    """Directories that hold this package, and what it asks for and is installed in another version; fetched once."""
+    place = ROOT / "build" / "versions" / re.sub("[^a-z0-9.]+", "-", wanted)
+    if not (found := held(place, wanted)):
+        command = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", str(place), wanted]
+        done = subprocess.run([sys.executable, *command]).returncode == 0
+        needs("trl", done, f"{wanted} cannot be fetched")
+        found = held(place, wanted)
+    return [place, *(path for words in found[0].requires or () if missing(words) for path in fetched(words))]
+
+
+def held(place: Path, wanted: str) -> list[Distribution]:
+    name = canonicalize_name(Requirement(wanted).name)
+    return [each for each in distributions(path=[str(place)]) if canonicalize_name(each.name) == name]
+
+
+def missing(words: str) -> bool:
+    """Whether nothing is installed that will do."""
+    wanted = Requirement(words)
+    if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+        return False
+    try:
+        return not wanted.specifier.contains(version(wanted.name), prereleases=True)
+    except PackageNotFoundError:
+        return True
 
 
 def changed(text: str, kind: str, storage: Path) -> str:
@@ -85,38 +121,43 @@ def script(package_directory: Path, kind: str, place: Path, streamed: bool) -> P
     return path
 
 
-def losses(given: Path, place: Path, trl: Path, kind: str, streamed: bool, cold: bool) -> list[dict[str, Any]]:
-    """What the script logged; `cold`: by an interpreter that finds this TRL first."""
+def losses(given: Path, place: Path, trl: Path, kind: str, streamed: bool, first: list[Path] | None) -> list[Any]:
+    """What the script logged. `first`: where its interpreter looks for packages before all else; None: it is one that
+    has those that are installed."""
     out = place / ("streamed" if streamed else "plain")
     path = script(trl, kind, place, streamed)
     words = ["--model_name_or_path", given / "model", "--dataset_name", given / kind, "--output_dir", out, *ARGUMENTS]
-    first = os.pathsep.join(filter(None, (str(trl.parent), os.environ.get("PYTHONPATH"))))
-    more = {"PYTHONPATH": first, "HF_HOME": str(place / "home"), "HF_HUB_OFFLINE": "1"}
-    process = warm.python(path, *words, env=more if cold else {}, cold=cold)
+    places = os.pathsep.join(filter(None, (*map(str, first or []), os.environ.get("PYTHONPATH"))))
+    more = {"HF_HOME": str(place / "home"), "HF_HUB_OFFLINE": "1", **({"PYTHONPATH": places} if places else {})}
+    process = warm.python(path, *words, env={} if first is None else more, cold=first is not None)
     _, error = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, error[-3000:]
     log = json.loads((real_runs.last_checkpoint(out) / "trainer_state.json").read_text())["log_history"]
     return [{name: row[name] for name in LOGGED if name in row} for row in log]
 
 
-def same_before_and_after(given: Path, place: Path, trl: Path, kind: str, cold: bool) -> None:
+def same_before_and_after(given: Path, place: Path, trl: Path, kind: str, first: list[Path] | None) -> None:
     (place / "storage").mkdir()
-    before, after = (losses(given, place, trl, kind, streamed, cold) for streamed in (False, True))
+    before, after = (losses(given, place, trl, kind, streamed, first) for streamed in (False, True))
     assert len(before) == len(after) == 8
     for one, other in zip(after, before, strict=True):
         assert one == pytest.approx(other, rel=1e-5, abs=1e-5)
 
 
 def test_dpo_before_and_after(given: Path, tmp_path: Path) -> None:
-    same_before_and_after(given, tmp_path, installed(), "dpo", cold=False)
+    same_before_and_after(given, tmp_path, installed(), "dpo", None)
 
 
 @pytest.mark.nightly
 def test_sft_before_and_after(given: Path, tmp_path: Path) -> None:
-    same_before_and_after(given, tmp_path, installed(), "sft", cold=True)
+    same_before_and_after(given, tmp_path, installed(), "sft", [])
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["sft", "dpo"])
-def test_at_the_lowest_version(given: Path, lowest_trl: Path, tmp_path: Path, kind: str) -> None:
-    same_before_and_after(given, tmp_path, lowest_trl, kind, cold=True)
+@pytest.mark.parametrize(("trl", "transformers"), OTHERS)
+def test_at_other_versions(given: Path, tmp_path: Path, trl: str, transformers: str, kind: str) -> None:
+    wanted = {"trl": trl, "transformers": transformers}
+    words = [f"{name}=={version}" for name, version in wanted.items() if version != INSTALLED]
+    first = [path for each in words for path in fetched(each)]
+    same_before_and_after(given, tmp_path, installed() if trl == INSTALLED else first[0] / "trl", kind, first)

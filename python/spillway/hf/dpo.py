@@ -9,27 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import transformers
 from numpy.typing import NDArray
 from torch import nn
 
 from spillway import identity
-from spillway.batches import batch_of
+from spillway.batches import REFERENCE
 from spillway.errors import InputError
-from spillway.hf.microbatch import IGNORED
 from spillway.keys import PREFERENCES
 from spillway.protocol import Batch
 from spillway.reference import Pass, Reference, computed, there
-from spillway.sums import Mean, add_told
 
-COLUMNS = ("ref_chosen_logps", "ref_rejected_logps")
 ROWS = ("prompt_ids", "chosen_ids", "rejected_ids")
 # argument, the value that asks for nothing, and why another is not done
 PLAIN = (
@@ -78,15 +72,6 @@ def default_arguments(model: Any) -> Any:
     return trl.DPOConfig(f"{Path(model.config._name_or_path).name}-DPO")
 
 
-def say_routers(trainer: Any) -> None:
-    """The model's configuration says what TRL, by its version and arguments, adds of routers' auxiliary loss."""
-    config = trainer.model.config.get_text_config()
-    if hasattr(config, "output_router_logits"):
-        config.output_router_logits = bool(getattr(trainer, "aux_loss_enabled", False))
-        if config.output_router_logits:
-            config.router_aux_loss_coef = trainer.router_aux_loss_coef
-
-
 def check(args: Any) -> None:
     for name, plain, why in PLAIN:
         if getattr(args, name, plain) != plain:
@@ -117,19 +102,6 @@ def keys(args: Any) -> dict[str, Any]:
         "label_smoothing": args.label_smoothing if kind == "robust" else 0.0,
         "disable_dropout": args.disable_dropout,
     }
-
-
-def batch_of_pairs(inputs: Mapping[str, Any]) -> Batch:
-    """A batch as TRL's collator makes it: rows that were chosen, then as many that were rejected."""
-    mask = inputs.get("completion_mask")
-    if mask is None:
-        raise InputError(f"batch: completion_mask is missing; found {', '.join(inputs)}")
-    others = {name: value for name, value in inputs.items() if name not in ("completion_mask", *COLUMNS)}
-    labels = inputs["input_ids"].masked_fill(mask == 0, IGNORED)
-    found = batch_of({**others, "labels": labels}, packing=False)
-    if COLUMNS[0] not in inputs:
-        return found
-    return replace(found, reference=torch.cat([inputs[name] for name in COLUMNS]).cpu())
 
 
 class Collated:
@@ -164,25 +136,8 @@ class Pairs:
     """What a streamed DPOTrainer keeps beside the session."""
 
     def __init__(self) -> None:
-        self._told: dict[str, dict[str, Mean]] = {"train": {}, "eval": {}}  # since the last row of the log
         self._references: list[Reference] = []
         self._referred = False
-
-    def add(self, mode: str, told: list[dict[str, float]]) -> None:
-        add_told(self._told[mode], told)
-
-    def row(self, mode: str) -> dict[str, list[float]]:
-        """As TRL's `_metrics` has it, for the next row of the log."""
-        found = {name: [mean.value()] for name, mean in self._told[mode].items()}
-        self._told[mode].clear()
-        return found
-
-    def moving(self) -> dict[str, Any]:
-        """Of training, as JSON."""
-        return {name: asdict(mean) for name, mean in self._told["train"].items()}
-
-    def go_on(self, moving: dict[str, Any]) -> None:
-        self._told["train"] = {name: Mean(**mean) for name, mean in moving.items()}
 
     def save(self, checkpoint: Path) -> None:
         for each in self._references:
@@ -244,7 +199,7 @@ def how(trainer: Any, name: str) -> Pass:
 
 
 def with_columns(rows: Any, values: NDArray[np.float64]) -> Any:
-    for name, own in zip(COLUMNS, (values[::2], values[1::2]), strict=True):
+    for name, own in zip(REFERENCE, (values[::2], values[1::2]), strict=True):
         rows = (rows.remove_columns(name) if name in rows.column_names else rows).add_column(name, own.tolist())
     return rows
 

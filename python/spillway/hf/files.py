@@ -192,7 +192,12 @@ class Names:
     def others(self, stored: Stored) -> Iterator[Unit]:
         """What a checkpoint holds besides what is trained, as a save is to hold it: of other modalities, and what no
         model has a place for. What has its name in the file already is copied as it is."""
-        groups = {group.target: group for group in self.loading(stored.names()) if group.target in self.towers}
+        groups = {
+            name: group
+            for group in self.loading(stored.names())
+            if group.target in self.towers
+            for name in self.made_of(group, stored)
+        }
 
         def made(read: Callable[[str], torch.Tensor]) -> Callable[[str], torch.Tensor]:
             return lambda name: self.converted(groups[name], read, saving=False)[name]
@@ -217,9 +222,16 @@ class Names:
 
         return Unit(listed, made)
 
-    def missing(self, keys: set[str]) -> str | None:
-        """A parameter of another modality that a file with `keys` lacks under all of its names."""
-        found = {group.target for group in self.loading(keys)}
+    def made_of(self, group: Group, stored: Stored) -> list[str]:
+        """Names of the model's tensors that a group of a file's becomes: several where one tensor holds them."""
+        if group.transform is None or len(group.transform.target_patterns) == 1:
+            return [group.target]
+        return list(self.converted(group, stored.meta, saving=False))
+
+    def missing(self, stored: Stored) -> str | None:
+        """A parameter of another modality that files lack under all of its names."""
+        groups = [group for group in self.loading(stored.names()) if group.target in self.towers]
+        found = {name for group in groups for name in self.made_of(group, stored)}
         several: dict[int, list[str]] = {}
         for name, parameter in self._model.named_parameters(remove_duplicate=False):
             if name in self.towers:
@@ -423,7 +435,7 @@ def load_weights(skeleton: Skeleton, description: dict[str, Any], engine: Engine
     absent = skeleton.adapters.absent(description, adapters=False) if skeleton.adapters is not None else {}
     stored |= absent
     keys, names = stored_keys(source), Names(skeleton)
-    if keys and names.towers and (lost := names.missing(keys)):
+    if keys and names.towers and (lost := names.missing(Stored(source))):
         raise InputError(f"{source}: tensor {lost} is missing; it is not trained, but every checkpoint is to hold it")
     if plain(skeleton, description) and set(filter(None, stored.values())) <= keys:
         engine.load_weights(str(source), stored)

@@ -66,13 +66,14 @@ class Work:
     micro_batches: list[MicroBatch]
     there: torch.Tensor | None = None  # `ids` where visits compute; None: as they are
     over: int | None = None  # what the loss is a mean of, where a caller counts otherwise than `units`
+    routers: float | None = None  # as `routers_weight`, where a caller has it otherwise
 
     def to(self, device: torch.device) -> Work:
         """For visits there; `ids` stay with the host as well, which gathers the embedding's rows."""
         if device.type == "cpu":
             return self
         batches = [batch.to(device) for batch in self.micro_batches]
-        return Work(self.ids, batches, self.ids.to(device, non_blocking=True), self.over)
+        return replace(self, micro_batches=batches, there=self.ids.to(device, non_blocking=True))
 
     def ids_of(self, batch: MicroBatch) -> torch.Tensor:
         """Of one micro-batch, where visits compute."""
@@ -95,10 +96,12 @@ class Work:
     def routers_weight(self) -> float:
         """How much of each micro-batch's routers' loss a step adds: all of it, as transformers does for a loss over
         label tokens; of pairs the mean, as accumulation has it."""
+        if self.routers is not None:
+            return self.routers
         return 1.0 if self.micro_batches[0].reference is None else 1 / len(self.micro_batches)
 
 
-def arrange(batches: Sequence[Batch], over: int | None = None) -> Work:
+def arrange(batches: Sequence[Batch], over: int | None = None, routers: float | None = None) -> Work:
     """Shifts the labels (a token predicts the next one of its row) and lays the micro-batches one after the other."""
     found, first = [], 0
     for index, batch in enumerate(batches):
@@ -114,7 +117,7 @@ def arrange(batches: Sequence[Batch], over: int | None = None) -> Work:
                                 consecutive(labelled), ones, bounds, batch.reference))  # fmt: skip
         first += rows * length
     ids = torch.cat([batch.input_ids.reshape(-1) for batch in batches])
-    return Work(ids, found, over=over)
+    return Work(ids, found, over=over, routers=routers)
 
 
 def consecutive(tokens: torch.Tensor) -> slice | None:

@@ -43,7 +43,7 @@ class CrossEntropy:
     mean_logits = False
 
     def __init__(self, work: Work, training: bool = True) -> None:
-        self._units = max(1, work.units)
+        self._units, self._batches = max(1, work.units), work.micro_batches
 
     def loss(self, stats: Mapping[int, Stats]) -> float:
         return math.fsum(each.loss() for each in stats.values())
@@ -52,7 +52,7 @@ class CrossEntropy:
         return [(slice(None), scale / self._units)]
 
     def told(self, stats: Mapping[int, Stats]) -> list[Told]:
-        return []
+        return [accuracy(stats.get(batch.index)) for batch in self._batches]
 
 
 class RowSums:
@@ -73,6 +73,13 @@ class RowSums:
 
     def told(self, stats: Mapping[int, Stats]) -> list[Told]:
         return []
+
+
+def accuracy(stats: Stats | None, tokens: slice = slice(None)) -> Told:
+    """How often the label is the likeliest token. `stats`: None where there are no label tokens."""
+    likeliest = None if stats is None else (stats.gold == stats.maximum)[tokens]
+    found = 0.0 if likeliest is None or not likeliest.numel() else float(likeliest.double().mean())
+    return {"mean_token_accuracy": found}
 
 
 def row_sums(batch: MicroBatch, stats: Stats | None) -> list[float]:

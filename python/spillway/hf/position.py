@@ -51,7 +51,7 @@ class Position:
     scheduler: str  # packed
     random: str  # packed: the generators of Python, NumPy and PyTorch
     due: dict[str, bool] = field(default_factory=dict)  # Due, of what follows this step and is not done
-    told: dict[str, Any] = field(default_factory=dict)  # of pairs, beside `loss`
+    told: dict[str, Any] = field(default_factory=dict)  # TrlLog.moving, beside `loss`
     epoch_ended: bool = False  # what follows an epoch's last step is done, too
 
     def text(self) -> str:
@@ -106,7 +106,7 @@ def position_of(
         scheduler=packed(saved(trainer.lr_scheduler.state_dict())),
         random=packed(random_state(trainer, scratch)),
         due=dataclasses.asdict(due) if due else {},
-        told=trainer._pairs.moving() if trainer._pairs is not None else {},
+        told={} if trainer._told is None else trainer._told.moving(trainer),
     )
 
 

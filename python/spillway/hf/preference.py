@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from spillway.hf.microbatch import MicroBatch, Work
-from spillway.hf.objective import Told, row_sums
+from spillway.hf.objective import Told, accuracy, row_sums
 
 if TYPE_CHECKING:
     from spillway.hf.head import Stats
@@ -142,5 +142,4 @@ def completions(batch: MicroBatch, stats: Stats | None) -> Told:
         return {}
     parts = {"logits/chosen": stats.mean[:middle], "logits/rejected": stats.mean[middle:]}
     found = {name: float(part.double().mean()) if part.numel() else 0.0 for name, part in parts.items()}
-    likeliest = stats.gold[:middle] == stats.maximum[:middle]
-    return found | {"mean_token_accuracy": float(likeliest.double().mean()) if middle else 0.0}
+    return found | accuracy(stats, slice(middle))

@@ -199,11 +199,20 @@ def with_text(config: PreTrainedConfig, text: PreTrainedConfig) -> PreTrainedCon
         if part is before:
             setattr(found, name, text)
         elif isinstance(part, PreTrainedConfig):
-            for count in (*LAYER_COUNTS, "depth", "encoder_layers"):
-                if isinstance(value := getattr(part, count, None), int) and value > 2:
-                    setattr(part, count, 2)
+            keep_two_layers(part)
     found.use_cache = False
     return found
+
+
+def keep_two_layers(config: PreTrainedConfig) -> None:
+    """Lists with an entry for each layer are cut alike."""
+    for count in (*LAYER_COUNTS, "depth", "encoder_layers"):
+        if not isinstance(value := getattr(config, count, None), int) or value <= 2:
+            continue
+        for name, each in list(vars(config).items()):
+            if isinstance(each, list | tuple) and len(each) == value:
+                setattr(config, name, each[:2])
+        setattr(config, count, 2)
 
 
 def shrunk_layers(single: dict[int, Values]) -> dict[int, Values]:

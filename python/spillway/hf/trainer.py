@@ -23,7 +23,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from spillway import checks, directory, hub, identity, left, saved, state, unsaved, volumes
-from spillway.batches import batch_of
+from spillway.batches import batch_of, pairs_of
 from spillway.config import Config
 from spillway.errors import InputError
 from spillway.hf import dpo, refusals
@@ -34,6 +34,7 @@ from spillway.hf.loading import Origin, untouched
 from spillway.hf.position import Due
 from spillway.hf.sizes import Sizes, largest, row_count, saves, saving_of
 from spillway.hf.source import DTYPES, copy_processors, set_dtype
+from spillway.hf.trl_ways import TrlLog, averages_routers, hands_a_count, is_trl, say_routers
 from spillway.openings import STATE, read_counts
 from spillway.protocol import Batch, Keeping, Opening, WorkShape
 from spillway.records import replace_text, write_json
@@ -112,9 +113,11 @@ class StreamedTraining:
         self._saved = -1  # the step of the model in output_dir
         self._left = False  # a save failed, and the state stays on the storage paths
         super().__init__(*positional, **named)
+        self._told = TrlLog() if is_trl(self) else None
+        if self._told is not None:
+            say_routers(self)
         if self._pairs is not None:
             self.ref_model = None
-            dpo.say_routers(self)
         self._origin: Origin = refusals.check(self)
         if self._durable:
             refusals.check_durable(self.args)
@@ -150,10 +153,14 @@ class StreamedTraining:
             self._take_back()
             batches = [self._batch(sample) for sample in self._samples]
             rate = self.optimizer.param_groups[0]["lr"]
-            loss_sum, tokens = self.session.gradients(batches, rate, None if self._pairs else self._items)
             count = len(batches)
+            over = None if self._pairs else self._items
+            routers = 1 / count if over and averages_routers(type(self)) else None
+            loss_sum, tokens = self.session.gradients(batches, rate, over, routers)
             self._shares = [loss_sum / tokens / count if tokens else float("nan")] * count
             self._samples = []
+            if self._told is not None:
+                self._total_train_tokens: int = self._total_train_tokens + sum(batch.tokens for batch in batches)
             self._tell("train")
         return torch.tensor(self._shares.pop(), device=self.args.device)
 
@@ -182,11 +189,11 @@ class StreamedTraining:
             raise InputError("compute_metrics: of pairs there are no logits to look at; the log has TRL's own figures")
         if prediction_loss_only:
             loss_sum, tokens = self.session.evaluate([batch])
-            self._tell("eval")
         elif self._known_sizes().shape.logits:
             loss_sum, tokens, logits = self.session.evaluate_whole(batch)
         else:
             raise InputError(refusals.NO_LOGITS)
+        self._tell("eval")
         if self._pairs is None:
             tokens = self._counted(inputs) or tokens
         loss = loss_sum / tokens if tokens else float("nan")
@@ -194,11 +201,13 @@ class StreamedTraining:
 
     def _counted(self, inputs: Any) -> int | None:
         """What transformers divides the loss of an evaluation's batch by, where it counts for itself."""
+        if not hands_a_count(type(self)):
+            return None
         count = self._get_num_items_in_batch([inputs], self.args.device)  # type: ignore[attr-defined]
         return None if count is None else int(count)
 
     def _batch(self, inputs: Any) -> Batch:
-        batch = dpo.batch_of_pairs(inputs) if self._pairs else batch_of(inputs, self._known_sizes().packing)
+        batch = pairs_of(inputs, referred=False) if self._pairs else batch_of(inputs, self._known_sizes().packing)
         shape, (rows, length) = self._known_sizes().shape, batch.input_ids.shape
         room = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
         if rows * length > room:
@@ -232,17 +241,18 @@ class StreamedTraining:
             self.optimizer = StepProxy(groups, {"lr": self.args.learning_rate}, self._update)
         return self.optimizer
 
-    # ---- pairs
+    # ---- what TRL logs
 
     def _tell(self, mode: str) -> None:
-        if self._pairs is not None:
-            self._pairs.add(mode, self.session.told())
+        if self._told is not None:
+            self._told.add(mode, self.session.told())
 
     def log(self, logs: dict[str, float], *positional: Any, **named: Any) -> None:
-        if self._pairs is not None:
-            mode = "train" if self.model.training else "eval"
-            self._metrics[mode].update(self._pairs.row(mode))  # type: ignore[attr-defined]
+        if self._told is not None:
+            self._told.give(self, "train" if self.model.training else "eval")
         super().log(logs, *positional, **named)  # type: ignore[misc]
+
+    # ---- pairs
 
     def evaluate(self, *positional: Any, **named: Any) -> Any:
         if self._pairs is not None and self._run is None:
@@ -320,8 +330,8 @@ class StreamedTraining:
         self._total_loss_scalar: float = self._total_loss_scalar - position.loss  # of steps of this process only
         self._globalstep_last_logged = position.last_logged
         self.current_flos = position.flos
-        if self._pairs is not None:
-            self._pairs.go_on(position.told)
+        if self._told is not None:
+            self._told.go_on(self, position.told)
         self._load_rng_state(str(self._run.scratch))  # type: ignore[attr-defined]
         state: Any = self.state  # type: ignore[attr-defined]
         self.control.should_training_stop = self._run.is_over(state.max_steps)
