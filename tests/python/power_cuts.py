@@ -304,7 +304,7 @@ class Record:
         return list(found.values())
 
     def _at(self, at: int, cut: int, chance: random.Random) -> Iterator[State]:
-        """`cut`: the one before. What was not durable then was tried then: now all of it is there, none, or by chance."""
+        """`cut`: the one before. What was not durable then was tried: now all of it is there, none, or by chance."""
         done = self.namings[: bisect_right(self.namings, at, key=lambda naming: naming.at)]
         pending = [naming for naming in done if not self._is_durable(naming, at)]
         pending = self._seen(pending, done)

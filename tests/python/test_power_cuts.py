@@ -41,6 +41,7 @@ from warm import NIGHTLY
 PROGRAM = Path(__file__).with_name("recorded_runs.py")
 USUAL = ["durable", "loop", "library"]
 ALL = [*USUAL, "in_memory", "trainer", "left", "profile"]
+CUTS = 10**9 if NIGHTLY else 80  # of a scene, at most
 DEEP = 10**9 if NIGHTLY else 40  # states of a scene that the engine reads, at most
 LIMIT = 600  # seconds that the recorded process may take
 
@@ -56,12 +57,11 @@ class Scene:
 
     @cached_property
     def states(self) -> list[State]:
-        return self.states_of(self.record)
-
-    def states_of(self, record: Record, since: int = 0, until: int = 1 << 62) -> list[State]:
-        first, last = max(self.begin, since), min(self.end, until)
-        cuts = {at for at in record.cuts() if first <= at <= last} | {last}
-        return record.states(seeds.instants(self.name), sorted(cuts), without_temporaries)
+        """By default of some of the cuts, each time others."""
+        chance = seeds.instants(self.name)
+        cuts = [at for at in self.record.cuts() if self.begin <= at < self.end]
+        some_cuts = cuts if len(cuts) <= CUTS else sorted(chance.sample(cuts, CUTS))
+        return self.record.states(chance, [*some_cuts, self.end], without_temporaries)
 
     def told(self, at: int) -> str:
         return "".join(words for when, words in self.record.said if self.begin <= when <= at)
