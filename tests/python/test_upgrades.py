@@ -15,6 +15,7 @@ import pytest
 
 import real_runs
 from breadth import some
+from needs import package
 from spillway.cli import main
 from spillway.records import rows
 
@@ -102,8 +103,7 @@ def test_a_volume_of_a_later_release_is_refused(copied: Path, capfd: pytest.Capt
 
 def later(volume: Path) -> None:
     """Both superblocks are of format 99, and whole."""
-    import xxhash
-
+    xxhash = package("xxhash", "there is no xxhash to make a superblock whole with")
     with open(volume, "r+b", buffering=0) as stream:
         for place in SUPERBLOCKS:
             block = bytearray(os.pread(stream.fileno(), 4096, place))
