@@ -28,7 +28,7 @@ CXX_FILES := find spillway python tests bench examples -name '*.cc' -o -name '*.
 
 .PHONY: help quickstart test nightly install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench wheel \
 	wheel-check wheel-check-packages image image-check tag-check build-tests test-both test-cpp test-python kills \
-	power-cuts numa check-includes check-format check-lint check-types asan tsan format clean
+	power-cuts numa check-includes check-format check-lint check-types asan tsan fuzz format clean
 .NOTPARALLEL:
 
 help:
@@ -45,6 +45,7 @@ help:
 	@echo "make sweep        every model type of transformers, through the engine and in plain PyTorch: docs/reference/models.md"
 	@echo "make gpu-check    what needs an NVIDIA GPU, on the machine that has one; make gpu-bundle: what that machine may lack"
 	@echo "make gpu-bench    real shapes under several budgets of GPU memory"
+	@echo "make fuzz         each fuzzer for MINUTES=5, by clang"
 	@echo "make asan, tsan   the C++ tests under sanitizers"
 	@echo "make format       clang-format and ruff, in place"
 	@echo "make clean        removes .venv and build"
@@ -217,6 +218,21 @@ asan tsan: $(VENV)/stamp-dependencies
 	$(BIN)/cmake --preset $@ --log-level=WARNING
 	$(BIN)/cmake --build --preset $@ -- --quiet
 	$(if $(filter tsan,$@),setarch -R) $(BIN)/ctest --preset $@ -j $(JOBS)
+
+# Each of the fuzzers for MINUTES; clang and libclang-rt of Debian. What they find lies in build/fuzz/found.
+FUZZERS = header index superblock records recovery profile description
+fuzz: export CLANG ?= clang-16
+fuzz: export CLANGXX ?= $(subst clang,clang++,$(CLANG))
+fuzz: MINUTES ?= 5
+fuzz: $(VENV)/stamp-dependencies
+	$(BIN)/cmake --preset fuzz --log-level=WARNING
+	$(BIN)/cmake --build --preset fuzz -- --quiet
+	@mkdir -p build/fuzz/found
+	@for each in $(FUZZERS); do \
+		mkdir -p build/fuzz/corpus/$$each; \
+		build/fuzz/tests/fuzz/fuzz_$$each -max_total_time=$$((60 * $(MINUTES))) -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 \
+			-artifact_prefix=build/fuzz/found/$$each- build/fuzz/corpus/$$each tests/fuzz/corpus/$$each || exit 1; \
+	done
 
 format: $(VENV)/stamp-dependencies
 	$(CXX_FILES) | xargs -r $(BIN)/clang-format -i

@@ -157,7 +157,12 @@ def publish(checkpoint: Path, output_dir: Path) -> None:
         for path in [path for path in output_dir.glob("*.index.json") if is_index(path.name)]:
             remove(path)
         flush(output_dir)
-    for name in [*(name for name in names if name not in indices), *indices]:
+    for name in names:
+        if name not in indices:
+            put(checkpoint / name, output_dir / name)
+    if indices:
+        flush(output_dir)
+    for name in indices:
         put(checkpoint / name, output_dir / name)
     for pattern in MODEL_FILES:
         for path in output_dir.glob(pattern):
@@ -281,6 +286,14 @@ def move(source: Path, target: Path) -> None:
     if folder:
         remove(target)
     os.replace(source, target)
+
+
+def flush_files(directory: Path) -> None:
+    """Those of a save that lie in a directory beside others, which may be large; and their names."""
+    for path in directory.iterdir():
+        if path.is_file() and not path.is_symlink():
+            flush(path)
+    flush(directory)
 
 
 def flush_tree(directory: Path) -> None:

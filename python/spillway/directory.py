@@ -274,9 +274,22 @@ def prepare(start: Start, fresh: bool) -> list[str]:
     if not (start.clear and fresh):
         return []
     before = [path for path in run_files(start.output_dir) if path != start.output_dir / identity.RUN]
+    hide([path for _, path in checkpoints(start.output_dir)])
     for path in before:
         remove(path)
     return [f"what an earlier run left in {start.output_dir}"] if before else []
+
+
+def hide(found: list[Path]) -> None:
+    """Removes checkpoints, of which none is seen in part when the process or the machine ends before all is removed."""
+    hidden = [path.with_name(f".tmp-{path.name}") for path in found]
+    for path, to in zip(found, hidden, strict=True):
+        remove(to)
+        os.replace(path, to)
+    if found:
+        flush(found[0].parent)
+    for path in hidden:
+        remove(path)
 
 
 def remove(path: Path) -> None:

@@ -34,3 +34,8 @@ class Interrupted(SpillwayError):
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
         self.exit_code = 128 + signal_number
+
+
+def other_format(found: object, read: int) -> str:
+    """What is said of a file that another release has written."""
+    return f"format {found}, this release reads {read}; go on with the release that wrote it, or a newer one"

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spillway.errors import InputError
+from spillway.errors import InputError, other_format
 from spillway.records import flush, write_json
 
 FORMAT = 1
@@ -81,7 +81,7 @@ def load(output_dir: Path) -> Identity | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         found = content.pop("format")
         if found != FORMAT:
-            raise InputError(f"output_dir: {path} has format {found}, this release reads {FORMAT}")
+            raise InputError(f"output_dir: {path} has {other_format(found, FORMAT)}")
         return Identity(**content)
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         if isinstance(error, InputError):

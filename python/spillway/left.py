@@ -40,7 +40,8 @@ def keep(manifest: bytes, tries: Sequence[Path]) -> Path:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_bytes(path, manifest, PRIVATE)
-            flush(path.parent)
+            for folder in (path.parent, place, place.parent, place.parent.parent):
+                flush(folder)
             return place
         except OSError as error:
             first = first or error

@@ -41,7 +41,7 @@ from spillway.hf.source import DTYPES, load_config, save_config
 from spillway.hf.stream import Outcome, Stream
 from spillway.openings import STATE, on_paths, read_counts, tries_of, write_counts
 from spillway.protocol import Keeping, Opening, Recovery, StepResult
-from spillway.records import new_file
+from spillway.records import flush, new_file
 from spillway.settings import default_budget, engine_settings, subspace_checks, update_rule
 from spillway.silence import SilenceWatch
 
@@ -463,6 +463,7 @@ class Session:
         temporary = path.with_name(f".tmp-{path.name}")
         with open(new_file(temporary), "wb") as file, gzip.open(file, "wt", encoding="utf-8") as stream:
             stream.write(self._engine.timeline())
+        flush(temporary)
         os.replace(temporary, path)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from spillway import hub
 from spillway.config import Config
 from spillway.dataset import Dataset
 from spillway.directory import RUN_STATE
-from spillway.errors import InputError
+from spillway.errors import InputError, other_format
 from spillway.keys import KEYS
 from spillway.preferences import Preferences
 from spillway.records import PRIVATE, write_json
@@ -128,7 +128,7 @@ class RunState:
                 return cls.of(content, content.pop("fixed"))
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise InputError(f"resume_from_checkpoint: {path} cannot be read: {error!r}") from None
-        raise InputError(f"resume_from_checkpoint: {path} has format {found}, this release reads {FORMAT}")
+        raise InputError(f"resume_from_checkpoint: {path} has {other_format(found, FORMAT)}")
 
 
 def mean_of(values: list[float]) -> Mean:

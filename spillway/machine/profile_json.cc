@@ -416,7 +416,7 @@ void save_profile(const Profile& profile, const std::filesystem::path& path) {
     file.sync();
   }
   std::filesystem::rename(draft, path, failure);
-  if (!failure) return;
+  if (!failure) return sys::sync_directory(path.has_parent_path() ? path.parent_path() : ".");
   std::error_code ignored;
   std::filesystem::remove(draft, ignored);
   throw Error(ErrorCode::bad_input, text("cannot write the profile ", path.string(), ": ", failure.message()),

@@ -177,6 +177,14 @@ struct SafetensorsWriter::Impl {
                 index.string());
   }
 
+  /// The index, which comes last, has its name no sooner than the shards have theirs, also after a power cut.
+  void give_names() {
+    for (auto& file : files) {
+      if (files.size() > 1 && &file == &files.back()) sync_directory(directory);
+      file->give_name();
+    }
+  }
+
   /// Files of an earlier checkpoint that this one does not replace would be taken for part of it.
   void remove_stale() const try {
     const std::set<std::string> ours(names.begin(), names.end());
@@ -243,7 +251,7 @@ void SafetensorsWriter::finish() {
   if (impl_->files.size() > 1) impl_->write_index();
   for (auto& file : impl_->files) file->file().finish();
   impl_->remove_index();
-  for (auto& file : impl_->files) file->give_name();
+  impl_->give_names();
   impl_->remove_stale();
   sync_directory(impl_->directory);
 }

@@ -19,7 +19,7 @@ std::string reason_against_owner(const SuperblockPair& there, const std::string&
       return "was written on a machine of the other byte order";
     case SuperblockState::other_format:
       return text("has format ", there.superblock.format, ", which this build does not read (it reads ", kVolumeFormat,
-                  ")");
+                  "), but the release that wrote it does");
   }
   return "cannot be read";
 }

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from spillway.errors import InputError
-from spillway.records import new_file, no_link, replace_text
+from spillway.records import flush, new_file, no_link, replace_text
 
 STATE, SCHEDULER, RANDOM = "trainer_state.json", "scheduler.pt", "rng_state.pth"  # transformers' names
 MOST_BYTES = 56 * 1024  # of a position: what a commit carries, less what the session adds to it
@@ -175,6 +175,7 @@ class Log:
         lines = [json.dumps(row) for row in self.rows]
         lines += [f'{{"done":{self.done.text()}}}'] if self.done else []
         replace_text(self.path, "".join(line + "\n" for line in lines))
+        flush(self.path.parent)  # no step is durable before the file of its rows has its name
 
 
 def entries(path: Path) -> Iterator[dict[str, Any]]:

@@ -22,8 +22,13 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
+<<<<<<< HEAD
 from spillway import checks, directory, hub, identity, left, saved, state, unsaved, volumes
 from spillway.batches import batch_of, pairs_of
+=======
+from spillway import checkpoints, checks, directory, hub, identity, left, saved, state, unsaved, volumes
+from spillway.batches import batch_of
+>>>>>>> fuzz
 from spillway.config import Config
 from spillway.errors import InputError
 from spillway.hf import dpo, refusals
@@ -401,6 +406,8 @@ class StreamedTraining:
             if tokenizer is not None:
                 tokenizer.save_pretrained(place)
             torch.save(self.args, place / ARGUMENTS)
+            if self._saving_in is None:
+                checkpoints.flush_files(place)
         if self._saving_in is None:
             self._take_back()
         if place == Path(self.args.output_dir):
@@ -585,6 +592,7 @@ def name_run(session: Session, output_dir: Path) -> None:
         raise InputError(f"output_dir: {output_dir} is that of another run")
     known = identity.new(output_dir)
     known.run = session.run
-    known.save(output_dir)
+    (output_dir / identity.FOLDER).mkdir(parents=True, exist_ok=True)
     write_json(output_dir / identity.DESCRIPTION, session.description)
     replace_text(output_dir / "config.yaml", session.config.text())
+    known.save(output_dir)  # the last, since it flushes the directories

@@ -1,0 +1,138 @@
+#include "tests/fuzz/targets.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "spillway/base/error.h"
+#include "spillway/machine/profile_json.h"
+#include "spillway/plan/json.h"
+#include "spillway/state/header.h"
+#include "spillway/state/shards.h"
+#include "spillway/storage/checksum.h"
+#include "spillway/storage/commit.h"
+#include "spillway/storage/manifest.h"
+#include "spillway/storage/record.h"
+#include "spillway/storage/superblock.h"
+#include "tests/storage/journal_world.h"
+
+namespace spillway::fuzz {
+namespace {
+
+std::string_view words(Input in) {
+  return {reinterpret_cast<const char*>(in.data()), in.size()};
+}
+
+template <class Body>
+void refused_or_not(Body body) {
+  try {
+    body();
+  } catch (const Error&) {
+  }
+}
+
+/// Magic, then the checksum of `bytes` from byte 16 on, as records, commits and manifests have it.
+void put_right(std::span<std::byte> bytes) {
+  if (bytes.size() < 16) return;
+  const std::uint64_t sum = storage::checksum(bytes.subspan(16), 0);
+  std::memcpy(bytes.data() + 8, &sum, sizeof sum);
+}
+
+/// Bytes of the record, or commit, that begins here; 0: none does.
+std::size_t length_of(std::span<const std::byte> at) {
+  constexpr std::string_view kRecord = "SPWRECRD";
+  std::uint32_t bytes = 0;
+  if (at.size() < 56 || std::memcmp(at.data(), kRecord.data(), kRecord.size()) != 0) return 0;
+  std::memcpy(&bytes, at.data() + 24, sizeof bytes);
+  return bytes >= 56 && bytes <= at.size() ? bytes : 0;
+}
+
+}  // namespace
+
+void header(Input in) {
+  if (in.size() < 4) return;
+  std::uint32_t bytes = 0;
+  std::memcpy(&bytes, in.data(), sizeof bytes);
+  refused_or_not([&] {
+    const auto tensors = state::parse_header(words(in.subspan(4)), bytes, "a.safetensors");
+    Bytes at = 0;
+    for (const auto& tensor : tensors) {
+      if (tensor.begin != at || tensor.end - tensor.begin != tensor.elements * tensor.element_bytes) std::abort();
+      at = tensor.end;
+    }
+    if (at != bytes) std::abort();
+  });
+}
+
+void index(Input in) {
+  static const int file = ::memfd_create("index", 0);
+  if (::ftruncate(file, 0) != 0 || ::pwrite(file, in.data(), in.size(), 0) < 0) return;
+  refused_or_not([&] { (void)state::read_index("/proc/self/fd/" + std::to_string(file)); });
+}
+
+void superblock(Input in) {
+  std::vector<std::byte> page(storage::kSuperblockBytes);
+  std::memcpy(page.data(), in.data(), std::min(in.size(), page.size()));
+  if (!in.empty() && in.back() % 2 == 1) {
+    const std::uint64_t sum = storage::checksum(std::span(page).first(page.size() - 8), 0);
+    std::memcpy(page.data() + page.size() - 8, &sum, sizeof sum);
+  }
+  storage::Superblock out;
+  if (storage::decode(page, out) == storage::SuperblockState::valid) {
+    std::vector<std::byte> again(page.size());
+    storage::encode(out, again);
+  }
+}
+
+void records(Input in) {
+  std::vector<std::byte> bytes(in.size());
+  if (!in.empty()) std::memcpy(bytes.data(), in.data(), in.size());
+  if (const auto length = length_of(bytes); length > 0) {
+    put_right(std::span(bytes).first(length));
+  } else {
+    put_right(bytes);
+  }
+  storage::RecordHead head;
+  std::vector<storage::Piece> pieces;
+  (void)storage::decode(bytes, 1, head, pieces);
+  storage::Commit commit;
+  (void)storage::decode(bytes, 1, commit);
+  refused_or_not([&] { (void)storage::decode_manifest(bytes, 1); });
+}
+
+void recovery(Input in) {
+  static const auto left = [] {
+    auto world = std::make_unique<storage::testing::World>(
+        storage::testing::WorldSetup{.seed = 3, .paths = 2, .steps = 4, .restarts = false, .cuts = false});
+    if (!world->run().empty()) std::abort();
+    return world;
+  }();
+  auto remains = left->live();
+  for (; in.size() >= 8; in = in.subspan(8)) {
+    auto& bytes = remains[in[0] % remains.size()].metadata;
+    std::uint32_t at = 0;
+    std::memcpy(&at, in.data() + 4, sizeof at);
+    if (!bytes.empty()) bytes[at % bytes.size()] = std::byte{in[1]};
+  }
+  for (auto& path : remains) {
+    const std::span<std::byte> all(path.metadata);
+    for (std::size_t at = 0; at + 56 <= all.size(); at += 8) {
+      if (const auto length = length_of(all.subspan(at)); length > 0) put_right(all.subspan(at, length));
+    }
+  }
+  storage::testing::RemainsMedia media(remains);
+  refused_or_not([&] { (void)storage::recover(left->spec(), media, {.pinned = left->checkpoints()}); });
+}
+
+void profile(Input in) {
+  refused_or_not([&] { (void)machine::from_json(words(in), "a profile"); });
+}
+
+void description(Input in) {
+  refused_or_not([&] { (void)plan::parse_description(std::string(words(in))); });
+}
+
+}  // namespace spillway::fuzz
