@@ -367,7 +367,8 @@ void Run::seal_from_device(std::size_t chunk, std::uint64_t version) {
 }
 
 void Run::commit(std::uint64_t step, bool skipped, const kernels::UpdateStep& update, std::string_view payload) {
-  held_ = {step, skipped, fields_of(update), std::string(payload)};
+  const auto previous = held_ ? (held_->skipped ? held_->previous : held_->step) : 0;
+  held_ = {step, previous, skipped, fields_of(update), std::string(payload)};
   if (!books->keeps_gradients()) return;  // until a checkpoint needs it
   const auto before = committed_;
   commit_held();
@@ -379,6 +380,7 @@ void Run::commit(std::uint64_t step, bool skipped, const kernels::UpdateStep& up
 void Run::commit_held() {
   if (!held_) return;
   books->commit({.step = held_->step,
+                 .previous = held_->previous,
                  .skipped = held_->skipped,
                  .fields = held_->fields,
                  .payload = std::as_bytes(std::span(held_->payload)),

@@ -191,6 +191,7 @@ class Run {
   /// A commit that waits for a checkpoint.
   struct Held {
     std::uint64_t step = 0;
+    std::uint64_t previous = 0;  ///< the last before it that changed something, of those that were held
     bool skipped = false;
     storage::UpdateFields fields;
     std::string payload;
