@@ -225,6 +225,22 @@ TEST_F(JournalEventsTest, ACheckpointKeepsItsPlaces) {
   EXPECT_ERROR(journal_->unpin(manifest), ErrorCode::internal, "does not hold");
 }
 
+TEST_F(JournalEventsTest, GoingBackReleasesTheGradientsOfTheAbandonedLine) {
+  gradient(1, 1);
+  commit(1);
+  image(1, 2);
+  Manifest manifest;
+  journal_->checkpoint([&](const Manifest& m, std::exception_ptr) { manifest = m; });
+  gradient(2, 3);
+  commit(2);
+  EXPECT_EQ(diary_.take(), (Lines{"durable 1", "released 0", "released 1", "durable 2"}));
+  journal_.reset();
+  Journal again(spec_, media_, diary_);
+  again.pin(manifest);
+  again.open_at(manifest, recover(spec_, media_));
+  EXPECT_EQ(diary_.take(), (Lines{"opened", "durable 1", "released 3"}));
+}
+
 TEST_F(JournalEventsTest, AFailedFlushEndsIt) {
   media_.sync_error = std::make_exception_ptr(Error(ErrorCode::io, "flush"));
   gradient(1, 1);
