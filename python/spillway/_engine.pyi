@@ -32,7 +32,8 @@ class Engine:
     execution: at most one embedding first, layers (final norm and the like are a last block of role layer), at most one
     head last; a tied head has no block.
 
-    `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "placement": {...},
+    `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "keeps_logits": bool (false;
+    true: the caller keeps the logits of as many slices of the head as "kept_logits" of the plan), "placement": {...},
     "storage": [{"directory" or "device", "capacity": bytes, "endurance": bytes that may be written to it in its life
     (absent: as a usual drive), "far": bool (false; true: its drive is by another memory node than the device, so that
     of equals the others come first), "node": that memory node}], "near": the memory node of the device, "nodes":

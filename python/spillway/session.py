@@ -141,6 +141,7 @@ class Session:
         self.settings |= memory | room.settings(
             config, self._keeping.saving, self._converted(), files.carried_bytes(self._skeleton)
         )
+        self.settings["keeps_logits"] = self._skeleton.simple_head and not self._place.on_gpu
         self._news += rounded_tables(self._skeleton)
         stages.say("planning")
         with translated(), self._told_what_was_measured():
@@ -242,6 +243,7 @@ class Session:
             after_visit=self._keep_to_plan,
             place=self._place,
             objective=objective_of(self._config),
+            kept_logits=self.plan.get("kept_logits", 0),
         )
         if self._config.paths:
             self._silence = SilenceWatch(weakref.WeakMethod(self._silences))

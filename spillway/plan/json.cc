@@ -176,6 +176,7 @@ Budget parse_budget(const std::string& input) {
   out.dram = count(object, "dram_budget");
   out.process = count(object, "process_bytes", 0);
   out.work = count(object, "work_bytes", 0);
+  out.keeps_logits = get<bool>(object, "keeps_logits", false);
   out.window = count(object, "window", 0);
   const auto placement = get<json>(object, "placement", json::object());
   out.placement = {parse_share(placement, "weight"), parse_share(placement, "state"), parse_share(placement, "grad"),

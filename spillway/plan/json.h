@@ -14,8 +14,9 @@ namespace spillway::plan {
 /// names the key.
 [[nodiscard]] Description parse_description(const std::string& text);
 
-/// {"dram_budget", "process_bytes", "work_bytes", "window", "placement": {"weight", "state", "grad", "activation"},
-/// "storage": [{"directory", "capacity"}], "nodes": [{"id", "capacity"}]}; missing = 0 or the planner's choice.
+/// {"dram_budget", "process_bytes", "work_bytes", "keeps_logits", "window", "placement": {"weight", "state", "grad",
+/// "activation"}, "storage": [{"directory", "capacity"}], "nodes": [{"id", "capacity"}]}; missing = 0 or the planner's
+/// choice.
 [[nodiscard]] Budget parse_budget(const std::string& text);
 
 /// {"seconds": {"forward", "backward", "head_loss", "head_gradient", "tail_forward", "tail_backward", "between"}} as

@@ -35,6 +35,7 @@ void add_memory(nlohmann::json& out, const Plan& plan, const state::UpdateRule& 
   out["bytes"].push_back({{"class", "interpreter and libraries"}, {"tier", first}, {"bytes", budget.process}});
   out["bytes"].push_back({{"class", "working set"}, {"tier", first}, {"bytes", budget.work}});
   add("engine", first, kEngineBytes);
+  add("logits", first, plan.kept_logits);
   add("projectors", first, plan.subspaces);
   if (budget.device && budget.device->in_dram) add("simulated device", first, plan.device_arena);
   auto here = plan.dram_classes;
@@ -155,6 +156,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
     kept += weight_bytes(description.rule(), chunk) + state_bytes(description.rule(), chunk);
   }
   out["bytes_per_parameter"] = static_cast<double>(kept) / static_cast<double>(layout.parameters());
+  out["kept_logits"] = plan.kept_slices;
   out["tiers"] = json::array();
   out["bytes"] = json::array();
   add_memory(out, plan, description.rule(), layout, budget);

@@ -589,6 +589,7 @@ class Planner {
       plan_.node_peaks = bytes_by_node(plan_.regions, capacity_.size());
       plan_.node_peaks[0] += fixed();
     }
+    keep_logits();
     plan_.resident = resident_bytes(plan_.schedule);
     const auto moved = traffic(plan_.schedule);
     plan_.read_per_step = moved.read;
@@ -602,6 +603,23 @@ class Planner {
     plan_.dram_classes = classes_of(plan_.schedule, plan_.arena);
     if (budget_.device) count_device();
     return std::move(plan_);
+  }
+
+  /// Of the head's three products in the second pass one is that of the first.
+  void keep_logits() {
+    const auto role = description_.tied_head ? state::BlockRole::embedding : state::BlockRole::head;
+    const auto head = std::ranges::find(layout_.blocks(), role, &state::Block::role);
+    if (!budget_.keeps_logits || budget_.device || head == layout_.blocks().end()) return;
+    const auto room = budget_.has_nodes() ? capacity_[0] : budget_.dram;
+    const auto peak = budget_.has_nodes() ? plan_.node_peaks[0] : plan_.dram_peak;
+    const Bytes slice = description_.tokens * head->slice_rows * state::field_bytes(description_.computes()).weight;
+    plan_.kept_slices = std::min<std::uint64_t>(head->chunks, (room - std::min(room, peak)) / slice);
+    plan_.kept_logits = plan_.kept_slices * slice;
+    plan_.dram_peak += plan_.kept_logits;
+    if (budget_.has_nodes()) plan_.node_peaks[0] += plan_.kept_logits;
+    plan_.ample = plan_.ample && plan_.kept_slices == head->chunks;
+    const auto part = static_cast<double>(plan_.kept_slices) / static_cast<double>(head->chunks);
+    rates_.head_gradient -= part * std::min(rates_.head_loss, rates_.head_gradient / 3);
   }
 
   void count_device() {
@@ -639,7 +657,7 @@ class Planner {
   const Description& description_;
   const state::Layout& layout_;
   const Budget& budget_;
-  const Rates& rates_;
+  Rates rates_;
   const Durability durability_;
   const Redo redo_;
   const state::UpdateRule rule_;

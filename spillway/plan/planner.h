@@ -46,9 +46,11 @@ struct Plan {
   Bytes arena = 0;      ///< bytes of the DRAM arena
   Bytes resident = 0;   ///< bytes at its bottom that stay; above them, between steps, is scratch for one chunk at least
   Bytes subspaces = 0;  ///< bytes of projectors and of work on subspaces, beside the arena
-  Bytes dram_peak = 0;  ///< process + work + arena + kEngineBytes + subspaces, and the device's arena where that is in
-                        ///< DRAM
-  Bytes device_arena = 0;                 ///< bytes of the arena of a device with memory of its own
+  Bytes dram_peak = 0;  ///< process + work + arena + kEngineBytes + subspaces + kept_logits, and the device's arena
+                        ///< where that is in DRAM
+  std::uint64_t kept_slices = 0;  ///< of the head: their logits are kept from the loss to its gradient, not made again
+  Bytes kept_logits = 0;          ///< that they take at most, outside of the arena
+  Bytes device_arena = 0;         ///< bytes of the arena of a device with memory of its own
   DeviceWorkspace device_workspace = {};  ///< what lies at its end, for arithmetic
   Bytes device_peak = 0;                  ///< with PyTorch's working set there
   std::vector<Region> regions;            ///< of the arena on memory nodes; empty: there is one
@@ -79,7 +81,8 @@ struct Plan {
 };
 
 /// The plan for these budgets. What the caller fixed in `budget.placement` is obeyed; the rest of the DRAM first holds
-/// what saves most traffic per byte (weights, then activations, gradients and states), then lengthens the lookahead.
+/// what saves most traffic per byte (weights, then activations, gradients and states), then lengthens the lookahead,
+/// and what is left keeps logits, where the budget says that the caller can.
 /// With a device, as many blocks live there, and of the others as many pass, as make the step fastest by simulation; of
 /// equals (a percent) the numbers that move least. With several memory nodes what stays is dealt to them (nodes.h) as
 /// is fastest by simulation, within the budget of each. Without `budget.durability`, steps are durable when anything is

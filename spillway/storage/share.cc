@@ -79,7 +79,12 @@ std::vector<int> Share::processes() const {
 
 /// Leaves the join lock held, for `claim_slot`.
 ShareTable& Share::join(const ShareOptions& options) {
-  memory_.lock(kShareJoinLock);
+  if (!memory_.lock_within(kShareJoinLock, options.patience)) {
+    throw Error(ErrorCode::io,
+                text(memory_.path().string(), " has been locked for ", options.patience.count(),
+                     " ms by another process, which may have been stopped while it began"),
+                0, memory_.path().string());
+  }
   return map_share_table(memory_, {options.read_budget, options.write_budget});
 }
 

@@ -31,7 +31,7 @@ class Share {
  public:
   /// Joins the processes of this user that share `device`. Throws Error(does_not_fit) when kShareSlots use it already,
   /// Error(unsupported) when they use another format of the table, Error(bad_input) when the table's file cannot be
-  /// opened. Waits only for another process that is joining.
+  /// opened, Error(io) when another process that is joining does not come to an end of it within options.patience.
   explicit Share(sys::DeviceId device, ShareOptions options = {});
   /// Leaves; what it still held is free.
   ~Share();

@@ -1,6 +1,7 @@
 // How a device is shared between processes.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 
 #include "spillway/base/bytes.h"
@@ -13,6 +14,8 @@ struct ShareOptions {
   /// the process that came first count.
   Bytes read_budget = 16 * MiB;
   Bytes write_budget = 16 * MiB;
+  /// How long to wait for another process that is joining.
+  std::chrono::milliseconds patience = std::chrono::seconds(5);
   std::filesystem::path directory = sys::shared_memory_directory();  ///< of the table
 };
 

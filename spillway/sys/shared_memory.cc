@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "spillway/sys/errno.h"
@@ -85,11 +86,14 @@ void SharedMemory::map(Bytes bytes) {
   bytes_ = bytes;
 }
 
-void SharedMemory::lock(unsigned number) const {
-  struct flock lock = range(F_WRLCK, number, 1);
-  while (::fcntl(fd_, F_OFD_SETLKW, &lock) != 0) {
-    if (errno != EINTR) throw_errno(errno, "lock", path_);
+/// Asks again and again: the kernel's own wait has no limit, and whoever holds the lock may have been stopped.
+bool SharedMemory::lock_within(unsigned number, std::chrono::milliseconds limit) const {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!try_lock(number)) {
+    if (std::chrono::steady_clock::now() >= end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  return true;
 }
 
 bool SharedMemory::try_lock(unsigned number) const noexcept {

@@ -1,6 +1,7 @@
 // A small file that processes map together, with locks that the kernel gives back when their holder dies.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -30,8 +31,8 @@ class SharedMemory {
   void map(Bytes bytes);
   [[nodiscard]] std::span<std::byte> span() const noexcept { return {data_, bytes_}; }
 
-  /// Waits for a lock.
-  void lock(unsigned number) const;
+  /// Waits for a lock, for at most about `limit`; false when another object has it until then.
+  [[nodiscard]] bool lock_within(unsigned number, std::chrono::milliseconds limit) const;
   /// Takes a lock, never waiting; false when another object has it.
   [[nodiscard]] bool try_lock(unsigned number) const noexcept;
   void unlock(unsigned number) const noexcept;

@@ -31,6 +31,28 @@ TEST(Planner, AboveWhatIsResidentThereIsRoomForTheLargestChunk) {
   }
 }
 
+TEST(Planner, WhatIsLeftKeepsLogitsSliceBySlice) {
+  const auto description = test::describe({.layers = 2, .vocabulary = 512, .tokens = 64, .chunk_elements = 2048});
+  const state::Layout layout(description.blocks, description.chunk_elements);
+  const auto& head = layout.blocks().front();  // tied
+  ASSERT_GT(head.chunks, 4U);
+  const auto slice = 64 * head.slice_rows * state::field_bytes(description.computes()).weight;
+  Rates rates{.forward = 1e-3, .backward = 3e-3, .head_loss = 1e-3, .head_gradient = 3e-3};
+  Budget budget;
+  budget.dram = 1 << 30;
+  const auto none = make_plan(description, layout, budget, rates);
+  EXPECT_EQ(none.kept_logits, 0U) << "nobody said that logits are kept";
+  budget.keeps_logits = true;
+  for (std::uint64_t slices = 0; slices <= head.chunks; ++slices) {
+    budget.dram = none.dram_peak + (slices + 1) * slice - 1;
+    const auto plan = make_plan(description, layout, budget, rates);
+    ASSERT_EQ(plan.dram_peak - plan.kept_logits, none.dram_peak);
+    EXPECT_EQ(plan.kept_slices, slices);
+    EXPECT_EQ(plan.kept_logits, slices * slice);
+    EXPECT_NEAR(none.prediction.step_seconds - plan.prediction.step_seconds, static_cast<double>(slices) * 1e-3, 1e-4);
+  }
+}
+
 /// Everything on paths of these capacities.
 Plan plan_on_paths(const std::vector<Bytes>& capacities, const std::vector<double>& rates = {},
                    const std::vector<bool>& far = {}) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import math
 import weakref
 from typing import Any
 
@@ -26,7 +27,9 @@ FAMILIES = [("llama", True, {}), ("llama", False, {}), ("qwen2", True, {}), ("mi
             ("qwen3", True, {})]  # fmt: skip
 
 
-def streamed(model: PreTrainedModel, dtype: str, batches: list[list[Any]]) -> tuple[Stream, Twin]:
+def streamed(
+    model: PreTrainedModel, dtype: str, batches: list[list[Any]], kept_logits: int = 0
+) -> tuple[Stream, Twin]:
     """A twin engine with the weights of `model`."""
     size = WorkSize(max(map(len, batches)), max(sum(b.input_ids.numel() for b in step) for step in batches))
     torch_dtype = torch.float32 if dtype == "fp32" else torch.bfloat16
@@ -35,7 +38,7 @@ def streamed(model: PreTrainedModel, dtype: str, batches: list[list[Any]]) -> tu
     weights = dict(model.named_parameters())
     for number, tensor in enumerate(twin.tensors):
         twin.store_tensor(number, 0, weights[tensor["name"]].detach().float().flatten())
-    return Stream(skeleton, twin, 0), twin
+    return Stream(skeleton, twin, 0, kept_logits=kept_logits), twin
 
 
 def train_streamed(model: PreTrainedModel, batches: list[list[Any]], dtype: str = "fp32") -> list[float]:
@@ -98,6 +101,35 @@ def test_uneven_micro_batches_count_tokens_not_batches() -> None:
         for s in range(10)
     ]
     assert_equal_curves(train_streamed(model, batches), train_plain(model, batches))
+
+
+def values_of(twin: Twin, number: int) -> torch.Tensor:
+    values = torch.empty(math.prod(twin.tensors[number]["shape"]))
+    twin.fetch_tensor(number, 0, values)
+    return values
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_logits_that_are_kept_change_no_bit(dtype: str) -> None:
+    """Of no slice, of some, of more than there are; micro-batches of different lengths in turn, and an evaluation."""
+    model = tiny_model(tiny_config("qwen2", tied=False))
+    sizes = [(12, 7), (5, 11), (12, 12)]
+    batches = [
+        [batch(random_ids(2, n, seed)), padded(seed), batch(random_ids(1, m, seed + 9))]
+        for seed, (n, m) in enumerate(sizes)
+    ]
+    found = []
+    for kept in (0, 2, 1000):
+        stream, twin = streamed(model, dtype, batches, kept)
+        losses = [stream.step(arrange(step), UPDATE, number).loss_sum for number, step in enumerate(batches)]
+        losses.append(stream.evaluate(arrange(batches[0])).loss_sum)
+        buffers = [name for name in stream._scratch._buffers if name.startswith("logits ")]
+        assert bool(buffers) == (kept > 0)
+        assert kept != 2 or len(buffers) == 2 * 3
+        found.append((losses, [values_of(twin, number) for number in range(len(twin.tensors))]))
+    for other in found[1:]:
+        assert other[0] == found[0][0]
+        assert all(torch.equal(one, same) for one, same in zip(other[1], found[0][1], strict=True))
 
 
 def padded(seed: int) -> Any:

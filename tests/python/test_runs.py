@@ -149,6 +149,8 @@ def test_the_same_run_in_dram_and_elsewhere(
     keys = ["--eval_dataset", str(inputs / "held_out.jsonl"), "--eval_steps", "2", "--save_steps", "4"]
     keys += ["--max_steps", "6"]
     expected = result(finished / "out")
+    plan = json.loads((finished / "out" / "plan.json").read_text())
+    assert plan["kept_logits"] > 0 and "logits" in {part["class"] for part in plan["bytes"]}
     (tmp_path / "storage").mkdir()
     storage = ["--storage", str(tmp_path / "storage")]
     variants = {

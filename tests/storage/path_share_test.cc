@@ -3,6 +3,7 @@
 
 #include <fstream>
 
+#include "spillway/storage/share_layout.h"
 #include "tests/storage/fixture.h"
 
 namespace spillway::storage {
@@ -87,6 +88,21 @@ TEST_F(PathShare, WhereItCannotShareItSaysSoAndWorks) {
   user.start(4);
   user.path().drain();
   EXPECT_EQ(user.errors(), 0U);
+}
+
+/// Found by processes that are stopped at random: the one that was stopped while it joined kept the others out for
+/// ever.
+TEST_F(PathShare, OneThatWasStoppedWhileItJoinedKeepsNobodyWaiting) {
+  User first(first_directory_.path(), share());
+  const sys::SharedMemory stopped(std::filesystem::directory_iterator(table_.path())->path());
+  ASSERT_TRUE(stopped.try_lock(kShareJoinLock));
+  auto impatient = share();
+  impatient.patience = std::chrono::milliseconds(10);
+  User second(second_directory_.path(), impatient);
+  EXPECT_NE(second.path().notice().find("has been locked for 10 ms"), std::string::npos) << second.path().notice();
+  second.start(4);
+  second.path().drain();
+  EXPECT_EQ(second.errors(), 0U);
 }
 
 }  // namespace

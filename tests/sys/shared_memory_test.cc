@@ -13,6 +13,8 @@
 namespace spillway::sys {
 namespace {
 
+using namespace std::chrono_literals;
+
 class SharedMemoryTest : public ::testing::Test {
  protected:
   testing::TemporaryDirectory directory_;
@@ -69,11 +71,19 @@ TEST_F(SharedMemoryTest, ALockIsForOneAndGoesWithIt) {
 
 TEST_F(SharedMemoryTest, LockWaitsForUnlock) {
   const SharedMemory first(path_), second(path_);
-  first.lock(1);
-  auto waiting = std::async(std::launch::async, [&] { second.lock(1); });
+  ASSERT_TRUE(first.lock_within(1, 0ms));
+  auto waiting = std::async(std::launch::async, [&] { return second.lock_within(1, 1h); });
   first.unlock(1);
-  waiting.get();
+  EXPECT_TRUE(waiting.get());
   EXPECT_FALSE(first.try_lock(1));
+}
+
+TEST_F(SharedMemoryTest, ALockThatIsNotGivenBackIsNotWaitedForForEver) {
+  const SharedMemory first(path_), second(path_);
+  ASSERT_TRUE(first.lock_within(1, 0ms));
+  EXPECT_FALSE(second.lock_within(1, 10ms));
+  first.unlock(1);
+  EXPECT_TRUE(second.lock_within(1, 0ms));
 }
 
 TEST_F(SharedMemoryTest, ALockDiesWithItsProcess) {

@@ -1,8 +1,8 @@
 """The loss over a vocabulary that is never whole: two passes over the head's slices, for the labelled tokens only.
 
-Pass 1 folds each slice's logits into a running log-sum-exp; pass 2 computes them again, turns them into their gradient
-in place, and multiplies it with the slice (into d loss / d hidden) and with the hidden state (into the slice's
-gradient). Products are of the compute type; the sum over slices of d loss / d hidden is fp32.
+Pass 1 folds each slice's logits into a running log-sum-exp; pass 2 computes them again, or takes those that were kept,
+turns them into their gradient in place, and multiplies it with the slice (into d loss / d hidden) and with the hidden
+state (into the slice's gradient). Products are of the compute type; the sum over slices of d loss / d hidden is fp32.
 
 A head with a bias, scales or caps makes its logits by the model's own code, slice by slice: such code treats every
 entry of the vocabulary alike, which the proof on a small copy shows.
@@ -71,8 +71,10 @@ class HeadPass:
         scratch: Scratch,
         code: HeadCode | None = None,
         watch: Watch | None = None,
+        keep: int = 0,
     ) -> None:
-        """`watch` sees the logits of pass 1, and must not keep them."""
+        """`watch` sees the logits of pass 1, and must not keep them. `keep`: slices, the first of pass 1, whose logits
+        stay for pass 2, if no code follows their product, which might change them."""
         self._watch = watch
         self._engine = engine
         self._code = code or HeadCode()
@@ -83,12 +85,18 @@ class HeadPass:
         self._scratch = scratch
         self._stats = {b.index: Stats(b.labelled.numel(), scratch.device) for b in self._labelled}
         self._summed = False  # the accumulator holds a slice already
+        self._keep = keep if self._code.transform is None else 0
+        self._kept: dict[tuple[int, int], torch.Tensor] = {}  # logits by micro-batch and first row
 
     def add_loss(self, hidden: torch.Tensor, table: torch.Tensor, first_row: int) -> None:
         """Pass 1 of one slice. hidden: [tokens, hidden] of the whole step; table: [rows, hidden]."""
+        keeps, self._keep = self._keep > 0, self._keep - 1
         for batch in self._labelled:
             stats = self._stats[batch.index]
-            logits = self._transformed(self._logits(self._select(batch, hidden), table, first_row))
+            where = f"logits {batch.index} {first_row}" if keeps else "logits"
+            logits = self._transformed(self._logits(self._select(batch, hidden), table, first_row, where))
+            if keeps:
+                self._kept[batch.index, first_row] = logits
             if self._watch is not None:
                 self._watch(batch, logits, first_row)
             if logits.dtype == torch.float32:
@@ -114,7 +122,9 @@ class HeadPass:
             logits = None
             if batch.labelled.numel():
                 selected = self._select(batch, hidden)
-                logits = self._gradient(self._logits(selected, table, first_row), batch, first_row)
+                kept = self._kept.pop((batch.index, first_row), None)
+                found = self._logits(selected, table, first_row) if kept is None else kept
+                logits = self._gradient(found, batch, first_row)
                 self._add_hidden_gradient(self._compact(batch, accumulator), logits, table)
             if self._code.learns:
                 self._give(batch, table, None if logits is None else (logits, selected))
@@ -193,8 +203,10 @@ class HeadPass:
         selected = self._scratch.matrix("selected", batch.labelled.numel(), hidden.shape[1], hidden.dtype)
         return torch.index_select(own, 0, batch.labelled, out=selected)
 
-    def _logits(self, selected: torch.Tensor, table: torch.Tensor, first_row: int) -> torch.Tensor:
-        logits = self._scratch.matrix("logits", selected.shape[0], table.shape[0], table.dtype)
+    def _logits(
+        self, selected: torch.Tensor, table: torch.Tensor, first_row: int, where: str = "logits"
+    ) -> torch.Tensor:
+        logits = self._scratch.matrix(where, selected.shape[0], table.shape[0], table.dtype)
         bias = self._code.bias
         if bias is None:
             return torch.mm(selected, table.t(), out=logits)

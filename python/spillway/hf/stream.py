@@ -50,12 +50,15 @@ class Stream:
         after_visit: Callable[[], None] = lambda: None,
         place: Place = HOST,
         objective: Choice = CrossEntropy,
+        kept_logits: int = 0,
     ) -> None:
         """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that need
         not be computed again in backward, as `probe.prove` found them. `after_visit` is called between visits, when
-        PyTorch holds no temporaries. `place`: where the engine's device memory is.
+        PyTorch holds no temporaries. `place`: where the engine's device memory is. `kept_logits`: slices of the head
+        whose logits stay from the loss to its gradient, as plan.json has it.
         """
         self._objective = objective
+        self._kept_logits = kept_logits
         self.told: list[Told] = []  # by the objective, of what ran last
         self._skeleton = skeleton
         self._engine = engine
@@ -116,7 +119,8 @@ class Stream:
         self._engine.embedding_forward(None)
         work = work.to(self._place.device)
         judge = (objective or self._objective)(work, training)
-        head = HeadPass(self._engine, work.micro_batches, judge, self._scratch, self._head, watch)
+        keep = self._kept_logits if training else 0
+        head = HeadPass(self._engine, work.micro_batches, judge, self._scratch, self._head, watch, keep)
         turn = Turn(work, self._passages(work), head)
         self._last = len(work.micro_batches) - 1
         with self._place.current(), self._dropout.step(step, training):
