@@ -62,6 +62,7 @@ nightly: AMOUNT = SPILLWAY_NIGHTLY=1
 nightly: CTEST_FLAGS = --timeout 7200
 nightly: PYTEST_FLAGS = -m ""
 nightly: UNLESS_SKIPPED = || test $$? -eq 77
+nightly: MUTATION = protocol
 nightly: test wheel-check numa mutations asan tsan sweep-check
 
 ## The environment
@@ -183,7 +184,7 @@ stress: build-tests
 	$(TREE)/tests/stress --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 # Rules of the commit protocol, flushes and checks are taken out of a copy of production code one at a time, and each
-# time a named test has to fail. MUTATION=words: only those with one of these in their names.
+# time a named test has to fail. MUTATION=words: only those with one of these in their names, or in a list so named.
 mutations: install
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/mutations.py $(MUTATION)
 
