@@ -28,7 +28,7 @@ CXX_FILES := find spillway python tests bench examples -name '*.cc' -o -name '*.
 
 .PHONY: help quickstart test nightly install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench wheel \
 	wheel-check wheel-check-packages image image-check tag-check build-tests test-both test-cpp test-python kills \
-	power-cuts numa check-includes check-format check-lint check-types asan tsan fuzz format clean
+	power-cuts stress mutations fuzz numa check-includes check-format check-lint check-types asan tsan format clean
 .NOTPARALLEL:
 
 help:
@@ -40,6 +40,8 @@ help:
 	@echo "make image        an image for Docker, of the wheel; make image-check: built without Docker, by buildah (root)"
 	@echo "                  make wheel-check-packages: debootstrap, buildah and QEMU, which these checks need (root)"
 	@echo "make kills        a few hundred runs killed, resumed and compared; make power-cuts: after every event of the drives"
+	@echo "make stress       runs trained, killed, cut off and gone back with in random order, MINUTES=60 of them, SEED=...;"
+	@echo "                  make mutations: rules, flushes and checks taken out one at a time, and the test that notices"
 	@echo "make numa         placed memory and tensors in a virtual machine with three nodes, and one with CXL cards"
 	@echo "make trl-versions TRL's scripts by each version of TRL and transformers between those that are supported, which are fetched"
 	@echo "make sweep        every model type of transformers, through the engine and in plain PyTorch: docs/reference/models.md"
@@ -62,7 +64,8 @@ nightly: AMOUNT = SPILLWAY_NIGHTLY=1
 nightly: CTEST_FLAGS = --timeout 7200
 nightly: PYTEST_FLAGS = -m ""
 nightly: UNLESS_SKIPPED = || test $$? -eq 77
-nightly: test wheel-check numa asan tsan sweep-check
+nightly: MUTATION = protocol
+nightly: test wheel-check numa mutations asan tsan sweep-check
 
 ## The environment
 
@@ -176,6 +179,16 @@ kills: test-cpp
 
 power-cuts: test-cpp
 	SPILLWAY_EVERY_CUT=1 $(TREE)/tests/contract_test --gtest_filter='*PowerCut*'
+
+# Hours of what `make test` does for seconds. SEED: of a run of this that failed, to do it again.
+MINUTES ?= 60
+stress: build-tests
+	$(TREE)/tests/stress --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+# Rules of the commit protocol, flushes and checks are taken out of a copy of production code one at a time, and each
+# time a named test has to fail. MUTATION=words: only those with one of these in their names, or in a list so named.
+mutations: install
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/mutations.py $(MUTATION)
 
 # Placed memory and tensors in virtual machines: three memory nodes, and two emulated CXL cards.
 numa: test-cpp

@@ -29,8 +29,8 @@ class Listening(Engine):
     engine: Listening
     told: dict[str, Any]
 
-    def start(self, opening: str = "{}") -> str:
-        answer = super().start(opening)
+    def start(self, *words: Any) -> str:
+        answer = super().start(*words)
         Listening.engine, Listening.told = self, json.loads(answer)
         return answer
 

@@ -16,7 +16,11 @@ endif()
 # the headers and what is instantiated of them: so names in the anonymous namespaces of one room, or of its tests, differ.
 # OFF compiles each file by itself, which shows a missing include and is quicker after a change of one file.
 option(SPILLWAY_UNITY "compile files of a room together, and the headers of the tests once" ON)
+set(SPILLWAY_APART "" CACHE STRING "targets whose files are compiled each by itself all the same")
 function(spillway_together target files)
+  if("${target}" IN_LIST SPILLWAY_APART)
+    return()
+  endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${SPILLWAY_UNITY} UNITY_BUILD_BATCH_SIZE ${files})
   if(SPILLWAY_UNITY)  # GCC takes what is included for a header, in which a class must not hold a file's own types
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)

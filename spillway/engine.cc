@@ -110,7 +110,8 @@ class Engine::Impl {
     running_.reset();
     running_ = std::make_unique<execute::Run>(
         run_plan(), volumes(), settings_.threads,
-        execute::Opening{opening.reopen, opening.if_found, opening.at_least, opening.checkpoint, opening.pinned});
+        execute::Opening{opening.reopen, opening.if_found, opening.at_least, opening.checkpoint,
+                         opening.list_pinned ? opening.list_pinned : [&] { return opening.pinned; }});
     const auto found = running_->found();
     if (!running_->started()) running_.reset();
     pending_ = kept_ = false;

@@ -31,6 +31,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -84,6 +85,9 @@ struct Opening {
   std::uint64_t at_least = 0;  ///< a durable step before this one does not count
   std::optional<std::filesystem::path> checkpoint;  ///< directory that save_manifest() filled: go back to it
   std::vector<std::filesystem::path> pinned;        ///< every such directory that exists: what they name is kept
+  /// Instead of `pinned`: what tells them, on the caller's thread, once the volumes are this process's. Another one of
+  /// the run may have made and removed some until then.
+  std::function<std::vector<std::filesystem::path>()> list_pinned = {};
 };
 
 /// What was there.

@@ -127,12 +127,6 @@ spillway::StepUpdate parse_update(const std::map<std::string, double>& update) {
           value("epsilon", 1e-8),    value("weight_decay", 0), value("max_grad_norm", 0)};
 }
 
-std::vector<std::filesystem::path> paths_of(const nlohmann::json& list) {
-  std::vector<std::filesystem::path> out;
-  for (const auto& path : list) out.emplace_back(path.get<std::string>());
-  return out;
-}
-
 spillway::Opening parse_opening(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
   spillway::Opening out;
@@ -140,8 +134,14 @@ spillway::Opening parse_opening(const std::string& text) {
   out.if_found = json.value("if_found", false);
   out.at_least = json.value("at_least", std::uint64_t{0});
   if (json.contains("checkpoint")) out.checkpoint = json.at("checkpoint").get<std::string>();
-  out.pinned = paths_of(json.value("pinned", nlohmann::json::array()));
   return out;
+}
+
+/// The paths that a function without arguments returns.
+std::vector<std::filesystem::path> listed(const nb::callable& list) {
+  const nb::gil_scoped_acquire acquire;
+  const auto paths = nb::cast<std::vector<std::string>>(list());
+  return {paths.begin(), paths.end()};
 }
 
 std::string to_json(const spillway::Recovery& recovery) {
@@ -198,11 +198,13 @@ void bind_engine(nb::module_& module) {
           "sequence"_a, "batch"_a, "work_per_token"_a, "device_per_token"_a = 0.0)
       .def(
           "start",
-          [](Engine& self, const std::string& opening) {
+          [](Engine& self, const std::string& opening, const std::optional<nb::callable>& list_pinned) {
+            auto from = parse_opening(opening);
+            if (list_pinned) from.list_pinned = [&] { return listed(*list_pinned); };
             const nb::gil_scoped_release release;
-            return to_json(self.start(parse_opening(opening)));
+            return to_json(self.start(from));
           },
-          "opening"_a = "{}")
+          "opening"_a = "{}", "list_pinned"_a.none() = nb::none())
       .def(
           "read_back",
           [](Engine& self, const std::optional<std::string>& checkpoint) {

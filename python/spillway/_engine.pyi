@@ -1,5 +1,6 @@
 """The C++ engine as Python sees it. Arrays: anything with the buffer or DLPack protocol (NumPy, CPU torch)."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 class Visit:
@@ -60,13 +61,13 @@ class Engine:
     def what_fits(self, sequence: int, batch: int, work_per_token: float, device_per_token: float = ...) -> str:
         """{"longest_sequence", "fit_table"} as text, where micro-batches are `batch` rows of `sequence` tokens now and
         each token more takes so many bytes of PyTorch's working set, on the host and on the device."""
-    def start(self, opening: str = "{}") -> str:
+    def start(self, opening: str = "{}", list_pinned: Callable[[], list[str]] | None = None) -> str:
         """Maps the arena, opens the volumes, starts the lanes.
 
         `opening` (JSON): {"reopen": bool (keep what the volumes hold, go on from the newest durable step if there is
         one), "at_least": N (a durable step before N does not count as found), "checkpoint": DIR (absent: none; go back
-        to DIR/manifest.bin), "pinned": [DIR, ...] (every directory with a manifest.bin that still exists: its places
-        are kept)}.
+        to DIR/manifest.bin)}. `list_pinned` returns every directory with a manifest.bin that exists, whose places are
+        kept; it is called when the volumes are this process's.
 
         Returns JSON {"found": bool, "step": N, "updates": steps that were not skipped, "payload": as given to commit(),
         "chunks": n, "replayed": chunks updated again, "steps": most steps replayed for one chunk, "seconds": s,

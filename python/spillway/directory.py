@@ -54,6 +54,10 @@ class Start:
     clear: bool = False  # a fresh start removes the run that is there
     paths: Sequence[StoragePath] = field(default=(), compare=False)  # of the run
 
+    def held(self) -> tuple[Path, ...]:
+        """The checkpoints of the run whose state lies on the storage paths, as they are now."""
+        return () if self.clear else tuple(path for _, path in manifests(self.output_dir))
+
     @property
     def stands_alone(self) -> bool:
         """Whether all that the run goes on from is in the directory `resume`."""

@@ -326,10 +326,8 @@ class Session:
         self._identity.fixed = self._state.fixed
         self._identity.durability = self.plan.get("durability", "none")
         self._identity.steps = max(self._config.max_steps, 0)
-        held = [] if start.clear else directory.manifests(start.output_dir)
-        pinned = tuple(path for _, path in held)
         with self._identity.claim(start.output_dir):
-            recovery = self._engine.start(Opening(start.resume, start.durable, start.fresh, pinned))
+            recovery = self._engine.start(Opening(start.resume, start.durable, start.fresh, start.held))
         if recovery is not None:
             self._state = RunState.of(recovery.state, self._state.fixed)
         goes_on = recovery is not None or start.resume is not None

@@ -32,7 +32,7 @@ def tries_of(opening: Opening, durable: bool) -> list[dict[str, Any]]:
     must_find = {} if opening.fresh or checkpoint is not None else {"if_found": True}
     if not durable or (checkpoint is None and not opening.durable):
         return [must_find]
-    again = {"reopen": True, "pinned": [str(path / STATE) for path in opening.pinned]}
+    again: dict[str, Any] = {"reopen": True}
     if checkpoint is None:
         return [again | must_find]
     by_name = [again | {"checkpoint": str(checkpoint / STATE)}] if manifest else []

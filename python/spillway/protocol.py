@@ -6,6 +6,7 @@ it over the C++ engine, the tests implement it in a few lines.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -78,7 +79,9 @@ class Opening:
     checkpoint: Path | None = None  # weights and state of this one
     durable: bool = False  # rather the newest durable step on the storage paths, where it is newer than `checkpoint`
     fresh: bool = True  # with neither, the model's weights will do
-    pinned: tuple[Path, ...] = ()  # every checkpoint that holds places on the storage paths
+    # Every checkpoint that holds places on the storage paths, once these are open: until then another process of the
+    # run may make and remove some.
+    pinned: Callable[[], tuple[Path, ...]] = tuple
     adapters: Path | None = None  # with method lora, begin with those of this directory
 
 

@@ -130,7 +130,7 @@ class Run:
         else:
             self.state.fixed["data"] = work.train.fingerprint()
         held = [] if self.start.clear else directory.manifests(self.start.output_dir)
-        self.opening = Opening(self.start.resume, self.start.durable, self.start.fresh, tuple(path for _, path in held))
+        self.opening = Opening(self.start.resume, self.start.durable, self.start.fresh, self.start.held)
         place = self.start.output_dir
         trainer = Trainer(
             self.config, work, self.state, self.display, self.interruption, place, began_in=self.start.resume

@@ -247,7 +247,8 @@ class Session:
         )
         if self._config.paths:
             self._silence = SilenceWatch(weakref.WeakMethod(self._silences))
-        self._written_before = wear.most([self._written_before, *(wear.read(path / STATE) for path in opening.pinned)])
+        before = [wear.read(path / STATE) for path in opening.pinned()]
+        self._written_before = wear.most([self._written_before, *before])
         self._path_bytes, self._link_bytes = self._paths(), self._link()
         return recovery
 
@@ -513,7 +514,8 @@ class Session:
         for words in tries:
             if "checkpoint" in words:
                 saved.check(Path(words["checkpoint"]).parent)
-            found = json.loads(self._engine.start(json.dumps(words)))
+            told = self._engine.start(json.dumps(words), lambda: [str(path / STATE) for path in opening.pinned()])
+            found = json.loads(told)
             self._started = found["found"] or "if_found" not in words
             if found["found"]:
                 return self._going_on(found)

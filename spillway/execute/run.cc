@@ -18,8 +18,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Thrown where another process of the run had its volumes, and has removed them since they were looked at.
-struct Removed {};
+/// Times that volumes are looked at again because another process of the run had them, and has removed them since, or
+/// has made them and recorded steps.
+constexpr int kLooks = 8;
 
 std::vector<storage::Path*> pointers(const std::vector<std::unique_ptr<storage::Path>>& paths) {
   std::vector<storage::Path*> out;
@@ -85,7 +86,12 @@ Run::Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, c
   {
     const Clocked clocked(phases.opening);
     const bool on_paths = plan.plan.path_bytes > 0;
-    if (on_paths ? !open_storage(volumes, opening) : opening.if_found) return;
+    if (!on_paths && opening.checkpoint) {
+      throw Error(ErrorCode::bad_input,
+                  text(opening.checkpoint->string(), " lies on storage paths, and this plan keeps nothing there; give ",
+                       "the placement and durability that the run was started with"));
+    }
+    if (on_paths ? !open_storage(volumes, opening, kLooks) : opening.if_found) return;
   }
   phases.opening -= phases.memory + phases.records;
   make_lanes(threads);
@@ -105,17 +111,12 @@ void Run::open_paths(const VolumeSettings& volumes, std::span<const Bytes> capac
   books.reset();
   paths.clear();
   const Bytes records = spec ? storage::MetadataLayout(*spec).bytes() : 0;
-  try {
-    paths = open_volumes(volumes, capacities, records, fingerprint(plan_.description, plan_.layout), mode);
-  } catch (const Error& error) {
-    if (mode == VolumeMode::make || error.errno_value() != ENOENT) throw;
-    throw Removed{};
-  }
+  paths = open_volumes(volumes, capacities, records, fingerprint(plan_.description, plan_.layout), mode);
   if (spec) books = std::make_unique<Books>(*spec, pointers(paths), plan_.plan.path_spare / 2);
 }
 
 /// False when only what is found was to be opened, and nothing was.
-bool Run::open_storage(const VolumeSettings& volumes, const Opening& opening) {
+bool Run::open_storage(const VolumeSettings& volumes, const Opening& opening, int looks) {
   const auto& plan = plan_.plan;
   std::optional<storage::JournalSpec> spec;
   std::optional<storage::MetadataLayout> layout;  // of their records
@@ -139,8 +140,10 @@ bool Run::open_storage(const VolumeSettings& volumes, const Opening& opening) {
   try {  // what cannot be gone on with is not made larger first
     if (there && !open(std::vector<Bytes>(volumes.places.size()))) return false;
     if (!there || !large_enough(paths, plan.volumes)) open(plan.volumes);
-  } catch (const Removed&) {
-    return open_storage(volumes, opening);
+  } catch (const Error& error) {
+    const bool changed = opening.reopen && error.errno_value() == (there ? ENOENT : EEXIST);
+    if (!changed || looks <= 1) throw;
+    return open_storage(volumes, opening, looks - 1);
   }
   map_memory();
   pool = std::make_unique<storage::Pool>(pool_paths(paths, plan_.rates, plan_.budget.paths),
@@ -180,7 +183,7 @@ void Run::recover(const Opening& opening) {
   pinned_.clear();
   const auto open = pointers(paths);
   const RecordCheck check(plan_.description, plan_.layout, books->spec(), open);
-  for (const auto& directory : opening.pinned) pinned_.push_back(read_manifest(directory, books->identity(), check));
+  for (const auto& directory : opening.pinned()) pinned_.push_back(read_manifest(directory, books->identity(), check));
   if (opening.checkpoint) back_ = read_manifest(*opening.checkpoint, books->identity(), check);
   const Clocked clocked(found_.phases.records);
   const ObjectNames names(plan_.description, plan_.layout);
@@ -367,7 +370,8 @@ void Run::seal_from_device(std::size_t chunk, std::uint64_t version) {
 }
 
 void Run::commit(std::uint64_t step, bool skipped, const kernels::UpdateStep& update, std::string_view payload) {
-  held_ = {step, skipped, fields_of(update), std::string(payload)};
+  const auto previous = held_ ? (held_->skipped ? held_->previous : held_->step) : 0;
+  held_ = {step, previous, skipped, fields_of(update), std::string(payload)};
   if (!books->keeps_gradients()) return;  // until a checkpoint needs it
   const auto before = committed_;
   commit_held();
@@ -379,6 +383,7 @@ void Run::commit(std::uint64_t step, bool skipped, const kernels::UpdateStep& up
 void Run::commit_held() {
   if (!held_) return;
   books->commit({.step = held_->step,
+                 .previous = held_->previous,
                  .skipped = held_->skipped,
                  .fields = held_->fields,
                  .payload = std::as_bytes(std::span(held_->payload)),

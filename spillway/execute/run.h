@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,7 +40,8 @@ struct Opening {
   bool if_found = false;       ///< when nothing is found, change nothing and do not start
   std::uint64_t at_least = 0;  ///< a durable step before this one does not count
   std::optional<std::filesystem::path> checkpoint;  ///< directory with a manifest: go back to it
-  std::vector<std::filesystem::path> pinned;        ///< directories of every manifest that exists
+  /// The directories of every manifest that exists; asked for when the volumes are open.
+  std::function<std::vector<std::filesystem::path>()> pinned;
 };
 
 /// What was found there.
@@ -162,7 +164,7 @@ class Run {
       if (pool) pool->close();
     }
   };
-  bool open_storage(const VolumeSettings& volumes, const Opening& opening);
+  bool open_storage(const VolumeSettings& volumes, const Opening& opening, int looks);
   void open_paths(const VolumeSettings& volumes, std::span<const Bytes> capacities,
                   const std::optional<storage::JournalSpec>& spec, VolumeMode mode);
   void map_memory();
@@ -191,6 +193,7 @@ class Run {
   /// A commit that waits for a checkpoint.
   struct Held {
     std::uint64_t step = 0;
+    std::uint64_t previous = 0;  ///< the last before it that changed something, of those that were held
     bool skipped = false;
     storage::UpdateFields fields;
     std::string payload;

@@ -90,6 +90,32 @@ class Holdings {
   std::vector<Found> found_;
 };
 
+/// What holds_run() says of what was found.
+bool whole_run(const VolumeSettings& settings, const Holdings& found) {
+  using State = Holding::State;
+  if (!found.any(State::committed)) return found.any(State::unknown);
+  // Nothing is committed before the volumes of all paths are made. So a volume without commits beside one with them is
+  // of the same set and has lost them, or never took any: what the others hold counts. Or it is of another set, by
+  // which that of the others was being replaced.
+  if (found.apart(State::prepared)) {
+    if (settings.overwrite) return false;
+    throw Error(ErrorCode::bad_input,
+                text("storage: the run was being begun anew when that was interrupted: ",
+                     found.names({State::prepared}), " holds nothing yet, and ", found.names({State::committed}),
+                     " holds steps of before; begin it anew with --overwrite, or name the paths that it was last on"));
+  }
+  if (found.apart(State::committed)) {
+    throw Error(
+        ErrorCode::bad_input,
+        text("storage: ", found.names({State::committed}), " hold volumes of this run that were made at different ",
+             "times; name the paths that the run was last on, or start anew with --overwrite"));
+  }
+  if (!found.any(State::nothing)) return true;
+  throw Error(ErrorCode::bad_input, text("storage: ", found.names({State::committed, State::prepared, State::unknown}),
+                                         " holds a part of this run, but ", found.names({State::nothing}),
+                                         " does not; name the paths that the run was started with, in their order"));
+}
+
 std::uint64_t random_set() {
   std::random_device random;
   return (std::uint64_t{random()} << 32) | random() | 1;
@@ -119,30 +145,14 @@ std::uint64_t fingerprint(const plan::Description& description, const state::Lay
   return storage::checksum(std::as_bytes(std::span(words)), 0);
 }
 
+/// Places are looked at one after the other, and another process of the run may make its volumes meanwhile: what does
+/// not belong together is looked at once more.
 bool holds_run(const VolumeSettings& settings, const storage::MetadataLayout& layout) {
-  using State = Holding::State;
-  const Holdings found(settings, &layout);
-  if (!found.any(State::committed)) return found.any(State::unknown);
-  // Nothing is committed before the volumes of all paths are made. So a volume without commits beside one with them is
-  // of the same set and has lost them, or never took any: what the others hold counts. Or it is of another set, by
-  // which that of the others was being replaced.
-  if (found.apart(State::prepared)) {
-    if (settings.overwrite) return false;
-    throw Error(ErrorCode::bad_input,
-                text("storage: the run was being begun anew when that was interrupted: ",
-                     found.names({State::prepared}), " holds nothing yet, and ", found.names({State::committed}),
-                     " holds steps of before; begin it anew with --overwrite, or name the paths that it was last on"));
+  try {
+    return whole_run(settings, Holdings(settings, &layout));
+  } catch (const Error&) {
+    return whole_run(settings, Holdings(settings, &layout));
   }
-  if (found.apart(State::committed)) {
-    throw Error(
-        ErrorCode::bad_input,
-        text("storage: ", found.names({State::committed}), " hold volumes of this run that were made at different ",
-             "times; name the paths that the run was last on, or start anew with --overwrite"));
-  }
-  if (!found.any(State::nothing)) return true;
-  throw Error(ErrorCode::bad_input, text("storage: ", found.names({State::committed, State::prepared, State::unknown}),
-                                         " holds a part of this run, but ", found.names({State::nothing}),
-                                         " does not; name the paths that the run was started with, in their order"));
 }
 
 void require_nothing_is_lost(const VolumeSettings& settings, const storage::MetadataLayout* layout) {

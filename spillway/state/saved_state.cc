@@ -414,7 +414,9 @@ StateFormat load_state(const ChunkStream& stream, const fs::path& directory, con
   check_optimizer(rule, directory);
   std::optional<FileIn> rest;
   const auto files = state_files(rule);
-  if (files.front().holds == StateFile::Holds::rest) rest.emplace(open_rest(stream, directory, files.front()));
+  const bool any_rest = std::ranges::any_of(stream.layout.tensors(), has_rest);  // else the file was not written
+  if (any_rest && files.front().holds == StateFile::Holds::rest)
+    rest.emplace(open_rest(stream, directory, files.front()));
   std::vector<MomentIn> moments;
   moments.reserve(rule.moments());
   for (std::size_t m = 0; m < rule.moments(); ++m) moments.emplace_back(stream, directory, m);

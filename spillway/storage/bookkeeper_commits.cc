@@ -32,7 +32,11 @@ void Bookkeeper::commit(const CommitRequest& request) {
     throw Error(ErrorCode::internal, text("step ", request.step, " used gradient ", gradient, "; ",
                                           spec_.gradients.size(), " were announced"));
   }
+  if (request.previous >= request.step && request.step > 0) {
+    throw Error(ErrorCode::internal, text("step ", request.step, " is committed after step ", request.previous));
+  }
   if (failed_) return;
+  applied_ = std::max(applied_, request.previous);
   Job job;
   job.commit = compose(request);
   const bool full = fresh_ || spec_.durability == Durability::checkpoint;

@@ -51,8 +51,9 @@ void require_directory(const fs::path& directory) {
               path.string());
 }
 
-[[noreturn]] void refuse(const fs::path& path, const std::string& reason, const std::string& advice) {
-  throw Error(ErrorCode::bad_input, text(path.string(), " ", reason, ": ", advice), 0, path.string());
+[[noreturn]] void refuse(const fs::path& path, const std::string& reason, const std::string& advice,
+                         int errno_value = 0) {
+  throw Error(ErrorCode::bad_input, text(path.string(), " ", reason, ": ", advice), errno_value, path.string());
 }
 
 void require_space(const VolumeOptions& options) {
@@ -268,7 +269,7 @@ bool Volume::reuse(const sys::File& old, const VolumeOptions& options) {
   const Bytes needed = volume_bytes(options.metadata, options.capacity);
   if (options.keep_records && !options.overwrite && has_records(old, there)) {
     refuse(path_, "holds what this run has recorded",
-           "go on with it (--resume_from_checkpoint true), or ask to overwrite it");
+           "go on with it (--resume_from_checkpoint true), or ask to overwrite it", EEXIST);
   }
   if (older || !reason.empty() || old.size() < needed || old.reserved() < needed) return false;
   if (!serves(there, options)) refit(old, there, options);

@@ -132,6 +132,35 @@ TEST_P(Checkpoints, CanBeReadBackAndStandAlone) {
   }
 }
 
+/// Between checkpoints nothing else tells the journal of a step.
+TEST_P(Checkpoints, OneAfterAStepThatChangedNothingHoldsTheStepsBefore) {
+  const auto& description = run_.description();
+  std::vector<float> saved;
+  {
+    Engine engine(description, settings());
+    engine.start();
+    test::Toy toy(engine, description, description.micro_batches);
+    toy.fill();
+    const auto step = [&](std::uint64_t number, bool poisoned) {
+      toy.poison(poisoned);
+      toy.step(number);
+      engine.commit(text("step ", number));
+    };
+    step(1, false);
+    static_cast<void>(save(engine, 1));
+    step(2, false);
+    step(3, true);
+    step(4, true);
+    saved = toy.masters();
+    static_cast<void>(save(engine, 4));
+    step(5, false);
+    engine.close();
+  }
+  Engine engine(description, settings());
+  ASSERT_EQ(engine.read_back(where_.path() / "checkpoint-4").step, 4U);
+  EXPECT_EQ(test::Toy(engine, description, description.micro_batches).masters(), saved);
+}
+
 INSTANTIATE_TEST_SUITE_P(Levels, Checkpoints, ::testing::Values(Durability::step, Durability::checkpoint),
                          test::durability_name);
 

@@ -182,6 +182,28 @@ TEST(WideTensors, AreHandedOutAsTheyWereStored) {
   }
 }
 
+/// Nothing has a residual then, and no file of them is written.
+TEST(WideTensors, AStateOfThemAloneIsSavedAndGoesOn) {
+  const DurableRun run({.layers = 2, .tokens = 32, .frozen = "up|down|embed|head", .wide = "norm"}, 4);
+  const Directory out;
+  Settings settings;
+  settings.budget.dram = 4 * GiB;
+  {
+    Engine engine(run.description(), settings);
+    engine.start();
+    run.fill(engine);
+    run.train(engine, 1, 2);
+    engine.save_weights(out.path(), 1 * GiB);
+    engine.save_state(out.path() / "state");
+  }
+  Engine engine(run.description(), settings);
+  engine.start();
+  engine.load_state(out.path() / "state", out.path(), 2);
+  EXPECT_TRUE(run.holds(engine, 2));
+  run.train(engine, 3, 4);
+  EXPECT_TRUE(run.holds(engine, 4));
+}
+
 TEST(WideTensors, VolumesOfARunWithoutThemAreRefused) {
   const DurableRun run({.layers = 1, .tokens = 32, .wide = "norm"}, 1);
   const Directory where;

@@ -37,7 +37,7 @@ def runs(given: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ru
     monkeypatch.setitem(sys.modules, "spillway.session", module)
     monkeypatch.setattr(spillway.run, "plot_apart", lambda *_: "")
     for user in (spillway.checkpoints, spillway.identity):
-        monkeypatch.setattr(user, "flush", lambda _: None)  # seconds on a busy disk, tested elsewhere
+        monkeypatch.setattr(user, "flush", lambda _: None)  # seconds on a busy disk: test_flushes has the real one
     FakeSession.opened.clear()
 
     def call(*words: str, verb: str = "train", fake_signal: str = "", fake_fail: str = "", at: Path = out) -> int:

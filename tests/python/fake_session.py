@@ -125,7 +125,7 @@ class FakeSession:
             self.started = True
             self.precious = "reopen" in tries[0] and self.volume.path.exists()
             if "reopen" in tries[0]:
-                self.volume.reopen(tries[0]["pinned"])
+                self.volume.reopen([str(path / STATE) for path in opening.pinned()])
             else:
                 assert self.config.overwrite or not self.volume.path.exists()
             self.volume.write()

@@ -27,7 +27,7 @@ def manifest(alone: Path) -> Path:
 
 
 def again(**more: Any) -> dict[str, Any]:
-    return {"reopen": True, "pinned": [], **more}
+    return {"reopen": True, **more}
 
 
 def test_afresh() -> None:
@@ -37,12 +37,10 @@ def test_afresh() -> None:
     assert tries_of(Opening(fresh=False), durable=False) == [{"if_found": True}]
 
 
-def test_the_newest_step_and_what_is_pinned(tmp_path: Path) -> None:
-    opening = Opening(durable=True, pinned=(tmp_path / "a", tmp_path / "b"))
-    pinned = [f"{tmp_path}/a/spillway", f"{tmp_path}/b/spillway"]
-    assert tries_of(opening, True) == [{"reopen": True, "pinned": pinned}]
-    must = replace(opening, fresh=False)
-    assert tries_of(must, True) == [{"reopen": True, "pinned": pinned, "if_found": True}]
+def test_the_newest_step() -> None:
+    opening = Opening(durable=True)
+    assert tries_of(opening, True) == [again()]
+    assert tries_of(replace(opening, fresh=False), True) == [again(if_found=True)]
 
 
 def test_a_checkpoint_that_stands_alone_only_has_to_be_older(alone: Path) -> None:

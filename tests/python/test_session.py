@@ -186,7 +186,7 @@ def test_a_manifest_is_small_and_can_be_gone_back_to(model: Path, tmp_path: Path
     assert sorted(path.name for path in (early / "spillway").iterdir()) == ["manifest.bin", "session.json", "wear.json"]
     after = committed(session, 2, 5)
     session.close()
-    again, recovery = durable(model, tmp_path / "storage", Opening(early, pinned=(early,)))
+    again, recovery = durable(model, tmp_path / "storage", Opening(early, pinned=lambda: (early,)))
     assert recovery is not None and recovery.step == 2
     assert [r.loss_sum for r in committed(again, 2, 5)] == [r.loss_sum for r in after]
     again.release((early / "spillway" / "manifest.bin").read_bytes())
@@ -205,9 +205,13 @@ def test_a_manifest_that_the_run_went_back_behind_is_opened_by_name(model: Path,
         places[step].mkdir()
         session.save_state(places[step])
     session.close()
-    session, _ = durable(model, tmp_path / "storage", Opening(places[1], pinned=tuple(places.values())))
+
+    def pinned() -> tuple[Path, ...]:
+        return tuple(places.values())
+
+    session, _ = durable(model, tmp_path / "storage", Opening(places[1], pinned=pinned))
     session.commit({"step": 1})  # killed here, before what came later was removed
-    _, recovery = durable(model, tmp_path / "storage", Opening(places[2], durable=True, pinned=tuple(places.values())))
+    _, recovery = durable(model, tmp_path / "storage", Opening(places[2], durable=True, pinned=pinned))
     assert recovery is not None and recovery.step == 2
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,13 @@ class Twin(BareEngine):
     def volume_file(self) -> Path:
         return self.storage[0] / "spillway.volume"
 
-    def start(self, opening: str = "{}") -> str:
+    def start(self, opening: str = "{}", list_pinned: Callable[[], list[str]] = list) -> str:
         asked = json.loads(opening)
         self.closed = False
         if not self.durable:
             return self.found(None)
         if asked.get("reopen") and self.volume_file.exists():
-            self.read_volume(asked["pinned"])
+            self.read_volume(list_pinned())
             if "checkpoint" in asked:
                 return self.found(self.volume["pinned"][Path(asked["checkpoint"], "manifest.bin").read_bytes()])
             newest = self.volume["newest"]
@@ -108,7 +109,7 @@ class Twin(BareEngine):
     def read_back(self, checkpoint: str | None) -> str:
         before = self.volume_file.read_bytes()
         where = {} if checkpoint is None else {"checkpoint": checkpoint}
-        result = self.start(json.dumps({"reopen": True, "pinned": [checkpoint] if checkpoint else [], **where}))
+        result = self.start(json.dumps({"reopen": True, **where}), lambda: [checkpoint] if checkpoint else [])
         assert self.volume_file.read_bytes() == before
         return result
 

@@ -93,6 +93,7 @@ class InstantMedia : public Media {
       : remains_(spec.paths, {std::vector<std::byte>(MetadataLayout(spec).used()), {}}) {}
   void write(std::uint32_t path, Bytes offset, std::span<const std::byte> bytes, Done done) override {
     ++writes;
+    offsets.push_back(offset);
     std::copy(bytes.begin(), bytes.end(), remains_[path].metadata.begin() + std::ptrdiff_t(offset));
     done(nullptr);
   }
@@ -105,6 +106,7 @@ class InstantMedia : public Media {
   }
 
   int writes = 0, syncs = 0;
+  std::vector<Bytes> offsets;  ///< of the writes
   std::exception_ptr sync_error;
 
  private:
@@ -223,6 +225,42 @@ TEST_F(JournalEventsTest, ACheckpointKeepsItsPlaces) {
   journal_->unpin(manifest);
   EXPECT_EQ(diary_.take(), (Lines{"released 2"}));
   EXPECT_ERROR(journal_->unpin(manifest), ErrorCode::internal, "does not hold");
+}
+
+/// A record of many pieces is larger than a sector, so a cut may tear it.
+TEST_F(JournalEventsTest, ARecordIsNotWrittenOverTheNewestDurableOne) {
+  const MetadataLayout& layout = journal_->layout();
+  const auto written = [&](std::uint32_t slot) {
+    const Bytes at = layout.record(ObjectKind::image, 0, 0, slot);
+    return std::find(media_.offsets.begin(), media_.offsets.end(), at) != media_.offsets.end();
+  };
+  std::uint32_t newest = written(0) ? 0 : 1;
+  for (std::uint32_t step = 1; step < 6; ++step) {
+    gradient(step, 2 * step);
+    commit(step);
+    media_.offsets.clear();
+    image(step, 2 * step + 1);
+    journal_->hurry();
+    EXPECT_FALSE(written(newest)) << "step " << step;
+    EXPECT_TRUE(written(1 - newest)) << "step " << step;
+    newest = 1 - newest;
+  }
+}
+
+TEST_F(JournalEventsTest, GoingBackReleasesTheGradientsOfTheAbandonedLine) {
+  gradient(1, 1);
+  commit(1);
+  image(1, 2);
+  Manifest manifest;
+  journal_->checkpoint([&](const Manifest& m, std::exception_ptr) { manifest = m; });
+  gradient(2, 3);
+  commit(2);
+  EXPECT_EQ(diary_.take(), (Lines{"durable 1", "released 0", "released 1", "durable 2"}));
+  journal_.reset();
+  Journal again(spec_, media_, diary_);
+  again.pin(manifest);
+  again.open_at(manifest, recover(spec_, media_));
+  EXPECT_EQ(diary_.take(), (Lines{"opened", "durable 1", "released 3"}));
 }
 
 TEST_F(JournalEventsTest, AFailedFlushEndsIt) {

@@ -418,9 +418,10 @@ inline void World::start(const Recovered& recovered, const Manifest* back) {
   allowed_.push_back(start_state_);
   for (std::uint32_t c = 0; c < setup_.chunks; ++c) {
     newest_image_[c] = back != nullptr ? back->images[c].version : recovered.images[c].stored.version;
-    // A chunk that was replayed may have its image written at once.
+    // A chunk that was replayed may have its image written at once; one that is a period behind must, or the slots of
+    // its gradients would not do for the next step.
     const bool behind = newest_image_[c] < applied_ && !constant(c);
-    if (!behind || (period(c) != 1 && chance(2))) continue;
+    if (!behind || (applied_ - newest_image_[c] < period(c) && chance(2))) continue;
     images_.emplace_back(c, step_);
     newest_image_[c] = step_;
   }

@@ -75,7 +75,7 @@ class DurableRun:
         try:
             with self._identity.claim(self.output_dir):
                 start = self._start
-                opening = Opening(start.resume, start.durable, start.fresh, tuple(path for _, path in held))
+                opening = Opening(start.resume, start.durable, start.fresh, start.held)
                 recovery = session.start(opening)
             self._begin(session, recovery)
         except BaseException:
@@ -202,8 +202,11 @@ class DurableRun:
     def go_back_to(self, checkpoint: Path, make: Make) -> Session:
         """A session at another checkpoint of this run, for evaluation and saving; the open one is closed."""
         self.session.close()
-        pinned = tuple(path for _, path in directory.manifests(self.output_dir))
-        self.session = make(self.config, Keeping(self._identity.run, len(pinned) + 1, keep=True))
+
+        def pinned() -> tuple[Path, ...]:
+            return tuple(path for _, path in directory.manifests(self.output_dir))
+
+        self.session = make(self.config, Keeping(self._identity.run, len(pinned()) + 1, keep=True))
         self.session.start(Opening(checkpoint, durable=False, fresh=False, pinned=pinned))
         return self.session
 

@@ -1,0 +1,132 @@
+// Two processes of a run at once: a supervisor starts the second while the first is ending. What the first has made
+// until it lets go of the volumes is the second one's to go on from.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "spillway/storage/volume.h"
+#include "tests/contract/directory.h"
+#include "tests/contract/durable_run.h"
+
+namespace spillway {
+namespace {
+
+namespace fs = std::filesystem;
+
+using test::Directory;
+using test::DurableRun;
+
+class TwoAtOnce : public ::testing::Test {
+ protected:
+  TwoAtOnce() { settings_.budget.checkpoints = 3; }
+
+  /// Descriptors of the volume that are open in this process.
+  [[nodiscard]] std::ptrdiff_t open_volumes() const {
+    std::error_code gone;
+    std::ptrdiff_t count = 0;
+    for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+      count += fs::read_symlink(entry.path(), gone) == volume_ ? 1 : 0;
+    }
+    return count;
+  }
+  /// Until another one has looked at the volume and waits for its lock. Where that takes longer than this does, it
+  /// finds what it would have found without another one beside it.
+  void await_one_that_waits(std::ptrdiff_t before) const {
+    for (int same = 0, looks = 0; same < 20 && looks < 2000; ++looks) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      same = open_volumes() > before ? same + 1 : 0;
+    }
+  }
+  [[nodiscard]] std::vector<fs::path> listed() const {
+    std::vector<fs::path> out;
+    for (const auto& entry : fs::directory_iterator(where_.path())) {
+      if (entry.path().filename().string().starts_with("checkpoint")) out.push_back(entry.path());
+    }
+    return out;
+  }
+  void save(Engine& engine, const char* name) const {
+    fs::create_directory(where_.path() / "saving");
+    engine.save_manifest(where_.path() / "saving");
+    fs::rename(where_.path() / "saving", where_.path() / name);
+  }
+
+  const DurableRun run_{{.layers = 2, .tokens = 16, .micro_batches = 1}, 12};
+  const Directory where_{"/dev/shm"};
+  Settings settings_ = DurableRun::settings(where_.path(), 1, {0.5, 0, 0, 0});
+  const fs::path volume_ = where_.path() / "0" / storage::kVolumeName;
+};
+
+TEST_F(TwoAtOnce, WhatTheFirstHasBegunMeanwhileIsGoneOnWith) {
+  std::future<std::uint64_t> second;
+  {
+    Engine first(run_.description(), settings_);
+    first.start();
+    const auto before = open_volumes();
+    second = std::async(std::launch::async, [this] {
+      Engine engine(run_.description(), settings_);
+      const auto found = engine.start({.reopen = true});
+      EXPECT_TRUE(found.found && run_.holds(engine, found.step));
+      engine.close();
+      return found.step;
+    });
+    // The volume is there, but nothing is committed in it when it is looked at.
+    await_one_that_waits(before);
+    run_.fill(first);
+    run_.train(first, 1, 3);
+    first.close();
+  }
+  EXPECT_EQ(second.get(), 3U);
+}
+
+TEST_F(TwoAtOnce, CheckpointsThatTheFirstHasMadeMeanwhileKeepTheirPlaces) {
+  std::future<void> second;
+  {
+    Engine first(run_.description(), settings_);
+    first.start();
+    run_.fill(first);
+    run_.train(first, 1, 2);
+    save(first, "checkpoint-2");
+    const auto before = open_volumes();
+    second = std::async(std::launch::async, [this] {
+      Engine engine(run_.description(), settings_);
+      const auto found = engine.start({.reopen = true, .list_pinned = [this] { return listed(); }});
+      EXPECT_EQ(found.step, 4U);
+      run_.train(engine, 5, 12);
+      engine.close();
+    });
+    await_one_that_waits(before);
+    run_.train(first, 3, 4);
+    save(first, "checkpoint-4");
+    fs::rename(where_.path() / "checkpoint-2", where_.path() / "gone");
+    first.close();
+  }
+  second.get();
+  Engine reader(run_.description(), settings_);
+  EXPECT_EQ(reader.read_back(where_.path() / "checkpoint-4").step, 4U);
+  EXPECT_TRUE(run_.holds(reader, 4));
+}
+
+TEST_F(TwoAtOnce, ACheckpointOnThePathsIsRefusedByAPlanThatKeepsNothingThere) {
+  {
+    Engine engine(run_.description(), settings_);
+    engine.start();
+    run_.fill(engine);
+    run_.train(engine, 1, 2);
+    save(engine, "checkpoint-2");
+    engine.close();
+  }
+  auto plain = DurableRun::settings(where_.path(), 1, {1, 1, 1, 1}, plan::Durability::none);
+  Engine engine(run_.description(), plain);
+  try {
+    engine.start({.reopen = true, .checkpoint = where_.path() / "checkpoint-2"});
+    FAIL() << "the run began anew";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::bad_input);
+    EXPECT_NE(std::string(error.what()).find("this plan keeps nothing there"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace spillway
