@@ -495,11 +495,14 @@ class Engine::Impl {
     if (!committed_) commit({});
     settle();
     const auto bytes = run.checkpoint(applied_);
+    const auto name = directory / execute::kManifestName;
     try {
-      auto file = state::File::create(directory / execute::kManifestName, bytes.size(), state::kPrivate);
+      auto file = state::File::create(name, bytes.size(), state::kPrivate);
       file.write(0, bytes);
       file.finish();
-    } catch (const Error&) {
+    } catch (...) {
+      std::error_code ignored;
+      std::filesystem::remove(name, ignored);
       run.release(bytes);
       throw;
     }

@@ -45,6 +45,7 @@
   X(statx)                       \
   X(strace)                      \
   X(tensorboard)                 \
+  X(tools)                       \
   X(trl)                         \
   X(uring)                       \
   X(xxhash)

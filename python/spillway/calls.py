@@ -11,6 +11,11 @@ from typing import Any
 from spillway.errors import DoesNotFit, InputError, SpillwayError
 from spillway.settings import small_settings
 
+OUT_OF_MEMORY = (
+    "memory has run out: the system, or a limit of this process (ulimit -v, a container's), gives no more; free memory "
+    "or lower dram_budget. What was durable is kept: --resume_from_checkpoint true goes on from there"
+)
+
 EngineType = Callable[[str, str], Any]  # description, settings -> spillway._engine.Engine
 
 
@@ -58,7 +63,7 @@ def translated(reading: bool = False) -> Iterator[None]:
     except SpillwayError:
         raise
     except MemoryError as error:
-        raise DoesNotFit(str(error)) from error
+        raise DoesNotFit(OUT_OF_MEMORY if str(error) in ("", "std::bad_alloc") else str(error)) from error
     except ValueError as error:
         raise InputError(str(error)) from error
     except RuntimeError as error:

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "spillway/base/error.h"
+#include "spillway/base/thread.h"
 #include "spillway/sys/mapping.h"
 #include "spillway/sys/thread.h"
 
@@ -72,7 +73,7 @@ class SimulatedDevice final : public Simulated {
     const auto number = static_cast<Stream>(streams_.size());
     auto& stream = streams_.emplace_back();
     stream.random.seed(options_.seed * 7919 + number);
-    stream.thread = std::thread([this, &stream, number] { serve(stream, number); });
+    stream.thread = start_thread([this, &stream, number] { serve(stream, number); });
     return number;
   }
 

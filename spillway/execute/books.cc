@@ -135,20 +135,22 @@ void Books::wait_durable(std::uint64_t step) {
 }
 
 storage::Manifest Books::checkpoint() {
-  storage::Manifest out;
-  std::exception_ptr error;
-  bool answered = false;  // under mutex_
-  journal_.checkpoint([&](const storage::Manifest& manifest, std::exception_ptr failure) {
+  struct Answer {  // under mutex_
+    storage::Manifest manifest;
+    std::exception_ptr error;
+    bool is_there = false;
+  };
+  const auto answer = std::make_shared<Answer>();  // may come when nobody waits for it any more
+  journal_.checkpoint([this, answer](const storage::Manifest& manifest, std::exception_ptr failure) {
     const std::lock_guard lock(mutex_);
-    out = manifest;
-    error = std::move(failure);
-    answered = true;
+    answer->manifest = manifest;
+    answer->error = std::move(failure);
+    answer->is_there = true;
     changed_.notify_all();
   });
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return answered; });
-  if (error) std::rethrow_exception(error);
-  return out;
+  wait([&] { return answer->is_there; });
+  if (answer->error) std::rethrow_exception(answer->error);
+  return std::move(answer->manifest);
 }
 
 void Books::unpin(const storage::Manifest& manifest) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <exception>
 
+#include "spillway/base/thread.h"
+
 namespace spillway::execute {
 
 using device::Direction;
@@ -33,7 +35,7 @@ CopyLane::CopyLane(device::Device& device, DeviceUpdates& updates) : CopyLane(de
 CopyLane::CopyLane(device::Device& device, Direction direction, DeviceUpdates* updates)
     : device_(device), direction_(direction), updates_(updates), stream_(device.make_stream()) {
   for (auto& event : events_) event = device.make_event();
-  thread_ = std::thread([this] { serve(); });
+  thread_ = start_thread([this] { serve(); });
 }
 
 CopyLane::~CopyLane() {

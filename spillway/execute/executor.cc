@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "spillway/base/error.h"
+#include "spillway/base/thread.h"
 #include "spillway/memory/near.h"
 
 namespace spillway::execute {
@@ -79,15 +80,23 @@ void Executor::make_lanes(std::vector<UpdateLane> lanes, unsigned fit_threads) {
     for (auto* heap : {&lane.ready, &lane.patient}) heap->reserve(schedule_.tasks.size());
     lane.transfers.reserve(schedule_.tasks.size());
   }
-  for (auto& lane : updates_) {  // when all are there
-    lane->thread = std::thread([this, &it = *lane] { update_lane(it); });
-    for (unsigned i = 1; i < lane->options.threads; ++i) {
-      lane->helpers.emplace_back([this, &it = *lane] { helper_lane(it); });
-    }
+  try {
+    for (auto& lane : updates_) start_threads(*lane);  // when all are there
+  } catch (...) {
+    stop_lanes();
+    throw;
   }
 }
 
-Executor::~Executor() {
+void Executor::start_threads(Updates& lane) {
+  lane.helpers.reserve(lane.options.threads);
+  lane.thread = start_thread([this, &lane] { update_lane(lane); });
+  for (unsigned i = 1; i < lane.options.threads; ++i) {
+    lane.helpers.push_back(start_thread([this, &lane] { helper_lane(lane); }));
+  }
+}
+
+void Executor::stop_lanes() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -97,9 +106,13 @@ Executor::~Executor() {
     lane->helper_wake.notify_all();
   }
   for (auto& lane : updates_) {
-    lane->thread.join();
+    if (lane->thread.joinable()) lane->thread.join();
     for (auto& helper : lane->helpers) helper.join();
   }
+}
+
+Executor::~Executor() {
+  stop_lanes();
   // Completions refer to this object: wait for what the path still has.
   std::unique_lock lock(mutex_);
   idle_.wait(lock, [this] { return in_flight_ == 0; });
@@ -421,12 +434,17 @@ void Executor::transfer_done(void* context, std::uint64_t token, const std::exce
   if (error) {  // may come from within launch(): `ready` is in use
     self.fail(error);
   } else if (!self.failure_) {
-    ready.clear();
-    self.skipped_.clear();
-    self.end_task(start, ready);
-    lock.unlock();
-    self.launch(ready);
-    lock.lock();
+    try {
+      ready.clear();
+      self.skipped_.clear();
+      self.end_task(start, ready);
+      lock.unlock();
+      self.launch(ready);
+      lock.lock();
+    } catch (...) {
+      if (!lock) lock.lock();
+      self.fail(std::current_exception());
+    }
   }
   // Counted down last: the destructor may run as soon as nothing is in flight.
   if (--self.in_flight_ == 0) self.idle_.notify_all();

@@ -197,6 +197,8 @@ class Executor {
   void throw_failure();                 // locked
   static void transfer_done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
   void make_lanes(std::vector<UpdateLane> lanes, unsigned fit_threads);
+  void start_threads(Updates& lane);
+  void stop_lanes();
   static void push(std::vector<UpdateEntry>& heap, UpdateEntry entry);  // locked
   [[nodiscard]] bool may_update(const Updates& lane) const noexcept;    // locked
   Start pop_update(Updates& lane);                                      // locked

@@ -150,12 +150,21 @@ class PathBank final : public GroupBank {
     if (error) {
       self.fail(error);
     } else {
-      auto& places = self.groups_[slot.group];
-      const std::size_t count = group_pieces(self.sizes_[slot.group]);
-      const std::vector<storage::Place> old = std::exchange(places, {slot.next.begin(), slot.next.begin() + count});
-      if (!old.empty()) self.pool_.release(old);
+      try {
+        self.take_over(slot);
+      } catch (...) {
+        self.fail(std::current_exception());
+      }
     }
     self.set(slot, Slot::Stage::idle);
+  }
+
+  /// What was written is the group's, and the places of before are free.
+  void take_over(Slot& slot) {
+    auto& places = groups_[slot.group];
+    const std::size_t count = group_pieces(sizes_[slot.group]);
+    const std::vector<storage::Place> old = std::exchange(places, {slot.next.begin(), slot.next.begin() + count});
+    if (!old.empty()) pool_.release(old);
   }
 
   void set(Slot& slot, Slot::Stage stage) noexcept {

@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "spillway/base/thread.h"
+
 namespace spillway::execute {
 namespace {
 
@@ -18,10 +20,20 @@ void yield_until(const Condition& met) {
 }  // namespace
 
 Team::Team(unsigned threads) {
-  for (unsigned i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+  workers_.reserve(threads);
+  try {
+    for (unsigned i = 1; i < threads; ++i) workers_.push_back(start_thread([this] { work(); }));
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
 Team::~Team() {
+  stop();
+}
+
+void Team::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;

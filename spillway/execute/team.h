@@ -30,6 +30,7 @@ class Team {
   void run_erased(std::size_t tiles, const void* body, Call call);
 
  private:
+  void stop();
   void work();
   void share(std::size_t tiles, const void* body, Call call);
   struct Loop {

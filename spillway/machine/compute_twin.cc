@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "spillway/base/thread.h"
+
 namespace spillway::machine {
 namespace {
 
@@ -22,18 +24,26 @@ std::uint64_t arithmetic(std::uint64_t x) {
 class Twin {
  public:
   explicit Twin(unsigned threads) : together_(threads) {
-    for (unsigned t = 0; t < threads; ++t) threads_.emplace_back([this, t] { run(t); });
+    threads_.reserve(threads);
+    try {
+      for (unsigned t = 0; t < threads; ++t) threads_.push_back(start_thread([this, t] { run(t); }));
+    } catch (...) {
+      for (auto t = threads_.size(); t < threads; ++t) together_.arrive_and_drop();
+      stop();
+      throw;
+    }
   }
-  ~Twin() {
-    stop_ = true;
-    for (auto& thread : threads_) thread.join();
-  }
+  ~Twin() { stop(); }
   Twin(const Twin&) = delete;
   Twin& operator=(const Twin&) = delete;
 
   [[nodiscard]] std::uint64_t parts() const noexcept { return parts_; }
 
  private:
+  void stop() {
+    stop_ = true;
+    for (auto& thread : threads_) thread.join();
+  }
   void run(unsigned number) {
     std::uint64_t x = number;
     // The first one decides for all, so that none waits for one that has left.

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "spillway/base/error.h"
+#include "spillway/base/thread.h"
 #include "spillway/device/cuda.h"
 #include "spillway/machine/device_update.h"
 #include "spillway/memory/placed.h"
@@ -81,7 +82,7 @@ class Link {
     out.to_gpu_bytes_per_second = go(up, 0);
     out.from_gpu_bytes_per_second = go(down, half);
     std::exception_ptr error;
-    std::thread other([&] {
+    std::thread other = start_thread([&] {
       try {
         out.from_gpu_bytes_per_second_together = go(down, half);
       } catch (...) {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "spillway/base/bytes.h"
+#include "spillway/base/thread.h"
 #include "spillway/machine/calibrate.h"
 #include "spillway/sys/numa.h"
 #include "spillway/sys/thread.h"
@@ -27,12 +28,18 @@ double together(std::span<std::byte> memory, unsigned threads, const std::vector
   {
     std::vector<std::jthread> team;
     for (unsigned t = 0; t < threads; ++t) {
-      team.emplace_back([&, t] {
+      const auto measure = [&, t] {
         sys::enter_service_thread("spillway-probe");
         sys::set_thread_affinity(near);
         start.arrive_and_wait();
         rates[t] = work(memory.subspan(t * part, part));
-      });
+      };
+      try {
+        team.push_back(start_thread<std::jthread>(measure));
+      } catch (...) {  // those before wait for all
+        for (auto missing = t; missing < threads; ++missing) start.arrive_and_drop();
+        throw;
+      }
     }
   }
   double sum = 0;

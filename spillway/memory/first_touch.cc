@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "spillway/base/thread.h"
 #include "spillway/sys/mapping.h"
 #include "spillway/sys/numa.h"
 #include "spillway/sys/thread.h"
@@ -53,13 +54,14 @@ void first_touch(std::span<std::byte> range, const Deal& deal, const std::vector
     const auto near = sys::nearest_cpus(machine, part.node);
     const unsigned count = threads_for(machine, part.node, part.bytes, threads);
     for (unsigned i = 0; i < count; ++i) {
-      workers.emplace_back([&deal, range, near, node = part.node, slice = slice_of(pages, i, count)] {
-        sys::enter_service_thread("spillway-touch");
-        sys::set_thread_affinity(near);
-        // Refused only where there is one node, or where the caller has seen that it is permitted.
-        (void)sys::set_thread_memory_policy(sys::MemoryPolicy::preferred, {&node, 1});
-        touch_slice(range, deal, node, slice);
-      });
+      workers.push_back(
+          start_thread<std::jthread>([&deal, range, near, node = part.node, slice = slice_of(pages, i, count)] {
+            sys::enter_service_thread("spillway-touch");
+            sys::set_thread_affinity(near);
+            // Refused only where there is one node, or where the caller has seen that it is permitted.
+            (void)sys::set_thread_memory_policy(sys::MemoryPolicy::preferred, {&node, 1});
+            touch_slice(range, deal, node, slice);
+          }));
     }
   }
 }

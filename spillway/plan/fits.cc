@@ -6,6 +6,7 @@
 #include <functional>
 #include <future>
 #include <map>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -74,7 +75,11 @@ class Cells {
     };
     std::vector<std::future<void>> others;
     for (auto left = std::clamp(std::thread::hardware_concurrency(), 1U, kPlanners); left > 1; --left) {
-      others.push_back(std::async(std::launch::async, work));
+      try {
+        others.push_back(std::async(std::launch::async, work));
+      } catch (const std::system_error&) {  // those that there are plan it all
+        break;
+      }
     }
     work();
     for (auto& other : others) other.get();

@@ -1,6 +1,7 @@
 #include "spillway/state/header.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -213,11 +214,23 @@ std::vector<HeaderTensor> parse_header(std::string_view json, Bytes data_bytes, 
   return tensors;
 }
 
+namespace {
+
+/// Not by the library, whose lists allocate when they go: where memory runs out that ends the process.
+template <class Numbers>
+std::string list(const Numbers& numbers) {
+  std::string out = "[";
+  for (const auto number : numbers) out += text(out.size() > 1 ? "," : "", number);
+  return out + ']';
+}
+
+}  // namespace
+
 std::string serialize_header(std::span<const HeaderTensor> tensors) {
   std::string json = R"({"__metadata__":{"format":"pt"})";
   for (const auto& tensor : tensors) {
-    json += ',' + Json(tensor.name).dump() + R"(:{"dtype":")" + tensor.dtype + R"(","shape":)" +
-            Json(tensor.shape).dump() + R"(,"data_offsets":)" + Json({tensor.begin, tensor.end}).dump() + '}';
+    json += ',' + Json(tensor.name).dump() + R"(:{"dtype":")" + tensor.dtype + R"(","shape":)" + list(tensor.shape) +
+            R"(,"data_offsets":)" + list(std::array{tensor.begin, tensor.end}) + '}';
   }
   json += '}';
   json.resize(round_up(json.size(), 8), ' ');

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "spillway/base/error.h"
+#include "spillway/base/thread.h"
 #include "spillway/storage/checksum.h"
 #include "spillway/storage/failure.h"
 #include "spillway/sys/thread.h"
@@ -44,7 +45,7 @@ Engine::Engine(const Volume& volume, EngineOptions options, const sys::RingFacto
   for (auto* requests : {&sync_.waiting, &sync_.served, &incoming_syncs_}) requests->reserve(kReservedSyncs);
   std::promise<void> ready;
   auto made = ready.get_future();
-  thread_ = std::thread([&, this] { serve(ring, ready); });
+  thread_ = start_thread([&, this] { serve(ring, ready); });
   try {
     made.get();
   } catch (...) {
@@ -138,8 +139,9 @@ void Engine::take_orders() {
     registration = std::exchange(registration_, nullptr);
     memory = to_register_;
   }
-  for (const Transfer& transfer : taken_) queue_.add(transfer);
+  for (; added_ < taken_.size(); ++added_) queue_.add(taken_[added_]);
   taken_.clear();
+  added_ = 0;
   if (registration != nullptr) registration->set_value(ring_->register_memory(memory));
 }
 
@@ -326,26 +328,32 @@ void Engine::count_ended() {
   if (--outstanding_ == 0) idle_.notify_all();
 }
 
-/// The ring itself has failed: everything that is here, and everything that still comes, ends with that.
+/// The ring itself has failed, or memory has run out: everything that is here, and everything that still comes, ends
+/// with that. Allocates nothing.
 void Engine::mourn(const std::exception_ptr& cause) {
   std::unique_lock lock(mutex_);
   broken_ = true;
   wants_wake_ = false;
   wants_sync_wake_ = false;
   while (true) {
-    taken_.swap(incoming_);
     std::vector<Request> syncs = std::exchange(incoming_syncs_, {});
     if (registration_ != nullptr) std::exchange(registration_, nullptr)->set_value("the path has failed");
     lock.unlock();
-    for (const Transfer& transfer : taken_) queue_.add(transfer);
+    for (; added_ < taken_.size(); ++added_) {
+      taken_[added_].done(taken_[added_].context, taken_[added_].token, cause);
+      count_ended();
+    }
     taken_.clear();
-    for (const Queue::Id id : queue_.alive()) {
+    added_ = 0;
+    for (Queue::Id id = 0; id < queue_.size(); ++id) {
+      if (!queue_.alive(id)) continue;
       queue_.fail(id, cause);
       end(id);
     }
     for (auto* requests : {&sync_.served, &sync_.waiting, &syncs}) end(*requests, cause);
     lock.lock();
-    const auto asked = [this] { return !incoming_.empty() || !incoming_syncs_.empty(); };
+    taken_.swap(incoming_);
+    const auto asked = [this] { return !taken_.empty() || !incoming_.empty() || !incoming_syncs_.empty(); };
     if (asked()) continue;
     if (stopping_) return;
     mourner_.wait(lock, [&] { return stopping_ || asked(); });

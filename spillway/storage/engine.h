@@ -131,6 +131,7 @@ class Engine {
   std::vector<SlotId> finished_;  ///< reaped whole, not yet settled
   std::vector<sys::Completion> completions_;
   std::vector<Transfer> taken_;
+  std::size_t added_ = 0;  ///< of them, those that are in the queue
   Sync sync_;
   std::array<unsigned, 2> in_flight_ = {0, 0};  ///< pieces, by direction
   std::unique_ptr<Share> share_;

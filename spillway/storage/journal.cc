@@ -1,5 +1,6 @@
 #include "spillway/storage/journal.h"
 
+#include <new>
 #include <utility>
 
 namespace spillway::storage {
@@ -17,8 +18,37 @@ template <class Event>
 void Journal::on(const Event& event) {
   std::unique_lock lock(mutex_);
   if (stopped_) return;
-  event();
+  try {
+    event();
+  } catch (const std::bad_alloc&) {  // half of the event may have happened
+    break_off(lock, std::current_exception());
+    throw;
+  }
   carry_out(lock);
+}
+
+/// What the journal knows is not to be trusted any more: it does nothing from here on, and the listener is told why.
+void Journal::break_off(std::unique_lock<std::mutex>& lock, const std::exception_ptr& error) noexcept {
+  if (std::exchange(stopped_, true)) return;
+  lock.unlock();
+  listener_.failed(error);
+  lock.lock();
+}
+
+/// On a path's thread, which has nobody to throw to.
+template <class Event>
+void Journal::ended(const Event& event) noexcept {
+  std::unique_lock lock(mutex_);
+  if (!stopped_) {
+    try {
+      event();
+      carry_out(lock);
+    } catch (...) {
+      break_off(lock, std::current_exception());
+    }
+  }
+  --outstanding_;
+  idle_.notify_all();
 }
 
 void Journal::carry_out(std::unique_lock<std::mutex>& lock) {
@@ -31,8 +61,18 @@ void Journal::carry_out(std::unique_lock<std::mutex>& lock) {
     const bool asks = action.kind == Action::Kind::write || action.kind == Action::Kind::sync;
     if (asks) ++outstanding_;
     lock.unlock();
-    perform(action);
+    std::exception_ptr failure;
+    try {
+      perform(action);
+    } catch (...) {
+      failure = std::current_exception();
+    }
     lock.lock();
+    if (failure) {
+      if (asks) --outstanding_;
+      break_off(lock, failure);
+      break;
+    }
     if (action.kind == Action::Kind::released) books_.recycle(action.version);
   }
   carrying_ = false;
@@ -63,27 +103,13 @@ void Journal::perform(const Action& action) {
 
 void Journal::start_write(const Action& action) {
   const auto done = [this, task = action.task, copy = action.copy, path = action.path](std::exception_ptr error) {
-    std::unique_lock lock(mutex_);
-    if (!stopped_) {
-      books_.write_ended(task, copy, path, error);
-      carry_out(lock);
-    }
-    --outstanding_;
-    idle_.notify_all();
+    ended([&] { books_.write_ended(task, copy, path, error); });
   };
   media_.write(action.path, action.offset, action.bytes, done);
 }
 
 void Journal::start_sync(std::uint32_t path) {
-  const auto done = [this, path](std::exception_ptr error) {
-    std::unique_lock lock(mutex_);
-    if (!stopped_) {
-      books_.sync_ended(path, error);
-      carry_out(lock);
-    }
-    --outstanding_;
-    idle_.notify_all();
-  };
+  const auto done = [this, path](std::exception_ptr error) { ended([&] { books_.sync_ended(path, error); }); };
   media_.sync(path, done);
 }
 

@@ -90,6 +90,9 @@ class Journal {
   template <class Event>
   void on(const Event& event);
   void carry_out(std::unique_lock<std::mutex>& lock);
+  template <class Event>
+  void ended(const Event& event) noexcept;
+  void break_off(std::unique_lock<std::mutex>& lock, const std::exception_ptr& error) noexcept;
   void perform(const Action& action);
   void start_write(const Action& action);
   void start_sync(std::uint32_t path);

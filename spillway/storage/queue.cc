@@ -28,14 +28,15 @@ Queue::Queue(Bytes piece_size, std::size_t reserve)
 
 void Queue::add(const Transfer& transfer) {
   if (free_.empty()) {
-    free_.push_back(static_cast<Id>(jobs_.size()));
+    free_.reserve(jobs_.size() + 1);  // so that `release` never allocates
     jobs_.emplace_back();
+    free_.push_back(static_cast<Id>(jobs_.size() - 1));
   }
   const Id id = free_.back();
-  free_.pop_back();
-  jobs_[id] = Job{transfer, ++arrivals_, 0, 0, nullptr};
   const bool write = transfer.direction == Direction::write;
-  orders_[index(transfer.direction)].push({transfer.deadline, transfer.area == Area::data, write, arrivals_, id});
+  orders_[index(transfer.direction)].push({transfer.deadline, transfer.area == Area::data, write, ++arrivals_, id});
+  free_.pop_back();
+  jobs_[id] = Job{transfer, arrivals_, 0, 0, nullptr};
 }
 
 bool Queue::waiting(Direction direction) {
@@ -79,12 +80,8 @@ void Queue::release(Id id) {
   free_.push_back(id);
 }
 
-std::vector<Queue::Id> Queue::alive() const {
-  std::vector<Id> ids;
-  for (std::size_t id = 0; id < jobs_.size(); ++id) {
-    if (jobs_[id].arrival != kNoArrival) ids.push_back(static_cast<Id>(id));
-  }
-  return ids;
+bool Queue::alive(Id id) const noexcept {
+  return jobs_[id].arrival != kNoArrival;
 }
 
 }  // namespace spillway::storage

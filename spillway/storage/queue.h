@@ -35,6 +35,7 @@ class Queue {
   /// `reserve`: transfers at once without an allocation.
   Queue(Bytes piece_size, std::size_t reserve);
 
+  /// Where it throws std::bad_alloc nothing was added.
   void add(const Transfer& transfer);
   /// Whether `take` has something to hand out.
   [[nodiscard]] bool waiting(Direction direction);
@@ -50,8 +51,9 @@ class Queue {
   void release(Id id);
 
   [[nodiscard]] Job& operator[](Id id) { return jobs_[id]; }
-  /// Jobs that have not been released.
-  [[nodiscard]] std::vector<Id> alive() const;
+  [[nodiscard]] Id size() const noexcept { return static_cast<Id>(jobs_.size()); }
+  /// Whether it is a job, of the ids below `size`, and has not been released.
+  [[nodiscard]] bool alive(Id id) const noexcept;
 
  private:
   struct Entry {

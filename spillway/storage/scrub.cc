@@ -35,6 +35,7 @@ class Scrub {
       throw;
     }
     wait();
+    if (failure_) std::rethrow_exception(failure_);
     return std::move(out_);
   }
 
@@ -100,7 +101,11 @@ class Scrub {
     auto& self = *slot.scrub;
     const std::lock_guard lock(self.mutex_);
     self.out_.bytes += slot.subject.piece.bytes;
-    if (error) self.blame(slot.subject, error);
+    try {
+      if (error) self.blame(slot.subject, error);
+    } catch (...) {
+      self.failure_ = std::current_exception();
+    }
     self.free_.push_back(&slot);
     self.changed_.notify_all();
   }
@@ -123,6 +128,7 @@ class Scrub {
   std::condition_variable changed_;
   std::vector<Slot*> free_;
   Scrubbed out_;
+  std::exception_ptr failure_;  ///< damage that could not be noted, for want of memory
 };
 
 }  // namespace

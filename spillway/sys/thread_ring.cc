@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "spillway/base/thread.h"
 #include "spillway/sys/ring.h"
 #include "spillway/sys/thread.h"
 
@@ -20,7 +21,13 @@ class ThreadRing final : public Ring {
   ThreadRing(const File& file, unsigned depth) : fd_(file.fd()), queue_(depth) {
     completed_.reserve(depth);
     const unsigned threads = std::min(depth, kMostThreads);
-    for (unsigned i = 0; i < threads; ++i) workers_.emplace_back([this] { serve(); });
+    workers_.reserve(threads);
+    try {
+      while (workers_.size() < threads) workers_.push_back(start_thread([this] { serve(); }));
+    } catch (...) {  // fewer serve as well
+      if (!workers_.empty()) return;
+      throw;
+    }
   }
 
   ~ThreadRing() override {

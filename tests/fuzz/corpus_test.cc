@@ -26,9 +26,11 @@ std::vector<std::uint8_t> changed(std::vector<std::uint8_t> bytes, std::mt19937&
     case 1:
       bytes.resize(any());
       break;
-    case 2:
-      bytes.insert(bytes.begin() + std::ptrdiff_t(any()), bytes.begin(), bytes.begin() + std::ptrdiff_t(any()));
+    case 2: {
+      const std::vector<std::uint8_t> part(bytes.begin(), bytes.begin() + std::ptrdiff_t(any()));
+      bytes.insert(bytes.begin() + std::ptrdiff_t(any()), part.begin(), part.end());
       break;
+    }
     default:
       bytes[any()] = static_cast<std::uint8_t>(random());
   }
@@ -53,7 +55,7 @@ TEST_P(Corpus, NothingEndsTheProcess) {
 INSTANTIATE_TEST_SUITE_P(Targets, Corpus,
                          ::testing::Values("header", "index", "superblock", "records", "recovery", "profile",
                                            "description"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& test) { return test.param; });
 
 }  // namespace
 }  // namespace spillway::fuzz

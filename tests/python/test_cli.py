@@ -102,3 +102,12 @@ def test_the_reference_is_made_from_the_table() -> None:
     assert written == reference(), "run scripts/make_reference.py"
     script = ROOT / "scripts" / "make_reference.py"
     assert subprocess.run([sys.executable, str(script), "--check"]).returncode == 0
+
+
+def test_memory_that_runs_out_inside_the_engine_is_said_in_words() -> None:
+    from spillway.calls import OUT_OF_MEMORY, translated
+    from spillway.errors import DoesNotFit
+
+    with pytest.raises(DoesNotFit) as refusal, translated():
+        raise MemoryError("std::bad_alloc")
+    assert str(refusal.value) == OUT_OF_MEMORY and refusal.value.exit_code == 3

@@ -126,12 +126,16 @@ _parents: dict[str, Parent] = {}  # by the libraries that are loaded before all 
 
 
 def python(
-    *words: object, env: Mapping[str, str] = MappingProxyType({}), stdin: int | None = None, cold: bool = False
+    *words: object,
+    env: Mapping[str, str] = MappingProxyType({}),
+    stdin: int | None = None,
+    cold: bool = False,
+    forked: bool = False,
 ) -> Any:
     """`python WORDS`: `-m MODULE ...`, `-c SCRIPT ...` or `SCRIPT ...`, on one thread, with `env` in its environment
-    besides. `cold`: it imports by itself."""
+    besides. `cold`: it imports by itself. `forked`: not even in `make nightly`, of which it does hundreds."""
     words, whole = tuple(map(str, words)), {**os.environ, **ONE_THREAD, **env}
-    if cold or NIGHTLY:
+    if cold or (NIGHTLY and not forked):
         return subprocess.Popen(
             [sys.executable, *words], env=whole, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
