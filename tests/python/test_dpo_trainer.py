@@ -141,7 +141,8 @@ def test_a_checkpoint_has_the_reference_with_it(given: Path, tmp_path: Path) -> 
     at_four = tmp_path / "whole" / "checkpoint-4"
     trained(given, tmp_path / "again", resume=str(at_four), **keys)
     for one, other in zip(history(tmp_path / "again"), history(tmp_path / "whole"), strict=True):
-        assert one == pytest.approx(other, rel=1e-6)
+        of_the_process = {name: one[name] for name in one if name.endswith("num_tokens")}  # as TRL counts them
+        assert one == pytest.approx(other | of_the_process, rel=1e-6)
     (at_four / "spillway" / "files.json").unlink()
     (at_four / "spillway" / "reference-eval.jsonl").unlink()
     with pytest.raises(InputError, match="eval_dataset: .*reference-eval.jsonl does not hold"):
