@@ -22,13 +22,8 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
-<<<<<<< HEAD
-from spillway import checks, directory, hub, identity, left, saved, state, unsaved, volumes
-from spillway.batches import batch_of, pairs_of
-=======
 from spillway import checkpoints, checks, directory, hub, identity, left, saved, state, unsaved, volumes
-from spillway.batches import batch_of
->>>>>>> fuzz
+from spillway.batches import batch_of, pairs_of
 from spillway.config import Config
 from spillway.errors import InputError
 from spillway.hf import dpo, refusals
