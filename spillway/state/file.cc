@@ -1,5 +1,6 @@
 #include "spillway/state/file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <system_error>
 #include <utility>
 
@@ -159,6 +161,21 @@ void File::finish() {
   drop_pages(descriptor_, 0, size_);
   // Linux frees the descriptor even when close() fails: never close it twice.
   if (::close(std::exchange(descriptor_, -1)) != 0) throw failed("close", path_, errno);
+}
+
+std::set<std::string> names_in(const fs::path& directory) {
+  const auto close = [](DIR* open) { ::closedir(open); };
+  const std::unique_ptr<DIR, decltype(close)> open(::opendir(directory.c_str()), close);
+  if (!open) throw failed("list", directory, errno);
+  std::set<std::string> names;
+  errno = 0;
+  while (const auto* entry = ::readdir(open.get())) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.insert(name);
+    errno = 0;
+  }
+  if (errno != 0) throw failed("list", directory, errno);
+  return names;
 }
 
 void sync_directory(const fs::path& directory) {

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <set>
 #include <span>
+#include <string>
 
 #include "spillway/base/bytes.h"
 
@@ -55,5 +57,8 @@ class File {
 
 /// Makes renames and removals in `directory` durable. Throws Error(io).
 void sync_directory(const std::filesystem::path& directory);
+
+/// Names of what is in a directory. Throws Error(io), and std::bad_alloc, which the standard library's iterator cannot.
+[[nodiscard]] std::set<std::string> names_in(const std::filesystem::path& directory);
 
 }  // namespace spillway::state

@@ -43,15 +43,6 @@ bool is_there(const fs::path& file) {
   return fs::exists(file, ignored);
 }
 
-std::set<std::string> names_in(const fs::path& directory) try {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(directory)) names.insert(entry.path().filename().string());
-  return names;
-} catch (const fs::filesystem_error& error) {
-  throw Error(ErrorCode::io, text("cannot list ", directory.string(), ": ", error.code().message()),
-              error.code().value(), directory.string());
-}
-
 /// "config.json, pytorch_model.bin, and 3 more".
 std::string listing(const std::set<std::string>& names) {
   constexpr std::size_t kShown = 8;

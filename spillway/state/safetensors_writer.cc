@@ -189,9 +189,8 @@ struct SafetensorsWriter::Impl {
   void remove_stale() const try {
     const std::set<std::string> ours(names.begin(), names.end());
     std::vector<fs::path> stale;
-    for (const auto& entry : fs::directory_iterator(directory)) {
-      const auto name = entry.path().filename().string();
-      if (is_checkpoint_file(name, base) && !ours.contains(name)) stale.push_back(entry.path());
+    for (const auto& name : names_in(directory)) {
+      if (is_checkpoint_file(name, base) && !ours.contains(name)) stale.push_back(directory / name);
     }
     for (const auto& path : stale) fs::remove(path);
   } catch (const fs::filesystem_error& error) {

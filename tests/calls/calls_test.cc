@@ -25,9 +25,12 @@ namespace {
 const std::map<std::string, int> kErrors = {
     {"EIO", EIO}, {"ENOSPC", ENOSPC}, {"EINTR", EINTR}, {"EMFILE", EMFILE}, {"kill", kKill}};
 
+/// Another one in each nightly run; the usual run is the same everywhere, since this campaign still finds something
+/// new.
 unsigned seed() {
   const auto* asked = std::getenv("SPILLWAY_SEED");
-  return asked == nullptr ? std::random_device()() : static_cast<unsigned>(std::strtoul(asked, nullptr, 10));
+  if (asked != nullptr) return static_cast<unsigned>(std::strtoul(asked, nullptr, 10));
+  return testing::nightly() ? std::random_device()() : 5;
 }
 
 /// Between those of `all` that are failed: every one in `make nightly`, else `few`; SPILLWAY_CALLS=n: so many.
