@@ -145,7 +145,6 @@ tag-check:
 build-tests: install
 	@$(BIN)/cmake $(TREE) -DSPILLWAY_TESTS=ON -DSPILLWAY_EXAMPLES=ON -D$(STRICT) --log-level=WARNING >/dev/null
 	@$(BIN)/cmake --build $(TREE) -- --quiet
-	@mkdir -p build
 
 define run-cpp
 status=0; $(AMOUNT) $(BIN)/ctest --test-dir $(TREE) --output-on-failure --no-tests=error --progress -j $$((2 * $(JOBS))) $(CTEST_FLAGS) \
@@ -163,7 +162,6 @@ test-cpp: build-tests
 	@$(run-cpp)
 
 test-python: install
-	@mkdir -p build
 	@$(run-python)
 
 # Both at once: the ones wait for drives, the others compute. What the C++ tests say follows when both have ended.

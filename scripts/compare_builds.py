@@ -34,6 +34,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -331,7 +332,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pinned", nargs="?")
     parser.add_argument("new", nargs="?")
-    parser.add_argument("--runs", nargs="+", help="these alone; a name ending in * stands for all that begin so")
+    parser.add_argument("--runs", nargs="+", help="these alone; patterns as a shell has them")
     parser.add_argument("--keep", type=Path, help="an empty directory for everything that the runs leave")
     parser.add_argument("--list", action="store_true")
     given = parser.parse_args()
@@ -341,7 +342,7 @@ def main() -> int:
         return 0
     if not given.new:
         parser.error("two interpreters are compared: PINNED and NEW")
-    names = [n for n in known if not given.runs or any(matches(n, wanted) for wanted in given.runs)]
+    names = [n for n in known if not given.runs or any(fnmatch(n, wanted) for wanted in given.runs)]
     if not names:
         parser.error(f"there are no such runs; there are {', '.join(known)}")
     if given.keep:
@@ -352,10 +353,6 @@ def main() -> int:
         return compare(given.pinned, given.new, names, place)
     finally:
         shutil.rmtree(place)
-
-
-def matches(name: str, wanted: str) -> bool:
-    return name == wanted or (wanted.endswith("*") and name.startswith(wanted[:-1]))
 
 
 if __name__ == "__main__":

@@ -220,26 +220,21 @@ def load_plain(path: Path, model_config: PreTrainedConfig, config: Config) -> Pr
     """In the type that computes, but the masters' values are those of the files."""
     import torch
 
+    from spillway.hf.meta import with_attention
     from spillway.hf.source import auto_class
 
     if config.init == "random":
         raise InputError("init: check compares runs from the same weights; save a model with random ones first")
-
-    def loaded(attention: str) -> PreTrainedModel:
-        found: PreTrainedModel = auto_class(model_config).from_pretrained(
+    model = with_attention(
+        lambda how: auto_class(model_config).from_pretrained(
             path,
             config=copy.deepcopy(model_config),
             dtype=torch.float32,
             local_files_only=True,
             trust_remote_code=False,
-            attn_implementation=attention,
+            attn_implementation=how,
         )
-        return found
-
-    try:
-        model = loaded("sdpa")
-    except ValueError:  # as hf.meta.from_config has it
-        model = loaded("eager")
+    )
     model.config.use_cache = False
     return model.train()
 

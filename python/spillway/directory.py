@@ -56,7 +56,7 @@ class Start:
 
     def held(self) -> tuple[Path, ...]:
         """The checkpoints of the run whose state lies on the storage paths, as they are now."""
-        return () if self.clear else tuple(path for _, path in manifests(self.output_dir))
+        return () if self.clear else pinned(self.output_dir)
 
     @property
     def stands_alone(self) -> bool:
@@ -94,6 +94,11 @@ def run_files(output_dir: Path) -> list[Path]:
 def manifests(output_dir: Path) -> list[tuple[int, Path]]:
     """Checkpoints whose state lies on the storage paths, oldest first."""
     return [(step, path) for step, path in checkpoints(output_dir) if (path / MANIFEST).is_file()]
+
+
+def pinned(output_dir: Path) -> tuple[Path, ...]:
+    """Those checkpoints, as they are now."""
+    return tuple(path for _, path in manifests(output_dir))
 
 
 def decide(config: Config) -> Start:

@@ -358,9 +358,8 @@ class Session:
         row = step_row(self._state.step, result, loss, tokens, rate, skipped_steps=self._state.skipped)
         self._state.losses.add(loss)
         own: dict[str, Mean] = {}
-        if self._pairs:
-            add_told(self._state.told, result.told)
-            add_told(own, result.told)
+        add_told(self._state.told, result.told)
+        add_told(own, result.told)
         logged = self._state.step % self._interval() == 0
         if logged:
             means = {name: mean.value() for name, mean in self._state.told.items()}

@@ -302,7 +302,7 @@ class Session:
             written=self._written(),
             node_updates=self._new_node_updates(),
             subspaces=subspaces.told(self._engine) if self._skeleton.spaces else {},
-            told=self.told(),
+            told=self.told() if self._config.objective == "dpo" else [],
         )
 
     def evaluate(self, batches: Sequence[Batch]) -> tuple[float, int]:
@@ -313,7 +313,7 @@ class Session:
 
     def told(self) -> list[dict[str, float]]:
         """Of the last step or evaluation, by micro-batch: what the objective tells besides its loss."""
-        return self._running().told
+        return self._running().tell()
 
     def log_probabilities(self, batches: Sequence[Batch]) -> list[list[float]]:
         """By micro-batch, of each row: the log-probability of its labels."""
@@ -340,7 +340,8 @@ class Session:
             for part, labels in parts
         )
         right = sum(int((logits[part].argmax(1) == labels).sum()) for part, labels in parts)
-        self._running().told = [{"mean_token_accuracy": right / max(1, arranged.labelled.numel())}]
+        accuracy = right / max(1, arranged.labelled.numel())
+        self._running().tell = lambda: [{"mean_token_accuracy": accuracy}]
         loss_sum += outcome.auxiliary / max(1, outcome.label_tokens) * arranged.labelled.numel()
         return loss_sum, arranged.labelled.numel(), logits.view(rows, length, -1)
 

@@ -174,8 +174,7 @@ class Trainer:
         self.state.tokens_seen += tokens
         self.state.skipped += result.skipped
         self.state.losses.add(result.loss_sum / result.label_tokens)
-        if self.work.preferences:
-            add_told(self.state.told, result.told)
+        add_told(self.state.told, result.told)
         self.seconds.append(result.seconds)
         self.saved = None
         logged = self.work.events.log_due(self.state.step)

@@ -21,7 +21,7 @@ def verify(config: Config, say: Say) -> bool:
     run = stored(config)
     if not run.volumes():
         raise InputError(f"storage: the run in {run.output_dir} keeps nothing on its storage paths; nothing to verify")
-    pinned = [str(path / STATE) for _, path in directory.manifests(run.output_dir)]
+    pinned = [str(path / STATE) for path in directory.pinned(run.output_dir)]
     with run.engine() as engine:
         found = json.loads(engine.verify(pinned))
     for damage in found["damage"]:

@@ -132,8 +132,8 @@ struct Budget {
   Bytes dram = 0;     ///< for the whole process
   Bytes process = 0;  ///< interpreter, libraries and the rest that is there before the arena
   Bytes work = 0;     ///< PyTorch's working set, rehearsed
-  bool keeps_logits =
-      false;  ///< whoever computes keeps a slice's logits from the head's loss to its gradient when told
+  /// Whoever computes keeps the logits of slices from the head's loss to its gradient, as the plan says.
+  bool keeps_logits = false;
   std::vector<PathBudget> paths;
   /// The memory nodes that DRAM is made of. The first is the compute device's: the process and all that comes and goes
   /// in a step lie there. None: a single tier, `dram`.

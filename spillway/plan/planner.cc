@@ -610,13 +610,14 @@ class Planner {
     const auto role = description_.tied_head ? state::BlockRole::embedding : state::BlockRole::head;
     const auto head = std::ranges::find(layout_.blocks(), role, &state::Block::role);
     if (!budget_.keeps_logits || budget_.device || head == layout_.blocks().end()) return;
-    const auto room = budget_.has_nodes() ? capacity_[0] : budget_.dram;
-    const auto peak = budget_.has_nodes() ? plan_.node_peaks[0] : plan_.dram_peak;
+    const bool several = !plan_.node_peaks.empty();
+    const auto room = several ? capacity_[0] : budget_.dram;
+    const auto peak = several ? plan_.node_peaks[0] : plan_.dram_peak;
     const Bytes slice = description_.tokens * head->slice_rows * state::field_bytes(description_.computes()).weight;
     plan_.kept_slices = std::min<std::uint64_t>(head->chunks, (room - std::min(room, peak)) / slice);
     plan_.kept_logits = plan_.kept_slices * slice;
     plan_.dram_peak += plan_.kept_logits;
-    if (budget_.has_nodes()) plan_.node_peaks[0] += plan_.kept_logits;
+    if (several) plan_.node_peaks[0] += plan_.kept_logits;
     plan_.ample = plan_.ample && plan_.kept_slices == head->chunks;
     const auto part = static_cast<double>(plan_.kept_slices) / static_cast<double>(head->chunks);
     rates_.head_gradient -= part * std::min(rates_.head_loss, rates_.head_gradient / 3);

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import warm
-from needs import lacks
+from needs import shared_library
 
 LIMIT = 300  # seconds that anything may take at most, on a machine with much other work
 ONCE = 0.005  # seconds between two looks
@@ -23,13 +21,9 @@ STEPS = ["--max_steps", "400", "--save_strategy", "no", "--save_only_model"]  # 
 
 def library(place: Path) -> Path:
     """held.c, compiled. Skips where there is no compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        lacks("compiler", "no C compiler, which the library that holds calls up needs")
-    made = place / "held.so"
     source = Path(__file__).with_name("held.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(made), str(source), "-ldl"], check=True)
-    return made
+    why = "no C compiler, which the library that holds calls up needs"
+    return shared_library(source, place / "held.so", why)
 
 
 def spillway(*words: str, environment: Mapping[str, str] = MappingProxyType({})) -> Any:

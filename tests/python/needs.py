@@ -6,6 +6,8 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,6 +39,15 @@ def lacks(capability: str, why: str) -> NoReturn:
 def needs(capability: str, there: object, why: str) -> None:
     if not there:
         lacks(capability, why)
+
+
+def shared_library(source: Path, to: Path, why: str) -> Path:
+    """A library that is loaded before others, from C. `why`: what is not tried without a compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        lacks("compiler", why)
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(to), str(source), "-ldl"], check=True)
+    return to
 
 
 def package(name: str, why: str) -> Any:

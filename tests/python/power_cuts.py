@@ -13,8 +13,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import shutil
-import subprocess
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -22,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from needs import lacks
+from needs import shared_library
 
 FEW = 4  # names of which every subset is tried
 CHANCES = 6  # random subsets where there are more
@@ -32,13 +30,9 @@ Tree = dict[str, Any]  # what a directory holds by name: a Key, or a Tree
 
 def library(place: Path) -> Path:
     """recorded.c, compiled. Skips where there is no compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        lacks("compiler", "no C compiler, which the library that records what a process does needs")
-    made = place / "recorded.so"
     source = Path(__file__).with_name("recorded.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(made), str(source), "-ldl"], check=True)
-    return made
+    why = "no C compiler, which the library that records what a process does needs"
+    return shared_library(source, place / "recorded.so", why)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,7 @@ import pytest
 
 import real_runs
 from breadth import some
-from needs import lacks
+from needs import lacks, shared_library
 from real_runs import apart, here, result, words
 from spillway.cli import main
 from stored_bytes import RECORD, SUPERBLOCKS, Piece, blank_metadata, change_manifest, newest_commit, slots
@@ -172,13 +170,10 @@ def test_a_beginning_anew_that_was_interrupted_takes_no_earlier_steps_unasked(
 
 @pytest.fixture(scope="module")
 def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None or sys.platform != "linux":
-        lacks("compiler", "no C compiler on this machine: reads that fail stay untried")
-    library = tmp_path_factory.mktemp("library") / "unreadable.so"
+    place = tmp_path_factory.mktemp("library")
     source = Path(__file__).with_name("unreadable.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
-    return library
+    why = "no C compiler on this machine: reads that fail stay untried"
+    return shared_library(source, place / "unreadable.so", why)
 
 
 def with_unreadable(

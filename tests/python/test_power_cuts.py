@@ -296,14 +296,20 @@ def published(scene: Scene, state: State) -> Iterator[str]:
 END = re.compile(r"The model is in|trained|saved out 2")
 
 
+def what_was_told_stays(scene: Scene, state: State, path: str, words: str) -> Iterator[str]:
+    """What a user was told is saved is there as it was, until something else takes its place."""
+    versions, told = scene.ends(path, words), scene.told(state.at).count(words)
+    live = sub(scene.live(state.at), path)
+    if told and scene.same(live, versions[told - 1]) and not scene.same(sub(state.tree, path), live):
+        yield f"{path} is not as it was saved"
+
+
 def is_saved(path: str, words: str) -> Promise:
     """Nothing else than what a user was told is saved; and that, until something else takes its place."""
 
     def check(scene: Scene, state: State) -> Iterator[str]:
-        versions, told = scene.ends(path, words), scene.told(state.at).count(words)
-        found, live = sub(state.tree, path), sub(scene.live(state.at), path)
-        if told and scene.same(live, versions[told - 1]) and not scene.same(found, live):
-            yield f"{path} is not as it was saved"
+        found = sub(state.tree, path)
+        yield from what_was_told_stays(scene, state, path, words)
         if found is not None and not any(scene.same(found, version) for version in scene.versions(path)):
             yield f"{path} is neither as it was nor as it is"
 
@@ -314,10 +320,8 @@ def parts_are_refused(path: str, words: str) -> Promise:
     """Files that are renamed one by one: what is loaded as one save is one."""
 
     def check(scene: Scene, state: State) -> Iterator[str]:
-        versions, told = scene.ends(path, words), scene.told(state.at).count(words)
-        found, live = sub(state.tree, path), sub(scene.live(state.at), path)
-        if told and scene.same(live, versions[told - 1]) and not scene.same(found, live):
-            yield f"{path} is not as it was saved"
+        versions, found = scene.ends(path, words), sub(state.tree, path)
+        yield from what_was_told_stays(scene, state, path, words)
         if not found or sub(found, "spillway/run.json") is None or any(scene.same(found, each) for each in versions):
             return
         with made(scene.record, found) as place, contextlib.suppress(InputError):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import real_runs
-from needs import lacks
+from needs import lacks, shared_library
 from real_runs import apart, last_checkpoint, names, words
 from spillway import directory
 
@@ -66,14 +66,9 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library that is loaded before the others."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        lacks("compiler", "no C compiler here, so no write can be made to fail")
     place = tmp_path_factory.mktemp("shim")
     (place / "full.c").write_text(SHIM)
-    library = place / "full.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, place / "full.c", "-ldl"], check=True)
-    return library
+    return shared_library(place / "full.c", place / "full.so", "no C compiler here, so no write can be made to fail")
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -202,10 +203,7 @@ class DurableRun:
     def go_back_to(self, checkpoint: Path, make: Make) -> Session:
         """A session at another checkpoint of this run, for evaluation and saving; the open one is closed."""
         self.session.close()
-
-        def pinned() -> tuple[Path, ...]:
-            return tuple(path for _, path in directory.manifests(self.output_dir))
-
+        pinned = partial(directory.pinned, self.output_dir)
         self.session = make(self.config, Keeping(self._identity.run, len(pinned()) + 1, keep=True))
         self.session.start(Opening(checkpoint, durable=False, fresh=False, pinned=pinned))
         return self.session

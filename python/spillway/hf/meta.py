@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
 
 import torch
 from torch import nn
@@ -38,12 +37,18 @@ def from_config(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> Pre
     """The library's own model, with scaled_dot_product_attention where it has that."""
     if isinstance(config, OwnConfig):
         return config.plain(dtype)  # type: ignore[no-any-return]
-    how: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False}
     made = auto_class(config)
+    return with_attention(
+        lambda how: made.from_config(config, attn_implementation=how, dtype=dtype, trust_remote_code=False)
+    )
+
+
+def with_attention(make: Callable[[str], PreTrainedModel]) -> PreTrainedModel:
+    """`make`: of a kind of attention a model, or ValueError where its class has not this one."""
     try:
-        return made.from_config(config, attn_implementation="sdpa", **how)  # type: ignore[no-any-return]
+        return make("sdpa")
     except ValueError:
-        return made.from_config(config, attn_implementation="eager", **how)  # type: ignore[no-any-return]
+        return make("eager")
 
 
 def without_carried(config: PreTrainedConfig, dtype: torch.dtype, carried: Collection[str]) -> PreTrainedModel:

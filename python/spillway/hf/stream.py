@@ -59,7 +59,7 @@ class Stream:
         """
         self._objective = objective
         self._kept_logits = kept_logits
-        self.told: list[Told] = []  # by the objective, of what ran last
+        self.tell: Callable[[], list[Told]] = list  # what the objective tells of what ran last
         self._skeleton = skeleton
         self._engine = engine
         self._place = place
@@ -130,7 +130,7 @@ class Stream:
                 self._after_visit()
         self._auxiliary = turn.auxiliary(training)
         loss = head.loss()
-        self.told = head.told()
+        self.tell = head.told
         return loss + self._auxiliary
 
     def _passages(self, work: Work) -> list[Passage]:
