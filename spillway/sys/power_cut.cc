@@ -14,11 +14,6 @@ constexpr Bytes kSector = 512;
 /// A sync ends after at most this many other completions.
 constexpr std::uint64_t kLongestSync = 4;
 
-void place(std::span<const std::byte> bytes, Bytes offset, std::vector<std::byte>& file) {
-  if (file.size() < offset + bytes.size()) file.resize(offset + bytes.size());
-  std::ranges::copy(bytes, file.begin() + static_cast<std::ptrdiff_t>(offset));
-}
-
 /// Which sectors of one write are there. Whole writes that are there or not are as likely as torn ones: with a coin for
 /// each sector alone a large write would never be whole.
 class Tear {
@@ -50,7 +45,7 @@ class Tear {
 /// Lays writes over a file, sector by sector; of several to one sector each is as likely to stay.
 class Wreck {
  public:
-  Wreck(std::vector<std::byte>& file, std::uint64_t seed) : file_(file), random_(seed) {}
+  Wreck(SparseBytes& file, std::uint64_t seed) : file_(file), random_(seed) {}
 
   void add(std::span<const std::byte> bytes, Bytes offset) {
     const Bytes first = offset / kSector;
@@ -61,12 +56,12 @@ class Wreck {
       if (!tear.spares(sector - first) || random_() % ++contenders_[sector] != 0) continue;
       const Bytes begin = std::max(sector * kSector, offset);
       const Bytes end = std::min((sector + 1) * kSector, offset + bytes.size());
-      place(bytes.subspan(begin - offset, end - begin), begin, file_);
+      file_.write(bytes.subspan(begin - offset, end - begin), begin);
     }
   }
 
  private:
-  std::vector<std::byte>& file_;
+  SparseBytes& file_;
   std::mt19937_64 random_;
   std::vector<std::uint32_t> contenders_;  ///< by sector: writes to it that could be the one that is there
 };
@@ -88,16 +83,16 @@ bool PowerCut::is_cut() const {
   return events_ >= last_;
 }
 
-std::vector<std::byte> PowerCut::image(const std::filesystem::path& file, std::uint64_t seed) const {
+SparseBytes PowerCut::image(const std::filesystem::path& file, std::uint64_t seed) const {
   const std::lock_guard lock(mutex_);
   const auto found = volumes_.find(file);
   if (found == volumes_.end()) throw Error(ErrorCode::internal, text("no ring was made for ", file.string()));
   const Volume& volume = found->second;
-  std::vector<std::byte> image = volume.durable;
+  SparseBytes image = volume.durable;
   Wreck wreck(image, seed + volume.number * 0x9E3779B97F4A7C15ULL);
   for (const Write& write : volume.writes) {
     if (seed == kEverything) {
-      place(write.bytes, write.offset, image);
+      image.write(write.bytes, write.offset);
     } else if (seed != kNothing) {
       wreck.add(write.bytes, write.offset);
     }
@@ -106,8 +101,7 @@ std::vector<std::byte> PowerCut::image(const std::filesystem::path& file, std::u
 }
 
 PowerCut::Volume* PowerCut::watch(const File& file) {
-  std::vector<std::byte> durable(file.size());
-  File(file.path()).read(durable, 0);
+  SparseBytes durable{File(file.path())};
   const std::lock_guard lock(mutex_);
   const auto [entry, made] = volumes_.try_emplace(file.path());
   if (made) entry->second.number = volumes_.size() - 1;
@@ -140,7 +134,7 @@ void PowerCut::Volume::complete(std::uint64_t id, std::int32_t result) {
 void PowerCut::Volume::make_durable(const Ids& ids) {
   const auto covered = [&](const Write& write) { return std::ranges::binary_search(ids, write.id); };
   for (const Write& write : writes) {
-    if (covered(write)) place(std::span(write.bytes).first(write.moved), write.offset, durable);
+    if (covered(write)) durable.write(std::span(write.bytes).first(write.moved), write.offset);
   }
   std::erase_if(writes, covered);
 }

@@ -25,6 +25,7 @@
 
 #include "spillway/base/bytes.h"
 #include "spillway/sys/ring.h"
+#include "spillway/sys/sparse_bytes.h"
 
 namespace spillway::sys {
 
@@ -45,7 +46,7 @@ class PowerCut {
 
   /// What the file may hold if the power is (or were) cut now; the same seed gives the same bytes. Throws
   /// Error(internal) when no ring was made for that file.
-  [[nodiscard]] std::vector<std::byte> image(const std::filesystem::path& file, std::uint64_t seed) const;
+  [[nodiscard]] SparseBytes image(const std::filesystem::path& file, std::uint64_t seed) const;
 
  private:
   friend class PowerCutRing;
@@ -61,7 +62,7 @@ class PowerCut {
   };
   struct Volume {
     std::uint64_t number = 0;  ///< in order of their rings
-    std::vector<std::byte> durable;
+    SparseBytes durable;
     std::vector<Write> writes;  ///< by id
 
     [[nodiscard]] Ids completed() const;

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <optional>
 #include <random>
 
@@ -77,9 +76,8 @@ class PowerCut : public ::testing::Test {
   /// The volumes as the cut left them, in another place.
   void leave(const Settings& from, const Settings& to, const sys::PowerCut& power, std::uint64_t seed) const {
     for (std::size_t p = 0; p < paths_; ++p) {
-      const auto bytes = power.image(from.storage.places[p].path / storage::kVolumeName, seed);
-      std::ofstream out(to.storage.places[p].path / storage::kVolumeName, std::ios::binary);
-      out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+      power.image(from.storage.places[p].path / storage::kVolumeName, seed)
+          .save(to.storage.places[p].path / storage::kVolumeName);
     }
   }
 

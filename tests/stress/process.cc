@@ -260,17 +260,14 @@ class Process {
     const auto seed = kind == 0 ? sys::PowerCut::kNothing : kind == 1 ? sys::PowerCut::kEverything : random_();
     for (const auto& place : settings_.storage.places) {
       const auto volume = place.path / storage::kVolumeName;
-      std::vector<std::byte> bytes;
+      sys::SparseBytes bytes;
       try {
         bytes = power_->image(volume, seed);
       } catch (const Error&) {
         continue;  // no ring had been made for it
       }
       const auto left = place.path / "left";
-      {
-        std::ofstream out(left, std::ios::binary);
-        out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-      }
+      bytes.save(left);
       fs::rename(left, volume);
     }
     say("cut");
