@@ -57,7 +57,8 @@ def same_rows(ours: Any, plain: Any) -> None:
         [{name: row[name] for name in names if name in row} for row in each.state.log_history] for each in (ours, plain)
     )
     assert found == [pytest.approx(row, rel=1e-5, abs=1e-6) for row in expected]
-    assert {"num_tokens", "entropy", "eval_mean_token_accuracy", "eval_entropy"} <= {name for row in expected for name in row}
+    logged = {name for row in expected for name in row}
+    assert {"num_tokens", "entropy", "eval_mean_token_accuracy", "eval_entropy"} <= logged
 
 
 def test_logs_what_trl_logs(given: Path, tmp_path: Path) -> None:

@@ -136,7 +136,8 @@ def rewards(pairs: Pairs, beta: float, sums: Sequence[float]) -> Told:
 
 
 def completions(batch: MicroBatch, stats: Stats | None) -> Told:
-    """What TRL logs of label tokens: logits of the whole vocabulary, their entropy, and how often a chosen one is the likeliest."""
+    """What TRL logs of label tokens: logits of the whole vocabulary, the entropy of all, and how often a chosen one is
+    the likeliest."""
     middle = batch.bounds[batch.rows // 2]
     if stats is None or stats.mean is None:
         return {}
