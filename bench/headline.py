@@ -6,8 +6,9 @@
 
 A round runs every side once, one after the other, each as a process of its own that takes a first step, which is not
 counted, and two more. Every round is kept in bench/results/headline.json, also those of earlier calls; what is quoted
-is the median over all of a side's counted steps. A side that cannot run is a row with the reason, and is not tried
-again. All sides train the same shape with random weights on the same random tokens, AdamW, gradients clipped at 1.0.
+is the median over all of a side's counted steps. A side that cannot run, or not within the time that it may take, is a
+row with the reason, and is not tried again. All sides train the same shape with random weights on the same random
+tokens, AdamW, gradients clipped at 1.0.
 
     spillway-dram      everything in DRAM
     spillway-disk      weights, states, gradients and activations on the path, every step durable
@@ -37,7 +38,7 @@ RESULTS = HERE / "results" / "headline.json"
 GIB = 1 << 30
 SEQUENCE = 1024
 STEPS = 3
-# What a process may take at most: with less the slowest side is not heard out, with more a hang costs a day.
+# Seconds that a process may take at most: with less the slowest side is not heard out, with more a hang costs a day.
 PATIENCE = 3 * 3600
 BUDGET = {"0.5b": "3GiB", "1.5b": "4GiB"}  # of spillway-disk
 SIDES: dict[str, tuple[str, ...]] = {
@@ -63,6 +64,7 @@ def main() -> None:
     parser.add_argument("--micro-batches", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--sides", nargs="+", choices=tuple(SIDES), default=list(SIDES))
     parser.add_argument("--rounds", type=int, default=3, help="of each side in all, with those of earlier calls")
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds that a process may take")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     if arguments.what == "show":
@@ -97,7 +99,7 @@ def run(arguments: argparse.Namespace) -> None:
                     before = of(content, shape, micro_batches, side)
                     if len(before) > number or any("refused" in each for each in before):
                         continue
-                    found = measure(side, shape, micro_batches, arguments.storage, content.get("aio", {}))
+                    found = measure(side, shape, micro_batches, arguments, content.get("aio", {}))
                     print(line(found), flush=True)
                     content["runs"].append(found)
                     keep(arguments.results, content)
@@ -115,8 +117,11 @@ def where() -> str:
     return f"{found['cores']} cores of {found['processor']} ({', '.join(found['has'])})"
 
 
-def measure(side: str, shape: str, micro_batches: int, storage: Path, aio: dict[str, Any]) -> dict[str, Any]:
+def measure(
+    side: str, shape: str, micro_batches: int, arguments: argparse.Namespace, aio: dict[str, Any]
+) -> dict[str, Any]:
     """Runs a side once. Its files are gone afterwards."""
+    storage = arguments.storage
     program, *words = SIDES[side]
     words += ["--shape", shape, "--sequence", str(SEQUENCE), "--steps", str(STEPS)]
     words += ["--micro-batches", str(micro_batches)]
@@ -133,9 +138,9 @@ def measure(side: str, shape: str, micro_batches: int, storage: Path, aio: dict[
     process = subprocess.Popen([sys.executable, str(HERE / program), *words], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, start_new_session=True)  # fmt: skip
     try:
-        out, errors = process.communicate(timeout=PATIENCE)
+        out, errors = process.communicate(timeout=arguments.patience)
     except subprocess.TimeoutExpired:
-        return found | {"refused": f"took more than {PATIENCE // 3600} hours"}
+        return found | {"refused": f"more than {arguments.patience / 60:.0f} minutes for {STEPS} steps"}
     finally:
         stop(process)
     if process.returncode != 0:

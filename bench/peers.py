@@ -113,8 +113,10 @@ def io(arguments: argparse.Namespace) -> dict[str, Any]:
     import torch
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
-    handle = AsyncIOBuilder().load().aio_handle(
-        arguments.block_size, arguments.queue_depth, False, True, arguments.io_threads
+    handle = (
+        AsyncIOBuilder()
+        .load()
+        .aio_handle(arguments.block_size, arguments.queue_depth, False, True, arguments.io_threads)
     )
     buffer = handle.new_cpu_locked_tensor(1 << 30, torch.empty(0, dtype=torch.uint8))
     file = arguments.storage / "deepspeed-io.data"

@@ -73,12 +73,14 @@ class Session:
         model_config: PreTrainedConfig | OwnConfig | None = None,
         frozen: Collection[str] | None = None,
         only_plan: bool = False,
+        objective: Choice | None = None,
     ) -> None:
         """`engine_type`: what is called with description and settings; the C++ engine when None. `model_config`: the
         model's own, changed by whoever opens the session; as it lies in the directory when None. `frozen`: names of
         the parameters that do not learn; None: as the configuration says. `only_plan`: for another process to follow,
-        whose working set is not the same to the byte."""
+        whose working set is not the same to the byte. `objective`: None: as the configuration says."""
         heap.settle()
+        self._objective = objective or objective_of(config)
         self._place = device.place(config)
         self._threads = threads.settle()
         self._config = config = hub.settled(products.settled(config), only=("model", "tokenizer"))
@@ -242,7 +244,7 @@ class Session:
             self._unneeded,
             after_visit=self._keep_to_plan,
             place=self._place,
-            objective=objective_of(self._config),
+            objective=self._objective,
             kept_logits=self.plan.get("kept_logits", 0),
         )
         if self._config.paths:

@@ -21,9 +21,7 @@ def is_document(source: str) -> bool:
     return source.endswith(".txt")
 
 
-def read(
-    source: str, name: str | None = None, split: str = "train", revision: str | None = None
-) -> Iterator[Record]:
+def read(source: str, name: str | None = None, split: str = "train", revision: str | None = None) -> Iterator[Record]:
     """The rows of a file, or of configuration `name` and `split` of a named data set at a `revision`, in order."""
     if not is_data_file(source):
         yield from read_named(source, name, split, revision)

@@ -70,7 +70,7 @@ UpdateRates update_rates(std::span<std::byte> memory, const std::vector<unsigned
                          double seconds, const UpdateKind& kind) {
   const auto run = [&](std::size_t at_once) {
     return together(memory, static_cast<unsigned>(at_once), near,
-                    [&](std::span<std::byte> part) { return calibrate_update(part, seconds, kind); });
+                    [&](std::span<std::byte> part) { return calibrate_update(part, seconds / kTimes, kind); });
   };
   const auto most = std::clamp<std::size_t>(threads, 1, std::max<std::size_t>(memory.size() / kCalibrationMemory, 1));
   UpdateRates best;

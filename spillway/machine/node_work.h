@@ -20,8 +20,8 @@ namespace spillway::machine {
 [[nodiscard]] double write_rate(std::span<std::byte> memory, double seconds);
 
 /// Elements per second that updates reach on one thread, and on `threads` at once (fewer where a thread's part of
-/// `memory` would be below kCalibrationMemory): the best of three turns of `seconds` each, since two threads that
-/// shared a core for a moment were seen to be no faster than one.
+/// `memory` would be below kCalibrationMemory): the best of three turns, which take `seconds` together, since two
+/// threads that shared a core for a moment were seen to be no faster than one.
 struct UpdateRates {
   double thread = 0, all = 0;
 };

@@ -22,6 +22,7 @@ TOLD = (
     "logits/chosen",
     "logits/rejected",
     "mean_token_accuracy",
+    "entropy",
 )
 END = " That is all."
 

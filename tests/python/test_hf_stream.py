@@ -27,9 +27,7 @@ FAMILIES = [("llama", True, {}), ("llama", False, {}), ("qwen2", True, {}), ("mi
             ("qwen3", True, {})]  # fmt: skip
 
 
-def streamed(
-    model: PreTrainedModel, dtype: str, batches: list[list[Any]], kept_logits: int = 0
-) -> tuple[Stream, Twin]:
+def streamed(model: PreTrainedModel, dtype: str, batches: list[list[Any]], kept_logits: int = 0) -> tuple[Stream, Twin]:
     """A twin engine with the weights of `model`."""
     size = WorkSize(max(map(len, batches)), max(sum(b.input_ids.numel() for b in step) for step in batches))
     torch_dtype = torch.float32 if dtype == "fp32" else torch.bfloat16

@@ -417,6 +417,8 @@ PROMISES: dict[str, list[Promise]] = {
     "library": [shards_are_one],
     "profile": [is_saved("profile.json", "measured")],
 }  # fmt: skip
+
+
 def engine_reads(scene: Scene, state: State) -> Iterator[str]:
     yield from steps_are_there(scene, state)
     if scene.name == "trainer":

@@ -18,7 +18,7 @@ from test_trainer_durable import OF_A_PROCESS, Fails
 
 trl = package("trl", "TRL is not installed: its SFTTrainer stays untried")
 datasets = package("datasets", "TRL needs datasets")
-TOLD = ("loss", "grad_norm", "num_tokens", "mean_token_accuracy")
+TOLD = ("loss", "grad_norm", "num_tokens", "mean_token_accuracy", "entropy", "aux_loss")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,8 @@ def same_rows(ours: Any, plain: Any) -> None:
         [{name: row[name] for name in names if name in row} for row in each.state.log_history] for each in (ours, plain)
     )
     assert found == [pytest.approx(row, rel=1e-5, abs=1e-6) for row in expected]
-    assert {"num_tokens", "eval_mean_token_accuracy"} <= {name for row in expected for name in row}
+    logged = {name for row in expected for name in row}
+    assert {"num_tokens", "entropy", "eval_mean_token_accuracy", "eval_entropy"} <= logged
 
 
 def test_logs_what_trl_logs(given: Path, tmp_path: Path) -> None:
@@ -79,6 +80,7 @@ def test_routers_add_what_trl_adds(given: Path, tmp_path: Path) -> None:
         trainer.train()
         trainer.save_model()
     same_rows(ours, plain)
+    assert {"aux_loss", "eval_aux_loss"} <= {name for row in ours.state.log_history for name in row}
     same_weights(tmp_path / "ours", tmp_path / "plain")
 
 

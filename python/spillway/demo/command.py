@@ -36,8 +36,13 @@ class Outcome:
 
 def run(words: list[str], *, live: bool = False, limit: MemoryLimit | None = None) -> Outcome:
     """Runs `spillway WORDS...` to its end. `live`: on this terminal; else its output is kept."""
+    return ended(begin(words, live=live, limit=limit))
+
+
+def begin(words: list[str], *, live: bool = False, limit: MemoryLimit | None = None) -> subprocess.Popen[str]:
+    """Starts `spillway WORDS...`, to go on beside what follows."""
     pipe = None if live else subprocess.PIPE
-    ended = subprocess.run(
+    return subprocess.Popen(
         [*SPILLWAY, *words],
         stdin=subprocess.DEVNULL,
         stdout=pipe,
@@ -46,25 +51,27 @@ def run(words: list[str], *, live: bool = False, limit: MemoryLimit | None = Non
         env=environment(),
         preexec_fn=limit.enter if limit else None,
     )
-    return Outcome(ended.returncode, ended.stdout or "", ended.stderr or "")
+
+
+def ended(program: subprocess.Popen[str]) -> Outcome:
+    """Waits for its end. What interrupts this ends the program, too."""
+    with program:
+        try:
+            output, errors = program.communicate()
+        except BaseException:
+            program.kill()
+            raise
+    return Outcome(program.returncode, output or "", errors or "")
 
 
 def run_and_interrupt(words: list[str], output_dir: Path, after_step: int) -> Outcome:
     """Runs `spillway WORDS...` and presses Ctrl-C once the run in `output_dir` has logged step `after_step`."""
-    program = subprocess.Popen(
-        [*SPILLWAY, *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
+    program = begin(words)
     while program.poll() is None and not any(row["step"] >= after_step for row in metrics(output_dir)):
         time.sleep(0.01)
     if program.poll() is None:
         program.send_signal(signal.SIGINT)
-    output, errors = program.communicate()
-    return Outcome(program.returncode, output, errors)
+    return ended(program)
 
 
 def environment() -> dict[str, str]:

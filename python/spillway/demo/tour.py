@@ -91,10 +91,14 @@ class Tour:
         directory.mkdir(parents=True, exist_ok=True)
         return ["--storage", str(directory), "--placement", "path"]
 
+    def show(self, *words: str) -> list[str]:
+        """Shows a command, and returns it as it is run."""
+        self.screen.command(["spillway", *(shown(word) for word in words)])
+        return list(words)
+
     def spillway(self, *words: str, live: bool = False, limit: MemoryLimit | None = None) -> Outcome:
         """Shows and runs a command."""
-        self.screen.command(["spillway", *(shown(word) for word in words)])
-        return command.run(list(words), live=live, limit=limit)
+        return command.run(self.show(*words), live=live, limit=limit)
 
     def must(self, outcome: Outcome, code: int = 0) -> Outcome:
         if outcome.code != code:
@@ -253,11 +257,11 @@ def same_everywhere(tour: Tour) -> None:
     tour.screen.heading("Neither where the bytes lie nor Ctrl-C changes a bit")
     in_dram, on_disk = (tour.out / name for name in SHORT_RUNS)
     short = ["train", str(tour.short), "--output_dir"]
-    tour.must(tour.spillway(*short, str(in_dram), "--placement", "dram"))
-    words = [*short, str(on_disk), *tour.storage(on_disk.name)]
-    tour.screen.command(["spillway", *(shown(word) for word in words)])
-    tour.screen.line(f"(Ctrl-C after step {INTERRUPT_AFTER} of {SHORT_STEPS})")
+    beside = command.begin(tour.show(*short, str(in_dram), "--placement", "dram"))  # most of both is their start
+    words = tour.show(*short, str(on_disk), *tour.storage(on_disk.name))
+    tour.screen.line(f"(at the same time; Ctrl-C after step {INTERRUPT_AFTER} of {SHORT_STEPS})")
     outcome = command.run_and_interrupt(words, on_disk, INTERRUPT_AFTER)
+    tour.must(command.ended(beside))
     tour.screen.quote(outcome.message())
     if outcome.code == 0:
         raise Stopped("the run had ended before it could be interrupted")

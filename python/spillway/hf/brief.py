@@ -48,9 +48,7 @@ def is_long(seconds: float, tokens: int, largest: int) -> bool:
     return seconds * largest / tokens * REPEATS > AS_A_RUN
 
 
-def measured(
-    first: Taken, rest: Sequence[tuple[int, int]], measure: Callable[[int, int], Taken | None]
-) -> list[Taken]:
+def measured(first: Taken, rest: Sequence[tuple[int, int]], measure: Callable[[int, int], Taken | None]) -> list[Taken]:
     """`first`, and what else of the shapes that follow there is time and room for; all of them are more than one token.
     `measure`: None where there is no room."""
     if rest:

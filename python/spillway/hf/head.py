@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -103,8 +103,10 @@ class HeadPass:
                 stats.fold(logits, first_row, batch.labels)
             else:
                 self._engine.loss_stats(logits, first_row, batch.labels, stats.maximum, stats.sum, stats.gold)
-            if self._objective.mean_logits:
+            if "mean" in self._objective.watches:
                 stats.add_mean(logits)
+            if "entropy" in self._objective.watches:
+                stats.add_spread(logits)
 
     def loss(self) -> float:
         """Summed over all label tokens, or pairs, once every slice has been seen."""
@@ -213,6 +215,35 @@ class HeadPass:
         return torch.addmm(bias.leaf.detach()[first_row : first_row + table.shape[0]], selected, table.t(), out=logits)
 
 
+class Spread(NamedTuple):
+    """Of some logits x of each token, fp64: their maximum m, the sum of exp(x - m), and that of (x - m) exp(x - m)."""
+
+    maximum: torch.Tensor
+    sum: torch.Tensor
+    weighted: torch.Tensor
+
+    @staticmethod
+    def of(logits: torch.Tensor) -> Spread:
+        """logits: fp32 [tokens, rows]. A token may have -inf alone."""
+        maximum = logits.amax(1)
+        shares = logits.sub(maximum.masked_fill(maximum == -math.inf, 0)[:, None]).exp_()
+        sums = shares.sum(1, dtype=torch.float64)
+        return Spread(maximum.double(), sums, -torch.special.entr(shares).sum(1, dtype=torch.float64))
+
+    def with_(self, other: Spread) -> Spread:
+        """Of both slices together."""
+        maximum = torch.maximum(self.maximum, other.maximum)
+        parts = [each.below(maximum) for each in (self, other)]
+        return Spread(maximum, parts[0].sum + parts[1].sum, parts[0].weighted + parts[1].weighted)
+
+    def below(self, maximum: torch.Tensor) -> Spread:
+        """The same relative to another maximum, which is no lower."""
+        gap = (self.maximum - maximum).nan_to_num(0.0, neginf=-math.inf)
+        share = gap.exp()
+        moved = torch.where(share > 0, share * (self.weighted + gap * self.sum), 0.0)
+        return Spread(maximum, share * self.sum, moved)
+
+
 class Stats:
     """Running log-sum-exp and the label's logit of some tokens."""
 
@@ -223,6 +254,7 @@ class Stats:
         self.mean: torch.Tensor | None = None  # of the logits of the slices seen, where that was asked for
         self._log_sum: torch.Tensor | None = None  # what `fold` has made
         self._rows = 0  # of the slices in `mean`
+        self._spread: Spread | None = None
 
     @property
     def log_sum(self) -> torch.Tensor:
@@ -250,6 +282,17 @@ class Stats:
         sums = logits.sum(1, dtype=torch.float32)
         self.mean = sums / rows if self.mean is None else self.mean * (self._rows / rows) + sums / rows
         self._rows = rows
+
+    def add_spread(self, logits: torch.Tensor) -> None:
+        """Takes in a slice [tokens, rows] of them, for `entropy`."""
+        parts = [Spread.of(logits[part].float()) for part in token_parts(logits)]
+        found = Spread(*(torch.cat(each) for each in zip(*parts, strict=True)))
+        self._spread = found if self._spread is None else self._spread.with_(found)
+
+    def entropy(self) -> torch.Tensor:
+        """fp64, of each token, in nats; of slices that `add_spread` took in."""
+        assert self._spread is not None
+        return self._spread.sum.log() - self._spread.weighted / self._spread.sum
 
     def log_probabilities(self) -> torch.Tensor:
         """fp64, of each token."""

@@ -8,7 +8,7 @@ the vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from spillway.hf.microbatch import MicroBatch, Work
@@ -22,7 +22,7 @@ Told = dict[str, float]  # what an objective tells of a micro-batch besides its 
 class Objective(Protocol):
     """Of one step or evaluation. `stats`: of every micro-batch that has label tokens, all slices seen, by its index."""
 
-    mean_logits: bool  # `told` wants Stats.mean
+    watches: Collection[str]  # what `told` wants of Stats: "mean", "entropy"
 
     def loss(self, stats: Mapping[int, Stats]) -> float:
         """Summed over the work's units."""
@@ -40,9 +40,8 @@ Choice = Callable[[Work, bool], Objective]  # of a piece of work, and whether it
 class CrossEntropy:
     """The mean over label tokens."""
 
-    mean_logits = False
-
-    def __init__(self, work: Work, training: bool = True) -> None:
+    def __init__(self, work: Work, training: bool = True, watches: Collection[str] = ()) -> None:
+        self.watches = watches
         self._units, self._batches = max(1, work.units), work.micro_batches
 
     def loss(self, stats: Mapping[int, Stats]) -> float:
@@ -52,13 +51,14 @@ class CrossEntropy:
         return [(slice(None), scale / self._units)]
 
     def told(self, stats: Mapping[int, Stats]) -> list[Told]:
-        return [accuracy(stats.get(batch.index)) for batch in self._batches]
+        each = [stats.get(batch.index) for batch in self._batches]
+        return [accuracy(of) | (entropy(of) if "entropy" in self.watches else {}) for of in each]
 
 
 class RowSums:
     """No loss: the log-probability of each row's label tokens."""
 
-    mean_logits = False
+    watches: Collection[str] = ()
 
     def __init__(self, work: Work, training: bool = False) -> None:
         self._batches = work.micro_batches
@@ -80,6 +80,11 @@ def accuracy(stats: Stats | None, tokens: slice = slice(None)) -> Told:
     likeliest = None if stats is None else (stats.gold == stats.maximum)[tokens]
     found = 0.0 if likeliest is None or not likeliest.numel() else float(likeliest.double().mean())
     return {"mean_token_accuracy": found}
+
+
+def entropy(stats: Stats | None) -> Told:
+    """The mean over label tokens of the entropy of what is predicted for them, in nats. `stats` as in `accuracy`."""
+    return {"entropy": 0.0 if stats is None else float(stats.entropy().mean())}
 
 
 def row_sums(batch: MicroBatch, stats: Stats | None) -> list[float]:

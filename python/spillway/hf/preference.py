@@ -6,7 +6,7 @@ few numbers for each row, in fp64; the losses are differentiated by PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from spillway.hf.microbatch import MicroBatch, Work
-from spillway.hf.objective import Told, accuracy, row_sums
+from spillway.hf.objective import Told, accuracy, entropy, row_sums
 
 if TYPE_CHECKING:
     from spillway.hf.head import Stats
@@ -76,7 +76,7 @@ class Compared:
     keys: Preference
     work: Work
     training: bool
-    mean_logits: bool = True
+    watches: Collection[str] = ("mean", "entropy")
     _loss: float = 0.0
     _weights: dict[int, list[float]] | None = None  # by micro-batch: of each row
     _pairs: list[tuple[Pairs, list[float]]] = field(default_factory=list)  # and log-probabilities of the rows
@@ -136,10 +136,11 @@ def rewards(pairs: Pairs, beta: float, sums: Sequence[float]) -> Told:
 
 
 def completions(batch: MicroBatch, stats: Stats | None) -> Told:
-    """What TRL logs of label tokens: logits of the whole vocabulary, and how often a chosen one is the likeliest."""
+    """What TRL logs of label tokens: logits of the whole vocabulary, the entropy of all, and how often a chosen one is
+    the likeliest."""
     middle = batch.bounds[batch.rows // 2]
     if stats is None or stats.mean is None:
         return {}
     parts = {"logits/chosen": stats.mean[:middle], "logits/rejected": stats.mean[middle:]}
     found = {name: float(part.double().mean()) if part.numel() else 0.0 for name, part in parts.items()}
-    return found | accuracy(stats, slice(middle))
+    return found | accuracy(stats, slice(middle)) | entropy(stats)

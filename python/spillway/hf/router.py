@@ -91,8 +91,12 @@ class Balance:
 
     def loss(self) -> float:
         """Times the coefficient, once every layer has run forward."""
+        return self._routers.coefficient * self.mean()
+
+    def mean(self) -> float:
+        """Of the whole micro-batch, as the library gives it beside the loss."""
         shares = (self._chosen.double() / self._rows) * (self._probability.double() / self._rows)
-        return self._routers.coefficient * self._routers.experts * float(shares.sum())
+        return self._routers.experts * float(shares.sum())
 
     def _add(self, logits: torch.Tensor) -> None:
         probabilities = logits.softmax(-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
@@ -130,7 +131,7 @@ class Stream:
                 self._after_visit()
         self._auxiliary = turn.auxiliary(training)
         loss = head.loss()
-        self.tell = head.told
+        self.tell = functools.partial(told, head, [passage.balance for passage in turn.passages])
         return loss + self._auxiliary
 
     def _passages(self, work: Work) -> list[Passage]:
@@ -321,6 +322,12 @@ class Turn:
             for balance, batch in found
             if balance is not None
         )
+
+
+def told(head: HeadPass, balances: list[Balance | None]) -> list[Told]:
+    """By micro-batch, what the objective tells, and the routers' loss where there is one."""
+    routers = [{} if balance is None else {"aux_loss": balance.mean()} for balance in balances]
+    return [found | more for found, more in zip(head.told(), routers, strict=False)]  # an objective may tell nothing
 
 
 class Dropout:

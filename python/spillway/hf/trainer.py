@@ -34,7 +34,7 @@ from spillway.hf.loading import Origin, untouched
 from spillway.hf.position import Due
 from spillway.hf.sizes import Sizes, largest, row_count, saves, saving_of
 from spillway.hf.source import DTYPES, copy_processors, set_dtype
-from spillway.hf.trl_ways import TrlLog, averages_routers, hands_a_count, is_trl, say_routers
+from spillway.hf.trl_ways import TrlLog, averages_routers, hands_a_count, is_trl, logged_objective, say_routers
 from spillway.openings import STATE, read_counts
 from spillway.protocol import Batch, Keeping, Opening, WorkShape
 from spillway.records import replace_text, write_json
@@ -525,6 +525,7 @@ class StreamedTraining:
             keeping=keeping,
             model_config=copy.deepcopy(self.model.config),
             frozen=frozen_names(self.model),
+            objective=logged_objective(self),
         )
         refusals.same_parameters(self.model, session.description)
         if self._adapted:

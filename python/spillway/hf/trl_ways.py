@@ -1,23 +1,34 @@
-"""What TRL's trainers do in their own `compute_loss`, which is not called here: what they log, and what is counted.
-
-Of what they log by default `entropy` is missing: it needs the mean of all logits weighted by their probabilities, which
-the head does not compute.
-"""
+"""What TRL's trainers do in their own `compute_loss`, which is not called here: what they log, and what is counted."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import transformers
 
+from spillway.hf.dpo import is_dpo
+from spillway.hf.objective import CrossEntropy
 from spillway.sums import Mean, add_told
+
+if TYPE_CHECKING:
+    from spillway.hf.objective import Choice
 
 TOKENS = "num_tokens"  # seen so far, without padding; of resumed runs those of this process alone, as TRL counts
 
 
 def is_trl(trainer: Any) -> bool:
     return hasattr(trainer, "_metrics") and hasattr(trainer, "_total_train_tokens")
+
+
+def logged_objective(trainer: Any) -> Choice | None:
+    """With what SFTTrainer logs, where that is of label tokens alone: its first releases took `entropy` over the
+    prompt's and the last token, too, whose logits are never made here. None: as the configuration says."""
+    if not is_trl(trainer) or is_dpo(type(trainer)):
+        return None
+    names = behind(type(trainer), "compute_loss").__code__.co_varnames
+    return functools.partial(CrossEntropy, watches=("entropy",)) if "entropy_sum" in names else None
 
 
 def say_routers(trainer: Any) -> None:
