@@ -4,8 +4,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 
 #include "spillway/base/error.h"
 #include "spillway/base/interrupt.h"
@@ -51,17 +49,9 @@ class Clocked {
 storage::Manifest read_manifest(const std::filesystem::path& directory, std::uint64_t identity,
                                 const RecordCheck& check) {
   const auto file = directory / kManifestName;
-  std::ifstream in(file, std::ios::binary);
-  std::vector<char> bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (!in && bytes.empty()) {
-    throw Error(ErrorCode::bad_input,
-                text(file.string(),
-                     " cannot be read; it says where on the storage paths the state "
-                     "of this checkpoint lies"),
-                0, file.string());
-  }
+  const auto bytes = storage::read_manifest_file(file);
   try {
-    auto manifest = storage::decode_manifest(std::as_bytes(std::span(bytes)), identity);
+    auto manifest = storage::decode_manifest(bytes, identity);
     if (const auto wrong = check.objection(manifest); !wrong.empty()) {
       throw Error(ErrorCode::corrupt,
                   text("the manifest of a checkpoint says what cannot be: ", wrong, "; use another checkpoint"));

@@ -6,6 +6,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/storage/checksum.h"
+#include "spillway/sys/file.h"
 
 namespace spillway::storage {
 namespace {
@@ -59,6 +60,19 @@ std::vector<std::byte> encode(const Manifest& manifest) {
   header.checksum = checksum(std::span<const std::byte>(out).subspan(kManifestChecked), 0);
   std::memcpy(out.data(), &header, sizeof header);
   return out;
+}
+
+std::vector<std::byte> read_manifest_file(const std::filesystem::path& file) {
+  try {
+    const sys::File in(file);
+    std::vector<std::byte> bytes(in.size());
+    in.read(bytes, 0);
+    return bytes;
+  } catch (const Error& error) {
+    throw Error(error.code(),
+                text(error.what(), "; it says where on the storage paths the state of this checkpoint lies"),
+                error.errno_value(), file.string());
+  }
 }
 
 Manifest decode_manifest(std::span<const std::byte> bytes, std::uint64_t identity) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <vector>
 
@@ -29,6 +30,8 @@ struct Manifest {
 
 /// The bytes of a file (docs/formats/journal.md).
 [[nodiscard]] std::vector<std::byte> encode(const Manifest& manifest);
+/// What such a file holds. Throws Error(bad_input) where there is none, Error(io) where it cannot be read.
+[[nodiscard]] std::vector<std::byte> read_manifest_file(const std::filesystem::path& file);
 /// Throws Error(corrupt) for bytes that are not those of a manifest, Error(bad_input) for those of another run.
 [[nodiscard]] Manifest decode_manifest(std::span<const std::byte> bytes, std::uint64_t identity);
 
