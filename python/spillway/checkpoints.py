@@ -14,7 +14,7 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
-from spillway.directory import MANIFEST, MODEL_FILES, RESULTS, checkpoints, remove
+from spillway.directory import INDICES, MANIFEST, MODEL_FILES, RESULTS, checkpoints, remove, remove_indices
 from spillway.errors import InputError
 from spillway.records import METRICS, flush, keep_rows_until
 
@@ -140,6 +140,7 @@ def go_back(output_dir: Path, step: int, release: Release) -> list[str]:
     if rows := keep_rows_until(output_dir / METRICS, step):
         removed.append(f"{rows} rows of {METRICS} after step {step}")
     if removed:
+        remove_indices(output_dir)
         for pattern in (*MODEL_FILES, *RESULTS):
             for path in output_dir.glob(pattern):
                 remove(path)
@@ -154,9 +155,7 @@ def publish(checkpoint: Path, output_dir: Path) -> None:
     names = sorted(path.name for path in checkpoint.iterdir() if path.name not in NOT_MODEL)
     indices = [name for name in names if is_index(name)]
     if any(not same_file(checkpoint / name, output_dir / name) for name in names):
-        for path in [path for path in output_dir.glob("*.index.json") if is_index(path.name)]:
-            remove(path)
-        flush(output_dir)
+        remove_indices(output_dir)
     for name in names:
         if name not in indices:
             put(checkpoint / name, output_dir / name)
@@ -172,7 +171,7 @@ def publish(checkpoint: Path, output_dir: Path) -> None:
 
 
 def is_index(name: str) -> bool:
-    return fnmatch(name, "*.safetensors.index.json")
+    return fnmatch(name, INDICES)
 
 
 def same_file(one: Path, other: Path) -> bool:

@@ -38,6 +38,7 @@ MODEL_FILES = (
     "chat_template.jinja",
     *PROCESSORS,
 )
+INDICES = "*.safetensors.index.json"
 TEMPORARY = (".tmp-*", ".old-*")
 RUN_STATE = Path("spillway", "run.json")  # its presence makes a checkpoint one to resume from
 MANIFEST = left.MANIFEST
@@ -268,7 +269,7 @@ def whole(checkpoint: Path) -> bool:
 
 def listed(checkpoint: Path) -> list[Path]:
     """The shards that an index names."""
-    indices = checkpoint.glob("*.safetensors.index.json")
+    indices = checkpoint.glob(INDICES)
     maps = [json.loads(path.read_text(encoding="utf-8"))["weight_map"] for path in indices]
     return [checkpoint / name for names in maps for name in set(names.values())]
 
@@ -283,10 +284,21 @@ def prepare(start: Start, fresh: bool) -> list[str]:
     if not (start.clear and fresh):
         return []
     before = [path for path in run_files(start.output_dir) if path != start.output_dir / identity.RUN]
+    remove_indices(start.output_dir)
     hide([path for _, path in checkpoints(start.output_dir)])
     for path in before:
         remove(path)
     return [f"what an earlier run left in {start.output_dir}"] if before else []
+
+
+def remove_indices(directory: Path) -> None:
+    """Durably, before any of the files goes that they say are one model: no index may name what a power cut has not
+    left."""
+    found = list(directory.glob(INDICES))
+    for path in found:
+        remove(path)
+    if found:
+        flush(directory)
 
 
 def hide(found: list[Path]) -> None:

@@ -148,6 +148,7 @@ class Record:
         self.namings: list[Naming] = []
         self.said: list[tuple[int, str]] = []  # when, what
         self.syncs: list[tuple[int, int, str]] = []  # when, of what, by which name
+        self.synced: dict[int, int] = {}  # when: the inode of the file system
         self._live: dict[int, dict[str, int]] = {}
         self.count = 0
         self.inside: set[int] = set()  # of `part`: the inodes that are there or were
@@ -221,6 +222,7 @@ class Record:
             number = self._inodes[words[0]]
             self.nodes[number].flushed.append(at)
             self.syncs.append((at, number, self.name_of(number)))
+            self.synced[at] = words[0]
         else:
             file = self.nodes[self._inodes[words[0]]]
             assert isinstance(file, File)

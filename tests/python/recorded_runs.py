@@ -51,7 +51,8 @@ def durable(given: Path, root: Path) -> None:
     out, keys = root / "out", [*KEYS, *real_runs.on_path(folder(root / "storage"))]
     command(*real_runs.words(given, out, *keys, "--max_steps", "4"))
     command("resume", str(out), "--resume_from_checkpoint", str(out / "checkpoint-2"), floor=2)
-    command("resume", str(out), "--max_steps", "6", "--save_total_limit", "1")
+    # Steps after a checkpoint was discarded write where its state lay.
+    command("resume", str(out), "--max_steps", "8", "--save_total_limit", "1")
     command("export", str(out), "--to", str(root / "exported"))
     say("exported")
     command(*real_runs.words(given, out, *keys, "--max_steps", "2", "--seed", "5", "--overwrite"), floor=0)
@@ -75,9 +76,7 @@ def batches() -> dict[str, Any]:
 def loop(given: Path, root: Path) -> None:
     """Saves of a loop of one's own: in its output_dir, beside it, and where names cannot change places."""
     import spillway
-    import spillway.session
 
-    spillway.session.MAX_SHARD = 12000  # bytes: three files and an index
     with spillway.Session(
         model=str(given / "model"), profile=str(given / "profile.json"), output_dir=str(root / "out"),
         placement="dram", max_steps=8, max_length=16, per_device_train_batch_size=2, learning_rate=0.01,
@@ -160,11 +159,11 @@ SCENES: dict[str, Callable[[Path, Path], None]] = {
 
 
 def flushes_say_where() -> None:
-    """Before each: in which lines of the package."""
+    """Before each: of which inode, and in which lines of the package. Other threads' records may come between."""
     flushed = os.fsync
 
     def fsync(file: Any) -> None:
-        say(f"<flush {where()}>")
+        say(f"<flush {os.fstat(file).st_ino} {where()}>")
         flushed(file)
 
     os.fsync = fsync
@@ -182,6 +181,9 @@ def where() -> str:
 
 
 def run(given: Path, root: Path, scenes: list[str]) -> None:
+    import spillway.session
+
+    spillway.session.MAX_SHARD = 12000  # bytes: each model is three files and an index
     flushes_say_where()
     with once.is_enough():
         for name in scenes:

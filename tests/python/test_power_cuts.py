@@ -349,7 +349,7 @@ def steps_are_there(scene: Scene, state: State) -> Iterator[str]:
     with made(scene.record, state.tree) as place:
         directory.adopt(place / "out")
         said = said_by("verify", str(place / "out"), "--storage", str(place / "storage"))
-    found = re.search(r"durable step (\d+): no damage", said.words)
+    found = re.search(r"durable step (\d+): (no|\d+) damage", said.words)  # of which torn copies are listed
     damage = [line for line in said.words.splitlines() if line.startswith("damaged:") and not TORN.search(line)]
     if "Traceback" in said.words or (damage and not changing):  # who asks for --overwrite gives up what is there
         yield f"verify ends with {said}"
@@ -474,13 +474,14 @@ MADE_UP_FOR = {
 
 def flushes(scene: Scene) -> dict[str, set[int]]:
     """When the lines of the package that ask for one did, and when the engine flushed files of a kind."""
-    places = {at: found[1] for at, words in scene.record.said if (found := re.search(r"<flush ([^>]*)>", words))}
+    said = [(at, found) for at, words in scene.record.said if (found := re.search(r"<flush (\d+) ([^>]*)>", words))]
+    places = {(at, int(found[1])): found[2] for at, found in said if scene.begin <= at <= scene.end}
     found: dict[str, set[int]] = {}
     for at, _, name in scene.record.syncs:
         if not scene.begin <= at <= scene.end:
             continue
-        before = max((when for when in places if when < at), default=-1)
-        place = places.pop(before).split("<") if before == at - 1 or before == at - 2 else [f"engine: {kind(name)}"]
+        asked = [(when, inode) for when, inode in places if when < at and inode == scene.record.synced[at]]
+        place = places.pop(max(asked)).split("<") if asked else [f"engine: {kind(name)}"]
         found.setdefault(place[0], set()).add(at)
         if place[0].partition(":")[0] in HELPERS and len(place) > 1:
             found.setdefault("<".join(place[:2]), set()).add(at)
