@@ -166,7 +166,9 @@ class PathPower : public ::testing::Test {
     transfer.area = area;
     path_.run(transfer);
   }
-  [[nodiscard]] std::vector<std::byte> image(std::uint64_t seed) const { return power_->image(path_.volume(), seed).whole(); }
+  [[nodiscard]] std::vector<std::byte> image(std::uint64_t seed) const {
+    return power_->image(path_.volume(), seed).whole();
+  }
 
   TemporaryDirectory directory_;
   sys::Mapping arena_{4 * MiB};
