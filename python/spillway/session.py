@@ -33,7 +33,7 @@ from spillway.hf.lora import adapters_of
 from spillway.hf.microbatch import MicroBatch, Work, arrange, consecutive
 from spillway.hf.objective import Choice, CrossEntropy, Objective, RowSums
 from spillway.hf.own import OwnConfig
-from spillway.hf.preference import Preference
+from spillway.hf.preference import objective_of
 from spillway.hf.probe import prove, prove_mixed
 from spillway.hf.rehearse import Rehearsed, rehearse
 from spillway.hf.skeleton import Skeleton
@@ -664,12 +664,6 @@ def without_dropout(model: torch.nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-
-
-def objective_of(config: Config) -> Choice:
-    if config.objective == "dpo":
-        return Preference(config.loss_type, config.beta, config.label_smoothing)
-    return CrossEntropy
 
 
 def require_weights(directory: Path) -> None:

@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <random>
 
+#include "spillway/base/blank.h"
 #include "spillway/base/error.h"
 #include "spillway/storage/checksum.h"
 #include "spillway/storage/record.h"
@@ -34,7 +35,7 @@ bool has_commits(const sys::File& file, Bytes metadata, const storage::MetadataL
   for (std::uint32_t copy = 0; copy < (known ? storage::kCopies : 1); ++copy) {
     const Bytes at = storage::kSuperblockExtent + (known ? layout->commit(copy, 0) : 0);
     const bool unreadable = !storage::why_unreadable([&] { file.read(slots, at); }).empty();
-    if (unreadable || !storage::blank(slots)) return true;
+    if (unreadable || !blank(slots)) return true;
   }
   return false;
 }

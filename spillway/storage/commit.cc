@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "spillway/base/blank.h"
 #include "spillway/base/error.h"
 #include "spillway/storage/checksum.h"
 

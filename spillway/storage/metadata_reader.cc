@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "spillway/base/blank.h"
 #include "spillway/base/error.h"
 #include "spillway/base/interrupt.h"
 #include "spillway/storage/unreadable.h"

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "spillway/base/blank.h"
 #include "spillway/storage/checksum.h"
 
 namespace spillway::storage {
@@ -67,10 +68,6 @@ SlotState decode(std::span<const std::byte> in, std::uint64_t identity, RecordHe
   pieces.resize(header.pieces);
   if (!pieces.empty()) std::memcpy(pieces.data(), in.data() + sizeof header, pieces.size() * sizeof(Piece));
   return SlotState::whole;
-}
-
-bool blank(std::span<const std::byte> bytes) noexcept {
-  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
 }  // namespace spillway::storage

@@ -37,7 +37,4 @@ void encode(const RecordHead& head, std::span<const Piece> pieces, std::uint64_t
 [[nodiscard]] SlotState decode(std::span<const std::byte> in, std::uint64_t identity, RecordHead& head,
                                std::vector<Piece>& pieces);
 
-/// Whether all bytes are zero.
-[[nodiscard]] bool blank(std::span<const std::byte> bytes) noexcept;
-
 }  // namespace spillway::storage

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "spillway/base/blank.h"
 #include "spillway/base/error.h"
 #include "spillway/storage/lock.h"
 #include "spillway/storage/preparation.h"

@@ -18,6 +18,7 @@
 #include <system_error>
 #include <vector>
 
+#include "spillway/base/blank.h"
 #include "spillway/sys/device_id.h"
 #include "spillway/sys/errno.h"
 #include "spillway/sys/file.h"
@@ -102,7 +103,7 @@ std::string describe(const Probe& probe) {
 bool is_zero(const File& device, Bytes from, Bytes bytes) {
   std::vector<std::byte> data(bytes);
   device.read(data, from);
-  return std::ranges::all_of(data, [](std::byte byte) { return byte == std::byte{0}; });
+  return blank(data);
 }
 
 void zero(const File& device, Bytes from, Bytes bytes) {

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "spillway/base/blank.h"
 #include "spillway/sys/errno.h"
 
 namespace spillway::sys {
@@ -25,10 +26,6 @@ Bytes hole_from(const File& file, Bytes from) {
   return found < 0 ? file.size() : static_cast<Bytes>(found);
 }
 
-bool is_zero(std::span<const std::byte> bytes) {
-  return bytes.front() == std::byte{0} && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0;
-}
-
 }  // namespace
 
 SparseBytes::SparseBytes(const File& file) : size_(file.size()) {
@@ -37,7 +34,7 @@ SparseBytes::SparseBytes(const File& file) : size_(file.size()) {
     for (const Bytes end = hole_from(file, at); at < end; at += piece.size()) {
       piece.resize(std::min(end - at, kPart - at % kPart));
       file.read(piece, at);
-      if (!is_zero(piece)) write(piece, at);  // reserved and never written is no hole to tmpfs
+      if (!blank(piece)) write(piece, at);  // reserved and never written is no hole to tmpfs
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <random>
 
+#include "spillway/base/blank.h"
 #include "spillway/execute/books.h"
 #include "spillway/execute/volumes.h"
 #include "spillway/storage/path_media.h"
@@ -65,7 +66,7 @@ class Flip : public ::testing::Test {
     for (Bytes at = 0; at < metadata.used(); at += storage::kMetadataAlignment) {
       const auto first = storage::kSuperblockExtent + at;
       const auto slot = std::as_bytes(std::span(whole_)).subspan(first, storage::kMetadataAlignment);
-      if (!storage::blank(slot)) records_.push_back({first, first + storage::kMetadataAlignment});
+      if (!blank(slot)) records_.push_back({first, first + storage::kMetadataAlignment});
     }
     for (const auto at : storage::kSuperblockOffsets) superblocks_.push_back({at, at + storage::kSuperblockBytes});
   }

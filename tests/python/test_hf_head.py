@@ -23,7 +23,9 @@ def peaked_logits() -> tuple[torch.Tensor, torch.Tensor]:
 def folded(logits: torch.Tensor, labels: torch.Tensor, rows: int) -> Stats:
     stats = Stats(TOKENS)
     for first in range(0, VOCABULARY, rows):
-        stats.fold(logits[:, first : first + rows].contiguous(), first, labels)
+        part = logits[:, first : first + rows].contiguous()
+        stats.fold(part, first, labels)
+        stats.add_spread(part)
     return stats
 
 
@@ -47,3 +49,14 @@ def test_a_token_whose_slice_is_all_minus_infinity() -> None:
     labels[3] = 3000
     exact = torch.nn.functional.cross_entropy(logits.double(), labels, reduction="sum").item()
     assert folded(logits, labels, 2048).loss() == pytest.approx(exact, rel=2e-6)
+
+
+@pytest.mark.parametrize("rows", [VOCABULARY, 1000, 1])
+def test_slices_add_up_to_the_entropy(rows: int) -> None:
+    """Of peaked tokens and flat ones, those whose first slices are all minus infinity, and one far below zero."""
+    logits, labels = peaked_logits()
+    logits[5:20] /= 10
+    logits[20:25, :2000] = -torch.inf
+    logits[25] -= 1000
+    expected = torch.special.entr(logits.double().softmax(1)).sum(1)
+    assert torch.allclose(folded(logits, labels, rows).entropy(), expected, rtol=1e-5, atol=1e-5)

@@ -216,7 +216,8 @@ class HeadPass:
 
 
 class Spread(NamedTuple):
-    """Of some logits x of each token, fp64: their maximum m, the sum of exp(x - m), and that of (x - m) exp(x - m)."""
+    """Of some logits x of each token, fp64: their maximum m, the sum of exp(x - m), and that of (x - m) exp(x - m). The
+    loss's own maximum and sum, of fp32, would not do: entropy is a small difference of large numbers then."""
 
     maximum: torch.Tensor
     sum: torch.Tensor

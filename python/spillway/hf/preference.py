@@ -14,9 +14,10 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from spillway.hf.microbatch import MicroBatch, Work
-from spillway.hf.objective import Told, accuracy, entropy, row_sums
+from spillway.hf.objective import Choice, CrossEntropy, Told, accuracy, entropy, row_sums
 
 if TYPE_CHECKING:
+    from spillway.config import Config
     from spillway.hf.head import Stats
 
 
@@ -66,6 +67,12 @@ class Preference:
 
     def __call__(self, work: Work, training: bool) -> Compared:
         return Compared(self, work, training)
+
+
+def objective_of(config: Config) -> Choice:
+    if config.objective == "dpo":
+        return Preference(config.loss_type, config.beta, config.label_smoothing)
+    return CrossEntropy
 
 
 @dataclass

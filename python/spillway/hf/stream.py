@@ -327,7 +327,7 @@ class Turn:
 def told(head: HeadPass, balances: list[Balance | None]) -> list[Told]:
     """By micro-batch, what the objective tells, and the routers' loss where there is one."""
     routers = [{} if balance is None else {"aux_loss": balance.mean()} for balance in balances]
-    return [found | more for found, more in zip(head.told(), routers, strict=False)]  # an objective may tell nothing
+    return [found | more for found, more in zip(head.told(), routers, strict=True)]
 
 
 class Dropout:
