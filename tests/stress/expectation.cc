@@ -1,12 +1,28 @@
 #include "tests/stress/expectation.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace spillway::stress {
+namespace {
+
+/// Whether it was refused the first of its volumes, so that it has changed none.
+bool was_locked_out(const Message& failed) {
+  static const std::vector<std::string> kInUse = {"is", "in", "use"};
+  return failed.words.size() > 1 && failed.words[1].ends_with("/0/spillway.volume") &&
+         !std::ranges::search(failed.words, kInUse).empty();
+}
+
+}  // namespace
 
 void Expectation::begins(std::uint64_t process, std::uint64_t line, Opening opening, std::optional<Place> checkpoint) {
-  processes_[process] = {line, opening, checkpoint};
-  if (opening == Opening::anew) nothing_ = mixed_ = true;
+  auto& known = processes_[process] = {line, opening, checkpoint};
+  if (opening == Opening::anew) {
+    nothing_ = true;
+    std::ranges::copy_if(beginning_, std::inserter(known.before, known.before.end()),
+                         [&](std::uint64_t it) { return processes_.at(it).ended; });
+    beginning_.insert(process);
+  }
   if (opening == Opening::back) steps_.push_back({checkpoint->line, checkpoint->step, checkpoint->step});
 }
 
@@ -22,7 +38,7 @@ void Expectation::hears(const Message& message) {
     owner_ = message.process;
     opened(process, place());
   } else if (what == "commit") {
-    commits(process, message.number(0));
+    commits(message.process, message.number(0));
   } else if (what == "durable") {
     durable(process, message.number(0));
   } else if (what == "saving" || what == "saved") {
@@ -37,6 +53,8 @@ void Expectation::hears(const Message& message) {
     truth_.begin(process.line, *found);
   } else if (what == "verified") {
     if (message.words.at(1) != "0" && !damage_forgiven_) fail("verify reports damage");
+  } else if (what == "failed") {
+    if (was_locked_out(message)) beginning_.erase(message.process);
   } else if (what == "wrong") {
     fail("a process says so");
   }
@@ -71,8 +89,13 @@ void Expectation::opened(const Known& process, std::optional<Place> found) {
   if (found) steps_.push_back({found->line, found->step, found->step});
 }
 
-void Expectation::commits(const Known& process, std::uint64_t step) {
-  mixed_ = false;
+/// What began anew has removed the checkpoints of before by its first commit, and those that began before it and died
+/// have left nothing that it has not replaced. One that works beside it may still come after it.
+void Expectation::commits(std::uint64_t number, std::uint64_t step) {
+  const auto& process = processes_.at(number);
+  if (process.opening == Opening::anew) {
+    std::erase_if(beginning_, [&](std::uint64_t it) { return it == number || process.before.contains(it); });
+  }
   if (scenario_.durability != plan::Durability::step) return;
   for (auto& it : steps_) {
     if (it.line == process.line && step == it.to + 1) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -20,13 +21,15 @@ class Expectation {
   /// The process may begin to work; what it finds may be what is there, or what `opening` brings.
   void begins(std::uint64_t process, std::uint64_t line, Opening opening, std::optional<Place> checkpoint);
   void hears(const Message& message);
+  void ended(std::uint64_t process) { processes_.at(process).ended = true; }
 
   /// The first thing that was not as it must be; empty: nothing.
   [[nodiscard]] const std::string& wrong() const { return wrong_; }
   /// Whether a step must be found.
   [[nodiscard]] bool holds_something() const { return !nothing_; }
-  /// A process died while it began anew: volumes of two runs may lie side by side, or checkpoints of the one before.
-  [[nodiscard]] bool is_mixed() const { return mixed_; }
+  /// A process may have died while it began anew: volumes of two runs may lie side by side, or checkpoints of the one
+  /// before. Another process's commits say nothing of that: it may have had the volumes before, and lost them to it.
+  [[nodiscard]] bool is_mixed() const { return !beginning_.empty(); }
   void forgive_damage() { damage_forgiven_ = true; }
 
  private:
@@ -37,7 +40,8 @@ class Expectation {
     std::uint64_t line = 0;
     Opening opening = Opening::go_on;
     std::optional<Place> checkpoint;
-    bool closing = false;
+    bool ended = false;
+    std::set<std::uint64_t> before;  ///< that had ended in the midst of beginning anew when this one began anew
   };
 
   void fail(const std::string& what) {
@@ -46,7 +50,7 @@ class Expectation {
   [[nodiscard]] std::string allowed() const;
   [[nodiscard]] bool is_allowed(Place place) const;
   void opened(const Known& process, std::optional<Place> found);
-  void commits(const Known& process, std::uint64_t step);
+  void commits(std::uint64_t number, std::uint64_t step);
   void durable(const Known& process, std::uint64_t step);
   void saves(const Known& process, std::uint64_t step, bool done);
   void look(const Known& process, std::uint64_t step, std::uint64_t hash);
@@ -54,9 +58,9 @@ class Expectation {
   const Scenario scenario_;
   Truth truth_;
   std::map<std::uint64_t, Known> processes_;
-  std::uint64_t owner_ = 0;  ///< the process that opened the volumes last
-  bool nothing_ = true;      ///< it may be that no step is found
-  bool mixed_ = false;
+  std::uint64_t owner_ = 0;            ///< the process that opened the volumes last
+  bool nothing_ = true;                ///< it may be that no step is found
+  std::set<std::uint64_t> beginning_;  ///< processes that began anew, and may have died before it was done
   bool damage_forgiven_ = false;
   std::vector<Range> steps_;  ///< that may be found
   std::string wrong_;

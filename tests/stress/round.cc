@@ -176,6 +176,7 @@ class Round {
     std::size_t refused = 0, undisturbed = 0;
     for (const auto& it : all) {
       const int status = it.child->status();
+      expectation_.ended(it.order.life);
       const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
       const bool to_be_killed = it.life.kill_after || it.life.ending == Ending::killed;
       if (killed) count("kills");
