@@ -77,7 +77,7 @@ seed: 7
 
 
 def large_model(directory: Path, tokenizer: Path) -> None:
-    """A configuration: twenty layers of Qwen2.5-0.5B's widths, with the tokenizer of the small model."""
+    """A configuration: fourteen layers of Qwen2.5-0.5B's widths, with the tokenizer of the small model."""
     directory.mkdir(parents=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (directory / name).write_bytes((tokenizer / name).read_bytes())
@@ -87,7 +87,7 @@ def large_model(directory: Path, tokenizer: Path) -> None:
         "model_type": "qwen2",
         "hidden_size": 896,
         "intermediate_size": 4864,
-        "num_hidden_layers": 20,
+        "num_hidden_layers": 14,
         "num_attention_heads": 14,
         "num_key_value_heads": 2,
         "vocab_size": small["vocab_size"],
