@@ -66,7 +66,7 @@ def examine(kind: str) -> Row:
 
 def compared(kind: str) -> Row:
     quieten()
-    from both_ways import compare
+    from both_ways import Magnified, compare
     from small_configs import small_config, wraps_models
     from spillway.errors import InputError
 
@@ -84,6 +84,8 @@ def compared(kind: str) -> Row:
             if lost := not_loaded_again(Path(directory) / "model"):
                 return Row(kind, "not built", f"the library does not find {lost} in what it saves itself")
             return Row(kind, "refused", reason(error, directory))
+        except Magnified as error:
+            return Row(kind, "not compared", first_line(error))
         except AssertionError as error:
             return Row(kind, "differs", first_line(error))
         except NotImplementedError as error:
@@ -222,9 +224,9 @@ def table(rows: list[Row], version: str) -> str:
         "relative: of a step's loss, and of a weight tensor (to its largest element); 1e-5 is the limit. Mixtures of",
         "experts are trained with the auxiliary loss of their routers, where the library has one for the type.",
         "LoRA: the same of adapters on a frozen base (`method: lora`), against PEFT in memory, on every linear layer,",
-        "or on those that PEFT takes. They begin at zero and stay small, so of them 1e-4 is the limit. By 1e-3 differ",
-        "adapters that no gradient reaches in some layers, and does in others: their decay in ten steps, which AdamW",
-        "leaves out in memory.",
+        "or on those that PEFT takes. They begin at zero and stay small, so of them 1e-4 is the limit. AdamW in memory",
+        "does not decay an adapter that the model's code never reads. Here it does not decay where no layer reads an",
+        "adapter of that name; where some layers do, all of that name decay, and it is compared with what decays.",
         "",
         "In bf16: parameters that the type's class keeps in fp32 then, and the difference of the first step's loss",
         "from that of plain PyTorch. `from_pretrained(dtype=torch.bfloat16)` loads them as fp32, the model's code",
