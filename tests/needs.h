@@ -25,6 +25,7 @@
   X(datasets)                    \
   X(direct)                      \
   X(exchange)                    \
+  X(fuse)                        \
   X(gpu)                         \
   X(holes)                       \
   X(loop)                        \

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from spillway import installed
+from spillway import installed, silence
 from spillway.config import DPO, Config
-from spillway.errors import InputError
+from spillway.errors import InputError, SpillwayError
 from spillway.keys import KEYS
 
 DATA_SUFFIXES = (".jsonl", ".json", ".txt", ".parquet")
@@ -204,15 +206,33 @@ def check_places(config: Config) -> None:
 
 
 def check_storage(config: Config) -> None:
+    with silence.watched([path.place for path in config.paths]):
+        check_paths(config)
+
+
+def check_paths(config: Config) -> None:
     seen: set[str] = set()
     for path in config.paths:
         if (real := os.path.realpath(path.place)) in seen:
             raise InputError(f"storage: {path.place} is given twice; each path needs a place of its own")
         seen.add(real)
     for path in config.storage:
-        check_directory(Path(path.place))
+        with answering(path.place):
+            check_directory(Path(path.place))
     for path in config.storage_device:
         check_device(Path(path.place))
+
+
+@contextmanager
+def answering(place: str) -> Iterator[None]:
+    """A file system that cannot even say what is there is named with what it said."""
+    try:
+        yield
+    except OSError as error:
+        raise SpillwayError(
+            f"storage: {place} does not answer: {error.strerror}. If its server is away or was begun anew, wait for it "
+            "or mount it again, and then give the same command: what was durable is there"
+        ) from error
 
 
 def check_directory(directory: Path) -> None:

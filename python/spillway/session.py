@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway import calls, device, hub, nodes, products, room, saved, stages, threads, volumes, wear
+from spillway import calls, device, hub, nodes, products, room, saved, silence, stages, threads, volumes, wear
 from spillway.calls import EngineType, loss_kernels, translated
 from spillway.directory import nothing_to_resume
 from spillway.errors import DoesNotFit, InputError
@@ -43,7 +43,6 @@ from spillway.openings import STATE, on_paths, read_counts, tries_of, write_coun
 from spillway.protocol import Keeping, Opening, Recovery, StepResult
 from spillway.records import flush, new_file
 from spillway.settings import default_budget, engine_settings, subspace_checks, update_rule
-from spillway.silence import SilenceWatch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -171,7 +170,7 @@ class Session:
         self._told: set[str] = set()
         self._started = False  # the volumes are open, and ours
         self._process = os.getpid()
-        self._silence: SilenceWatch | None = None
+        self._silence: silence.SilenceWatch | None = None
         self._precious = False  # they hold something that a later one may go on from
 
     def _rehearse(self, shape: WorkShape, half: bool) -> Rehearsed:
@@ -227,7 +226,7 @@ class Session:
         """Maps the memory and opens the volumes; state from there, from a checkpoint, or the model's weights."""
         hub.fetch_weights(self._config)
         heap.give_back()  # what it was planned in
-        with translated(reading=True):
+        with silence.watched([path.place for path in self._config.paths]), translated(reading=True):
             recovery = self._recover(opening)
             if recovery is None:
                 self._load(opening)
@@ -248,7 +247,7 @@ class Session:
             kept_logits=self.plan.get("kept_logits", 0),
         )
         if self._config.paths:
-            self._silence = SilenceWatch(weakref.WeakMethod(self._silences))
+            self._silence = silence.SilenceWatch(weakref.WeakMethod(self._silences))
         before = [wear.read(path / STATE) for path in opening.pinned()]
         self._written_before = wear.most([self._written_before, *before])
         self._path_bytes, self._link_bytes = self._paths(), self._link()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spillway import identity, volumes
+from spillway import identity, silence, volumes
 from spillway.checks import check_storage
 from spillway.config import Config
 from spillway.errors import InputError
@@ -49,7 +49,8 @@ class StoredRun:
         with calls.translated(reading=True):
             engine = calls.native_engine()(description, json.dumps(reading_settings(self.config, self.identity.run)))
             try:
-                yield engine
+                with silence.watched([path.place for path in self.config.paths]):
+                    yield engine
             finally:
                 engine.close()
 

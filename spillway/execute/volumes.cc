@@ -42,8 +42,7 @@ bool has_commits(const sys::File& file, Bytes metadata, const storage::MetadataL
 
 Holding look_at(const VolumePlace& place, const std::string& run, const storage::MetadataLayout* layout) {
   const auto path = place.file();
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return {};
+  if (!storage::is_taken(path)) return {};
   const sys::File file(path);
   const auto pair = storage::read_superblocks(file);
   if (pair.state == storage::SuperblockState::foreign) return {};
@@ -167,8 +166,7 @@ void require_nothing_is_lost(const VolumeSettings& settings, const storage::Meta
 
 bool without_records(const VolumeSettings& settings) {
   return !settings.places.empty() && std::ranges::all_of(settings.places, [&](const VolumePlace& place) {
-    std::error_code error;
-    if (!std::filesystem::exists(place.file(), error)) return false;
+    if (!storage::is_taken(place.file())) return false;
     const auto pair = storage::read_superblocks(sys::File(place.file()));
     const auto& superblock = pair.superblock;
     return pair.state == storage::SuperblockState::valid && superblock.run == settings.run && superblock.ready &&

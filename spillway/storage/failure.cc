@@ -28,6 +28,15 @@ std::string_view advice(int errno_value) {
              "space there or use another storage directory";
     case EINVAL:
       return "The file system refused the transfer's alignment or O_DIRECT; use another storage directory";
+    case ESTALE:
+    case ENOTCONN:
+    case ETIMEDOUT:
+    case EHOSTDOWN:
+    case EHOSTUNREACH:
+    case ECONNRESET:
+    case ECONNABORTED:
+      return "The server of its file system is away, or was begun anew; what was durable is there when the file system "
+             "answers again (it may have to be mounted again), and resuming the run takes it back";
     default:
       return "Check the file system that holds the volume, or use another storage directory";
   }
@@ -63,6 +72,13 @@ std::exception_ptr corrupt(const Subject& place) {
 
 std::exception_ptr never_written(const Subject& place, Bytes written) {
   return make(ErrorCode::internal, text(action(place), ", where ", written, " bytes were written"), place);
+}
+
+std::exception_ptr unanswered(const std::filesystem::path& path, int errno_value) {
+  return std::make_exception_ptr(Error(ErrorCode::io,
+                                       text("whether ", path.string(), " is there could not be found out: ",
+                                            sys::describe_errno(errno_value), ". ", advice(errno_value)),
+                                       errno_value, path.string()));
 }
 
 std::exception_ptr unflushed(const std::filesystem::path& volume, int errno_value) {

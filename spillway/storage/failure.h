@@ -18,6 +18,8 @@ struct Subject {
   Bytes bytes;   ///< of the piece
 };
 
+/// A file system could not say whether a name is taken: io.
+[[nodiscard]] std::exception_ptr unanswered(const std::filesystem::path& path, int errno_value);
 /// A volume could not be flushed: io.
 [[nodiscard]] std::exception_ptr unflushed(const std::filesystem::path& volume, int errno_value);
 

@@ -9,6 +9,7 @@
 
 #include "spillway/base/blank.h"
 #include "spillway/base/error.h"
+#include "spillway/storage/failure.h"
 #include "spillway/storage/lock.h"
 #include "spillway/storage/preparation.h"
 #include "spillway/storage/raw_device.h"
@@ -19,9 +20,17 @@
 #include "spillway/sys/mapping.h"
 
 namespace spillway::storage {
-namespace {
 
 namespace fs = std::filesystem;
+
+bool is_taken(const fs::path& path) {
+  std::error_code failure;
+  const fs::file_status status = fs::symlink_status(path, failure);
+  if (status.type() == fs::file_type::none) std::rethrow_exception(unanswered(path, failure.value()));
+  return fs::exists(status);
+}
+
+namespace {
 
 using Clock = std::chrono::steady_clock;
 
@@ -35,6 +44,7 @@ std::chrono::milliseconds remaining(Clock::time_point end) {
 void require_directory(const fs::path& directory) {
   std::error_code failure;
   const fs::file_status status = fs::status(directory, failure);
+  if (status.type() == fs::file_type::none) std::rethrow_exception(unanswered(directory, failure.value()));
   if (!fs::exists(status)) {
     throw Error(ErrorCode::bad_input,
                 text("the storage directory ", directory.string(), " does not exist; create it or name another"),
@@ -112,11 +122,6 @@ void lengthen(const sys::File& file, const Superblock& there, Bytes capacity) {
                 0, file.path().string());
   }
   file.reserve(after, before);
-}
-
-bool is_taken(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(fs::symlink_status(path, ignored));
 }
 
 /// Opens and locks the file that has a name. None when none has it: whoever had the file before us may have removed it

@@ -16,6 +16,10 @@ namespace spillway::storage {
 
 inline constexpr const char* kVolumeName = "spillway.volume";
 
+/// Whether a name is taken, a link by itself. Throws Error(io) where the file system cannot say: a server that is away
+/// is no reason to take a volume for missing.
+[[nodiscard]] bool is_taken(const std::filesystem::path& path);
+
 /// As PathOptions'.
 struct VolumeOptions {
   std::filesystem::path directory;
