@@ -10,6 +10,7 @@
 #include "spillway/state/convert.h"
 #include "spillway/storage/scrub.h"
 #include "spillway/storage/superblock.h"
+#include "spillway/storage/volume.h"
 
 namespace spillway::execute {
 namespace {
@@ -161,8 +162,7 @@ class Verification {
   void look_at_superblocks() {
     for (std::uint32_t p = 0; p < volumes_.places.size(); ++p) {
       const auto file = volumes_.places[p].file();
-      std::error_code none;
-      if (!std::filesystem::exists(file, none)) continue;
+      if (!storage::is_taken(file)) continue;
       const sys::File volume(file);
       const auto pair = storage::read_superblocks(volume);
       out_.bytes += storage::kSuperblockOffsets.size() * storage::kSuperblockBytes;

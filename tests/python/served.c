@@ -1,10 +1,9 @@
-/* A file system whose server is slow, away, or in trouble, as a remote one's may be: what lies in BACKING is shown at
+/* A file system whose server is away or in trouble, as a remote one's may be: what lies in BACKING is shown at
  * MOUNTPOINT, and every request first passes here. Lines on standard input say how, and each is answered by "done":
  *
  *   away            from now on every request waits
  *   back            and goes on; the next begin anew
  *   fail ERRNO      every request ends with that error; 0: none does
- *   rate READ WRITE bytes per second in each direction, of all files together; 0: as fast as it goes
  *
  * "ready" is said when it is mounted, "waits" at the first request that waits since `away`. It ends, and takes its mount
  * with it, at the end of its input. Nothing is cached, so that no request is answered without the server. */
@@ -20,10 +19,8 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { kRead, kWrite };
 #define MOST 1048576 /* bytes of one request */
 #define TEXT(number) WORDS(number)
 #define WORDS(number) #number
@@ -32,9 +29,7 @@ static int backing;            /* descriptor of the directory */
 static const char* mountpoint; /* where it is shown */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static int is_away, has_waited, failure; /* guarded by the mutex, as what follows */
-static double rates[2];                  /* bytes per second; 0: no limit */
-static double free_at[2];                /* when each direction has moved all it was given, in seconds */
+static int is_away, has_waited, failure; /* guarded by the mutex */
 
 static void say(const char* what) {
   printf("%s\n", what);
@@ -52,24 +47,6 @@ static int enter(void) {
   const int error = failure;
   pthread_mutex_unlock(&mutex);
   return -error;
-}
-
-static double now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-/* Until the bytes have passed a link of that rate. */
-static void move(int direction, size_t bytes) {
-  pthread_mutex_lock(&mutex);
-  const double begin = now();
-  if (free_at[direction] < begin) free_at[direction] = begin;
-  if (rates[direction] > 0) free_at[direction] += (double)bytes / rates[direction];
-  const double end = free_at[direction];
-  pthread_mutex_unlock(&mutex);
-  const struct timespec until = {(time_t)end, (long)(1e9 * (end - (double)(time_t)end))};
-  while (end > begin && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {}
 }
 
 static const char* relative(const char* path) { return path[1] == 0 ? "." : path + 1; }
@@ -141,15 +118,12 @@ static int read_file(const char* path, char* to, size_t bytes, off_t at, struct 
   const int error = enter();
   if (error) return error;
   const ssize_t moved = pread((int)file->fh, to, bytes, at);
-  if (moved < 0) return -errno;
-  move(kRead, (size_t)moved);
-  return (int)moved;
+  return moved < 0 ? -errno : (int)moved;
 }
 static int write_file(const char* path, const char* from, size_t bytes, off_t at, struct fuse_file_info* file) {
   (void)path;
   const int error = enter();
   if (error) return error;
-  move(kWrite, bytes);
   const ssize_t moved = pwrite((int)file->fh, from, bytes, at);
   return moved < 0 ? -errno : (int)moved;
 }
@@ -181,7 +155,6 @@ static void let_go(void) {
 
 /* What one line asks for; 0 where it asks for nothing known. */
 static int obey(const char* line) {
-  double read = 0, write = 0;
   int error = 0;
   pthread_mutex_lock(&mutex);
   int known = 1;
@@ -191,8 +164,6 @@ static int obey(const char* line) {
     let_go();
   } else if (sscanf(line, "fail %d", &error) == 1) {
     failure = error;
-  } else if (sscanf(line, "rate %lf %lf", &read, &write) == 2) {
-    rates[kRead] = read, rates[kWrite] = write;
   } else {
     known = 0;
   }

@@ -68,6 +68,16 @@ def impatient(*command: str) -> Any:
     return real_runs.apart("-c", IMPATIENT, *command, forked=True)
 
 
+def has_begun(process: Any, out: Path) -> Any:
+    """The process, when it has finished some steps."""
+    held.wait_for(process, lambda: held.has_row(out, 3))
+    return process
+
+
+def underway(given: Path, out: Path, server: Server) -> Any:
+    return has_begun(real_runs.apart("-m", "spillway", *words(given, out, server)), out)
+
+
 def said_by(process: Any) -> str:
     return str(process.communicate(timeout=held.LIMIT)[1])
 
@@ -76,6 +86,15 @@ def finished(process: Any) -> str:
     said = said_by(process)
     assert process.returncode == 0, said
     return said
+
+
+def failed(process: Any, words: str) -> None:
+    said = said_by(process)
+    assert process.returncode == 1 and words in said, said
+
+
+def resume(out: Path) -> Any:
+    return real_runs.apart("-m", "spillway", "resume", str(out))
 
 
 def waited(said: str, server: Server) -> bool:
@@ -93,8 +112,7 @@ def test_a_server_that_goes_away_is_named_and_waited_for_and_a_run_killed_meanwh
     given: Path, tmp_path: Path, server: Server, undisturbed: Any
 ) -> None:
     out = tmp_path / "out"
-    first = impatient(*words(given, out, server))
-    held.wait_for(first, lambda: held.has_row(out, 3))
+    first = has_begun(impatient(*words(given, out, server)), out)
     server.go_away()
     server.wait_for_request()
     held.wait_for(first, lambda: has_said(first, SILENT))
@@ -105,7 +123,7 @@ def test_a_server_that_goes_away_is_named_and_waited_for_and_a_run_killed_meanwh
     first.kill()
     server.come_back()
     assert waited(said_by(first), server) and first.returncode == -9
-    finished(real_runs.apart("-m", "spillway", "resume", str(out)))
+    finished(resume(out))
     assert real_runs.result(out) == undisturbed
 
 
@@ -113,8 +131,7 @@ def test_a_server_that_goes_away_is_named_and_waited_for_and_a_run_killed_meanwh
 def begun(given: Path, tmp_path: Path, server: Server) -> Path:
     """The output_dir of a run that was killed after some steps."""
     out = tmp_path / "out"
-    process = real_runs.apart("-m", "spillway", *words(given, out, server))
-    held.wait_for(process, lambda: held.has_row(out, 3))
+    process = underway(given, out, server)
     process.kill()
     process.wait()
     return out
@@ -141,16 +158,12 @@ def test_a_server_in_trouble_ends_the_run_by_name_and_it_resumes(
     error: int, given: Path, tmp_path: Path, server: Server, undisturbed: Any
 ) -> None:
     out = tmp_path / "out"
-    process = real_runs.apart("-m", "spillway", *words(given, out, server))
-    held.wait_for(process, lambda: held.has_row(out, 3))
+    process = underway(given, out, server)
     server.fail(error)
-    said = said_by(process)
-    assert process.returncode == 1 and str(server.directory) in said, said
-    still = real_runs.apart("-m", "spillway", "resume", str(out))
-    said = said_by(still)
-    assert still.returncode == 1 and f"{server.directory} does not answer" in said, said
+    failed(process, str(server.directory))
+    failed(resume(out), f"{server.directory} does not answer")
     server.fail(0)
-    finished(real_runs.apart("-m", "spillway", "resume", str(out)))
+    finished(resume(out))
     assert real_runs.result(out) == undisturbed
 
 
@@ -159,14 +172,12 @@ def test_a_server_that_dies_is_begun_anew_and_its_run_resumes(
     given: Path, tmp_path: Path, server: Server, server_program: Path, undisturbed: Any
 ) -> None:
     out = tmp_path / "out"
-    process = real_runs.apart("-m", "spillway", *words(given, out, server))
-    held.wait_for(process, lambda: held.has_row(out, 3))
+    process = underway(given, out, server)
     server.kill()
-    said = said_by(process)
-    assert process.returncode == 1 and str(server.directory) in said, said
+    failed(process, str(server.directory))
     server.close()
     with served(server_program, tmp_path / "backing", server.directory):
-        finished(real_runs.apart("-m", "spillway", "resume", str(out)))
+        finished(resume(out))
         assert real_runs.result(out) == undisturbed
 
 
@@ -178,7 +189,7 @@ def test_the_installed_command_says_after_half_a_minute_what_it_waits_for(
     command = [str(Path(sys.executable).with_name("spillway")), *words(given, out, server)]
     with open(told, "wb") as stream:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stream, env=os.environ | warm.ONE_THREAD)
-    held.wait_for(process, lambda: held.has_row(out, 3))
+    has_begun(process, out)
     server.go_away()
     server.wait_for_request()
     held.wait_for(process, lambda: SILENT in told.read_text())
