@@ -200,10 +200,10 @@ void Books::path_failed(std::uint32_t path, std::exception_ptr error) {
 void Books::failed(std::exception_ptr error) {
   {
     const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = std::move(error);
+    if (!failure_) failure_ = error;
     changed_.notify_all();
   }
-  pool_->close();  // nothing will be released any more
+  pool_->close(std::move(error));  // nothing will be released any more
 }
 
 void expect(storage::Path& path, const storage::Piece& piece) {

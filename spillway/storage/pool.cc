@@ -96,7 +96,7 @@ class Pool::Impl {
   void release(std::span<const Place> places);
   void claim(Place place);
   void take_out(std::uint32_t path, int errno_value, std::string_view reason);
-  void close();
+  void close(std::exception_ptr reason);
   void drain();
   [[nodiscard]] Bytes free() const;
   [[nodiscard]] Bytes waiting() const;
@@ -134,6 +134,7 @@ class Pool::Impl {
   std::uint64_t arrivals_ = 0;
   std::uint64_t outstanding_ = 0;  ///< requests whose Done has not returned, and threads that tell
   bool closing_ = false;
+  std::exception_ptr reason_;  ///< why, where there is one
 };
 
 Pool::Impl::Impl(std::vector<PoolPath> paths, PoolOptions options)
@@ -144,13 +145,14 @@ Pool::Impl::Impl(std::vector<PoolPath> paths, PoolOptions options)
 }
 
 Pool::Impl::~Impl() {
-  close();
+  close(nullptr);
   drain();
 }
 
-void Pool::Impl::close() {
+void Pool::Impl::close(std::exception_ptr reason) {
   Lock lock(mutex_);
   News news;
+  if (!closing_) reason_ = std::move(reason);
   closing_ = true;
   serve_waiting(news);
   tell(lock, news);
@@ -222,7 +224,7 @@ void Pool::Impl::serve_waiting(News& news) {
     if (!active.error && !hopeless && wanted > available()) return;
     waiting_.pop();
     waiting_pieces_ -= pieces.count;
-    if (!active.error && closing_) active.error = closed(active.request);
+    if (!active.error && closing_) active.error = reason_ ? reason_ : closed(active.request);
     if (!active.error && hopeless) active.error = shortage(active.request, members_.offer());
     if (!active.error) place(pieces, news);
     if (pieces.more > 0) serve_other(pieces, news);
@@ -436,8 +438,8 @@ void Pool::claim(Place place) {
 void Pool::take_out(std::uint32_t path, int errno_value, std::string_view reason) {
   impl_->take_out(path, errno_value, reason);
 }
-void Pool::close() {
-  impl_->close();
+void Pool::close(std::exception_ptr reason) {
+  impl_->close(std::move(reason));
 }
 void Pool::drain() {
   impl_->drain();

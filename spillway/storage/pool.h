@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -110,8 +111,8 @@ class Pool {
   void claim(Place place);
   /// No more writes to that path, for a reason found elsewhere (its flush failed, its records).
   void take_out(std::uint32_t path, int errno_value, std::string_view reason);
-  /// Every write that waits, and every later one, ends with an error; reads go on.
-  void close();
+  /// Every write that waits, and every later one, ends with an error: that reason, or that it was closed; reads go on.
+  void close(std::exception_ptr reason = nullptr);
   /// Waits until every request has ended. A waiting write ends only if another thread releases or closes.
   void drain();
 

@@ -271,6 +271,18 @@ TEST_P(PoolContract, AClosedPoolReadsAndWritesNoMore) {
   EXPECT_ERROR(later.write(pool_), ErrorCode::io, "closed");
 }
 
+TEST_P(PoolContract, AWriteThatWaitsWhenItIsClosedIsToldWhy) {
+  Object full = object(40 * MiB), late = object(2 * MiB), later = object(1 * MiB);
+  full.write(pool_);
+  Ends ends;
+  late.start(pool_, Direction::write, ends, 1);
+  pool_.close(std::make_exception_ptr(Error(ErrorCode::io, "the records cannot be written", EIO, "path:0")));
+  pool_.close();
+  ASSERT_EQ(ends.ended().size(), 1U);
+  EXPECT_ERROR(ends.raise(0), ErrorCode::io, "the records cannot be written");
+  EXPECT_ERROR(later.write(pool_), ErrorCode::io, "the records cannot be written");
+}
+
 TEST_P(PoolContract, ClosingEndsWaitingWrites) {
   Object full = object(40 * MiB), late = object(2 * MiB);
   Ends ends;
