@@ -198,11 +198,7 @@ void Books::path_failed(std::uint32_t path, std::exception_ptr error) {
 }
 
 void Books::failed(std::exception_ptr error) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = error;
-    changed_.notify_all();
-  }
+  give_up(error);
   pool_->close(std::move(error));  // nothing will be released any more
 }
 
