@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 import warm
+from needs import lacks
 
+LAST_NUMBER = Path("/proc/sys/kernel/ns_last_pid")
 TELLS = """
 import json, os, sys
 mask = os.umask(0)
@@ -61,3 +63,18 @@ def test_what_is_raised_ends_it_with_one() -> None:
     process = warm.python("-c", "raise ValueError('no')")
     _, error = process.communicate()
     assert process.returncode == 1 and error.endswith("ValueError: no\n")
+
+
+def test_it_has_its_own_end_and_not_that_of_an_earlier_one_with_its_number() -> None:
+    first = warm.python("-c", "raise SystemExit(3)", forked=True)
+    assert first.wait() == 3
+    for _ in range(100):  # another process of the machine may take the number
+        try:
+            LAST_NUMBER.write_text(str(first.pid - 1))
+        except OSError as why:
+            lacks("root", str(why))
+        second = warm.python("-c", "import time; time.sleep(0.1); raise SystemExit(4)", forked=True)
+        assert second.wait() == 4
+        if second.pid == first.pid:
+            return
+    pytest.fail("the number was never given again")

@@ -113,6 +113,8 @@ class Parent:
         if not message:
             raise RuntimeError(f"the process that forks others has ended with {self._process.wait()}")
         told: dict[str, int] = json.loads(message)
+        if "began" in told:
+            self._codes.pop(told["began"], None)  # of one that had this number before
         if "ended" in told:
             self._codes[told["ended"]] = told["code"]
         return told
