@@ -193,16 +193,16 @@ void bind_subspace(nb::module_& module) {
       "rows"_a, "columns"_a, "rank"_a, "nonzeros"_a, "The rank that is meant; 0: half of the smaller side.");
   module.def(
       "subspace_rotates",
-      [](std::uint64_t every, std::uint64_t updates, std::uint64_t tensor) {
-        return spillway::subspace::rotates(every, updates, tensor);
+      [](std::uint64_t every, std::uint64_t updates, std::uint64_t matrix) {
+        return spillway::subspace::rotates(every, updates, matrix);
       },
-      "every"_a, "updates"_a, "tensor"_a, "Whether this one learns anew after so many updates; `every` 0: never.");
+      "every"_a, "updates"_a, "matrix"_a, "Whether this one learns anew after so many updates; `every` 0: never.");
   module.def(
       "draw_signs",
-      [](std::uint64_t seed, std::uint64_t tensor, std::int64_t step, std::size_t n) {
+      [](std::uint64_t seed, std::uint64_t matrix, std::int64_t step, std::size_t n) {
         std::vector<float> signs(n);
-        spillway::subspace::draw_signs(seed, tensor, step, signs);
+        spillway::subspace::draw_signs(seed, matrix, step, signs);
         return copied(signs);
       },
-      "seed"_a, "tensor"_a, "step"_a, "n"_a, "1 or -1, n times.");
+      "seed"_a, "matrix"_a, "step"_a, "n"_a, "1 or -1, n times.");
 }

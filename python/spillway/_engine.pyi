@@ -381,10 +381,10 @@ class SubspaceMatrix:
         """Running estimate of |P P' G Q Q' - G| / |G|; 0 before the first sample."""
     bias: tuple[float, float, int]  # what the estimate is made of
 
-def draw_signs(seed: int, tensor: int, step: int, n: int) -> Any:
+def draw_signs(seed: int, matrix: int, step: int, n: int) -> Any:
     """1 or -1, n times, fp32."""
 
-def subspace_rotates(every: int, updates: int, tensor: int) -> bool:
+def subspace_rotates(every: int, updates: int, matrix: int) -> bool:
     """Whether this one learns anew after so many updates; `every` 0: never."""
 
 def subspace_rank(rows: int, columns: int, rank: int, nonzeros: int) -> int:

@@ -50,10 +50,12 @@ Subspaces::Subspaces(const plan::Description& description, const state::Layout& 
       matrices_(layout.tensors().size()),
       visit_(half_elements(layout)),
       lane_(half_elements(layout)) {
+  std::uint64_t number = 0;
   for (std::size_t t = 0; t < matrices_.size(); ++t) {
     const auto& it = layout.tensors()[t].subspace;
     if (it.rank == 0) continue;
-    matrices_[t].emplace(Matrix{.pair = unlearned(it), .next = unlearned(it), .kept = {}, .record = {}, .before = {}});
+    matrices_[t].emplace(Matrix{
+        .number = number++, .pair = unlearned(it), .next = unlearned(it), .kept = {}, .record = {}, .before = {}});
     any_ = true;
   }
   if (!any_) return;
@@ -107,7 +109,7 @@ bool Subspaces::learns(std::size_t tensor) const {
   if (updates_ <= 0) return false;
   const auto& checks = description_.subspaces;
   const auto updates = static_cast<std::uint64_t>(updates_);
-  if (subspace::rotates(checks.rotate, updates, tensor)) return true;
+  if (subspace::rotates(checks.rotate, updates, it.number)) return true;
   return updates % checks.every == 0 && bias_of(it.kept).error() > checks.threshold;
 }
 
@@ -194,8 +196,7 @@ kernels::Projector Subspaces::side(std::size_t tensor, unsigned side) const {
 }
 
 void Subspaces::signs(std::size_t tensor, std::span<float> signs) const {
-  static_cast<void>(at(tensor));
-  subspace::draw_signs(description_.seed, tensor, updates_, signs);
+  subspace::draw_signs(description_.seed, at(tensor).number, updates_, signs);
 }
 
 void Subspaces::end(bool applied) {

@@ -101,6 +101,7 @@ class Subspaces {
  private:
   static constexpr std::size_t kNoRoom = ~std::size_t{0};
   struct Matrix {
+    std::uint64_t number = 0;  ///< among the matrices that learn in subspaces, in the order of the tensors
     subspace::Pair pair, next;
     state::FitRecord kept, record;  ///< of the steps applied; with this step's
     state::FitRecord before;        ///< of the steps applied but the last

@@ -8,8 +8,8 @@
 
 namespace spillway::subspace {
 
-void draw_signs(std::uint64_t seed, std::uint64_t tensor, std::int64_t step, std::span<float> signs) {
-  const kernels::RandomKey key(seed ^ (tensor + 1) * 0xD1B54A32D192ED03, step);
+void draw_signs(std::uint64_t seed, std::uint64_t matrix, std::int64_t step, std::span<float> signs) {
+  const kernels::RandomKey key(seed ^ (matrix + 1) * 0xD1B54A32D192ED03, step);
   for (std::size_t i = 0; i < signs.size(); i += 128) {
     const auto block = kernels::scalar::random_block(key, i / 128);
     for (std::size_t bit = 0; bit < 128 && i + bit < signs.size(); ++bit) {

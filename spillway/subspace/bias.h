@@ -11,8 +11,9 @@
 
 namespace spillway::subspace {
 
-/// The signs z of a step, 1 or -1: a function of seed, tensor and step alone.
-void draw_signs(std::uint64_t seed, std::uint64_t tensor, std::int64_t step, std::span<float> signs);
+/// The signs z of a step, 1 or -1: a function of the seed, the matrix's number among those that learn in
+/// subspaces, and the step alone.
+void draw_signs(std::uint64_t seed, std::uint64_t matrix, std::int64_t step, std::span<float> signs);
 
 /// Plain data, part of what is saved.
 struct Bias {
@@ -29,9 +30,9 @@ struct Bias {
 };
 
 /// Whether a matrix learns anew after so many updates, whatever its projectors miss: each once in `every` of them (0:
-/// never), in turn by their numbers, so that no step learns all of them.
-[[nodiscard]] constexpr bool rotates(std::uint64_t every, std::uint64_t updates, std::uint64_t tensor) noexcept {
-  return every > 0 && updates > 0 && (updates + tensor) % every == 0;
+/// never), in turn by their numbers among those that learn in subspaces, so that no step learns all of them.
+[[nodiscard]] constexpr bool rotates(std::uint64_t every, std::uint64_t updates, std::uint64_t matrix) noexcept {
+  return every > 0 && updates > 0 && (updates + matrix) % every == 0;
 }
 
 }  // namespace spillway::subspace

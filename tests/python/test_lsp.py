@@ -178,6 +178,13 @@ def test_check_is_equal_but_for_rounding(compute_dtype: str, given: Path, tmp_pa
     assert "equal but for rounding" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("modules", [[], ["--lsp_modules", "q_proj"]])
+def test_check_learns_projectors_in_the_same_turn(modules: list[str], given: Path, tmp_path: Path) -> None:
+    """Which matrices learn when does not depend on how many others the model has between them."""
+    words = ("--method", "lsp", *ROTATING, *modules, "--compute_dtype", "fp32", "--max_steps", "4")
+    assert real_runs.here(given, tmp_path / "out", *words, "--weight_dtype", "fp32", verb="check") == 0
+
+
 def test_the_plan_says_what_it_saves_and_where_it_does_not_help(given: Path, tmp_path: Path, capsys: Any) -> None:
     assert real_runs.here(given, tmp_path / "out", "--method", "lsp", verb="plan") == 0
     said = capsys.readouterr().out.replace("\n", " ")
