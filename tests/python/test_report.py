@@ -289,6 +289,14 @@ def test_the_timeline_is_read_as_it_was_written(finished: Path) -> None:
     assert not any(span.kind == "other" for step in two.values() for lane in step.lanes.values() for span in lane)
 
 
+def test_projectors_that_are_learned_are_in_the_picture(tmp_path: Path) -> None:
+    """In each step after the first a matrix in two learns."""
+    given, out = real_runs.inputs(tmp_path), tmp_path / "out"
+    words = ["--method", "lsp", "--lsp_rotate_every", "2", "--max_steps", "3"]
+    assert real_runs.here(given, out, *words) == 0
+    assert "<title>fit: " in (out / "report.html").read_text()
+
+
 def test_memory_stays_under_what_was_planned(finished: Path) -> None:
     facts = read(finished)
     dram = next(tier for tier in facts.plan["tiers"] if tier["name"] == "dram")

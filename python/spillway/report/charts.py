@@ -6,18 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
-from spillway.report.timeline import Step, union
+from spillway.report.timeline import KINDS, Step, union
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960, 76, 24, 14, 34
-COLORS = {  # by kind of task, as the page's variables
-    "embedding": "c1", "forward": "c1", "head loss": "c2", "head gradient": "c2", "backward": "c3",
-    "embedding backward": "c3", "update": "c4", "read weight": "c5", "read state": "c6", "read grad": "c7",
-    "read activation": "c8", "write weight": "c5", "write state": "c6", "write grad": "c7", "write activation": "c8",
-    "write rows": "c7", "upload weight": "c5", "upload activation": "c8", "download grad": "c7",
-    "download activation": "c8", "download hidden": "c6", "download weight": "c5", "download state": "c6",
-    "upload state": "c6", "upload grad": "c7",
-    "other": "c8",
-}  # fmt: skip
 TRANSFERS = ("read", "write", "to_device", "from_device")  # lanes
 CLASSES = {
     "weight": "c5", "window": "c1", "state": "c6", "staging": "c4", "grad": "c7", "activation": "c8", "scratch": "c2",
@@ -150,7 +141,7 @@ def bar(frame: Frame, kind: str, start: float, end: float, top: float, height: f
         return ""
     left, right = frame.at(start, 0)[0], frame.at(end, 0)[0]
     return (
-        f'<rect fill="var(--{COLORS[kind]})" x="{left}" y="{top:.2f}" width="{max(0.6, right - left):.2f}" '
+        f'<rect fill="var(--{KINDS[kind]})" x="{left}" y="{top:.2f}" width="{max(0.6, right - left):.2f}" '
         f'height="{height:.2f}"><title>{kind}: {start:.4g} to {end:.4g} %</title></rect>'
     )
 

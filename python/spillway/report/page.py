@@ -10,7 +10,7 @@ from spillway import __version__
 from spillway.report import charts
 from spillway.report.causes import Cause, causes
 from spillway.report.facts import Facts
-from spillway.report.timeline import Step, steps
+from spillway.report.timeline import KINDS, Step, steps
 from spillway.sizes import duration, pace, size, used_up
 from spillway.tables import device_blocks
 
@@ -188,9 +188,9 @@ def timeline(two: dict[str, Step]) -> str:
         parts.append(f'<p id="busy-{name}">busy: {escape(busy)}</p>')
     kinds = {span.kind for step in two.values() for spans in step.lanes.values() for span in spans}
     groups: dict[str, list[str]] = {}
-    for kind in charts.COLORS:
+    for kind, color in KINDS.items():
         if kind in kinds:
-            groups.setdefault(charts.COLORS[kind], []).append(kind)
+            groups.setdefault(color, []).append(kind)
     return "".join(parts) + keys([(color, ", ".join(group)) for color, group in groups.items()])
 
 

@@ -33,34 +33,16 @@ class Span:
         return "other"
 
 
-KINDS = (
-    "embedding backward",
-    "embedding",
-    "forward",
-    "head loss",
-    "head gradient",
-    "backward",
-    "update",
-    "read weight",
-    "read state",
-    "read grad",
-    "read activation",
-    "write weight",
-    "write state",
-    "write grad",
-    "write activation",
-    "write rows",
-    "upload weight",
-    "upload activation",
-    "download grad",
-    "download activation",
-    "download hidden",
-    "download weight",
-    "download state",
-    "upload state",
-    "upload grad",
-    "fit",
-)
+# Kinds of tasks, with which their names begin, and their colours, as the page's variables.
+KINDS = {
+    "embedding backward": "c3", "embedding": "c1", "forward": "c1", "head loss": "c2", "head gradient": "c2",
+    "backward": "c3", "update": "c4", "read weight": "c5", "read state": "c6", "read grad": "c7",
+    "read activation": "c8", "write weight": "c5", "write state": "c6", "write grad": "c7", "write activation": "c8",
+    "write rows": "c7", "upload weight": "c5", "upload activation": "c8", "download grad": "c7",
+    "download activation": "c8", "download hidden": "c6", "download weight": "c5", "download state": "c6",
+    "upload state": "c6", "upload grad": "c7", "upload projectors": "c2", "download record": "c7", "fit": "c2",
+    "other": "c8",
+}  # fmt: skip
 
 
 def lane_of(number: int) -> str:
