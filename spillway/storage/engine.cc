@@ -136,13 +136,17 @@ void Engine::take_orders() {
     taken_.swap(incoming_);
     sync_.waiting.insert(sync_.waiting.end(), incoming_syncs_.begin(), incoming_syncs_.end());
     incoming_syncs_.clear();
-    registration = std::exchange(registration_, nullptr);
+    registration = registration_;
     memory = to_register_;
   }
   for (; added_ < taken_.size(); ++added_) queue_.add(taken_[added_]);
   taken_.clear();
   added_ = 0;
-  if (registration != nullptr) registration->set_value(ring_->register_memory(memory));
+  if (registration == nullptr) return;
+  auto told = ring_->register_memory(memory);  // where it throws, mourn() answers
+  const std::lock_guard lock(mutex_);
+  registration_ = nullptr;
+  registration->set_value(std::move(told));
 }
 
 void Engine::issue() {

@@ -30,9 +30,12 @@ void Journal::on(const Event& event) {
 /// What the journal knows is not to be trusted any more: it does nothing from here on, and the listener is told why.
 void Journal::break_off(std::unique_lock<std::mutex>& lock, const std::exception_ptr& error) noexcept {
   if (std::exchange(stopped_, true)) return;
+  teller_ = std::this_thread::get_id();
   lock.unlock();
   listener_.failed(error);
   lock.lock();
+  teller_ = {};
+  idle_.notify_all();
 }
 
 /// On a path's thread, which has nobody to throw to.
@@ -150,7 +153,9 @@ void Journal::path_failed(std::uint32_t path, std::exception_ptr error) {
 void Journal::stop() {
   std::unique_lock lock(mutex_);
   stopped_ = true;
-  idle_.wait(lock, [this] { return !carrying_ || carrier_ == std::this_thread::get_id(); });
+  const auto self = std::this_thread::get_id();
+  idle_.wait(lock,
+             [&] { return (!carrying_ || carrier_ == self) && (teller_ == std::thread::id() || teller_ == self); });
 }
 
 std::optional<std::uint64_t> Journal::durable() const {

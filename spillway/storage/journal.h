@@ -106,6 +106,7 @@ class Journal {
   std::uint64_t outstanding_ = 0;  ///< Dones that have not returned
   bool carrying_ = false;          ///< a thread is carrying out actions:
   std::thread::id carrier_;        ///< this one
+  std::thread::id teller_;         ///< of who tells the listener of a failure just now, outside of the lock
   bool stopped_ = false;
 };
 
