@@ -230,7 +230,6 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
     case Lane::from_device:
     case Lane::device_update:
       transfers.push_back(start);
-      ++in_flight_;
       break;
     case Lane::update:
     case Lane::fit: {
@@ -390,7 +389,13 @@ void Executor::throw_failure() {
 
 // ---- transfers ----
 
+/// Counted here, and not where they get ready: what a failure keeps from getting here is waited for by nobody.
 void Executor::launch(std::vector<Start>& transfers) {
+  if (transfers.empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    in_flight_ += transfers.size();
+  }
   for (const auto& start : transfers) {
     try {
       launch_transfer(start, schedule_.tasks[start.task]);
