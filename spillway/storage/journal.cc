@@ -4,6 +4,11 @@
 #include <utility>
 
 namespace spillway::storage {
+namespace {
+
+const std::thread::id kNobody;
+
+}  // namespace
 
 Journal::Journal(JournalSpec spec, Media& media, JournalListener& listener)
     : media_(media), listener_(listener), books_(std::move(spec)) {}
@@ -11,7 +16,7 @@ Journal::Journal(JournalSpec spec, Media& media, JournalListener& listener)
 Journal::~Journal() {
   stop();
   std::unique_lock lock(mutex_);
-  idle_.wait(lock, [this] { return outstanding_ == 0 && !carrying_; });
+  idle_.wait(lock, [this] { return outstanding_ == 0 && carrier_ == kNobody; });
 }
 
 template <class Event>
@@ -34,7 +39,7 @@ void Journal::break_off(std::unique_lock<std::mutex>& lock, const std::exception
   lock.unlock();
   listener_.failed(error);
   lock.lock();
-  teller_ = {};
+  teller_ = kNobody;
   idle_.notify_all();
 }
 
@@ -55,8 +60,7 @@ void Journal::ended(const Event& event) noexcept {
 }
 
 void Journal::carry_out(std::unique_lock<std::mutex>& lock) {
-  if (carrying_) return;  // that thread takes these as well, so that they stay in order
-  carrying_ = true;
+  if (carrier_ != kNobody) return;  // that thread takes these as well, so that they stay in order
   carrier_ = std::this_thread::get_id();
   while (!books_.actions.empty() && !stopped_) {
     const Action action = std::move(books_.actions.front());
@@ -78,7 +82,7 @@ void Journal::carry_out(std::unique_lock<std::mutex>& lock) {
     }
     if (action.kind == Action::Kind::released) books_.recycle(action.version);
   }
-  carrying_ = false;
+  carrier_ = kNobody;
   idle_.notify_all();
 }
 
@@ -153,9 +157,8 @@ void Journal::path_failed(std::uint32_t path, std::exception_ptr error) {
 void Journal::stop() {
   std::unique_lock lock(mutex_);
   stopped_ = true;
-  const auto self = std::this_thread::get_id();
-  idle_.wait(lock,
-             [&] { return (!carrying_ || carrier_ == self) && (teller_ == std::thread::id() || teller_ == self); });
+  const auto another = [self = std::this_thread::get_id()](std::thread::id it) { return it != kNobody && it != self; };
+  idle_.wait(lock, [&] { return !another(carrier_) && !another(teller_); });
 }
 
 std::optional<std::uint64_t> Journal::durable() const {

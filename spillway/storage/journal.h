@@ -104,9 +104,8 @@ class Journal {
   std::condition_variable idle_;
   Bookkeeper books_;
   std::uint64_t outstanding_ = 0;  ///< Dones that have not returned
-  bool carrying_ = false;          ///< a thread is carrying out actions:
-  std::thread::id carrier_;        ///< this one
-  std::thread::id teller_;         ///< of who tells the listener of a failure just now, outside of the lock
+  std::thread::id carrier_;        ///< of who carries out actions just now, outside of the lock; none: nobody
+  std::thread::id teller_;         ///< the same, of who tells the listener that the journal has failed
   bool stopped_ = false;
 };
 
