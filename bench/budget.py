@@ -127,7 +127,7 @@ def measured(given: list[str], out: Path, budget: str | None) -> dict[str, Any]:
         planned = spillway("plan", *given, "--json")
         planned.check_returncode()
         budget = str(dram(json.loads(planned.stdout))["planned_peak"])
-    from spillway.values import parse_size
+    from spillway.config.values import parse_size
 
     limit = int(parse_size(budget) * OVER)
     group = MemoryLimit(limit)

@@ -53,8 +53,8 @@ def ids_of(config: Any, sequence: int, step: int) -> Any:
 
 def engine(arguments: argparse.Namespace) -> dict[str, Any]:
     from spillway.config import resolve
-    from spillway.protocol import Batch, Opening, WorkShape
-    from spillway.session import Session
+    from spillway.run.protocol import Batch, Opening, WorkShape
+    from spillway.run.session import Session
 
     config = model_config(arguments.shape, arguments.layers)
     with tempfile.TemporaryDirectory() as directory:

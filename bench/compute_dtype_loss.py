@@ -24,8 +24,8 @@ from equality_plain import train_fp32
 from figures import processor
 
 from spillway.config import resolve
-from spillway.protocol import Batch, Opening, WorkShape
-from spillway.session import Session
+from spillway.run.protocol import Batch, Opening, WorkShape
+from spillway.run.session import Session
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "compute-dtype-loss.json"

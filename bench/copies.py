@@ -91,8 +91,8 @@ def planned(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from shapes import config_of
 
     from spillway._engine import Engine
-    from spillway.hf.describe import WorkSize, describe
-    from spillway.hf.skeleton import build
+    from spillway.model.describe import WorkSize, describe
+    from spillway.model.meta_model import build
 
     skeleton = build(config_of(arguments.shape, arguments.layers), torch.bfloat16)
     described = describe(skeleton, WorkSize(1, arguments.tokens), "bf16") | {"chunk_elements": arguments.chunk_elements}

@@ -18,9 +18,9 @@ from typing import Any
 from shapes import config_of, peak_watch, random_tokens
 
 from spillway._engine import Engine
-from spillway.arguments import parse
-from spillway.protocol import Batch, Keeping, Opening, WorkShape
-from spillway.session import Session
+from spillway.cli.arguments import parse
+from spillway.run.protocol import Batch, Keeping, Opening, WorkShape
+from spillway.run.session import Session
 
 
 class Listening(Engine):

@@ -17,7 +17,7 @@ from typing import Any
 
 from shapes import config_of, peak_watch, random_tokens
 
-from spillway.arguments import parse
+from spillway.cli.arguments import parse
 
 
 def main() -> None:
@@ -49,8 +49,8 @@ def main() -> None:
 
 
 def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
-    from spillway.protocol import Batch, Opening, WorkShape
-    from spillway.session import Session
+    from spillway.run.protocol import Batch, Opening, WorkShape
+    from spillway.run.session import Session
 
     config_of(arguments.shape, arguments.layers).save_pretrained(directory)
     words = ["--model", str(directory), "--init", "random", "--dataset", "none", "--output_dir", str(directory / "run"),

@@ -29,9 +29,9 @@ from equality_plot import plot
 
 from spillway import _engine
 from spillway.config import Config, resolve
-from spillway.protocol import Opening
-from spillway.run import Work, load_work
-from spillway.session import Session
+from spillway.run.protocol import Opening
+from spillway.run.session import Session
+from spillway.run.train import Work, load_work
 
 LIMIT = 1e-6  # of the relative difference of fp32 losses
 PLAIN_RUNS = 5

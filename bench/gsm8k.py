@@ -37,7 +37,7 @@ from figures import RESULTS, machine, save
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from spillway.config import resolve
-from spillway.run import load_work
+from spillway.run.train import load_work
 
 FILE = RESULTS / "gsm8k.json"
 LENGTH, ROWS, SEED = 384, 4, 7  # tokens of a row, rows of a step

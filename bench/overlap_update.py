@@ -25,7 +25,7 @@ from typing import Any
 
 from shapes import config_of, random_tokens
 
-from spillway.arguments import parse
+from spillway.cli.arguments import parse
 
 HERE = Path(__file__).parent
 GOAL = 0.05
@@ -51,8 +51,8 @@ def spoiling(spoiled: list[bool]) -> Any:
 
 def child(arguments: argparse.Namespace) -> None:
     """Steps of one schedule; prints one JSON line."""
-    from spillway.protocol import Batch, Opening, WorkShape
-    from spillway.session import Session
+    from spillway.run.protocol import Batch, Opening, WorkShape
+    from spillway.run.session import Session
 
     spoiled = [False]
     with tempfile.TemporaryDirectory() as directory:
@@ -113,8 +113,8 @@ def say(schedule: str, seconds: float, added: float, without: float) -> None:
 def description(shape: str, sequence: int) -> dict[str, Any]:
     import torch
 
-    from spillway.hf.building import build
-    from spillway.hf.describe import WorkSize, describe
+    from spillway.model.building import build
+    from spillway.model.describe import WorkSize, describe
 
     return describe(build(config_of(shape), torch.bfloat16), WorkSize(1, sequence), "bf16")
 

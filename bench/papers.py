@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import model_shapes
 from figures import RESULTS
 
-from spillway.sizes import pace
+from spillway.base.sizes import pace
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "papers.md"

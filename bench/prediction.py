@@ -39,11 +39,11 @@ from typing import TYPE_CHECKING, Any
 from shapes import peak_watch
 from throttled import Throttled, throttled
 
-from spillway.arguments import parse
+from spillway.cli.arguments import parse
 
 if TYPE_CHECKING:
     from spillway.config import Config
-    from spillway.session import Session
+    from spillway.run.session import Session
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "prediction.json"
@@ -130,8 +130,8 @@ def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttle
     from transformers import Qwen2Config
 
     from spillway.errors import DoesNotFit
-    from spillway.hf import heap
-    from spillway.protocol import Opening
+    from spillway.machine import process_memory
+    from spillway.run.protocol import Opening
 
     with tempfile.TemporaryDirectory() as name, peak_watch() as watch:
         directory, sequence = Path(name), setting["sequence"]
@@ -147,7 +147,7 @@ def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttle
         if "candidates" in setting:
             return contest(setting, Planner(session))
         session.start(Opening())
-        peaks |= {"loading": watch.bytes, "loaded": heap.resident()}
+        peaks |= {"loading": watch.bytes, "loaded": process_memory.resident()}
         steps = max(LEAST_STEPS, min(MOST_STEPS, round(seconds / plan["predicted_step_seconds"])))
         taken: list[tuple[float, float]] = []
         with alone(command):
@@ -173,9 +173,9 @@ class Planner:
     def plan(self, placement: str, budget: int | None = None) -> dict[str, Any] | None:
         """None: it does not fit."""
         from spillway._engine import Engine
-        from spillway.calls import translated
+        from spillway.base.calls import translated
         from spillway.errors import DoesNotFit
-        from spillway.settings import placement_shares
+        from spillway.run.settings import placement_shares
 
         settings = self._settings | {"placement": placement_shares(placement)}
         try:
@@ -212,8 +212,8 @@ def peak_of(plan: dict[str, Any] | None) -> int:
 
 def undisturbed_session(config: Config, sequence: int, paths: Throttled) -> tuple[Session, float]:
     """The first whose rates were measured while others had little of the processors, or the second; what they had."""
-    from spillway.protocol import WorkShape
-    from spillway.session import Session
+    from spillway.run.protocol import WorkShape
+    from spillway.run.session import Session
 
     for _ in range(MOST_MEASURED):
         before, began = taken_by_others(), time.perf_counter()
@@ -245,7 +245,7 @@ def one_step(session: Any, setting: dict[str, Any], step: int) -> tuple[float, f
     """Seconds, and the share of the processors that others had meanwhile."""
     import torch
 
-    from spillway.protocol import Batch
+    from spillway.run.protocol import Batch
 
     generator, sequence = torch.Generator().manual_seed(step), setting["sequence"]
     ids = torch.randint(0, setting["model"]["vocab_size"], (1, sequence), generator=generator)

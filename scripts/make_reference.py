@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python"))
 
-from spillway.help import reference  # noqa: E402
+from spillway.cli.help import reference  # noqa: E402
 
 TARGET = ROOT / "docs" / "reference" / "configuration.md"
 

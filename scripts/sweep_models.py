@@ -102,7 +102,7 @@ def not_loaded_again(directory: Path) -> str:
     """A parameter that the library's own class lacks when it has loaded what it saved; empty: none, or it cannot."""
     from transformers import AutoConfig
 
-    from spillway.hf.source import auto_class
+    from spillway.model.source import auto_class
 
     try:
         made = auto_class(AutoConfig.from_pretrained(directory))
@@ -118,7 +118,7 @@ def parameters(config: Any) -> int:
 
     import torch
 
-    from spillway.hf.meta import from_config
+    from spillway.model.on_meta import from_config
 
     try:
         with torch.device("meta"):
@@ -157,7 +157,7 @@ def mixed(kind: str) -> str:
     from both_ways import compare_mixed
     from small_configs import small_config
     from spillway.errors import InputError
-    from spillway.hf.building import build
+    from spillway.model.building import build
 
     skeleton = build(small_config(kind), torch.bfloat16)
     if not any(skeleton.wide(parameter) for parameter in skeleton.model.parameters()):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from spillway.errors import DoesNotFit, InputError, Interrupted, SpillwayError
 
 if TYPE_CHECKING:
-    from spillway.hf.own import Blocks
-    from spillway.loop import Session
+    from spillway.integrations.own_loop import Session
+    from spillway.model.own import Blocks
     from spillway.placed import empty, move, where
-    from spillway.run import train
+    from spillway.run.train import train
 
 __version__ = "0.2.0"
 __all__ = [
@@ -33,15 +33,15 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "train":
-        from spillway.run import train
+        from spillway.run.train import train
 
         return train
     if name == "Session":
-        from spillway.loop import Session
+        from spillway.integrations.own_loop import Session
 
         return Session
     if name == "Blocks":
-        from spillway.hf.own import Blocks
+        from spillway.model.own import Blocks
 
         return Blocks
     if name in ("empty", "move", "where"):

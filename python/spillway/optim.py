@@ -24,9 +24,9 @@ from typing import Any, TypedDict, Unpack
 import torch
 
 from spillway import _engine
-from spillway.calls import translated
+from spillway.base.calls import translated
+from spillway.config.values import parse_size
 from spillway.errors import InputError
-from spillway.values import parse_size
 from spillway.widening import Widened, widen
 
 __all__ = ["SGD", "Adam", "AdamW", "Lion", "Widened", "widen"]

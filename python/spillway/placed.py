@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from spillway.calls import translated
+from spillway.base.calls import translated
+from spillway.config.values import parse_size
 from spillway.errors import InputError
-from spillway.values import parse_size
 
 if TYPE_CHECKING:
     import torch

@@ -33,7 +33,7 @@ import torch
 from torch import nn
 
 from spillway import _engine
-from spillway.calls import translated
+from spillway.base.calls import translated
 from spillway.errors import InputError
 from spillway.optim import TYPES, check_defaults
 

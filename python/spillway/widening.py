@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from spillway import products
 from spillway.errors import InputError
+from spillway.machine import products
 
 NARROW = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 Own = tuple[str, nn.Parameter]  # of a module: name and parameter

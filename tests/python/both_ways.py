@@ -19,18 +19,18 @@ import native
 import tiny
 from hf_models import batch
 from small_configs import small_config, wraps_models
-from spillway.hf.building import build, find_layers
-from spillway.hf.describe import decay_names
-from spillway.hf.files import checkpoint_names
-from spillway.hf.freeze import freeze
-from spillway.hf.meta import from_config
-from spillway.hf.microbatch import IGNORED
-from spillway.hf.router_search import ARGUMENTS, FUNCTION
-from spillway.hf.source import auto_class, is_multimodal
-from spillway.hf.stream import mixed
-from spillway.hf.tower import tower_name
-from spillway.media import KINDS
-from spillway.protocol import WorkShape
+from spillway.data.media import KINDS
+from spillway.model.building import build, find_layers
+from spillway.model.describe import decay_names
+from spillway.model.files import checkpoint_names
+from spillway.model.freeze import freeze
+from spillway.model.microbatch import IGNORED
+from spillway.model.on_meta import from_config
+from spillway.model.router_search import ARGUMENTS, FUNCTION
+from spillway.model.source import auto_class, is_multimodal
+from spillway.model.stream import mixed
+from spillway.model.text_tower import tower_name
+from spillway.run.protocol import WorkShape
 
 STEPS = 10
 RUN_SEED = 5  # native.config's

@@ -11,9 +11,9 @@ from types import ModuleType
 
 import pytest
 
-import spillway.checkpoints
-import spillway.identity
-import spillway.run
+import spillway.output.checkpoints
+import spillway.output.identity
+import spillway.run.train
 import tiny
 from fake_session import FakeSession
 from spillway.cli import main
@@ -32,11 +32,11 @@ def inputs(path: Path) -> Path:
 @contextmanager
 def runs(given: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """main() with the fake session and small defaults: 6 steps an epoch, 12 steps."""
-    module = ModuleType("spillway.session")
+    module = ModuleType("spillway.run.session")
     module.Session = FakeSession  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "spillway.session", module)
-    monkeypatch.setattr(spillway.run, "plot_apart", lambda *_: "")
-    for user in (spillway.checkpoints, spillway.identity):
+    monkeypatch.setitem(sys.modules, "spillway.run.session", module)
+    monkeypatch.setattr(spillway.run.train, "plot_apart", lambda *_: "")
+    for user in (spillway.output.checkpoints, spillway.output.identity):
         monkeypatch.setattr(user, "flush", lambda _: None)  # seconds on a busy disk: test_flushes has the real one
     FakeSession.opened.clear()
 

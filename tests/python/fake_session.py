@@ -12,12 +12,12 @@ import struct
 from pathlib import Path
 from typing import Any, ClassVar
 
-from spillway import volumes
 from spillway.config import Config
-from spillway.directory import nothing_to_resume
 from spillway.errors import DoesNotFit, InputError
-from spillway.openings import STATE, tries_of
-from spillway.protocol import Batch, Keeping, Opening, Recovery, StepResult, WorkShape
+from spillway.output import volumes
+from spillway.output.directory import nothing_to_resume
+from spillway.run.openings import STATE, tries_of
+from spillway.run.protocol import Batch, Keeping, Opening, Recovery, StepResult, WorkShape
 
 GIB = 2**30
 PLAN = {
@@ -75,7 +75,7 @@ FITS: dict[str, Any] = {
 
 
 class FakeSession:
-    """Follows spillway.protocol.Session. With storage its steps are durable, as FakeVolume has it.
+    """Follows spillway.run.protocol.Session. With storage its steps are durable, as FakeVolume has it.
 
     FAKE_SKIP="3 4" finds gradients that are not finite in steps 3 and 4; FAKE_SIGNAL="step:3:SIGINT" sends itself a
     signal inside step 3 ("evaluate:3": inside the evaluation after step 3, "commit:3", "save:3": while step 3 is

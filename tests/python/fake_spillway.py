@@ -6,9 +6,9 @@ from types import ModuleType
 from fake_session import FakeSession
 from spillway.cli import main
 
-module = ModuleType("spillway.session")
+module = ModuleType("spillway.run.session")
 module.Session = FakeSession  # type: ignore[attr-defined]
-sys.modules["spillway.session"] = module
+sys.modules["spillway.run.session"] = module
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import native
 from hf_models import batch, random_ids
-from spillway.protocol import WorkShape
-from spillway.session import Session
+from spillway.run.protocol import WorkShape
+from spillway.run.session import Session
 
 WARM, STEADY = 3, 4  # steps
 

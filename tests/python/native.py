@@ -8,11 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from spillway import wear
 from spillway._engine import Engine
-from spillway.protocol import Opening, WorkShape
-from spillway.session import Session
-from spillway.values import StoragePath
+from spillway.config.values import StoragePath
+from spillway.output import wear
+from spillway.run.protocol import Opening, WorkShape
+from spillway.run.session import Session
 
 CHUNK = 2048  # elements; the smallest there is
 ROOM = 1 << 33  # a budget that is never short

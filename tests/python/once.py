@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-import spillway.loop
-import spillway.run
-import spillway.session
-from spillway.hf import heap, rehearse
-from spillway.hf.own import OwnConfig
-from spillway.hf.probe import Proof, prove
-from spillway.hf.rehearse import Rehearsed
-from spillway.hf.skeleton import Skeleton
+import spillway.integrations.own_loop
+import spillway.run.session
+import spillway.run.train
+from spillway.machine import process_memory
+from spillway.model import dry_run
+from spillway.model.dry_run import Rehearsed
+from spillway.model.equivalence import Proof, prove
+from spillway.model.meta_model import Skeleton
+from spillway.model.own import OwnConfig
 
 
 @contextmanager
@@ -27,12 +28,12 @@ def is_enough() -> Iterator[None]:
     measure a layer of it once, two times and not forty. Runs of the installed command and `make nightly` do all of
     it."""
     with pytest.MonkeyPatch.context() as patch:
-        for user in (spillway.loop, spillway.run):
+        for user in (spillway.integrations.own_loop, spillway.run.train):
             patch.setattr(user, "plot_apart", no_plot)
-        patch.setattr(rehearse, "LEAST_RUNS", 2)
-        patch.setattr(rehearse, "MOST_RUNS", 2)
-        patch.setattr(spillway.session, "prove", Proofs())
-        patch.setattr(spillway.session, "rehearse", Rehearsals())
+        patch.setattr(dry_run, "LEAST_RUNS", 2)
+        patch.setattr(dry_run, "MOST_RUNS", 2)
+        patch.setattr(spillway.run.session, "prove", Proofs())
+        patch.setattr(spillway.run.session, "rehearse", Rehearsals())
         yield
 
 
@@ -78,9 +79,9 @@ class Rehearsals:
     ) -> Rehearsed:  # fmt: skip
         given = skeleton, dtype, shape, packing, unneeded, kernels, place, half, budget
         tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
-        small = tokens <= rehearse.FEW_TOKENS and budget - heap.resident() > AMPLE
+        small = tokens <= dry_run.FEW_TOKENS and budget - process_memory.resident() > AMPLE
         if place.on_gpu or isinstance(skeleton.config, OwnConfig) or not small:
-            return rehearse.rehearse(*given)
+            return dry_run.rehearse(*given)
         parameters = dict(skeleton.model.named_parameters())
         key = (
             told(skeleton.config),
@@ -89,5 +90,5 @@ class Rehearsals:
             (dtype, shape, packing, frozenset(unneeded), kernels is None, half),
         )
         if key not in self._known:
-            self._known[key] = rehearse.rehearse(*given)
-        return replace(self._known[key], process_bytes=heap.resident())
+            self._known[key] = dry_run.rehearse(*given)
+        return replace(self._known[key], process_bytes=process_memory.resident())

@@ -10,7 +10,7 @@ import torch
 
 import tiny
 from needs import package
-from spillway.order import Order
+from spillway.data.order import Order
 
 TOLD = (
     "rewards/chosen",

@@ -278,16 +278,16 @@ def play_dlpack() -> None:
 
 
 def hurry() -> None:
-    import spillway.loop
-    import spillway.run
-    import spillway.session
-    from spillway.hf import rehearse
+    import spillway.integrations.own_loop
+    import spillway.run.session
+    import spillway.run.train
+    from spillway.model import dry_run
 
-    for user in (spillway.loop, spillway.run):
+    for user in (spillway.integrations.own_loop, spillway.run.train):
         user.plot_apart = lambda metrics, png, title: ""
-    rehearse.MOST_RUNS = rehearse.LEAST_RUNS
+    dry_run.MOST_RUNS = dry_run.LEAST_RUNS
     proofs: dict[tuple[str, bool], Any] = {}
-    prove = spillway.session.prove
+    prove = spillway.run.session.prove
 
     def proved(config: Any, packing: bool) -> Any:
         key = (str(config), packing)
@@ -295,7 +295,7 @@ def hurry() -> None:
             proofs[key] = prove(config, packing)
         return copy.deepcopy(proofs[key])
 
-    spillway.session.prove = proved
+    spillway.run.session.prove = proved
 
 
 def play() -> None:

@@ -16,9 +16,9 @@ import tiny
 import warm
 from hf_models import tiny_model
 from native import file_bytes, profile
-from spillway import wear
 from spillway.cli import main
-from spillway.records import rows
+from spillway.output import wear
+from spillway.output.records import rows
 
 NOT_BITS = (
     "step_seconds",
@@ -33,7 +33,7 @@ def dying(method: str) -> str:
     seconds after the session's first call of `method`."""
     return f"""
 import os, signal, sys
-from spillway.session import Session
+from spillway.run.session import Session
 if "DIES_AFTER" in os.environ:
     method = Session.{method}
     def first(*given):

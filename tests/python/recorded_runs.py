@@ -20,7 +20,7 @@ import numpy as np
 import once
 import real_runs
 from spillway.cli import main
-from spillway.records import flush
+from spillway.output.records import flush
 
 KEYS = ["--save_steps", "2", "--logging_steps", "1"]
 
@@ -108,7 +108,8 @@ def trainer(given: Path, root: Path) -> None:
 def left(given: Path, root: Path) -> None:
     """A run without durable steps whose save fails: what it has stays on its path, and then is exported."""
     import spillway
-    from spillway import checkpoints, loop
+    from spillway.integrations import own_loop
+    from spillway.output import checkpoints
 
     folder(root / "storage")
     written = checkpoints.write
@@ -122,12 +123,12 @@ def left(given: Path, root: Path) -> None:
         storage=f"{root / 'storage'},capacity=256MiB", placement="path",
     ) as session:  # fmt: skip
         session.step(batches())
-        loop.checkpoints.write = full  # type: ignore[assignment]
+        own_loop.checkpoints.write = full  # type: ignore[assignment]
         try:
             session.save()
         except spillway.SpillwayError as error:
             say(f"left: {error}")
-        loop.checkpoints.write = written  # type: ignore[assignment]
+        own_loop.checkpoints.write = written  # type: ignore[assignment]
 
 
 def library(_: Path, root: Path) -> None:
@@ -174,16 +175,16 @@ def where() -> str:
     frame, found = sys._getframe(2), []
     while frame is not None:
         module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
-        if module.startswith("spillway.") and (module, function) != ("spillway.records", "flush"):
+        if module.startswith("spillway.") and (module, function) != ("spillway.output.records", "flush"):
             found.append(f"{module.removeprefix('spillway.')}.{function}:{frame.f_lineno}")
         frame = frame.f_back
     return "<".join(found[:3])
 
 
 def run(given: Path, root: Path, scenes: list[str]) -> None:
-    import spillway.session
+    import spillway.run.session
 
-    spillway.session.MAX_SHARD = 12000  # bytes: each model is three files and an index
+    spillway.run.session.MAX_SHARD = 12000  # bytes: each model is three files and an index
     flushes_say_where()
     with once.is_enough():
         for name in scenes:

@@ -240,7 +240,7 @@ def test_a_file_that_is_cut_while_it_is_read(model: Path) -> None:
     script = f"""
 import os
 from pathlib import Path
-from spillway.hf.files import Stored
+from spillway.model.files import Stored
 stored = Stored(Path({str(model)!r}))
 os.truncate({str(model / "model.safetensors")!r}, 2000)
 for name in sorted(stored.names()):
@@ -467,7 +467,7 @@ def test_a_volume_of_another_run(
 ) -> None:
     """A run that was killed leaves its volume; only itself, or `--overwrite`, may take it."""
     storage = on_path(tmp_path / "storage")
-    killed = "import os; from spillway.session import Session; Session.step = lambda *_: os._exit(9); "
+    killed = "import os; from spillway.run.session import Session; Session.step = lambda *_: os._exit(9); "
     killed += "import sys; from spillway.cli import main; main(sys.argv[1:])"
     process = apart("-c", killed, *words(inputs, tmp_path / "first", *storage))
     process.communicate(timeout=LIMIT)

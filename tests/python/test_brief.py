@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from real_runs import here, inputs, words
-from spillway.hf import brief
-from spillway.hf.brief import Taken
+from spillway.model import quick_dry_run
+from spillway.model.quick_dry_run import Taken
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +27,13 @@ def taken(tokens: int, seconds: float, number: int = 0) -> Taken:
 
 
 def test_shapes_have_about_half_the_tokens_each_time() -> None:
-    assert brief.shapes(1, 1024) == [(1, 64), (1, 128), (1, 256), (1, 512), (1, 1024)]
-    assert brief.shapes(5, 300)[-4:] == [(1, 300), (2, 300), (3, 300), (5, 300)]
-    assert brief.shapes(2, 8) == [(2, 8)]
+    assert quick_dry_run.shapes(1, 1024) == [(1, 64), (1, 128), (1, 256), (1, 512), (1, 1024)]
+    assert quick_dry_run.shapes(5, 300)[-4:] == [(1, 300), (2, 300), (3, 300), (5, 300)]
+    assert quick_dry_run.shapes(2, 8) == [(2, 8)]
     for rows, length in ((1, 999), (7, 129), (64, 1)):
-        found = brief.shapes(rows, length)
+        found = quick_dry_run.shapes(rows, length)
         counts = [each * long for each, long in found]
-        assert counts == sorted(set(counts)) and found[-1] == (rows, length) and counts[0] <= brief.FIRST_TOKENS
+        assert counts == sorted(set(counts)) and found[-1] == (rows, length) and counts[0] <= quick_dry_run.FIRST_TOKENS
 
 
 def measured(seconds_per_token: float, largest: int, room: int = 1 << 30) -> list[tuple[int, int]]:
@@ -44,8 +44,8 @@ def measured(seconds_per_token: float, largest: int, room: int = 1 << 30) -> lis
         asked.append((rows, length))
         return taken(rows * length, rows * length * seconds_per_token, rows * length) if length <= room else None
 
-    first, *rest = brief.shapes(1, largest)
-    found = brief.measured(taken(first[1], first[1] * seconds_per_token), rest, measure)
+    first, *rest = quick_dry_run.shapes(1, largest)
+    found = quick_dry_run.measured(taken(first[1], first[1] * seconds_per_token), rest, measure)
     assert [each.tokens for each in found] == sorted({each.tokens for each in found})
     return asked
 
@@ -64,15 +64,16 @@ def test_fewer_tokens_are_measured_where_it_is_not() -> None:
 
 def test_what_more_tokens_take_lies_on_the_line() -> None:
     found = [taken(128, 2.0, 1000), taken(256, 3.0, 2000), taken(512, 5.0, 4000)]
-    seconds = brief.seconds_of(found, found[0].seconds, 1024, 1)
+    seconds = quick_dry_run.seconds_of(found, found[0].seconds, 1024, 1)
     assert sum(seconds.values()) == pytest.approx(9.0)
     for linear in (True, False):
-        assert 8000 <= brief.bytes_of(found, 1024, linear) <= 8000 * 1.11 and brief.bytes_of(found, 512, linear) == 4000
+        assert 8000 <= quick_dry_run.bytes_of(found, 1024, linear) <= 8000 * 1.11
+        assert quick_dry_run.bytes_of(found, 512, linear) == 4000
     noisy = [taken(64, 1.0, 1000), taken(128, 2.0, 1100), taken(256, 3.0, 1900)]
-    assert brief.bytes_of(noisy, 4096, True) < brief.bytes_of(noisy, 4096, False) / 3
-    assert brief.bytes_per_token(found) == pytest.approx(2000 / 256)
+    assert quick_dry_run.bytes_of(noisy, 4096, True) < quick_dry_run.bytes_of(noisy, 4096, False) / 3
+    assert quick_dry_run.bytes_per_token(found) == pytest.approx(2000 / 256)
     warm = {kind: value / 2 for kind, value in found[0].seconds.items()}
-    assert sum(brief.seconds_of(found, warm, 1024, 3).values()) == pytest.approx(9.0 + 2 * (9.0 - 1.0))
+    assert sum(quick_dry_run.seconds_of(found, warm, 1024, 3).values()) == pytest.approx(9.0 + 2 * (9.0 - 1.0))
 
 
 @pytest.mark.parametrize("once", [20.0, -1.0])
@@ -84,7 +85,7 @@ def test_a_plan_of_what_takes_long(
     assert here(given, tmp_path / "out", *asked, verb="plan") == 0
     usual = json.loads(capsys.readouterr().out)
     for name, value in (("AS_A_RUN", 0.0), ("ONCE", once), ("FIRST_TOKENS", 16)):
-        monkeypatch.setattr(brief, name, value)
+        monkeypatch.setattr(quick_dry_run, name, value)
     assert here(given, tmp_path / "out", *asked, verb="plan") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["fits"] and found["predicted_step_seconds"] > 0 and found["fit_table"]

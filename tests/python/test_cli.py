@@ -9,10 +9,10 @@ import pytest
 
 import tiny
 import warm
-from spillway.arguments import parse
 from spillway.cli import main
-from spillway.help import MAIN, reference
-from spillway.keys import KEYS
+from spillway.cli.arguments import parse
+from spillway.cli.help import MAIN, reference
+from spillway.config.keys import KEYS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -105,7 +105,7 @@ def test_the_reference_is_made_from_the_table() -> None:
 
 
 def test_memory_that_runs_out_inside_the_engine_is_said_in_words() -> None:
-    from spillway.calls import OUT_OF_MEMORY, translated
+    from spillway.base.calls import OUT_OF_MEMORY, translated
     from spillway.errors import DoesNotFit
 
     with pytest.raises(DoesNotFit) as refusal, translated():

@@ -17,8 +17,8 @@ from both_ways import replace_model
 from breadth import some
 from needs import package
 from spillway import _engine
-from spillway.hf.preference import Preference
-from spillway.session import Session
+from spillway.model.preference import Preference
+from spillway.run.session import Session
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_a_wrong_preference_is_found(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spillway.session.objective_of", lambda config: Preference(beta=0.4))
+    monkeypatch.setattr("spillway.run.session.objective_of", lambda config: Preference(beta=0.4))
     assert check(given, tmp_path, "--compute_dtype", "fp32", *preferred) == 1
     assert "BEYOND" in capsys.readouterr().out
 

@@ -23,11 +23,12 @@ from native import opened
 from needs import package
 from real_runs import apart, here, metrics, on_path, result, words
 from small_configs import small_config
-from spillway import products, state
+from spillway.cli.doctor import multiplications
 from spillway.config import Config, resolve
-from spillway.doctor import multiplications
 from spillway.errors import InputError
-from spillway.products import Products
+from spillway.machine import products
+from spillway.machine.products import Products
+from spillway.output import state
 from test_engine import SHAPE, accumulated, rate, single, train, train_plain
 
 LIMIT = 300  # seconds that a process of its own may take at most
@@ -256,7 +257,7 @@ def test_check_is_equal_but_for_rounding(
 KILLED = """
 import os, signal, sys
 from spillway.cli import main
-from spillway.trainer import Trainer
+from spillway.run.loop import Trainer
 step = Trainer.step
 def step_or_die(trainer):
     if trainer.state.step == int(os.environ["DIES_AT"]):

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
-from spillway import arguments
-from spillway.checks import check
+from spillway.cli import arguments
 from spillway.config import Config, read_file, resolve
+from spillway.config.checks import check
+from spillway.config.keys import KEYS
+from spillway.config.values import StoragePath
 from spillway.errors import InputError
-from spillway.keys import KEYS
-from spillway.values import StoragePath
 
 
 def configured(*words: str) -> Config:

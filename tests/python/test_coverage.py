@@ -6,11 +6,11 @@ import re
 from functools import cache
 from pathlib import Path
 
-from spillway.aliases import ALIASES
 from spillway.cli import VERBS
 from spillway.config import resolve
+from spillway.config.aliases import ALIASES
+from spillway.config.keys import KEYS
 from spillway.errors import InputError
-from spillway.keys import KEYS
 
 TESTS = Path(__file__).parent
 # tables of names, and defaults of sessions made by hand: there a key is written down, not tried

@@ -15,7 +15,7 @@ from needs import lacks
 from pretended_gpu import PretendedGpu, Said, build_driver
 from real_runs import here, inputs, words
 from spillway import _engine
-from spillway.records import rows
+from spillway.output.records import rows
 
 STEPS = ("--max_steps", "4", "--save_steps", "4")
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spillway.dataset import Builder, Dataset
-from spillway.encode import Encoded
+from spillway.data.dataset import Builder, Dataset
+from spillway.data.encode import Encoded
 
 PAD = 0
 

@@ -10,10 +10,10 @@ import torch
 
 from native import GPU, file_bytes
 from real_runs import here, inputs
-from spillway import device, doctor
-from spillway.cli import main
+from spillway.cli import doctor, main
 from spillway.config import resolve
-from spillway.records import rows
+from spillway.machine import device
+from spillway.output.records import rows
 
 MOVING = ("--device", "simulated", "--max_steps", "4", "--save_steps", "2")
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from spillway import checkpoints, directory, records
 from spillway.config import CONFIG_HEADER, Config, resolve
-from spillway.directory import RUN_STATE, Start
 from spillway.errors import InputError
+from spillway.output import checkpoints, directory, records
+from spillway.output.directory import RUN_STATE, Start
 
 
 def configured(output_dir: Path, **keys: Any) -> Config:

@@ -15,11 +15,11 @@ import spillway
 import tiny
 from breadth import some
 from needs import package
-from spillway.columns import without_prompt
+from spillway.data.columns import without_prompt
+from spillway.data.order import Order
 from spillway.errors import InputError
-from spillway.order import Order
-from spillway.records import rows as rows_of
-from spillway.reference import Pass, Reference
+from spillway.output.records import rows as rows_of
+from spillway.run.reference import Pass, Reference
 
 ROWS = 11  # 3 steps an epoch; the last micro-batch has one pair
 DPO = ("--objective", "dpo", "--compute_dtype", "fp32", "--num_train_epochs", "2")
@@ -247,7 +247,7 @@ def test_keys_that_do_not_go_together_are_refused(
 
 def encoded(given: Path, file: str) -> Any:
     from spillway.config import resolve
-    from spillway.data import load, load_tokenizer
+    from spillway.data.loading import load, load_tokenizer
 
     config = resolve({}, {"model": str(given / "model"), "dataset": str(given / file), "objective": "dpo"})
     return load(config.replaced(max_length=64), load_tokenizer(config), "dataset", lambda _: None)

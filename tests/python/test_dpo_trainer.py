@@ -15,9 +15,9 @@ import real_runs
 import tiny
 from breadth import some
 from needs import package
-from spillway import directory
 from spillway.errors import InputError
 from spillway.hf import StreamedTraining, load
+from spillway.output import directory
 from test_dpo import ROWS, order, same_rows, same_weights
 from test_trainer import loaded
 from test_trainer_durable import OF_A_PROCESS, Fails

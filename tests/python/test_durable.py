@@ -14,8 +14,8 @@ import fake_runs
 from breadth import some
 from fake_runs import Run
 from fake_session import FakeSession
-from spillway.records import rows
-from spillway.state import RunState
+from spillway.output.records import rows
+from spillway.output.state import RunState
 
 KEYS = ["--eval_steps", "2", "--logging_steps", "3", "--save_steps", "4", "--learning_rate", "1e-3"]
 

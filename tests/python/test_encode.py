@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import tiny
-from spillway import chat
-from spillway.columns import Messages, Pair, Text
-from spillway.encode import Encoded, Encoder
+from spillway.data import chat
+from spillway.data.columns import Messages, Pair, Text
+from spillway.data.encode import Encoded, Encoder
 from spillway.errors import InputError
 
 

@@ -20,7 +20,7 @@ LIMIT = 1800  # seconds after which a process is taken for one that hangs
 LEAVES_AN_ORPHAN = """
 import os, signal, sys
 from pathlib import Path
-from spillway.session import Session
+from spillway.run.session import Session
 
 plain, count = Session.commit, 0
 def commit(self, state):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spillway.hf.head import Stats
+from spillway.model.head import Stats
 
 TOKENS, VOCABULARY = 37, 4096
 

@@ -10,10 +10,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_models import SIZES, tiny_config
-from spillway.hf import initialise
-from spillway.hf.building import build
-from spillway.hf.describe import WorkSize, describe
-from spillway.hf.initialise import draw
+from spillway.model import initialise
+from spillway.model.building import build
+from spillway.model.describe import WorkSize, describe
+from spillway.model.initialise import draw
 from twin import Twin
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from spillway.hf.prologue import Arguments
-from spillway.hf.rehearse import argument_bytes
+from spillway.model.dry_run import argument_bytes
+from spillway.model.layer_arguments import Arguments
 
 KINDS = {"forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient", "prologue"}
 MEGABYTE = 1 << 20
@@ -25,9 +25,9 @@ from hf_models import tiny_config
 from spillway.errors import DoesNotFit
 from spillway.hf import heap
 from spillway.hf import rehearse as module
-from spillway.hf.rehearse import rehearse
-from spillway.hf.building import build
-from spillway.protocol import WorkShape
+from spillway.model.dry_run import rehearse
+from spillway.model.building import build
+from spillway.run.protocol import WorkShape
 
 if os.environ.get("SPILLWAY_NIGHTLY", "0") in ("", "0"):
     module.MOST_RUNS = module.LEAST_RUNS = 2

@@ -15,15 +15,14 @@ from safetensors.torch import save_file
 from hf_models import tiny_config, tiny_model
 from needs import package
 from small_configs import small_config
-from spillway import hub
 from spillway.errors import InputError
-from spillway.hf import library
-from spillway.hf.building import build
-from spillway.hf.describe import WorkSize, decay_names, describe, slice_rows, stored_names
-from spillway.hf.probe import prove
-from spillway.hf.prologue import Prologue
-from spillway.hf.shrink import shrink
-from spillway.hf.source import load_config
+from spillway.model import hub, library
+from spillway.model.building import build
+from spillway.model.describe import WorkSize, decay_names, describe, slice_rows, stored_names
+from spillway.model.equivalence import prove
+from spillway.model.layer_arguments import Prologue
+from spillway.model.source import load_config
+from spillway.model.tiny_copy import shrink
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral", "qwen3"])
@@ -67,7 +66,7 @@ def test_what_cannot_be_streamed_is_refused_by_name(kind: str) -> None:
 
 def test_a_model_that_differs_only_in_numbers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof is by computation: a stream that rounds the layers' output otherwise is caught."""
-    from spillway.hf.layer import Stage
+    from spillway.model.layer import Stage
 
     config = tiny_config("llama")
     prove(config)
@@ -110,7 +109,7 @@ def test_buffers_are_those_of_a_real_model(kind: str) -> None:
 
 
 def test_what_each_layer_is_given_is_the_models_own() -> None:
-    from spillway.hf.microbatch import MicroBatch
+    from spillway.model.microbatch import MicroBatch
 
     none = torch.empty(0, dtype=torch.int64)
     skeleton = build(tiny_config("mistral", sliding_window=4), torch.float32)

@@ -14,10 +14,10 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_models import batch, random_ids, tiny_config, tiny_model
-from spillway.hf.building import build
-from spillway.hf.describe import WorkSize, decay_names, describe
-from spillway.hf.microbatch import IGNORED, arrange
-from spillway.hf.stream import Stream
+from spillway.model.building import build
+from spillway.model.describe import WorkSize, decay_names, describe
+from spillway.model.microbatch import IGNORED, arrange
+from spillway.model.stream import Stream
 from twin import Twin
 
 RATE, DECAY, CLIP = 1e-3, 0.1, 1.0

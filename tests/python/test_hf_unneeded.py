@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from hf_models import batch, random_ids, tiny_config, tiny_model
-from spillway.hf.bare import BareEngine
-from spillway.hf.building import build
-from spillway.hf.describe import WorkSize, describe
-from spillway.hf.microbatch import arrange
-from spillway.hf.probe import prove
-from spillway.hf.prologue import Arguments
-from spillway.hf.stream import Stream
-from spillway.hf.unneeded import find_unneeded
+from spillway.model.building import build
+from spillway.model.describe import WorkSize, describe
+from spillway.model.equivalence import prove
+from spillway.model.layer_arguments import Arguments
+from spillway.model.microbatch import arrange
+from spillway.model.plain_engine import BareEngine
+from spillway.model.stream import Stream
+from spillway.model.unneeded import find_unneeded
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral", "qwen3"])

@@ -19,9 +19,9 @@ from hub_server import Hub, serving
 from native import file_bytes
 from needs import package
 from real_runs import here, inputs, metrics, on_path, words
-from spillway import hub
 from spillway.cli import main
 from spillway.config import resolve
+from spillway.model import hub
 
 NAME = "somebody/small"
 NOT_NEEDED = {  # what repositories hold besides
@@ -347,7 +347,7 @@ def test_a_data_set_by_name(
 
 
 def test_data_in_files_has_no_revision(tmp_path: Path) -> None:
-    from spillway.checks import check_dataset
+    from spillway.config.checks import check_dataset
     from spillway.errors import InputError
 
     (tmp_path / "rows.jsonl").write_text("{}")

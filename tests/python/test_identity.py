@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from spillway import identity, volumes
+from spillway.config.values import StoragePath
 from spillway.errors import InputError
-from spillway.identity import RUN, Identity
-from spillway.values import StoragePath
+from spillway.output import identity, volumes
+from spillway.output.identity import RUN, Identity
 
 
 def test_no_two_runs_have_the_same_and_each_fits_a_superblock(tmp_path: Path) -> None:

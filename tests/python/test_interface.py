@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from spillway.aliases import ALIASES
 from spillway.cli import VERBS
 from spillway.config import normalised, resolve
+from spillway.config.aliases import ALIASES
+from spillway.config.foreign import FOREIGN
+from spillway.config.keys import KEYS
 from spillway.errors import InputError
-from spillway.foreign import FOREIGN
-from spillway.keys import KEYS
 
 DEFAULTS: dict[str, Any] = {
     "model": None, "tokenizer": None, "chat_template_path": None, "init": "pretrained",
@@ -84,7 +84,7 @@ def test_sizes(size: Any) -> None:
      ({"logging_steps": 5}, "logging_steps", 7, 5)],
 )  # fmt: skip
 def test_steps_below_one_are_shares(given: dict[str, Any], key: str, steps: int, interval: int) -> None:
-    from spillway.events import Events
-    from spillway.order import Order
+    from spillway.data.order import Order
+    from spillway.run.events import Events
 
     assert Events(resolve({}, given), Order(8, 1, 1, 0), steps).interval(key) == interval

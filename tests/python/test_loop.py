@@ -15,8 +15,8 @@ import real_runs
 import spillway
 import tiny
 from needs import package
-from spillway import trackers
 from spillway.errors import DoesNotFit, InputError
+from spillway.run import trackers
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,11 @@ from breadth import some
 from hf_models import tiny_config
 from needs import package
 from small_configs import small_config
-from spillway import checks
+from spillway.config import checks
 from spillway.errors import InputError
-from spillway.hf.building import build
-from spillway.hf.describe import WorkSize, describe
-from spillway.hf.lora import ADAPTER, ADAPTER_CONFIG, Adapters
+from spillway.model.building import build
+from spillway.model.describe import WorkSize, describe
+from spillway.model.lora import ADAPTER, ADAPTER_CONFIG, Adapters
 
 peft = package("peft", "LoRA is PEFT's")
 SEED = 5  # native's

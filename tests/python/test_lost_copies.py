@@ -30,7 +30,7 @@ LIMIT = 600  # seconds that a process of its own may take at most
 
 KILLED = """
 import os, signal, sys
-from spillway.session import Session
+from spillway.run.session import Session
 gradients, left = Session.gradients, [int(os.environ["STEPS"])]
 def counted(*given):
     left[0] -= 1

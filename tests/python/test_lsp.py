@@ -17,10 +17,12 @@ import real_runs
 from breadth import some
 from hf_models import tiny_config
 from needs import package
-from spillway import device, state, subspace
+from spillway import subspace
 from spillway.config import resolve
 from spillway.errors import InputError
-from spillway.hf.describe import decay_names
+from spillway.machine import device
+from spillway.model.describe import decay_names
+from spillway.output import state
 
 LSP = {"method": "lsp", "adam_epsilon": both_ways.EPSILON}
 MODULES = r"q_proj|down_proj|up_proj"

@@ -12,10 +12,11 @@ from rich.console import Console
 
 from model_directories import model_shapes
 from spillway import _engine as engine
-from spillway import cli, machine_tables
+from spillway import cli
 from spillway.config import Config, resolve
 from spillway.errors import InputError
-from spillway.machines import described, refuse_elsewhere, widths
+from spillway.report import machine_tables
+from spillway.run.machines import described, refuse_elsewhere, widths
 
 ROOT = Path(__file__).parents[2]
 PROFILES = sorted((ROOT / "profiles").glob("*.json"))

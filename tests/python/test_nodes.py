@@ -11,10 +11,10 @@ import pytest
 
 from breadth import some
 from native import opened
-from spillway import nodes
 from spillway.config import resolve
+from spillway.config.values import NodeShare, parse_node
 from spillway.errors import DoesNotFit, InputError
-from spillway.values import NodeShare, parse_node
+from spillway.machine import nodes
 from test_engine import SHAPE, accumulated, assert_same_bits, bits, rate, wide  # noqa: F401
 
 GIB = 1 << 30

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from spillway.errors import InputError
-from spillway.openings import NEVER, STATE, on_paths, tries_of
-from spillway.protocol import Opening
+from spillway.run.openings import NEVER, STATE, on_paths, tries_of
+from spillway.run.protocol import Opening
 
 
 @pytest.fixture

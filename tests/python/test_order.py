@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spillway.config import resolve
-from spillway.events import Events
-from spillway.order import Order, in_file_order
+from spillway.data.order import Order, in_file_order
+from spillway.run.events import Events
 
 SIZES = (st.integers(1, 40), st.integers(1, 7), st.integers(1, 5))
 

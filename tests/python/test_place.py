@@ -15,17 +15,17 @@ from torch.utils._pytree import tree_leaves
 
 from breadth import some
 from hf_models import batch, random_ids, tiny_config
-from spillway import device
 from spillway.config import resolve
 from spillway.errors import InputError
-from spillway.hf.bare import BareEngine
-from spillway.hf.building import build
-from spillway.hf.describe import WorkSize, describe
-from spillway.hf.head import Stats
-from spillway.hf.microbatch import arrange, consecutive
-from spillway.hf.place import HOST, Place
-from spillway.hf.stream import Stream
-from spillway.hf.subspaces import choose
+from spillway.machine import device
+from spillway.machine.place import HOST, Place
+from spillway.model.building import build
+from spillway.model.describe import WorkSize, describe
+from spillway.model.head import Stats
+from spillway.model.microbatch import arrange, consecutive
+from spillway.model.plain_engine import BareEngine
+from spillway.model.stream import Stream
+from spillway.model.subspaces import choose
 
 ELSEWHERE = Place(torch.device("meta"))
 CROSSING = {"aten::_to_copy", "aten::copy_"}  # the two that bring bytes from one memory to the other
@@ -136,7 +136,7 @@ def test_every_operation_of_a_step_is_on_one_device(name: str, kind: str, monkey
     engine = There(describe(skeleton, WorkSize(2, work.tokens), "bf16"))
     stream = Stream(skeleton, engine, 0, place=ELSEWHERE)
     monkeypatch.setattr(Stats, "loss", lambda self: 0.0)  # the one value that is asked for, at the end of the step
-    monkeypatch.setattr("spillway.hf.router.Balance.loss", lambda self: 0.0)
+    monkeypatch.setattr("spillway.model.router.Balance.loss", lambda self: 0.0)
     with OneDevice(answer=kind != "packed") as mode:
         stream.step(work, {}, 0)
         stream.evaluate(work)

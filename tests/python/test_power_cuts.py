@@ -30,12 +30,12 @@ import real_runs
 import seeds
 from breadth import some
 from power_cuts import Record, State, Tree, sub
-from spillway import directory, identity, left, saved, volumes
 from spillway.cli import main
 from spillway.config import read_file, resolve
 from spillway.errors import InputError
-from spillway.hf.position import Log, Position
-from spillway.stored import stored
+from spillway.output import directory, identity, left, saved, volumes
+from spillway.output.position import Log, Position
+from spillway.run.stored import stored
 from warm import NIGHTLY
 
 PROGRAM = Path(__file__).with_name("recorded_runs.py")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spillway import doctor, probe
-from spillway.cli import main
+from spillway.cli import doctor, main
+from spillway.machine import probe
 
 
 @pytest.fixture(autouse=True)

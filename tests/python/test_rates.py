@@ -5,9 +5,9 @@ import torch
 from transformers import TrainingArguments, get_scheduler
 
 from spillway.config import resolve
+from spillway.config.keys import SCHEDULES
 from spillway.errors import InputError
-from spillway.keys import SCHEDULES
-from spillway.rates import schedule, warmup
+from spillway.run.rates import schedule, warmup
 
 STEPS = 40
 ARGUMENTS = {

@@ -15,8 +15,8 @@ import yaml
 
 from needs import package
 from real_runs import apart, inputs
-from spillway.keys import KEYS
-from spillway.records import rows
+from spillway.config.keys import KEYS
+from spillway.output.records import rows
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 FILES = sorted(RECIPES.glob("*.yaml"))

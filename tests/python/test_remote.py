@@ -23,7 +23,7 @@ STEPS = 20  # far from the last when the third has its row
 SILENT, BACK = "has answered nothing for", "path:0 answers again"
 # The command with less patience: what it says of a silence and when is the same but for the seconds.
 IMPATIENT = (
-    "import sys\nfrom spillway import silence\nsilence.EVERY, silence.PATIENCE = 0.05, 0.5\n"
+    "import sys\nfrom spillway.base import silence\nsilence.EVERY, silence.PATIENCE = 0.05, 0.5\n"
     "from spillway.cli import main\nsys.exit(main(sys.argv[1:]))"
 )
 

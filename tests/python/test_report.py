@@ -20,16 +20,17 @@ import spillway
 from breadth import some
 from needs import needs
 from real_runs import here, on_path
-from spillway import identity, report
+from spillway import report
+from spillway.base.sizes import duration, pace, size
 from spillway.errors import InputError
-from spillway.records import rows
+from spillway.output import identity
+from spillway.output.records import rows
+from spillway.output.summary import quartiles
 from spillway.report import advice, charts
 from spillway.report.causes import causes
 from spillway.report.facts import read
 from spillway.report.timeline import Span, steps, union
-from spillway.sizes import duration, pace, size
-from spillway.summary import quartiles
-from spillway.trainer import Trainer
+from spillway.run.loop import Trainer
 
 BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""

@@ -15,11 +15,11 @@ import pytest
 import tiny
 from needs import package
 from small_configs import small_config
-from spillway import data
 from spillway.config import resolve
-from spillway.dataset import Dataset
+from spillway.data import loading
+from spillway.data.dataset import Dataset
 from spillway.errors import InputError
-from spillway.hf.probe import prove
+from spillway.model.equivalence import prove
 
 TALK = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "He."}]
 
@@ -42,7 +42,7 @@ class Read:
         self.tokenizer = tokenizer
         self.told: list[str] = []
         config = resolve({"model": "m", key: str(path), **keys}, {})
-        self.rows: Dataset = data.load(config, tokenizer, key, self.told.append)
+        self.rows: Dataset = loading.load(config, tokenizer, key, self.told.append)
 
     def texts(self, row: int) -> tuple[str, str]:
         """The whole row, and what of it carries loss."""

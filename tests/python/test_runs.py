@@ -21,7 +21,7 @@ import spillway
 from breadth import some
 from native import file_bytes
 from real_runs import apart, here, last_checkpoint, metrics, names, on_path, result, words
-from spillway.session import Session
+from spillway.run.session import Session
 
 MODEL = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
 FIELDS = ["step", "epoch", "loss", "grad_norm", "learning_rate", "tokens", "step_seconds", "path_bytes"]
@@ -92,7 +92,7 @@ def test_plan_and_summary_agree(finished: Path) -> None:
 
 
 def test_rows_of_metrics(finished: Path) -> None:
-    from spillway.records import rows
+    from spillway.output.records import rows
 
     all_rows = list(rows(finished / "out" / "metrics.jsonl"))
     assert [row["step"] for row in all_rows] == [1, 2, 2, 3, 4, 4, 5, 6, 6]
@@ -340,7 +340,7 @@ def test_a_signal_from_outside(
 
 TWICE = """
 import os, signal, sys
-from spillway.session import Session
+from spillway.run.session import Session
 from spillway.cli import main
 step, count = Session.step, 0
 def step_and_signal(*given):

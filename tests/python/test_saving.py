@@ -16,7 +16,7 @@ import pytest
 import real_runs
 from needs import lacks, shared_library
 from real_runs import apart, last_checkpoint, names, words
-from spillway import directory
+from spillway.output import directory
 
 LIMIT = 600  # seconds that a process of its own may take at most, on a machine that others use, too
 KEYS = ["--max_steps", "4", "--logging_steps", "1"]
@@ -308,7 +308,7 @@ def see(event, given):
         shutil.copytree(place, snapshots / str(seen))
     watching = True
 sys.addaudithook(see)
-from spillway import checkpoints
+from spillway.output import checkpoints
 exchange = getattr(checkpoints, "exchange", None)
 def exchanged(*names):
     sys.audit("exchange", *names)

@@ -17,13 +17,13 @@ from transformers.utils import logging as hf_logging
 import native
 from hf_models import batch, random_ids, tiny_config, tiny_model
 from spillway import _engine
-from spillway import session as session_module
+from spillway.config.values import StoragePath
 from spillway.errors import DoesNotFit, InputError, SpillwayError
-from spillway.hf.probe import Proof
-from spillway.protocol import Keeping, Opening, Recovery, StepResult, WorkShape
-from spillway.session import Session
-from spillway.settings import placement_shares, profile, storage
-from spillway.values import StoragePath
+from spillway.model.equivalence import Proof
+from spillway.run import session as session_module
+from spillway.run.protocol import Keeping, Opening, Recovery, StepResult, WorkShape
+from spillway.run.session import Session
+from spillway.run.settings import placement_shares, profile, storage
 from twin import Twin
 
 SHAPE = WorkShape(micro_batches=2, batch=2, length=12, eval_batch=2, eval_length=12)
@@ -353,7 +353,7 @@ def test_paths_of_one_file_system_share_what_is_free(tmp_path: Path) -> None:
 
 
 def test_a_volume_that_is_there_counts_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spillway.settings.look_at", lambda _: (1, 1000 << 20))
+    monkeypatch.setattr("spillway.run.settings.look_at", lambda _: (1, 1000 << 20))
     one, other = (tmp_path / name for name in ("one", "other"))
     for directory in (one, other):
         directory.mkdir()
@@ -362,7 +362,7 @@ def test_a_volume_that_is_there_counts_as_free(tmp_path: Path, monkeypatch: pyte
     (one / "spillway.volume").write_bytes(b"x" * (4 << 20))
     held = (one / "spillway.volume").stat().st_blocks * 512
     assert [path["capacity"] for path in storage(paths)] == [int((held + (1000 << 20)) * 0.9) // 2] * 2
-    monkeypatch.setattr("spillway.settings.look_at", lambda _: (1, 0))
+    monkeypatch.setattr("spillway.run.settings.look_at", lambda _: (1, 0))
     assert [path["capacity"] for path in storage(paths)] == [held, int(held * 0.9) // 2]
 
 

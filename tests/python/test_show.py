@@ -8,9 +8,10 @@ import pytest
 from rich.console import Console
 
 from fake_session import PLAN
-from spillway import plot, sizes, tables
-from spillway.progress import Display
-from spillway.protocol import StepResult
+from spillway.base import sizes
+from spillway.report import plot, tables
+from spillway.run.progress import Display
+from spillway.run.protocol import StepResult
 
 
 @pytest.mark.parametrize(

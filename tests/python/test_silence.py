@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from spillway.silence import SilenceWatch
+from spillway.base.silence import SilenceWatch
 
 
 class Paths:

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from needs import package
-from spillway import columns, sources
-from spillway.columns import Messages, Pair, Text
 from spillway.config import resolve
-from spillway.data import read_examples
+from spillway.data import columns, sources
+from spillway.data.columns import Messages, Pair, Text
+from spillway.data.loading import read_examples
+from spillway.data.sources import Record
 from spillway.errors import InputError
-from spillway.sources import Record
 
 
 def written(path: Path, content: str | bytes) -> Path:

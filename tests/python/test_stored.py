@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import real_runs
 from real_runs import here, metrics, names
-from spillway import calls
+from spillway.base import calls
 from spillway.cli import main
 from twin import Twin
 

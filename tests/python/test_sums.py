@@ -7,7 +7,7 @@ from dataclasses import asdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spillway.sums import Mean
+from spillway.base.sums import Mean
 
 FLOATS = st.floats(min_value=-1e300, max_value=1e300)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spillway.threads import choose
+from spillway.machine.threads import choose
 
 TORCHRUN = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}
 

@@ -10,9 +10,9 @@ import pytest
 import fake_runs
 from fake_runs import Run, runs
 from needs import package
-from spillway import trackers
 from spillway.config import resolve
 from spillway.errors import InputError
+from spillway.run import trackers
 
 
 @pytest.fixture(scope="module")

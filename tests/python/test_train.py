@@ -12,12 +12,12 @@ import pytest
 
 import fake_runs
 import spillway
-import spillway.run
+import spillway.run.train
 import tiny
 from fake_runs import Run
 from fake_session import FITS, PLAN, FakeSession
-from spillway.data import load, load_tokenizer
-from spillway.records import rows
+from spillway.data.loading import load, load_tokenizer
+from spillway.output.records import rows
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_a_logged_loss_is_the_mean_since_the_last_one(run: Run, out: Path, input
 def test_every_step_gets_its_rows_in_order(run: Run, out: Path, inputs: Path) -> None:
     assert run("--packing", "--max_length", "50", "--data_seed", "9") == 0
     (session,) = FakeSession.opened
-    work = spillway.run.load_work(session.config, lambda _: None)
+    work = spillway.run.train.load_work(session.config, lambda _: None)
     for number, (batches, _) in enumerate(session.steps_here):
         expected = [work.train.batch(part) for part in work.order.step(number)]
         assert len(batches) == len(expected)

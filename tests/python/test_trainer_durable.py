@@ -14,9 +14,10 @@ import real_runs
 import seeds
 from breadth import some
 from needs import package
-from spillway import directory, volumes
 from spillway.errors import InputError
-from spillway.hf import Trainer, durable
+from spillway.hf import Trainer
+from spillway.integrations import durable
+from spillway.output import directory, volumes
 from test_trainer import loaded, parts
 from warm import NIGHTLY
 

@@ -11,13 +11,13 @@ import pytest
 from hf_models import tiny_config, tiny_model
 from native import config, file_bytes, profile
 from spillway._engine import Engine
-from spillway.checks import check_updates
 from spillway.config import resolve
+from spillway.config.checks import check_updates
+from spillway.config.values import StoragePath
 from spillway.errors import InputError
-from spillway.protocol import Opening, WorkShape
-from spillway.session import Session
-from spillway.tables import updates
-from spillway.values import StoragePath
+from spillway.report.tables import updates
+from spillway.run.protocol import Opening, WorkShape
+from spillway.run.session import Session
 from test_engine import SHAPE, accumulated, rate
 
 STEPS = 6

@@ -17,7 +17,7 @@ import real_runs
 from breadth import some
 from needs import package
 from spillway.cli import main
-from spillway.records import rows
+from spillway.output.records import rows
 
 ARCHIVES = sorted(Path(__file__).resolve().parents[1].joinpath("fixtures", "upgrades").glob("*.tar.xz"))
 ON_PATH = ("step-exact", "step-int8", "checkpoint-bf16")

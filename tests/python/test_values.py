@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spillway import values
+from spillway.config import values
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spillway import wear
+from spillway.output import wear
 
 
 def test_read_back_as_written(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_totals_and_the_most_that_is_known() -> None:
 
 
 def test_the_flushes_of_durable_steps_are_told() -> None:
-    from spillway.tables import flushes
+    from spillway.report.tables import flushes
 
     summary = {"flushes": {"path:0": {"count": 42, "seconds": 0.5}, "path:1": {"count": 0, "seconds": 0.0}}}
     assert flushes("path:0", summary) == "; flushed 42 times in 500 ms"

@@ -16,7 +16,7 @@ from both_ways import loaded, wide_names
 from breadth import some
 from small_configs import small_config
 from spillway.errors import InputError
-from spillway.hf.building import build
+from spillway.model.building import build
 
 # The library's lists, parameters made so by a constructor, a state-space layer's, several kinds in one model.
 KINDS = ["ernie4_5_moe", "hunyuan_v1_moe", "olmo_hybrid", "bailing_hybrid", "deepseek_v4"]
@@ -131,7 +131,7 @@ def test_what_the_library_itself_cannot_compute_is_refused_by_name(tmp_path: Pat
 
 
 def test_check_compares_with_what_the_library_computes(tmp_path: Path) -> None:
-    from spillway.comparison import load_plain, narrowed
+    from spillway.run.comparison import load_plain, narrowed
 
     model = saved("ernie4_5_moe", tmp_path)
     settings = native.config(model, compute_dtype="bf16")

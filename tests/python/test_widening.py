@@ -12,9 +12,10 @@ from transformers import PreTrainedModel
 
 import test_optim
 from hf_models import random_ids, tiny_config, tiny_model
-from spillway import optim, products
+from spillway import optim
 from spillway.errors import InputError
-from spillway.products import Products
+from spillway.machine import products
+from spillway.machine.products import Products
 
 STEPS = 30
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from spillway.hf.bare import BareEngine
+from spillway.model.plain_engine import BareEngine
 
 
 def split(master: torch.Tensor) -> torch.Tensor:

@@ -116,7 +116,7 @@ def shown(word: str) -> str:
 def prepare(tour: Tour) -> None:
     """The models, their tokenizers, the configurations."""
     from spillway.demo.sample_model import make_model
-    from spillway.hf import heap
+    from spillway.machine import process_memory
 
     say = tour.screen.line
     say("A tour of Spillway: models whose training state lies on the disk, and each promise checked on the way.")
@@ -133,7 +133,7 @@ def prepare(tour: Tour) -> None:
     tour.short.write_text(comparison(tour.small, train))
     source = found_pretrained(tour) if tour.model != "small" else None
     parameters = make_model(tour.small, train.read_text(), seed=1)
-    tour.budget = whole_mebibytes(heap.resident() + BESIDE_LIBRARIES)
+    tour.budget = whole_mebibytes(process_memory.resident() + BESIDE_LIBRARIES)
     if source:
         parameters = pretrained.make_directory(source, tour.start)
     else:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spillway.hf.loading import load
-    from spillway.hf.trainer import StreamedTraining, Trainer
-    from spillway.hf.trl_trainers import DPOTrainer, SFTTrainer
+    from spillway.integrations.loading import load
+    from spillway.integrations.trainer import StreamedTraining, Trainer
+    from spillway.integrations.trl_trainers import DPOTrainer, SFTTrainer
 
 __all__ = ["DPOTrainer", "SFTTrainer", "StreamedTraining", "Trainer", "load"]
 
@@ -21,15 +21,15 @@ __all__ = ["DPOTrainer", "SFTTrainer", "StreamedTraining", "Trainer", "load"]
 def __getattr__(name: str) -> Any:
     """Each is loaded when it is asked for: accelerate and TRL are needed by nothing else."""
     if name == "load":
-        from spillway.hf.loading import load
+        from spillway.integrations.loading import load
 
         return load
     if name in ("Trainer", "StreamedTraining"):
-        from spillway.hf import trainer
+        from spillway.integrations import trainer
 
         return getattr(trainer, name)
     if name in ("SFTTrainer", "DPOTrainer"):
-        from spillway.hf import trl_trainers
+        from spillway.integrations import trl_trainers
 
         return getattr(trl_trainers, name)
     raise AttributeError(f"module 'spillway.hf' has no attribute {name!r}")

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spillway.calls import EngineType, native_engine, translated
+from spillway.base.calls import EngineType, native_engine, translated
+from spillway.base.sizes import duration, size
 from spillway.errors import InputError
 from spillway.report.causes import COMPUTE, causes
 from spillway.report.facts import Facts
-from spillway.sizes import duration, size
 
 WORTH = 0.03  # of a step: less is not worth a sentence
 
@@ -47,7 +47,7 @@ def options(facts: Facts, engine_type: EngineType | None = None) -> list[Option]
 
 def elsewhere(facts: Facts, profile: str, engine_type: EngineType | None = None) -> Facts:
     """The same run planned for the machine of a profile file: its rates and memory, this one's compute."""
-    from spillway.settings import profile as profile_of
+    from spillway.run.settings import profile as profile_of
 
     if facts.description is None or facts.settings is None:
         raise InputError(f"profile: {facts.output_dir} kept nothing to plan anew with; its run began before reports")

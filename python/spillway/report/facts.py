@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
-from spillway import identity
 from spillway.errors import InputError
-from spillway.records import METRICS, rows
-from spillway.summary import quartiles
+from spillway.output import identity
+from spillway.output.records import METRICS, rows
+from spillway.output.summary import quartiles
 
 MOVED = ("read", "written")
 

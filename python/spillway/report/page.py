@@ -7,12 +7,12 @@ from html import escape
 from typing import Any
 
 from spillway import __version__
+from spillway.base.sizes import duration, pace, size, used_up
 from spillway.report import charts
 from spillway.report.causes import Cause, causes
 from spillway.report.facts import Facts
+from spillway.report.tables import device_blocks
 from spillway.report.timeline import KINDS, Step, steps
-from spillway.sizes import duration, pace, size, used_up
-from spillway.tables import device_blocks
 
 CAUSES = {"compute": "c1", "read": "c5", "write": "c6", "update": "c4", "commit": "c7"}
 

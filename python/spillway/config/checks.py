@@ -1,0 +1,253 @@
+"""Checks between keys, and of the files they name: everything that can be refused before torch is imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from spillway.base import installed, silence
+from spillway.config.keys import KEYS
+from spillway.config.resolve import DPO, Config
+from spillway.errors import InputError, SpillwayError
+
+DATA_SUFFIXES = (".jsonl", ".json", ".txt", ".parquet")
+
+
+def check(
+    config: Config, required: tuple[str, ...] = ("model", "dataset", "output_dir"), described: bool = True
+) -> None:
+    """Raises InputError naming the first key that cannot be as it is. Writes nothing.
+
+    `described`: the model's directory says what it is; else that is code of the caller's own.
+    """
+    check_required(config, required)
+    check_processes()
+    check_model(config, described)
+    check_dataset("dataset", config)
+    check_evaluation(config)
+    check_objective(config)
+    check_fields(config)
+    check_places(config)
+    check_updates(config)
+    check_method(config)
+
+
+def check_objective(config: Config) -> None:
+    if config.objective != "dpo":
+        for name in DPO:
+            if getattr(config, name) is not None:
+                raise InputError(f"{name}: it is for objective dpo, and the objective is {config.objective}")
+        return
+    for name in ("packing", "eval_packing"):
+        if getattr(config, name):
+            raise InputError(f"{name}: a pair's rows stand for themselves; objective dpo does not join rows")
+    for name in ("dataset_text_field", "prompt_field", "completion_field", "messages_field"):
+        if getattr(config, name) is not None:
+            raise InputError(f"{name}: objective dpo reads the columns prompt, chosen and rejected; leave it out")
+    for name in ("completion_only_loss", "assistant_only_loss"):
+        if not getattr(config, name):
+            raise InputError(f"{name}: with objective dpo completions alone carry loss; leave it out")
+    if config.label_smoothing and config.loss_type != "robust":
+        raise InputError(f"label_smoothing: it is for loss_type robust, and that is {config.loss_type}")
+    if config.label_smoothing >= 0.5:
+        raise InputError(
+            f"label_smoothing: {config.label_smoothing} of the pairs the wrong way round; expects below 0.5"
+        )
+
+
+def check_method(config: Config) -> None:
+    for name in KEYS:
+        method, _, rest = name.partition("_")
+        if rest and method in ("lora", "lsp") and config.method != method and getattr(config, name) not in (None, []):
+            raise InputError(f"{name}: it is for method {method}, and the method is {config.method}")
+    for name in ("trainable", "frozen"):
+        if config.method == "lora" and getattr(config, name):
+            raise InputError(f"{name}: with method lora the adapters learn and all of the base is frozen; leave it out")
+    if config.method == "lora" and find_spec("peft") is None:
+        raise InputError("method: lora needs the package peft; install it with `pip install peft`")
+    if config.method == "lsp":
+        check_subspaces(config)
+
+
+def check_subspaces(config: Config) -> None:
+    if config.weight_decay > 0 and config.optim in ("adam", "sgd"):
+        raise InputError(
+            f"weight_decay: with method lsp and optim {config.optim}, which adds the decay to the gradient, it has no "
+            "place: there is no gradient of the whole matrix; use optim adamw or lion, or weight_decay 0"
+        )
+    if config.lsp_rotate_every is not None and config.lsp_residual != "rotating":
+        raise InputError(
+            f"lsp_rotate_every: it is for lsp_residual rotating, and that is {config.lsp_residual or 'none'}"
+        )
+    if config.lsp_rank is not None and config.lsp_rank % config.lsp_nonzeros:
+        raise InputError(
+            f"lsp_rank: {config.lsp_rank} is no multiple of lsp_nonzeros {config.lsp_nonzeros}; use "
+            f"{max(1, config.lsp_rank // config.lsp_nonzeros) * config.lsp_nonzeros}"
+        )
+
+
+def check_required(config: Config, names: tuple[str, ...]) -> None:
+    for name in names:
+        if getattr(config, name) is None:
+            raise InputError(f"{name}: this key is required: {KEYS[name].help}")
+
+
+def check_updates(config: Config) -> None:
+    if config.update_schedule == "early" and config.max_grad_norm > 0 and not config.speculative_updates:
+        raise InputError(
+            "update_schedule: early updates parameters during backward, but the factor that max_grad_norm "
+            f"{config.max_grad_norm:g} clips by is known only after it; add --speculative_updates (by a predicted "
+            "factor, undone where it was wrong), or use --max_grad_norm 0 or --update_schedule deferred"
+        )
+
+
+def check_processes() -> None:
+    """Launchers such as torchrun start copies of one command; copies would train on top of each other."""
+    world = os.environ.get("WORLD_SIZE", "1")
+    if world != "1":
+        raise InputError(f"WORLD_SIZE: {world} processes were started; this release trains with one")
+
+
+def check_model(config: Config, described: bool = True) -> None:
+    for name in ("model", "tokenizer"):
+        value = getattr(config, name)
+        if Path(value).is_dir():
+            check_revision(name, value, getattr(config, f"{name}_revision"))
+            continue
+        if Path(value).exists():
+            raise InputError(f"{name}: {value} is a file; expects a directory or a name on the hub")
+        if is_path_like(value):
+            raise InputError(f"{name}: there is no directory {value}")
+    if described and Path(config.model).is_dir() and not Path(config.model, "config.json").is_file():
+        raise InputError(f"model: {config.model} has no config.json; expects a Hugging Face checkpoint directory")
+    template = config.chat_template_path
+    if template is not None and not Path(template).exists():
+        raise InputError(f"chat_template_path: there is no {template}")
+    if config.profile is not None and not Path(config.profile).is_file():
+        names = ", ".join(installed.profiles())
+        raise InputError(f"profile: there is no file {config.profile}, and by name there are: {names}")
+
+
+def check_revision(name: str, value: str, revision: str | None) -> None:
+    if revision not in (None, "main"):  # TRL's default
+        raise InputError(
+            f"{name}_revision: {value} is a directory, which has no revision {revision}; leave it out, or give `none`"
+        )
+
+
+def is_path_like(value: str) -> bool:
+    """Whether a name can only be meant as a path: hub ids look like `name` or `owner/name`."""
+    return value.startswith(("/", ".", "~")) or value.count("/") > 1 or value.endswith("/")
+
+
+def is_data_file(value: str) -> bool:
+    """Whether it is read here; a directory of data files, as a name, is for the package datasets."""
+    if is_data_directory(Path(value)):
+        return False
+    return is_path_like(value) or value.endswith(DATA_SUFFIXES) or Path(value).exists()
+
+
+def is_data_directory(path: Path) -> bool:
+    """Whether it holds data files, and not a model."""
+    if not path.is_dir() or (path / "config.json").exists():
+        return False
+    return any(found.suffix in (*DATA_SUFFIXES, ".csv", ".arrow") for found in path.rglob("*"))
+
+
+def check_dataset(name: str, config: Config) -> None:
+    value = getattr(config, name)
+    if value is None or not is_data_file(value):
+        return
+    path = Path(value)
+    if not path.exists():
+        raise InputError(f"{name}: there is no file {value}")
+    if not path.is_file():
+        raise InputError(f"{name}: {value} is a directory; expects a file ({', '.join(DATA_SUFFIXES)})")
+    if path.suffix not in DATA_SUFFIXES:
+        raise InputError(f"{name}: {value} has an unknown ending; expects one of {', '.join(DATA_SUFFIXES)}")
+    if not os.access(path, os.R_OK):
+        raise InputError(f"{name}: {value} cannot be read (permissions)")
+    own = ("dataset_config", "dataset_split") if name == "dataset" else ("eval_dataset_split",)
+    own = (*own, f"{name}_revision")
+    for key in own:
+        if getattr(config, key) != KEYS[key].default:
+            raise InputError(f"{key}: {value} is a file and has none; it is for named data sets")
+
+
+def check_evaluation(config: Config) -> None:
+    if config.eval_dataset is not None:
+        check_dataset("eval_dataset", config)
+    elif config.eval_strategy != "no" or config.eval_on_start:
+        asked = "eval_on_start" if config.eval_on_start else "eval_steps or eval_strategy"
+        raise InputError(f"eval_dataset: {asked} asks for evaluations, but no data is given for them")
+
+
+def check_fields(config: Config) -> None:
+    pair = (config.prompt_field, config.completion_field)
+    if any(pair) and not all(pair):
+        missing = "prompt_field" if pair[0] is None else "completion_field"
+        raise InputError(f"{missing}: prompt_field and completion_field are given together or not at all")
+    kinds = [config.dataset_text_field, config.prompt_field, config.messages_field]
+    if sum(kind is not None for kind in kinds) > 1:
+        raise InputError("dataset_text_field, prompt_field, messages_field: give one kind of column only")
+
+
+def check_places(config: Config) -> None:
+    if not config.paths and any(place in config.placement for place in ("path", "%")):
+        raise InputError(f"storage: placement {config.placement} puts bytes on a path, but no storage is given")
+    if not config.paths and config.durability in ("checkpoint", "step"):
+        raise InputError(f"durability: {config.durability} needs a place to write to, but no storage is given")
+    if config.erase and not config.storage_device:
+        raise InputError("erase: it is about the block devices of storage_device, but none is given")
+    check_storage(config)
+
+
+def check_storage(config: Config) -> None:
+    with silence.watched([path.place for path in config.paths]):
+        check_paths(config)
+
+
+def check_paths(config: Config) -> None:
+    seen: set[str] = set()
+    for path in config.paths:
+        if (real := os.path.realpath(path.place)) in seen:
+            raise InputError(f"storage: {path.place} is given twice; each path needs a place of its own")
+        seen.add(real)
+    for path in config.storage:
+        with answering(path.place):
+            check_directory(Path(path.place))
+    for path in config.storage_device:
+        check_device(Path(path.place))
+
+
+@contextmanager
+def answering(place: str) -> Iterator[None]:
+    """A file system that cannot even say what is there is named with what it said."""
+    try:
+        yield
+    except OSError as error:
+        raise SpillwayError(
+            f"storage: {place} does not answer: {error.strerror}. If its server is away or was begun anew, wait for it "
+            "or mount it again, and then give the same command: what was durable is there"
+        ) from error
+
+
+def check_directory(directory: Path) -> None:
+    if directory.is_block_device():
+        raise InputError(f"storage: {directory} is a block device; name it with storage_device")
+    if not directory.is_dir():
+        raise InputError(f"storage: there is no directory {directory}; create it, or name another")
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise InputError(f"storage: {directory} cannot be written (permissions, or a read-only file system)")
+
+
+def check_device(device: Path) -> None:
+    if device.is_dir():
+        raise InputError(f"storage_device: {device} is a directory; name it with storage")
+    if not device.is_block_device():
+        raise InputError(f"storage_device: there is no block device {device}")
+    if not os.access(device, os.R_OK | os.W_OK):
+        raise InputError(f"storage_device: {device} cannot be read and written (permissions)")

@@ -1,0 +1,455 @@
+"""Every key of the configuration, in one table: name, kind, default, meaning.
+
+The command line, the file reader, `--help` and docs/reference/configuration.md are all made from this table. A key
+whose feature is not in this release stands here too, so that it is refused by name and never silently ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spillway.config.values import (
+    DEVICE,
+    FLAG,
+    INTERVAL,
+    MAPPING,
+    NODE,
+    PATTERN,
+    PLACEMENT,
+    REPORTERS,
+    RESUME,
+    SIZE,
+    STEPS,
+    STORAGE,
+    TEXT,
+    TEXTS,
+    Kind,
+    choice,
+    number,
+    synonym,
+    whole,
+)
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key. `default` None means "not given"; `default_text` says what happens then."""
+
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+    default_text: str = ""  # shown instead of the default
+    required: bool = False
+    absent: Callable[[Any], str] | None = None  # what of a given value is not in this release; "": it is
+
+
+def when_given(value: Any) -> str:
+    return "this key" if value else ""
+
+
+def unknown_device(value: Any) -> str:
+    known = value in ("auto", "cpu", "simulated", "cuda") or re.fullmatch(r"cuda:[0-9]+", str(value))
+    return "" if known else f"the value {value!r}"
+
+
+NOT_NEGATIVE = number("a number, 0 or more", lambda value: value >= 0)
+BETA = number("a number from 0 up to, but not including, 1", lambda value: 0 <= value < 1)
+POSITIVE = number("a number above 0", lambda value: value > 0)
+STRATEGY = choice("no", "steps", "epoch")
+OPTIMIZERS = {  # every name that is taken, and what it means; most are transformers'
+    "adamw": "adamw",
+    "adamw_torch": "adamw",
+    "adamw_torch_fused": "adamw",
+    "adamw_hf": "adamw",
+    "adamw_apex_fused": "adamw",
+    "adamw_torch_xla": "adamw",
+    "adam": "adam",
+    "lion": "lion",
+    "lion_32bit": "lion",
+    "sgd": "sgd",
+}
+EIGHT_BITS = "; moments of 8 bits are `state_format: int8` with `optim: {}`"
+WITHOUT = {  # names of transformers that people may well ask for, and why or where else
+    "adafactor": ", whose factored second moment is a sum over whole rows and columns: no range of elements can be "
+    "updated by itself,",
+    "adamw_8bit": EIGHT_BITS.format("adamw") + ":",
+    "adamw_bnb_8bit": EIGHT_BITS.format("adamw") + ":",
+    "paged_adamw_8bit": EIGHT_BITS.format("adamw") + ":",
+    "lion_8bit": EIGHT_BITS.format("lion") + ":",
+    "paged_lion_8bit": EIGHT_BITS.format("lion") + ":",
+}
+OBJECTIVES = ("sft", "dpo", "kto", "orpo", "reward")
+PREFERENCES = ("sigmoid", "hinge", "ipo", "robust", "sigmoid_norm", "apo_zero", "apo_down")
+SCHEDULES = (
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "polynomial",
+    "constant",
+    "constant_with_warmup",
+    "inverse_sqrt",
+    "cosine_with_min_lr",
+    "cosine_warmup_with_min_lr",
+    "warmup_stable_decay",
+)
+
+GROUPS: dict[str, list[Key]] = {
+    "Model": [
+        Key(
+            "model",
+            TEXT,
+            None,
+            "directory with config.json and safetensors, or the name of a model on the Hugging Face Hub, such as "
+            "`Qwen/Qwen2.5-1.5B`, which is downloaded into the hub's cache (HF_HOME, HF_TOKEN, HF_HUB_OFFLINE and "
+            "HF_ENDPOINT mean what they mean there)",
+            required=True,
+        ),
+        Key(
+            "model_revision",
+            TEXT,
+            None,
+            "branch, tag or commit of a `model` on the hub; the commit that it was is written into config.yaml, so "
+            "that a resume reads the same",
+            "main",
+        ),
+        Key("tokenizer", TEXT, None, "directory or name on the hub of the tokenizer", "the model's"),
+        Key("tokenizer_revision", TEXT, None, "the same of a `tokenizer` of its own", "main"),
+        Key("chat_template_path", TEXT, None, "a Jinja file, or a directory with a tokenizer", "the tokenizer's"),
+        Key(
+            "init",
+            choice("pretrained", "random"),
+            "pretrained",
+            "`random`: weights drawn from `seed`; only the config and the tokenizer are read, and downloaded",
+        ),
+    ],
+    "Data": [
+        Key(
+            "dataset",
+            TEXT,
+            None,
+            "file (.jsonl, .json, .txt, .parquet), or the name of a data set on the hub",
+            required=True,
+        ),
+        Key("dataset_config", TEXT, None, "configuration of a named data set"),
+        Key("dataset_split", TEXT, "train", "split of a named data set"),
+        Key("dataset_revision", TEXT, None, "branch, tag or commit of a named data set, as `model_revision`", "main"),
+        Key("eval_dataset", TEXT, None, "held-out file or data set name"),
+        Key("eval_dataset_split", TEXT, "test", "split of a named `eval_dataset`"),
+        Key("eval_dataset_revision", TEXT, None, "branch, tag or commit of a named `eval_dataset`", "main"),
+        Key("dataset_text_field", TEXT, None, "column with the text", "found by name"),
+        Key("prompt_field", TEXT, None, "column with the prompt", "found by name"),
+        Key("completion_field", TEXT, None, "column with the completion", "found by name"),
+        Key("messages_field", TEXT, None, "column with the messages", "found by name"),
+        Key("completion_only_loss", FLAG, True, "prompt tokens carry no loss"),
+        Key("assistant_only_loss", FLAG, True, "in messages, only the assistant's turns carry loss"),
+        Key("max_length", whole(2), 1024, "most tokens in a row; longer rows are cut"),
+        Key("packing", FLAG, False, "join rows and cut them into pieces of `max_length`"),
+        Key("eval_packing", FLAG, None, "the same for `eval_dataset`", "as `packing`"),
+    ],
+    "Objective": [
+        Key(
+            "objective",
+            choice(*OBJECTIVES),
+            "sft",
+            "`sft`: the next token of text, completions or answers; `dpo`: direct preference optimisation of pairs, "
+            "the columns `prompt`, `chosen` and `rejected`, against the model as it is before the first step, whose "
+            "log-probabilities a first pass computes",
+            absent=lambda value: f"{value}" if value not in ("sft", "dpo") else "",
+        ),
+        Key("beta", POSITIVE, None, "of `dpo`: the higher, the closer to the reference model", "0.1"),
+        Key(
+            "loss_type",
+            choice(*PREFERENCES, single=True),
+            None,
+            "of `dpo`, by TRL's names: " + ", ".join(f"`{name}`" for name in PREFERENCES),
+            "`sigmoid`",
+        ),
+        Key(
+            "label_smoothing",
+            BETA,
+            None,
+            "of `loss_type: robust`: the share of pairs that are the wrong way round",
+            "0",
+        ),
+        Key("disable_dropout", FLAG, None, "of `dpo`: modules of dropout do nothing, adapters' too", "true"),
+    ],
+    "Output": [
+        Key("output_dir", TEXT, None, "directory of the run", required=True),
+        Key("overwrite", FLAG, False, "remove the run that `output_dir` or a storage path holds and start afresh"),
+        Key(
+            "resume_from_checkpoint",
+            RESUME,
+            None,
+            "`true`: the newest durable step, on the storage paths or in a checkpoint (exit 2 if there is none); "
+            "`auto`: that, or a fresh start; a directory: go back to that checkpoint, dropping what came after it",
+        ),
+        Key("logging_steps", INTERVAL, 1, "steps between rows of metrics.jsonl; below 1 a share of all steps"),
+        Key("eval_steps", INTERVAL, None, "steps between evaluations; below 1 a share"),
+        Key("save_steps", INTERVAL, None, "steps between checkpoints; below 1 a share", "only the last step is saved"),
+        Key("save_total_limit", whole(1), None, "keep this many newest checkpoints", "all are kept"),
+        Key("save_only_model", FLAG, False, "checkpoints without what a resume needs"),
+        Key(
+            "eval_strategy",
+            STRATEGY,
+            None,
+            "`no`, `steps` or `epoch`; the last step is evaluated too unless `no`",
+            "`steps` with `eval_steps`, else `epoch` with `eval_dataset`, else `no`",
+        ),
+        Key("eval_on_start", FLAG, False, "evaluate once before the first step"),
+        Key(
+            "save_strategy",
+            STRATEGY,
+            None,
+            "`no`, `steps` or `epoch`; the last step is always saved",
+            "`steps` with `save_steps`, else `no`",
+        ),
+        Key(
+            "report_to",
+            REPORTERS,
+            [],
+            "trackers that see every logged row, through transformers' own callbacks (they need the package accelerate "
+            "and the tracker's own); `all`: those that are installed",
+            "none",
+        ),
+    ],
+    "Steps": [
+        Key("per_device_train_batch_size", whole(1), 8, "rows in a micro-batch"),
+        Key("gradient_accumulation_steps", whole(1), 1, "micro-batches in a step"),
+        Key("per_device_eval_batch_size", whole(1), 8, "rows in an evaluation micro-batch"),
+        Key(
+            "max_steps",
+            STEPS,
+            -1,
+            "steps to train; -1: `num_train_epochs` decides",
+        ),
+        Key("num_train_epochs", POSITIVE, 3.0, "passes over the data; may be a fraction"),
+        Key("seed", whole(0), 42, "seed of random weights and dropout"),
+        Key("data_seed", whole(0), None, "seed of the order of rows", "`seed`"),
+    ],
+    "Optimizer": [
+        Key(
+            "learning_rate",
+            NOT_NEGATIVE,
+            None,
+            "the schedule's highest rate",
+            "2e-5; with `objective: dpo` 1e-6, as in TRL",
+        ),
+        Key("lr_scheduler_type", choice(*SCHEDULES), "linear", "transformers' schedule: " + ", ".join(SCHEDULES)),
+        Key("lr_scheduler_kwargs", MAPPING, None, "further arguments of the schedule"),
+        Key(
+            "warmup_steps", NOT_NEGATIVE, 0, "steps of warm-up; below 1 a share of all steps (old name: `warmup_ratio`)"
+        ),
+        Key("weight_decay", NOT_NEGATIVE, 0.0, "decoupled decay of the parameters that transformers' own rule decays"),
+        Key("adam_beta1", BETA, 0.9, "decay of the first moment; of `lion`, the weight of the momentum in the step"),
+        Key("adam_beta2", BETA, 0.999, "decay of the second moment; of `lion`, of the momentum"),
+        Key("momentum", BETA, 0.0, "of `sgd`: what the momentum keeps of itself from step to step"),
+        Key("adam_epsilon", POSITIVE, 1e-8, "added to the root of the second moment"),
+        Key("max_grad_norm", NOT_NEGATIVE, 1.0, "clip to this global norm; 0: no clipping"),
+        Key(
+            "optim",
+            synonym(OPTIMIZERS, WITHOUT),
+            "adamw",
+            "`adamw`, `adam`, `lion` or `sgd`; transformers' other names for them mean the same",
+            absent=lambda value: f"{value}{WITHOUT[value]} it" if value in WITHOUT else "",
+        ),
+    ],
+    "Precision": [
+        Key(
+            "weight_dtype",
+            choice("bf16", "fp16", "fp32"),
+            None,
+            "what weights and gradients are kept and moved in, and what files hold. `bf16`: with a residual of 16 bits "
+            "beside each weight, which makes it an exact fp32 master; `fp16`: with fp32 masters (2 bytes per parameter "
+            "more) and a loss scaled dynamically; `fp32`: for checks. Parameters that the model's class keeps in fp32 "
+            "beside bf16 or fp16 stay fp32, their gradients and their tensors in files, too",
+            default_text="bf16; with `compute_dtype` `fp16` or `fp32` the same as that",
+        ),
+        Key(
+            "compute_dtype",
+            choice("bf16", "fp16", "fp32", "auto"),
+            "auto",
+            "what layers multiply in: `weight_dtype`, or `fp32`, for which weights are widened a block at a time and "
+            "activations are fp32. `auto`: the faster on this machine, of which both are measured once when the run is "
+            "planned, and written into config.yaml as what it was; on a GPU `weight_dtype`. `fp16` or `fp32` without a "
+            "`weight_dtype` means both, and so does any of them in a config.yaml of before there were two keys "
+            "(`bf16: true` and `fp16: true` mean `bf16` and `fp16`)",
+        ),
+        Key(
+            "state_format",
+            choice("exact", "bf16", "int8"),
+            "exact",
+            "how the moments are kept, and bytes per parameter with the weight: `exact` fp32, 12; `bf16` rounded "
+            "stochastically, 8; `int8` codes with a scale for 256 elements, 6. Master weights are exact in all "
+            "of them. A checkpoint that stands alone may be resumed from in another format: it is converted",
+        ),
+    ],
+    "Places": [
+        Key(
+            "device",
+            TEXT,
+            "auto",
+            "where visits compute: `cpu`; `simulated`: a device with memory of its own, made of host memory, with the "
+            "link and updates of the `profile`'s first GPU, or else a link as fast as memory and no updates, to see "
+            "what a GPU would do and that the results are the same; `cuda:N`: the NVIDIA GPU of that number, `cuda`: "
+            "that of the environment's LOCAL_RANK, or the first; `auto` is `cpu`",
+            absent=unknown_device,
+        ),
+        Key("dram_budget", SIZE, None, "hard limit of the whole process's memory", "what is free, less a margin"),
+        Key(
+            "gpu_memory",
+            SIZE,
+            None,
+            "hard limit of the memory of a `device` that has its own, or for `plan` with the `profile` of a machine "
+            "with a GPU",
+            "a quarter of `dram_budget` for a simulated device, what is free less a margin on a GPU",
+        ),
+        Key(
+            "placement",
+            PLACEMENT,
+            "auto",
+            "`auto`, `dram`, `path`, or per group `weight=dram,state=path,grad=50%,activation=dram` "
+            "(a share is the part in DRAM)",
+        ),
+        Key("window", whole(1), None, "blocks in flight", "by plan"),
+        Key(
+            "storage",
+            STORAGE,
+            [],
+            "storage directory, `DIR[,capacity=SIZE][,endurance=SIZE]`; may be given several times, their bandwidths "
+            "add; `endurance`: bytes that may be written to the drive in its life, as it is rated, such as 600TB",
+            "none",
+        ),
+        Key(
+            "storage_device",
+            DEVICE,
+            [],
+            "raw block device, with the same options; one that holds anything is refused without `erase`",
+            "none",
+        ),
+        Key("erase", FLAG, False, "whatever the block devices of `storage_device` hold may be erased"),
+        Key(
+            "durability",
+            choice("none", "checkpoint", "step"),
+            None,
+            "what a kill or a power cut leaves: `step`: the last finished step; `checkpoint`: the last checkpoint; "
+            "`none`: checkpoints alone, each a copy of the whole state",
+            "`step` when anything is on storage, else `none`",
+        ),
+        Key(
+            "update_schedule",
+            choice("auto", "deferred", "early"),
+            "auto",
+            "when parameters are updated: `deferred`: behind the next forward pass; `early`: during backward, as many "
+            "as the memory that is left holds old versions of, so that a step that is skipped can be undone; `auto`: "
+            "early where the plan says that is faster. The results are the same to the last bit",
+        ),
+        Key(
+            "speculative_updates",
+            FLAG,
+            False,
+            "with clipping, early updates go by a predicted factor (1 while the last norms were below "
+            "`max_grad_norm`), and are undone where it was another; without it only steps that do not clip are early",
+        ),
+        Key(
+            "node",
+            NODE,
+            [],
+            "memory node (of DRAM or CXL) to use and how much of it, `N=SIZE`; may be given several times, what the "
+            "nodes update adds",
+            "all, what is free",
+        ),
+        Key(
+            "profile",
+            TEXT,
+            None,
+            "a profile file, instead of measuring this machine; for one that names another `machine` `plan` answers "
+            "for that, reading nothing but the model's config.json; `laptop`, `workstation`, `server` and `two-drives` "
+            "come along and are meant by these names",
+            "this machine's",
+        ),
+    ],
+    "Method": [
+        Key(
+            "trainable",
+            PATTERN,
+            [],
+            "regular expression (`re.search`) of the names of parameters that train; may be given several times",
+            "all",
+        ),
+        Key(
+            "frozen",
+            PATTERN,
+            [],
+            "regular expression of those that do not, whatever `trainable` says; may be given several times. What is "
+            "frozen has no gradient, no moments and no residual, and no step writes it",
+            "none",
+        ),
+        Key(
+            "method",
+            choice("full", "lora", "lsp"),
+            "full",
+            "`full`; `lora`: adapters of PEFT on a frozen base, which streams from where it lies and is never written; "
+            "`lsp`: the matrices of layers learn in small spaces of their own (arXiv 2406.10181): d x d instead of "
+            "m x n for gradients and moments, and every weight is trained",
+        ),
+        Key("lora_r", whole(1), None, "rank of the adapters", "16"),
+        Key("lora_alpha", whole(1), None, "over `lora_r`, what the adapters' product is multiplied by", "32"),
+        Key("lora_dropout", BETA, None, "of the adapters' input", "0.05"),
+        Key(
+            "lora_target_modules",
+            TEXTS,
+            [],
+            "names, or ends of names, of the linear layers that get an adapter, or `all-linear`; may be given several "
+            "times",
+            "PEFT's own for the model type",
+        ),
+        Key("lsp_rank", whole(1), None, "d, a multiple of `lsp_nonzeros`", "half of each matrix's smaller side"),
+        Key("lsp_nonzeros", whole(1), None, "values in each row of a projector", "4"),
+        Key(
+            "lsp_modules",
+            PATTERN,
+            [],
+            "regular expression (`re.search`) of the names of linear layers that learn in subspaces; may be given "
+            "several times; everything else that learns does so in full",
+            "all linear layers inside the model's layers, but those too small for `lsp_nonzeros`",
+        ),
+        Key(
+            "lsp_check_every",
+            whole(1),
+            None,
+            "updates between two looks at what each matrix's projectors miss of its gradients",
+            "100",
+        ),
+        Key(
+            "lsp_threshold",
+            POSITIVE,
+            None,
+            "of that error, relative to the gradient (0: nothing, 1: all is missed): beyond it the matrix's projectors "
+            "are learned again and its moments carried over (with `lsp_residual: rotating` they begin anew)",
+            "0.9",
+        ),
+        Key(
+            "lsp_residual",
+            choice("none", "rotating"),
+            None,
+            "what becomes of what the projectors miss: with `rotating` each matrix learns new ones every "
+            "`lsp_rotate_every` updates whatever they miss, so that in time every direction is trained; with `none` "
+            "the others are left untrained until `lsp_threshold` says so",
+            "rotating",
+        ),
+        Key(
+            "lsp_rotate_every",
+            whole(1),
+            None,
+            "with `lsp_residual: rotating`: updates from one time that a matrix learns projectors to the next, the "
+            "matrices in turn",
+            "20",
+        ),
+    ],
+}
+
+KEYS: dict[str, Key] = {key.name: key for keys in GROUPS.values() for key in keys}

@@ -1,0 +1,246 @@
+"""The configuration of one run: every key with its value, resolved once, checked before anything else happens.
+
+Precedence: command line, file, default. What is left unresolved on purpose stays None (`dram_budget` is what is free
+when the run starts, `durability` what the plan makes necessary).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from spillway.base import installed
+from spillway.config.aliases import ALIASES, translate
+from spillway.config.foreign import FOREIGN
+from spillway.config.keys import GROUPS, KEYS, Key
+from spillway.config.values import NodeShare, StoragePath
+from spillway.errors import InputError
+
+PATHS = ("output_dir", "model", "tokenizer", "chat_template_path", "dataset", "eval_dataset", "profile")
+CONFIG_HEADER = "# Written by spillway"
+
+
+class Config:
+    """Read-only access to every key by name: `config.learning_rate`."""
+
+    def __init__(
+        self, values: Mapping[str, Any], notices: list[str] | None = None, chosen: str = "", any_device: bool = False
+    ) -> None:
+        self._values = dict(values)
+        self.notices = list(notices or [])  # what a person should know, one sentence each
+        self.chosen = chosen  # why compute_dtype is what it is; empty where it was given
+        self.any_device = any_device  # nobody said which; the key is what `auto` is
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_values"][name]
+        except KeyError:
+            raise AttributeError(f"the configuration has no key {name!r}") from None
+
+    @property
+    def paths(self) -> list[StoragePath]:
+        """Every storage path, in the order of the engine's names path:0, path:1 ..."""
+        return [*self.storage, *self.storage_device]
+
+    @property
+    def rows_each(self) -> int:
+        """That one of what `per_device_train_batch_size` counts is: of a pair two."""
+        return 2 if self.objective == "dpo" else 1
+
+    def values(self) -> dict[str, Any]:
+        return dict(self._values)
+
+    def replaced(self, **values: Any) -> Config:
+        """A copy with other, already checked, values."""
+        return Config({**self._values, **values}, self.notices, self.chosen, self.any_device)
+
+    def computing(self, compute_dtype: str, why: str) -> Config:
+        """A copy that multiplies in this type, which nobody gave."""
+        return Config({**self._values, "compute_dtype": compute_dtype}, self.notices, why, self.any_device)
+
+    def text(self) -> str:
+        """config.yaml: every key, resolved; reading it back gives the same values."""
+        # orders to one call, not properties of the run
+        once = {"overwrite": False, "resume_from_checkpoint": None, "erase": False}
+        parts = [CONFIG_HEADER + ": every key of this run. Go on with `spillway resume DIR`.\n"]
+        for title, keys in GROUPS.items():
+            plain = {key.name: as_yaml(once.get(key.name, self._values[key.name])) for key in keys}
+            parts.append(f"\n# {title}\n" + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=1000))
+        return "".join(parts)
+
+
+def as_yaml(value: Any) -> Any:
+    if isinstance(value, list):
+        return [as_yaml(item) for item in value]
+    return str(value) if isinstance(value, StoragePath | NodeShare) else value
+
+
+class UniqueKeyLoader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]
+    """Safe YAML in which a key given twice is an error, not a guess."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call, unused-ignore]
+            if key in seen:
+                raise InputError(f"{self.name}:{key_node.start_mark.line + 1}: the key {key!r} is given twice")
+            seen.add(key)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The file's own keys and values, names normalised, nothing else checked."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            content = yaml.load(stream, UniqueKeyLoader)
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such configuration file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise InputError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expects keys and values, such as `learning_rate: 2e-5`")
+    return normalised(content, str(path))
+
+
+def normalised(raw: Mapping[Any, Any], origin: str) -> dict[str, Any]:
+    """Dashes become underscores; unknown names are refused with the nearest known one."""
+    names: dict[str, Any] = {}
+    for given, value in raw.items():
+        name = str(given).replace("-", "_")
+        if name in names:
+            raise InputError(f"{origin}: the key {name!r} is given twice")
+        if name not in KEYS and name not in ALIASES:
+            raise InputError(f"{origin}: {unknown_key(str(given))}")
+        names[name] = value
+    return names
+
+
+def unknown_key(given: str) -> str:
+    name = given.replace("-", "_").lower()
+    if name in FOREIGN:
+        return f"{given}: a key of transformers or TRL that is not taken here: {FOREIGN[name]}"
+    near = difflib.get_close_matches(name, [*KEYS, *ALIASES], n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]!r}?" if near else "`spillway train --help-all` lists all keys"
+    return f"unknown key {given!r}; {hint}"
+
+
+def resolve(file_values: Mapping[str, Any], given: Mapping[str, Any], file_name: str = "the file") -> Config:
+    """One configuration from a file's values and those given beside it, which win. Names are normalised already."""
+    notices: list[str] = []
+    merged = {**translate(dict(file_values), notices), **translate(dict(given), notices)}
+    origins = {name: f"{file_name}: " for name in file_values if name not in given}
+    values = {name: parsed(key, merged.get(name), origins.get(name, "")) for name, key in KEYS.items()}
+    for name, key in KEYS.items():
+        if key.absent and (what := key.absent(values[name])):
+            raise InputError(f"{origins.get(name, '')}{name}: {what} is not available in this release; {key.help}")
+    return Config(with_defaults(values), notices, any_device=values["device"] == "auto")
+
+
+def parsed(key: Key, value: Any, origin: str) -> Any:
+    """The value of one key, or its default where none is given."""
+    word = value.strip().lower() if isinstance(value, str) else value
+    if value is None or (word in ("none", "null") and key.default is None and "none" not in key.kind.expected):
+        return list(key.default) if key.kind.many else key.default
+    try:
+        if key.kind.many:
+            return [key.kind.parse(item) for item in (value if isinstance(value, list) else [value])]
+        return key.kind.parse(value)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        raise InputError(f"{origin}{key.name}: got {value!r}, expects {key.kind.expected}") from None
+
+
+LORA = {"lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.05}  # TRL's defaults
+RATE = 2e-5  # of learning
+DPO = {"beta": 0.1, "loss_type": "sigmoid", "label_smoothing": 0.0, "disable_dropout": True}  # TRL's, too
+DPO_RATE = 1e-6
+LSP: dict[str, Any] = {"lsp_nonzeros": 4, "lsp_check_every": 100, "lsp_threshold": 0.9, "lsp_residual": "rotating"}
+ROTATION = 20  # updates
+
+
+def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    """Defaults that depend on other keys, and paths that no longer depend on the working directory."""
+    values = dict(values)
+    values["profile"] = installed.profile(values["profile"])
+    for name in PATHS:
+        values[name] = absolute(values[name])
+    if isinstance(values["resume_from_checkpoint"], str) and values["resume_from_checkpoint"] != "auto":
+        values["resume_from_checkpoint"] = absolute(values["resume_from_checkpoint"], always=True)
+    if values["output_dir"] is not None:
+        values["output_dir"] = absolute(values["output_dir"], always=True)
+    for name in ("storage", "storage_device"):
+        values[name] = [replace(path, place=absolute(path.place, always=True)) for path in values[name]]
+    values["report_to"] = reporters(values["report_to"])
+    values["tokenizer"] = values["tokenizer"] or values["model"]
+    if values["eval_packing"] is None:
+        values["eval_packing"] = values["packing"]
+    if values["data_seed"] is None:
+        values["data_seed"] = values["seed"]
+    if values["resume_from_checkpoint"] is False:
+        values["resume_from_checkpoint"] = None
+    if values["device"] == "auto":
+        values["device"] = "cpu"
+    values["weight_dtype"] = weight_dtype(values)
+    of_method: dict[str, Any] = {"lora": LORA, "lsp": LSP}.get(values["method"], {})
+    of_objective = DPO | {"learning_rate": DPO_RATE} if values["objective"] == "dpo" else {"learning_rate": RATE}
+    for name, default in {**of_method, **of_objective}.items():
+        values[name] = default if values[name] is None else values[name]
+    if values["lsp_residual"] == "rotating" and values["lsp_rotate_every"] is None:
+        values["lsp_rotate_every"] = ROTATION
+    return with_strategies(values)
+
+
+def weight_dtype(values: Mapping[str, Any]) -> str:
+    """`fp16` and `fp32` that layers compute in are what is kept, too, unless that is said."""
+    computes, kept = values["compute_dtype"], values["weight_dtype"]
+    if kept is None:
+        return computes if computes in ("fp16", "fp32") else "bf16"
+    if computes not in ("auto", "fp32", kept):
+        raise InputError(
+            f"compute_dtype: {computes} contradicts weight_dtype: {kept}; layers multiply in what weights are kept in, "
+            f"or in fp32: give weight_dtype {computes}, or compute_dtype {kept} or fp32"
+        )
+    return str(kept)
+
+
+def reporters(named: list[str]) -> list[str]:
+    """Without the word for none; `all` stands for every other."""
+    if "none" in named and len(named) > 1:
+        raise InputError(f"report_to: none contradicts {', '.join(name for name in named if name != 'none')}")
+    return ["all"] if "all" in named else [name for name in named if name != "none"]
+
+
+def with_strategies(values: dict[str, Any]) -> dict[str, Any]:
+    if values["eval_strategy"] is None:
+        by_epoch = "epoch" if values["eval_dataset"] else "no"
+        values["eval_strategy"] = "steps" if values["eval_steps"] else by_epoch
+    if values["eval_strategy"] == "steps" and values["eval_steps"] is None:
+        values["eval_steps"] = values["logging_steps"]
+    if values["save_strategy"] is None:
+        values["save_strategy"] = "steps" if values["save_steps"] else "no"
+    if values["save_strategy"] == "steps" and values["save_steps"] is None:
+        values["save_steps"] = 500
+    return values
+
+
+def absolute(value: str | None, always: bool = False) -> Any:
+    """A path that is there (or `always`) made absolute; names of hubs stay as they are."""
+    if value is None:
+        return None
+    path = Path(value).expanduser()
+    try:
+        there = always or path.exists()
+    except OSError:  # a name that no file can have
+        there = False
+    return str(path.absolute()) if there else value

@@ -1,0 +1,123 @@
+"""A micro-batch as data loaders and collators make it, checked and turned into what the engine's session takes.
+
+The stream pads on the right and lets rows see what stands before them, so a mask may only hide the end of a row.
+Anything else that a collator hands over would be lost; it is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from spillway.errors import InputError
+from spillway.model.microbatch import IGNORED
+from spillway.run.protocol import Batch
+
+TAKEN = ("input_ids", "labels", "attention_mask", "position_ids")
+# what padding-free collators add for kernels that want the same boundaries in another form
+SAID_BY_POSITIONS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")  # of pairs, as TRL names them
+TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")  # of processors for text and images: zero is text
+
+
+def batch_of(inputs: Mapping[str, Any], packing: bool) -> Batch:
+    """`packing`: the model was shown to keep rows apart by their positions. InputError for what cannot be streamed.
+
+    input_ids, labels, attention_mask, position_ids: [rows, length]; a mask, if any, is 1 ... 1 0 ... 0 in every row.
+    """
+    for name in TOKEN_TYPES:
+        if inputs.get(name) is not None and bool(torch.as_tensor(inputs[name]).any()):
+            raise InputError(f"batch: {name} is not zero everywhere, and the stream computes with text alone")
+    others = sorted(
+        key for key in inputs if key not in TAKEN + SAID_BY_POSITIONS + TOKEN_TYPES and inputs[key] is not None
+    )
+    if others:
+        raise InputError(f"batch: {others[0]} is nothing the stream computes with; it takes {', '.join(TAKEN)}")
+    ids, labels = whole(inputs, "input_ids"), whole(inputs, "labels")
+    if labels.shape != ids.shape:
+        raise InputError(f"batch: labels are {list(labels.shape)}, input_ids {list(ids.shape)}; both are one a token")
+    tokens, lengths = ids.numel(), None
+    if inputs.get("attention_mask") is not None:
+        mask = whole(inputs, "attention_mask")
+        check_mask(mask, ids, labels)
+        lengths = mask.sum(1)
+        tokens = int(lengths.sum())
+    return Batch(ids, labels, positions_of(inputs, ids, packing), tokens, lengths)
+
+
+def pairs_of(inputs: Mapping[str, Any], referred: bool) -> Batch:
+    """A micro-batch of pairs as TRL's collator makes it: rows that were chosen, then as many that were rejected, and of
+    which tokens are completions. `referred`: it has to hold what a reference model makes of them."""
+    mask = whole(inputs, "completion_mask")
+    if inputs.get("labels") is not None:
+        raise InputError("batch: labels come from completion_mask where rows are pairs; leave them out")
+    others = {name: value for name, value in inputs.items() if name not in ("completion_mask", *REFERENCE)}
+    ids = whole(inputs, "input_ids")
+    if mask.shape != ids.shape or len(ids) % 2:
+        raise InputError(
+            f"batch: completion_mask is {list(mask.shape)}, input_ids {list(ids.shape)}; both are one a token, of as "
+            "many rows that were rejected as were chosen"
+        )
+    found = batch_of({**others, "labels": ids.masked_fill(mask == 0, IGNORED)}, packing=False)
+    if not referred and inputs.get(REFERENCE[0]) is None:
+        return found
+    return replace(found, reference=torch.cat([of_pairs(inputs, name, len(ids) // 2) for name in REFERENCE]))
+
+
+def of_pairs(inputs: Mapping[str, Any], name: str, pairs: int) -> torch.Tensor:
+    value = inputs.get(name)
+    if value is None:
+        raise InputError(
+            f"batch: {name} is missing, what the reference makes of the pairs; Session.reference gives it before the "
+            f"first step; found {', '.join(inputs)}"
+        )
+    found = torch.as_tensor(value).detach().cpu()
+    if found.shape != (pairs,) or not found.is_floating_point() or not bool(found.isfinite().all()):
+        raise InputError(
+            f"batch: {name} is {list(found.shape)} {found.dtype}; expects a finite log-probability of each of the "
+            f"{pairs} pairs"
+        )
+    return found
+
+
+def whole(inputs: Mapping[str, Any], name: str) -> torch.Tensor:
+    """A [rows, length] tensor of whole numbers."""
+    value = inputs.get(name)
+    if not isinstance(value, torch.Tensor):
+        raise InputError(f"batch: {name} is missing; found {', '.join(inputs) or 'nothing'}")
+    if value.dim() != 2 or value.is_floating_point():
+        raise InputError(f"batch: {name} is {list(value.shape)} {value.dtype}; expects whole numbers, [rows, length]")
+    return value.detach().to("cpu", torch.int64)
+
+
+def check_mask(mask: torch.Tensor, ids: torch.Tensor, labels: torch.Tensor) -> None:
+    if mask.shape != ids.shape:
+        raise InputError(f"batch: attention_mask is {list(mask.shape)}, input_ids {list(ids.shape)}; one a token")
+    if bool((mask[:, 1:] > mask[:, :-1]).any()):
+        raise InputError(
+            "batch: attention_mask hides tokens before others; rows are padded on the right here: "
+            "tokenizer.padding_side = 'right'"
+        )
+    if bool((labels[:, 1:].ne(IGNORED) & mask[:, :-1].eq(0)).any()):
+        raise InputError("batch: a label follows a token that attention_mask hides; labels of padding are -100")
+
+
+def positions_of(inputs: Mapping[str, Any], ids: torch.Tensor, packing: bool) -> torch.Tensor | None:
+    """None where they are 0, 1, 2 ... in every row, as the model counts by itself."""
+    if inputs.get("position_ids") is None:
+        return None
+    positions = whole(inputs, "position_ids")
+    plain = torch.arange(ids.shape[1]).expand_as(ids)
+    if positions.shape == ids.shape and bool(positions.eq(plain).all()) and not packing:
+        return None
+    follows = positions[:, 1:].eq(positions[:, :-1] + 1) | positions[:, 1:].eq(0)
+    if positions.shape != ids.shape or not bool(follows.all()) or bool(positions[:, 0].ne(0).any()):
+        raise InputError("batch: position_ids do not count from 0 in every packed row")
+    if not packing:
+        raise InputError(
+            "packing: position_ids begin anew within a row; set packing, so that the model is tried for it"
+        )
+    return positions

@@ -1,0 +1,126 @@
+"""What a row becomes: token ids, and which of them carry loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spillway.data.chat import encode_messages, template_ids
+from spillway.data.columns import Example, Messages, Pair, Preferred, Text
+from spillway.errors import InputError
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One row. Position t of `labelled` says whether token t, predicted from those before it, carries loss."""
+
+    ids: Sequence[int]
+    labelled: Sequence[bool]
+
+
+@dataclass(frozen=True)
+class EncodedPair:
+    """One row of preferences; the prompt is what both begin with."""
+
+    chosen: Encoded
+    rejected: Encoded
+
+
+@dataclass
+class Encoder:
+    """The rules of one run, applied to rows of any kind."""
+
+    tokenizer: Any
+    completion_only_loss: bool = True
+    assistant_only_loss: bool = True
+    warnings: list[str] = field(default_factory=list)  # one a row, naming the row
+
+    def encode(self, examples: list[Example]) -> list[Encoded]:
+        """All of one kind, since they come from one source."""
+        if not examples:
+            return []
+        if isinstance(examples[0], Text):
+            return self.encode_texts([example.text for example in examples if isinstance(example, Text)])
+        if isinstance(examples[0], Pair):
+            return self.encode_pairs([example for example in examples if isinstance(example, Pair)])
+        chats = [example for example in examples if isinstance(example, Messages)]
+        return [Encoded(*encode_messages(self.tokenizer, chat, self.assistant_only_loss)) for chat in chats]
+
+    def ids_of(self, texts: list[str]) -> list[list[int]]:
+        return list(self.tokenizer(texts, return_attention_mask=False, verbose=False)["input_ids"])
+
+    def encode_texts(self, texts: list[str]) -> list[Encoded]:
+        """The tokenizer's own encoding, and one end token if none is there."""
+        end = self.tokenizer.eos_token_id
+        rows = self.ids_of(texts)
+        for ids in rows:
+            if end is not None and ids[-1:] != [end]:
+                ids.append(end)
+        return [Encoded(ids, [True] * len(ids)) for ids in rows]
+
+    def encode_pairs(self, pairs: list[Pair]) -> list[Encoded]:
+        """Prompt, completion and end token as one string; the tokens of the prompt alone are masked."""
+        end = self.tokenizer.eos_token or ""
+        wholes = self.ids_of([pair.prompt + pair.completion + end for pair in pairs])
+        if not self.completion_only_loss:
+            return [Encoded(ids, [True] * len(ids)) for ids in wholes]
+        prompts = self.ids_of([pair.prompt for pair in pairs])
+        return [self.masked(*row) for row in zip(pairs, wholes, prompts, strict=True)]
+
+    def masked(self, pair: Pair, whole: list[int], prompt: list[int]) -> Encoded:
+        if whole[: len(prompt)] != prompt:
+            self.warnings.append(
+                f"{pair.where}: the prompt's tokens are not the first tokens of prompt and completion together; "
+                f"the first {len(prompt)} tokens are masked all the same"
+            )
+        masked = min(len(prompt), len(whole))
+        return Encoded(whole, [False] * masked + [True] * (len(whole) - masked))
+
+    def encode_preferences(self, rows: list[Preferred]) -> list[EncodedPair]:
+        """As TRL does: the completions begin where the prompt alone and the prompt with one of them differ first."""
+        conversations = isinstance(rows[0].prompt, list)
+        wholes = self.encoded_messages(rows) if conversations else self.encoded_strings(rows)
+        return [self.pair(row, *ids) for row, ids in zip(rows, wholes, strict=True)]
+
+    def encoded_strings(self, rows: list[Preferred]) -> list[tuple[list[int], list[int], list[int]]]:
+        """Prompt, and with each of the completions, which end with an end token."""
+        end = self.tokenizer.eos_token or ""
+
+        def ended(text: str) -> str:
+            return text if text.endswith(end) else text + end
+
+        prompts = self.ids_of([row.prompt for row in rows])
+        chosen = self.ids_of([row.prompt + ended(row.chosen) for row in rows])
+        return list(zip(prompts, chosen, self.ids_of([row.prompt + ended(row.rejected) for row in rows]), strict=True))
+
+    def encoded_messages(self, rows: list[Preferred]) -> list[tuple[list[int], list[int], list[int]]]:
+        if not self.tokenizer.chat_template:
+            raise InputError(
+                f"{rows[0].where}: messages need a chat template, the tokenizer has none; set chat_template_path"
+            )
+        found = []
+        for row in rows:
+            chat = Messages(row.where, [])
+            prompt = template_ids(self.tokenizer, chat, row.prompt, add_generation_prompt=True, **row.options)
+            with_each = [
+                template_ids(self.tokenizer, chat, row.prompt + completion, **row.options)
+                for completion in (row.chosen, row.rejected)
+            ]
+            found.append((prompt, *with_each))
+        return found  # type: ignore[return-value]
+
+    def pair(self, row: Preferred, prompt: list[int], chosen: list[int], rejected: list[int]) -> EncodedPair:
+        first = min(common(prompt, chosen), common(prompt, rejected))
+        if first < len(prompt):
+            self.warnings.append(
+                f"{row.where}: the prompt's tokens are not the first tokens of prompt and completion together; the "
+                f"completions begin after {first} of {len(prompt)} tokens, where they differ"
+            )
+        return EncodedPair(*(Encoded(ids, [False] * first + [True] * (len(ids) - first)) for ids in (chosen, rejected)))
+
+
+def common(one: list[int], other: list[int]) -> int:
+    """Tokens that both begin with."""
+    pairs = zip(one, other, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

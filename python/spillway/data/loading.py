@@ -1,0 +1,116 @@
+"""From the data keys of a configuration to the run's rows: read, find the columns, encode, keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from spillway.config import Config
+from spillway.data.chat import set_template
+from spillway.data.columns import PREFERENCE, Columns, Example, by_name, chosen
+from spillway.data.dataset import Builder, Dataset
+from spillway.data.encode import Encoder
+from spillway.data.media import TEXT, Media
+from spillway.data.preferences import PairBuilder, Preferences
+from spillway.data.sources import is_document, read
+from spillway.errors import InputError
+from spillway.model import hub
+
+Rows = Dataset | Preferences
+
+ROWS_AT_ONCE = 512  # encoded together: enough to keep the tokenizer's threads busy, little memory
+WARNINGS_SHOWN = 5
+
+
+def load_tokenizer(config: Config) -> Any:
+    """The run's tokenizer with its chat template."""
+    from transformers import AutoTokenizer
+
+    key = "tokenizer" if config.tokenizer != config.model else "model"
+    place = hub.tokenizer_directory(config)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # the library raises whatever its readers raise
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(f"{key}: no tokenizer can be loaded from {config.tokenizer}: {reason}") from None
+    if config.chat_template_path is not None:
+        set_template(tokenizer, config.chat_template_path)
+    return tokenizer
+
+
+def load(config: Config, tokenizer: Any, key: str, tell: Callable[[str], None], media: Media = TEXT) -> Rows:
+    """The rows of `key` (dataset or eval_dataset); `tell` hears what a person should know about them. `media`: what is
+    refused in them."""
+    source = getattr(config, key)
+    packing = config.packing if key == "dataset" else config.eval_packing
+    encoder = Encoder(tokenizer, config.completion_only_loss, config.assistant_only_loss)
+    of_pairs = config.objective == "dpo"
+    builder: Any = (
+        PairBuilder(config.max_length, padding_of(tokenizer))
+        if of_pairs
+        else Builder(config.max_length, packing, is_document(source), padding_of(tokenizer))
+    )
+    encode: Callable[[list[Any]], list[Any]] = encoder.encode_preferences if of_pairs else encoder.encode
+    rows = 0
+    split = config.dataset_split if key == "dataset" else config.eval_dataset_split
+    revision = config.dataset_revision if key == "dataset" else config.eval_dataset_revision
+    for examples in in_groups(read_examples(config, source, split, revision, media), ROWS_AT_ONCE):
+        rows += len(examples)
+        for example, row in zip(examples, encode(examples), strict=True):
+            for part in (row.chosen, row.rejected) if of_pairs else (row,):
+                media.check_tokens(example.where, part.ids, tokenizer)
+            builder.add(row)
+    if not rows:
+        raise InputError(f"{key}: {source} holds no rows")
+    dataset: Rows = builder.finish()
+    report(key, source, dataset, encoder, tell)
+    return dataset
+
+
+def read_examples(
+    config: Config, source: str, split: str, revision: str | None = None, media: Media = TEXT
+) -> Iterator[Example]:
+    columns = chosen(config)
+    if is_document(source):
+        if columns is PREFERENCE:
+            raise InputError(f"objective: dpo wants pairs, and {source} is one text; expects .jsonl, .json or .parquet")
+        columns = Columns("text", ("text",))
+    for record in read(source, config.dataset_config, split, revision):
+        media.check_record(record)
+        columns = columns or by_name(record)
+        yield columns.example(record)
+
+
+def in_groups(examples: Iterator[Example], size: int) -> Iterator[list[Example]]:
+    while group := list(islice(examples, size)):
+        yield group
+
+
+def padding_of(tokenizer: Any) -> int:
+    """Labels are masked by length, so any id will do."""
+    for token in (tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if token is not None:
+            return int(token)
+    return 0
+
+
+def report(key: str, source: str, dataset: Rows, encoder: Encoder, tell: Callable[[str], None]) -> None:
+    of_pairs = isinstance(dataset, Preferences)
+    if not len(dataset) and of_pairs:
+        raise InputError(f"{key}: every prompt in {source} alone fills max_length; raise it")
+    if not len(dataset):
+        raise InputError(
+            f"{key}: no row of {source} has a token that carries loss; rows need two tokens at least, and a "
+            "completion that begins before max_length"
+        )
+    if encoder.tokenizer.eos_token_id is None:
+        tell(f"{key}: the tokenizer has no end token, so none is added to the rows")
+    for warning in encoder.warnings[:WARNINGS_SHOWN]:
+        tell(warning)
+    if len(encoder.warnings) > WARNINGS_SHOWN:
+        tell(f"{key}: the same holds for {len(encoder.warnings) - WARNINGS_SHOWN} more rows")
+    if dataset.dropped:
+        what = "pairs of {}, whose prompt alone fills max_length," if of_pairs else "rows of {} carry no loss and"
+        tell(f"{key}: {dataset.dropped} {what.format(Path(source).name)} are left out")

@@ -1,0 +1,68 @@
+"""Pairs of rows ready for training, of which one was chosen and the other rejected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spillway.data.dataset import Builder, Dataset
+from spillway.data.encode import Encoded, EncodedPair
+from spillway.run.protocol import Batch
+
+
+@dataclass
+class Preferences:
+    """Pairs in file order; `rows` holds the chosen one and the rejected one of each, one after the other."""
+
+    rows: Dataset
+    dropped: int  # pairs whose prompt alone fills max_length, left out
+    reference: NDArray[np.float64] | None = None  # of each row: the log-probability of its labels; None: not known yet
+
+    def __len__(self) -> int:
+        return len(self.rows) // 2
+
+    @property
+    def longest(self) -> int:
+        return self.rows.longest
+
+    @property
+    def largest_token(self) -> int:
+        return self.rows.largest_token
+
+    def fingerprint(self) -> str:
+        """Equal exactly when training on it is equal, but for the reference."""
+        return "pairs-" + self.rows.fingerprint()
+
+    def batch(self, pairs: NDArray[np.int64]) -> Batch:
+        """The pairs of these indices as one micro-batch: all that were chosen, then all that were rejected."""
+        import torch
+
+        rows = np.concatenate([2 * pairs, 2 * pairs + 1])
+        found = self.rows.batch(rows)
+        return found if self.reference is None else replace(found, reference=torch.from_numpy(self.reference[rows]))
+
+
+class PairBuilder:
+    """Collects encoded pairs."""
+
+    def __init__(self, max_length: int, pad: int) -> None:
+        self._rows = Builder(max_length, False, False, pad)
+        self._max_length = max_length
+        self._dropped = 0
+
+    def add(self, pair: EncodedPair) -> None:
+        """Both rows are cut at max_length, as TRL does with `keep_start`."""
+        if prompt_tokens(pair.chosen) >= self._max_length:
+            self._dropped += 1
+            return
+        for row in (pair.chosen, pair.rejected):
+            self._rows.keep(row.ids[: self._max_length], bytes(row.labelled[: self._max_length]))
+
+    def finish(self) -> Preferences:
+        return Preferences(self._rows.finish(), self._dropped)
+
+
+def prompt_tokens(row: Encoded) -> int:
+    return len(row.labelled) - sum(row.labelled)

@@ -1,0 +1,273 @@
+"""A Trainer's run whose finished steps are durable: on the storage paths, with where the Trainer stood after each.
+
+A step is committed when it is logged and before it is evaluated or saved, which may follow it; what was due when a
+process died is done first by the one that goes on. transformers goes on from a directory as from a checkpoint: the one
+that `resumed` returns holds its files as they would have been saved after the last durable step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from spillway.config import Config
+from spillway.errors import InputError
+from spillway.output import checkpoints, directory, identity, saved, state
+from spillway.output.directory import MANIFEST, RUN_STATE
+from spillway.output.identity import Identity
+from spillway.output.position import Due, Log, Position, position_of
+from spillway.output.records import flush, replace_text, write_json
+from spillway.run.protocol import Keeping, Opening, Recovery, Saving
+from spillway.run.session import Session
+
+GOING_ON = Path(identity.FOLDER, "going_on")  # what transformers resumes from
+SAVING = ".tmp-saving"  # a checkpoint that is not whole yet
+
+Make = Callable[[Config, Keeping], Session]
+
+
+class DurableRun:
+    """What `output_dir` and the storage paths hold of one run."""
+
+    def __init__(
+        self, config: Config, resume: Any, checkpoints_at_once: int, rows: int | None, saving: Saving | None = None
+    ) -> None:
+        """Looks only. `resume`: as `resume_from_checkpoint`; `rows`: of the training data, where they can be counted;
+        `saving`: to output_dir. InputError where the run may not start."""
+        self._start = directory.decide(config.replaced(resume_from_checkpoint=resume or None))
+        self.output_dir = self._start.output_dir
+        known = identity.load(self.output_dir)
+        goes_on = self._start.resume is not None or self._start.durable
+        if known is not None and known.fixed and goes_on:
+            config = state.same_products(known.fixed, config)
+            state.check_keys(known.fixed, config)
+            check_rows(known.fixed.get("rows"), rows)
+            config = state.same_durability(known.durability, config)
+        self._identity: Identity = known or identity.new(self.output_dir)
+        self._identity.fixed = state.fixed_keys(config) | {"rows": rows}
+        self.config = config
+        self._named = not (resume is True or resume == "auto")
+        self._at_once = checkpoints_at_once
+        self._saving = saving
+        self._manifests: dict[Path, bytes] = {}  # of the checkpoints that are there
+        self.position: Position | None = None  # that it goes on from
+        self.committed = 0  # steps
+        self.ending = False  # what follows an epoch's last step is being done
+
+    @property
+    def began_in(self) -> Path | None:
+        """A checkpoint that it goes on from, maybe another run's."""
+        return self._start.resume
+
+    def open(self, make: Make) -> Session:
+        """A started session, at the step that the run goes on from, or with the model's weights."""
+        held = [] if self._start.clear else directory.manifests(self.output_dir)
+        most = max(self._at_once, len(held)) + 1
+        session = make(self.config, Keeping(self._identity.run, most, keep=True, saving=self._saving))
+        self._identity.durability = session.plan.get("durability", "none")
+        try:
+            with self._identity.claim(self.output_dir):
+                start = self._start
+                opening = Opening(start.resume, start.durable, start.fresh, start.held)
+                recovery = session.start(opening)
+            self._begin(session, recovery)
+        except BaseException:
+            session.close()
+            raise
+        self.session = session
+        return session
+
+    def _begin(self, session: Session, recovery: Recovery | None) -> None:
+        """The first writes of the run, as `spillway train` makes them."""
+        directory.prepare(self._start, fresh=recovery is None and self._start.resume is None)
+        out = self.output_dir
+        self._log = Log(out / identity.TRAINER_LOG)
+        self.position = self._position(recovery)
+        (out / identity.FOLDER).mkdir(exist_ok=True)
+        write_json(out / identity.DESCRIPTION, session.description)
+        write_json(out / identity.SETTINGS, session.settings)
+        replace_text(out / "config.yaml", self.config.text())
+        write_json(out / "plan.json", session.plan)
+        self._identity.save(out)
+        self.committed = self.position.step if self.position else 0
+        if recovery is None:
+            session.commit(payload(self.position))
+        if self.position is not None:
+            session.settle()
+            checkpoints.go_back(out, self.committed, session.release)
+            told = recovery.words if recovery and recovery.words else f"going on after step {self.committed}"
+            transformers.logging.get_logger("spillway").warning(told)
+        self._log.go_back(self.position)
+        self._manifests = {path: (path / MANIFEST).read_bytes() for _, path in directory.manifests(out)}
+
+    def _position(self, recovery: Recovery | None) -> Position | None:
+        """The last one of the step that the session is at: what was done after it is not done again."""
+        saved = read_position(self._start.resume) if self._start.resume is not None else None
+        if saved is not None and recovery is not None and recovery.step != saved.step:
+            saved = None
+        if saved is not None and self._start.resume is not None:
+            if self._start.resume.parent.resolve() != self.output_dir.resolve():
+                self._log.rows = read_rows(self._start.resume)
+        committed = recovery.state.get("position") if recovery is not None else None
+        if saved is None and committed is None:
+            return None
+        found = saved or Position.of(committed)
+        done = self._log.done
+        found = done if done is not None and done.step == found.step else found
+        if len(self._log.rows) < found.rows:
+            raise InputError(
+                f"resume_from_checkpoint: {self._log.path} holds {len(self._log.rows)} rows of the log, and there were "
+                f"{found.rows} after step {found.step}; put the file back, or name a checkpoint of another directory"
+            )
+        return found
+
+    def resumed(self) -> str | None:
+        """A directory for the Trainer's own `resume_from_checkpoint`; None: it begins."""
+        if self.position is None:
+            return None
+        self.position.write(self.output_dir / GOING_ON, self._log.rows)
+        return str(self.output_dir / GOING_ON)
+
+    @property
+    def scratch(self) -> Path:
+        (self.output_dir / GOING_ON).mkdir(parents=True, exist_ok=True)
+        return self.output_dir / GOING_ON
+
+    def commit(self, trainer: Any, norm: Any, rate: float | None, due: Due) -> None:
+        """The step just ended, which was logged."""
+        self._log.add(trainer.state.log_history)
+        self.position = position_of(trainer, self.scratch, norm, rate, due)
+        self.session.commit(payload(self.position))
+        self.committed = self.position.step
+
+    def done(self, trainer: Any) -> None:
+        """All that was due after the step, or, `ending`, after the epoch."""
+        self.position = self._now(trainer)
+        self._log.add(trainer.state.log_history, self.position)
+
+    def _now(self, trainer: Any) -> Position:
+        before = self.position
+        norm, rate = (before.gradient_norm, before.learning_rate) if before else (None, None)
+        found = position_of(trainer, self.scratch, norm, rate)
+        found.epoch_ended = self.ending
+        return found
+
+    @contextmanager
+    def saving(self, trainer: Any) -> Iterator[Path]:
+        """Where the Trainer writes its checkpoint: it gets its place when it is whole."""
+
+        def finish(made: Path) -> None:
+            if not (made / RUN_STATE.parent).is_dir():  # of the model alone
+                return
+            self._log.add(trainer.state.log_history)
+            replace_text(made / RUN_STATE, self._now(trainer).text() + "\n")
+            saved.seal(made)
+
+        with saving(self.output_dir, self.session.release, finish) as place:
+            yield place
+        self._manifests |= {path: (path / MANIFEST).read_bytes() for _, path in directory.manifests(self.output_dir)}
+
+    def keep_newest(self, limit: int | None, best: str | None) -> None:
+        for path in keep_newest(self.output_dir, limit, best, self.session.release):
+            self._manifests.pop(path, None)
+
+    def is_over(self, max_steps: int) -> bool:
+        """Nothing is trained: all steps are done, or a callback ended the run and the process died before its end.
+        One that had ended so goes on, as transformers has it, and so does one at a checkpoint that was named."""
+        position, done = self.position, self._log.done
+        if position is None or position.step >= max_steps:
+            return position is not None
+        finished = done is not None and done.step == position.step and done.epoch_ended
+        return position.stopped and not finished and not self._named
+
+    @property
+    def saved_last(self) -> bool:
+        """The newest checkpoint is of the last step: a process that died may have left older ones than are kept."""
+        newest = directory.checkpoints(self.output_dir)[-1:]
+        return bool(newest) and newest[0][0] == self.committed
+
+    def sweep(self) -> None:
+        """Gives up the places of checkpoints that somebody else has removed."""
+        for path in [path for path in self._manifests if not path.exists()]:
+            flush(self.output_dir)
+            self.session.release(self._manifests.pop(path))
+
+    def go_back_to(self, checkpoint: Path, make: Make) -> Session:
+        """A session at another checkpoint of this run, for evaluation and saving; the open one is closed."""
+        self.session.close()
+        pinned = partial(directory.pinned, self.output_dir)
+        self.session = make(self.config, Keeping(self._identity.run, len(pinned()) + 1, keep=True))
+        self.session.start(Opening(checkpoint, durable=False, fresh=False, pinned=pinned))
+        return self.session
+
+
+@contextmanager
+def saving(output_dir: Path, release: checkpoints.Release, finish: Callable[[Path], None]) -> Iterator[Path]:
+    """A directory for one checkpoint, which gets its place in `output_dir` when it is whole; `finish` is called before
+    that. After a failure nothing of it is there."""
+    place = output_dir / SAVING
+    directory.remove(place)
+    place.mkdir(parents=True)
+    try:
+        yield place
+        (made,) = place.iterdir()
+        finish(made)
+        checkpoints.flush_tree(made)
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    tell(checkpoints.put_in_place(made, output_dir / made.name, release))
+    os.rmdir(place)
+
+
+def keep_newest(output_dir: Path, limit: int | None, best: str | None, release: checkpoints.Release) -> list[Path]:
+    """As transformers does, which keeps the best one, too. Returns the checkpoints that are gone."""
+    if not limit or limit < 0:
+        return []
+    found = [path for _, path in directory.checkpoints(output_dir)]
+    kept = set(found[-limit:])
+    if best is not None and (chosen := output_dir / Path(best).name) in found and chosen not in kept:
+        kept = {chosen, *found[-max(1, limit - 1) :]}
+    gone = [path for path in found if path not in kept]
+    for path in gone:
+        tell(checkpoints.tried(path, release))
+    return gone
+
+
+def tell(words: list[str]) -> None:
+    for line in words:
+        transformers.logging.get_logger("spillway").warning(line)
+
+
+def payload(position: Position | None) -> dict[str, Any]:
+    """What is committed with a step; of the first one, before any, nothing."""
+    return {} if position is None else {"position": json.loads(position.text())}
+
+
+def check_rows(before: int | None, now: int | None) -> None:
+    if before != now:
+        raise InputError(
+            f"train_dataset: the run was started with {before} rows, and now there are {now}; a resume needs the same "
+            "data"
+        )
+
+
+def read_position(checkpoint: Path) -> Position:
+    path = checkpoint / RUN_STATE
+    try:
+        return Position.of(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise InputError(f"resume_from_checkpoint: {path} cannot be read: {error}") from None
+
+
+def read_rows(checkpoint: Path) -> list[dict[str, Any]]:
+    content = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    return list(content["log_history"])

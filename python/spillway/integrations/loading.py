@@ -1,0 +1,127 @@
+"""`load`: a model for `spillway.hf.Trainer`, without its weights, and where they are to live."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from spillway.config import Config, checks, normalised, resolve
+from spillway.errors import InputError
+from spillway.machine import products
+from spillway.model import freeze, hub
+from spillway.model.building import build
+from spillway.model.lora import adapters_of
+from spillway.model.source import DTYPES, generation_config, load_config
+
+LOGGER = transformers.logging.get_logger("spillway")
+
+# what TrainingArguments, the data set and the collator decide
+ELSEWHERE = (
+    "model",
+    "tokenizer",
+    "dataset",
+    "eval_dataset",
+    "output_dir",
+    "resume_from_checkpoint",
+    "learning_rate",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "optim",
+    "seed",
+    "max_steps",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+    "per_device_eval_batch_size",
+    "gradient_accumulation_steps",
+    "objective",
+    "beta",
+    "loss_type",
+    "label_smoothing",
+    "disable_dropout",
+)
+
+
+class Origin:
+    """What `load` was asked for; hangs on the model as `spillway_origin`."""
+
+    def __init__(self, config: Config, given: set[str], carried: frozenset[str]) -> None:
+        self.config = config
+        self.carried = carried  # names of parameters of other modalities than text
+        self.given = given  # names of the keys that were said
+
+    def __deepcopy__(self, memo: Any) -> Origin:
+        return self
+
+
+def load(
+    path: str | Path, storage: str | Path | Sequence[str | Path] | None = None, dtype: Any = None, **keys: Any
+) -> PreTrainedModel:
+    """The model of a directory or hub id as a skeleton on `meta`: every module, no weights.
+
+    `keys` are those of the configuration that say where bytes live and how they are computed (`dram_budget`,
+    `placement`, `state_format`, `compute_dtype`, `max_length`, `packing` ...) and what of it learns (`trainable`,
+    `frozen`, `method="lora"` with `lora_r` and its neighbours); `dtype` is `compute_dtype` by torch's name. What
+    TrainingArguments has is said there. `durability="step"`: every finished step of `train()` survives a crash, and
+    `train(resume_from_checkpoint=True)` goes on after the last one; by default ("none") checkpoints stand alone, and
+    nothing is kept between them. InputError for anything else.
+    """
+    given = normalised(keys, "load()")
+    for name in given:
+        if name in ELSEWHERE:
+            raise InputError(f"load(): {name} is not the model's; give it to TrainingArguments, or to the Trainer")
+    if dtype is not None:
+        given["compute_dtype"] = named_dtype(dtype)
+    if storage is not None:
+        several = [storage] if isinstance(storage, str | Path) else list(storage)
+        given["storage"] = [str(place) for place in several]
+    config = resolve({}, {**given, "model": str(path)}, "load()")
+    config = config.replaced(durability=config.durability or "none")
+    checks.check_model(config)
+    checks.check_places(config)
+    checks.check_method(config)
+    config = hub.settled(products.settled(config), only=("model",))
+    for notice in filter(None, (products.said(config.compute_dtype, config.chosen), *products.warnings(config))):
+        LOGGER.warning(notice)
+    directory = hub.model_directory(config)
+    found = load_config(directory)
+    skeleton = build(copy.deepcopy(found), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
+    model = skeleton.model
+    if (adapters := adapters_of(config)) is not None:
+        adapters.like(skeleton)  # their values are drawn when training begins, by the Trainer's seed
+    else:
+        freeze.choose(skeleton, config, directory)
+    model.generation_config = generation_config(directory, found)
+    model.spillway_origin = Origin(config, set(given), skeleton.carried_names)
+    return model
+
+
+def origin_of(model: Any) -> Origin | None:
+    """None for a model that `load` did not make."""
+    found = getattr(model, "spillway_origin", None)
+    return found if isinstance(found, Origin) else None
+
+
+def named_dtype(dtype: Any) -> str:
+    name = dtype.removeprefix("torch.") if isinstance(dtype, str) else dtype
+    for own, found in DTYPES.items():
+        if name in (own, found, str(found).removeprefix("torch.")):
+            return own
+    raise InputError(f"dtype: {dtype} is not computed in here; there are {', '.join(map(str, DTYPES.values()))}")
+
+
+def untouched(model: PreTrainedModel) -> None:
+    """InputError where somebody gave the skeleton weights, or froze all of it."""
+    for name, parameter in model.named_parameters():
+        if parameter.device != torch.device("meta"):
+            raise InputError(f"model: {name} was given bytes; weights of a loaded model live in the engine alone")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise InputError("model: no parameter requires a gradient, so there is nothing to train")

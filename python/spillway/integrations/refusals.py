@@ -1,0 +1,167 @@
+"""What a Trainer may be asked for and a streamed model cannot do: refused when it is made, with what to do instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import transformers
+
+from spillway.config.keys import KEYS, WITHOUT
+from spillway.errors import InputError
+from spillway.integrations.dpo import is_dpo
+from spillway.integrations.loading import Origin, origin_of
+from spillway.model.meta_model import bare_name
+from spillway.output import volumes
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from spillway.config import Config
+
+NO_LOGITS = (
+    "predict: it wants the logits of whole batches, for which no memory was planned; give the Trainer compute_metrics, "
+    "or set prediction_loss_only"
+)
+NOT_LOADED = (
+    "model: the Trainer streams what spillway.hf.load made, and this is something else: "
+    "model = spillway.hf.load(PATH, storage=...)"
+)
+ADAPTERS = (
+    "adapters stream with the model that load makes, which puts PEFT's into it: "
+    'load(PATH, method="lora", lora_r=16, lora_alpha=32, lora_target_modules=["q_proj", "v_proj"])'
+)
+FROM_TRL = ("SFTTrainer", "DPOTrainer", "BaseTrainer", "_BaseTrainer")  # the others are what these are made from
+LOSSES = ("trl.trainer.sft_trainer", "trl.trainer.dpo_trainer")  # whose compute_loss the engine computes instead
+SAME_LOSS = ("nll", "chunked_nll")  # the second, the default of TRL 1.7 to 1.9, computes the first in pieces
+RECOMPUTES = "the engine always recomputes each layer in backward; nothing is wrapped for it"
+# argument, whether its value asks for something, and why it is not done
+ARGUMENTS = (
+    ("label_smoothing_factor", "the loss is computed in slices of the vocabulary, as plain cross-entropy"),
+    ("neftune_noise_alpha", "noise on the embedding is added by a hook of a module that is never called"),
+    ("torch_compile", "layers run on the engine's own bytes"),
+    ("use_liger_kernel", "it replaces the model's forward pass, which is not what runs here"),
+    ("deepspeed", "two engines cannot own one model"),
+    ("fsdp", "two engines cannot own one model"),
+    ("auto_find_batch_size", "a plan is made for one batch size, and refuses what does not fit before it starts"),
+    ("fp16_full_eval", "evaluation computes as training does"),
+    ("bf16_full_eval", "evaluation computes as training does"),
+)
+
+
+def trainer_first(kind: type) -> None:
+    """Before TRL's own constructor, which may load another model: of its trainers SFTTrainer and DPOTrainer have losses
+    that are computed here."""
+    for base in kind.__mro__:
+        if base.__module__.startswith("trl.") and base.__name__.endswith("Trainer") and base.__name__ not in FROM_TRL:
+            raise InputError(
+                f"{base.__name__}: its objective is not computed over a streamed model; of TRL's trainers those of "
+                "SFTTrainer and DPOTrainer are"
+            )
+
+
+def model_first(positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Before the library looks at anything: a name would make it load the whole model."""
+    model = positional[0] if positional else named.get("model")
+    if named.get("peft_config") is not None:
+        raise InputError(f"peft_config: {ADAPTERS}")
+    if type(model).__module__.startswith("peft."):
+        raise InputError(f"model: it was given to PEFT; {ADAPTERS}")
+    if origin_of(model) is None:
+        raise InputError(NOT_LOADED)
+
+
+def check(trainer: Any) -> Origin:
+    """InputError for the first thing that this Trainer, made but not started, cannot do."""
+    origin = origin_of(trainer.model)
+    if origin is None:
+        raise InputError(NOT_LOADED)
+    check_arguments(trainer.args, is_dpo(type(trainer)))
+    check_hooks(trainer)
+    optimizer(str(getattr(trainer.args.optim, "value", trainer.args.optim)))
+    return origin
+
+
+def check_arguments(args: Any, dpo: bool = False) -> None:
+    for name, why in ARGUMENTS:
+        if getattr(args, name, None):
+            raise InputError(f"{name}: not with a streamed model: {why}")
+    if not dpo and getattr(args, "loss_type", "nll") not in SAME_LOSS:  # of TRL's SFTConfig
+        raise InputError(f"loss_type: {args.loss_type} is not computed here; nll is")
+    if args.n_gpu > 1:
+        raise InputError(
+            f"n_gpu: {args.n_gpu} are visible; this release computes on one device: CUDA_VISIBLE_DEVICES=0"
+        )
+    for name in ("activation_checkpointing", "gradient_checkpointing"):
+        if getattr(args, name, None):
+            setattr(args, name, False)
+            transformers.logging.get_logger("spillway").warning(f"{name} changes nothing: {RECOMPUTES}")
+
+
+def check_durable(args: Any) -> None:
+    """What durable steps cannot be joined with."""
+    if args.load_best_model_at_end and args.save_only_model:
+        raise InputError(
+            "load_best_model_at_end: with durable steps the best step is gone back to; leave save_only_model out"
+        )
+    if args.push_to_hub:
+        raise InputError(
+            "push_to_hub: not with durable steps, whose checkpoints get their place when they are whole; push when the "
+            "run has ended"
+        )
+
+
+def check_free(config: Config) -> None:
+    """Before a model of durable steps is looked at outside of train()."""
+    if there := volumes.present(config.paths):
+        raise InputError(
+            f"durability: {there[0]} holds a run; train(resume_from_checkpoint=True) goes on with it; evaluate and "
+            "save after that"
+        )
+
+
+def check_hooks(trainer: Any) -> None:
+    """What people override or hand in to compute something of their own."""
+    if trainer.compute_loss_func is not None:
+        raise InputError("compute_loss_func: the loss is computed in slices of the vocabulary, as plain cross-entropy")
+    own = type(trainer).compute_loss
+    if own is not transformers.Trainer.compute_loss and own.__module__ not in LOSSES:
+        raise InputError(f"compute_loss: {own.__qualname__} would never be called; the engine computes the loss")
+    if trainer.model_init is not None:
+        raise InputError("model_init: hand in one model, made by spillway.hf.load")
+    if trainer.optimizer is not None or trainer.optimizer_cls_and_kwargs is not None:
+        raise InputError("optimizers: the engine updates; name the rule with TrainingArguments(optim=...)")
+
+
+def optimizer(name: str) -> str:
+    """The engine's name of one of transformers'."""
+    if name in WITHOUT:
+        raise InputError(f"optim: {name}{WITHOUT[name]} it is not in this release")
+    try:
+        return str(KEYS["optim"].kind.parse(name))
+    except ValueError:
+        raise InputError(f"optim: {name} is not here; expects {KEYS['optim'].kind.expected}") from None
+
+
+def same_parameters(model: PreTrainedModel, description: dict[str, Any]) -> None:
+    """A model whose embedding was resized, or to which something was added, is not what the engine holds."""
+    held = {tensor["name"]: tensor["shape"] for block in description["blocks"] for tensor in block["tensors"]}
+    apart = model.spillway_origin.carried
+    for name, parameter in model.named_parameters():
+        there = held.get(bare_name(name))
+        if bare_name(name) not in apart and there != list(parameter.shape):
+            raise InputError(
+                f"model: {name} is {list(parameter.shape)}, the checkpoint's is {there}; change the checkpoint first "
+                "(from_pretrained, resize, save_pretrained), then load it"
+            )
+
+
+def same_learning(model: PreTrainedModel, description: dict[str, Any]) -> None:
+    """With adapters somebody may have set `requires_grad` on the skeleton, which changes nothing of what learns."""
+    frozen = {tensor["name"] for block in description["blocks"] for tensor in block["tensors"] if tensor.get("frozen")}
+    frozen |= model.spillway_origin.carried
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad == (bare_name(name) in frozen):
+            raise InputError(
+                f"model: requires_grad of {name} was changed; with method lora the adapters learn and all of the base "
+                "is frozen"
+            )

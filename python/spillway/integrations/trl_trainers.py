@@ -1,0 +1,15 @@
+"""TRL's trainers whose losses are computed over a streamed model."""
+
+from __future__ import annotations
+
+import trl
+
+from spillway.integrations.trainer import StreamedTraining
+
+
+class SFTTrainer(StreamedTraining, trl.SFTTrainer):  # type: ignore[misc]
+    """trl.SFTTrainer, over a model that `spillway.hf.load` made."""
+
+
+class DPOTrainer(StreamedTraining, trl.DPOTrainer):  # type: ignore[misc]
+    """trl.DPOTrainer, over a model that `spillway.hf.load` made, which is its own reference before the first step."""

@@ -1,0 +1,88 @@
+"""What TRL's trainers do in their own `compute_loss`, which is not called here: what they log, and what is counted."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import transformers
+
+from spillway.base.sums import Mean, add_told
+from spillway.integrations.dpo import is_dpo
+from spillway.model.objective import CrossEntropy
+
+if TYPE_CHECKING:
+    from spillway.model.objective import Choice
+
+TOKENS = "num_tokens"  # seen so far, without padding; of resumed runs those of this process alone, as TRL counts
+
+
+def is_trl(trainer: Any) -> bool:
+    return hasattr(trainer, "_metrics") and hasattr(trainer, "_total_train_tokens")
+
+
+def logged_objective(trainer: Any) -> Choice | None:
+    """With what SFTTrainer logs, where that is of label tokens alone: its first releases took `entropy` over the
+    prompt's and the last token, too, whose logits are never made here. None: as the configuration says."""
+    if not is_trl(trainer) or is_dpo(type(trainer)):
+        return None
+    names = behind(type(trainer), "compute_loss").__code__.co_varnames
+    return functools.partial(CrossEntropy, watches=("entropy",)) if "entropy_sum" in names else None
+
+
+def say_routers(trainer: Any) -> None:
+    """The model's configuration says what TRL, by its version and arguments, adds of routers' auxiliary loss."""
+    config = trainer.model.config.get_text_config()
+    if hasattr(config, "output_router_logits"):
+        config.output_router_logits = bool(getattr(trainer, "aux_loss_enabled", False))
+        if config.output_router_logits and hasattr(trainer, "router_aux_loss_coef"):
+            config.router_aux_loss_coef = trainer.router_aux_loss_coef
+
+
+def averages_routers(kind: type) -> bool:
+    """Whether a step over label tokens adds the mean of what its micro-batches' routers add, as TRL's SFTTrainer does
+    since it makes the loss for itself; else it adds all of it, as transformers does."""
+    return "current_gradient_accumulation_steps" in behind(kind, "compute_loss").__code__.co_names
+
+
+def hands_a_count(kind: type) -> bool:
+    """Whether transformers counts the labels of an evaluation's batch. TRL's SFTTrainer lets it, and since it makes
+    that step for itself its loss is over the tokens that are predicted."""
+    step = behind(kind, "prediction_step")
+    return step is transformers.Trainer.prediction_step or "prediction_step" in step.__code__.co_names
+
+
+def behind(kind: type, method: str) -> Any:
+    """The method of the Trainer that a streamed one is made from."""
+    streamed = next(place for place, each in enumerate(kind.__mro__) if each.__name__ == "StreamedTraining")
+    return next(vars(each)[method] for each in kind.__mro__[streamed + 1 :] if method in vars(each))
+
+
+class TrlLog:
+    """Of training and of evaluation, since the last row of each."""
+
+    def __init__(self) -> None:
+        self._means: dict[str, dict[str, Mean]] = {"train": {}, "eval": {}}
+
+    def add(self, mode: str, told: list[dict[str, float]]) -> None:
+        """`told`: by micro-batch, as StepResult.told."""
+        add_told(self._means[mode], told)
+
+    def give(self, trainer: Any, mode: str) -> None:
+        """To the trainer's own `_metrics`, for the row that it is about to log."""
+        means = self._means[mode]
+        if means:
+            trainer._metrics[mode].update({name: [mean.value()] for name, mean in means.items()})
+            trainer._metrics[mode][TOKENS] = [trainer._total_train_tokens]
+        means.clear()
+
+    def moving(self, trainer: Any) -> dict[str, Any]:
+        """Of training, as JSON: what a durable step keeps."""
+        means = {name: asdict(mean) for name, mean in self._means["train"].items()}
+        return {**means, TOKENS: int(trainer._total_train_tokens)}
+
+    def go_on(self, trainer: Any, moving: dict[str, Any]) -> None:
+        """`moving`: of earlier releases without the tokens."""
+        trainer._total_train_tokens = moving.get(TOKENS, 0)
+        self._means["train"] = {name: Mean(**mean) for name, mean in moving.items() if name != TOKENS}

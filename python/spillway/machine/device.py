@@ -1,0 +1,138 @@
+"""The compute device of a run: which it is, how much of it may be used, and how fast its link is."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spillway import _engine
+from spillway.errors import InputError
+from spillway.machine.place import HOST, Place
+
+if TYPE_CHECKING:
+    from spillway.config import Config
+
+SHARE = 4  # of dram_budget that a simulated device has where nothing is said
+PASSES = 1.5  # a simulated copy's time in plain copies: its target is poisoned first
+GPU_MARGIN = 0.1  # of a GPU's free memory, left alone when no budget is given
+MEASURED = 256 * 2**20  # bytes that are copied and updated: more than a GPU's caches
+SMALL = 64 * 2**20  # bytes that an engine of almost nothing may take of a GPU
+DRIVER = Path("/proc/driver/nvidia/gpus")  # has a folder for each GPU, and in it the name of its model
+
+
+def place(config: Config) -> Place:
+    """Where PyTorch computes. InputError when that GPU is not there."""
+    if not config.device.startswith("cuda"):
+        return HOST
+    if not torch.cuda.is_available():
+        raise InputError(f"device: {config.device}: {without_cuda()}; use --device cpu")
+    index, count = number(config.device), torch.cuda.device_count()
+    if index >= count:
+        asked = "LOCAL_RANK asks for" if config.device == "cuda" else f"device: {config.device} asks for"
+        raise InputError(f"{asked} GPU {index}, and this process sees {count}, cuda:0 to cuda:{count - 1}")
+    return Place(torch.device("cuda", index))
+
+
+def passed_over(config: Config) -> str:
+    """Why `device: auto` is the processors beside a GPU; empty where there is none, or somebody said what is taken."""
+    if not config.any_device:
+        return ""
+    if not torch.cuda.is_available():
+        gpu = listed()
+        return f"the processors, and not {gpu}: {without_cuda()}" if gpu else ""
+    return (
+        f"the processors, and not {torch.cuda.get_device_name(0)}: computing on a GPU is tested over a pretended "
+        "driver and has never run on a real one; --device cuda takes it"
+    )
+
+
+def without_cuda() -> str:
+    """Why PyTorch has no GPU."""
+    build = "was built without CUDA" if torch.version.cuda is None else "finds no GPU that it can use"
+    return f"PyTorch {torch.__version__} {build}"
+
+
+def listed() -> str:
+    """The model of the first GPU that the NVIDIA driver knows, whatever PyTorch does; empty where it knows none."""
+    for place in sorted(DRIVER.glob("*/information")):
+        for line in place.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key == "Model":
+                return value.strip()
+    return ""
+
+
+def number(name: str) -> int:
+    """Of the GPU: of several processes on one machine each has the one of its rank."""
+    return int(name.partition(":")[2] or os.environ.get("LOCAL_RANK", "0"))
+
+
+def settings(
+    config: Config, dram_budget: int, profile: Mapping[str, Any], place: Place = HOST, work: int = 0
+) -> dict[str, Any]:
+    """What the engine plans and opens it with; {}: visits compute in host memory. `work`: bytes of a GPU that PyTorch's
+    temporaries take."""
+    if config.device == "cpu":
+        return {}
+    if place.on_gpu:
+        memory = config.gpu_memory or int(place.free() * (1 - GPU_MARGIN))
+        rates = described(profile, number(config.device)) or measured(place)
+        return opening(place) | {"memory": memory, "work": work, **rates}
+    return {
+        "name": config.device,
+        "memory": config.gpu_memory or dram_budget // SHARE,
+        "in_dram": True,
+        **link(profile),
+    }
+
+
+def small(config: Config, place: Place) -> dict[str, Any]:
+    """For an engine that computes there and holds almost nothing."""
+    return opening(place) | {"memory": SMALL} if place.on_gpu else {}
+
+
+def opening(place: Place) -> dict[str, Any]:
+    """Which GPU, and the stream that PyTorch works in."""
+    return {"name": f"cuda:{place.device.index}", "stream": place.stream()}
+
+
+def left(plan: Mapping[str, Any]) -> int:
+    """Bytes of a GPU that a plan leaves to PyTorch: what the engine's own memory does not take."""
+    tier = next((tier for tier in plan["tiers"] if tier["name"] == "device"), None)
+    if tier is None:
+        return 0
+    work = sum(part["bytes"] for part in plan["bytes"] if part["tier"] == "device" and part["class"] == "working set")
+    return int(tier["capacity"] - (tier["planned_peak"] - work))
+
+
+def measured(place: Place) -> dict[str, Any]:
+    """Bytes per second of each direction of a GPU's link, elements per second of the update in its memory."""
+    rates: dict[str, Any] = json.loads(_engine.measure_device(opening(place)["name"], MEASURED))
+    return rates
+
+
+def described(profile: Mapping[str, Any], index: int = 0) -> dict[str, Any]:
+    """The same of a profile's GPU number `index`: of the one with that name, as a probe writes it, else of the one at
+    that place. {}: there is none, or its link is not known."""
+    gpus = profile.get("gpus", [])
+    gpu = next((gpu for gpu in gpus if gpu.get("name") == str(index)), None)
+    if gpu is None:
+        gpu = gpus[index] if index < len(gpus) else {}
+    rates = {"to_device": gpu.get("to_gpu_bytes_per_second"), "from_device": gpu.get("from_gpu_bytes_per_second")}
+    if not all(rates.values()):
+        return {}
+    return rates | {"update": gpu.get("update_elements_per_second", 0.0), "links": gpu.get("links", [])}
+
+
+def link(profile: Mapping[str, Any]) -> dict[str, Any]:
+    """What a simulated device is planned with, as of a GPU, and whether it is to be no faster. Without a GPU in the
+    profile its link is memory, and its updates are the host's work: nothing is won by them."""
+    if rates := described(profile):
+        return rates | {"bounded": True}
+    memory = profile.get("copy_bytes_per_second", 0.0) / PASSES
+    return {"to_device": memory, "from_device": memory, "update": 0.0, "bounded": False}

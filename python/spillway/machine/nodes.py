@@ -1,0 +1,84 @@
+"""Memory nodes: which a run uses, how much of each, and how fast each updates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from spillway.base.calls import translated
+from spillway.run.settings import MEASURE_SECONDS
+
+if TYPE_CHECKING:
+    from spillway.config.values import NodeShare
+
+
+def node_settings(
+    asked: Sequence[NodeShare], held: int, dram_budget: int, rule: Mapping[str, str],
+    profile: Mapping[str, Any] | None, gpu: int | None = None, storage: Sequence[Mapping[str, Any]] = (),
+) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
+    """What the engine plans with, beside its other settings, and what a person should know about it. `held`: bytes of
+    this process; `rule`: what an update is of; `profile`: says the rates; None: they are measured. `gpu`: that visits
+    compute on; what comes and goes lies by it. `storage`: the paths as the engine is told of them; which are far from
+    that GPU is added."""
+    from spillway import _engine
+
+    with translated():
+        places = [path.get("directory") or path["device"] for path in storage]
+        near, far = _engine.near_gpu(gpu, places) if gpu is not None else (None, {})
+        choice = json.loads(_engine.choose_nodes([(share.node, share.capacity) for share in asked], held, near))
+        ids = [node["id"] for node in choice["nodes"]]
+        if profile is not None:
+            rates = profile_rates(profile, ids)
+        elif len(ids) > 1:
+            rates = json.loads(_engine.measure_nodes(ids, MEASURE_SECONDS, **rule))
+        else:
+            rates = [{} for _ in ids]
+    found = [node | rate for node, rate in zip(choice["nodes"], rates, strict=True)]
+    paths = [
+        dict(path) | {"far": place in far} | ({"node": far[place][0]} if place in far else {})
+        for path, place in zip(storage, places, strict=True)
+    ]
+    news = [words for _, words in far.values()]
+    news += [f"memory nodes are not told apart: {choice['notice']}"] if choice["notice"] else []
+    memory = min(dram_budget, choice["dram"] or dram_budget)
+    by_gpu = {} if near is None else {"near": near}
+    return {"nodes": found, "dram_budget": memory, "storage": paths} | by_gpu, news
+
+
+def profile_rates(profile: Mapping[str, Any], ids: Sequence[int]) -> list[dict[str, float]]:
+    """What a profile says of each node, as measure_nodes() would; of one that it does not know nothing."""
+    known = {node["id"]: node for node in profile.get("nodes", []) if node["update_elements_per_second"]}
+    return [rates_of(known[node]) if node in known else {} for node in ids]
+
+
+def rates_of(node: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        "update": node["update_elements_per_second"],
+        "update_thread": node.get("update_elements_per_second_thread", 0.0),
+        "read": node.get("read_bytes_per_second", 0.0),
+    }
+
+
+def where(plan: Mapping[str, Any], engine: Any) -> dict[str, Any]:
+    """What lies on which node and which chunks lie elsewhere, as the kernel says; {} when DRAM is one tier."""
+    return {} if "dram" in names(plan) else dict(json.loads(engine.where()))
+
+
+def names(plan: Mapping[str, Any]) -> list[str]:
+    """Of the tiers of host memory."""
+    found = [tier["name"] for tier in plan["tiers"]]
+    return [name for name in found if name != "device" and not name.startswith("path:")]
+
+
+def measured_peaks(plan: Mapping[str, Any], found: Mapping[str, Any], process: int) -> dict[str, int]:
+    """Peak bytes of each tier of memory. `found`: as where(). What else the process has had is counted to the first."""
+    first, *others = names(plan)
+    later = {name: int(found["nodes"][name]["there"]) for name in others}
+    return {first: process - sum(later.values())} | later
+
+
+def memory_peak(plan: Mapping[str, Any]) -> int:
+    """Planned, of the whole process."""
+    memory = names(plan)
+    return sum(int(tier["planned_peak"]) for tier in plan["tiers"] if tier["name"] in memory)

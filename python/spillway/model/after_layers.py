@@ -1,0 +1,76 @@
+"""The model's own code after its layers: up to the head's matrix, and from the logits that the matrix makes.
+
+Both by running the model with its layers left out, so that final norms, projections, scales and caps are the model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from spillway.model.layer_arguments import embedded_rows
+from spillway.model.meta_model import Skeleton
+from spillway.model.microbatch import MicroBatch
+from spillway.model.model_code import Left, call_model, in_form, refusal, replaced_forwards
+
+
+def head_input(skeleton: Skeleton, batch: MicroBatch, last: torch.Tensor) -> torch.Tensor:
+    """What the head's matrix is given, [rows, length, columns], when the last layer returns `last`."""
+    found: list[torch.Tensor] = []
+
+    def head(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        found.append(hidden)
+        raise Left
+
+    with replaced_forwards({skeleton.head: head}):
+        run_without_layers(skeleton, batch, last, last.device)
+    if not found or found[0].shape[:-1] != (batch.rows, batch.length):
+        raise refusal(skeleton.config.model_type, "its head is not called once for every token")
+    return found[0]
+
+
+def transformed_logits(skeleton: Skeleton, logits: torch.Tensor) -> torch.Tensor:
+    """What the model makes of its head's output [1, tokens, rows], which may be a slice of the vocabulary."""
+    none = torch.empty(0, dtype=torch.int64)
+    batch = MicroBatch(0, 0, 1, logits.shape[1], None, none, none)
+    with replaced_forwards({skeleton.head: lambda *_, **__: logits}), skeleton.stand_ins(skeleton.tail, logits.device):
+        result = run_without_layers(skeleton, batch, None, logits.device)
+    return result.logits
+
+
+def run_without_layers(
+    skeleton: Skeleton,
+    batch: MicroBatch,
+    last: torch.Tensor | None,
+    device: torch.device | None = None,
+    **more: Any,
+) -> Any:
+    """Calls the model; its layers hand on what they are given, the last returns `last` (None: what it was given).
+
+    `more`: further arguments of the model.
+    """
+
+    calls: list[int] = []
+
+    def handed_on(place: int) -> Callable[..., Any]:
+        def forward(*positional: Any, **keywords: Any) -> Any:
+            calls.append(place)
+            if len(calls) > len(skeleton.layers):
+                raise refusal(skeleton.config.model_type, "its layers are called more than once")
+            hidden = positional[0] if positional else keywords["hidden_states"]
+            if place == len(skeleton.layers) - 1 and last is not None:
+                hidden = last
+            return in_form(hidden, skeleton.form)
+
+        return forward
+
+    rows = torch.zeros((), dtype=skeleton.dtype, device=device).expand(batch.tokens, skeleton.columns)
+    ids = torch.zeros(1, dtype=torch.int64, device=device).expand(batch.rows, batch.length)
+    forwards: dict[Any, Callable[..., Any]] = {layer: handed_on(place) for place, layer in enumerate(skeleton.layers)}
+    with embedded_rows(skeleton, rows, batch), replaced_forwards(forwards), skeleton.stand_ins(device=device):
+        try:
+            return call_model(skeleton.model, ids, batch.position_ids, **more)
+        except Left:
+            return None

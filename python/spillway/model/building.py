@@ -1,0 +1,91 @@
+"""From a configuration to its skeleton.
+
+The parts are found by looking, not by a table of names: the embedding and the head's matrix by the library's own
+accessors, the layers as the largest list of modules, the rest by running the model with its layers left out
+(`outline`). What does not fit that picture is refused here, by name.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig
+
+from spillway.model.meta_model import Skeleton
+from spillway.model.model_code import refusal
+from spillway.model.on_meta import on_meta
+from spillway.model.outline import outline
+from spillway.model.own import OwnConfig, OwnModel
+from spillway.model.router_search import find_routers
+from spillway.model.source import is_multimodal, text_config
+from spillway.model.text_tower import tower
+
+
+def build(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype, kept: torch.dtype | None = None) -> Skeleton:
+    """Builds the skeleton, which computes in `dtype`; `kept`: what its weights are kept in, None: the same. InputError
+    names the model type and what about it cannot be streamed."""
+    kind = config.model_type
+    types = {} if kept in (None, dtype) else types_of(on_meta(copy.deepcopy(config), kept or dtype))
+    model = on_meta(config, dtype)
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if not isinstance(embedding, nn.Embedding) or not isinstance(head, nn.Linear):
+        raise refusal(kind, "it has no embedding table and linear head")
+    if embedding.max_norm is not None or embedding.scale_grad_by_freq or embedding.sparse:
+        raise refusal(kind, "its embedding changes its rows or gradients")
+    skeleton = Skeleton(config, dtype, model, embedding, find_layers(model, kind), head, kept or dtype, types)
+    refuse_settings(text_config(config))
+    outline(skeleton)
+    refuse_leftovers(skeleton)
+    skeleton.routers = find_routers(skeleton)
+    return skeleton
+
+
+def types_of(model: nn.Module) -> dict[str, torch.dtype]:
+    """Of parameters and buffers, by every name."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {name: tensor.dtype for name, tensor in named}
+
+
+def find_layers(model: Any, kind: str) -> list[nn.Module]:
+    """The list of modules that holds the most parameters and lies in no other list; of a module that names it, that."""
+    if isinstance(model, OwnModel):
+        return model.listed_layers()
+    multimodal = is_multimodal(model.config)
+    lists: list[tuple[str, nn.ModuleList]] = []
+    for name, module in (tower(model) if multimodal else model).named_modules():
+        inside = any(name.startswith(f"{outer}.") for outer, _ in lists)
+        if isinstance(module, nn.ModuleList) and len(module) and not inside:
+            lists.append((name, module))
+    if not lists:
+        raise refusal(kind, "it holds no list of layers")
+    if multimodal:  # other modalities may have larger ones, which lie deeper
+        shallow = min(name.count(".") for name, _ in lists)
+        lists = [(name, each) for name, each in lists if name.count(".") == shallow]
+    _, found = max(lists, key=lambda named: sum(p.numel() for p in named[1].parameters()))
+    return list(found)
+
+
+def refuse_settings(config: PreTrainedConfig | OwnConfig) -> None:
+    """What a configuration asks for that needs all layers at once."""
+    for name in ("output_hidden_states", "output_attentions"):
+        if getattr(config, name, False):
+            raise refusal(config.model_type, f"{name} asks for what a stream does not keep")
+    for name in ("layerdrop", "decoder_layerdrop"):
+        if getattr(config, name, 0.0):
+            raise refusal(config.model_type, f"{name} leaves out layers at random")
+
+
+def refuse_leftovers(skeleton: Skeleton) -> None:
+    """Tensors that the engine has no place for."""
+    kind = skeleton.config.model_type
+    carried = skeleton.carried_names
+    for name, parameter in skeleton.model.named_parameters():
+        if name in carried:
+            continue
+        if parameter.dtype != skeleton.dtype and not skeleton.wide(parameter):
+            raise refusal(kind, f"{name} is kept in {parameter.dtype}, the rest in {skeleton.dtype}")
+        if parameter.numel() == 0 or parameter.dim() == 0:
+            raise refusal(kind, f"{name} has shape {tuple(parameter.shape)}")

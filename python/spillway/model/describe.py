@@ -1,0 +1,115 @@
+"""What the engine is told of a model: blocks, tensors as named in checkpoints, which of them decay."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from spillway.model.meta_model import Skeleton
+from spillway.model.source import DTYPES
+
+# transformers' rule, Trainer.get_decay_parameter_names: layer norms by class, the rest by name.
+UNDECAYED_LAYERS = (nn.LayerNorm,)
+UNDECAYED_NAMES = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
+
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+CHUNK_ELEMENTS = 4 * 1024 * 1024  # state::kDefaultChunkElements
+
+
+@dataclass(frozen=True)
+class WorkSize:
+    """The largest step and evaluation, in micro-batches and tokens with padding."""
+
+    micro_batches: int
+    tokens: int
+
+
+def describe(skeleton: Skeleton, size: WorkSize, compute_dtype: str) -> dict[str, Any]:
+    """The engine's description; see python/spillway/_engine.pyi. Tensors keep the model's order; those that require no
+    gradient are frozen, those of fp32 beside a narrower type of the others wide."""
+    names = skeleton.names
+    modules = {id(module): name for name, module in skeleton.model.named_modules()}
+    decaying = set(decay_names(skeleton.model))
+
+    def block(name: str, role: str, parameters: Iterable[nn.Parameter]) -> dict[str, Any]:
+        tensors = [
+            {"name": names[id(p)], "shape": list(p.shape), "decay": names[id(p)] in decaying and skeleton.learns(p)}
+            | ({} if p.requires_grad else {"frozen": True})
+            | ({"wide": True} if skeleton.wide(p) else {})
+            | ({"subspace": asdict(skeleton.spaces[id(p)])} if id(p) in skeleton.spaces else {})
+            for p in parameters
+        ]
+        return {"name": name, "role": role, "tensors": tensors}
+
+    blocks = [block(modules[id(skeleton.embedding)], "embedding", [skeleton.embedding.weight])]
+    blocks += [block(stage.name, "layer", stage.parameters) for stage in skeleton.stages]
+    if not skeleton.tied:
+        blocks.append(block(modules[id(skeleton.head)], "head", [skeleton.head.weight]))
+    return {
+        "compute_dtype": compute_dtype,
+        "weight_dtype": NAMES[skeleton.kept],
+        "hidden_size": skeleton.hidden_size,
+        "micro_batches": size.micro_batches,
+        "tokens": size.tokens,
+        "tied_head": skeleton.tied,
+        "blocks": blocks,
+    }
+
+
+def decay_names(module: nn.Module) -> list[str]:
+    """Names of the parameters that weight decay applies to: transformers' `get_parameter_names` with its own lists."""
+    found = []
+    for child_name, child in module.named_children():
+        if not isinstance(child, UNDECAYED_LAYERS):
+            full = (f"{child_name}.{name}" for name in decay_names(child))
+            found += [name for name in full if not undecayed(name)]
+    return found + [name for name in module._parameters if not undecayed(name)]
+
+
+def undecayed(name: str) -> bool:
+    return UNDECAYED_NAMES.search(name.lower()) is not None
+
+
+def slice_rows(rows: int, columns: int, chunk_elements: int = CHUNK_ELEMENTS) -> int:
+    """Rows of every vocabulary slice but the last: the engine's own rule (state::Layout)."""
+    chunk = -(-chunk_elements // 2048) * 2048
+    most = max(1, chunk // columns)
+    return -(-rows // -(-rows // most))
+
+
+def stored_names(description: dict[str, Any], checkpoint: Path, prefix: str) -> dict[str, str]:
+    """Name in the checkpoint for every tensor, whether or not its keys carry the backbone's prefix ("model.").
+
+    What is not found keeps its name, so that the engine's reader names what is missing.
+    """
+    keys = stored_keys(checkpoint)
+    found = {}
+    for block in description["blocks"]:
+        for tensor in block["tensors"]:
+            name = tensor["name"]
+            bare = name.removeprefix(f"{prefix}.")
+            found[name] = bare if name not in keys and bare in keys else name
+    return found
+
+
+def stored_keys(checkpoint: Path) -> set[str]:
+    """Keys of a checkpoint by its index or its one file's header; empty when unreadable (the engine says why)."""
+    try:
+        index = checkpoint / "model.safetensors.index.json"
+        if index.exists():
+            return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+        path = checkpoint / "model.safetensors"
+        with open(path, "rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            if length > path.stat().st_size:
+                return set()
+            return set(json.loads(stream.read(length)))
+    except (OSError, ValueError, KeyError, TypeError, struct.error):
+        return set()

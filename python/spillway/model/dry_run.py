@@ -1,0 +1,535 @@
+"""What PyTorch's part of a step costs here: seconds of every kind of visit and the peak of its temporaries.
+
+Measured, before anything is allocated, by the stream itself on a model of the same width with one layer of each kind
+and one slice of the vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from transformers import PreTrainedConfig
+
+from spillway import _engine
+from spillway.base import sizes, stages
+from spillway.errors import DoesNotFit
+from spillway.machine import process_memory
+from spillway.machine.place import HOST, Place
+from spillway.model import growth, quick_dry_run
+from spillway.model.building import build
+from spillway.model.describe import WorkSize, describe, slice_rows
+from spillway.model.freeze import freeze_kinds
+from spillway.model.layer_arguments import Arguments, Prologue
+from spillway.model.meta_model import Skeleton
+from spillway.model.microbatch import Work, arrange
+from spillway.model.own import OwnConfig
+from spillway.model.plain_engine import BareEngine, BareVisit, count, mapped, on_device
+from spillway.model.source import DTYPES, text_config
+from spillway.model.stream import Stream
+from spillway.model.subspaces import choose_kinds
+from spillway.model.tiny_copy import fewer_layers
+from spillway.run.protocol import Batch
+
+if TYPE_CHECKING:
+    from spillway.run.protocol import WorkShape
+
+BRIEF_SLACK = 0.4  # of it, where it was measured once or twice: a run that measures more often finds up to 0.35 more
+BYTES_PER_TOKEN = 64  # ids, labels, positions, running log-sum-exp: what a step keeps for every token besides states
+SLACK = 0.35  # of the working set: holes of the heap, and huge pages that fill them (0.25 seen at 1.5 G parameters)
+DEVICE_SLACK = 0.2  # the same on a GPU, whose allocator keeps blocks that it has split
+FEW_TOKENS = 2048  # of a micro-batch that is measured at once, however little memory there is
+DRAWN = 1 << 20  # random weights, which are repeated: drawing all of a large layer takes seconds
+LONG = 10.0  # seconds; a step longer than this is measured once, shorter ones several times:
+LEAST_RUNS, MOST_RUNS, LEAST_SECONDS = 4, 40, 2.0  # so often, and so long; the first half warms up
+
+
+KINDS = ("forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient")
+STREAMED = ("forward", "head_loss", "head_gradient", "backward")  # visits with weights
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    process_bytes: int  # in memory before: interpreter, libraries, the skeleton
+    work_bytes: int  # PyTorch's temporaries at their peak, beyond that
+    seconds: dict[str, float]  # by kind of visit, at the largest step, all micro-batches
+    device_bytes: int = 0  # PyTorch's temporaries on a GPU at their peak
+    per_token: tuple[float, float] = (0.0, 0.0)  # by which both grow with the tokens of a micro-batch, when asked for
+    measured_rows: int = 0  # the largest micro-batch that was measured: `work_bytes` of a larger one are extrapolated
+    measured_length: int = 0
+    left_bytes: int = 0  # that stay when all is given back: libraries' pages, what PyTorch keeps for later
+
+
+class LossKernels(Protocol):
+    """The part of spillway._engine.Engine that computes."""
+
+    def loss_stats(self, logits: Any, first_row: int, labels: Any, maximum: Any, sum: Any, gold: Any) -> None: ...
+    def loss_gradient(
+        self, logits: Any, first_row: int, labels: Any, maximum: Any, log_sum: Any, scale: float
+    ) -> None: ...
+
+
+class TimedEngine(BareEngine):
+    """Takes gradients as the engine does, keeps none, and keeps the seconds of every visit."""
+
+    def __init__(
+        self, description: dict[str, Any], several: bool, kernels: LossKernels | None, place: Place = HOST
+    ) -> None:
+        """`several`: gradients are summed over micro-batches. `kernels`: None for slow ones of its own."""
+        super().__init__(description, keep=False, device=place.device, touch=False)
+        self._place = place
+        largest = max(count(tensor["shape"]) for tensor in self.tensors)
+        taken = mapped(4 * largest) if place.device.type == "cpu" else on_device(4 * largest, place.device)
+        self._taken = taken.view(torch.float32 if several else self.dtype)
+        if kernels is not None:
+            self.loss_stats = kernels.loss_stats  # type: ignore[method-assign]
+            self.loss_gradient = kernels.loss_gradient  # type: ignore[method-assign]
+        self.cold = True  # weights come from memory, as for the first micro-batch of a visit, not from caches
+        self.seconds: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
+        self.aside = 0.0  # seconds that no run has
+        self._kept: torch.Tensor | None = None  # where weights are widened from, when they are
+        self._tail = max(self._layers)
+        self._began = 0.0
+        self._touched = 0  # tokens
+
+    def touch(self, tokens: int) -> None:
+        """Has in memory what so many tokens take of the arena."""
+        if tokens > self._touched and self._place.device.type == "cpu":
+            for first, stride in self._regions():
+                self._arena[first + self._touched * stride : first + tokens * stride].zero_()
+            self._touched = tokens
+
+    def touched_bytes(self) -> int:
+        return self._touched * sum(stride for _, stride in self._regions())
+
+    def untouched(self, tokens: int) -> int:
+        """Bytes by which touch() would grow the process."""
+        return max(0, tokens - self._touched) * sum(stride for _, stride in self._regions())
+
+    def _regions(self) -> list[tuple[int, int]]:
+        """First byte and bytes per token of what lies in the arena by token."""
+        width = self._bytes(self._hidden)
+        borders = [(self._bytes(first), width) for first in self._border_at_element]
+        return [*borders, (self._gradient_at, width), (self._sums_at, 4 * self._hidden)]
+
+    def gradient(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
+        super().gradient(tensor, values, micro_batch)
+        self._taken[: values.numel()].copy_(values.view(-1))
+
+    def head_gradient(self, values: torch.Tensor, micro_batch: int) -> None:
+        self._taken[: values.numel()].copy_(values.view(-1))
+
+    def next_visit(self) -> BareVisit:
+        visit = super().next_visit()
+        if self.cold and visit.kind in STREAMED and self._place.device.type == "cpu":
+            self._forget(visit)
+        self._place.settle()
+        self._began = time.perf_counter()
+        if self.cold and visit.kind in STREAMED and self._kept is not None:
+            self._weights_in(self._typed, visit).copy_(self._weights_in(self._kept, visit))
+        return visit
+
+    def keep_weights(self) -> None:
+        """As they are now in the type that they are kept in, where that is another than visits compute in."""
+        kept = DTYPES[self.description["weight_dtype"]]
+        if kept != self.dtype:
+            weights = self._typed[: self._border_at_element[0]]
+            size = weights.numel() * kept.itemsize
+            there = mapped(size) if self._place.device.type == "cpu" else on_device(size, self._place.device)
+            self._kept = there.view(kept).copy_(weights)
+
+    def _weights_in(self, memory: torch.Tensor, visit: BareVisit) -> torch.Tensor:
+        """Those of a visit, in the arena or as they are kept."""
+        elements = visit.rows * self.tensors[self._head_tensor()]["shape"][1] or self._block_elements(visit.block)
+        first = visit.weights // self.dtype.itemsize
+        return memory[first : first + elements]
+
+    def _forget(self, visit: BareVisit) -> None:
+        """In a run all other blocks have been computed since, so weights come from memory and gradients go there."""
+        began = time.perf_counter()
+        weights = self._weights_in(self._typed if self._kept is None else self._kept, visit)
+        _engine.drop_from_caches(weights.data_ptr(), weights.nbytes)
+        _engine.drop_from_caches(self._taken.data_ptr(), self._taken.nbytes)
+        self.aside += time.perf_counter() - began
+
+    def end_visit(self) -> None:
+        self._place.settle()
+        seconds = time.perf_counter() - self._began
+        tail = "tail_" if self._visit.block == self._tail and self._visit.kind in ("forward", "backward") else ""
+        self.seconds[self.cold][tail + self._visit.kind].append(seconds)
+        super().end_visit()
+
+    def in_visits(self) -> float:
+        """Seconds of all visits so far."""
+        return sum(sum(map(sum, kinds.values())) for kinds in self.seconds.values())
+
+
+def rehearse(
+    skeleton: Skeleton,
+    compute_dtype: str,
+    shape: WorkShape,
+    packing: bool,
+    unneeded: Collection[str] = (),
+    kernels: LossKernels | None = None,
+    place: Place = HOST,
+    half: bool = False,
+    budget: int | None = None,
+) -> Rehearsed:
+    """Runs the largest micro-batch of `shape` a few times. `half`: for a plan alone: before, one with rows of half the
+    length, to know how memory grows with them; where all of that would take long, fewer tokens tell what more of them
+    take. `budget`: bytes that the process may hold meanwhile; where the largest micro-batch would
+    pass it, or takes more than a few seconds to find that out, shorter rows tell what it takes. Raises DoesNotFit when
+    not even they have room. `skeleton` itself is not touched."""
+    stages.say("measuring one layer")
+    before = process_memory.resident()
+    rehearsal = Rehearsal(skeleton, compute_dtype, shape, packing, unneeded, kernels, place, budget)
+    try:
+        found = rehearsal.run(before, half)
+    finally:
+        rehearsal.close()
+        del rehearsal
+        process_memory.give_back()
+        place.give_back()
+    return replace(found, left_bytes=max(0, process_memory.resident() - before))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Of a shape that was approached by smaller ones."""
+
+    bytes: int  # of its temporaries, at most; 0 where nothing was measured
+    rows: int  # the largest that was measured; 0: nothing was
+    length: int
+    there: bool  # it has room itself
+
+
+class Rehearsal:
+    """A stream over a small copy of the model, and what it was seen to take."""
+
+    def __init__(
+        self,
+        skeleton: Skeleton,
+        compute_dtype: str,
+        shape: WorkShape,
+        packing: bool,
+        unneeded: Collection[str],
+        kernels: LossKernels | None,
+        place: Place,
+        budget: int | None,
+    ) -> None:
+        self._shape, self._packing, self._place = shape, packing, place
+        self._held = 0  # bytes of the process, without what lies in the arena by token, before the first step
+        self._budget = None if place.on_gpu else budget
+        small = self._small = narrow_copy(skeleton)
+        if skeleton.adapters is not None:
+            skeleton.adapters.like(small)
+        freeze_kinds(small, skeleton)
+        choose_kinds(small, skeleton)
+        self._tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
+        description = describe(small, WorkSize(1, self._tokens), compute_dtype)
+        self._engine = TimedEngine(description, shape.micro_batches > 1, kernels, place)
+        fill(self._engine)
+        self._engine.keep_weights()
+        self._stream = Stream(small, self._engine, 0, unneeded, place=place)
+
+    def run(self, before: int, half: bool) -> Rehearsed:
+        """`before`: bytes of the process when there was no rehearsal."""
+        shape = self._shape
+        if half and not self._place.on_gpu and (found := self._briefly(before)) is not None:
+            return found
+        seen = self._climb(shape.batch, shape.length, self._step)
+        if seen.there:
+            try:
+                return self._largest(before, half)
+            except process_memory.OutOfBounds:  # so it takes at least what there is
+                seen = replace(seen, bytes=max(seen.bytes, (self._budget or 0) - before))
+        if not seen.length:
+            raise DoesNotFit(
+                f"does not fit in DRAM: {shape.batch} rows of {shape.length} tokens in one layer alone take more than "
+                f"dram_budget, {sizes.size(self._budget or 0)}, of which the process has {sizes.size(before)} already. "
+                "Raise --dram_budget, or use a smaller max_length or per_device_train_batch_size"
+            )
+        return self._extrapolated(before, seen)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _briefly(self, before: int) -> Rehearsed | None:
+        """For a plan alone, where the largest micro-batch takes long: see `quick_dry_run`. None: it does not."""
+        shape = self._shape
+        largest = shape.batch * shape.length
+        (rows, length), *rest = quick_dry_run.shapes(shape.batch, shape.length)
+        self._held = process_memory.anonymous() - self._engine.touched_bytes()
+        warm_up = self._taken(rows, length)
+        if warm_up is None or not quick_dry_run.is_long(sum(warm_up.seconds.values()), warm_up.tokens, largest):
+            return None
+        process_memory.use_huge_pages()
+        first = self._taken(rows, length) or warm_up
+        warm = self._taken(rows, length, cold=False) or first
+        found = quick_dry_run.measured(first, rest, self._taken)
+        config = getattr(self._small.model, "config", None)
+        linear = getattr(text_config(config), "_attn_implementation", None) == "sdpa"
+        work_bytes = quick_dry_run.bytes_of(found, largest, linear)
+        if shape.eval_batch * shape.eval_length > largest:
+            work_bytes = max(work_bytes, self._evaluated_briefly())
+        kept = self._kept(self._sample(rows, length))
+        return Rehearsed(
+            before,
+            int((work_bytes + (shape.micro_batches - 1) * kept) * (1 + SLACK + BRIEF_SLACK)),
+            quick_dry_run.seconds_of(found, warm.seconds, largest, shape.micro_batches),
+            per_token=(quick_dry_run.bytes_per_token(found) * (1 + SLACK + BRIEF_SLACK), 0.0),
+        )
+
+    def _taken(self, rows: int, length: int, cold: bool = True) -> quick_dry_run.Taken | None:
+        """One step of so many tokens; None: it has no room."""
+        stages.say(f"measuring one layer with {rows} x {length} of {self._shape.batch} x {self._shape.length} tokens")
+        between: list[float] = []
+        self._engine.seconds, self._engine.cold = quick_dry_run.by_kind(), cold
+        stays = process_memory.anonymous() - self._engine.touched_bytes() - self._held  # what earlier steps have left
+        found = self._measured(rows, length, lambda work: run(self._stream, self._engine, work, between))
+        if found is None:
+            return None
+        seconds = {kind: statistics.median(self._engine.seconds[cold][kind] or [0.0]) for kind in KINDS}
+        return quick_dry_run.Taken(rows * length, found + max(0, stays), seconds | {"prologue": between[0]})
+
+    def _evaluated_briefly(self) -> int:
+        """Bytes of the largest evaluation, by what small ones take."""
+        points = []
+        for rows, length in quick_dry_run.shapes(self._shape.eval_batch, self._shape.eval_length)[:2]:
+            taken = self._measured(rows, length, self._evaluation)
+            if taken is not None:
+                points.append(growth.Point(rows * length, taken))
+        return growth.predicted(points, self._shape.eval_batch * self._shape.eval_length) if points else 0
+
+    def _largest(self, before: int, half: bool) -> Rehearsed:
+        """What was asked for, as often as it takes to know its seconds."""
+        shape, engine, stream, place = self._shape, self._engine, self._stream, self._place
+        self._engine.touch(shape.batch * shape.length)
+        with_arena, anonymous = process_memory.resident(), process_memory.anonymous()
+        held = place.watch_peak()
+        train = self._sample(shape.batch, shape.length)
+        between: list[float] = []
+        with process_memory.bounded(self._budget), process_memory.PeakWatch() as watch:
+            if half:
+                stream.step(self._sample(shape.batch, max(1, shape.length // 2)), {}, 0)
+            before_whole = process_memory.anonymous(), place.peak()
+            engine.seconds = {True: defaultdict(list), False: defaultdict(list)}
+            warm_up = run(stream, engine, train, between)
+            after_whole = process_memory.anonymous(), place.peak()
+            process_memory.use_huge_pages()
+            for number in range(runs_after(warm_up)):
+                engine.cold = shape.micro_batches == 1 or number % 2 == 0
+                run(stream, engine, train, between)
+            seconds = seconds_of(engine, between, shape)
+            if not self._packing:  # rows of many lengths: what PyTorch keeps for each, as many as it will keep
+                for length in sorted({shape.length * part // 8 for part in (7, 6, 5)} - {0, 1}):
+                    stream.step(self._sample(shape.batch, length), {}, 0)
+        # The heap keeps what it was given. Libraries' pages may leave meanwhile, where memory is short, and lower the
+        # peak.
+        work_bytes = max(0, watch.bytes - with_arena, process_memory.anonymous() - anonymous)
+        if shape.eval_batch * shape.eval_length > shape.batch * shape.length:
+            work_bytes = max(work_bytes, self._evaluated(with_arena))
+        kept = self._kept(train)
+        device_bytes = max(0, place.peak() - held) + (shape.micro_batches - 1) * kept
+        more = max(1, shape.batch * (shape.length - shape.length // 2))
+        grown = [max(0, now - then) / more for now, then in zip(after_whole, before_whole, strict=True)]
+        return Rehearsed(
+            before,
+            int((work_bytes + (shape.micro_batches - 1) * kept) * (1 + SLACK)),
+            seconds,
+            int(device_bytes * (1 + DEVICE_SLACK)),
+            (grown[0] * (1 + SLACK), grown[1] * (1 + DEVICE_SLACK)) if half else (0.0, 0.0),
+            measured_rows=shape.batch,
+            measured_length=shape.length,
+        )
+
+    def _evaluated(self, with_arena: int) -> int:
+        """Bytes of the largest evaluation, which is larger than a step, beyond `with_arena`."""
+        shape = self._shape
+        seen = self._climb(shape.eval_batch, shape.eval_length, self._evaluation)
+        if seen.there:
+            before = process_memory.resident()
+            self._engine.touch(shape.eval_batch * shape.eval_length)
+            with_arena += max(0, process_memory.resident() - before)
+            with suppress(process_memory.OutOfBounds):
+                with process_memory.bounded(self._budget), process_memory.PeakWatch() as watch:
+                    self._evaluation(self._sample(shape.eval_batch, shape.eval_length))
+                return max(watch.bytes, process_memory.resident()) - with_arena
+        return max(seen.bytes, (self._budget or 0) - with_arena)
+
+    def _extrapolated(self, before: int, seen: Seen) -> Rehearsed:
+        """What would be taken by what is too large to be measured."""
+        shape = self._shape
+        times = shape.length / seen.length
+        kept = shape.batch * shape.length * BYTES_PER_TOKEN
+        if self._packing:
+            kept += int(masks(self._small, self._sample(1, seen.length), self._place) * times**2) * shape.batch
+        work_bytes = seen.bytes + (shape.micro_batches - 1) * kept
+        slower = times**2 * shape.batch / seen.rows
+        seconds = {kind: value * slower for kind, value in self._seconds.items()}
+        return Rehearsed(
+            before, int(work_bytes * (1 + SLACK)), seconds, measured_rows=seen.rows, measured_length=seen.length
+        )
+
+    def _climb(self, rows: int, length: int, call: Callable[[Work], object]) -> Seen:
+        """What fewer and shorter rows take, and whether all of them have room: first one row that grows, then rows.
+        Few tokens are not worth it."""
+        if self._budget is None or rows * length <= FEW_TOKENS:
+            return Seen(0, 0, 0, True)
+        long = growth.climb(lambda at: self._measured(1, at, call), lambda at: self._room(at), FEW_TOKENS // 4, length)
+        if not long.there:
+            seen = growth.predicted(long.points, length) * rows if long.points else 0
+            return Seen(seen, 1, long.points[-1].length if long.points else 0, False)
+        first = max(1, FEW_TOKENS // 4 // length)
+        many = growth.climb(
+            lambda at: self._measured(at, length, call), lambda at: self._room(at * length), first, rows
+        )
+        if many.points:
+            return Seen(growth.predicted(many.points, rows), many.points[-1].length, length, many.there)
+        if long.points:
+            return Seen(growth.predicted(long.points, length) * rows, 1, long.points[-1].length, rows == 1)
+        return Seen(0, 0, 0, many.there)
+
+    def _measured(self, rows: int, length: int, call: Callable[[Work], object]) -> int | None:
+        """Bytes of its temporaries; None: there is not enough memory for them."""
+        self._engine.touch(rows * length)
+        with_arena, anonymous = process_memory.resident(), process_memory.anonymous()
+        try:
+            with process_memory.bounded(self._budget), process_memory.PeakWatch() as watch:
+                call(self._sample(rows, length))
+            return max(0, watch.bytes - with_arena, process_memory.anonymous() - anonymous)
+        except process_memory.OutOfBounds:
+            return None
+        finally:
+            process_memory.give_back()
+
+    def _step(self, work: Work) -> None:
+        between: list[float] = []
+        self._engine.seconds = {True: defaultdict(list), False: defaultdict(list)}
+        run(self._stream, self._engine, work, between)
+        self._seconds = seconds_of(self._engine, between, self._shape)
+
+    def _evaluation(self, work: Work) -> None:
+        self._stream.evaluate(work)
+
+    def _room(self, tokens: int) -> int:
+        """Bytes for temporaries beside what there is and what the arena takes for so many tokens."""
+        assert self._budget is not None
+        return self._budget - process_memory.resident() - self._engine.untouched(tokens)
+
+    def _sample(self, rows: int, length: int) -> Work:
+        return sample(self._small, rows, length, self._packing)
+
+    def _kept(self, train: Work) -> int:
+        return self._tokens * BYTES_PER_TOKEN + (masks(self._small, train, self._place) if self._packing else 0)
+
+
+def narrow_copy(skeleton: Skeleton) -> Skeleton:
+    """With as few layers as its class can be built with."""
+    least = 1 if skeleton.own_tail else 2
+    for layers in (least, 2, 4):
+        try:
+            return build(narrow(skeleton.config, skeleton, layers), skeleton.dtype, skeleton.kept)
+        except Exception as error:  # of whatever kind a class's own checks are
+            refused = error
+    raise refused
+
+
+def narrow(config: PreTrainedConfig | OwnConfig, skeleton: Skeleton, layers: int) -> PreTrainedConfig | OwnConfig:
+    """The same widths, one layer of each kind, one slice of the vocabulary."""
+    vocabulary = slice_rows(skeleton.vocabulary, skeleton.columns)
+    if isinstance(config, OwnConfig):
+        return config.cut(layers, vocabulary)
+    small = fewer_layers(config, layers, vocab_size=vocabulary)
+    text = text_config(small)
+    if getattr(text, "pad_token_id", None) is not None:
+        text.pad_token_id = min(text.pad_token_id, text.vocab_size - 1)
+    return small
+
+
+def fill(engine: BareEngine) -> None:
+    """Weights of a usual size: zeros would run faster than a model does, in some places."""
+    generator = torch.Generator(engine.memory().device).manual_seed(0)
+    drawn = torch.empty(DRAWN, device=engine.memory().device, dtype=engine.dtype).normal_(0, 0.02, generator=generator)
+    for number, tensor in enumerate(engine.tensors):
+        weight = engine.weight(number)
+        if len(tensor["shape"]) == 1:
+            weight.fill_(1.0)
+            continue
+        for part in weight.view(-1).split(DRAWN):
+            part.copy_(drawn[: part.numel()])
+
+
+def sample(skeleton: Skeleton, rows: int, length: int, packed: bool) -> Work:
+    """One micro-batch in which every token has a label, as many as there can be; packed: two rows in each."""
+    ids = torch.randint(0, skeleton.vocabulary, (rows, length), generator=torch.Generator().manual_seed(0))
+    positions = None
+    if packed and length > 1:
+        half = length // 2
+        positions = torch.cat([torch.arange(half), torch.arange(length - half)]).expand(rows, length)
+    return arrange([Batch(ids, ids, positions, rows * length)])
+
+
+def run(stream: Stream, engine: TimedEngine, work: Work, between: list[float]) -> float:
+    """Seconds of one step; what lies outside its visits goes to `between`."""
+    visits, aside = engine.in_visits(), engine.aside
+    began = time.perf_counter()
+    stream.step(work, {}, 0)
+    seconds = time.perf_counter() - began - (engine.aside - aside)
+    between.append(seconds - (engine.in_visits() - visits))
+    return seconds
+
+
+def runs_after(warm_up: float) -> int:
+    """Of at most twice the seconds of those that follow."""
+    if warm_up > LONG:
+        return 1
+    return max(LEAST_RUNS, min(MOST_RUNS, math.ceil(2 * LEAST_SECONDS / warm_up)))
+
+
+def masks(skeleton: Skeleton, work: Work, place: Place = HOST) -> int:
+    """Bytes of what the layers are given besides the hidden state: kept for every packed micro-batch of a step."""
+    if not skeleton.simple_entry:
+        return 0
+    return argument_bytes(Prologue(skeleton, place.device).record(work.to(place.device).micro_batches[:1])[0].calls)
+
+
+def argument_bytes(calls: list[Arguments]) -> int:
+    """Bytes of the tensors that the layers are given besides the hidden state, each counted once."""
+    storages: dict[int, int] = {}
+
+    def visit(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            storages[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+        elif isinstance(value, dict):
+            visit(list(value.values()))
+        elif isinstance(value, list | tuple):
+            for item in value:
+                visit(item)
+
+    for call in calls:
+        visit([call.positional, call.keywords])
+    return sum(storages.values())
+
+
+def seconds_of(engine: TimedEngine, between: list[float], shape: WorkShape) -> dict[str, float]:
+    """Medians over the later half of the runs: PyTorch's heap and caches take a few to settle."""
+
+    def median(kind: str, cold: bool) -> float:
+        values = engine.seconds[cold][kind]
+        return statistics.median(values[len(values) // 2 :]) if values else 0.0
+
+    def visit(kind: str) -> float:
+        first = median(kind, True)
+        return first + (shape.micro_batches - 1) * (median(kind, False) or first)
+
+    found = {kind: visit(kind) for kind in KINDS}
+    found["prologue"] = statistics.median(between[len(between) // 2 :]) * shape.micro_batches
+    return found

@@ -1,0 +1,254 @@
+"""The proof that a model may be streamed: a small copy with the same flags, run both ways.
+
+The copy keeps every setting of the configuration and shrinks sizes alone. Its loss and every gradient through the
+stream are compared with the library's own forward and backward pass, in fp32. A model that does anything the stream
+does not know of (scales, caps, shares, skips) differs and is refused by name.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from spillway.errors import InputError
+from spillway.model.building import build, find_layers
+from spillway.model.describe import WorkSize, describe
+from spillway.model.layer_arguments import Prologue
+from spillway.model.library import kept_in_fp32
+from spillway.model.meta_model import Skeleton, pattern
+from spillway.model.microbatch import IGNORED, Work, arrange
+from spillway.model.model_code import refusal
+from spillway.model.on_meta import from_config, widen, without_carried
+from spillway.model.own import OwnConfig
+from spillway.model.plain_engine import BareEngine
+from spillway.model.source import first_line
+from spillway.model.stream import Stream
+from spillway.model.tiny_copy import LENGTH, VOCABULARY, shrink
+from spillway.model.unneeded import find_unneeded
+from spillway.run.protocol import Batch
+
+TOLERANCE = 1e-4  # relative to the largest element of a gradient; what is right differs by 1e-6
+NOISE = 1e-7  # of the model's largest gradient: some are zero but for rounding (the bias of keys)
+
+
+@dataclass(frozen=True)
+class Proof:
+    unneeded: frozenset[str]  # linear layers, by name within a layer, that backward need not compute again
+    unused: frozenset[str] = frozenset()  # parameters that get no gradient, see skeleton.pattern
+
+
+def prove(config: PreTrainedConfig | OwnConfig, packing: bool = False) -> Proof:
+    """InputError, naming the model type, when a small model of this configuration does not stream exactly.
+
+    `packing`: prove, too, that it keeps the rows of a packed sequence apart. The proof is made without the linear
+    layers that it says backward need not compute again.
+    """
+    kind = config.model_type
+    try:
+        small = config.smaller() if isinstance(config, OwnConfig) else shrink(config)
+        skeleton = build(copy.deepcopy(small), torch.float32)
+        model = plain_model(small, skeleton.carried_names)
+    except InputError:
+        raise
+    except Exception as error:  # a constructor that cannot cope with the small sizes
+        raise refusal(kind, f"no small copy of it can be built to prove the stream: {first_line(error)}") from error
+    if skeleton.routers is not None:
+        skeleton.routers.coefficient = 1.0  # so that it shows
+    with one_thread():
+        try:
+            refuse_sight_of_later_tokens(model, kind)
+        except RuntimeError as error:  # of what has no bytes
+            if not skeleton.carried:
+                raise
+            raise refusal(kind, f"text passes through other modalities: {first_line(error)}") from error
+        plain, packed = (sample(several, skeleton.vocabulary) for several in (False, True))
+        unneeded = unneeded_in(skeleton, model, plain)
+        compare(skeleton, model, plain, kind, unneeded)
+        if packing:
+            without_routers(skeleton, model)  # they look at all rows together
+            compare(skeleton, model, packed, kind, unneeded)
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        used = {pattern(name) for name, parameter in parameters.items() if parameter.grad is not None}
+        unused = {pattern(name) for name in parameters} - used
+    return Proof(unneeded, frozenset(unused))
+
+
+def prove_mixed(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> None:
+    """Of a model that keeps parameters in fp32 beside `dtype`: InputError where the library's own code cannot compute
+    so, or carries fp32 from layer to layer, where a stream carries `dtype`."""
+    assert not isinstance(config, OwnConfig), "its modules are all of one type"
+    name, kind = str(dtype).removeprefix("torch."), config.model_type
+    small = shrink(config)
+    skeleton = build(copy.deepcopy(small), dtype)
+    model = random_model(small, dtype, skeleton.carried_names)
+    widen(model, kept_in_fp32(model, dtype))
+    found: set[torch.dtype] = set()
+    for layer in find_layers(model, kind):
+        layer.register_forward_hook(lambda _, __, output: found.update(t.dtype for t in [first_tensor(output)]))
+    ids = torch.arange(LENGTH)[None] % skeleton.vocabulary
+    try:
+        with one_thread():
+            model(input_ids=ids, use_cache=False).logits.float().sum().backward()
+    except RuntimeError as error:
+        raise refusal(
+            kind, f"the library's own code mixes fp32 and {name}: {first_line(error)}; compute_dtype: fp32 works"
+        ) from error
+    if found - {dtype}:
+        raise refusal(kind, f"its layers give fp32 beside {name}; compute_dtype: fp32 works")
+
+
+def first_tensor(output: Any) -> torch.Tensor:
+    return output if isinstance(output, torch.Tensor) else output[0]  # type: ignore[no-any-return]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Tiny tensors are slower on several threads, many times so on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def plain_model(config: PreTrainedConfig | OwnConfig, carried: Collection[str] = ()) -> PreTrainedModel:
+    """The library's own model with random weights, from a fixed seed; parameters named `carried` stay on meta."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20)
+        model = random_model(config, torch.float32, carried)
+        with torch.no_grad():
+            for parameter in (p for p in model.parameters() if not p.is_meta):  # away from zeros and ones of norms
+                parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    return model.eval()
+
+
+def random_model(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype, carried: Collection[str]) -> PreTrainedModel:
+    if carried and not isinstance(config, OwnConfig):
+        return without_carried(config, dtype, carried)
+    return from_config(config, dtype)
+
+
+def sample(packed: bool, vocabulary: int = VOCABULARY) -> Work:
+    """Two micro-batches of different shape, some tokens without a label."""
+    generator = torch.Generator().manual_seed(20)
+    batches = []
+    for rows, length in ((2, LENGTH), (1, LENGTH - 3)):
+        ids = torch.randint(0, vocabulary, (rows, length), generator=generator)
+        labels = ids.clone()
+        labels[0, 4] = IGNORED
+        positions = None
+        if packed:
+            positions = torch.cat([torch.arange(5), torch.arange(length - 5)]).expand(rows, length)
+            labels[:, 5] = IGNORED
+        batches.append(Batch(ids, labels, positions, rows * length))
+    return arrange(batches)
+
+
+def unneeded_in(skeleton: Skeleton, model: PreTrainedModel, work: Work) -> frozenset[str]:
+    if not skeleton.simple_entry:  # what a layer is given is made of weights: its gradients are not looked at here
+        return frozenset()
+    batch = work.micro_batches[0]
+    names = {id(module): name for name, module in skeleton.model.named_modules()}
+    layers = [model.get_submodule(names[id(layer)]) for layer in skeleton.layers]
+    hidden = torch.linspace(-1, 1, batch.tokens * skeleton.hidden_size).sin()
+    hidden = hidden.view(batch.rows, batch.length, skeleton.hidden_size)
+    (recording,) = Prologue(skeleton).record([batch])
+    if recording.passed:
+        return frozenset()
+    return find_unneeded(layers, recording.calls, hidden)
+
+
+def compare(skeleton: Skeleton, model: PreTrainedModel, work: Work, kind: str, unneeded: Collection[str]) -> None:
+    size = WorkSize(len(work.micro_batches), work.tokens)
+    description = describe(skeleton, size, "fp32")
+    engine = BareEngine(description, chunk_elements=64 * description["hidden_size"])
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    copy_buffers(model, skeleton.model)
+    for number, tensor in enumerate(engine.tensors):
+        engine.weight(number).copy_(parameters[tensor["name"]].detach())
+    stream = Stream(skeleton, engine, 0, unneeded)
+    outcome = stream.step(work, {}, 0)
+    stream.close()
+    expected = plain_loss(model, work)
+    what = "the rows of a packed sequence" if work.micro_batches[0].position_ids is not None else "the loss"
+    if not close(torch.tensor(outcome.loss_sum), torch.tensor(expected)):
+        both = f"{outcome.loss_sum:.6g} in the stream, {expected:.6g} in transformers"
+        raise refusal(kind, f"{what} of a small copy is {both}")
+    largest = max(float(p.grad.abs().max()) for p in parameters.values() if p.grad is not None)
+    for number, tensor in enumerate(engine.tensors):
+        if tensor.get("frozen"):
+            continue
+        plain = parameters[tensor["name"]].grad
+        if not close(engine.gradients.get(number, torch.zeros(tensor["shape"])), plain, largest * NOISE):
+            raise refusal(kind, f"the gradient of {tensor['name']} in a small copy differs from transformers' own")
+
+
+def without_routers(skeleton: Skeleton, model: PreTrainedModel) -> None:
+    """Without their auxiliary loss from here on."""
+    if skeleton.routers is not None:
+        skeleton.routers = None
+        model.config.output_router_logits = False
+
+
+def refuse_sight_of_later_tokens(model: PreTrainedModel, kind: str) -> None:
+    """Padding on the right, and the loss itself, ask that no token sees a later one: an encoder does."""
+    ids = torch.arange(3, 3 + LENGTH)[None] % model.get_input_embeddings().num_embeddings
+    other = ids.clone()
+    other[0, -1] = 1
+    with torch.no_grad():
+        one, two = (model(input_ids=each, use_cache=False).logits[0, :-1] for each in (ids, other))
+    if not close(one, two):
+        raise refusal(kind, "as configured, its tokens see later ones (is_decoder, for the types that have it)")
+
+
+def copy_buffers(source: PreTrainedModel, target: PreTrainedModel) -> None:
+    """Those that checkpoints hold; the others are made by the library's own rule."""
+    for name in target.state_dict().keys() & dict(target.named_buffers()).keys():
+        target.get_buffer(name).copy_(source.get_buffer(name))
+
+
+def plain_loss(model: PreTrainedModel, work: Work) -> float:
+    """Summed loss, every packed row by itself; leaves the gradients of the mean loss in the model."""
+    model.zero_grad()
+    total = 0.0
+    for batch in work.micro_batches:
+        labels = torch.full((batch.tokens,), IGNORED)
+        labels[batch.labelled] = batch.labels
+        labels = labels.view(batch.rows, batch.length)
+        ids = batch.part(work.ids).view(batch.rows, batch.length)
+        for part in own_rows(batch.position_ids, batch.length):
+            result = model(input_ids=ids[:, part], use_cache=False)
+            logits = result.logits.flatten(0, 1).float()
+            loss = torch.nn.functional.cross_entropy(logits, labels[:, part].flatten(), reduction="sum")
+            loss = loss / work.units + auxiliary(model, result)
+            loss.backward()
+            total += float(loss.detach()) * work.units
+    return total
+
+
+def auxiliary(model: PreTrainedModel, result: Any) -> Any:
+    """The auxiliary loss of the model's routers, where its configuration asks for it: with a coefficient of 1."""
+    asked = getattr(getattr(model, "config", None), "output_router_logits", False)
+    if not asked or getattr(result, "aux_loss", None) is None:
+        return 0.0
+    return result.aux_loss
+
+
+def own_rows(position_ids: torch.Tensor | None, length: int) -> list[slice]:
+    """Where the rows of a packed sequence lie; all sequences of a micro-batch are packed alike here."""
+    starts = [0] if position_ids is None else (position_ids[0] == 0).nonzero().view(-1).tolist()
+    return [slice(first, last) for first, last in zip(starts, [*starts[1:], length], strict=True)]
+
+
+def close(one: torch.Tensor, other: torch.Tensor | None, noise: float = 0.0) -> bool:
+    if other is None:
+        return not bool(one.any())
+    within = TOLERANCE * float(other.abs().max()) + noise
+    return bool(torch.isfinite(one).all()) and bool((one - other).abs().max() <= within)

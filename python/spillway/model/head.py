@@ -1,0 +1,308 @@
+"""The loss over a vocabulary that is never whole: two passes over the head's slices, for the labelled tokens only.
+
+Pass 1 folds each slice's logits into a running log-sum-exp; pass 2 computes them again, or takes those that were kept,
+turns them into their gradient in place, and multiplies it with the slice (into d loss / d hidden) and with the hidden
+state (into the slice's gradient). Products are of the compute type; the sum over slices of d loss / d hidden is fp32.
+
+A head with a bias, scales or caps makes its logits by the model's own code, slice by slice: such code treats every
+entry of the vocabulary alike, which the proof on a small copy shows.
+
+With fp32, which is for checks against a plain loop, PyTorch's own log-softmax gives each slice's statistics: its sums
+of exponentials are off by some 5e-7, the same for a whole row, and so is the gradient a plain loop sees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from spillway.model.logits import labels_inside, loss_gradient, token_parts
+from spillway.model.microbatch import MicroBatch
+from spillway.model.objective import Told
+
+if TYPE_CHECKING:
+    from spillway._engine import Engine
+    from spillway.model.objective import Objective
+    from spillway.model.plain_engine import BareEngine
+    from spillway.model.shared import Kept
+
+
+@dataclass(frozen=True)
+class HeadCode:
+    """What a head does besides its product."""
+
+    bias: Kept | None = None
+    transform: Callable[[torch.Tensor], torch.Tensor] | None = None  # [1, tokens, rows] of logits to final ones
+    learns: bool = True  # its matrix has a gradient
+
+
+# micro-batch; logits of its labelled tokens, [tokens, rows of the slice]; the slice's first row
+Watch = Callable[[MicroBatch, torch.Tensor, int], None]
+
+
+class Scratch:
+    """Flat buffers that grow to the largest request and stay."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = device or torch.device("cpu")
+        self._buffers: dict[str, torch.Tensor] = {}
+
+    def matrix(self, name: str, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+        count = rows * columns
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.numel() < count:
+            self._buffers.pop(name, None)
+            buffer = self._buffers[name] = torch.empty(count, dtype=dtype, device=self.device)
+        return buffer[:count].view(rows, columns)
+
+
+class HeadPass:
+    """The head's visits of one step or evaluation."""
+
+    def __init__(
+        self,
+        engine: Engine | BareEngine,
+        batches: list[MicroBatch],
+        objective: Objective,
+        scratch: Scratch,
+        code: HeadCode | None = None,
+        watch: Watch | None = None,
+        keep: int = 0,
+    ) -> None:
+        """`watch` sees the logits of pass 1, and must not keep them. `keep`: slices, the first of pass 1, whose logits
+        stay for pass 2, if no code follows their product, which might change them."""
+        self._watch = watch
+        self._engine = engine
+        self._code = code or HeadCode()
+        self._batches = batches
+        self._labelled = [batch for batch in batches if batch.labelled.numel()]
+        self._objective = objective
+        self._scale = engine.loss_scale()[0]
+        self._scratch = scratch
+        self._stats = {b.index: Stats(b.labelled.numel(), scratch.device) for b in self._labelled}
+        self._summed = False  # the accumulator holds a slice already
+        self._keep = keep if self._code.transform is None else 0
+        self._kept: dict[tuple[int, int], torch.Tensor] = {}  # logits by micro-batch and first row
+
+    def add_loss(self, hidden: torch.Tensor, table: torch.Tensor, first_row: int) -> None:
+        """Pass 1 of one slice. hidden: [tokens, hidden] of the whole step; table: [rows, hidden]."""
+        keeps, self._keep = self._keep > 0, self._keep - 1
+        for batch in self._labelled:
+            stats = self._stats[batch.index]
+            where = f"logits {batch.index} {first_row}" if keeps else "logits"
+            logits = self._transformed(self._logits(self._select(batch, hidden), table, first_row, where))
+            if keeps:
+                self._kept[batch.index, first_row] = logits
+            if self._watch is not None:
+                self._watch(batch, logits, first_row)
+            if logits.dtype == torch.float32:
+                stats.fold(logits, first_row, batch.labels)
+            else:
+                self._engine.loss_stats(logits, first_row, batch.labels, stats.maximum, stats.sum, stats.gold)
+            if "mean" in self._objective.watches:
+                stats.add_mean(logits)
+            if "entropy" in self._objective.watches:
+                stats.add_spread(logits)
+
+    def loss(self) -> float:
+        """Summed over all label tokens, or pairs, once every slice has been seen."""
+        return self._objective.loss(self._stats)
+
+    def told(self) -> list[Told]:
+        """What the objective tells besides, then."""
+        return self._objective.told(self._stats)
+
+    def add_gradient(
+        self, hidden: torch.Tensor, table: torch.Tensor, first_row: int, accumulator: torch.Tensor
+    ) -> None:
+        """Pass 2 of one slice. accumulator: fp32 [tokens, hidden]; see `spread`."""
+        for batch in self._batches:
+            logits = None
+            if batch.labelled.numel():
+                selected = self._select(batch, hidden)
+                kept = self._kept.pop((batch.index, first_row), None)
+                found = self._logits(selected, table, first_row) if kept is None else kept
+                logits = self._gradient(found, batch, first_row)
+                self._add_hidden_gradient(self._compact(batch, accumulator), logits, table)
+            if self._code.learns:
+                self._give(batch, table, None if logits is None else (logits, selected))
+        self._summed = True
+
+    def _give(self, batch: MicroBatch, table: torch.Tensor, found: tuple[torch.Tensor, torch.Tensor] | None) -> None:
+        """The slice's own gradient. `found`: gradient of the logits, hidden states; None: no token has a label."""
+        slice_gradient = self._scratch.matrix("slice", table.shape[0], table.shape[1], table.dtype)
+        if found is None:
+            slice_gradient.zero_()  # the engine counts micro-batches
+        else:
+            torch.mm(found[0].t(), found[1], out=slice_gradient)
+        self._engine.head_gradient(slice_gradient, batch.index)
+
+    def spread(self, accumulator: torch.Tensor, hidden_gradient: torch.Tensor) -> None:
+        """The accumulator's sums, to their tokens; zero for tokens without a label."""
+        for batch in self._batches:
+            target = batch.part(hidden_gradient)
+            target.zero_()
+            if batch.labelled.numel():
+                sums = self._compact(batch, accumulator)
+                if batch.run is None:
+                    target.index_copy_(0, batch.labelled, sums.to(target.dtype))
+                else:
+                    target[batch.run] = sums
+
+    def _transformed(self, logits: torch.Tensor) -> torch.Tensor:
+        if self._code.transform is None:
+            return logits
+        with torch.no_grad():
+            return self._code.transform(logits[None])[0]
+
+    def _gradient(self, logits: torch.Tensor, batch: MicroBatch, first_row: int) -> torch.Tensor:
+        """d loss / d the product's output, from that output; in place where no code follows the product."""
+        if self._code.transform is None:
+            self._loss_gradient(logits, batch, first_row)
+        else:
+            leaf = logits.detach().requires_grad_()
+            with torch.enable_grad():
+                final = self._code.transform(leaf[None])[0]
+            gradient = final.detach().clone()
+            self._loss_gradient(gradient, batch, first_row)
+            (logits,) = torch.autograd.grad(final, leaf, gradient)
+        if self._code.bias is not None:
+            self._code.bias.add(logits.float().sum(0), slice(first_row, first_row + logits.shape[1]))
+        return logits
+
+    def _loss_gradient(self, logits: torch.Tensor, batch: MicroBatch, first_row: int) -> None:
+        stats = self._stats[batch.index]
+        maximum, log_sum = stats.maximum, stats.log_sum
+        # where the model's code makes the logits, of the type that it makes
+        compute = self._engine.loss_gradient if self._code.transform is None else loss_gradient
+        for run, weight in self._objective.weights(self._stats, batch, self._scale):
+            compute(logits[run], first_row, batch.labels[run], maximum[run], log_sum[run], weight)
+
+    def _add_hidden_gradient(self, sums: torch.Tensor, logits: torch.Tensor, table: torch.Tensor) -> None:
+        if sums.dtype == table.dtype:
+            torch.addmm(sums, logits, table, beta=1 if self._summed else 0, out=sums)
+            return
+        product = self._scratch.matrix("product", sums.shape[0], sums.shape[1], table.dtype)
+        torch.mm(logits, table, out=product)
+        if self._summed:
+            sums.add_(product)
+        else:
+            sums.copy_(product)
+
+    def _compact(self, batch: MicroBatch, accumulator: torch.Tensor) -> torch.Tensor:
+        """The accumulator's rows for the labelled tokens of a micro-batch, packed to its front."""
+        return batch.part(accumulator)[: batch.labelled.numel()]
+
+    def _select(self, batch: MicroBatch, hidden: torch.Tensor) -> torch.Tensor:
+        """Hidden states of the labelled tokens; a view where they are consecutive."""
+        own = batch.part(hidden)
+        if batch.run is not None:
+            return own[batch.run]
+        selected = self._scratch.matrix("selected", batch.labelled.numel(), hidden.shape[1], hidden.dtype)
+        return torch.index_select(own, 0, batch.labelled, out=selected)
+
+    def _logits(
+        self, selected: torch.Tensor, table: torch.Tensor, first_row: int, where: str = "logits"
+    ) -> torch.Tensor:
+        logits = self._scratch.matrix(where, selected.shape[0], table.shape[0], table.dtype)
+        bias = self._code.bias
+        if bias is None:
+            return torch.mm(selected, table.t(), out=logits)
+        return torch.addmm(bias.leaf.detach()[first_row : first_row + table.shape[0]], selected, table.t(), out=logits)
+
+
+class Spread(NamedTuple):
+    """Of some logits x of each token, fp64: their maximum m, the sum of exp(x - m), and that of (x - m) exp(x - m). The
+    loss's own maximum and sum, of fp32, would not do: entropy is a small difference of large numbers then."""
+
+    maximum: torch.Tensor
+    sum: torch.Tensor
+    weighted: torch.Tensor
+
+    @staticmethod
+    def of(logits: torch.Tensor) -> Spread:
+        """logits: fp32 [tokens, rows]. A token may have -inf alone."""
+        maximum = logits.amax(1)
+        shares = logits.sub(maximum.masked_fill(maximum == -math.inf, 0)[:, None]).exp_()
+        sums = shares.sum(1, dtype=torch.float64)
+        return Spread(maximum.double(), sums, -torch.special.entr(shares).sum(1, dtype=torch.float64))
+
+    def with_(self, other: Spread) -> Spread:
+        """Of both slices together."""
+        maximum = torch.maximum(self.maximum, other.maximum)
+        parts = [each.below(maximum) for each in (self, other)]
+        return Spread(maximum, parts[0].sum + parts[1].sum, parts[0].weighted + parts[1].weighted)
+
+    def below(self, maximum: torch.Tensor) -> Spread:
+        """The same relative to another maximum, which is no lower."""
+        gap = (self.maximum - maximum).nan_to_num(0.0, neginf=-math.inf)
+        share = gap.exp()
+        moved = torch.where(share > 0, share * (self.weighted + gap * self.sum), 0.0)
+        return Spread(maximum, share * self.sum, moved)
+
+
+class Stats:
+    """Running log-sum-exp and the label's logit of some tokens."""
+
+    def __init__(self, tokens: int, device: torch.device | None = None) -> None:
+        self.maximum = torch.full((tokens,), -math.inf, device=device)
+        self.sum = torch.zeros(tokens, device=device)
+        self.gold = torch.zeros(tokens, device=device)
+        self.mean: torch.Tensor | None = None  # of the logits of the slices seen, where that was asked for
+        self._log_sum: torch.Tensor | None = None  # what `fold` has made
+        self._rows = 0  # of the slices in `mean`
+        self._spread: Spread | None = None
+
+    @property
+    def log_sum(self) -> torch.Tensor:
+        """Of exp(logit - maximum)."""
+        return self.sum.log() if self._log_sum is None else self._log_sum
+
+    def fold(self, logits: torch.Tensor, first_row: int, labels: torch.Tensor) -> None:
+        """Takes in a slice [tokens, rows] of fp32 logits as PyTorch's log-softmax sees it."""
+        highest = logits.amax(1)
+        # Where the logit is the largest, the log-softmax is minus the logarithm of the sum, to the last bit.
+        log_sum = torch.cat([-logits[part].log_softmax(1).amax(1) for part in token_parts(logits)])
+        log_sum[highest == -math.inf] = 0  # nothing to sum
+        if self._log_sum is None:
+            self.maximum, self._log_sum = highest, log_sum
+        else:
+            maximum = torch.maximum(self.maximum, highest)
+            self._log_sum = torch.logaddexp(self._log_sum + (self.maximum - maximum), log_sum + (highest - maximum))
+            self.maximum = maximum
+        here, columns = labels_inside(labels, first_row, logits.shape[1])
+        self.gold = torch.where(here, logits.gather(1, columns[:, None]).view(-1), self.gold)
+
+    def add_mean(self, logits: torch.Tensor) -> None:
+        """Takes in a slice [tokens, rows] of them."""
+        rows = self._rows + logits.shape[1]
+        sums = logits.sum(1, dtype=torch.float32)
+        self.mean = sums / rows if self.mean is None else self.mean * (self._rows / rows) + sums / rows
+        self._rows = rows
+
+    def add_spread(self, logits: torch.Tensor) -> None:
+        """Takes in a slice [tokens, rows] of them, for `entropy`."""
+        parts = [Spread.of(logits[part].float()) for part in token_parts(logits)]
+        found = Spread(*(torch.cat(each) for each in zip(*parts, strict=True)))
+        self._spread = found if self._spread is None else self._spread.with_(found)
+
+    def entropy(self) -> torch.Tensor:
+        """fp64, of each token, in nats; of slices that `add_spread` took in."""
+        assert self._spread is not None
+        return self._spread.sum.log() - self._spread.weighted / self._spread.sum
+
+    def log_probabilities(self) -> torch.Tensor:
+        """fp64, of each token."""
+        return self.gold.double() - self._normalizer()
+
+    def loss(self) -> float:
+        return float((self._normalizer() - self.gold.double()).sum())
+
+    def _normalizer(self) -> torch.Tensor:
+        """fp64: of each token the logarithm of the sum of the exponentials of all its logits."""
+        log_sum = self.sum.double().log() if self._log_sum is None else self._log_sum.double()
+        return self.maximum.double() + log_sum

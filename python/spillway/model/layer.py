@@ -1,0 +1,206 @@
+"""One stage of the model, its own layer and what of its code belongs to the same visit, on views of the engine's arena.
+
+The engine changes the arena's bytes between visits, so nothing outlives a visit but the views themselves: they are
+leaves without history, made once for every place at which the block's weights have lain.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from spillway.model.after_layers import head_input
+from spillway.model.layer_arguments import record
+from spillway.model.meta_model import Places, Skeleton, StagePlan
+from spillway.model.microbatch import MicroBatch
+from spillway.model.passage import Crossing, Passage
+from spillway.model.subspaces import Inner, redirected
+from spillway.model.unneeded import uncomputed
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a parameter hangs in its modules, and where its elements lie in its block."""
+
+    places: Places
+    tensor: int  # the engine's number
+    first: int  # counted in elements of the compute type from the block's start
+    meta: nn.Parameter  # what hangs there while the stage is bound to no bytes; fp32 where it is wide
+
+    def hang(self, tensor: torch.Tensor) -> None:
+        hang(self.places, tensor)
+
+
+Borrowed = tuple[Places, torch.Tensor, nn.Parameter]  # where it hangs, the leaf to hang there, what is on meta
+GradientSink = Callable[[int, torch.Tensor], None]  # tensor number, its gradient
+Projection = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]  # tensor number, x, dY: S
+
+
+class Stage:
+    """A stage that can be bound to bytes, run, and run again backward."""
+
+    def __init__(
+        self,
+        skeleton: Skeleton,
+        plan: StagePlan,
+        slots: list[Slot],
+        borrowed: list[Borrowed],
+        sink: GradientSink,
+        project: Projection,
+        unneeded: Collection[str],
+        device: torch.device,
+    ) -> None:
+        """`borrowed`: parameters that belong to an earlier stage, see `shared`. `sink`, a bound method, is given every
+        gradient as soon as autograd has it, and must not keep it; `project`, another, makes S for what learns in a
+        subspace. `unneeded`: linear layers of a layer, by name, that backward does not compute again.
+        `device`: where visits compute.
+        """
+        self._skeleton = skeleton
+        self.plan = plan
+        self._module = None if plan.layer is None else skeleton.layers[plan.layer]
+        alone = self._module is not None and not plan.tail  # what follows a layer may look at every output of it
+        named = self._module.named_modules() if alone and self._module is not None else ()
+        # One that has an adapter is computed: the adapter's own gradients go by another way.
+        left_out = [inner for name, inner in named if name in unneeded and type(inner) is nn.Linear]
+        self._slots = slots
+        self._borrowed = borrowed
+        self._sink = sink
+        self._inners = [
+            self._inner(slot, project, left_out, device) for slot in slots if id(slot.meta) in skeleton.spaces
+        ]
+        inside = {id(it.linear) for it in self._inners}
+        self._unneeded = [linear for linear in left_out if id(linear) not in inside]
+        self._leaves: dict[int, list[torch.Tensor]] = {}  # by the block's first element in the arena
+
+    def bind(self, arena: torch.Tensor, first: int) -> None:
+        """Makes the elements of `arena` (flat, compute type) from `first` on the stage's parameters."""
+        leaves = self._leaves.get(first)
+        if leaves is None:
+            leaves = self._leaves[first] = [self._leaf(arena, first, slot) for slot in self._slots]
+        for slot, leaf in zip(self._slots, leaves, strict=True):
+            slot.hang(leaf)
+        for places, leaf, _ in self._borrowed:
+            hang(places, leaf)
+
+    def bound(self, tensor: int) -> torch.Tensor:
+        """What one of the stage's own parameters is bound to."""
+        slot = next(slot for slot in self._slots if slot.tensor == tensor)
+        owner, name = slot.places[0]
+        return owner._parameters[name]  # type: ignore[return-value]
+
+    def meta_of(self, tensor: int) -> nn.Parameter:
+        return next(slot.meta for slot in self._slots if slot.tensor == tensor)
+
+    def forward(self, hidden: torch.Tensor, batch: MicroBatch, ids: torch.Tensor, passage: Passage) -> torch.Tensor:
+        """hidden: what the stage before gave; the embedding's rows [tokens, columns] for the way in."""
+        if self.plan.entry:
+            with torch.enable_grad():  # for what depends on weights, of which the history is not kept
+                rows = hidden.detach().requires_grad_()
+                recording = record(self._skeleton, batch, ids, rows)
+            passage.arrive(recording)
+            hidden = recording.first.detach()
+        with torch.no_grad():
+            if self._module is not None and self.plan.layer is not None:
+                call = passage.forward_call(self.plan.layer)
+                with passage.watched():
+                    results = call.results(self._module, hidden)
+                passage.has_run(self.plan.layer, results)
+                hidden = results[0]
+            return self._after(hidden, batch)
+
+    def backward(
+        self, hidden: torch.Tensor, gradient: torch.Tensor, batch: MicroBatch, ids: torch.Tensor, passage: Passage
+    ) -> torch.Tensor:
+        """Recomputes the stage from its input; d loss / d output in, d loss / d input out."""
+        leaf = hidden.detach().requires_grad_()
+        crossing = passage.crossing()
+        with torch.enable_grad(), uncomputed(self._unneeded), redirected(self._inners):
+            output = self._again(leaf, batch, ids, crossing)
+        torch.autograd.backward([output, *crossing.outputs], [gradient, *crossing.gradients])
+        crossing.collect()
+        return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+
+    def release(self) -> None:
+        """Lets go of the arena: the parameters are on meta again."""
+        for slot in self._slots:
+            slot.hang(slot.meta)
+        for places, _, meta in self._borrowed:
+            hang(places, meta)
+        self._leaves.clear()
+
+    def _again(self, hidden: torch.Tensor, batch: MicroBatch, ids: torch.Tensor, crossing: Crossing) -> torch.Tensor:
+        if self.plan.entry:
+            recording = record(self._skeleton, batch, ids, hidden)
+            crossing.arrive(recording)
+            hidden = recording.first
+        if self._module is not None and self.plan.layer is not None:
+            call = crossing.call(self.plan.layer)
+            with crossing.watched():
+                results = call.results(self._module, hidden)
+            crossing.has_run(self.plan.layer, results)
+            hidden = results[0]
+        return self._after(hidden, batch)
+
+    def _after(self, hidden: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
+        """What follows the layers, where this stage is the last."""
+        if not self.plan.tail:
+            return hidden
+        if self._skeleton.norm is not None:
+            return self._skeleton.norm(hidden)  # type: ignore[no-any-return]
+        if self._skeleton.simple_tail:
+            return hidden
+        return head_input(self._skeleton, batch, hidden)
+
+    def _leaf(self, arena: torch.Tensor, first: int, slot: Slot) -> torch.Tensor:
+        begin, meta = first + slot.first, slot.meta
+        places = meta.numel() * meta.element_size() // arena.element_size()  # fp32 takes two of a narrower type
+        leaf = arena[begin : begin + places].view(meta.dtype).view(meta.shape).detach()
+        if slot.meta.requires_grad and id(slot.meta) not in self._skeleton.spaces:
+            self._hand_over(slot, leaf.requires_grad_())
+        return leaf
+
+    def _inner(self, slot: Slot, project: Projection, left_out: Sequence[nn.Module], device: torch.device) -> Inner:
+        space = self._skeleton.spaces[id(slot.meta)]
+        linear = slot.places[0][0]
+        made = weakref.WeakMethod(project)  # type: ignore[arg-type]
+
+        def s_of(x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+            make = made()
+            assert make is not None
+            return make(slot.tensor, x, dy)
+
+        zero = torch.zeros((), dtype=self._skeleton.dtype, device=device)
+        inside = zero.expand(space.rank, space.rank).detach().requires_grad_()
+        self._hand_over(slot, inside)
+        return Inner(linear, inside, s_of, all(linear is not other for other in left_out))
+
+    def _hand_over(self, slot: Slot, leaf: torch.Tensor) -> None:
+        """To the sink. Autograd holds its hooks where Python's garbage collector does not look."""
+        sink = weakref.WeakMethod(self._sink)
+
+        def hand_over(parameter: torch.Tensor) -> None:
+            receive = sink()
+            assert receive is not None and parameter.grad is not None
+            receive(slot.tensor, parameter.grad.contiguous())
+            parameter.grad = None
+
+        leaf.register_post_accumulate_grad_hook(hand_over)
+
+
+def hang(places: Places, tensor: torch.Tensor) -> None:
+    for owner, name in places:
+        owner._parameters[name] = tensor  # type: ignore[assignment]
+
+
+def slots_of(
+    skeleton: Skeleton, parameters: Sequence[nn.Parameter], first_tensor: int, tensor_offset: Callable[[int], int]
+) -> list[Slot]:
+    """Slots of parameters, numbered from `first_tensor` on."""
+    return [
+        Slot(skeleton.places[id(p)], number, tensor_offset(number), p)
+        for number, p in enumerate(parameters, start=first_tensor)
+    ]

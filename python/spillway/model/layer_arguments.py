@@ -1,0 +1,169 @@
+"""What each layer is given besides the hidden state: recorded from the model's own forward pass.
+
+The model runs once with every layer replaced by a recorder that hands its hidden state on, so that masks, rotary
+tables, positions and whatever is made of the embedding are the model's own, with no guess about them. It is left when
+the last layer has been recorded. On the way it is checked that the model does nothing to the hidden state between the
+layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from spillway.model.meta_model import Skeleton, zeros
+from spillway.model.microbatch import MicroBatch
+from spillway.model.model_code import Left, call_model, refusal, replaced_forwards
+from spillway.model.nested import tensors_in
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """One call of one layer, the hidden state left out."""
+
+    keyword: str | None  # the hidden state's keyword; None: it is the first positional argument
+    positional: tuple[Any, ...]  # what follows the hidden state
+    keywords: dict[str, Any]
+
+    def call(self, module: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+        return self.results(module, hidden)[0]
+
+    def results(self, module: nn.Module, hidden: torch.Tensor) -> Sequence[Any]:
+        """Everything that the layer returns, the hidden state first."""
+        if self.keyword is None:
+            result = module(hidden, *self.positional, **self.keywords)
+        else:
+            result = module(**{self.keyword: hidden}, **self.keywords)
+        return result if isinstance(result, tuple | list) else (result,)
+
+
+@dataclass
+class Recording:
+    """One micro-batch's way to the first layer."""
+
+    first: torch.Tensor  # the hidden state that the first layer is given
+    embedded: torch.Tensor  # what the embedding gave
+    calls: list[Arguments]  # by layer
+    passed: dict[int, tuple[int, int]]  # by identity of what stands for it in `calls`: layer, place in its result
+
+
+def record(skeleton: Skeleton, batch: MicroBatch, ids: torch.Tensor, rows: torch.Tensor) -> Recording:
+    """Runs the model up to its last layer. ids: [tokens]; rows: [tokens, columns], the embedding's rows of them."""
+    kind = skeleton.config.model_type
+    calls: list[Arguments] = []
+    passed: dict[int, tuple[int, int]] = {}
+    held: list[torch.Tensor] = []  # so that identities last
+    seen: list[torch.Tensor] = []  # the hidden state as it enters the first layer
+
+    def recorder(place: int) -> Callable[..., Any]:
+        def forward(*positional: Any, **keywords: Any) -> Any:
+            if place != len(calls):
+                raise refusal(kind, "its layers are not called one after the other, each once")
+            if not seen:
+                seen.append(hidden_of(positional, keywords, kind))
+            calls.append(without_hidden(positional, keywords, seen[0], kind))
+            if place == len(skeleton.layers) - 1:
+                raise Left
+            others = [torch.empty(0, device=rows.device) for _ in range((skeleton.form or 1) - 1)]
+            held.extend(others)
+            passed.update({id(other): (place, number) for number, other in enumerate(others, start=1)})
+            return seen[0] if skeleton.form is None else (seen[0], *others)
+
+        return forward
+
+    forwards = {layer: recorder(place) for place, layer in enumerate(skeleton.layers)}
+    with embedded_rows(skeleton, rows, batch) as embedded, replaced_forwards(forwards):
+        try:
+            call_model(skeleton.model, ids.view(batch.rows, batch.length), batch.position_ids)
+        except Left:
+            pass
+    if len(calls) != len(skeleton.layers) or not embedded:
+        raise refusal(kind, "its layers are not called one after the other, each once")
+    used = {id(t): t for call in calls for t in tensors_in([call.positional, list(call.keywords.values())])}
+    return Recording(seen[0], embedded[0], calls, {number: passed[number] for number in used if number in passed})
+
+
+@contextmanager
+def embedded_rows(skeleton: Skeleton, rows: torch.Tensor, batch: MicroBatch) -> Iterator[list[torch.Tensor]]:
+    """Inside, the embedding has these rows as its table, and every call looks up one after the other.
+
+    So scales and whatever else an embedding does to its rows are its own. Yields what it has given. Who reads the table
+    itself finds zeros: some models put the row of a padding token where an image would be, and text has none.
+    """
+    given: list[torch.Tensor] = []
+    embedding = skeleton.embedding
+    meta, padding = embedding._parameters["weight"], embedding.padding_idx
+    assert meta is not None
+    nothing = zeros(meta, rows.device)
+
+    def forward(ids: torch.Tensor, *more: Any, **keywords: Any) -> torch.Tensor:
+        if tuple(ids.shape) != (batch.rows, batch.length):
+            raise refusal(skeleton.config.model_type, "its embedding is asked for other tokens than the batch has")
+        numbers = torch.arange(batch.tokens, device=rows.device).view(batch.rows, batch.length)
+        embedding._parameters["weight"], embedding.padding_idx = rows, None  # type: ignore[assignment]
+        try:
+            given.append(type(embedding).forward(embedding, numbers, *more, **keywords))
+        finally:
+            embedding._parameters["weight"], embedding.padding_idx = nothing, padding  # type: ignore[assignment]
+        return given[-1]
+
+    embedding._parameters["weight"] = nothing  # type: ignore[assignment]
+    try:
+        with replaced_forwards({embedding: forward}), skeleton.stand_ins(skeleton.telling, rows.device):
+            yield given
+    finally:
+        embedding._parameters["weight"] = meta
+
+
+def hidden_of(positional: tuple[Any, ...], keywords: dict[str, Any], kind: str) -> torch.Tensor:
+    """The hidden state among the arguments of the first layer."""
+    if positional and isinstance(positional[0], torch.Tensor):
+        return positional[0]
+    found = keywords.get("hidden_states")
+    if isinstance(found, torch.Tensor):
+        return found
+    raise refusal(kind, "its first layer is not given the hidden state first")
+
+
+def without_hidden(positional: tuple[Any, ...], keywords: dict[str, Any], hidden: torch.Tensor, kind: str) -> Arguments:
+    if positional and positional[0] is hidden:
+        return Arguments(None, positional[1:], keywords)
+    for name, value in keywords.items():
+        if value is hidden and not positional:
+            return Arguments(name, (), {key: item for key, item in keywords.items() if key != name})
+    raise refusal(kind, "its backbone changes the hidden state between its layers")
+
+
+class Prologue:
+    """Recordings of micro-batches. Where they depend on nothing but the shape, equal shapes share theirs."""
+
+    def __init__(self, skeleton: Skeleton, device: torch.device | None = None) -> None:
+        self._skeleton = skeleton
+        self._device = device
+
+    def record(self, batches: list[MicroBatch]) -> list[Recording]:
+        """For a skeleton whose arguments follow from shape and positions: by micro-batch."""
+        known: dict[tuple[int, int], Recording] = {}
+        calls = []
+        for batch in batches:
+            shape = (batch.rows, batch.length)
+            if batch.position_ids is not None:
+                calls.append(self._recorded(batch))
+                continue
+            if shape not in known:
+                known[shape] = self._recorded(batch)
+            calls.append(known[shape])
+        return calls
+
+    def _recorded(self, batch: MicroBatch) -> Recording:
+        skeleton = self._skeleton
+        ids = torch.zeros(1, dtype=torch.int64, device=self._device).expand(batch.tokens)
+        row = torch.zeros(1, dtype=skeleton.dtype, device=self._device)
+        rows = row.expand(batch.tokens, skeleton.embedding.embedding_dim)
+        with torch.no_grad(), skeleton.stand_ins(device=self._device):
+            return record(skeleton, batch, ids, rows)

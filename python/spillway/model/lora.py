@@ -1,0 +1,249 @@
+"""LoRA: adapters of PEFT in the layers of a skeleton whose base is frozen, and their files.
+
+PEFT itself puts them in and draws their first values, so a run begins as one in memory does after
+`torch.manual_seed(seed); get_peft_model(model, LoraConfig(...))`. The base keeps the names that its checkpoint has; the
+adapters' tensors are the engine's like any other.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from spillway.errors import InputError
+from spillway.model.building import build
+from spillway.model.files import Stored, tensor_numbers
+from spillway.model.own import OwnConfig, OwnModel
+from spillway.model.source import first_line, is_multimodal
+from spillway.model.text_tower import tower_name
+from spillway.model.tiny_copy import LENGTH, shrink
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+    from spillway._engine import Engine
+    from spillway.config import Config
+    from spillway.model.meta_model import Skeleton
+
+ADAPTER = "adapter_model.safetensors"  # PEFT's names of files
+ADAPTER_CONFIG = "adapter_config.json"
+WEIGHTS = "adapter"  # under a checkpoint's state: the adapters' compute weights, as the engine names them
+NAME = "default"  # of the adapter in the modules; files do not have it
+Drawn = dict[int, dict[str, torch.Tensor]]  # by identity of an adapted layer: values by name within it
+PREFIX = "base_model.model."  # of names in PEFT's files
+
+
+@dataclass
+class Adapters:
+    """What a configuration asks for, and what it made of one skeleton."""
+
+    asked: dict[str, Any]  # arguments of LoraConfig
+    seed: int
+    names: list[str] = field(default_factory=list)  # of the adapters' parameters, in the model's order
+    begun: dict[str, torch.Tensor] = field(default_factory=dict)  # fp32, by name: PEFT's first values
+    config: Any = None  # PEFT's, with the modules that were found
+
+    def absent(self, description: dict[str, Any], adapters: bool) -> dict[str, str]:
+        """The engine's words for files that hold the base alone (`adapters`: these alone)."""
+        own = set(self.names)
+        tensors = (tensor["name"] for block in description["blocks"] for tensor in block["tensors"])
+        return {name: "" for name in tensors if (name in own) != adapters}
+
+    def like(self, skeleton: Skeleton) -> None:
+        """Adapters of the same kind for another skeleton; their values do not matter."""
+        made = Adapters(self.asked, self.seed)
+        made.adapt(skeleton)
+        made.begun = {}
+
+    def adapt(self, skeleton: Skeleton) -> None:
+        """Puts adapters into the skeleton's layers; everything else is frozen from here on."""
+        peft = required()
+        model = skeleton.model
+        skeleton.remember_original()
+        try:
+            with drawn_values() as drawn, torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.seed)
+                made = peft.get_peft_model(model, self.wanted(peft, model))
+        except ValueError as error:  # PEFT knows no such module, or no modules of such a model
+            raise InputError(f"lora_target_modules: {first_line(error)}") from error
+        self.config = made.peft_config[NAME]
+        skeleton.adapters = self
+        refuse_elsewhere(skeleton, model)
+        self.take_values(model, drawn, skeleton.dtype, skeleton.kept)
+        skeleton.look_again()
+        model.train()
+
+    def unused(self, config: PreTrainedConfig | OwnConfig) -> frozenset[str]:
+        """Patterns of adapters that no gradient reaches, in a small model of this configuration: the model's code reads
+        the layer's weight itself, or never. PyTorch's optimizers leave such a parameter alone, decay included.
+        InputError where the library's code cannot compute with these adapters."""
+        from spillway.model.equivalence import one_thread, plain_model
+        from spillway.model.meta_model import bare_name, pattern
+
+        peft = required()
+        fewer = config.smaller() if isinstance(config, OwnConfig) else shrink(config)
+        carried = build(copy.deepcopy(fewer), torch.float32).carried_names if is_multimodal(fewer) else frozenset()
+        small = plain_model(fewer, carried).train()
+        try:
+            with torch.random.fork_rng(devices=[]):
+                peft.get_peft_model(small, self.wanted(peft, small))
+        except ValueError:  # what is adapted lies in layers that a small model does not have
+            return frozenset()
+        ids = torch.arange(LENGTH)[None] % small.get_input_embeddings().num_embeddings
+        try:
+            with one_thread():
+                small(input_ids=ids, use_cache=False).logits.sum().backward()
+        except Exception as error:  # a linear layer of its own kind, whose forward PEFT does not know
+            raise InputError(
+                f"lora_target_modules: {config.model_type} cannot be computed with these adapters, by PEFT and its own "
+                f"code: {first_line(error)}; name other layers"
+            ) from error
+        learning = {pattern(bare_name(name)): p for name, p in small.named_parameters() if p.requires_grad}
+        used = {pattern(bare_name(name)) for name, p in small.named_parameters() if p.grad is not None}
+        return frozenset(learning.keys() - used)
+
+    def wanted(self, peft: Any, model: nn.Module) -> Any:
+        """PEFT knows what a task asks of transformers' models only. Of a multimodal one the text tower is adapted."""
+        task: dict[str, Any] = {} if isinstance(model, OwnModel) else {"task_type": "CAUSAL_LM"}
+        if is_multimodal(getattr(model, "config", None)) and (tower := tower_name(model)):
+            task["exclude_modules"] = rf"(?!{re.escape(tower)}\.).*"
+        return peft.LoraConfig(**self.asked, **task)
+
+    def take_values(self, model: nn.Module, drawn: Drawn, dtype: torch.dtype, kept: torch.dtype) -> None:
+        """The adapters' first values, until the engine has them; the parameters are of the base's type."""
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
+        values: dict[int, torch.Tensor] = {}
+        for place, layer in list(model.named_modules()):
+            if not isinstance(layer, BaseTunerLayer):
+                continue
+            for name, value in drawn[id(layer)].items():
+                owner, _, own = name.rpartition(".")
+                meta = nn.Parameter(torch.empty_like(value, dtype=dtype, device="meta"))
+                model.get_submodule(f"{place}.{owner}")._parameters[own] = meta
+                values[id(meta)] = value.to(kept).float()  # as PEFT rounds them where the base is not of fp32
+        self.begun = {name: values[id(p)] for name, p in model.named_parameters() if id(p) in values}
+        self.names = list(self.begun)
+
+    def begin(self, engine: Engine, description: dict[str, Any], saved: Path | None = None) -> None:
+        """Stores the first values, which are not kept any longer: PEFT's, or those of a directory that `save` wrote."""
+        numbers = tensor_numbers(description)
+        if saved is not None:
+            self.take_saved(saved)
+        for name in self.names:
+            engine.store_tensor(numbers[name][0], 0, self.begun[name].view(-1))
+        self.begun = {}
+
+    def take_saved(self, directory: Path) -> None:
+        """First values from PEFT's file. InputError where it is missing or holds other adapters."""
+        path = directory / ADAPTER
+        if not path.is_file():
+            raise InputError(f"method: lora goes on from adapters, and there is no {path}")
+        stored_file = Stored(path)
+        found = {name: stored_file.tensor(name) for name in stored_file.names()}
+        for name in self.names:
+            stored, shape = found.pop(file_name(name), None), self.begun[name].shape
+            if stored is None or stored.shape != shape:
+                there = "nothing" if stored is None else list(stored.shape)
+                raise InputError(f"lora_r, lora_target_modules: {path} has {there} for {name}, which is {list(shape)}")
+            self.begun[name] = stored.float()
+        if found:
+            raise InputError(f"lora_target_modules: {path} has {min(found)} besides, which this run has no place for")
+
+    def save(self, engine: Engine, description: dict[str, Any], base: str, to: Path) -> None:
+        """What `PeftModel.from_pretrained` reads: the adapters' masters in fp32, and their configuration."""
+        from spillway._engine import SafetensorsWriter
+
+        numbers = tensor_numbers(description)
+        listed = [(file_name(name), "F32", numbers[name][1]) for name in self.names]
+        writer = SafetensorsWriter(str(to), Path(ADAPTER).stem, listed, 1 << 62)
+        for place, name in enumerate(self.names):
+            number, shape = numbers[name]
+            values = torch.empty(torch.Size(shape).numel())
+            engine.fetch_tensor(number, 0, values)
+            writer.write(place, 0, values.view(torch.uint8).numpy())
+        writer.finish()
+        self.config.base_model_name_or_path, self.config.inference_mode = base, True
+        self.config.save_pretrained(str(to))
+
+    def save_weights(self, engine: Engine, description: dict[str, Any], state: Path) -> None:
+        """Beside the optimizer's state: what `load` needs to go on bit by bit."""
+        (state / WEIGHTS).mkdir(mode=0o700, exist_ok=True)
+        engine.save_weights(str(state / WEIGHTS), 1 << 62, self.absent(description, adapters=True))
+
+    def load(self, engine: Engine, description: dict[str, Any], state: Path, steps: int) -> str:
+        """The adapters and their state; the base has been loaded. Returns the state format that was found."""
+        self.begun = {}
+        return engine.load_state(str(state), str(state / WEIGHTS), steps, self.absent(description, adapters=True))
+
+
+def file_name(name: str) -> str:
+    """Of an adapter's parameter in PEFT's files."""
+    return PREFIX + name.replace(f".{NAME}", "")
+
+
+def adapters_of(config: Config) -> Adapters | None:
+    """None where the method is another."""
+    if config.method != "lora":
+        return None
+    targets: Any = list(config.lora_target_modules) or None
+    asked = {
+        "r": config.lora_r,
+        "lora_alpha": config.lora_alpha,
+        "lora_dropout": config.lora_dropout,
+        "target_modules": "all-linear" if targets == ["all-linear"] else targets,
+    }
+    return Adapters(asked, config.seed)
+
+
+def required() -> Any:
+    try:
+        import peft
+    except ImportError:
+        raise InputError("method: lora needs the package peft; install it with `pip install peft`") from None
+    return peft
+
+
+@contextmanager
+def drawn_values() -> Iterator[Drawn]:
+    """Inside, what PEFT draws for an adapter is kept before it follows its base to meta."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    owner: Any = BaseTunerLayer
+    move = owner._move_adapter_to_device_of_base_layer
+    drawn: Drawn = {}
+
+    def keep(layer: Any, adapter_name: str, *more: Any, **named: Any) -> None:
+        learning = [name for name, parameter in layer.named_parameters() if f".{adapter_name}." in f".{name}."]
+        drawn[id(layer)] = {name: layer.get_parameter(name).detach().clone() for name in learning}
+        move(layer, adapter_name, *more, **named)
+
+    owner._move_adapter_to_device_of_base_layer = keep
+    try:
+        yield drawn
+    finally:
+        owner._move_adapter_to_device_of_base_layer = move
+
+
+def refuse_elsewhere(skeleton: Skeleton, model: nn.Module) -> None:
+    """Adapters stream with the layer that they are in, as PEFT's linear kind."""
+    from peft.tuners.lora import Linear
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    inside = {id(module) for layer in skeleton.layers for module in layer.modules()}
+    for name, module in model.named_modules():
+        if not isinstance(module, BaseTunerLayer):
+            continue
+        if id(module) not in inside:
+            raise InputError(f"lora_target_modules: {name} lies outside the layers, where no adapter can stream")
+        if type(module) is not Linear:
+            kind = type(module.get_base_layer()).__name__
+            raise InputError(f"lora_target_modules: {name} is a {kind}; adapters of linear layers alone can stream")

@@ -1,0 +1,134 @@
+"""A step's micro-batches: where their tokens lie, which of them carry a loss, and against which label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from spillway.run.protocol import Batch
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """One micro-batch of a step. Tokens are counted row by row, padding included."""
+
+    index: int
+    first: int  # its first token, counted over the step
+    rows: int
+    length: int
+    position_ids: torch.Tensor | None  # [rows, length]; None: not packed
+    labelled: torch.Tensor  # int64 [n], rising: tokens of this micro-batch that have a label
+    labels: torch.Tensor  # int64 [n]: the token each of them is to predict
+    real: torch.Tensor | None = None  # fp32 [tokens]: 0 for padding, else 1; None: there is none
+    run: slice | None = None  # what `labelled` is when its tokens are consecutive
+    real_tokens: float = 0.0  # sum of `real`
+    bounds: tuple[int, ...] = ()  # [rows + 1]: where in `labelled` each row's label tokens begin and end
+    reference: torch.Tensor | None = None  # Batch.reference, on the host
+
+    @property
+    def tokens(self) -> int:
+        return self.rows * self.length
+
+    @property
+    def runs(self) -> list[slice]:
+        """Of each row: where in `labelled` its label tokens are."""
+        return [slice(first, last) for first, last in zip(self.bounds, self.bounds[1:], strict=False)]
+
+    @property
+    def units(self) -> int:
+        """What a loss is a mean of: label tokens, or pairs of rows."""
+        return self.labelled.numel() if self.reference is None else self.rows // 2
+
+    def to(self, device: torch.device) -> MicroBatch:
+        """With its tensors there; what the host asks of them it has asked already."""
+        if device.type == "cpu":
+            return self
+        moved = {name: tensor.to(device, non_blocking=True) for name in ("position_ids", "labelled", "labels", "real")
+                 if (tensor := getattr(self, name)) is not None}  # fmt: skip
+        return replace(self, **moved)
+
+    def part(self, whole: torch.Tensor) -> torch.Tensor:
+        """Its rows of a [tokens of the step, ...] tensor."""
+        return whole[self.first : self.first + self.tokens]
+
+
+@dataclass(frozen=True)
+class Work:
+    """All micro-batches of one step or evaluation."""
+
+    ids: torch.Tensor  # int64 [tokens], one micro-batch after the other
+    micro_batches: list[MicroBatch]
+    there: torch.Tensor | None = None  # `ids` where visits compute; None: as they are
+    over: int | None = None  # what the loss is a mean of, where a caller counts otherwise than `units`
+    routers: float | None = None  # as `routers_weight`, where a caller has it otherwise
+
+    def to(self, device: torch.device) -> Work:
+        """For visits there; `ids` stay with the host as well, which gathers the embedding's rows."""
+        if device.type == "cpu":
+            return self
+        batches = [batch.to(device) for batch in self.micro_batches]
+        return replace(self, micro_batches=batches, there=self.ids.to(device, non_blocking=True))
+
+    def ids_of(self, batch: MicroBatch) -> torch.Tensor:
+        """Of one micro-batch, where visits compute."""
+        return batch.part(self.ids if self.there is None else self.there)
+
+    @property
+    def tokens(self) -> int:
+        return self.ids.numel()
+
+    @property
+    def counts(self) -> list[int]:
+        return [batch.tokens for batch in self.micro_batches]
+
+    @property
+    def units(self) -> int:
+        """What the loss is a mean of; see MicroBatch.units."""
+        return self.over or sum(batch.units for batch in self.micro_batches)
+
+    @property
+    def routers_weight(self) -> float:
+        """How much of each micro-batch's routers' loss a step adds: all of it, as transformers does for a loss over
+        label tokens; of pairs the mean, as accumulation has it."""
+        if self.routers is not None:
+            return self.routers
+        return 1.0 if self.micro_batches[0].reference is None else 1 / len(self.micro_batches)
+
+
+def arrange(batches: Sequence[Batch], over: int | None = None, routers: float | None = None) -> Work:
+    """Shifts the labels (a token predicts the next one of its row) and lays the micro-batches one after the other."""
+    found, first = [], 0
+    for index, batch in enumerate(batches):
+        rows, length = batch.input_ids.shape
+        following = torch.full_like(batch.labels, IGNORED)
+        following[:, :-1] = batch.labels[:, 1:]
+        following = following.view(-1)
+        labelled = (following != IGNORED).nonzero().view(-1)
+        real = real_tokens(batch.lengths, length)
+        labels, ones = following[labelled], 0.0 if real is None else float(real.sum())
+        bounds = tuple(torch.searchsorted(labelled, torch.arange(rows + 1) * length).tolist())
+        found.append(MicroBatch(index, first, rows, length, batch.position_ids, labelled, labels, real,
+                                consecutive(labelled), ones, bounds, batch.reference))  # fmt: skip
+        first += rows * length
+    ids = torch.cat([batch.input_ids.reshape(-1) for batch in batches])
+    return Work(ids, found, over=over, routers=routers)
+
+
+def consecutive(tokens: torch.Tensor) -> slice | None:
+    """The slice that rising token numbers are, if they are one."""
+    if not tokens.numel():
+        return None
+    first, last = int(tokens[0]), int(tokens[-1])
+    return slice(first, last + 1) if last - first + 1 == tokens.numel() else None
+
+
+def real_tokens(lengths: torch.Tensor | None, length: int) -> torch.Tensor | None:
+    if lengths is None or bool((lengths == length).all()):
+        return None
+    return (torch.arange(length) < lengths[:, None]).float().view(-1)

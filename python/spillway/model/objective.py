@@ -1,0 +1,95 @@
+"""What a step's loss is made of: of the log-probabilities that label tokens have, and how much each of them weighs.
+
+Head's second pass needs nothing of a loss but, of each label token, minus d loss / d log-probability. Of cross-entropy
+that is one number for all of them; of a preference one for each row, known when the first pass has seen every slice of
+the vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from spillway.model.microbatch import MicroBatch, Work
+
+if TYPE_CHECKING:
+    from spillway.model.head import Stats
+
+Told = dict[str, float]  # what an objective tells of a micro-batch besides its loss, by name
+
+
+class Objective(Protocol):
+    """Of one step or evaluation. `stats`: of every micro-batch that has label tokens, all slices seen, by its index."""
+
+    watches: Collection[str]  # what `told` wants of Stats: "mean", "entropy"
+
+    def loss(self, stats: Mapping[int, Stats]) -> float:
+        """Summed over the work's units."""
+
+    def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> list[tuple[slice, float]]:
+        """Runs of a micro-batch's label tokens, and `scale` times what each token of a run weighs."""
+
+    def told(self, stats: Mapping[int, Stats]) -> list[Told]:
+        """By micro-batch."""
+
+
+Choice = Callable[[Work, bool], Objective]  # of a piece of work, and whether it trains
+
+
+class CrossEntropy:
+    """The mean over label tokens."""
+
+    def __init__(self, work: Work, training: bool = True, watches: Collection[str] = ()) -> None:
+        self.watches = watches
+        self._units, self._batches = max(1, work.units), work.micro_batches
+
+    def loss(self, stats: Mapping[int, Stats]) -> float:
+        return math.fsum(each.loss() for each in stats.values())
+
+    def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> list[tuple[slice, float]]:
+        return [(slice(None), scale / self._units)]
+
+    def told(self, stats: Mapping[int, Stats]) -> list[Told]:
+        each = [stats.get(batch.index) for batch in self._batches]
+        return [accuracy(of) | (entropy(of) if "entropy" in self.watches else {}) for of in each]
+
+
+class RowSums:
+    """No loss: the log-probability of each row's label tokens."""
+
+    watches: Collection[str] = ()
+
+    def __init__(self, work: Work, training: bool = False) -> None:
+        self._batches = work.micro_batches
+        self.rows: list[list[float]] = []  # by micro-batch
+
+    def loss(self, stats: Mapping[int, Stats]) -> float:
+        self.rows = [row_sums(batch, stats.get(batch.index)) for batch in self._batches]
+        return 0.0
+
+    def weights(self, stats: Mapping[int, Stats], batch: MicroBatch, scale: float) -> list[tuple[slice, float]]:
+        return []
+
+    def told(self, stats: Mapping[int, Stats]) -> list[Told]:
+        return [{} for _ in self._batches]
+
+
+def accuracy(stats: Stats | None, tokens: slice = slice(None)) -> Told:
+    """How often the label is the likeliest token. `stats`: None where there are no label tokens."""
+    likeliest = None if stats is None else (stats.gold == stats.maximum)[tokens]
+    found = 0.0 if likeliest is None or not likeliest.numel() else float(likeliest.double().mean())
+    return {"mean_token_accuracy": found}
+
+
+def entropy(stats: Stats | None) -> Told:
+    """The mean over label tokens of the entropy of what is predicted for them, in nats. `stats` as in `accuracy`."""
+    return {"entropy": 0.0 if stats is None else float(stats.entropy().mean())}
+
+
+def row_sums(batch: MicroBatch, stats: Stats | None) -> list[float]:
+    """The log-probability of each row's label tokens together. `stats`: None where there are none."""
+    if stats is None:
+        return [0.0] * batch.rows
+    tokens = stats.log_probabilities().cpu()
+    return [float(tokens[run].sum()) for run in batch.runs]

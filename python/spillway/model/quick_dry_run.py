@@ -1,0 +1,114 @@
+"""What a plan alone needs to know of a large layer, in some ten seconds: all of its tokens are measured once or
+twice where that is quick enough, else fewer, twice as many each time, and what more take follows from how it grew.
+
+A run that trains measures what it will do itself, more often (`spillway.model.dry_run`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from spillway.model import growth
+from spillway.model.growth import Point
+
+FIRST_TOKENS = 64  # measured first, and three times: once to warm up, once from memory, once from caches
+AS_A_RUN = 6.0  # seconds: where what a run measures takes no longer, a plan measures it, too
+REPEATS = 8  # micro-batches of the largest shape that a run measures, about
+TWICE, ONCE = 5.0, 10.0  # seconds that all of the tokens may take to be measured so often
+QUICK, LEAST = 5.0, 3  # otherwise: seconds that one more measurement may take, and how many there are at least
+
+Kinds = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """One measurement."""
+
+    tokens: int
+    bytes: int  # of temporaries
+    seconds: Kinds  # by kind of visit, with weights from memory
+
+
+def shapes(rows: int, length: int) -> list[tuple[int, int]]:
+    """Rows and lengths of about half as many tokens each time, from the largest down; rows first, then their length."""
+    found = [(rows, length)]
+    while rows * length > FIRST_TOKENS:
+        if rows > 1:
+            rows = -(-rows // 2)
+        else:
+            length = -(-length // 2)
+        found.append((rows, length))
+    return found[::-1]
+
+
+def is_long(seconds: float, tokens: int, largest: int) -> bool:
+    """Whether measuring all of it would take a person's patience, by what `tokens` of it took."""
+    return seconds * largest / tokens * REPEATS > AS_A_RUN
+
+
+def measured(first: Taken, rest: Sequence[tuple[int, int]], measure: Callable[[int, int], Taken | None]) -> list[Taken]:
+    """`first`, and what else of the shapes that follow there is time and room for; all of them are more than one token.
+    `measure`: None where there is no room."""
+    if rest:
+        rows, length = rest[-1]
+        seconds = sum(first.seconds.values()) * rows * length / first.tokens
+        if seconds <= ONCE and (whole := measure(rows, length)) is not None:
+            again = measure(rows, length) if seconds <= TWICE else None  # what was new to the heap is known by then
+            return [first, replace(again, bytes=max(again.bytes, whole.bytes)) if again else whole]
+    return ascend(first, rest, measure)
+
+
+def ascend(first: Taken, rest: Sequence[tuple[int, int]], measure: Callable[[int, int], Taken | None]) -> list[Taken]:
+    found = [first]
+    for rows, length in rest:
+        last = found[-1]
+        if len(found) >= LEAST and sum(last.seconds.values()) * rows * length / last.tokens > QUICK:
+            break
+        taken = measure(rows, length)
+        if taken is None:
+            break
+        found.append(taken)
+    return found
+
+
+def bytes_of(found: Sequence[Taken], tokens: int, linear: bool) -> int:
+    """Temporaries of so many tokens, at most. `linear`: attention keeps no scores, so that nothing grows by the square,
+    and what differs from a line is the heap's noise."""
+    first, last = found[0], found[-1]
+    if last.tokens >= tokens:
+        return last.bytes
+    if linear and len(found) > 1:
+        slope = max(0.0, (last.bytes - first.bytes) / (last.tokens - first.tokens))
+        return int((last.bytes + slope * (tokens - last.tokens)) * (1 + growth.MARGIN))
+    return growth.predicted([Point(taken.tokens, taken.bytes) for taken in found], tokens)
+
+
+def bytes_per_token(found: Sequence[Taken]) -> float:
+    if len(found) < 2:
+        return found[-1].bytes / found[-1].tokens
+    last, before = found[-1], found[-2]
+    return max(0.0, (last.bytes - before.bytes) / (last.tokens - before.tokens))
+
+
+def seconds_of(found: Sequence[Taken], warm: Kinds, tokens: int, micro_batches: int) -> Kinds:
+    """Of a step: the first micro-batch of a visit has its weights from memory, the others from caches, which is faster
+    by as much as it was with the fewest tokens (`warm`)."""
+    cold = {kind: on_line(found, kind, tokens) for kind in found[0].seconds}
+    saved = {kind: max(0.0, found[0].seconds[kind] - warm.get(kind, found[0].seconds[kind])) for kind in cold}
+    return {kind: value + (micro_batches - 1) * max(0.0, value - saved[kind]) for kind, value in cold.items()}
+
+
+def on_line(found: Sequence[Taken], kind: str, tokens: int) -> float:
+    """Through the first and the last measurement, which are farthest apart; level at least."""
+    first, last = found[0], found[-1]
+    if len(found) == 1:
+        return last.seconds[kind] * tokens / last.tokens
+    slope = (last.seconds[kind] - first.seconds[kind]) / (last.tokens - first.tokens)
+    return last.seconds[kind] + max(0.0, slope) * (tokens - last.tokens)
+
+
+def by_kind() -> dict[bool, dict[str, list[float]]]:
+    """An engine's record of seconds, empty."""
+    return {True: defaultdict(list), False: defaultdict(list)}

@@ -1,0 +1,128 @@
+"""From a model's directory to a checked configuration; no weight is read."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    GenerationConfig,
+    PreTrainedConfig,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from spillway.errors import InputError
+from spillway.model import library
+from spillway.output.directory import PROCESSORS
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+PLAIN_PARTS = {"attn_config", "ffn_config"}  # settings of layers that have a class of their own
+
+
+def load_config(directory: Path) -> PreTrainedConfig:
+    """The configuration of a causal language model that the library itself can build. InputError otherwise."""
+    library.check_version()
+    path = directory / "config.json"
+    model_type = read_model_type(path)
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # unknown types, missing and mistyped values all end here, in many classes
+        raise InputError(f"{path}: transformers cannot read this configuration: {first_line(error)}") from error
+    if auto_class(config) is None:
+        raise InputError(
+            f"{path}: model type {model_type!r} is neither a causal language model of transformers nor a multimodal "
+            "one that answers in text"
+        )
+    if getattr(config, "quantization_config", None) is not None:
+        raise InputError(f"{path}: the weights are quantised; full fine-tuning needs bf16, fp16 or fp32 weights")
+    return config
+
+
+def save_config(source: Path, config: PreTrainedConfig, weight_dtype: str, directory: Path) -> None:
+    """What `from_pretrained` reads beside weights that were trained from the model in `source`."""
+    saved = copy.deepcopy(config)
+    set_dtype(saved, DTYPES[weight_dtype])
+    saved.architectures = [architecture(config)]
+    saved.save_pretrained(directory)
+    generation_config(source, config).save_pretrained(directory)
+    copy_processors(source, directory)
+
+
+def set_dtype(config: PreTrainedConfig, dtype: torch.dtype) -> None:
+    """Of the model and all of its parts, as `from_pretrained(dtype=...)` does."""
+    config.dtype = dtype
+    for name in type(config).sub_configs:
+        if isinstance(part := getattr(config, name, None), PreTrainedConfig):
+            set_dtype(part, dtype)
+
+
+def copy_processors(source: Path, directory: Path) -> None:
+    """What prepares images, videos and audio for a multimodal model is carried along as it is."""
+    for name in PROCESSORS:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, directory / name)
+
+
+def text_config(config: Any) -> Any:
+    """That of the text tower of a multimodal model; of any other model its own."""
+    if not isinstance(config, PreTrainedConfig):
+        return config
+    try:
+        return config.get_text_config()
+    except ValueError:  # there is one of an encoder, too
+        return config.get_text_config(decoder=True)
+
+
+def is_multimodal(config: Any) -> bool:
+    """Whether the model holds others beside the one that makes text: of images, of audio, an encoder."""
+    if not isinstance(config, PreTrainedConfig):
+        return False
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return True
+    return text_config(config) is not config or bool(type(config).sub_configs.keys() - PLAIN_PARTS)
+
+
+def auto_class(config: PreTrainedConfig) -> Any:
+    """The library's automatic class that makes the model of a configuration; of a multimodal one all of it. None: the
+    library has none that makes text."""
+    if not is_multimodal(config):
+        return AutoModelForCausalLM
+    choices = (AutoModelForImageTextToText, *library.multimodal_classes(), AutoModelForCausalLM)
+    return next((each for each in choices if type(config) in each._model_mapping), None)
+
+
+def architecture(config: PreTrainedConfig) -> str:
+    """Name of the class that the library makes of a configuration."""
+    found = auto_class(config)._model_mapping[type(config)]
+    names = [each.__name__ for each in (found if isinstance(found, tuple) else (found,))]
+    return next((name for name in config.architectures or [] if name in names), names[0])
+
+
+def generation_config(directory: Path, config: PreTrainedConfig) -> GenerationConfig:
+    if (directory / "generation_config.json").exists():
+        return GenerationConfig.from_pretrained(directory, local_files_only=True)
+    return GenerationConfig.from_model_config(config)
+
+
+def read_model_type(path: Path) -> str:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file; `model` must name a directory with config.json") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: not readable as JSON: {first_line(error)}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
+        raise InputError(f'{path}: "model_type" is missing; the configuration must name its architecture')
+    return str(content["model_type"])
+
+
+def first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,369 @@
+"""A step over the engine's visits: the engine says whose turn it is and where its bytes lie, this computes."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spillway.machine.place import HOST, Place
+from spillway.model.after_layers import transformed_logits
+from spillway.model.head import HeadCode, HeadPass, Scratch, Watch
+from spillway.model.layer import Stage, slots_of
+from spillway.model.layer_arguments import Prologue, Recording
+from spillway.model.meta_model import Skeleton, Space
+from spillway.model.microbatch import MicroBatch, Work
+from spillway.model.objective import Choice, CrossEntropy, Told
+from spillway.model.passage import Passage
+from spillway.model.router import Balance
+from spillway.model.shared import Kept
+from spillway.model.subspaces import project
+
+if TYPE_CHECKING:
+    from spillway._engine import Engine, Visit
+    from spillway.model.plain_engine import BareEngine, BareVisit
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step or an evaluation gave."""
+
+    loss_sum: float
+    label_tokens: int  # or pairs of rows
+    auxiliary: float  # what of loss_sum is the routers'
+    update: dict[str, float]  # what Engine.end_step returned; empty for an evaluation
+
+
+class Stream:
+    """Runs a skeleton on a started engine. One step at a time."""
+
+    def __init__(
+        self,
+        skeleton: Skeleton,
+        engine: Engine | BareEngine,
+        seed: int,
+        unneeded: Collection[str] = (),
+        after_visit: Callable[[], None] = lambda: None,
+        place: Place = HOST,
+        objective: Choice = CrossEntropy,
+        kept_logits: int = 0,
+    ) -> None:
+        """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that need
+        not be computed again in backward, as `probe.prove` found them. `after_visit` is called between visits, when
+        PyTorch holds no temporaries. `place`: where the engine's device memory is. `kept_logits`: slices of the head
+        whose logits stay from the loss to its gradient, as plan.json has it.
+        """
+        self._objective = objective
+        self._kept_logits = kept_logits
+        self.tell: Callable[[], list[Told]] = list  # what the objective tells of what ran last
+        self._skeleton = skeleton
+        self._engine = engine
+        self._place = place
+        place.take_buffers(skeleton.model)
+        self._arena = as_tensor(engine.device_memory())
+        self._typed = self._arena.view(skeleton.dtype)
+        self._host = as_tensor(engine.memory()).view(skeleton.dtype)
+        self._prologue = Prologue(skeleton, place.device)
+        self._scratch = Scratch(place.device)
+        self._micro_batch = 0  # whose gradients are being handed over
+        self._last = 0  # the last micro-batch of the step
+        self._auxiliary = 0.0  # of the loss of what ran last
+        self._kept: dict[int, Kept] = {}  # by the engine's number: what other blocks than its own use, too
+        self._spaces: dict[int, Space] = {}  # by the engine's number: what learns in a subspace
+        self._stack = self._stages(unneeded)
+        transform = None if skeleton.simple_head else self._transformed
+        self._head = HeadCode(self._head_bias(), transform, skeleton.head.weight.requires_grad)
+        self._dropout = Dropout(seed, place)
+        self._after_visit = after_visit
+
+    def step(self, work: Work, update: dict[str, float], step: int) -> Outcome:
+        """One optimizer step, number `step` (for dropout alone); `update` goes to Engine.end_step."""
+        loss_sum = self.gradients(work, update, step)
+        return Outcome(loss_sum, work.units, self._auxiliary, self.update(update))
+
+    def gradients(self, work: Work, update: dict[str, float], step: int) -> float:
+        """The first part of a step, up to its gradients: the summed loss. `update`: a guess at what `update` gets."""
+        return self._run(work, True, update, step)
+
+    def update(self, update: dict[str, float]) -> dict[str, float]:
+        """The last part of a step: what Engine.end_step returns."""
+        return self._engine.end_step(update)
+
+    def evaluate(self, work: Work, watch: Watch | None = None, objective: Choice | None = None) -> Outcome:
+        """The loss alone; nothing changes. `watch` sees the logits of labelled tokens, slice by slice; `objective`:
+        another one than training has."""
+        loss_sum = self._run(work, False, {}, 0, watch, objective)
+        return Outcome(loss_sum, work.units, self._auxiliary, self._engine.end_step({}))
+
+    def close(self) -> None:
+        """Lets go of the engine's memory, which may be unmapped from here on."""
+        for stage in self._stack:
+            stage.release()
+        del self._arena, self._typed, self._host
+
+    def _run(
+        self,
+        work: Work,
+        training: bool,
+        update: dict[str, float],
+        step: int,
+        watch: Watch | None = None,
+        objective: Choice | None = None,
+    ) -> float:
+        self._skeleton.train(training)
+        self._engine.begin_step(work.ids, work.counts, training, update if training else None)
+        self._engine.embedding_forward(None)
+        work = work.to(self._place.device)
+        judge = (objective or self._objective)(work, training)
+        keep = self._kept_logits if training else 0
+        head = HeadPass(self._engine, work.micro_batches, judge, self._scratch, self._head, watch, keep)
+        turn = Turn(work, self._passages(work), head)
+        self._last = len(work.micro_batches) - 1
+        with self._place.current(), self._dropout.step(step, training):
+            while (visit := self._engine.next_visit()).kind != "end":
+                self._visit(visit, turn)
+                self._engine.end_visit()
+                self._after_visit()
+        self._auxiliary = turn.auxiliary(training)
+        loss = head.loss()
+        self.tell = functools.partial(told, head, [passage.balance for passage in turn.passages])
+        return loss + self._auxiliary
+
+    def _passages(self, work: Work) -> list[Passage]:
+        skeleton, batches = self._skeleton, work.micro_batches
+        balances: list[Balance | None] = [None] * len(batches)
+        if skeleton.routers is not None:
+            scale = self._engine.loss_scale()[0] * work.routers_weight
+            balances = [Balance(skeleton.routers, batch, scale, self._place.device) for batch in batches]
+        recordings: list[Recording | None] = [None] * len(batches)
+        if skeleton.simple_entry:
+            recordings = list(self._prologue.record(batches))
+        return [Passage(*each) for each in zip(recordings, balances, strict=True)]
+
+    def _visit(self, visit: Visit | BareVisit, turn: Turn) -> None:
+        if visit.kind == "forward":
+            self._forward(visit, turn)
+        elif visit.kind == "head_loss":
+            turn.head.add_loss(self._head_input(visit.input, turn), self._table(visit), visit.first_row)
+        elif visit.kind == "head_gradient":
+            sums = self._sums(visit.accumulator, turn)
+            turn.head.add_gradient(self._head_input(visit.input, turn), self._table(visit), visit.first_row, sums)
+        elif visit.kind == "backward":
+            self._backward(visit, turn)
+        else:
+            self._embedding_backward(visit, turn)
+
+    def _forward(self, visit: Visit | BareVisit, turn: Turn) -> None:
+        place = visit.block - 1
+        stage = self._bound(visit)
+        for kept in self._owned[place]:
+            kept.refresh(stage.bound(kept.number))
+        for batch in turn.work.micro_batches:
+            passage = turn.passages[batch.index]
+            self._dropout.seed(batch.index, place)
+            source = self._source(visit.input, place, batch, passage)
+            output = stage.forward(source, batch, turn.work.ids_of(batch), passage)
+            passage.shapes[place] = output.shape
+            self._output(visit.output, place, batch, passage).copy_(output)
+
+    def _backward(self, visit: Visit | BareVisit, turn: Turn) -> None:
+        place = visit.block - 1
+        stage = self._bound(visit)
+        if place == len(self._stack) - 1:
+            turn.head.spread(self._sums(visit.accumulator, turn), self._head_input(visit.hidden_gradient, turn))
+        for batch in turn.work.micro_batches:
+            self._micro_batch = batch.index
+            self._dropout.seed(batch.index, place)
+            passage = turn.passages[batch.index]
+            source = self._source(visit.input, place, batch, passage)
+            gradient = self._output(visit.hidden_gradient, place, batch, passage)
+            result = stage.backward(source, gradient, batch, turn.work.ids_of(batch), passage)
+            self._input(visit.hidden_gradient, place, batch, passage).copy_(result)
+        for kept in self._owned[place]:  # what this block's own visit found no gradient for
+            kept.hand_over(self._give)
+
+    def _embedding_backward(self, visit: Visit | BareVisit, turn: Turn) -> None:
+        columns, width = self._skeleton.columns, self._skeleton.width
+        first = visit.hidden_gradient // self._host.element_size()
+        flat = self._host[first : first + turn.work.tokens * width]
+        if columns == width:
+            gradient = flat.view(-1, columns)
+        else:
+            parts = [flat[b.first * width :][: b.tokens * columns] for b in turn.work.micro_batches]
+            gradient = torch.cat(parts).view(-1, columns)
+        padding = self._skeleton.embedding.padding_idx
+        if padding is not None:  # as nn.Embedding does: this row learns nothing from being read
+            gradient[turn.work.ids == padding] = 0
+        self._engine.embedding_backward(gradient)
+
+    def _stages(self, unneeded: Collection[str]) -> list[Stage]:
+        skeleton = self._skeleton
+        plans, first = skeleton.stages, 1  # tensor 0 is the embedding's table
+        others = {id(p) for plan in plans for p in plan.shared}
+        self._owned: list[list[Kept]] = []
+        by_parameter: dict[int, Kept] = {}
+        stages = []
+        for plan in plans:
+            slots = slots_of(skeleton, plan.parameters, first, self._engine.tensor_offset)
+            kept = [Kept(slot.tensor, slot.meta.shape, slot.meta.dtype, slot.meta.requires_grad, self._place.device)
+                    for slot in slots if id(slot.meta) in others or slot.meta is skeleton.head.bias]  # fmt: skip
+            self._owned.append(kept)
+            self._kept |= {k.number: k for k in kept}
+            self._spaces |= {s.tensor: skeleton.spaces[id(s.meta)] for s in slots if id(s.meta) in skeleton.spaces}
+            by_parameter |= {id(s.meta): self._kept[s.tensor] for s in slots if s.tensor in self._kept}
+            borrowed = [(skeleton.places[id(p)], by_parameter[id(p)].leaf, p) for p in plan.shared]
+            sinks = (self._hand_over, self._project)
+            stages.append(Stage(skeleton, plan, slots, borrowed, *sinks, unneeded, self._place.device))
+            first += len(slots)
+        return stages
+
+    def _head_bias(self) -> Kept | None:
+        return next(
+            (
+                kept
+                for stage, owned in zip(self._stack, self._owned, strict=True)
+                for kept in owned
+                if self._skeleton.head.bias is stage.meta_of(kept.number)
+            ),
+            None,
+        )
+
+    def _transformed(self, logits: torch.Tensor) -> torch.Tensor:
+        return transformed_logits(self._skeleton, logits)
+
+    def _hand_over(self, tensor: int, gradient: torch.Tensor) -> None:
+        kept = self._kept.get(tensor)
+        if kept is not None and self._micro_batch == self._last:
+            kept.hand_over(self._give, gradient)
+        else:
+            self._give(tensor, gradient)
+
+    def _project(self, tensor: int, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+        return project(self._engine, tensor, self._spaces[tensor], x, dy)
+
+    def _give(self, tensor: int, gradient: torch.Tensor) -> None:
+        self._engine.gradient(tensor, gradient, self._micro_batch)
+
+    def _bound(self, visit: Visit | BareVisit) -> Stage:
+        stage = self._stack[visit.block - 1]
+        stage.bind(self._typed, visit.weights // self._typed.element_size())
+        return stage
+
+    def _at(self, offset: int, elements: int) -> torch.Tensor:
+        first = offset // self._typed.element_size()
+        return self._typed[first : first + elements]
+
+    def _region(self, offset: int, batch: MicroBatch) -> torch.Tensor:
+        """A micro-batch's part of a border activation."""
+        width = self._skeleton.width
+        return self._at(offset + batch.first * width * self._typed.element_size(), batch.tokens * width)
+
+    def _source(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
+        """What a stage is given. The embedding's rows lie one after the other, however wide a border is."""
+        if place > 0 or self._skeleton.columns == self._skeleton.width:
+            return self._input(offset, place, batch, passage)
+        columns = self._skeleton.columns
+        rows = self._at(offset + batch.first * columns * self._typed.element_size(), batch.tokens * columns)
+        return rows.view(batch.tokens, columns)
+
+    def _input(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
+        """Where a stage's input lies, or its gradient."""
+        skeleton = self._skeleton
+        if place > 0:
+            shape = passage.shapes[place - 1]
+        elif skeleton.simple_entry:
+            shape = torch.Size((batch.rows, batch.length, skeleton.columns))
+        else:
+            shape = torch.Size((batch.tokens, skeleton.columns))
+        return self._region(offset, batch)[: shape.numel()].view(shape)
+
+    def _output(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
+        """What a stage gives, or its gradient; the last one's lies as the head reads it."""
+        shape = passage.shapes[place]
+        if place < len(self._stack) - 1:
+            return self._region(offset, batch)[: shape.numel()].view(shape)
+        columns = self._region(offset, batch).view(batch.tokens, -1)[:, : self._skeleton.head_columns]
+        return columns.unflatten(0, (batch.rows, batch.length))
+
+    def _head_input(self, offset: int, turn: Turn) -> torch.Tensor:
+        """[tokens, columns] of what the head is given, or its gradient."""
+        flat = self._at(offset, turn.work.tokens * self._skeleton.width)
+        return flat.view(turn.work.tokens, -1)[:, : self._skeleton.head_columns]
+
+    def _sums(self, offset: int, turn: Turn) -> torch.Tensor:
+        width, columns = self._skeleton.width, self._skeleton.head_columns
+        flat = self._arena.view(torch.float32)[offset // 4 :][: turn.work.tokens * width]
+        return flat.view(-1, width)[:, :columns]
+
+    def _table(self, visit: Visit | BareVisit) -> torch.Tensor:
+        columns = self._skeleton.head_columns
+        return self._at(visit.weights, visit.rows * columns).view(visit.rows, columns)
+
+
+@dataclass
+class Turn:
+    """What the visits of one step share."""
+
+    work: Work
+    passages: list[Passage]  # by micro-batch
+    head: HeadPass
+
+    def auxiliary(self, training: bool) -> float:
+        """What the routers add to the summed loss: of a step the sum over its micro-batches for each label token, as
+        transformers' Trainer adds it; of an evaluation each micro-batch's own for its tokens."""
+        found = [(p.balance, b) for p, b in zip(self.passages, self.work.micro_batches, strict=True)]
+        return math.fsum(
+            balance.loss() * (self.work.units * self.work.routers_weight if training else batch.units)
+            for balance, batch in found
+            if balance is not None
+        )
+
+
+def told(head: HeadPass, balances: list[Balance | None]) -> list[Told]:
+    """By micro-batch, what the objective tells, and the routers' loss where there is one."""
+    routers = [{} if balance is None else {"aux_loss": balance.mean()} for balance in balances]
+    return [found | more for found, more in zip(head.told(), routers, strict=True)]
+
+
+class Dropout:
+    """Random numbers that are a function of (seed, step, micro-batch, stage), so that a recomputed layer drops alike.
+
+    Always, in training: not only dropout draws (some routers do). Leaves PyTorch's own generator as it was.
+    """
+
+    def __init__(self, seed: int, place: Place = HOST) -> None:
+        self._seed = seed
+        self._place = place
+        self._step = 0
+        self._training = False
+
+    def step(self, step: int, training: bool) -> AbstractContextManager[None]:
+        self._step, self._training = step, training
+        forked: AbstractContextManager[None] = torch.random.fork_rng(devices=self._place.forked(), enabled=training)
+        return forked
+
+    def seed(self, micro_batch: int, stage: int) -> None:
+        if self._training:
+            self._place.seed(mixed(self._seed, self._step, micro_batch, stage))
+
+
+def mixed(*numbers: int) -> int:
+    """A 63-bit number from several, well spread (splitmix64's finaliser over a running sum)."""
+    mask = (1 << 64) - 1
+    state = 0
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) & mask
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & mask
+        state ^= state >> 31
+    return state >> 1
+
+
+def as_tensor(array: Any) -> torch.Tensor:
+    """Shares the bytes that the engine hands out: an array in host memory, a tensor in a GPU's."""
+    return array if isinstance(array, torch.Tensor) else torch.from_dlpack(array)

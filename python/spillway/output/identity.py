@@ -1,0 +1,89 @@
+"""output_dir/spillway: what a run needs to find its storage paths again, wherever the directory lies by then.
+
+`run.json` is written before the volumes are, so that no volume is ever there whose run does not know it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spillway.errors import InputError, other_format
+from spillway.output.records import flush, write_json
+
+FORMAT = 1
+FOLDER = "spillway"
+RUN = Path(FOLDER, "run.json")
+DESCRIPTION = Path(FOLDER, "description.json")  # as given to the engine
+SETTINGS = Path(FOLDER, "settings.json")  # what the engine planned with
+SO_FAR = Path(FOLDER, "so_far.json")  # what summary.json will say, while the run goes on
+TIMELINE = Path(FOLDER, "timeline.json.gz")  # the newest then
+TRAINER_LOG = Path(FOLDER, "trainer_log.jsonl")  # of transformers' Trainer: the rows of its log, and what is done
+FILES = (RUN, DESCRIPTION, SETTINGS, SO_FAR, TIMELINE, TRAINER_LOG)
+REFERENCES = str(Path(FOLDER, "reference-*.jsonl"))  # with objective dpo
+MOST_BYTES = 256  # of an identity: what a volume's superblock has room for
+
+
+@dataclass
+class Identity:
+    """Whose volumes these are, and what a resumed run must not change."""
+
+    run: str  # written into every volume
+    fixed: dict[str, Any] = field(default_factory=dict)  # RunState.fixed
+    durability: str = "none"  # of the run's plan
+    steps: int = 0  # of the whole run
+    steps_per_epoch: int = 0
+
+    def save(self, output_dir: Path) -> None:
+        path = output_dir / RUN
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"format": FORMAT, **asdict(self)})
+        for folder in (path.parent, output_dir, output_dir.parent):
+            flush(folder)
+
+    @contextmanager
+    def claim(self, output_dir: Path) -> Iterator[None]:
+        """Written, if nothing is there yet, while the volumes are made; gone again when they could not be."""
+        if (output_dir / RUN).exists():
+            yield
+            return
+        made = [folder for folder in (output_dir / FOLDER, output_dir, *output_dir.parents) if not folder.exists()]
+        self.save(output_dir)
+        try:
+            yield
+        except BaseException:
+            (output_dir / RUN).unlink(missing_ok=True)
+            for folder in made:
+                with suppress(OSError):
+                    os.rmdir(folder)
+            raise
+
+
+def new(output_dir: Path) -> Identity:
+    """No two runs have the same, even if one begins in a directory that another has moved away from."""
+    mark = " " + secrets.token_hex(4)
+    name = str(output_dir.absolute()).encode("utf-8", "replace")[-(MOST_BYTES - len(mark)) :]
+    return Identity(name.decode("utf-8", "ignore") + mark)
+
+
+def load(output_dir: Path) -> Identity | None:
+    """None where no run has begun."""
+    path = output_dir / RUN
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        found = content.pop("format")
+        if found != FORMAT:
+            raise InputError(f"output_dir: {path} has {other_format(found, FORMAT)}")
+        return Identity(**content)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"output_dir: {path} cannot be read: {error!r}") from None

@@ -1,0 +1,214 @@
+"""What the trainer itself carries from step to step, and across a resume: checkpoint-N/spillway/run.json."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spillway.base.sums import Mean
+from spillway.config import Config
+from spillway.config.keys import KEYS
+from spillway.data.dataset import Dataset
+from spillway.data.preferences import Preferences
+from spillway.errors import InputError, other_format
+from spillway.model import hub
+from spillway.output.directory import RUN_STATE
+from spillway.output.records import PRIVATE, write_json
+
+FORMAT = 2
+LISTED = 1  # the format in which the losses were a list
+FIXED = (  # keys that a resumed run cannot change and still be the same run
+    "seed",
+    "data_seed",
+    "max_length",
+    "packing",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "compute_dtype",
+    "weight_dtype",
+    "state_format",
+    "optim",
+    "method",
+    "trainable",
+    "frozen",
+    "lora_r",
+    "lora_alpha",
+    "lora_dropout",
+    "lora_target_modules",
+    "lsp_rank",
+    "lsp_nonzeros",
+    "lsp_modules",
+    "lsp_check_every",
+    "lsp_threshold",
+    "lsp_residual",
+    "lsp_rotate_every",
+    "objective",
+    "beta",
+    "loss_type",
+    "label_smoothing",
+    "disable_dropout",
+)
+
+MEANT = {"lsp_residual": "none"}  # by runs that left it out before its default was another
+
+
+def earlier(saved: dict[str, Any], name: str) -> Any:
+    """What a run's key was, whichever release began it."""
+    if name == "weight_dtype" and name not in saved:  # before the two were told apart
+        return saved["compute_dtype"]
+    return saved.get(name, KEYS[name].default)
+
+
+def same_products(saved: dict[str, Any], config: Config) -> Config:
+    """`config` with what the run's layers multiply in, unless it says so itself."""
+    if config.compute_dtype != "auto" and not config.chosen:
+        return config
+    return config.computing(earlier(saved, "compute_dtype"), "as the run was begun")
+
+
+NAMED = ("model", "tokenizer", "dataset", "eval_dataset")  # keys that may name something on the hub
+
+
+def revision_of(config: Config, key: str) -> str | None:
+    found: str | None = getattr(config, f"{key}_revision")
+    return found
+
+
+def same_revisions(saved: dict[str, Any], config: Config) -> Config:
+    """`config` with the commits that the run was begun with, where it names no other: branches move on."""
+    begun = {}
+    for key, (name, commit) in saved.get("revisions", {}).items():
+        given = revision_of(config, key)
+        if getattr(config, key) == name and (given is None or not hub.is_commit(given)):
+            begun[f"{key}_revision"] = commit
+    return config.replaced(**begun) if begun else config
+
+
+@dataclass
+class RunState:
+    """Position and running sums. The order of rows follows from the step and the seeds, so no generator is kept."""
+
+    step: int = 0  # steps done
+    epoch: float = 0.0
+    tokens_seen: int = 0
+    skipped: int = 0  # steps whose gradient was not finite
+    losses: Mean = field(default_factory=Mean)  # of the steps since the last logged row
+    told: dict[str, Mean] = field(default_factory=dict)  # what the objective tells besides, of their micro-batches
+    reference: dict[str, str] = field(default_factory=dict)  # digests of the reference's log-probabilities, by file
+    fixed: dict[str, Any] = field(default_factory=dict)  # values of FIXED, and the model's and the data's identity
+
+    def moving(self) -> dict[str, Any]:
+        """What changes from step to step, small however many steps lie between two logged rows."""
+        content = asdict(self)
+        del content["fixed"]
+        return content
+
+    @classmethod
+    def of(cls, moving: dict[str, Any], fixed: dict[str, Any]) -> RunState:
+        told = {name: Mean(**mean) for name, mean in moving.get("told", {}).items()}
+        return cls(**{**moving, "losses": Mean(**moving["losses"]), "told": told}, fixed=fixed)
+
+    def save(self, checkpoint: Path) -> None:
+        path = checkpoint / RUN_STATE
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_json(path, {"format": FORMAT, **asdict(self)}, PRIVATE)
+
+    @classmethod
+    def load(cls, checkpoint: Path) -> RunState:
+        path = checkpoint / RUN_STATE
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            found = content.pop("format")
+            if found == LISTED:
+                content["losses"] = asdict(mean_of(content["losses"]))
+            if found in (LISTED, FORMAT):
+                return cls.of(content, content.pop("fixed"))
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            raise InputError(f"resume_from_checkpoint: {path} cannot be read: {error!r}") from None
+        raise InputError(f"resume_from_checkpoint: {path} has {other_format(found, FORMAT)}")
+
+
+def mean_of(values: list[float]) -> Mean:
+    mean = Mean()
+    for value in values:
+        mean.add(value)
+    return mean
+
+
+def fixed_keys(config: Config) -> dict[str, Any]:
+    """What can be compared before any data is read."""
+    return {name: getattr(config, name) for name in FIXED} | {
+        "model": config.model,
+        "revisions": {key: [getattr(config, key), commit] for key in NAMED if (commit := revision_of(config, key))},
+        "model_config": model_config(config),
+        "dataset": config.dataset,
+    }
+
+
+def model_config(config: Config) -> str:
+    """Identity of the model's config.json; empty where there is none."""
+    path = hub.model_directory(config) / "config.json"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+def converted(saved: RunState, config: Config, alone: bool) -> None:
+    """A state that stands `alone` is read in any format; from then on the run has the new one."""
+    if alone:
+        saved.fixed["state_format"] = config.state_format
+    elif (before := saved.fixed["state_format"]) != config.state_format:
+        raise InputError(
+            f"state_format: the run was started with {before}, and its state lies on the storage paths; a resume "
+            f"cannot change it to {config.state_format}. `spillway export` writes a checkpoint that a new run can "
+            "go on from in any format"
+        )
+
+
+def check_keys(saved: dict[str, Any], config: Config) -> None:
+    """Raises InputError naming the first key that is not as it was. A model or file that only moved is the same."""
+    now = fixed_keys(config)
+    for name in FIXED:
+        before = earlier(saved, name)
+        if before is None and now[name] is not None:
+            before = MEANT.get(name)
+        if before != now[name]:
+            raise InputError(
+                f"{name}: the run was started with {told(before)}, a resume cannot change it to {told(now[name])}"
+            )
+    begun, given = saved.get("revisions", {}).get("model"), revision_of(config, "model")
+    if begun and given and begun[0] == config.model and begun[1] != given:
+        raise InputError(f"model_revision: the run was started with {begun[1]}, a resume cannot change it to {given}")
+    same = saved["model_config"] == now["model_config"] if saved["model_config"] else saved["model"] == now["model"]
+    if not same:
+        raise InputError(changed("model", saved["model"], now["model"], "its config.json"))
+
+
+def told(value: Any) -> str:
+    return (" ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)
+
+
+def same_durability(before: str, config: Config) -> Config:
+    """`config` with the durability that the run had, where none is given. A resume may choose another, but not none."""
+    if before == "none":
+        return config
+    if config.durability is None:
+        return config.replaced(durability=before)
+    if config.durability == "none":
+        raise InputError(
+            f"durability: the run's state lies on its storage paths (durability {before}), a resume cannot change that "
+            "to none; `spillway export` writes a checkpoint that a new run can go on from"
+        )
+    return config
+
+
+def check_data(saved: dict[str, Any], config: Config, dataset: Dataset | Preferences) -> None:
+    if saved["data"] != dataset.fingerprint():
+        raise InputError(changed("dataset", saved["dataset"], config.dataset, "its rows, or the tokenizer,"))
+
+
+def changed(name: str, before: str, now: str, part: str) -> str:
+    if before != now:
+        return f"{name}: the run was started with {before}, a resume cannot change it to {now}"
+    return f"{name}: {part} of {now} changed since the run was started; a resume needs what it was started with"

@@ -1,0 +1,77 @@
+"""What a plan says beside where everything lives: what would help, what fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from spillway.base.sizes import duration, pace, size
+
+Plan = dict[str, Any]
+
+
+def show_answers(console: Console, plan: Plan) -> None:
+    """Of a plan for a profile's machine; nothing of others."""
+    if "what_if" not in plan:
+        return
+    console.print(speed(plan), soft_wrap=True)
+    console.print(what_if_table(plan))
+
+
+def show_fits(console: Console, plan: Plan) -> None:
+    """What `spillway plan` answers beside the plan, for this machine and others; nothing of a run's plan."""
+    if "fit_table" not in plan:
+        return
+    console.print(longest(plan), soft_wrap=True)
+    console.print(fit_table(plan))
+
+
+def speed(plan: Plan) -> str:
+    alone = sorted(plan["seconds_alone"].items(), key=lambda item: -item[1])
+    parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in alone if seconds >= 0.005)
+    words = f"On {plan['machine']}: {pace(plan['tokens_per_second'])} tokens/s, bound by {plan['bottleneck']}"
+    if plan["next_bottleneck"]:
+        words += f", next by {plan['next_bottleneck']}"
+    return f"{words}. Of a step each needs alone: {parts}."
+
+
+def what_if_table(plan: Plan) -> Table:
+    table = Table(title="What would help", title_justify="left")
+    for name in ("", "step", "tokens/s", "change"):
+        table.add_column(name, justify="left" if name == "" else "right")
+    now = plan["tokens_per_second"]
+    for change in plan["what_if"]:
+        if not change["fits"]:
+            table.add_row(change["what"], "does not fit", "", "")
+            continue
+        rate = change["tokens_per_second"]
+        table.add_row(change["what"], duration(change["step_seconds"]), pace(rate), f"{100 * (rate / now - 1):+.1f} %")
+    return table
+
+
+def longest(plan: Plan) -> str:
+    found = plan["longest_sequence"]
+    if not found:
+        return "No sequence fits at this batch."
+    if "machine" not in plan and found >= plan["fit_table"]["sequences"][-1]:
+        return f"Sequences of {found} tokens fit at this batch; longer ones were not looked at."
+    return f"The longest sequence that fits at this batch: {found} tokens."
+
+
+def fit_table(plan: Plan) -> Table:
+    """Rows: a DRAM budget and a batch; columns: sequences; tokens per second, or nothing where it does not fit."""
+    found = plan["fit_table"]
+    sequences, batches = found["sequences"], found["batches"]
+    table = Table(title="What fits: tokens/s by DRAM budget, batch and sequence", title_justify="left")
+    for name in ("dram_budget", "batch", *map(str, sequences)):
+        table.add_column(name, justify="right")
+    rates = iter(found["tokens_per_second"])
+    for budget in found["dram_budgets"]:
+        cells = [[next(rates) for _ in batches] for _ in sequences]
+        for b, batch in enumerate(batches):
+            table.add_row(
+                size(budget) if b == 0 else "", str(batch), *(pace(row[b]) if row[b] else "-" for row in cells)
+            )
+    return table

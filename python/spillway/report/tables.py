@@ -1,0 +1,260 @@
+"""The plan before the first step, and prediction beside measurement after the last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from spillway.base.sizes import decimal, duration, pace, size, used_up
+from spillway.machine import products
+from spillway.report.machine_tables import show_answers, show_fits
+
+Plan = dict[str, Any]  # the content of plan.json
+
+
+def show_plan(console: Console, plan: Plan) -> None:
+    console.print(plan_table(plan))
+    if words := state(plan):
+        console.print(words, soft_wrap=True)
+    console.print(prediction(plan), soft_wrap=True)
+    for words in (
+        pace_and_wear(plan),
+        device(plan),
+        products.said(plan.get("compute_dtype", ""), plan.get("compute_why", "")),
+        device_blocks(plan),
+        far_drives(plan),
+        subspaces(plan),
+        updates(plan),
+        durability(plan),
+        saving(plan),
+        reference(plan),
+        plan.get("threads", {}).get("words"),
+    ):
+        if words:
+            console.print(words, soft_wrap=True)
+    show_answers(console, plan)
+    show_fits(console, plan)
+
+
+def device(plan: Plan) -> str:
+    """What computes and why; empty where the configuration said so, or there is nothing to choose from."""
+    why = plan.get("device_why")
+    return f"Layers compute on {why} (device auto)." if why else ""
+
+
+def device_blocks(plan: Plan) -> str:
+    """What the device does with each block, and why; empty where there is none."""
+    found = plan.get("device_blocks")
+    if not found:
+        return ""
+    words = (
+        f"Blocks on the device: {found['state_and_update']} live there with their states and are updated there, "
+        f"{found['streamed_state_and_update']} have their states come for the update there and go back, "
+        f"{found['weight']} keep a copy of their weights there, {found['streamed']} are streamed ({found['why']})."
+    )
+    if found["durable_bytes_per_step"]:
+        words += f" {size(found['durable_bytes_per_step'])} of what stays there leave so that a step is durable."
+    return words
+
+
+def far_drives(plan: Plan) -> str:
+    """Which storage paths are far from the device, and what that costs; empty where none is."""
+    found = plan.get("far_drives")
+    return f"Far drives: {found['why']}." if found else ""
+
+
+def subspaces(plan: Plan) -> str:
+    """What learns in subspaces and what that saves, beside the same plan in full; empty where nothing does."""
+    found = plan.get("subspaces")
+    if not found:
+        return ""
+    words = (
+        f"Subspaces: {found['matrices']} matrices, {found['elements']:,} parameters; their gradients are "
+        f"{size(found['gradient_bytes'])} a step instead of {size(found['gradient_bytes_in_full'])}."
+    )
+    full = found.get("in_full")
+    if full is None:
+        return f"{words} In full (method full) it would not fit."
+    moved = [size(full[key]) for key in ("path_bytes_per_step", "device_bytes_per_step") if full[key]]
+    seconds = duration(full["predicted_step_seconds"])
+    words += f" In full a step would take {seconds}" + (f" and move {' and '.join(moved)}." if moved else ".")
+    if not found["helps"]:
+        words += (
+            " Fewer bytes do not help here: all that method full would move and update is hidden behind compute, so "
+            "that what is left to save are its products."
+        )
+    return words
+
+
+def updates(plan: Plan) -> str:
+    """What is updated during backward, and what that takes; empty where nothing is and nobody asked."""
+    found = plan.get("updates", {})
+    if not found.get("early_chunks"):
+        if found.get("asked") != "early":
+            return ""
+        return (
+            "Updates: none during backward, for no memory is left for old versions of chunks whose weights and states "
+            "both stay in DRAM; all behind the next forward pass."
+        )
+    words = f"Updates: {found['early_chunks']} of {found['chunks']} chunks during backward"
+    if found["speculative"]:
+        words += ", by a predicted clip factor"
+    words += f", with {size(found['undo_bytes'])} of old versions to undo them; the others behind the next forward pass"
+    saved = found["seconds_saved"]
+    return f"{words}. Predicted to {'save' if saved >= 0 else 'cost'} {duration(abs(saved))} a step."
+
+
+def plan_table(plan: Plan) -> Table:
+    """Classes of bytes down, tiers across; then each tier's peak and its budget."""
+    tiers = [tier["name"] for tier in plan["tiers"]]
+    table = Table(title="What lives where", title_justify="left")
+    table.add_column("")
+    for name in tiers:
+        table.add_column(name, justify="right")
+    amounts: dict[str, dict[str, int]] = {}
+    for entry in plan["bytes"]:
+        tier = amounts.setdefault(entry["class"], {})
+        tier[entry["tier"]] = tier.get(entry["tier"], 0) + entry["bytes"]
+    for kind, at in amounts.items():
+        table.add_row(kind, *(size(at[name]) if at.get(name) else "" for name in tiers))
+    table.add_section()
+    table.add_row("planned peak", *(size(tier["planned_peak"]) for tier in plan["tiers"]))
+    table.add_row("budget", *(size(tier["capacity"]) for tier in plan["tiers"]))
+    table.add_row("used", *(share(tier["planned_peak"], tier["capacity"]) for tier in plan["tiers"]))
+    return table
+
+
+def state(plan: Plan) -> str:
+    """What is kept of every parameter."""
+    if "bytes_per_parameter" not in plan:
+        return ""
+    words = (
+        f"Weights and {plan['optimizer']} state take {plan['bytes_per_parameter']:.1f} bytes per parameter "
+        f"(state_format {plan['state_format']})."
+    )
+    learning, every = plan.get("learning_parameters", 0), plan.get("parameters", 0)
+    if 0 < learning < every:
+        words += f" {learning:,} of {every:,} parameters learn ({100 * learning / every:.2g} %); the others are frozen."
+    return words
+
+
+def share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else ""
+
+
+def prediction(plan: Plan) -> str:
+    words = "It fits." if plan.get("fits", True) else "It does not fit."
+    if seconds := plan.get("predicted_step_seconds"):
+        words += f" Predicted step: {duration(seconds)}, bound by {plan.get('bottleneck', 'compute')}"
+        for name, moved in plan.get("path_bytes_per_step", {}).items():
+            words += f"; {name} reads {size(moved['read'])}, writes {size(moved['written'])} a step"
+        if moved := plan.get("device_bytes_per_step") or plan.get("link_bytes_per_step"):
+            words += (
+                f"; {size(moved['to_device'])} go to the device, {size(moved['from_device'])} come from there a step"
+            )
+        words += "."
+    return words
+
+
+def pace_and_wear(plan: Plan) -> str:
+    """Tokens per second, and how long drives last at that pace; empty of a plan without a prediction."""
+    if "tokens_per_second" not in plan:
+        return ""
+    words = [f"{pace(plan['tokens_per_second'])} tokens/s"]
+    for name, life in plan.get("drive_life", {}).items():
+        rated = f"a drive rated for {decimal(life['rated'])}" if life["assumed"] else f"its {decimal(life['rated'])}"
+        words.append(
+            f"{name} is written {decimal(life['written_per_day'])} a day, at which {rated} lasts "
+            f"{pace(life['days'])} days of training"
+        )
+    return f"At this pace: {'; '.join(words)}."
+
+
+SURVIVES = {"step": "the last finished step", "checkpoint": "the last checkpoint"}
+
+
+def durability(plan: Plan) -> str:
+    """What a kill leaves, and what that takes; empty where nothing is kept."""
+    kept = plan.get("durability", "none")
+    if kept not in SURVIVES:
+        return ""
+    room = sum(entry["bytes"] for entry in plan["bytes"] if entry["class"] == "durability")
+    words = f"Durability {kept}: {SURVIVES[kept]} survives a kill or a power cut. It takes {size(room)} of the paths"
+    if cost := plan.get("durability_per_step"):
+        words += f"; of what a step writes, {size(cost['written'])} are for it, {duration(cost['seconds'])} of its time"
+    return words + "."
+
+
+def saving(plan: Plan) -> str:
+    """What checkpoints and the final model take of a file system; empty where nobody knows."""
+    found = plan.get("saving")
+    if not found:
+        return ""
+    count = found["checkpoints_at_once"]
+    words = f"Saving takes up to {size(found['bytes'])} of {found['file_system']}"
+    if count:
+        words += f" ({count} checkpoint{'s' * (count != 1)} of {size(found['checkpoint_bytes'])} at once)"
+    words += f", which has {size(found['free'])} free"
+    return f"{words}; volumes take {size(found['volumes'])} there, too." if found["volumes"] else f"{words}."
+
+
+def reference(plan: Plan) -> str:
+    """What the first pass is; empty where there is none."""
+    found = plan.get("reference")
+    if not found:
+        return ""
+    words = (
+        f"Reference: log-probabilities of {found['pairs']:,} pairs, by {found['passes']:,} forward passes before step 1"
+    )
+    seconds = found.get("predicted_seconds")
+    return f"{words}, in {duration(seconds)} or less." if seconds else f"{words}."
+
+
+def show_summary(console: Console, summary: dict[str, Any]) -> None:
+    """Step time and peak of every tier: what was planned beside what was measured."""
+    table = Table(title="Predicted and measured", title_justify="left")
+    for name in ("", "predicted", "measured", "budget"):
+        table.add_column(name, justify="right" if name else "left")
+    step = summary["step_seconds"]
+    table.add_row("step time", optional(step["predicted"], duration), optional(step["measured"], duration), "")
+    for tier in summary["tiers"]:
+        peaks = (optional(tier[key], size) for key in ("planned_peak", "measured_peak", "capacity"))
+        table.add_row(f"peak {tier['name']}", *peaks)
+    if summary.get("process_peak"):
+        table.add_row("peak of the process", "", size(summary["process_peak"]), "")
+    console.print(table)
+    if skipped := summary.get("skipped_steps"):
+        steps = "step was" if skipped == 1 else "steps were"
+        console.print(f"{skipped} {steps} skipped: the gradient was not finite, nothing was updated", soft_wrap=True)
+    for name, moved in (summary.get("path_bytes") or {}).items():
+        console.print(
+            f"{name}: {size(moved['read'])} read, {size(moved['written'])} written{wear(name, summary)}"
+            f"{flushes(name, summary)}{waited(name, summary)}",
+            soft_wrap=True,
+        )
+
+
+def flushes(path: str, summary: dict[str, Any]) -> str:
+    """What durable steps asked of the drive beside bytes."""
+    found = (summary.get("flushes") or {}).get(path)
+    return f"; flushed {found['count']} times in {duration(found['seconds'])}" if found and found["count"] else ""
+
+
+def waited(path: str, summary: dict[str, Any]) -> str:
+    """How long compute stood still for it."""
+    seconds = sum((summary.get("waits") or {}).get(path, {}).values())
+    return f"; compute waited {duration(seconds)} for it" if seconds else ""
+
+
+def wear(path: str, summary: dict[str, Any]) -> str:
+    """Written over the run's life, and what that is of the drive's."""
+    if path not in (totals := summary.get("written") or {}):
+        return ""
+    share = (summary.get("endurance_used") or {}).get(path)
+    return f"; {size(totals[path])} written in all" + (f", {used_up(share, 1)}" if share is not None else "")
+
+
+def optional(value: float | None, render: Any) -> str:
+    return "" if value is None else render(value)

@@ -1,0 +1,430 @@
+"""`spillway check`: the first steps of a run both ways, through the engine and by plain PyTorch in memory.
+
+The plain way is written as anybody would: transformers' own model, `loss.backward()`, `clip_grad_norm_`, `AdamW` over
+fp32 masters, with `method: lora` PEFT's adapters. The same rows, order and rates; dropout is off in both, since its
+random numbers cannot agree. With `objective: dpo` each way has its own reference, of the pairs of these steps alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spillway.base.sizes import size
+from spillway.config import Config
+from spillway.config.checks import check
+from spillway.errors import DoesNotFit, InputError
+from spillway.machine import products
+from spillway.model import hub
+from spillway.run import plain_losses
+from spillway.run.protocol import Batch, Keeping, Opening
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+    from spillway import subspace
+    from spillway.run.loop import Work
+
+STEPS = 5
+MARGIN = 1.1  # of what the plain way takes: its activations
+# largest relative difference that is rounding: of a loss, of a gradient norm, of all that the weights have moved
+ROUNDED = 1e-3  # of a loss that is computed in fp32, after steps by gradients that were rounded to 16 bits
+OF_PAIRS = 10  # times as much: their loss is of differences between sums over whole rows, whose rounding adds up
+TOLERANCE = {"fp32": (1e-5, 1e-4, 1e-2), "bf16": (1e-2, 5e-2, 2e-1), "fp16": (1e-2, 5e-2, 2e-1)}
+
+
+@dataclass
+class Trained:
+    """What one way gave."""
+
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Relative, the largest of all steps, and what is allowed."""
+
+    what: str
+    found: float
+    allowed: float
+
+    @property
+    def within(self) -> bool:
+        return self.found <= self.allowed
+
+
+@dataclass(frozen=True)
+class Comparison:
+    engine: Trained
+    plain: Trained
+    differences: list[Difference]
+    worst: str  # the tensor whose movement differs most, and by how much
+
+    @property
+    def equal(self) -> bool:
+        return all(difference.within for difference in self.differences)
+
+
+def compare(config: Config, layers: int | None, tell: Callable[[str], None]) -> Comparison:
+    """`layers`: of the model, only so many. DoesNotFit, with the bytes, where the plain way does not."""
+    check(config, required=("model", "dataset"))
+    if config.optim != "adamw" or config.state_format != "exact":
+        raise InputError(
+            "check: the plain way is AdamW with exact states; leave optim and state_format at their defaults"
+        )
+    from spillway.run.train import load_work
+
+    config = hub.settled(products.settled(config.replaced(lora_dropout=0.0)), tell)
+    work = load_work(config.replaced(eval_dataset=None), tell)
+    steps = min(config.max_steps if config.max_steps > 0 else STEPS, work.steps)
+    with cut_model(config, layers) as (path, model_config):
+        require_memory(model_config, config, layers)
+        hub.fetch_weights(config, tell)
+        plain_model = load_plain(path, model_config, config)
+        carried = choose_learning(plain_model, config, path)
+        begun = {name: parameter.detach().float().clone() for name, parameter in named(plain_model).items()}
+        plain, masters = train_plainly(plain_model, config, work, steps)
+        masters = {name: master for name, master in masters.items() if name not in carried}
+        del plain_model
+        engine, ours = train_streamed(config.replaced(model=str(path)), model_config, work, steps)
+    return differences(config, engine, plain, begun, masters, ours)
+
+
+def differences(
+    config: Config,
+    engine: Trained,
+    plain: Trained,
+    begun: dict[str, torch.Tensor],
+    masters: dict[str, torch.Tensor],
+    ours: dict[str, torch.Tensor],
+) -> Comparison:
+    moved = apart = 0.0
+    worst, name_of_worst = -1.0, ""
+    for name, master in masters.items():
+        own = float((master - begun[name]).double().square().sum())
+        other = float((ours[name] - master).double().square().sum())
+        moved, apart = moved + own, apart + other
+        share = math.sqrt(other / own) if own else math.sqrt(other)
+        if not share <= worst:
+            worst, name_of_worst = share, name
+    of_loss, of_norm, of_weights = tolerance(config)
+    found = [
+        Difference("loss", relative(engine.losses, plain.losses), of_loss),
+        Difference("gradient norm", relative(engine.norms, plain.norms), of_norm),
+        Difference("movement of the weights", math.sqrt(apart / moved) if moved else math.sqrt(apart), of_weights),
+    ]
+    return Comparison(engine, plain, found, f"{name_of_worst} ({worst:.2g})")
+
+
+def tolerance(config: Config) -> tuple[float, float, float]:
+    """What is computed in fp32 differs by the rounding of gradients and weights alone, where these are kept in less."""
+    of_loss, of_norm, of_weights = TOLERANCE[config.weight_dtype]
+    if config.compute_dtype != config.weight_dtype:
+        of_loss = ROUNDED
+    return of_loss * (OF_PAIRS if config.objective == "dpo" else 1), of_norm, of_weights
+
+
+def relative(ours: list[float], plain: list[float]) -> float:
+    """Infinite where one is no number."""
+    pairs = zip(ours, plain, strict=True)
+    found = [abs(one - other) / max(abs(other), 1e-12) if math.isfinite(one) else math.inf for one, other in pairs]
+    return max((value if value == value else math.inf for value in found), default=0.0)
+
+
+@contextmanager
+def cut_model(config: Config, layers: int | None) -> Iterator[tuple[Path, PreTrainedConfig]]:
+    """The model, or the first `layers` of it in a directory of its own; without dropout."""
+    from spillway.model.source import auto_class, load_config, text_config
+
+    path = hub.model_directory(config)
+    found = undropped(load_config(path))
+    if layers is None or layers >= text_config(found).num_hidden_layers:
+        yield path, found
+        return
+    if layers < 1:
+        raise InputError(f"layers: got {layers}, expects 1 or more")
+    small = few(found, layers)
+    with tempfile.TemporaryDirectory(prefix="spillway-check-") as place:
+        if config.init == "random":
+            small.save_pretrained(place)
+        else:
+            model = auto_class(small).from_pretrained(
+                path, config=copy.deepcopy(small), local_files_only=True, trust_remote_code=False
+            )
+            model.save_pretrained(place)
+        yield Path(place), small
+
+
+def undropped(config: PreTrainedConfig) -> PreTrainedConfig:
+    from spillway.model.source import text_config
+
+    text = text_config(config)
+    for key, value in text.to_dict().items():
+        if "drop" in key and isinstance(value, float) and value > 0:
+            setattr(text, key, 0.0)
+    return config
+
+
+def few(config: PreTrainedConfig, layers: int) -> PreTrainedConfig:
+    """The same with its first `layers` layers, of the text tower; lists with an entry for each are cut, too."""
+    from spillway.model.source import text_config
+
+    small = copy.deepcopy(config)
+    text = text_config(small)
+    whole = text.num_hidden_layers
+    for key, value in text.to_dict().items():
+        if isinstance(value, list) and len(value) == whole:
+            setattr(text, key, value[:layers])
+    text.num_hidden_layers = layers
+    return small
+
+
+def require_memory(model_config: PreTrainedConfig, config: Config, layers: int | None) -> None:
+    """DoesNotFit where weights, gradients, masters and moments of plain PyTorch are more than what is free."""
+    from spillway import _engine
+    from spillway.model.source import text_config
+
+    parameters, a_layer = count_parameters(model_config, config)
+    each = 16 if config.weight_dtype == "fp32" else 16 + 4  # weight, gradient, [master,] moments, and the beginning
+    each += 4
+    needed, free = int(parameters * each * MARGIN), _engine.dram_available()
+    if needed <= free:
+        return
+    total = layers or text_config(model_config).num_hidden_layers
+    room = int((free / MARGIN / each - (parameters - total * a_layer)) // a_layer)
+    offer = f"`--layers {room}` checks its first {room} layers" if room >= 1 else "not even one layer of it does"
+    raise DoesNotFit(
+        f"dram: plain PyTorch needs {size(needed)} for {parameters:,} parameters ({each} bytes each), {size(free)} are "
+        f"free; {offer}"
+    )
+
+
+def count_parameters(model_config: PreTrainedConfig, config: Config) -> tuple[int, int]:
+    """Of the model, and of a layer on average."""
+    from spillway.model.building import build
+    from spillway.model.source import DTYPES
+
+    skeleton = build(copy.deepcopy(model_config), DTYPES[config.weight_dtype])
+    layers = sum(parameter.numel() for layer in skeleton.layers for parameter in layer.parameters())
+    return sum(parameter.numel() for parameter in skeleton.model.parameters()), layers // len(skeleton.layers)
+
+
+def load_plain(path: Path, model_config: PreTrainedConfig, config: Config) -> PreTrainedModel:
+    """In the type that computes, but the masters' values are those of the files."""
+    import torch
+
+    from spillway.model.on_meta import with_attention
+    from spillway.model.source import auto_class
+
+    if config.init == "random":
+        raise InputError("init: check compares runs from the same weights; save a model with random ones first")
+    model = with_attention(
+        lambda how: auto_class(model_config).from_pretrained(
+            path,
+            config=copy.deepcopy(model_config),
+            dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
+            attn_implementation=how,
+        )
+    )
+    model.config.use_cache = False
+    return model.train()
+
+
+def choose_learning(model: PreTrainedModel, config: Config, path: Path) -> frozenset[str]:
+    """Everything, what patterns say, or adapters that PEFT puts in. Returns the names of what a multimodal model
+    carries along."""
+    import torch
+
+    from spillway.model.building import build
+    from spillway.model.files import checkpoint_names
+    from spillway.model.freeze import freeze
+    from spillway.model.lora import adapters_of, required
+    from spillway.model.source import DTYPES, is_multimodal
+
+    carried: frozenset[str] = frozenset()
+    others: dict[str, list[str]] = {}
+    if is_multimodal(model.config):
+        skeleton = build(copy.deepcopy(model.config), DTYPES[config.weight_dtype])
+        carried, others = skeleton.carried_names, checkpoint_names(skeleton, path)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name not in carried)
+    adapters = adapters_of(config)
+    if adapters is None:
+        freeze(model, config.trainable, config.frozen, others)
+        return carried
+    peft = required()
+    torch.manual_seed(adapters.seed)
+    peft.get_peft_model(model, adapters.wanted(peft, model))  # in place
+    with torch.no_grad():
+        for parameter in model.parameters():  # PEFT rounds what it draws to the type of the base
+            if parameter.requires_grad:
+                parameter.copy_(parameter.to(DTYPES[config.weight_dtype]))
+    model.train()
+    return carried
+
+
+def named(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
+    """Parameters by the name that they have without adapters before them."""
+    from spillway.model.meta_model import bare_name
+
+    return {bare_name(name): parameter for name, parameter in model.named_parameters()}
+
+
+def narrowed(model: PreTrainedModel, config: Config) -> PreTrainedModel:
+    """A copy that computes in the type asked for, whose weights have values of the type that they are kept in; what the
+    library keeps in fp32 it keeps so."""
+    from spillway.model.source import DTYPES
+
+    kept, computes = kept_types(model, config), DTYPES[config.compute_dtype]
+    found = copy.deepcopy(model)
+    for name, tensor in [*found.named_parameters(), *found.named_buffers()]:
+        if tensor.is_floating_point():
+            rounded = tensor.data.to(kept(name))
+            tensor.data = rounded if config.compute_dtype == config.weight_dtype else rounded.to(computes)
+    return found
+
+
+def kept_types(model: PreTrainedModel, config: Config) -> Callable[[str], torch.dtype]:
+    """What a tensor's values are of, by name."""
+    from spillway.model.building import types_of
+    from spillway.model.meta_model import bare_name
+    from spillway.model.on_meta import on_meta
+    from spillway.model.source import DTYPES
+
+    dtype = DTYPES[config.weight_dtype]
+    types = types_of(on_meta(copy.deepcopy(model.config), dtype))
+    return lambda name: types.get(bare_name(name), dtype)
+
+
+def train_plainly(
+    model: PreTrainedModel, config: Config, work: Work, steps: int
+) -> tuple[Trained, dict[str, torch.Tensor]]:
+    """Returns the masters, too. With bf16 a copy of the model computes, which takes the masters' rounded values."""
+    import torch
+
+    from spillway.model.describe import decay_names
+
+    learning = named(model)
+    computing = model if config.weight_dtype == "fp32" else narrowed(model, config)
+    weights = named(computing)
+    kept = kept_types(model, config)
+    inside, names = in_subspaces(computing, config)
+    masters = {name: master for name, master in learning.items() if name not in names}
+    if inside is not None:
+        inside.adopt({name: learning[name].detach() for name in names})
+    decaying = set(decay_names(model))
+    groups = [
+        {"params": [p for name, p in masters.items() if (name in decaying) == decays], "weight_decay": decay}
+        for decays, decay in ((True, config.weight_decay), (False, 0.0))
+    ]
+    optimizer = torch.optim.AdamW(groups, betas=(config.adam_beta1, config.adam_beta2), eps=config.adam_epsilon)
+    loss = plain_losses.of(config)
+    batches = batches_of(config, work, steps, lambda step: plain_losses.log_probabilities(computing, step))
+    trained = Trained()
+    for step in range(steps):
+        trained.losses.append(plain_losses.gradients(computing, batches[step], loss))
+        for name, master in masters.items():
+            if computing is not model:
+                gradient = weights[name].grad
+                master.grad = None if gradient is None else gradient.float()
+                weights[name].grad = None
+        limit = config.max_grad_norm or math.inf
+        every = [*masters.values(), *([] if inside is None else inside.parameters())]
+        trained.norms.append(float(torch.nn.utils.clip_grad_norm_(every, limit)))
+        for each in (optimizer, *([] if inside is None else [inside])):
+            for group in each.param_groups:
+                group["lr"] = work.rate(step)
+            each.step()
+            each.zero_grad()
+        if computing is not model:
+            with torch.no_grad():
+                for name, master in masters.items():
+                    weights[name].copy_(master.to(kept(name)))
+    compared = config.weight_dtype == "fp32"  # else what is frozen is rounded, and no more is kept of it
+    found = {name: m.detach() for name, m in masters.items() if m.requires_grad or compared}
+    return trained, found if inside is None else found | inside.masters()
+
+
+def in_subspaces(model: PreTrainedModel, config: Config) -> tuple[subspace.AdamW | None, set[str]]:
+    """With method lsp the optimizer of the matrices that learn in subspaces, and their names."""
+    from spillway import subspace
+    from spillway.model.building import build
+    from spillway.model.freeze import freeze_like, frozen_names
+    from spillway.model.source import DTYPES
+    from spillway.model.subspaces import choose
+
+    if config.method != "lsp":
+        return None, set()
+    skeleton = build(copy.deepcopy(model.config), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
+    freeze_like(skeleton, frozen_names(model))
+    choose(skeleton, config)
+    names = {skeleton.names[key] for key in skeleton.spaces}
+    modules = "|".join(f"^{re.escape(name.removesuffix('.weight'))}$" for name in names)
+    optimizer = subspace.AdamW(
+        model,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        weight_decay=config.weight_decay,
+        modules=modules,
+        rank=config.lsp_rank or 0,
+        nonzeros=config.lsp_nonzeros,
+        check_every=config.lsp_check_every,
+        threshold=config.lsp_threshold,
+        rotate_every=config.lsp_rotate_every if config.lsp_residual == "rotating" else 0,
+        seed=config.seed,
+    )
+    return optimizer, names
+
+
+def batches_of(
+    config: Config, work: Work, steps: int, log_probabilities: Callable[[list[Batch]], list[list[float]]]
+) -> list[list[Batch]]:
+    """Of each step its micro-batches; of pairs with what the reference makes of their rows. That is the model which has
+    made no step yet, and of which `log_probabilities` gives them."""
+    import torch
+
+    found = [[work.train.batch(part) for part in work.order.step(step)] for step in range(steps)]
+    if config.objective != "dpo":
+        return found
+    return [
+        [
+            replace(batch, reference=torch.tensor(rows, dtype=torch.float64))
+            for batch, rows in zip(step, log_probabilities(step), strict=True)
+        ]
+        for step in found
+    ]
+
+
+def train_streamed(
+    config: Config, model_config: PreTrainedConfig, work: Work, steps: int
+) -> tuple[Trained, dict[str, torch.Tensor]]:
+    """The same through the engine; the masters as it holds them at the end."""
+    from spillway.output import identity
+    from spillway.run.session import Session
+
+    place = config.replaced(
+        output_dir=config.output_dir or str(Path.cwd()), durability="none", resume_from_checkpoint=None
+    )
+    keeping = Keeping(identity.new(Path.cwd()).run)
+    session = Session(place, work.shape, keeping=keeping, model_config=copy.deepcopy(model_config))
+    try:
+        session.start(Opening())
+        trained = Trained()
+        for step, batches in enumerate(batches_of(config, work, steps, session.log_probabilities)):
+            result = session.step(batches, work.rate(step))
+            trained.losses.append(result.loss_sum / result.label_tokens)
+            trained.norms.append(result.grad_norm)
+        return trained, session.masters()
+    finally:
+        session.close()

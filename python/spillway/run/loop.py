@@ -1,0 +1,341 @@
+"""The loop: batches in order, a rate for each step, rows, evaluations, checkpoints.
+
+Everything the loop decides follows from the configuration, the data and the step, so a resumed run goes on exactly.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spillway.base.sums import Mean, add_told
+from spillway.config import Config
+from spillway.data.dataset import Dataset
+from spillway.data.order import Order, in_file_order
+from spillway.data.preferences import Preferences
+from spillway.errors import Interrupted
+from spillway.output import checkpoints, directory, saved, unsaved
+from spillway.output.records import METRICS, Metrics, flush, rows, step_row, write_json
+from spillway.output.so_far import SoFar
+from spillway.output.state import RunState
+from spillway.output.summary import perplexity, summary
+from spillway.output.trainer_state import trainer_state
+from spillway.run import reference
+from spillway.run.events import Events
+from spillway.run.interruption import Interruption
+from spillway.run.progress import Display
+from spillway.run.protocol import Session, StepResult, WorkShape
+from spillway.run.rates import Rate
+from spillway.run.reference import Pass, Reference
+from spillway.run.trackers import Trackers
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be done: data, order and rates of one run."""
+
+    train: Dataset | Preferences
+    held_out: Dataset | Preferences | None
+    tokenizer: Any
+    order: Order
+    rate: Rate
+    events: Events
+    shape: WorkShape
+
+    @property
+    def steps(self) -> int:
+        return self.events.steps
+
+    @property
+    def preferences(self) -> dict[str, Preferences]:
+        """What a reference model looks at first."""
+        data = {"train": self.train, "eval": self.held_out}
+        return {name: each for name, each in data.items() if isinstance(each, Preferences)}
+
+    @property
+    def pairs(self) -> int:
+        return sum(map(len, self.preferences.values()))
+
+    def passes(self, config: Config, name: str) -> Pass:
+        """How the reference looks at one of them: by micro-batches of its own size, as many as a step has."""
+        training = name == "train"
+        pairs = config.per_device_train_batch_size if training else config.per_device_eval_batch_size
+        return Pass(pairs, self.shape.micro_batches)
+
+
+@dataclass
+class Trainer:
+    """Runs the steps after `state.step`."""
+
+    config: Config
+    work: Work
+    state: RunState
+    display: Display
+    interruption: Interruption
+    output_dir: Path
+    began_in: Path | None = None  # the checkpoint that is gone on from
+    references: dict[str, Reference] = field(default_factory=dict)  # of `work.preferences`, whole
+    seconds: list[float] = field(default_factory=list)  # of every step of this process
+    session: Session = field(init=False)
+    metrics: Metrics = field(init=False)
+    saved: Path | None = field(init=False)  # the checkpoint that holds `state.step`
+    trackers: Trackers = field(init=False)
+    every_step: bool = field(init=False)  # each step is durable once it is committed
+    so_far: SoFar = field(init=False)
+    between: bool = True  # no step or evaluation is under way: the session can be saved
+
+    def __post_init__(self) -> None:
+        """InputError where a tracker is not here: before anything is planned."""
+        self.trackers = Trackers(self.config, self.output_dir)
+        self.so_far = SoFar(self.output_dir)
+
+    def run(self, session: Session, saved: Path | None) -> None:
+        """`session` is started and has committed `state`, which checkpoint `saved` holds if there is one.
+
+        Raises Interrupted, state saved."""
+        self.session = session
+        self.saved = saved
+        self.every_step = session.plan.get("durability") == "step"
+        self.metrics = Metrics(self.output_dir / METRICS)
+        if self.every_step:
+            flush(self.output_dir)  # the file is there after a power cut, too
+        self.refer()
+        self.display.start(self.state.step, self.work.steps)
+        self.trackers.start(self.state.step, self.work.steps)
+        try:
+            if self.evaluation_missing():
+                self.evaluate()
+            if self.save_missing():
+                self.save(with_state=not self.config.save_only_model)
+            while self.state.step < self.work.steps:
+                self.stop_if_asked()
+                self.step()
+                self.stop_if_asked()
+                if self.work.events.evaluation_due(self.state.step):
+                    self.evaluate()
+                if self.work.events.save_due(self.state.step):
+                    self.save(with_state=not self.config.save_only_model or bool(self.interruption))
+            if self.interruption and self.evaluation_missing():
+                raise self.interrupted()
+        finally:
+            self.display.stop()
+            self.metrics.close()
+            self.trackers.stop()
+        if self.saved is not None:
+            checkpoints.publish(self.saved, self.output_dir)
+
+    def refer(self) -> None:
+        """Gives pairs what the reference model makes of them: from the run's files, or by a first pass.
+
+        Raises Interrupted in between; what was computed stays."""
+        self.between = False
+        if self.state.step:
+            self.find_references()
+        for name, data in self.work.preferences.items():
+            found = self.references.get(name) or self.reference(name, data)
+            found.keep(self.output_dir)
+            data.reference = found.values
+            self.state.reference[name] = found.digest
+            self.references[name] = found
+        self.between = True
+
+    def find_references(self) -> None:
+        """Of a run that has made steps. InputError where they are not there as they were."""
+        places = [self.output_dir, *([self.began_in] if self.began_in else [])]
+        for name, data in self.work.preferences.items():
+            self.references[name] = reference.there(name, data, places, self.state.reference.get(name))
+
+    def reference(self, name: str, data: Preferences) -> Reference:
+        """Of one that has not."""
+        found = Reference.of(self.output_dir, name, data)
+        if not found.whole:
+            what = "" if name == "train" else " of eval_dataset"
+            self.display.say(f"reference log-probabilities of {len(data)} pairs{what}: a first pass computes them")
+
+            def tell(done: int) -> None:
+                self.display.share(done, len(data))
+                self.stop_if_asked()
+
+            found.compute(self.session, data, self.work.passes(self.config, name), tell)
+        return found
+
+    def step(self) -> None:
+        batches = [self.work.train.batch(part) for part in self.work.order.step(self.state.step)]
+        learning_rate = self.work.rate(self.state.step)
+        self.between = False
+        result = self.session.step(batches, learning_rate)
+        self.between = True
+        tokens = sum(batch.tokens for batch in batches)
+        self.state.step += 1
+        self.state.epoch = self.work.order.epoch_after(self.state.step)
+        self.state.tokens_seen += tokens
+        self.state.skipped += result.skipped
+        self.state.losses.add(result.loss_sum / result.label_tokens)
+        add_told(self.state.told, result.told)
+        self.seconds.append(result.seconds)
+        self.saved = None
+        logged = self.work.events.log_due(self.state.step)
+        if logged:
+            self.log(result, tokens, learning_rate)
+        self.session.commit(self.state.moving())
+        self.display.step(self.state.step, result, tokens, learning_rate, logged)
+        if result.skipped:
+            self.display.note(f"step {self.state.step}: the gradient is not finite, nothing was updated")
+        for notice in self.session.notices():
+            self.display.note(f"step {self.state.step}: {notice}")
+        self.so_far.tell(self.session, len(self.seconds), lambda: self.summary(self.session))
+
+    def log(self, result: StepResult, tokens: int, learning_rate: float) -> None:
+        now, loss = self.state, self.state.losses.value()
+        row = step_row(now.step, result, loss, tokens, learning_rate, now.epoch, now.skipped)
+        row |= {name: mean.value() for name, mean in now.told.items()}
+        self.metrics.add(row)
+        self.trackers.log(row)
+        if self.every_step:
+            self.metrics.sync()  # before the step is durable: a resume after it finds every row
+        self.state.losses.clear()
+        self.state.told.clear()
+
+    def save_missing(self) -> bool:
+        """Whether a signal or a crash came between a durable step and its checkpoint."""
+        return self.saved is None and self.state.step > 0 and self.work.events.save_due(self.state.step)
+
+    def evaluation_missing(self) -> bool:
+        """Whether a signal or a crash came between a step and its evaluation."""
+        done = (row["step"] for row in rows(self.output_dir / METRICS) if "eval_loss" in row)
+        return self.work.events.evaluation_due(self.state.step) and self.state.step not in done
+
+    def complete(self) -> bool:
+        return self.state.step >= self.work.steps and not self.evaluation_missing()
+
+    def evaluate(self) -> None:
+        """The loss over all of the held-out rows. A signal ends it without a row; the resumed run does it again."""
+        assert self.work.held_out is not None
+        parts = in_file_order(len(self.work.held_out), self.config.per_device_eval_batch_size)
+        sums, count = [], 0
+        means: dict[str, Mean] = {}
+        self.between = False
+        for first in range(0, len(parts), self.work.shape.micro_batches):
+            if self.interruption:
+                self.between = True
+                return
+            group = parts[first : first + self.work.shape.micro_batches]
+            loss_sum, label_tokens = self.session.evaluate([self.work.held_out.batch(part) for part in group])
+            sums.append(loss_sum)
+            count += label_tokens
+            if self.work.preferences:
+                add_told(means, self.session.told())
+        self.between = True
+        loss = math.fsum(sums) / count
+        row = {
+            "step": self.state.step,
+            "epoch": self.state.epoch,
+            "eval_loss": loss,
+            **({} if means else {"eval_perplexity": perplexity(loss)}),
+            **{f"eval_{name}": mean.value() for name, mean in means.items()},
+        }
+        self.metrics.add(row)
+        self.trackers.log(row)
+        self.display.evaluation(row)
+
+    def save(self, with_state: bool) -> None:
+        """Writes checkpoint-STEP, with or without what a resume needs."""
+        self.metrics.sync()
+        self.saved = checkpoints.write(
+            self.output_dir,
+            self.state.step,
+            lambda place: self.fill(place, with_state),
+            self.session.release,
+            self.display.note,
+        )
+        for words in checkpoints.keep_newest(self.output_dir, self.config.save_total_limit, self.session.release):
+            self.display.note(words)
+        self.display.saved(self.saved)
+
+    def fill(self, place: Path, with_state: bool) -> None:
+        """An empty directory, with a checkpoint."""
+        self.session.save_model(place)
+        self.work.tokenizer.save_pretrained(str(place))
+        steps, steps_per_epoch = self.work.steps, self.work.order.steps_per_epoch
+        written = trainer_state(self.config, steps, steps_per_epoch, self.state, self.metrics.path)
+        write_json(place / "trainer_state.json", written)
+        if with_state:
+            self.session.save_state(place)
+            self.state.save(place)
+            for each in self.references.values():
+                each.copy(place)
+            saved.seal(place)
+
+    def leave(self) -> str:
+        """What becomes of a state that could not be saved here, in words; empty where nothing is to be said, or the
+        session is in the middle of something."""
+        if not self.between or not self.state.step or not hasattr(self, "session"):
+            return ""
+        step = f"step {self.state.step}"
+        if self.saved is not None:
+            return f"{step} is saved in {self.saved}"
+        try:
+            words = unsaved.leave(self.session, self.config, self.output_dir, self.state.moving())
+            return f"{step} is not saved, but {words}"
+        except Exception as error:
+            if self.session.plan.get("durability", "none") != "none":
+                return ""  # what is durable was so before
+            lost = f"{step} is lost with this process, since it cannot stay on a storage path: {unsaved.why(error)}"
+        return self.save_elsewhere() or self.save_model_alone() or lost
+
+    def save_elsewhere(self) -> str:
+        """A whole checkpoint in a storage directory that has room for it, named in words."""
+        needed = int(self.session.plan.get("saving", {}).get("checkpoint_bytes", 0))
+        for place in unsaved.with_room(self.config, needed):
+            target = place / f"{self.output_dir.name}-checkpoint-{self.state.step}"
+            with suppress(Exception):
+                checkpoints.write_directory(target, lambda found: self.fill(found, with_state=True))
+                return f"step {self.state.step} is saved in {target} instead"
+        return ""
+
+    def save_model_alone(self) -> str:
+        """Weights take a part of what a checkpoint does."""
+        place = self.output_dir / ".tmp-model"
+        with suppress(Exception):
+            directory.remove(place)
+            checkpoints.write_directory(place, lambda found: self.fill(found, with_state=False))
+            checkpoints.publish(place, self.output_dir)
+            directory.remove(place)
+            return (
+                f"the model of step {self.state.step} alone is saved in {self.output_dir}; the state of its optimizer, "
+                "without which nothing can go on from it, is lost with this process"
+            )
+        with suppress(OSError):
+            directory.remove(place)
+        return ""
+
+    def stop_if_asked(self) -> None:
+        """After a signal: saves the step just done, unless it is durable without, and leaves.
+
+        A run whose last step is done goes on to its end."""
+        if not self.interruption or self.state.step == self.work.steps:
+            return
+        if not self.seconds and self.state.step == 0:
+            raise Interrupted("interrupted before the first step; there is nothing to save", self.interruption.signal)
+        if self.seconds and not self.every_step and (self.saved is None or self.config.save_only_model):
+            self.save(with_state=True)
+        raise self.interrupted()
+
+    def interrupted(self) -> Interrupted:
+        if self.every_step:
+            self.session.settle()
+        self.interruption.all_is_saved()
+        where = "on its storage paths" if self.every_step else f"in {self.output_dir}"
+        return Interrupted(
+            f"interrupted: step {self.state.step} of {self.work.steps} is saved {where}; "
+            f"go on with: spillway resume {shlex.quote(str(self.output_dir))}",
+            self.interruption.signal,
+        )
+
+    def summary(self, session: Session) -> dict[str, Any]:
+        """summary.json: prediction beside measurement."""
+        return summary(self.config, session.plan, session.measured(), self.state, self.seconds)

@@ -1,0 +1,61 @@
+"""How an engine is asked for what its storage paths hold: the words of Engine.start(), in the order of trying."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from spillway.errors import InputError
+from spillway.output.directory import MANIFEST
+from spillway.output.records import PRIVATE, replace_text
+from spillway.run.protocol import Opening
+
+STATE = "spillway"  # subdirectory of a checkpoint
+NEVER = 2**62  # a step that no run has reached
+
+
+def tries_of(opening: Opening, durable: bool) -> list[dict[str, Any]]:
+    """What the engine is asked for until it finds something; `durable`: its plan keeps steps on the paths. A try
+    that is followed by another, or may not begin anew, leaves the paths as they are when it finds nothing.
+
+    A checkpoint that stands alone is loaded when nothing is found, so it only has to be older than what is. One that is
+    a manifest is found as the durable step it was made of, unless the run has gone back behind it since.
+    """
+    checkpoint = opening.checkpoint
+    manifest = checkpoint is not None and (checkpoint / MANIFEST).is_file()
+    if manifest and not durable:
+        raise InputError(
+            f"resume_from_checkpoint: the state of {checkpoint} lies on storage paths, and this run keeps none there; "
+            "give the run's storage and durability, or `spillway export` the checkpoint first"
+        )
+    must_find = {} if opening.fresh or checkpoint is not None else {"if_found": True}
+    if not durable or (checkpoint is None and not opening.durable):
+        return [must_find]
+    again: dict[str, Any] = {"reopen": True}
+    if checkpoint is None:
+        return [again | must_find]
+    by_name = [again | {"checkpoint": str(checkpoint / STATE)}] if manifest else []
+    if by_name and not opening.durable:
+        return by_name
+    newer = read_counts(checkpoint / STATE)["calls"] + (0 if manifest else 1)
+    first = again | {"at_least": newer if opening.durable else NEVER} | ({"if_found": True} if by_name else {})
+    return [first, *by_name]
+
+
+def read_counts(state: Path) -> dict[str, Any]:
+    """session.json of a checkpoint's state."""
+    try:
+        counts = dict(json.loads((state / "session.json").read_text(encoding="utf-8")))
+        return counts | {"steps": int(counts["steps"]), "calls": int(counts["calls"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{state}: this checkpoint holds no state to go on from: {error}") from error
+
+
+def write_counts(state: Path, counts: dict[str, Any]) -> None:
+    replace_text(state / "session.json", json.dumps(counts) + "\n", PRIVATE)
+
+
+def on_paths(plan: dict[str, Any], group: str) -> bool:
+    """Whether the plan puts any of a class of bytes on a storage path."""
+    return any(row["class"] == group and row["tier"].startswith("path") and row["bytes"] for row in plan["bytes"])

@@ -1,0 +1,93 @@
+"""Losses as a plain loop in memory has them, of one micro-batch: what `spillway check` compares the engine with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from spillway.config import Config
+from spillway.run.protocol import Batch
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+Loss = Callable[["PreTrainedModel", Batch, list[Batch]], "torch.Tensor"]  # a micro-batch's part of its step's loss
+
+COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
+
+
+def of(config: Config) -> Loss:
+    if config.objective == "dpo":
+        return lambda model, batch, step: preference(model, batch, config) / len(step)
+    return next_token
+
+
+def gradients(model: PreTrainedModel, step: list[Batch], loss_of: Loss) -> float:
+    """The loss of a step; its gradients are left in the model."""
+    total = 0.0
+    for batch in step:
+        loss = loss_of(model, batch, step)
+        loss.backward()
+        total += float(loss.detach())
+    return total
+
+
+def next_token(model: PreTrainedModel, batch: Batch, step: list[Batch]) -> torch.Tensor:
+    """Its part of the mean over all label tokens of the step. Many multimodal classes take no number of them: of these
+    the loss is that of their logits."""
+    from torch.nn.functional import cross_entropy
+
+    from spillway.model.source import is_multimodal
+
+    labels = sum(int((batch.labels[:, 1:] != -100).sum()) for batch in step)
+    words: dict[str, Any] = {"input_ids": batch.input_ids, "position_ids": batch.position_ids}
+    if is_multimodal(model.config):
+        logits = model(**words, use_cache=False).logits[:, :-1].flatten(0, 1).float()
+        return cross_entropy(logits, batch.labels[:, 1:].flatten(), reduction="sum") / labels
+    words |= mask_for_routers(model, batch)
+    return model(**words, labels=batch.labels, num_items_in_batch=labels).loss  # type: ignore[no-any-return]
+
+
+def preference(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tensor:
+    """The mean over its pairs, and what routers add."""
+    from spillway.model.preference import LOSSES, Pairs
+
+    assert batch.reference is not None
+    output = model(input_ids=batch.input_ids, use_cache=False, **mask_for_routers(model, batch))
+    tokens = (batch.labels[:, 1:] != -100).sum(1)
+    pairs = Pairs(*(row_sums(output.logits, batch) - batch.reference).chunk(2), *tokens.chunk(2))
+    loss = LOSSES[config.loss_type](pairs, config.beta, config.label_smoothing).mean()
+    if (auxiliary := getattr(output, "aux_loss", None)) is not None:
+        loss = loss + routers_weight(model) * auxiliary
+    return loss
+
+
+def routers_weight(model: PreTrainedModel) -> float:
+    """What the auxiliary loss of its routers counts for in its loss."""
+    config = model.config.get_text_config()
+    return float(next(getattr(config, name) for name in COEFFICIENTS if hasattr(config, name)))
+
+
+def log_probabilities(model: PreTrainedModel, step: list[Batch]) -> list[list[float]]:
+    """Of each micro-batch's rows."""
+    import torch
+
+    with torch.no_grad():
+        return [row_sums(model(input_ids=each.input_ids, use_cache=False).logits, each).tolist() for each in step]
+
+
+def row_sums(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """The log-probability of each row's label tokens together."""
+    labels = batch.labels[:, 1:]
+    found = logits[:, :-1].float().log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+    return (found.double() * (labels != -100)).sum(1)
+
+
+def mask_for_routers(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
+    """Padding is no matter of a causal model's labels, but the auxiliary loss of routers would count it."""
+    import torch
+
+    if not getattr(model.config, "output_router_logits", False) or batch.lengths is None:
+        return {}
+    return {"attention_mask": (torch.arange(batch.input_ids.shape[1]) < batch.lengths[:, None]).long()}

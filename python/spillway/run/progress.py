@@ -1,0 +1,106 @@
+"""What a person sees while it runs: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from spillway.base.sizes import duration, pace, rate, size, used_up
+from spillway.run.protocol import StepResult
+
+
+class Display:
+    """Everything the trainer says while it trains goes through here."""
+
+    def __init__(self, console: Console, endurance: dict[str, int] | None = None) -> None:
+        """`endurance`: bytes that the drives of some paths are rated for."""
+        self.console = console
+        self._endurance = endurance or {}
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        self._done = self._first = self._total = 0
+        self._begun = 0.0
+        self._tenths = 0  # of what comes before the first step
+
+    def start(self, done: int, total: int) -> None:
+        """The first step to come is number `done` + 1 of `total`; 0: nobody knows of how many."""
+        self._done = self._first = done
+        self._total = total
+        self._begun = time.monotonic()
+        if self.console.is_terminal:
+            columns = (
+                TextColumn("step"),
+                MofNCompleteColumn(),
+                BarColumn(bar_width=20),
+                TextColumn("{task.fields[now]}"),
+            )
+            self._bar = Progress(*columns, console=self.console)
+            self._task = self._bar.add_task("", total=total or None, completed=done, now="")
+            self._bar.start()
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def note(self, text: str) -> None:
+        self.console.print(f"note: {text}", highlight=False, markup=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def step(self, done: int, result: StepResult, tokens: int, learning_rate: float, logged: bool) -> None:
+        self._done = done
+        words = self.describe(result, tokens, learning_rate)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, now=words)
+        elif logged:
+            self.say(f"step {done}/{self._total}  {words}")
+
+    def describe(self, result: StepResult, tokens: int, learning_rate: float) -> str:
+        loss = result.loss_sum / result.label_tokens if result.label_tokens else math.nan
+        words = [
+            f"loss {loss:.4f}",
+            f"grad norm {result.grad_norm:.3g}" + (" (skipped)" if result.skipped else ""),
+            f"lr {rate(learning_rate)}",
+            f"{pace(tokens / max(result.seconds, 1e-9))} tokens/s",
+        ]
+        if left := self.seconds_left():
+            words.append(f"{duration(left)} left")
+        for name, moved in result.path_bytes.items():
+            words.append(f"{name} {size(moved['read'])} read {size(moved['written'])} written{self.wear(name, result)}")
+        return "  ".join(words)
+
+    def wear(self, path: str, result: StepResult) -> str:
+        """What the run has written to a path in all, and what that is of its drive's life."""
+        if path not in result.written:
+            return ""
+        total = result.written[path]
+        share = f", {used_up(total, self._endurance[path])}" if path in self._endurance else ""
+        return f" ({size(total)} in all{share})"
+
+    def seconds_left(self) -> float:
+        steps = self._done - self._first
+        left = max(0, self._total - self._done)
+        return (time.monotonic() - self._begun) / steps * left if steps else 0.0
+
+    def evaluation(self, row: dict[str, Any]) -> None:
+        known = {"eval_perplexity": "perplexity", "eval_rewards/margins": "reward margin"}
+        others = "".join(f"  {words} {row[name]:.4g}" for name, words in known.items() if name in row)
+        self.say(f"step {row['step']}/{self._total}  eval loss {row['eval_loss']:.4f}{others}")
+
+    def share(self, done: int, total: int) -> None:
+        """Of what comes before the first step; said where it passes another tenth."""
+        if 10 * done // total > self._tenths:
+            self._tenths = 10 * done // total
+            self.say(f"{done} of {total} pairs")
+        if done == total:
+            self._tenths = 0
+
+    def saved(self, checkpoint: Path) -> None:
+        self.say(f"step {self._done}/{self._total}  saved {checkpoint.name}")

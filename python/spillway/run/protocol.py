@@ -1,0 +1,185 @@
+"""What the trainer and the engine's session say to each other: plain data and one protocol.
+
+The trainer (configuration, data, loop, what a person sees) is written against `Session`; `spillway.run.session`
+implements it over the C++ engine, the tests implement it in a few lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from spillway.config import Config
+
+PathBytes = dict[str, dict[str, int]]  # {"path:0": {"read": bytes, "written": bytes}}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch, padded on the right to its longest row."""
+
+    input_ids: torch.Tensor  # [rows, length] int64
+    labels: torch.Tensor  # [rows, length] int64, aligned with input_ids (the session shifts); -100: no loss
+    position_ids: torch.Tensor | None  # [rows, length] int64, restarting at 0 with every packed row; None: not packed
+    tokens: int  # without padding
+    lengths: torch.Tensor | None = None  # [rows] int64: of each row, without its padding; None: none is padded
+    # [rows] fp64, or fp32 where it was rounded, of pairs of rows: the log-probability of each one's labels under the
+    # reference model. The first half of the rows was chosen, the other rejected, in the same order. None: no pairs
+    reference: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class WorkShape:
+    """The most that any step and any evaluation call of this run will ask for, known from the data."""
+
+    micro_batches: int  # most micro-batches in one step; no call of evaluate() is given more either
+    batch: int  # most rows in a training micro-batch
+    length: int  # longest padded training row, tokens
+    eval_batch: int  # most rows in an evaluation micro-batch; 0: no evaluation
+    eval_length: int  # longest padded evaluation row, tokens; 0: no evaluation
+    logits: int = 0  # most positions whose logits, of the compute type, are held at once outside the stream
+    pairs: int = 0  # of rows, whose log-probabilities a first pass computes
+    passes: int = 0  # forward passes that this takes before the first step
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What a run writes to its output_dir, as far as is known before it starts."""
+
+    output_dir: Path
+    saves: int  # checkpoints that are to come
+    limit: int | None = None  # most that are kept
+    there: tuple[int, ...] = ()  # bytes that removing each one that is there would free, oldest first
+    freed: int = 0  # bytes of what is removed before the first one is written
+    small: int = 0  # bytes of each beside tensors
+    beside: int = 0  # bytes of the run's own files
+    model_only: bool = False  # without state
+    copies: bool = False  # the final model is written once more, not linked to the last checkpoint's files
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What a run leaves on its storage paths, and in its output_dir."""
+
+    run: str  # its identity, written into every volume
+    checkpoints: int = 0  # most that hold places there at once while the run goes on
+    keep: bool = False  # whether the volumes stay when the session closes
+    saving: Saving | None = None  # None: nobody knows what is saved
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Where a session is to start from; by default from the model's weights."""
+
+    checkpoint: Path | None = None  # weights and state of this one
+    durable: bool = False  # rather the newest durable step on the storage paths, where it is newer than `checkpoint`
+    fresh: bool = True  # with neither, the model's weights will do
+    # Every checkpoint that holds places on the storage paths, once these are open: until then another process of the
+    # run may make and remove some.
+    pinned: Callable[[], tuple[Path, ...]] = tuple
+    adapters: Path | None = None  # with method lora, begin with those of this directory
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """The durable step that a session went on from."""
+
+    step: int  # steps done
+    state: dict[str, Any]  # as given to commit() with that step
+    words: str  # what was done, one sentence for a person; may be empty
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one optimizer step reports."""
+
+    loss_sum: float  # over all label tokens of all micro-batches, or over all pairs
+    label_tokens: int  # or pairs, with objective dpo
+    grad_norm: float  # before clipping
+    seconds: float
+    path_bytes: PathBytes = field(default_factory=dict)
+    link_bytes: dict[str, int] = field(default_factory=dict)  # with a device: {"to_device", "from_device"}
+    skipped: bool = False  # the gradient was not finite: nothing was updated
+    loss_scale: float = 1.0  # what the loss was multiplied by before backward
+    # by memory node, where there are several: {"elements", "seconds"} of updates that ended while the step ran
+    node_updates: dict[str, dict[str, float]] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=dict)  # bytes per path over the run's life, earlier processes too
+    subspaces: dict[str, Any] = field(default_factory=dict)  # with method lsp, for rows of metrics.jsonl
+    # of each micro-batch, what the objective tells besides its loss: with dpo TRL's rewards/margins and the like
+    told: list[dict[str, float]] = field(default_factory=list)
+
+
+class Session(Protocol):
+    """One run of the engine. Construction plans and starts nothing; it raises errors.DoesNotFit."""
+
+    plan: dict[str, Any]  # the content of plan.json
+    description: dict[str, Any]  # what the engine was told of the model
+    settings: dict[str, Any]  # what it planned with
+
+    def __init__(
+        self, config: Config, shape: WorkShape, keeping: Keeping | None = None, *, only_plan: bool = False
+    ) -> None:
+        """`only_plan`: the plan is for another process to follow, whose working set may be a little larger, and what
+        else fits will be asked."""
+
+    def what_fits(self) -> dict[str, Any]:
+        """`fit_table` and `longest_sequence` of plan.json: this model at other budgets, sequences and batches.
+        Of a session with `only_plan`."""
+
+    def start(self, opening: Opening) -> Recovery | None:
+        """Everything in place for the next step. None: from `opening.checkpoint`, or from the model's weights.
+
+        errors.InputError where none of what `opening` allows is there."""
+
+    def commit(self, state: dict[str, Any]) -> None:
+        """After each step, and before the first unless it goes on from a durable one: what was reached becomes durable
+        with `state`, where durability asks for it."""
+
+    def settle(self) -> None:
+        """Waits until all that was committed is durable."""
+
+    def step(self, batches: list[Batch], learning_rate: float) -> StepResult: ...
+
+    def evaluate(self, batches: list[Batch]) -> tuple[float, int]:
+        """(loss summed over label tokens, label tokens), or pairs; at most WorkShape.micro_batches batches a call."""
+
+    def told(self) -> list[dict[str, float]]:
+        """As StepResult.told, of the last step or evaluation."""
+
+    def log_probabilities(self, batches: list[Batch]) -> list[list[float]]:
+        """By micro-batch, of each row: the log-probability of its labels. No more batches than evaluate() takes."""
+
+    def save_model(self, directory: Path) -> None:
+        """Safetensors (and index), config.json, generation_config.json."""
+
+    def save_state(self, directory: Path) -> None:
+        """What the model files lack to go on bit by bit, under directory/spillway/: a manifest of where it lies on the
+        storage paths, or the state itself where none of it lies there durably."""
+
+    def release(self, manifest: bytes) -> None:
+        """The content of a manifest whose checkpoint is gone: its places may be used again."""
+
+    def give_up_volumes(self) -> None:
+        """Nobody will go on from this run: close() removes what it holds on the storage paths."""
+
+    def leave(self, state: dict[str, Any]) -> bytes:
+        """What was reached cannot be saved where it should be: it stays on the storage paths with `state`, and so do
+        the volumes. Empty of a durable run, whose newest step it is; else a manifest to keep. Raises where nothing lies
+        there, or what stays in memory has no room; then the session can go on."""
+
+    def measured(self) -> dict[str, Any]:
+        """Over this process {"tiers": {tier name: peak bytes}, "process_peak": bytes, "path_bytes": PathBytes,
+        "stall_seconds": {cause: seconds}, "waits": {tier: {cause: seconds}}}, and over the run's life {"written":
+        {path: bytes}}; keys beyond these go into summary.json as they are."""
+
+    def notices(self) -> list[str]:
+        """What a person should know about the tiers of a started session and was not told yet."""
+
+    def write_timeline(self, path: Path) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,168 @@
+"""What the reference model makes of every row of pairs: computed by a first streamed pass, kept with the run.
+
+The reference is the model as it is before the first step, of adapters the base that they begin as. So it is computed
+before that, once, and one model streams. OUTPUT_DIR/spillway/reference-NAME.jsonl holds what was computed: a header,
+the rows in file order as they come, and a digest of all of them when they are whole. A run that is killed before its
+first step goes on with the rows that are there; a later one refuses without them, since its model is another by then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spillway.data.order import in_file_order
+from spillway.errors import InputError
+from spillway.output import identity
+from spillway.output.records import flush, no_link, replace_text
+from spillway.run.protocol import Batch
+
+FORMAT = 1
+ROW_BYTES = 24  # of a file, for each row
+
+
+class Comparable(Protocol):
+    """Pairs in an order of their own; see preferences.Preferences."""
+
+    def __len__(self) -> int: ...
+
+    def fingerprint(self) -> str: ...
+
+    def batch(self, pairs: NDArray[np.int64]) -> Batch: ...
+
+
+class Computes(Protocol):
+    def log_probabilities(self, batches: list[Batch]) -> list[list[float]]: ...
+
+
+@dataclass(frozen=True)
+class Pass:
+    """How the rows are computed: in file order, so many pairs at once, so many of these groups in each forward pass."""
+
+    pairs: int
+    groups: int
+
+    def parts(self, data: Comparable, begun: int) -> list[list[NDArray[np.int64]]]:
+        """Of each forward pass, from pair `begun` on."""
+        order = in_file_order(len(data), self.pairs)[begun // self.pairs :]
+        return [order[first : first + self.groups] for first in range(0, len(order), self.groups)]
+
+
+@dataclass
+class Reference:
+    """The log-probabilities of one data set's rows, in the order that `Preferences` has them."""
+
+    path: Path
+    header: dict[str, Any]
+    values: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    digest: str = ""  # once they are whole
+
+    @classmethod
+    def of(cls, folder: Path, name: str, data: Comparable) -> Reference:
+        """What is there, if it is of this data; else empty. `folder`: a directory with a run or a checkpoint."""
+        found = cls(file_of(folder, name), {"format": FORMAT, "rows": 2 * len(data), "data": data.fingerprint()})
+        found._read()
+        return found
+
+    @property
+    def whole(self) -> bool:
+        return bool(self.digest)
+
+    def compute(self, session: Computes, data: Comparable, how: Pass, tell: Callable[[int], None]) -> None:
+        """What is missing; `tell` hears after each forward pass how many pairs are done. Whole when it returns."""
+        begun = len(self.values) // 2 // how.pairs * how.pairs
+        self.values = self.values[: 2 * begun]
+        self._rewrite()
+        with open(self.path, "a", encoding="utf-8", opener=no_link) as stream:
+            for rows in computed(session, data, how, begun):
+                stream.write(json.dumps({"first": len(self.values), "log_probabilities": rows.tolist()}) + "\n")
+                stream.flush()
+                self.values = np.concatenate([self.values, rows])
+                tell(len(self.values) // 2)
+        self.digest = digest_of(self.values)
+        self._rewrite()
+
+    def copy(self, checkpoint: Path) -> None:
+        (checkpoint / identity.FOLDER).mkdir(mode=0o700, exist_ok=True)
+        shutil.copyfile(self.path, checkpoint / identity.FOLDER / self.path.name)
+
+    def keep(self, output_dir: Path) -> None:
+        """In a run's own directory from here on."""
+        self.path = output_dir / identity.FOLDER / self.path.name
+        self._rewrite()
+
+    def _rewrite(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps(self.header)]
+        if len(self.values):
+            lines.append(json.dumps({"first": 0, "log_probabilities": self.values.tolist()}))
+        lines += [json.dumps({"sha256": self.digest})] if self.digest else []
+        replace_text(self.path, "".join(line + "\n" for line in lines))
+        flush(self.path.parent)  # no step is durable before its reference is
+
+    def _read(self) -> None:
+        """A last line that a kill cut short is left out, and so is everything from the first line that is damaged."""
+        if not self.path.is_file():
+            return
+        lines = self.path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+        parts = [each for line in lines if (each := parsed(line)) is not None]
+        if not parts or parts[0] != self.header:
+            return
+        for part in parts[1:]:
+            if part.get("first") == len(self.values) and "log_probabilities" in part:
+                self.values = np.concatenate([self.values, np.array(part["log_probabilities"], dtype=np.float64)])
+            elif part.get("sha256") == digest_of(self.values) and len(self.values) == self.header["rows"]:
+                self.digest = part["sha256"]
+            else:
+                return
+
+
+def computed(session: Computes, data: Comparable, how: Pass, begun: int = 0) -> Iterator[NDArray[np.float64]]:
+    """Of each forward pass, from pair `begun` on: what it gives for its rows, in the order of `Preferences`."""
+    for group in how.parts(data, begun):
+        found = session.log_probabilities([data.batch(pairs) for pairs in group])
+        yield np.array([value for sums in found for value in as_pairs(sums)])
+
+
+def file_of(folder: Path, name: str) -> Path:
+    return folder / identity.REFERENCES.replace("*", name)
+
+
+def parsed(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def as_pairs(sums: list[float]) -> list[float]:
+    """A micro-batch's chosen and rejected rows, in the order that `Preferences` keeps them in."""
+    half = len(sums) // 2
+    return [value for pair in zip(sums[:half], sums[half:], strict=True) for value in pair]
+
+
+def digest_of(values: NDArray[np.float64]) -> str:
+    return hashlib.sha256(values.astype("<f8").tobytes()).hexdigest()
+
+
+def there(name: str, data: Comparable, places: list[Path], digest: str | None) -> Reference:
+    """Of a run that has made steps: in one of `places`, whole and with this `digest`, if there is one. InputError."""
+    for place in places:
+        found = Reference.of(place, name, data)
+        if found.whole and digest in (None, found.digest):
+            return found
+    key = "dataset" if name == "train" else "eval_dataset"
+    raise InputError(
+        f"{key}: {file_of(places[0], name)} does not hold the log-probabilities that the run's "
+        "reference model gave these rows before its first step, and the model is another one now; put the file back, "
+        "or the data, or begin anew with `--overwrite`"
+    )

@@ -1,0 +1,123 @@
+"""What a run writes to `output_dir`, and what the file systems have that it and the volumes lie on: for the plan."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spillway.model import hub
+from spillway.output import directory, volumes
+from spillway.output.directory import Start
+from spillway.run.protocol import Saving
+
+if TYPE_CHECKING:
+    from spillway.config import Config
+
+ROW_BYTES = 640  # of a step in metrics.jsonl or trainer_state.json
+RUN_BYTES = 4 << 20  # timeline, page, curve and what else a run leaves once
+FILE_BYTES = 64 << 10  # configurations of a checkpoint
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
+LINKLESS = ("vfat", "msdos", "exfat")  # file systems in which a file has one name
+
+
+def of_run(config: Config, start: Start, begun: int, saves: int, rows: int, also: int = 0) -> Saving:
+    """`begun`: the step that the run goes on from; `saves`: checkpoints that come after it; `rows`: that it logs;
+    `also`: bytes that the run keeps of its data, and each checkpoint with it."""
+    rows = max(0, rows)
+    there = [] if start.clear else directory.checkpoints(start.output_dir)
+    gone = [path for step, path in there if step > begun and start.resume is not None and not start.durable]
+    kept = [path for _, path in there if path not in gone]
+    removed = directory.run_files(start.output_dir) if start.clear else gone
+    return Saving(
+        output_dir=start.output_dir,
+        saves=saves,
+        limit=config.save_total_limit,
+        there=tuple(map(freeable, kept)),
+        freed=sum(map(freeable, removed)),
+        small=tokenizer_bytes(config) + FILE_BYTES + rows * ROW_BYTES + also,
+        beside=RUN_BYTES + rows * ROW_BYTES + also,
+        model_only=config.save_only_model,
+    )
+
+
+def settings(config: Config, saving: Saving | None, converted: bool, carried: int = 0) -> dict[str, Any]:
+    """As the engine takes them. `converted`: forms of tensors in files are not the engine's. `carried`: bytes of a
+    checkpoint that the engine has not."""
+    places = {number: Path(path.place) for number, path in enumerate(config.paths)}
+    plain = {number: place for number, place in places.items() if place.is_dir()}
+    output = directory.existing(saving.output_dir) if saving else None
+    systems = [system(place, plain, output) for place in by_device([*plain.values(), *([output] if output else [])])]
+    if saving is None or output is None:
+        return {"file_systems": systems}
+    copies = saving.copies or kind(mount_point(output)) in LINKLESS
+    carried = 0 if config.method == "lora" else carried
+    asked = {
+        "saves": saving.saves,
+        "limit": saving.limit,
+        "there": list(saving.there),
+        "freed": saving.freed,
+        "small": saving.small + carried,
+        "beside": saving.beside + (carried if copies else 0),
+        "model_only": saving.model_only,
+        "copies": copies,
+        "adapters": config.method == "lora",
+        "converted": converted and config.method != "lora",
+    }
+    return {"file_systems": systems, "saving": asked}
+
+
+def system(place: Path, plain: dict[int, Path], output: Path | None) -> dict[str, Any]:
+    """The file system of a place, with what the volumes that are there hold of it."""
+    own = os.stat(place).st_dev
+    on = [number for number, path in plain.items() if os.stat(path).st_dev == own]
+    held = sum(volume_bytes(volume) for volume in {plain[number] / volumes.NAME for number in on})
+    return {
+        "name": str(mount_point(place)),
+        "free": shutil.disk_usage(place).free + held,
+        "paths": on,
+        "output": output is not None and os.stat(output).st_dev == own,
+    }
+
+
+def by_device(places: Iterable[Path]) -> list[Path]:
+    """One place of each file system."""
+    return list({os.stat(place).st_dev: place for place in places}.values())
+
+
+def mount_point(place: Path) -> Path:
+    real = Path(os.path.realpath(place))
+    return next((path for path in (real, *real.parents) if os.path.ismount(path)), real)
+
+
+def kind(mount: Path) -> str:
+    """Of the file system mounted there; empty where that is not known."""
+    try:
+        lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    kinds = [words[2] for words in map(str.split, lines) if len(words) > 2 and words[1] == str(mount)]
+    return kinds[-1] if kinds else ""
+
+
+def volume_bytes(volume: Path) -> int:
+    try:
+        return os.stat(volume).st_blocks * 512
+    except OSError:
+        return 0
+
+
+def freeable(path: Path) -> int:
+    """Bytes that removing it gives back: not those of files that have another name, or lie elsewhere."""
+    if path.is_symlink():
+        return 0
+    found = [path] if path.is_file() else [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    sizes = [os.lstat(file) for file in found]
+    return sum(status.st_blocks * 512 for status in sizes if status.st_nlink == 1)
+
+
+def tokenizer_bytes(config: Config) -> int:
+    place = hub.tokenizer_directory(config)
+    return sum(path.stat().st_size for path in place.iterdir() if path.is_file() and path.suffix not in WEIGHTS)

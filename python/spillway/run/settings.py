@@ -1,0 +1,196 @@
+"""What the engine plans with: budgets, placement, storage and rates, from the configuration and the rehearsal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spillway.errors import InputError
+from spillway.machine import device, process_memory
+from spillway.machine.place import HOST, Place
+from spillway.output import volumes
+from spillway.run.protocol import Keeping
+
+if TYPE_CHECKING:
+    from spillway.config import Config
+    from spillway.config.values import StoragePath
+    from spillway.model.dry_run import Rehearsed
+
+MARGIN = 0.1  # of what is free, left alone when no budget is given
+MEASURE_SECONDS = 0.3  # for each rate of the machine
+EXACT_BYTES = 12  # of a parameter, weight included
+GROUPS = ("weight", "state", "grad", "activation")
+
+
+def engine_settings(
+    config: Config, rehearsed: Rehearsed, keeping: Keeping, learning: int, update_cores: int = 0, place: Place = HOST
+) -> dict[str, Any]:
+    """What the engine plans with; see _engine.pyi. `learning`: parameters that do. `update_cores`: that compute leaves
+    to updates. `place`: where visits compute."""
+    dram_budget = config.dram_budget or default_budget()
+    # What is measured in must not be the run's peak: less than its states take, or than its budget leaves for them.
+    spare = min(EXACT_BYTES * learning, max(0, dram_budget - process_memory.resident()) // 4)
+    found = profile(config.profile, [path.place for path in config.paths], update_rule(config), spare)
+    return path_settings(config, keeping) | {
+        "dram_budget": dram_budget,
+        "process_bytes": rehearsed.process_bytes,
+        "work_bytes": rehearsed.work_bytes,
+        "profile": found,
+        "device": device.settings(config, dram_budget, found, place, rehearsed.device_bytes),
+        "seconds": rehearsed.seconds,
+        "update_schedule": config.update_schedule,
+        "speculative_updates": config.speculative_updates,
+        "clipping": config.max_grad_norm > 0,
+        "update_cores": update_cores,
+        "overwrite": config.overwrite,
+        "erase": config.erase,
+    }
+
+
+def reading_settings(config: Config, run: str) -> dict[str, Any]:
+    """To open a run's volumes without training: nothing is measured or rehearsed."""
+    return path_settings(config, Keeping(run, keep=True)) | {
+        "dram_budget": config.dram_budget or default_budget(),
+        "process_bytes": process_memory.resident(),
+        "work_bytes": 0,
+    }
+
+
+def path_settings(config: Config, keeping: Keeping) -> dict[str, Any]:
+    """What lies where, and what of it is to stay."""
+    asked = {} if config.durability is None else {"durability": config.durability}
+    return asked | {
+        "placement": placement_shares(config.placement),
+        "window": config.window or 0,
+        "storage": storage(config.paths),
+        "threads": torch.get_num_threads(),
+        "run": keeping.run,
+        "checkpoints": keeping.checkpoints,
+        "keep": keeping.keep,
+    }
+
+
+def small_settings() -> dict[str, Any]:
+    """For an engine that holds next to nothing."""
+    return {"dram_budget": 1 << 30, "process_bytes": 0, "work_bytes": 0, "threads": torch.get_num_threads()}
+
+
+def default_budget() -> int:
+    """What this process holds and what is free, less a margin."""
+    from spillway import _engine
+
+    return int((process_memory.resident() + _engine.dram_available()) * (1 - MARGIN))
+
+
+def placement_shares(text: str) -> dict[str, float | None]:
+    """Share of each field group in DRAM; None: the planner decides.
+
+    `auto`, `dram`, `path`, or per group `weight=dram,state=path,grad=50%,activation=dram`.
+    """
+    places = {"auto": None, "dram": 1.0, "path": 0.0}
+    if text in places:
+        return dict.fromkeys(GROUPS, places[text])
+    shares: dict[str, float | None] = dict.fromkeys(GROUPS)
+    for part in text.split(","):
+        group, _, place = (piece.strip() for piece in part.partition("="))
+        if group not in GROUPS:
+            raise InputError(f"placement: {group!r} is not a group of fields; there are {', '.join(GROUPS)}")
+        shares[group] = places[place] if place in places else percentage(place, text)
+    return shares
+
+
+def percentage(place: str, text: str) -> float:
+    try:
+        share = float(place.removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not place.endswith("%") or not 0 <= share <= 1:
+        raise InputError(f"placement: {place!r} in {text!r} is neither dram, path, auto nor a share such as 50%")
+    return share
+
+
+def storage(paths: Sequence[StoragePath]) -> list[dict[str, Any]]:
+    """Directories and block devices, their bytes and what they are rated for. Directories of one file system that name
+    no capacity share what the others leave there, less a margin; the volumes that they hold already count as free."""
+    plain = [path for path in paths if not Path(path.place).is_block_device()]
+    devices = [look_at(path.place) for path in plain]
+    shares = {path.place: share_of(path, device, plain, devices) for path, device in zip(plain, devices, strict=True)}
+    return [
+        (
+            {"directory": path.place, "capacity": path.capacity or shares[path.place]}
+            if path.place in shares
+            else {"device": path.place, "capacity": path.capacity or device_bytes(path.place)}
+        )
+        | ({"endurance": path.endurance} if path.endurance else {})
+        for path in paths
+    ]
+
+
+def share_of(
+    path: StoragePath, device: tuple[int, int], paths: Sequence[StoragePath], devices: Sequence[tuple[int, int]]
+) -> int:
+    """Bytes for a path that names no capacity; at least what its volume has already."""
+    beside = [other for other, found in zip(paths, devices, strict=True) if found[0] == device[0]]
+    free = device[1] + sum(volumes.held(other) for other in beside)
+    taken = sum(other.capacity for other in beside if other.capacity is not None)
+    sharers = sum(other.capacity is None for other in beside)
+    return max(max(0, int(free * (1 - MARGIN)) - taken) // max(1, sharers), volumes.held(path))
+
+
+def look_at(directory: str) -> tuple[int, int]:
+    """The file system a directory is on, and bytes free there."""
+    try:
+        return os.stat(directory).st_dev, shutil.disk_usage(directory).free
+    except OSError as error:
+        raise InputError(f"storage: {directory}: {error.strerror}; it must be a directory that exists") from error
+
+
+def device_bytes(device: str) -> int:
+    """Of a block device."""
+    try:
+        with open(device, "rb", buffering=0) as stream:
+            return stream.seek(0, os.SEEK_END)
+    except OSError as error:
+        raise InputError(f"storage_device: {device}: {error.strerror}") from error
+
+
+def update_rule(config: Config) -> dict[str, str]:
+    """What an update is of, as the engine names it."""
+    return {"weight_dtype": config.weight_dtype, "optimizer": config.optim, "state_format": config.state_format}
+
+
+def subspace_checks(config: Config) -> dict[str, Any]:
+    """When projectors are learned again, as the engine names it."""
+    if config.method != "lsp":
+        return {}
+    rotate = config.lsp_rotate_every if config.lsp_residual == "rotating" else 0
+    return {"subspaces": {"check_every": config.lsp_check_every, "threshold": config.lsp_threshold, "rotate": rotate}}
+
+
+NO_RULE: Mapping[str, str] = MappingProxyType({})
+
+
+def profile(
+    path: str | None, places: Sequence[str] = (), rule: Mapping[str, str] = NO_RULE, most_memory: int = 1 << 40
+) -> dict[str, Any]:
+    """Rates of the machine: from a file, or measured now, with those of the storage paths and of such an update, in at
+    most so many bytes of memory (see machine/measure.h)."""
+    from spillway import _engine
+
+    try:
+        if path is None:
+            text = _engine.measure(list(places), MEASURE_SECONDS, **rule, most_memory=most_memory)
+        else:
+            text = _engine.check_profile(Path(path).read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{'profile' if path else 'storage'}: {path or ', '.join(places)}: {error}") from error
+    except ValueError as error:
+        raise InputError(f"profile: {error}") from error
+    return dict(json.loads(text))

@@ -1,0 +1,66 @@
+"""A run that is not going on, as its output_dir and its storage paths tell of it: for `verify` and `export`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spillway.base import silence
+from spillway.config import Config
+from spillway.config.checks import check_storage
+from spillway.errors import InputError
+from spillway.output import identity, volumes
+from spillway.output.identity import DESCRIPTION, Identity
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """Nothing of it is rehearsed, and no data is read."""
+
+    config: Config
+    identity: Identity
+
+    @property
+    def output_dir(self) -> Path:
+        return Path(self.config.output_dir)
+
+    def volumes(self) -> list[Path]:
+        """Those that may hold a durable step."""
+        return [] if self.identity.durability == "none" else volumes.present(self.config.paths)
+
+    def description(self) -> dict[str, Any]:
+        """What the engine was told of the model."""
+        path = self.output_dir / DESCRIPTION
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise InputError(f"output_dir: {path} cannot be read: {error}") from None
+
+    @contextmanager
+    def engine(self) -> Iterator[Any]:
+        """The engine of this run's model, planned but not started."""
+        from spillway.base import calls
+        from spillway.run.settings import reading_settings
+
+        description = json.dumps(self.description())
+        with calls.translated(reading=True):
+            engine = calls.native_engine()(description, json.dumps(reading_settings(self.config, self.identity.run)))
+            try:
+                with silence.watched([path.place for path in self.config.paths]):
+                    yield engine
+            finally:
+                engine.close()
+
+
+def stored(config: Config) -> StoredRun:
+    """InputError where `output_dir` holds no run."""
+    output_dir = Path(config.output_dir)
+    known = identity.load(output_dir)
+    if known is None:
+        raise InputError(f"output_dir: {output_dir} holds no run (there is no {output_dir / identity.RUN})")
+    check_storage(config)
+    return StoredRun(config.replaced(durability=known.durability, overwrite=False), known)

@@ -1,0 +1,348 @@
+"""From a configuration to a finished run: look at everything first, start second, write last."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from spillway import report
+from spillway.base import stages
+from spillway.config import Config, normalised, read_file, resolve
+from spillway.config.checks import check, check_model, check_required
+from spillway.data.media import media_of
+from spillway.errors import InputError, Interrupted, SpillwayError
+from spillway.machine import products
+from spillway.model import hub
+from spillway.output import checkpoints, directory, identity, state, unsaved, volumes
+from spillway.output.directory import Start
+from spillway.output.identity import Identity
+from spillway.output.records import METRICS, replace_text, write_json
+from spillway.output.state import RunState
+from spillway.output.summary import endurance
+from spillway.report import tables
+from spillway.report.plot import plot_apart
+from spillway.run import reference, room
+from spillway.run.interruption import Interruption
+from spillway.run.loop import Trainer, Work
+from spillway.run.machines import described, plan_elsewhere, refuse_elsewhere
+from spillway.run.progress import Display
+from spillway.run.protocol import Keeping, Opening, Recovery, Saving, Session, WorkShape
+
+Tell = Callable[[str], None]
+
+
+def train(config: Config | Mapping[str, Any] | str | Path, **values: Any) -> dict[str, Any]:
+    """What `spillway train` does; `values` are keys beside the file's. Returns the content of summary.json.
+
+    Raises errors.InputError, errors.DoesNotFit, errors.Interrupted (state saved) or errors.SpillwayError.
+    """
+    if isinstance(config, Config):
+        config = config.values()
+    file_values = normalised(config, "config") if isinstance(config, Mapping) else read_file(Path(config))
+    name = "config" if isinstance(config, Mapping) else str(config)
+    return train_config(resolve(file_values, normalised(values, "train()"), name), Console())
+
+
+def train_config(config: Config, console: Console) -> dict[str, Any]:
+    check(config)
+    refuse_elsewhere(config)
+    start = directory.decide(config)
+    known = identity.load(start.output_dir) or identity.new(start.output_dir)
+    saved = RunState.load(start.resume) if start.resume else None
+    if start.durable and known.fixed:
+        saved = saved or RunState(fixed=known.fixed)
+    if saved:
+        config = state.same_revisions(saved.fixed, state.same_products(saved.fixed, config))
+        state.converted(saved, config, start.stands_alone)
+        state.check_keys(saved.fixed, config)
+        config = state.same_durability(known.durability, config)
+    display = Display(console, endurance(config))
+    with Interruption() as interruption:
+        config = hub.settled(products.settled(config), display.note)
+        return Run(config, start, known, saved, display, interruption).go()
+
+
+def plan_config(config: Config, tell: Tell) -> dict[str, Any]:
+    """The plan that `train` would follow. Nothing is started or written; raises DoesNotFit with the refused plan."""
+    if config.profile is not None and (found := elsewhere(config)):
+        return plan_elsewhere(config, found, tell)
+    check(config, required=("model", "dataset"))
+    named = config.output_dir is not None
+    config = config.replaced(output_dir=config.output_dir or str(Path.cwd()))  # nothing is written there
+    if named and config.resume_from_checkpoint and (known := identity.load(Path(config.output_dir))) and known.fixed:
+        config = state.same_revisions(known.fixed, state.same_products(known.fixed, config))
+    stages.say("reading the configuration")
+    config = hub.settled(products.settled(config), tell)
+    stages.say("reading tokenizer and data")
+    work = load_work(config, tell)
+    stages.say("building the model without weights")
+    output_dir = Path(config.output_dir)
+    held = directory.manifests(output_dir) if config.resume_from_checkpoint else []
+    kept = keeping(config, "plan", work, held)
+    if named:
+        kept = replace(kept, saving=saving(config, planned_start(config, output_dir), work, 0))
+    session = open_session(config, work.shape, kept, only_plan=True)
+    try:
+        stages.say("planning what else fits")
+        return session.plan | session.what_fits()
+    finally:
+        session.close()
+
+
+def elsewhere(config: Config) -> str | None:
+    """The profile of another machine that a plan is asked for."""
+    check_required(config, ("model",))
+    check_model(config)
+    return described(config)
+
+
+@dataclass
+class Run:
+    """One call of train, its arguments checked as far as they can be without reading data."""
+
+    config: Config
+    start: Start
+    identity: Identity
+    saved: RunState | None  # what a resume goes on from, or, where that lies on the paths, what it must not change
+    display: Display
+    interruption: Interruption
+
+    def go(self) -> dict[str, Any]:
+        work = load_work(self.config, self.display.note)
+        self.state = self.saved or RunState(fixed=state.fixed_keys(self.config))
+        if self.saved:
+            state.check_data(self.saved.fixed, self.config, work.train)
+        else:
+            self.state.fixed["data"] = work.train.fingerprint()
+        held = [] if self.start.clear else directory.manifests(self.start.output_dir)
+        self.opening = Opening(self.start.resume, self.start.durable, self.start.fresh, self.start.held)
+        place = self.start.output_dir
+        trainer = Trainer(
+            self.config, work, self.state, self.display, self.interruption, place, began_in=self.start.resume
+        )
+        if self.start.resume and trainer.complete():
+            return self.already_complete(work)
+        if self.start.resume and not self.start.durable:
+            trainer.find_references()
+        kept = replace(
+            keeping(self.config, self.identity.run, work, self.stay(held)),
+            saving=saving(self.config, self.start, work, self.state.step),
+        )
+        session = open_session(self.config, work.shape, kept)
+        try:
+            summary = self.train(trainer, session)
+        except BaseException as error:
+            words = self.leave(trainer, error)
+            with suppress(Exception):  # the first error is the one to tell
+                session.close()
+            if words:
+                raise SpillwayError(f"{unsaved.why(error)}. {words}") from error
+            raise
+        session.close()
+        self.plot()  # takes memory that was the session's, in a process beside this one
+        self.write_report()  # its plans do, too
+        return summary
+
+    def leave(self, trainer: Trainer, error: BaseException) -> str:
+        """What becomes of the state of a run that a failure ends, in words; empty where the failure says all."""
+        return trainer.leave() if isinstance(error, Exception) and not isinstance(error, Interrupted) else ""
+
+    def stay(self, held: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
+        """Of the checkpoints on the paths those that are kept: what came after one that is gone back to goes."""
+        named = self.start.resume is not None and not self.start.durable
+        return [(step, path) for step, path in held if not named or step <= self.state.step]
+
+    def already_complete(self, work: Work) -> dict[str, Any]:
+        assert self.start.resume is not None
+        output_dir = self.start.output_dir
+        self.display.say(f"The run is complete: step {self.state.step} of {work.steps} is in {self.start.resume}.")
+        if self.start.resume.resolve().parent == output_dir.resolve():
+            checkpoints.publish(self.start.resume, output_dir)
+        summary = output_dir / "summary.json"
+        return dict(json.loads(summary.read_text(encoding="utf-8"))) if summary.exists() else {}
+
+    def train(self, trainer: Trainer, session: Session) -> dict[str, Any]:
+        tables.show_plan(self.display.console, session.plan)
+        self.identify(trainer.work, session.plan)
+        hub.fetch_weights(self.config, self.display.say)
+        recovery = self.begin(session)
+        if recovery:
+            self.state = trainer.state = RunState.of(recovery.state, self.state.fixed)
+        for notice in session.notices():
+            self.display.note(notice)
+        self.interruption.finish_steps()
+        if session.plan.get("durability") == "step":
+            self.interruption.steps_are_durable()
+        self.prepare(session, recovery)
+        trainer.run(session, self.checkpoint_of_step())
+        return self.finish(trainer, session)
+
+    def identify(self, work: Work, plan: dict[str, Any]) -> None:
+        self.identity.fixed = self.state.fixed
+        self.identity.durability = plan.get("durability", "none")
+        self.identity.steps, self.identity.steps_per_epoch = work.steps, work.order.steps_per_epoch
+
+    def begin(self, session: Session) -> Recovery | None:
+        """No volume is made before its run is known in `output_dir`."""
+        if not any(tier["name"].startswith("path:") for tier in session.plan["tiers"]):
+            return session.start(self.opening)
+        with self.identity.claim(self.start.output_dir):
+            return session.start(self.opening)
+
+    def prepare(self, session: Session, recovery: Recovery | None) -> None:
+        """The first writes of the run; nothing that was durable is removed before what replaces it is."""
+        output_dir = self.start.output_dir
+        goes_on = recovery is not None or self.start.resume is not None
+        for removed in directory.prepare(self.start, fresh=not goes_on):
+            self.display.note(f"removed {removed}")
+        (output_dir / identity.FOLDER).mkdir(exist_ok=True)
+        write_json(output_dir / identity.DESCRIPTION, session.description)
+        write_json(output_dir / identity.SETTINGS, session.settings)
+        replace_text(output_dir / "config.yaml", self.config.text())
+        write_json(output_dir / "plan.json", session.plan)
+        self.identity.save(output_dir)  # the last, since it flushes the directories
+        if recovery is None:
+            session.commit(self.state.moving())
+        if goes_on:
+            session.settle()
+            for removed in checkpoints.go_back(output_dir, self.state.step, session.release):
+                self.display.note(f"removed {removed}")
+            self.tell_recovery(recovery)
+
+    def tell_recovery(self, recovery: Recovery | None) -> None:
+        if recovery and recovery.words:
+            self.display.say(recovery.words)
+        named = self.start.resume is not None and (recovery is None or not self.start.durable)
+        source = self.start.resume if named else "the storage paths"
+        self.display.say(f"going on after step {self.state.step}, from {source}")
+
+    def checkpoint_of_step(self) -> Path | None:
+        """The checkpoint that holds the step the run starts from."""
+        if self.state.step == 0:
+            return None
+        own = self.start.output_dir / f"checkpoint-{self.state.step}"
+        if own.is_dir():
+            return own
+        return self.start.resume if self.saved is not None and self.state is self.saved else None
+
+    def finish(self, trainer: Trainer, session: Session) -> dict[str, Any]:
+        output_dir = self.start.output_dir
+        summary = trainer.summary(session)
+        write_json(output_dir / "summary.json", summary)
+        session.write_timeline(output_dir / "timeline.json.gz")
+        trainer.so_far.ended()
+        tables.show_summary(self.display.console, summary)
+        if session.plan.get("durability", "none") != "none":
+            self.leave_volumes(session)
+        self.display.say(f"The model is in {output_dir}.")
+        return summary
+
+    def plot(self) -> None:
+        output_dir = self.start.output_dir
+        if reason := plot_apart(output_dir / METRICS, output_dir / "loss.png", f"Training loss: {output_dir.name}"):
+            self.display.note(f"no loss.png: {reason}")
+
+    def write_report(self) -> None:
+        """A missing page is no reason to fail a run."""
+        output_dir = self.start.output_dir
+        try:
+            self.display.say(f"The report is {report.write(output_dir)}.")
+        except Exception as error:
+            self.display.note(f"no report: {error}; `spillway report {output_dir}` tries again")
+
+    def leave_volumes(self, session: Session) -> None:
+        """What is to become of the volumes of a run that has come to its end."""
+        if not directory.manifests(self.start.output_dir):
+            session.give_up_volumes()  # no checkpoint needs them
+            return
+        if there := volumes.present(self.config.paths):
+            self.display.say(
+                f"Its state stays in {', '.join(map(volumes.told, there))}: the checkpoints need it to go on from. "
+                "`spillway export` writes one that stands alone; deleting the checkpoint directories and the volumes "
+                "frees the space."
+            )
+
+
+def keeping(config: Config, run: str, work: Work, held: list[tuple[int, Path]]) -> Keeping:
+    """`held`: the checkpoints that hold places on the storage paths already."""
+    if config.durability == "none":
+        return Keeping(run)
+    saves = {step for step in range(1, work.steps) if work.events.save_due(step)}
+    count = len(saves | {step for step, _ in held})
+    if config.save_total_limit is not None:
+        count = min(count, max(config.save_total_limit, len(held)) + 1)
+    return Keeping(run, len(held) if config.save_only_model else count, keep=True)
+
+
+def saving(config: Config, start: Start, work: Work, begun: int) -> Saving:
+    """What comes after step `begun`, or after the newest checkpoint where a later durable step is gone on from."""
+    if start.resume is None or start.durable:
+        begun = max([begun, *(step for step, _ in directory.checkpoints(start.output_dir) if not start.clear)])
+    saves = sum(work.events.save_due(step) for step in range(begun + 1, work.steps + 1))
+    rows = sum(work.events.log_due(step) + work.events.evaluation_due(step) for step in range(1, work.steps + 1))
+    return room.of_run(config, start, begun, saves, rows, 2 * work.pairs * reference.ROW_BYTES)
+
+
+def planned_start(config: Config, output_dir: Path) -> Start:
+    """As `train` would begin there, had nothing to be refused."""
+    goes_on = bool(config.resume_from_checkpoint)
+    return Start(output_dir, None, durable=goes_on, clear=not goes_on and bool(directory.run_files(output_dir)))
+
+
+def load_work(config: Config, tell: Tell) -> Work:
+    """Everything the session's plan depends on, and all that bad data can be refused for."""
+    from spillway.data import loading
+    from spillway.data.order import Order
+    from spillway.model.source import load_config, text_config
+    from spillway.run import rates
+    from spillway.run.events import Events
+
+    for notice in products.warnings(config):
+        tell(notice)
+    model = load_config(hub.model_directory(config))  # before the tokenizer, which says less clearly what is wrong
+    media, vocabulary = media_of(model), getattr(text_config(model), "vocab_size", None)
+    tokenizer = loading.load_tokenizer(config)
+    train_rows = loading.load(config, tokenizer, "dataset", tell, media)
+    held_out = loading.load(config, tokenizer, "eval_dataset", tell, media) if config.eval_dataset else None
+    for name, rows in (("dataset", train_rows), ("eval_dataset", held_out)):
+        if rows is not None:
+            check_vocabulary(config, name, rows.largest_token, vocabulary)
+    order = Order(
+        len(train_rows), config.per_device_train_batch_size, config.gradient_accumulation_steps, config.data_seed
+    )
+    steps = order.steps(config.max_steps, config.num_train_epochs)
+    shape = WorkShape(
+        micro_batches=min(config.gradient_accumulation_steps, order.micro_batches_per_epoch),
+        batch=config.rows_each * min(config.per_device_train_batch_size, len(train_rows)),
+        length=train_rows.longest,
+        eval_batch=config.rows_each * min(config.per_device_eval_batch_size, len(held_out)) if held_out else 0,
+        eval_length=held_out.longest if held_out else 0,
+    )
+    work = Work(
+        train_rows, held_out, tokenizer, order, rates.schedule(config, steps), Events(config, order, steps), shape
+    )
+    if not work.preferences:
+        return work
+    passes = sum(len(work.passes(config, name).parts(data, 0)) for name, data in work.preferences.items())
+    return replace(work, shape=replace(shape, pairs=work.pairs, passes=passes))
+
+
+def check_vocabulary(config: Config, key: str, largest: int, size: Any) -> None:
+    if isinstance(size, int) and largest >= size:
+        raise InputError(
+            f"tokenizer: {config.tokenizer} gives {key} the token {largest}, but the model knows {size} tokens only"
+        )
+
+
+def open_session(config: Config, shape: WorkShape, keeping: Keeping, only_plan: bool = False) -> Session:
+    """Plans; raises DoesNotFit. The engine is imported here, since that is slow and large."""
+    module = import_module("spillway.run.session")
+    session: Session = module.Session(config, shape, keeping=keeping, only_plan=only_plan)
+    return session

@@ -1,0 +1,42 @@
+"""`spillway verify`: reads every byte that counts on a run's storage paths and names what is damaged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from spillway.base.sizes import size
+from spillway.config import Config
+from spillway.errors import InputError
+from spillway.output import directory
+from spillway.run.openings import STATE
+from spillway.run.stored import stored
+
+Say = Callable[[str], None]
+
+
+def verify(config: Config, say: Say) -> bool:
+    """Says each damage in a line, then what was read. Whether all is well."""
+    run = stored(config)
+    if not run.volumes():
+        raise InputError(f"storage: the run in {run.output_dir} keeps nothing on its storage paths; nothing to verify")
+    pinned = [str(path / STATE) for path in directory.pinned(run.output_dir)]
+    with run.engine() as engine:
+        found = json.loads(engine.verify(pinned))
+    for damage in found["damage"]:
+        say(line(damage))
+    say(summary(found, len(config.paths)))
+    return not found["damage"]
+
+
+def line(damage: dict[str, Any]) -> str:
+    where = f"{damage['path']}, {damage['file']} at byte {damage['offset']}"
+    return f"damaged: {damage['what']}: {damage['bytes']} bytes on {where}"
+
+
+def summary(found: dict[str, Any], paths: int) -> str:
+    number = len(found["damage"])
+    result = f"{number} damaged place{'s' * (number != 1)}" if number else "no damage"
+    step = "no durable step" if found["step"] is None else f"durable step {found['step']}"
+    return f"{size(found['bytes'])} on {paths} path{'s' * (paths != 1)} read, {step}: {result}."
