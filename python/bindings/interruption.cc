@@ -1,4 +1,5 @@
-// Signals, for Python: what its handlers raise ends the engine's long waits, and a second signal ends the process.
+// Signals, for Python: what its handlers raise ends the engine's long waits, a second signal ends the process, and so
+// does a crash for want of memory, in words.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -7,6 +8,7 @@
 
 #include "module.h"
 #include "spillway/base/interrupt.h"
+#include "spillway/sys/out_of_memory_exit.h"
 #include "spillway/sys/second_signal.h"
 
 namespace nb = nanobind;
@@ -31,6 +33,13 @@ struct PySecondSignal {
   std::optional<spillway::sys::SecondSignal> watch;
 };
 
+struct PyOutOfMemoryExit {
+  PyOutOfMemoryExit(const std::string& words, int code) : watch(std::in_place, words, code) {}
+  void close() { watch.reset(); }
+
+  std::optional<spillway::sys::OutOfMemoryExit> watch;
+};
+
 }  // namespace
 
 void bind_interruption(nb::module_& module) {
@@ -42,4 +51,9 @@ void bind_interruption(nb::module_& module) {
            "`words` go to standard error then.")
       .def("say", &PySecondSignal::say, "words"_a)
       .def("close", &PySecondSignal::close, "Puts the handlers back. Once or more.");
+  nb::class_<PyOutOfMemoryExit>(module, "OutOfMemoryExit",
+                                "Until it is closed a crash that finds no memory to be had ends the process with "
+                                "words and an exit code.")
+      .def(nb::init<const std::string&, int>(), "words"_a, "code"_a)
+      .def("close", &PyOutOfMemoryExit::close, "Puts the handlers back. Once or more.");
 }

@@ -291,6 +291,13 @@ class SecondSignal:
     def say(self, words: str) -> None: ...
     def close(self) -> None: ...
 
+class OutOfMemoryExit:
+    """Until it is closed a crash of a library that finds no memory to be had, since the process has bounded itself,
+    ends the process with `code`, and `words` go to standard error. Other crashes are what they were."""
+
+    def __init__(self, words: str, code: int) -> None: ...
+    def close(self) -> None: ...
+
 def plan_machine(description: str, settings: str, profile: str, source: str = ...) -> str:
     """The plan for the machine of a profile, as JSON. `settings`: work {sequence, batch, micro_batches, query, key,
     feed_forward}, dram_budget, gpu_memory (0: what the profile has), durability. MemoryError: it does not fit."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -76,6 +77,31 @@ def test_rows_too_long_to_be_measured_are_refused_within_the_budget(tmp_path: Pa
     assert "does not fit in DRAM" in told and "dram_budget is 700" in told
     assert f"The working set of 1 x {LONG} tokens is extrapolated from 1 x " in told
     assert not (given / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], int]:
+    """A plan of short rows, and the MiB that its process has before it measures anything."""
+    path = tmp_path_factory.mktemp("short")
+    given = inputs(path, rows=1, hidden_size=1024, intermediate_size=8192, num_attention_heads=16)
+    asked = ["plan", *words(given, "--max_length", "64", "--profile", str(native.profile(path)))[1:]]
+    told = " ".join(refused(asked, "300MiB").split())
+    found = re.search(r"the process has ([0-9.]+) MiB", told)
+    assert found is not None, told
+    return asked, int(float(found[1]))
+
+
+def refused(asked: list[str], budget: str) -> str:
+    ended = run(*asked, "--dram_budget", budget)
+    assert ended.returncode == 3, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("above", some([1, 6, 11, 16, 20, 24, 28, 32, 36, 40, 44, 48], [6, 24]))
+def test_a_budget_next_to_what_the_process_has_is_refused(short: tuple[list[str], int], above: int) -> None:
+    """Whatever it is that finds no memory, a library's code for its products or a table of a few bytes."""
+    asked, process = short
+    assert "does not fit in DRAM" in refused(asked, f"{process + above}MiB")
 
 
 RUNS = [("random", 1024), ("random", 2048), ("pretrained", 2048)]

@@ -23,8 +23,8 @@ MEASURE = """
 import json, os, torch
 from hf_models import tiny_config
 from spillway.errors import DoesNotFit
-from spillway.hf import heap
-from spillway.hf import rehearse as module
+from spillway.machine import process_memory as heap
+from spillway.model import dry_run as module
 from spillway.model.dry_run import rehearse
 from spillway.model.building import build
 from spillway.run.protocol import WorkShape
@@ -69,6 +69,18 @@ try:
     found["bounded"] = "nothing was refused"
 except heap.OutOfBounds:
     found["bounded"] = "refused"
+heap.give_back()
+try:
+    with heap.bounded(heap.resident() + (16 << 20)), heap.PeakWatch():
+        torch.ones(24 << 20, dtype=torch.uint8)  # the kernel has let it through
+    found["passed"] = "nothing was refused"
+except heap.OutOfBounds:
+    found["passed"] = "refused"
+try:
+    with heap.bounded(heap.resident() + (64 << 20)):
+        raise RuntimeError("could not create a primitive")
+except heap.OutOfBounds:
+    found["code"] = "refused"
 found["after"] = int(torch.ones(256 << 20, dtype=torch.uint8)[-1])
 budget = heap.resident() + (96 << 20)
 for name, shape in [("long", WorkShape(1, 1, 65536, 0, 0)), ("many rows", WorkShape(1, 4096, 64, 0, 0))]:
@@ -153,6 +165,7 @@ def test_the_peak_is_measured_with_and_without_the_kernels_help(measured: dict[s
 
 def test_what_passes_a_bound_is_refused_and_the_process_goes_on(measured: dict[str, Any]) -> None:
     assert measured["bounded"] == "refused" and measured["after"] == 1
+    assert measured["passed"] == "refused" and measured["code"] == "refused"
 
 
 @pytest.mark.parametrize(("name", "tokens"), [("long", 65536), ("many rows", 4096 * 64)])
@@ -168,7 +181,7 @@ def test_rows_that_have_room_are_measured_at_their_length(measured: dict[str, An
 
 
 def test_without_room_for_anything_the_refusal_says_so(measured: dict[str, Any]) -> None:
-    assert "32 rows of 64 tokens in one layer alone take more than dram_budget" in measured["no room"]
+    assert "a layer over 32 rows of 64 tokens alone takes more than dram_budget" in measured["no room"]
 
 
 def test_arguments_are_counted_once() -> None:

@@ -19,7 +19,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from spillway import _engine
-from spillway.base import sizes, stages
+from spillway.base import stages
 from spillway.errors import DoesNotFit
 from spillway.machine import process_memory
 from spillway.machine.place import HOST, Place
@@ -251,11 +251,8 @@ class Rehearsal:
             except process_memory.OutOfBounds:  # so it takes at least what there is
                 seen = replace(seen, bytes=max(seen.bytes, (self._budget or 0) - before))
         if not seen.length:
-            raise DoesNotFit(
-                f"does not fit in DRAM: {shape.batch} rows of {shape.length} tokens in one layer alone take more than "
-                f"dram_budget, {sizes.size(self._budget or 0)}, of which the process has {sizes.size(before)} already. "
-                "Raise --dram_budget, or use a smaller max_length or per_device_train_batch_size"
-            )
+            what = f"a layer over {shape.batch} rows of {shape.length} tokens"
+            raise DoesNotFit(process_memory.no_room(self._budget or 0, what))
         return self._extrapolated(before, seen)
 
     def close(self) -> None:
