@@ -1,6 +1,8 @@
 """Rules of output_dir, checkpoints put in place at once, and the rows of metrics.jsonl."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +174,25 @@ def test_a_manifest_is_given_up_when_its_directory_is_gone(tmp_path: Path) -> No
     assert seen.pop() == (b"places of 3", ["checkpoint-2", "checkpoint-3"])
     checkpoints.go_back(tmp_path, 1, release)
     assert seen == [(b"new places", ["checkpoint-2"]), (b"places of 2", [])]
+
+
+def test_a_folder_that_cannot_be_listed_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files would get their names without having been flushed."""
+    scandir = os.scandir
+
+    def broken(place: Any) -> Any:
+        if str(place).endswith("spillway"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(place))
+        return scandir(place)
+
+    def fill(place: Path) -> None:
+        (place / "spillway").mkdir()
+        (place / "spillway" / "run.json").write_text("{}")
+        monkeypatch.setattr(os, "scandir", broken)
+
+    with pytest.raises(OSError, match="spillway"):
+        checkpoints.write(tmp_path, 3, fill, unexpected)
+    assert not (tmp_path / "checkpoint-3").exists()
 
 
 def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:

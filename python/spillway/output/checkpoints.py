@@ -296,7 +296,12 @@ def flush_files(directory: Path) -> None:
 
 
 def flush_tree(directory: Path) -> None:
-    for folder, _, names in os.walk(directory):
+    """OSError where a folder cannot be listed, too: no file is passed over."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for folder, _, names in os.walk(directory, onerror=refuse):
         for name in names:
             if not os.path.islink(os.path.join(folder, name)):
                 flush(Path(folder, name))
