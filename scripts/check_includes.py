@@ -18,10 +18,11 @@ ROOMS: dict[str, set[str]] = {
     "storage": {"base", "sys"},
     "kernels": {"base"},
     "device": {"base", "sys", "kernels"},
-    "state": {"base", "kernels", "storage", "memory"},
+    "optim": {"base", "kernels"},
+    "state": {"base", "kernels", "optim", "storage", "memory"},
     "machine": {"base", "sys", "memory", "storage", "kernels", "device"},
-    "plan": {"base", "state/layout.h", "state/rule.h", "machine/profile.h"},
-    "execute": {"base", "plan", "state", "memory", "storage", "device", "kernels", "subspace"},
+    "plan": {"base", "optim/optimizers.h", "state/layout.h", "state/rule.h", "machine/profile.h"},
+    "execute": {"base", "optim", "plan", "state", "memory", "storage", "device", "kernels", "subspace"},
     "subspace": {"base", "kernels"},
 }
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Writes docs/reference/configuration.md from the key table; with --check only says whether it is up to date."""
+"""Writes docs/reference/configuration.md from the key table; with --check only says whether it is up to date.
+
+The table is that of the package that is installed: the engine describes its optimizers.
+"""
 
 import sys
 from pathlib import Path
 
+from spillway.cli.help import reference
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "python"))
-
-from spillway.cli.help import reference  # noqa: E402
-
 TARGET = ROOT / "docs" / "reference" / "configuration.md"
 
 

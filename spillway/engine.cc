@@ -249,16 +249,15 @@ class Engine::Impl {
     running().updater->set_early(*predicted_);
   }
 
-  kernels::UpdateStep update_of(const StepUpdate& update, float scale, std::int64_t step) const {
-    return {.optimizer = description_.optimizer,
-            .learning_rate = update.learning_rate,
-            .beta1 = update.beta1,
-            .beta2 = update.beta2,
-            .epsilon = update.epsilon,
-            .weight_decay = update.weight_decay,
-            .gradient_scale = scale,
-            .step = step,
-            .seed = description_.seed};
+  optim::Step update_of(const StepUpdate& update, float scale, std::int64_t step) const {
+    auto named = update.others;
+    named.emplace("learning_rate", update.learning_rate);
+    named.emplace("weight_decay", update.weight_decay);
+    auto out = optim::make_step(*description_.optimizer, named);
+    out.gradient_scale = scale;
+    out.step = step;
+    out.seed = description_.seed;
+    return out;
   }
 
   void begin_instance(execute::Mode mode) {
@@ -283,11 +282,10 @@ class Engine::Impl {
 
   void check_decay(const StepUpdate& update) const {
     if (update.weight_decay == 0 || !running().subspaces->any()) return;
-    if (description_.optimizer == kernels::Optimizer::adamw || description_.optimizer == kernels::Optimizer::lion)
-      return;
+    if (description_.optimizer->decoupled_decay) return;
     throw Error(
         ErrorCode::bad_input,
-        text("weight_decay ", update.weight_decay, " with method lsp: ", state::name_of(description_.optimizer),
+        text("weight_decay ", update.weight_decay, " with method lsp: ", description_.optimizer->name,
              " adds it to the gradient, which is not there for a matrix that learns in a subspace; use adamw or "
              "lion, or weight_decay 0"));
   }
@@ -524,8 +522,10 @@ class Engine::Impl {
     settle();
     auto fields = update_;
     fields.step = steps_;
-    storage::Commit commit{
-        .step = step_, .previous = applied_, .skipped = skipped_, .fields = execute::fields_of(fields)};
+    storage::Commit commit{.step = step_,
+                           .previous = applied_,
+                           .skipped = skipped_,
+                           .update = optim::encode(*description_.optimizer, fields)};
     const auto bytes = std::as_bytes(std::span(payload));
     commit.payload.assign(bytes.begin(), bytes.end());
     const auto places = settings_.storage.places.size();
@@ -613,16 +613,16 @@ class Engine::Impl {
   std::unique_ptr<execute::ReadBack> read_back_;
   const plan::Visit* open_ = nullptr;
   bool training_ = false;
-  bool pending_ = false;                          ///< an update waits for the next step
-  kernels::UpdateStep update_;                    ///< what it applies
-  std::optional<kernels::UpdateStep> predicted_;  ///< what early updates of this step apply
-  bool subspaces_read_ = false;                   ///< projectors in memory are those of the states
-  bool kept_ = false;                             ///< of the pending update, what was done early
-  unsigned calm_ = 0;                             ///< steps in a row that were neither clipped nor skipped
-  std::int64_t steps_ = 0;                        ///< optimizer steps decided so far
-  std::uint64_t step_ = 0;                        ///< training steps ended so far, skipped ones included
-  std::uint64_t applied_ = 0;                     ///< the last of them that was not skipped
-  bool skipped_ = false;                          ///< the last of them was
+  bool pending_ = false;                                                ///< an update waits for the next step
+  optim::Step update_ = optim::make_step(*description_.optimizer, {});  ///< what it applies
+  std::optional<optim::Step> predicted_;                                ///< what early updates of this step apply
+  bool subspaces_read_ = false;  ///< projectors in memory are those of the states
+  bool kept_ = false;            ///< of the pending update, what was done early
+  unsigned calm_ = 0;            ///< steps in a row that were neither clipped nor skipped
+  std::int64_t steps_ = 0;       ///< optimizer steps decided so far
+  std::uint64_t step_ = 0;       ///< training steps ended so far, skipped ones included
+  std::uint64_t applied_ = 0;    ///< the last of them that was not skipped
+  bool skipped_ = false;         ///< the last of them was
   execute::LossScaler scaler_;
   bool committed_ = false;  ///< the last of them, or what was loaded before the first
   bool begun_ = false;      ///< something was committed

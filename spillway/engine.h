@@ -44,6 +44,7 @@
 #include "spillway/execute/device_options.h"
 #include "spillway/execute/loss_scaler.h"
 #include "spillway/execute/node_options.h"
+#include "spillway/optim/step.h"
 #include "spillway/plan/description.h"
 #include "spillway/plan/planner.h"
 #include "spillway/state/layout.h"
@@ -138,9 +139,9 @@ struct Visit {
 
 struct StepUpdate {
   double learning_rate = 0;
-  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double weight_decay = 0;
-  double max_grad_norm = 0;  ///< 0: no clipping
+  double max_grad_norm = 0;        ///< 0: no clipping
+  optim::NamedValues others = {};  ///< further hyperparameters (optim/step.h); what is not there has its default
 };
 
 struct StepBegin {

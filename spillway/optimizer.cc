@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "spillway/base/error.h"
+#include "spillway/execute/chunk_update.h"
 #include "spillway/execute/group_bank.h"
 #include "spillway/execute/team.h"
-#include "spillway/execute/updater.h"
 #include "spillway/kernels/gradient.h"
 #include "spillway/state/layout.h"
 #include "spillway/state/saved_state.h"
@@ -44,6 +44,7 @@ class Optimizer::Impl {
  public:
   Impl(std::vector<OptimizerTensor> tensors, OptimizerSettings settings)
       : tensors_(std::move(tensors)), settings_(std::move(settings)), team_(settings_.threads) {
+    check();
     lay_out();
     std::array<std::vector<Bytes>, 2> sizes;
     for (Chunk& chunk : chunks_) {
@@ -98,11 +99,11 @@ class Optimizer::Impl {
       out.push_back({state::rest_name(rule.type), elements, rest});
     const auto kept = state::moments_of(rule.format, elements < state::kSmallTensor);
     for (std::size_t m = 0; m < rule.moments(); ++m) {
-      out.push_back({state::moment_name(rule.optimizer, m), elements, state::moment_bytes(kept)});
+      out.push_back({rule.optimizer->fields[m], elements, state::moment_bytes(kept)});
     }
     if (kept != kernels::Moments::int8) return out;
     for (std::size_t m = 0; m < rule.moments(); ++m) {
-      out.push_back({state::scale_name(rule.optimizer, m), state::scales_of(elements), sizeof(float)});
+      out.push_back({state::scale_name(rule.optimizer->fields[m]), state::scales_of(elements), sizeof(float)});
     }
     return out;
   }
@@ -127,10 +128,21 @@ class Optimizer::Impl {
     });
   }
 
+  const optim::Descriptor& optimizer() const noexcept { return *settings_.optimizer; }
   Bytes state_bytes() const noexcept { return state_bytes_; }
   const std::vector<std::string>& notices() const noexcept { return notices_; }
 
  private:
+  void check() const {
+    if (settings_.optimizer->scope != optim::Scope::element) {
+      throw Error(ErrorCode::bad_input, text(settings_.optimizer->name,
+                                             " updates whole matrices of a model's layers; it "
+                                             "is had by a run alone (optim: ",
+                                             settings_.optimizer->name, ")"));
+    }
+    state::check_format({.optimizer = settings_.optimizer, .format = settings_.format});
+  }
+
   void lay_out() {
     std::vector<std::pair<std::size_t, std::size_t>> block_of;  // of each tensor: part, block
     for (const OptimizerTensor& tensor : tensors_) {
@@ -200,8 +212,7 @@ class Optimizer::Impl {
     const auto& rule = parts_[chunk.part].rule;
     const auto& span = span_of(chunk);
     const auto bytes = state::field_bytes(rule.type);
-    auto step = update.step;
-    step.optimizer = settings_.optimizer;
+    auto step = optim::kernel_step(*settings_.optimizer, update.step);
     step.seed = settings_.seed;
     team_.run(ceil_div(span.elements, execute::kUpdateTile), [&](std::size_t tile) {
       const std::uint64_t first = tile * execute::kUpdateTile;
@@ -265,6 +276,10 @@ void Optimizer::store(std::size_t tensor, std::span<const std::span<const std::b
   impl_->transfer(tensor, true, [&](std::size_t array, Bytes at, std::byte* memory, Bytes bytes) {
     std::memcpy(memory, arrays[array].data() + at, bytes);
   });
+}
+
+const optim::Descriptor& Optimizer::optimizer() const noexcept {
+  return impl_->optimizer();
 }
 
 Bytes Optimizer::state_bytes() const noexcept {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "spillway/engine.h"
-#include "spillway/kernels/update.h"
+#include "spillway/optim/step.h"
 #include "spillway/state/rule.h"
 
 namespace spillway {
@@ -28,7 +28,7 @@ struct OptimizerTensor {
 };
 
 struct OptimizerSettings {
-  kernels::Optimizer optimizer = kernels::Optimizer::adamw;
+  const optim::Descriptor* optimizer = &optim::adamw;  ///< of element scope
   state::StateFormat format = state::StateFormat::exact;
   std::uint64_t seed = 0;             ///< of stochastic rounding
   unsigned threads = 1;               ///< that update, the caller included
@@ -58,7 +58,7 @@ class Optimizer {
     std::size_t tensor = 0;  ///< rising
     std::byte* weight = nullptr;
     const std::byte* grad = nullptr;
-    kernels::UpdateStep step;  ///< optimizer and seed are the settings'
+    optim::Step step;  ///< the seed is that of the settings
   };
   /// All of them; when it returns weights and states are new. After an error some tensors are updated, others not.
   void step(std::span<const Update> updates);
@@ -70,6 +70,7 @@ class Optimizer {
   void fetch(std::size_t tensor, std::span<const std::span<std::byte>> arrays);
   void store(std::size_t tensor, std::span<const std::span<const std::byte>> arrays);
 
+  [[nodiscard]] const optim::Descriptor& optimizer() const noexcept;
   [[nodiscard]] Bytes state_bytes() const noexcept;  ///< of all tensors, wherever they lie
   [[nodiscard]] std::vector<std::string> notices() const;
 

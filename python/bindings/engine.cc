@@ -118,13 +118,19 @@ spillway::Settings parse_settings(const std::string& text) {
   return out;
 }
 
+/// Hyperparameters by name, and "max_grad_norm".
 spillway::StepUpdate parse_update(const std::map<std::string, double>& update) {
-  const auto value = [&](const char* key, double fallback) {
-    const auto at = update.find(key);
-    return at == update.end() ? fallback : at->second;
-  };
-  return {value("learning_rate", 0), value("beta1", 0.9),      value("beta2", 0.999),
-          value("epsilon", 1e-8),    value("weight_decay", 0), value("max_grad_norm", 0)};
+  spillway::StepUpdate out;
+  for (const auto& [name, value] : update) {
+    if (name == "learning_rate") {
+      out.learning_rate = value;
+    } else if (name == "weight_decay") {
+      out.weight_decay = value;
+    } else {
+      (name == "max_grad_norm" ? out.max_grad_norm : out.others[name]) = value;
+    }
+  }
+  return out;
 }
 
 spillway::Opening parse_opening(const std::string& text) {

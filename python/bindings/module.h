@@ -8,5 +8,6 @@ void bind_engine(nanobind::module_& module);
 void bind_interruption(nanobind::module_& module);
 void bind_machine(nanobind::module_& module);
 void bind_memory(nanobind::module_& module);
+void bind_optim(nanobind::module_& module);
 void bind_optimizer(nanobind::module_& module);
 void bind_subspace(nanobind::module_& module);

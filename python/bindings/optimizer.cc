@@ -2,6 +2,7 @@
 #include "spillway/optimizer.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -11,7 +12,7 @@
 
 #include "module.h"
 #include "spillway/kernels/moments.h"
-#include "spillway/kernels/update.h"
+#include "spillway/optim/step.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -20,9 +21,9 @@ namespace {
 
 using Bytes1d = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
 using Release = nb::call_guard<nb::gil_scoped_release>;
-/// Tensor, addresses of weight and gradient, learning rate, betas, epsilon, weight decay, gradient scale, step.
-using PyUpdate = std::tuple<std::size_t, std::uintptr_t, std::uintptr_t, double, double, double, double, double, float,
-                            std::int64_t>;
+/// Tensor, addresses of weight and gradient, hyperparameters, gradient scale, step.
+using PyUpdate =
+    std::tuple<std::size_t, std::uintptr_t, std::uintptr_t, spillway::optim::NamedValues, float, std::int64_t>;
 
 spillway::Optimizer* make(const std::vector<std::tuple<std::string, std::uint64_t, std::string>>& tensors,
                           const std::string& optimizer, const std::string& format, std::uint64_t seed, unsigned threads,
@@ -33,7 +34,7 @@ spillway::Optimizer* make(const std::vector<std::tuple<std::string, std::uint64_
     specs.push_back({name, elements, spillway::state::parse_compute_type(type)});
   }
   spillway::OptimizerSettings settings;
-  settings.optimizer = spillway::state::parse_optimizer(optimizer);
+  settings.optimizer = &spillway::optim::parse(optimizer);
   settings.format = spillway::state::parse_format(format);
   settings.seed = seed;
   settings.threads = threads;
@@ -44,19 +45,17 @@ spillway::Optimizer* make(const std::vector<std::tuple<std::string, std::uint64_
   return new spillway::Optimizer(std::move(specs), std::move(settings));  // nanobind takes it
 }
 
-std::vector<spillway::Optimizer::Update> updates_of(const std::vector<PyUpdate>& updates) {
+std::vector<spillway::Optimizer::Update> updates_of(const spillway::Optimizer& self,
+                                                    const std::vector<PyUpdate>& updates) {
   std::vector<spillway::Optimizer::Update> out;
-  for (const auto& [tensor, weight, grad, rate, beta1, beta2, epsilon, decay, scale, step] : updates) {
+  for (const auto& [tensor, weight, grad, named, scale, number] : updates) {
+    auto step = spillway::optim::make_step(self.optimizer(), named);
+    step.gradient_scale = scale;
+    step.step = number;
     out.push_back({.tensor = tensor,
                    .weight = reinterpret_cast<std::byte*>(weight),    // NOLINT
                    .grad = reinterpret_cast<const std::byte*>(grad),  // NOLINT
-                   .step = {.learning_rate = rate,
-                            .beta1 = beta1,
-                            .beta2 = beta2,
-                            .epsilon = epsilon,
-                            .weight_decay = decay,
-                            .gradient_scale = scale,
-                            .step = step}});
+                   .step = step});
   }
   return out;
 }
@@ -114,11 +113,11 @@ void bind_optimizer(nb::module_& module) {
           "step",
           [](Optimizer& self, const std::vector<PyUpdate>& updates) {
             const nb::gil_scoped_release release;
-            self.step(updates_of(updates));
+            self.step(updates_of(self, updates));
           },
           "updates"_a,
-          "(tensor, address of weight, of gradient, learning rate, beta1, beta2, epsilon, weight decay, gradient "
-          "scale, step) each, by rising tensor.")
+          "(tensor, address of weight, of gradient, hyperparameters by name, gradient scale, step) each, by rising "
+          "tensor.")
       .def(
           "set_master",
           [](Optimizer& self, std::size_t tensor, std::uintptr_t weight) {

@@ -1,5 +1,6 @@
 // spillway::subspace::Matrix for Python: converts, releases the GIL. No logic.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
@@ -11,6 +12,7 @@
 #include "spillway/device/work.h"
 #include "spillway/execute/element.h"
 #include "spillway/execute/subspaces.h"
+#include "spillway/optim/step.h"
 #include "spillway/plan/json.h"
 #include "spillway/state/rule.h"
 #include "spillway/subspace/matrix.h"
@@ -62,21 +64,17 @@ void compress(const Matrix& matrix, unsigned side, std::uintptr_t in, std::size_
   spillway::state::parse_compute_type(type) == spillway::state::ComputeType::fp32 ? as(float{}) : as(std::uint16_t{});
 }
 
-using Rates = std::tuple<double, double, double, double, double, float, std::int64_t>;
+using Rates = std::tuple<spillway::optim::NamedValues, float, std::int64_t>;
 
 void step(Matrix& matrix, std::uintptr_t weight, std::uintptr_t rest, const std::string& type, const Given& s,
           const std::string& optimizer, const Rates& rates) {
-  const auto& [rate, beta1, beta2, epsilon, decay, scale, number] = rates;
+  const auto& [named, scale, number] = rates;
+  const auto& rule = spillway::optim::parse(optimizer);
+  auto applied = spillway::optim::make_step(rule, named);
+  applied.gradient_scale = scale;
+  applied.step = number;
   const auto form = spillway::state::form_of({.type = spillway::state::parse_compute_type(type)});
-  matrix.step(form.weights, {s.data(), s.size()},
-              {.optimizer = spillway::state::parse_optimizer(optimizer),
-               .learning_rate = rate,
-               .beta1 = beta1,
-               .beta2 = beta2,
-               .epsilon = epsilon,
-               .weight_decay = decay,
-               .gradient_scale = scale,
-               .step = number},
+  matrix.step(form.weights, {s.data(), s.size()}, spillway::optim::kernel_step(rule, applied),
               {.weight = reinterpret_cast<std::byte*>(weight),  // NOLINT
                .rest = reinterpret_cast<std::byte*>(rest),      // NOLINT
                .n = matrix.pair().p.rows() * matrix.pair().q.rows()});
@@ -121,8 +119,8 @@ void bind_subspace(nb::module_& module) {
       .def("compress", &compress, Release(), "side"_a, "source"_a, "stride"_a, "tokens"_a, "dtype"_a, "out"_a,
            "Tokens at an address, times P (side 0) or Q (1): [rank, tokens] at `out`.")
       .def("step", &step, "weight"_a, "rest"_a, "dtype"_a, "gradient"_a, "optimizer"_a, "rates"_a,
-           "The optimizer on S and its delta onto the weight. `rates`: learning rate, betas, epsilon, weight decay, "
-           "gradient scale, step.")
+           "The optimizer on S and its delta onto the weight. `rates`: hyperparameters by name, gradient scale, "
+           "step.")
       .def(
           "values", [](const Matrix& self, unsigned side) { return copied(side_of(self, side).values()); }, "side"_a)
       .def(

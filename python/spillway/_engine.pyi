@@ -24,11 +24,12 @@ class Engine:
 
     `description` (JSON): {"compute_dtype": "bf16"|"fp16"|"fp32" (what visits multiply in: the compute type),
     "weight_dtype": the same or narrower (what weights and gradients are kept in; absent: compute_dtype),
-    "optimizer": "adamw"|"adam"|"lion"|"sgd" (adamw), "state_format": "exact"|"bf16"|"int8" (exact), "seed": of the run
-    (0), "hidden_size": H, "micro_batches": most per step, "tokens": most per step, "tied_head": bool, "blocks":
-    [{"name", "role": "embedding", "layer" or "head", "tensors": [{"name", "shape": [..], "decay": bool, "frozen": bool
-    (false), "wide": bool (false: of weight_dtype; else of fp32, gradients too, where that is narrower), "subspace":
-    {"rank", "nonzeros"} (absent: learns in full)}]}], "subspaces": {"check_every", "threshold"}}. Blocks in order of
+    "optimizer": the name of one of optimizers() (adamw), "state_format": "exact"|"bf16"|"int8" (exact), "seed":
+    of the run (0), "hidden_size": H, "micro_batches": most per step, "tokens": most per step, "tied_head": bool,
+    "blocks": [{"name", "role": "embedding", "layer" or "head", "tensors": [{"name", "shape": [..], "decay": bool,
+    "frozen": bool (false), "wide": bool (false: of weight_dtype; else of fp32, gradients too, where that is narrower),
+    "table": bool (false: one of two dimensions in a layer is a matrix of a product), "subspace": {"rank", "nonzeros"}
+    (absent: learns in full)}]}], "subspaces": {"check_every", "threshold"}}. Blocks in order of
     execution: at most one embedding first, layers (final norm and the like are a last block of role layer), at most one
     head last; a tied head has no block.
 
@@ -335,9 +336,9 @@ class Optimizer:
     ) -> None:
         """`tensors`: (name, elements, bf16 or fp32) each; `storage`: (directory or device, whether it is a device)
         each, none: states in DRAM."""
-    def step(self, updates: list[tuple[int, int, int, float, float, float, float, float, float, int]]) -> None:
-        """(tensor, address of weight, of gradient, learning rate, beta1, beta2, epsilon, weight decay, gradient scale,
-        step) each, by rising tensor."""
+    def step(self, updates: list[tuple[int, int, int, dict[str, float], float, int]]) -> None:
+        """(tensor, address of weight, of gradient, hyperparameters by name, gradient scale, step) each, by rising
+        tensor."""
     def set_master(self, tensor: int, weight: int) -> None:
         """The masters become the weights' values."""
     def arrays(self, tensor: int) -> list[tuple[str, int, int]]:
@@ -349,6 +350,10 @@ class Optimizer:
     def state_bytes(self) -> int: ...
     @property
     def notices(self) -> list[str]: ...
+
+def optimizers() -> list[dict[str, Any]]:
+    """The descriptor of every optimizer (spillway/optim/descriptor.h); `others`: the name of the optimizer of what is
+    no matrix of a layer, or ""."""
 
 def encode_moment(values: Any, second: bool) -> tuple[Any, Any]:
     """fp32 values of a first or second moment as 8-bit codes and scales, rounded to nearest."""
@@ -374,8 +379,8 @@ class SubspaceMatrix:
     def compress(self, side: int, source: int, stride: int, tokens: int, dtype: str, out: int) -> None:
         """Tokens at an address, times P (side 0) or Q (1): [rank, tokens] at `out`."""
     def step(self, weight: int, rest: int, dtype: str, gradient: Any, optimizer: str, rates: tuple[Any, ...]) -> None:
-        """The optimizer on S, flat fp32, and its delta onto the weight. `rates`: learning rate, beta1, beta2, epsilon,
-        weight decay, gradient scale, step."""
+        """The optimizer on S, flat fp32, and its delta onto the weight. `rates`: hyperparameters by name, gradient
+        scale, step."""
     def values(self, side: int) -> Any:
         """A copy of a projector's values as they lie."""
     def moment(self, which: int) -> Any: ...

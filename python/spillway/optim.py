@@ -25,13 +25,13 @@ import torch
 
 from spillway import _engine
 from spillway.base.calls import translated
+from spillway.config.optimizers import OPTIMIZERS
 from spillway.config.values import parse_size
 from spillway.errors import InputError
 from spillway.widening import Widened, widen
 
 __all__ = ["SGD", "Adam", "AdamW", "Lion", "Widened", "widen"]
 
-FORMATS = ("exact", "bf16", "int8")
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 ITEMS = {4: torch.float32, 2: torch.bfloat16, 1: torch.uint8}
 
@@ -68,8 +68,8 @@ class Offloaded(torch.optim.Optimizer):
         overwrite: bool = False,
     ) -> None:
         check_defaults(defaults)
-        if format not in FORMATS:
-            raise InputError(f"format is {format!r}; known: {', '.join(FORMATS)}")
+        if format not in (known := OPTIMIZERS[self.rule].formats):
+            raise InputError(f"format is {format!r}; known: {', '.join(known)}")
         self.format, self.seed = format, seed
         self.storage = storage_of(tier)
         self.threads = threads or torch.get_num_threads()
@@ -111,7 +111,7 @@ class Offloaded(torch.optim.Optimizer):
             kept += [weight, grad]
             self.state[p].setdefault("step", torch.tensor(0.0)).add_(1)
             applied = (scale * (-1 if group.get("maximize") else 1), int(self.state[p]["step"].item()))
-            update = (number, weight.data_ptr(), grad.data_ptr(), *self._factors(group), *applied)
+            update = (number, weight.data_ptr(), grad.data_ptr(), hyperparameters(self.rule, group), *applied)
             updates.setdefault(engine, []).append(update)
         with translated():
             for engine, of_engine in updates.items():
@@ -120,11 +120,6 @@ class Offloaded(torch.optim.Optimizer):
             p.copy_(weight)
         torch.autograd.graph.increment_version([p for _, p in with_grad])
         self._versions |= {p: p._version for _, p in with_grad}
-
-    def _factors(self, group: dict[str, Any]) -> tuple[float, float, float, float, float]:
-        """Learning rate, betas, epsilon, weight decay."""
-        beta1, beta2 = group["betas"]
-        return float(group["lr"]), beta1, beta2, group.get("eps", 0.0), group["weight_decay"]
 
     @staticmethod
     def _gradient(p: torch.Tensor) -> torch.Tensor:
@@ -225,6 +220,14 @@ class Offloaded(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("an optimizer of spillway.optim cannot be pickled or copied; keep its state_dict()")
+
+
+def hyperparameters(optimizer: str, group: dict[str, Any]) -> dict[str, float]:
+    """Of a group of parameters, by the engine's names instead of PyTorch's."""
+    beta1, beta2 = group.get("betas", (0.0, 0.0))
+    names = {"learning_rate": group["lr"], "epsilon": group.get("eps"), "beta1": beta1, "beta2": beta2}
+    known = OPTIMIZERS[optimizer].hyperparameters
+    return {each.name: float(names[each.name] if each.name in names else group[each.name]) for each in known}
 
 
 def storage_of(tier: str | Sequence[str]) -> list[tuple[str, bool]]:
@@ -350,6 +353,3 @@ class SGD(Offloaded):
         **where: Unpack[Where],
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}, **where)
-
-    def _factors(self, group: dict[str, Any]) -> tuple[float, float, float, float, float]:
-        return float(group["lr"]), group["momentum"], 0.0, 0.0, group["weight_decay"]

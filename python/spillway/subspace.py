@@ -35,7 +35,7 @@ from torch import nn
 from spillway import _engine
 from spillway.base.calls import translated
 from spillway.errors import InputError
-from spillway.optim import TYPES, check_defaults
+from spillway.optim import TYPES, check_defaults, hyperparameters
 
 __all__ = ["AdamW"]
 
@@ -239,8 +239,7 @@ class AdamW(torch.optim.Optimizer):
             held.matrix.add_sample(held.captured, float(probe.square().sum()))
         held.begin()
         held.step += 1
-        beta1, beta2 = group["betas"]
-        rates = (float(group["lr"]), beta1, beta2, group["eps"], group["weight_decay"], 1.0, held.step)
+        rates = (hyperparameters("adamw", group), 1.0, held.step)
         rest = 0 if held.rest is None else held.rest.data_ptr()
         with translated():
             held.matrix.step(held.weight.data_ptr(), rest, TYPES[held.weight.dtype], flat(s), "adamw", rates)

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "spillway/base/error.h"
+#include "spillway/optim/step.h"
 #include "spillway/plan/schedule.h"
 #include "spillway/plan/storage_need.h"
 
@@ -44,6 +45,7 @@ storage::JournalSpec journal_spec(const plan::Description& description, const st
   storage::JournalSpec out;
   out.run = run;
   out.paths = static_cast<std::uint32_t>(paths);
+  out.update = optim::extension_bytes(*description.optimizer);
   out.durability = durability == plan::Durability::step ? storage::Durability::step : storage::Durability::checkpoint;
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
     const auto& chunk = layout.chunks()[c];

@@ -1,7 +1,5 @@
 #include "spillway/execute/device_updates.h"
 
-#include "spillway/execute/updater.h"
-
 namespace spillway::execute {
 namespace {
 

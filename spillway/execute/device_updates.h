@@ -5,6 +5,7 @@
 
 #include "spillway/device/device.h"
 #include "spillway/execute/arenas.h"
+#include "spillway/execute/chunk_update.h"
 #include "spillway/execute/device_subspace_update.h"
 #include "spillway/execute/subspaces.h"
 #include "spillway/kernels/update.h"
@@ -21,7 +22,7 @@ class DeviceUpdates {
                 Arenas arenas, const Subspaces& subspaces);
 
   /// What the pending updates apply; set while no update runs.
-  void set(const kernels::UpdateStep& step) noexcept { step_ = step; }
+  void set(const optim::Step& step) noexcept { step_ = element_step(rule_, step); }
   /// Gives the update of a chunk to the stream. Tensors that do not decay ignore the step's `weight_decay`.
   void run(device::Device& device, device::Stream stream, plan::Index chunk);
 

@@ -500,10 +500,11 @@ void Executor::update(std::unique_lock<std::mutex>& lock, Updates& lane, Index c
   lock.unlock();
   work_.prepare(chunk, early);
   lock.lock();
-  if (const auto first = work_.first_tiles(chunk); first > 0) {
-    run_tiles(lock, lane, {.chunk = chunk, .count = first, .part = Part::first, .early = early});
+  for (std::size_t part = 0, parts = work_.parts(chunk); part < parts; ++part) {
+    run_tiles(
+        lock, lane,
+        {.chunk = chunk, .count = work_.tiles(chunk, part), .early = early, .number = part, .last = part + 1 == parts});
   }
-  run_tiles(lock, lane, {.chunk = chunk, .count = work_.tiles(chunk), .early = early});
   lock.unlock();
   work_.finish(chunk, early);
   lock.lock();
@@ -519,7 +520,7 @@ void Executor::fit(std::unique_lock<std::mutex>& lock, Updates& lane, Index chun
   lock.lock();
   for (unsigned part = 0; part < UpdateWork::kFitParts; ++part) {
     const auto tiles = work_.fit_tiles(chunk, part);
-    if (tiles > 0) run_tiles(lock, lane, {.chunk = chunk, .count = tiles, .part = Part::fit, .fit_part = part});
+    if (tiles > 0) run_tiles(lock, lane, {.chunk = chunk, .count = tiles, .part = Part::fit, .number = part});
   }
   lock.unlock();
   work_.end_fit(chunk);
@@ -575,17 +576,14 @@ void Executor::take_tiles(Updates& lane, const Tiles& tiles) {
       case Part::save:
         work_.save(tiles.chunk, tile);
         break;
-      case Part::first:
-        work_.run_first(tiles.chunk, tile, tiles.early);
-        break;
       case Part::update:
-        work_.run(tiles.chunk, tile, tiles.early);
+        work_.run(tiles.chunk, tiles.number, tile, tiles.early);
         break;
       case Part::fit:
-        work_.run_fit(tiles.chunk, tiles.fit_part, tile);
+        work_.run_fit(tiles.chunk, static_cast<unsigned>(tiles.number), tile);
         break;
     }
-    if (lane.pace.limits() && tiles.part != Part::first) wait_for_pace(lane, tiles.chunk, tiles.count, began);
+    if (lane.pace.limits() && tiles.last) wait_for_pace(lane, tiles.chunk, tiles.count, began);
   }
 }
 

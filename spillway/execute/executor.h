@@ -34,11 +34,10 @@ class UpdateWork {
   /// Copies a slice to where the schedule has room for it: all of them before prepare(), when the update is early.
   virtual void save(plan::Index chunk, std::size_t slice) = 0;
   virtual void prepare(plan::Index chunk, bool early) = 0;  ///< once, before the tiles
-  /// Tiles of a first part of the update, all of which end before any of run(); by default there is none.
-  virtual std::size_t first_tiles(plan::Index /*chunk*/) const { return 0; }
-  virtual void run_first(plan::Index /*chunk*/, std::size_t /*tile*/, bool /*early*/) {}
-  virtual std::size_t tiles(plan::Index chunk) const = 0;
-  virtual void run(plan::Index chunk, std::size_t tile, bool early) = 0;
+  /// Parts of the update: all tiles of one end before any of the next.
+  virtual std::size_t parts(plan::Index /*chunk*/) const { return 1; }
+  virtual std::size_t tiles(plan::Index chunk, std::size_t part) const = 0;
+  virtual void run(plan::Index chunk, std::size_t part, std::size_t tile, bool early) = 0;
   virtual void finish(plan::Index /*chunk*/, bool /*early*/) {}  ///< once, after them
 
   // What a visit has left to learn of a chunk that learns in a subspace; by default nothing.
@@ -153,7 +152,7 @@ class Executor {
     bool operator<(const UpdateEntry& other) const { return deadline > other.deadline; }
   };
 
-  enum class Part : std::uint8_t { save, first, update, fit };  ///< of an update, one after the other; of a fit
+  enum class Part : std::uint8_t { save, update, fit };  ///< of an update, one after the other; of a fit
   /// Tiles that several threads take.
   struct Tiles {
     bool busy = false;
@@ -161,7 +160,8 @@ class Executor {
     std::size_t count = 0;
     Part part = Part::update;
     bool early = false;
-    unsigned fit_part = 0;
+    std::size_t number = 0;  ///< of the part, of an update or a fit
+    bool last = true;        ///< of the parts
     std::size_t inside = 0;  ///< threads at work in them
   };
 

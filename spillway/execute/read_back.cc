@@ -97,7 +97,7 @@ void ReadBack::claim(const storage::Manifest& manifest) {
 }
 
 void ReadBack::describe() {
-  found_.take(replay_->commit());
+  found_.take(replay_->commit(), *plan_.description.optimizer);
   found_.chunks = plan_.layout.chunks().size();
   for (std::size_t c = 0; c < found_.chunks; ++c) {
     found_.replayed += replay_->missing(c) > 0 ? 1 : 0;

@@ -5,7 +5,6 @@
 
 #include "spillway/base/error.h"
 #include "spillway/execute/store.h"
-#include "spillway/execute/updater.h"
 #include "spillway/plan/schedule.h"
 
 namespace spillway::execute {
@@ -19,33 +18,11 @@ Bytes bytes_of(const storage::StoredObject& object) {
 
 }  // namespace
 
-storage::UpdateFields fields_of(const kernels::UpdateStep& step) {
-  return {.learning_rate = step.learning_rate,
-          .beta1 = step.beta1,
-          .beta2 = step.beta2,
-          .epsilon = step.epsilon,
-          .weight_decay = step.weight_decay,
-          .gradient_scale = step.gradient_scale,
-          .updates = step.step};
-}
-
-kernels::UpdateStep step_of(const plan::Description& description, const storage::UpdateFields& fields) {
-  return {.optimizer = description.optimizer,
-          .learning_rate = fields.learning_rate,
-          .beta1 = fields.beta1,
-          .beta2 = fields.beta2,
-          .epsilon = fields.epsilon,
-          .weight_decay = fields.weight_decay,
-          .gradient_scale = fields.gradient_scale,
-          .step = fields.updates,
-          .seed = description.seed};
-}
-
 Replay::Replay(const Parts& parts, const storage::Recovered& recovered)
     : parts_(parts),
       ids_(parts.description, parts.layout),
       table_(table_of(parts.layout)),
-      subspace_(parts.layout, parts.description.rule()),
+      update_(parts.layout, parts.description.rule()),
       commit_(&recovered.newest) {
   for (const auto& image : recovered.images) images_.push_back(&image.stored);
   for (const auto& it : recovered.commits) commits_.push_back(&it.commit);
@@ -56,7 +33,7 @@ Replay::Replay(const Parts& parts, const storage::Manifest& manifest)
     : parts_(parts),
       ids_(parts.description, parts.layout),
       table_(table_of(parts.layout)),
-      subspace_(parts.layout, parts.description.rule()),
+      update_(parts.layout, parts.description.rule()),
       commit_(&manifest.commit) {
   for (const auto& image : manifest.images) images_.push_back(&image);
 }
@@ -136,20 +113,15 @@ void Replay::update(std::size_t chunk, const storage::Commit& commit, std::byte*
     const auto rows = read_rows(commit, scratch.subspan(bytes));
     patch_rows(*table_, parts_.description.type, it, grad, rows);
   }
-  const auto step = step_of(parts_.description, commit.fields);
-  if (it.subspace.rank > 0) return update_inside(chunk, {weight, state, grad}, step);
-  parts_.team.run(update_tiles(it), [&](std::size_t tile) {
-    update_tile(parts_.layout, parts_.description.rule(), chunk, {weight, state, grad}, step, tile);
-  });
-}
-
-void Replay::update_inside(std::size_t chunk, const state::GroupPointers& groups, const kernels::UpdateStep& step) {
-  const auto& it = parts_.layout.chunks()[chunk];
-  subspace_.prepare(it, groups);
-  parts_.team.run(SubspaceUpdate::first_tiles(it),
-                  [&](std::size_t tile) { subspace_.run_first(it, groups, step, tile); });
-  parts_.team.run(SubspaceUpdate::tiles(it), [&](std::size_t tile) { subspace_.run(it, groups, step, tile); });
-  subspace_.finish(it, groups);
+  auto step = optim::decode(*parts_.description.optimizer, commit.update);
+  step.seed = parts_.description.seed;
+  const state::GroupPointers groups{weight, state, grad};
+  update_.prepare(chunk, groups);
+  for (std::size_t part = 0; part < update_.parts(chunk); ++part) {
+    parts_.team.run(update_.tiles(chunk, part),
+                    [&](std::size_t tile) { update_.run(chunk, groups, step, part, tile); });
+  }
+  update_.finish(chunk, groups);
 }
 
 const storage::StoredObject& Replay::gradient(std::uint32_t number, std::uint64_t step) const {

@@ -12,20 +12,15 @@
 #include <vector>
 
 #include "spillway/execute/books.h"
+#include "spillway/execute/chunk_update.h"
 #include "spillway/execute/rows.h"
-#include "spillway/execute/subspace_update.h"
 #include "spillway/execute/team.h"
-#include "spillway/kernels/update.h"
 #include "spillway/state/layout.h"
 #include "spillway/storage/manifest.h"
 #include "spillway/storage/pool.h"
 #include "spillway/storage/recovery.h"
 
 namespace spillway::execute {
-
-/// What an update applies, as a commit keeps it, and back.
-[[nodiscard]] storage::UpdateFields fields_of(const kernels::UpdateStep& step);
-[[nodiscard]] kernels::UpdateStep step_of(const plan::Description& description, const storage::UpdateFields& fields);
 
 class Replay {
  public:
@@ -61,13 +56,12 @@ class Replay {
   void update(std::size_t chunk, const storage::Commit& commit, std::byte* weight, std::byte* state,
               std::span<std::byte> scratch);
   [[nodiscard]] const storage::StoredObject& gradient(std::uint32_t number, std::uint64_t step) const;
-  void update_inside(std::size_t chunk, const state::GroupPointers& groups, const kernels::UpdateStep& step);
   std::span<std::byte> read_rows(const storage::Commit& commit, std::span<std::byte> memory);
 
   const Parts parts_;
   const GradientIds ids_;
   const state::Block* const table_;  ///< of an embedding; may be null
-  SubspaceUpdate subspace_;
+  ChunkUpdate update_;
   const storage::Commit* commit_ = nullptr;
   std::vector<const storage::StoredObject*> images_;  ///< by chunk
   std::vector<const storage::Commit*> commits_;       ///< to replay, oldest first

@@ -62,11 +62,11 @@ storage::Manifest read_manifest(const std::filesystem::path& directory, std::uin
   }
 }
 
-void Found::take(const storage::Commit& commit) {
+void Found::take(const storage::Commit& commit, const optim::Descriptor& optimizer) {
   found = true;
   step = commit.step;
   applied = commit.applied();
-  updates = commit.fields.updates;
+  updates = optim::decode(optimizer, commit.update).step;
   payload.assign(reinterpret_cast<const char*>(commit.payload.data()), commit.payload.size());
 }
 
@@ -194,7 +194,7 @@ void Run::recover(const Opening& opening) {
   }
   if (!counts && !back_) return;
   const auto& commit = back_ ? back_->commit : recovered_.newest;
-  found_.take(commit);
+  found_.take(commit, *plan_.description.optimizer);
 }
 
 void Run::open_books() {
@@ -242,7 +242,7 @@ void Run::give_up_volumes() noexcept {
   for (const auto& path : paths) path->remove_on_close();
 }
 
-void Run::set_update(const kernels::UpdateStep& step) {
+void Run::set_update(const optim::Step& step) {
   updater->set(step);
   device_updates->set(step);
 }
@@ -359,9 +359,9 @@ void Run::seal_from_device(std::size_t chunk, std::uint64_t version) {
   if (has_state(it.learning)) write(Field::state, chunk, state, version);
 }
 
-void Run::commit(std::uint64_t step, bool skipped, const kernels::UpdateStep& update, std::string_view payload) {
+void Run::commit(std::uint64_t step, bool skipped, const optim::Step& update, std::string_view payload) {
   const auto previous = held_ ? (held_->skipped ? held_->previous : held_->step) : 0;
-  held_ = {step, previous, skipped, fields_of(update), std::string(payload)};
+  held_ = {step, previous, skipped, optim::encode(*plan_.description.optimizer, update), std::string(payload)};
   if (!books->keeps_gradients()) return;  // until a checkpoint needs it
   const auto before = committed_;
   commit_held();
@@ -375,7 +375,7 @@ void Run::commit_held() {
   books->commit({.step = held_->step,
                  .previous = held_->previous,
                  .skipped = held_->skipped,
-                 .fields = held_->fields,
+                 .update = held_->update,
                  .payload = std::as_bytes(std::span(held_->payload)),
                  .gradients = gradient_ids_});
   committed_ = held_->step;

@@ -66,7 +66,7 @@ struct Found {
   } phases;              ///< parts of `seconds`
 
   /// It is the step of this commit.
-  void take(const storage::Commit& commit);
+  void take(const storage::Commit& commit, const optim::Descriptor& optimizer);
 };
 
 /// What follows from a planned run alone. Outlives everything made of it.
@@ -107,7 +107,7 @@ class Run {
   void restore_subspaces();
   /// What is on the tiers is the image of step `version` of every chunk.
   void seal(std::uint64_t version);
-  void commit(std::uint64_t step, bool skipped, const kernels::UpdateStep& update, std::string_view payload);
+  void commit(std::uint64_t step, bool skipped, const optim::Step& update, std::string_view payload);
   /// Of the last step that was committed, which changed nothing since `version`.
   [[nodiscard]] std::vector<std::byte> checkpoint(std::uint64_t version);
   void release(std::span<const std::byte> manifest);
@@ -124,7 +124,7 @@ class Run {
   [[nodiscard]] double waited() const noexcept { return waited_; }  ///< seconds that commits waited for the one before
 
   /// What the pending updates apply; set while no update runs.
-  void set_update(const kernels::UpdateStep& step);
+  void set_update(const optim::Step& step);
 
   /// On the device that visits compute on, in the order of their stream.
   void compute(const device::Work& work);
@@ -195,7 +195,7 @@ class Run {
     std::uint64_t step = 0;
     std::uint64_t previous = 0;  ///< the last before it that changed something, of those that were held
     bool skipped = false;
-    storage::UpdateFields fields;
+    std::vector<std::byte> update;
     std::string payload;
   };
   std::optional<Held> held_;

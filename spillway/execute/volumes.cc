@@ -131,14 +131,14 @@ std::uint64_t fingerprint(const plan::Description& description, const state::Lay
   std::string words =
       text(state::name_of(description.type), ' ', description.tied_head, ' ', description.chunk_elements, '\n');
   if (description.rule() != state::UpdateRule{.type = description.type}) {  // which older volumes do not name
-    words += text(state::name_of(description.optimizer), ' ', state::name_of(description.format), ' ', description.seed,
-                  '\n');
+    words += text(description.optimizer->name, ' ', state::name_of(description.format), ' ', description.seed, '\n');
   }
   for (const auto& tensor : layout.tensors()) {
     words += text(tensor.block, ' ', tensor.spec.name);
     for (const auto dimension : tensor.spec.shape) words += text(' ', dimension);
     if (!learns(tensor.spec.learning)) words += " frozen";
     if (tensor.spec.wide) words += " wide";
+    if (tensor.whole) words += " whole";
     if (tensor.subspace.rank > 0) words += text(" subspace ", tensor.subspace.rank, ' ', tensor.subspace.nonzeros);
     words += '\n';
   }

@@ -9,6 +9,7 @@
 
 #include "spillway/base/bytes.h"
 #include "spillway/base/error.h"
+#include "spillway/optim/optimizers.h"
 #include "spillway/state/layout.h"
 #include "spillway/state/rule.h"
 
@@ -27,7 +28,7 @@ struct Description {
   /// What visits multiply in: weights are widened to it when a visit begins, activations and what is handed over of
   /// gradients are of it. Empty: `type`; else `type` or fp32.
   std::optional<state::ComputeType> compute = {};
-  kernels::Optimizer optimizer = kernels::Optimizer::adamw;
+  const optim::Descriptor* optimizer = &optim::adamw;
   state::StateFormat format = state::StateFormat::exact;
   std::uint64_t seed = 0;                ///< of the run: what random numbers of updates are drawn from
   std::vector<state::BlockSpec> blocks;  ///< in order of execution: [embedding] layers... [head]
@@ -46,7 +47,9 @@ struct Description {
     return tokens * hidden * state::field_bytes(computes()).weight;
   }
   [[nodiscard]] constexpr state::UpdateRule rule() const noexcept { return {type, optimizer, format}; }
-  [[nodiscard]] state::Layout layout() const { return state::Layout(blocks, chunk_elements, rule().alignment(), type); }
+  [[nodiscard]] state::Layout layout() const {
+    return state::Layout(blocks, chunk_elements, rule().alignment(), type, optimizer->scope);
+  }
 };
 
 /// Share of each field group that stays in DRAM, 0 to 1; empty = the planner decides.

@@ -53,6 +53,7 @@ state::BlockSpec parse_block(const json& object) {
                            get<bool>(tensor, "decay", false),
                            get<bool>(tensor, "frozen", false) ? state::Learning::frozen : state::Learning::full});
     out.tensors.back().wide = get<bool>(tensor, "wide", false);
+    out.tensors.back().table = get<bool>(tensor, "table", false);
     const auto subspace = tensor.find("subspace");
     if (subspace == tensor.end() || subspace->is_null()) continue;
     out.tensors.back().learning = state::Learning::subspace;
@@ -109,8 +110,9 @@ Description parse_description(const std::string& input) {
   const auto computes = get<std::string>(object, "compute_dtype");
   out.type = state::parse_weight_type(get<std::string>(object, "weight_dtype", computes));
   out.compute = state::parse_compute_type(computes);
-  out.optimizer = state::parse_optimizer(get<std::string>(object, "optimizer", "adamw"));
+  out.optimizer = &optim::parse(get<std::string>(object, "optimizer", "adamw"));
   out.format = state::parse_format(get<std::string>(object, "state_format", "exact"));
+  state::check_format(out.rule());
   out.seed = get<std::uint64_t>(object, "seed", 0);
   for (const auto& block : get<json>(object, "blocks")) out.blocks.push_back(parse_block(block));
   out.tied_head = get<bool>(object, "tied_head", false);

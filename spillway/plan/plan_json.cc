@@ -37,6 +37,7 @@ void add_memory(nlohmann::json& out, const Plan& plan, const state::UpdateRule& 
   add("engine", first, kEngineBytes);
   add("logits", first, plan.kept_logits);
   add("projectors", first, plan.subspaces);
+  add("update workspace", first, plan.update_workspace);
   if (budget.device && budget.device->in_dram) add("simulated device", first, plan.device_arena);
   auto here = plan.dram_classes;
   for (std::size_t n = 1; n < plan.node_peaks.size(); ++n) {
@@ -149,7 +150,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   out["learning_parameters"] = layout.learning_parameters();
   out["weight_dtype"] = state::name_of(description.type);
   out["compute_dtype"] = state::name_of(description.computes());
-  out["optimizer"] = state::name_of(description.optimizer);
+  out["optimizer"] = description.optimizer->name;
   out["state_format"] = state::name_of(description.format);
   Bytes kept = 0;
   for (const auto& chunk : layout.chunks()) {

@@ -84,7 +84,7 @@ class Planner {
 
   [[nodiscard]] Bytes fixed() const noexcept {
     const bool in_dram = budget_.device && budget_.device->in_dram;
-    return budget_.process + budget_.work + kEngineBytes + subspaces_ + (in_dram ? device_.bytes() : 0);
+    return budget_.process + budget_.work + kEngineBytes + subspaces_ + workspace_ + (in_dram ? device_.bytes() : 0);
   }
 
   /// Blocks that have room to live on the device.
@@ -539,11 +539,11 @@ class Planner {
 
   [[noreturn]] void refuse_dram(Bytes arena) const {
     const auto fixed = this->fixed();
-    auto message =
-        text("does not fit in DRAM: the smallest plan for this placement needs ", human(fixed + arena),
-             " (interpreter and libraries ", human(budget_.process), ", PyTorch's working set ", human(budget_.work),
-             ", arena ", human(arena), ", engine ", human(kEngineBytes + subspaces_), "), and dram_budget is ",
-             human(budget_.dram), ". It would fit with --dram_budget ", ceil_div(fixed + arena, MiB), "MiB");
+    auto message = text("does not fit in DRAM: the smallest plan for this placement needs ", human(fixed + arena),
+                        " (interpreter and libraries ", human(budget_.process), ", PyTorch's working set ",
+                        human(budget_.work), ", arena ", human(arena), ", engine ",
+                        human(kEngineBytes + subspaces_ + workspace_), "), and dram_budget is ", human(budget_.dram),
+                        ". It would fit with --dram_budget ", ceil_div(fixed + arena, MiB), "MiB");
 
     auto other = budget_;
     if (!other.has_path()) other.paths.emplace_back();
@@ -584,6 +584,7 @@ class Planner {
     plan_.ample = ample_ && !budget_.device;
     plan_.dram_peak = fixed() + plan_.arena;
     plan_.subspaces = subspaces_;
+    plan_.update_workspace = workspace_;
     if (budget_.device) plan_.device_peak = budget_.device->work + plan_.device_arena;
     if (!plan_.regions.empty()) {
       plan_.node_peaks = bytes_by_node(plan_.regions, capacity_.size());
@@ -670,6 +671,7 @@ class Planner {
   Residency nothing_;  ///< the least that the host keeps beside what the device does
   const Bytes subspaces_ =
       subspace_bytes(layout_, std::max<std::size_t>(1, budget_.nodes.size()) + (budget_.device ? 1 : 0));
+  const Bytes workspace_ = std::max<std::size_t>(1, budget_.nodes.size()) * update_workspace(rule_, layout_);
   Bytes room_ = 0;
   bool ample_ = true;                 ///< whatever was tried had room
   std::vector<Bytes> capacity_;       ///< by memory node

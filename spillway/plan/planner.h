@@ -46,8 +46,9 @@ struct Plan {
   Bytes arena = 0;      ///< bytes of the DRAM arena
   Bytes resident = 0;   ///< bytes at its bottom that stay; above them, between steps, is scratch for one chunk at least
   Bytes subspaces = 0;  ///< bytes of projectors and of work on subspaces, beside the arena
-  Bytes dram_peak = 0;  ///< process + work + arena + kEngineBytes + subspaces + kept_logits, and the device's arena
-                        ///< where that is in DRAM
+  Bytes update_workspace = 0;  ///< bytes that updates of whole matrices work on, beside the arena
+  Bytes dram_peak = 0;         ///< process + work + arena + kEngineBytes + both + kept_logits, and the device's arena
+                               ///< where that is in DRAM
   std::uint64_t kept_slices = 0;  ///< of the head: their logits are kept from the loss to its gradient, not made again
   Bytes kept_logits = 0;          ///< that they take at most, outside of the arena
   Bytes device_arena = 0;         ///< bytes of the arena of a device with memory of its own

@@ -21,10 +21,10 @@ bool can_be_early(const state::Layout& layout, const Residency& residency, Index
 
 std::string no_device_update(const state::UpdateRule& rule) {
   const state::UpdateRule known;
-  if (rule == known) return {};
-  return text("a device updates ", state::name_of(known.optimizer), " with ", state::name_of(known.format),
-              " states of ", state::name_of(known.type), " weights, and this run has ", state::name_of(rule.optimizer),
-              " with ", state::name_of(rule.format), " states of ", state::name_of(rule.type), " weights");
+  if (rule.optimizer->on_device && rule.type == known.type && rule.format == known.format) return {};
+  return text("a device updates ", known.optimizer->name, " with ", state::name_of(known.format), " states of ",
+              state::name_of(known.type), " weights, and this run has ", rule.optimizer->name, " with ",
+              state::name_of(rule.format), " states of ", state::name_of(rule.type), " weights");
 }
 
 bool can_be_on_device(const Description& description, const state::Layout& layout, Index chunk) {

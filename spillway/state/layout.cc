@@ -47,10 +47,11 @@ std::vector<std::int64_t> Tensor::core_shape() const {
 }
 
 Layout::Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements, std::uint64_t alignment,
-               ComputeType type)
+               ComputeType type, optim::Scope scope)
     : chunk_elements_(round_up(std::max<std::uint64_t>(chunk_elements, 1), kChunkGranule)),
       alignment_(alignment),
-      type_(type) {
+      type_(type),
+      scope_(scope) {
   std::set<std::string> names;
   for (const auto& spec : blocks) {
     if (spec.tensors.empty()) throw Error(ErrorCode::bad_input, text("block ", spec.name, " has no tensors"));
@@ -78,13 +79,23 @@ Block& Layout::add_block(const BlockSpec& spec) {
     tensors_.push_back({.spec = tensor, .block = blocks_.size() - 1, .elements = checked_elements(tensor)});
     tensors_.back().spec.wide = tensor.wide && type_ != ComputeType::fp32;
     tensors_.back().subspace = checked_subspace(tensors_.back().spec, spec.role);
+    if (scope_ == optim::Scope::matrix && tensors_.back().subspace.rank > 0) {
+      throw Error(ErrorCode::bad_input,
+                  text("tensor ", tensor.name, " cannot learn in a subspace: its optimizer updates whole matrices"));
+    }
+    tensors_.back().whole = is_whole(tensors_.back().spec, spec.role);
     parameters_ += tensors_.back().elements;
     if (learns(tensor.learning)) learning_parameters_ += tensors_.back().elements;
   }
   return blocks_.back();
 }
 
-void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Learning learning, bool wide) {
+bool Layout::is_whole(const TensorSpec& spec, BlockRole role) const {
+  return scope_ == optim::Scope::matrix && role == BlockRole::layer && spec.shape.size() == 2 && !spec.wide &&
+         spec.learning == Learning::full && !spec.table;
+}
+
+void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Learning learning, bool wide, bool whole) {
   auto& block = blocks_.back();
   Chunk chunk{.id = chunks_.size(),
               .block = blocks_.size() - 1,
@@ -93,18 +104,23 @@ void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Learning learnin
               .used = used,
               .learning = learning,
               .wide = wide,
+              .whole = whole,
               .index = first};
   if (learning == Learning::full) chunk.core = chunk.values();
   const auto places = wide ? kWidePlaces : 1;
   std::vector<Span> spans;
   for (std::size_t i = block.first_tensor; i < block.first_tensor + block.tensors; ++i) {
     const auto& tensor = tensors_[i];
-    if (tensor.spec.learning != learning || tensor.spec.wide != wide) continue;
+    if (tensor.spec.learning != learning || tensor.spec.wide != wide || tensor.whole != whole) continue;
     const auto begin = std::max(tensor.first, first);
     const auto end = std::min(tensor.first + tensor.elements * places, first + used);
     if (begin >= end) continue;
     const auto values = (end - begin) / places;
     spans.push_back({i, (begin - tensor.first) / places, (begin - first) / places, values});
+    if (whole) {
+      chunk.rows = static_cast<std::uint64_t>(tensor.spec.shape[0]);
+      chunk.columns = static_cast<std::uint64_t>(tensor.spec.shape[1]);
+    }
     if (learning == Learning::subspace) {
       chunk.subspace = tensor.subspace;
       chunk.core = round_up(tensor.core(), kChunkGranule);
@@ -128,11 +144,10 @@ void Layout::add_layer(const BlockSpec& spec) {
   add_block(spec);
   std::uint64_t begin = 0;
   for (const auto learning : kLearnings) {
-    if (learning == Learning::subspace) {
-      begin = add_subspaces(begin);
-    } else {
+    if (learning != Learning::subspace) {
       for (const bool wide : {false, true}) begin = add_range(begin, learning, wide);
     }
+    begin = add_matrices(begin, learning);
   }
 }
 
@@ -143,7 +158,7 @@ std::uint64_t Layout::add_range(std::uint64_t begin, Learning learning, bool wid
   std::uint64_t values = 0;
   for (auto i = block.first_tensor; i < block.first_tensor + block.tensors; ++i) {
     auto& tensor = tensors_[i];
-    if (tensor.spec.learning != learning || tensor.spec.wide != wide) continue;
+    if (tensor.spec.learning != learning || tensor.spec.wide != wide || tensor.whole) continue;
     tensor.first = begin + values * places;
     values = round_up(values + tensor.elements, alignment_);
   }
@@ -157,16 +172,19 @@ std::uint64_t Layout::add_range(std::uint64_t begin, Learning learning, bool wid
   return begin + total;
 }
 
-std::uint64_t Layout::add_subspaces(std::uint64_t begin) {
+/// The last block's tensors that learn so and are chunks of their own.
+std::uint64_t Layout::add_matrices(std::uint64_t begin, Learning learning) {
   const auto first = blocks_.back().first_tensor, last = first + blocks_.back().tensors;
-  const auto inside = [&](std::size_t i) { return tensors_[i].spec.learning == Learning::subspace; };
+  const auto alone = [&](std::size_t i) {
+    return tensors_[i].spec.learning == learning && (tensors_[i].whole || tensors_[i].subspace.rank > 0);
+  };
   for (auto i = first; i < last; ++i) {
-    if (!inside(i)) continue;
+    if (!alone(i)) continue;
     tensors_[i].first = begin;
     begin = round_up(begin + tensors_[i].elements, kChunkGranule);
   }
   for (auto i = first; i < last; ++i) {
-    if (inside(i)) add_chunk(tensors_[i].first, tensors_[i].elements, Learning::subspace);
+    if (alone(i)) add_chunk(tensors_[i].first, tensors_[i].elements, learning, false, tensors_[i].whole);
   }
   return begin;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "spillway/base/bytes.h"
+#include "spillway/optim/descriptor.h"
 
 namespace spillway::state {
 
@@ -51,7 +52,8 @@ struct TensorSpec {
   bool decay = false;               ///< weight decay applies
   Learning learning = Learning::full;
   std::uint64_t rank = 0, nonzeros = 0;  ///< of Subspace, for Learning::subspace; else 0
-  bool wide = false;  ///< fp32 whatever the rest computes in: its weight is its master, its gradient is fp32, too
+  bool wide = false;   ///< fp32 whatever the rest computes in: its weight is its master, its gradient is fp32, too
+  bool table = false;  ///< of two dimensions, and no matrix of a product: an embedding beside the first, a score
 };
 
 /// How a block takes part in a step.
@@ -74,14 +76,16 @@ struct Tensor {
   std::uint64_t first = 0;     ///< where it begins, in elements of the compute type from the start of the block
   std::uint64_t elements = 0;  ///< product of the shape
   Subspace subspace = {};      ///< Learning::subspace alone
+  bool whole = false;          ///< a matrix that is a chunk of its own, since its optimizer needs all of it
 
   /// Elements of its gradient and its moments, and their shape; of what is frozen they mean nothing.
   [[nodiscard]] std::uint64_t core() const noexcept { return subspace.rank > 0 ? subspace.elements() : elements; }
   [[nodiscard]] std::vector<std::int64_t> core_shape() const;
 };
 
-/// What moves together: a contiguous range of a block, all of whose tensors learn in the same way. A matrix that learns
-/// in a subspace is a chunk of its own: an update needs all of it. So are tensors that are wide: each of their values
+/// What moves together: a contiguous range of a block, all of whose tensors learn in the same way. A matrix that an
+/// optimizer of matrix scope updates, or that learns in a subspace, is a chunk of its own: an update needs all of it.
+/// Tensors that are wide have chunks of their own, too: each of their values
 /// takes the place of two elements, so that whatever moves or places bytes need not know of them.
 struct Chunk {
   std::size_t id = 0;          ///< index into Layout::chunks()
@@ -91,9 +95,11 @@ struct Chunk {
   std::uint64_t used = 0;      ///< elements from `first` on that belong to the block (gaps between tensors included)
   std::uint64_t small = 0;     ///< room for the elements of small tensors, each span padded to kSmallGranule
   Learning learning = Learning::full;
-  std::uint64_t core = 0;   ///< values of its gradient and its moments: values(); of a subspace its own, padded; or 0
-  Subspace subspace = {};   ///< Learning::subspace alone
-  bool wide = false;        ///< its tensors are (TensorSpec)
+  std::uint64_t core = 0;  ///< values of its gradient and its moments: values(); of a subspace its own, padded; or 0
+  Subspace subspace = {};  ///< Learning::subspace alone
+  bool wide = false;       ///< its tensors are (TensorSpec)
+  bool whole = false;      ///< it is one matrix [rows, columns], which an optimizer of matrix scope updates
+  std::uint64_t rows = 0, columns = 0;  ///< of such a matrix; else 0
   std::uint64_t index = 0;  ///< number of its first value in the block, wherever chunks end: what random numbers go by
 
   /// What it holds; Span counts these.
@@ -139,12 +145,15 @@ class Layout {
   /// `chunk_elements`: upper bound of a chunk of a layer, target of a slice; > 0, rounded up to kChunkGranule.
   /// `alignment`: elements, a multiple of kTensorAlignment that divides kChunkGranule; tensors of a layer start at
   /// multiples of it, and with more than kTensorAlignment slices of a table, too, counted from the start of the table.
-  /// What learns in another way than the tensors before it, or is wide and they are not, begins a chunk. `type`: of
-  /// fp32 everything is, and no tensor wide. Throws Error(bad_input) naming the tensor for an empty block, an empty or
-  /// repeated name, a dimension <= 0, a table that is not of two dimensions, learns in a subspace or is wide, a
-  /// subspace of what is no matrix or wide, or one whose rank is no multiple of its nonzeros or larger than a side.
+  /// What learns in another way than the tensors before it, or is wide and they are not, begins a chunk. `scope`: of
+  /// the optimizer; of matrix scope each matrix of a layer that learns in full and is not wide is a whole chunk.
+  /// `type`: of fp32 everything is, and no tensor wide. Throws Error(bad_input) naming the tensor for an empty block,
+  /// an empty or repeated name, a dimension <= 0, a table that is not of two dimensions, learns in a subspace or is
+  /// wide, a subspace of what is no matrix or wide, or one whose rank is no multiple of its nonzeros or larger than a
+  /// side.
   explicit Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements = kDefaultChunkElements,
-                  std::uint64_t alignment = kTensorAlignment, ComputeType type = ComputeType::bf16);
+                  std::uint64_t alignment = kTensorAlignment, ComputeType type = ComputeType::bf16,
+                  optim::Scope scope = optim::Scope::element);
 
   [[nodiscard]] const std::vector<Block>& blocks() const noexcept { return blocks_; }
   [[nodiscard]] const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
@@ -162,11 +171,13 @@ class Layout {
   void add_table(const BlockSpec& spec);
   Block& add_block(const BlockSpec& spec);
   std::uint64_t add_range(std::uint64_t begin, Learning learning, bool wide);
-  std::uint64_t add_subspaces(std::uint64_t begin);
-  void add_chunk(std::uint64_t first, std::uint64_t used, Learning learning, bool wide = false);
+  std::uint64_t add_matrices(std::uint64_t begin, Learning learning);
+  [[nodiscard]] bool is_whole(const TensorSpec& spec, BlockRole role) const;
+  void add_chunk(std::uint64_t first, std::uint64_t used, Learning learning, bool wide = false, bool whole = false);
 
   std::uint64_t chunk_elements_, alignment_;
   ComputeType type_;
+  optim::Scope scope_;
   std::uint64_t parameters_ = 0, learning_parameters_ = 0;
   std::uint64_t largest_chunk_ = 0;
   std::vector<Block> blocks_;

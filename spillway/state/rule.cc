@@ -7,11 +7,8 @@
 namespace spillway::state {
 namespace {
 
-using kernels::Optimizer;
-
 constexpr std::array kComputeTypes{ComputeType::bf16, ComputeType::fp16, ComputeType::fp32};
 constexpr std::array kFormats{StateFormat::exact, StateFormat::bf16, StateFormat::int8};
-constexpr std::array kOptimizers{Optimizer::adamw, Optimizer::adam, Optimizer::lion, Optimizer::sgd};
 
 template <class Value, std::size_t n>
 Value parse(const char* key, std::string_view name, const std::array<Value, n>& known) {
@@ -54,8 +51,9 @@ Located locate(const UpdateRule& of_all, const Chunk& chunk, const Span& span, c
   return out;
 }
 
-Located locate_core(const UpdateRule& rule, const Chunk& chunk, const GroupPointers& groups, std::uint64_t first,
+Located locate_core(const UpdateRule& of_all, const Chunk& chunk, const GroupPointers& groups, std::uint64_t first,
                     std::uint64_t n) {
+  const auto rule = rule_of(of_all, chunk);
   const auto bytes = field_bytes(rule.type);
   const auto fields = state_fields(rule, chunk);
   const bool small = chunk.small > 0;
@@ -75,6 +73,21 @@ Located locate_core(const UpdateRule& rule, const Chunk& chunk, const GroupPoint
   return out;
 }
 
+optim::MatrixSpan matrix_of(const UpdateRule& rule, const Chunk& chunk, const GroupPointers& groups) {
+  const auto own = rule_of(rule, chunk);
+  const auto fields = state_fields(rule, chunk);
+  optim::MatrixSpan out{.rows = chunk.rows,
+                        .columns = chunk.columns,
+                        .weights = form_of(own).weights,
+                        .weight = groups.weight,
+                        .rest = rest_bytes(own.type) == 0 ? nullptr : groups.state,
+                        .grad = groups.grad};
+  for (std::size_t m = 0; m < own.moments(); ++m) {
+    out.fields[m] = reinterpret_cast<float*>(at(groups.state, fields.moments[m]));
+  }
+  return out;
+}
+
 std::vector<NamedArray> weight_arrays(const UpdateRule& rule, const Chunk& chunk) {
   return {{"weight", 0, weight_bytes(rule, chunk), field_bytes(rule_of(rule, chunk).type).weight}};
 }
@@ -84,33 +97,27 @@ std::vector<NamedArray> state_arrays(const UpdateRule& of_all, const Chunk& chun
   std::vector<NamedArray> out;
   if (!has_state(chunk.learning)) return out;
   const auto fields = state_fields(rule, chunk);
-  const auto add = [&](const char* name, Bytes first, std::uint64_t entries, Bytes item, std::uint64_t covers) {
+  const auto add = [&](const std::string& name, Bytes first, std::uint64_t entries, Bytes item, std::uint64_t covers) {
     if (entries > 0) out.push_back({name, first, entries * item, item, covers});
   };
   const auto rest = rest_bytes(rule.type);
   if (rest > 0) add(rest_name(rule.type), 0, chunk.values(), rest, 1);
   for (std::size_t m = 0; m < rule.moments(); ++m) {
-    add(moment_name(rule.optimizer, m), fields.moments[m], chunk.core, moment_bytes(rule.format), 1);
+    add(rule.optimizer->fields[m], fields.moments[m], chunk.core, moment_bytes(rule.format), 1);
   }
   for (std::size_t m = 0; m < rule.moments() && rule.format == StateFormat::int8; ++m) {
-    add(scale_name(rule.optimizer, m), fields.scales[m], chunk.core / kernels::kQuantBlock, sizeof(float),
+    add(scale_name(rule.optimizer->fields[m]), fields.scales[m], chunk.core / kernels::kQuantBlock, sizeof(float),
         kernels::kQuantBlock);
   }
   for (std::size_t m = 0; m < rule.moments() && rule.format == StateFormat::int8; ++m) {
-    add(moment_name(rule.optimizer, m), fields.small[m], chunk.small, sizeof(float), 0);
+    add(rule.optimizer->fields[m], fields.small[m], chunk.small, sizeof(float), 0);
   }
   add("projectors", fields.pair, pair_fields(chunk.subspace).bytes / sizeof(float), sizeof(float), 1);
   return out;
 }
 
-const char* moment_name(Optimizer optimizer, std::size_t moment) noexcept {
-  if (optimizer == Optimizer::sgd) return "momentum_buffer";
-  return moment == 0 ? "exp_avg" : "exp_avg_sq";
-}
-
-const char* scale_name(Optimizer optimizer, std::size_t moment) noexcept {
-  if (optimizer == Optimizer::sgd) return "momentum_buffer_scale";
-  return moment == 0 ? "exp_avg_scale" : "exp_avg_sq_scale";
+std::string scale_name(const char* field) {
+  return std::string(field) + "_scale";
 }
 
 const char* rest_name(ComputeType type) noexcept {
@@ -125,18 +132,14 @@ const char* name_of(StateFormat format) noexcept {
   return format == StateFormat::exact ? "exact" : format == StateFormat::bf16 ? "bf16" : "int8";
 }
 
-const char* name_of(Optimizer optimizer) noexcept {
-  switch (optimizer) {
-    case Optimizer::adamw:
-      return "adamw";
-    case Optimizer::adam:
-      return "adam";
-    case Optimizer::lion:
-      return "lion";
-    case Optimizer::sgd:
-      return "sgd";
+void check_format(const UpdateRule& rule) {
+  if (rule.optimizer->keeps(moments_of(rule.format, false))) return;
+  std::string known;
+  for (const auto format : kFormats) {
+    if (rule.optimizer->keeps(moments_of(format, false))) known += text(known.empty() ? "" : ", ", name_of(format));
   }
-  return "?";
+  throw Error(ErrorCode::bad_input, text("state_format is ", name_of(rule.format), "; ", rule.optimizer->name,
+                                         " keeps its state in: ", known));
 }
 
 ComputeType parse_compute_type(std::string_view name) {
@@ -148,9 +151,6 @@ ComputeType parse_weight_type(std::string_view name) {
 }
 StateFormat parse_format(std::string_view name) {
   return parse("state_format", name, kFormats);
-}
-Optimizer parse_optimizer(std::string_view name) {
-  return parse("optimizer", name, kOptimizers);
 }
 
 }  // namespace spillway::state

@@ -1,12 +1,13 @@
 // What an optimizer keeps of every element, in which format, and where it lies in a chunk's state group.
 //
-// Whoever moves bytes asks the rule for sizes; whoever computes on them asks it for pointers. A new format or optimizer
-// is an addition here and in `kernels`, and nowhere else.
+// Whoever moves bytes asks the rule for sizes; whoever computes on them asks it for pointers. Which fields there are is
+// said by the optimizer's descriptor (optim/descriptor.h); a new format is an addition here and in `kernels`.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "spillway/kernels/form_bytes.h"
 #include "spillway/kernels/project.h"
 #include "spillway/kernels/update.h"
+#include "spillway/optim/optimizers.h"
 #include "spillway/state/layout.h"
 
 namespace spillway::state {
@@ -27,23 +29,28 @@ enum class StateFormat : std::uint8_t {
 
 struct UpdateRule {
   ComputeType type = ComputeType::bf16;
-  kernels::Optimizer optimizer = kernels::Optimizer::adamw;
+  const optim::Descriptor* optimizer = &optim::adamw;
   StateFormat format = StateFormat::exact;
   friend bool operator==(const UpdateRule&, const UpdateRule&) = default;
 
-  [[nodiscard]] constexpr std::size_t moments() const noexcept { return kernels::moment_count(optimizer); }
+  /// State fields of an element; those of a chunk or a tensor are those of its own rule, see rule_of().
+  [[nodiscard]] constexpr std::size_t moments() const noexcept { return optimizer->fields.size(); }
   /// Of a layout: no block of codes holds two tensors, and those of a tensor do not depend on its chunks.
   [[nodiscard]] constexpr std::uint64_t alignment() const noexcept {
     return format == StateFormat::int8 ? kernels::kQuantBlock : kTensorAlignment;
   }
 };
 
-/// What holds for a chunk: of one that is wide the rule of fp32.
-[[nodiscard]] constexpr UpdateRule rule_of(const UpdateRule& rule, bool wide) noexcept {
-  return {wide ? ComputeType::fp32 : rule.type, rule.optimizer, rule.format};
+/// What holds for a chunk or a tensor: of one that is wide the rule of fp32; of one that is no whole matrix the
+/// optimizer that a run of matrix scope has for all others.
+[[nodiscard]] constexpr UpdateRule rule_of(const UpdateRule& rule, bool wide, bool whole) noexcept {
+  return {wide ? ComputeType::fp32 : rule.type, &rule.optimizer->of(whole), rule.format};
 }
 [[nodiscard]] constexpr UpdateRule rule_of(const UpdateRule& rule, const Chunk& chunk) noexcept {
-  return rule_of(rule, chunk.wide);
+  return rule_of(rule, chunk.wide, chunk.whole);
+}
+[[nodiscard]] constexpr UpdateRule rule_of(const UpdateRule& rule, const Tensor& tensor) noexcept {
+  return rule_of(rule, tensor.spec.wide, tensor.whole);
 }
 
 /// Whether tensors that learn so have a state group, and a gradient; else these groups are of no bytes.
@@ -107,10 +114,11 @@ struct StateFields {
   Bytes bytes = 0;  ///< of the whole group; a multiple of 4096
 };
 
-[[nodiscard]] constexpr StateFields state_fields(const UpdateRule& rule, const Chunk& chunk) noexcept {
+[[nodiscard]] constexpr StateFields state_fields(const UpdateRule& of_all, const Chunk& chunk) noexcept {
+  const auto rule = rule_of(of_all, chunk);
   StateFields out;
   if (!has_state(chunk.learning)) return out;
-  out.bytes = chunk.values() * rest_bytes(rule_of(rule, chunk).type);
+  out.bytes = chunk.values() * rest_bytes(rule.type);
   const auto place = [&](std::array<Bytes, 2>& field, Bytes bytes) {
     for (std::size_t m = 0; m < rule.moments(); ++m) {
       field[m] = out.bytes;
@@ -145,13 +153,24 @@ struct StateFields {
 }
 
 /// What an update costs, counted in elements that learn in full, by the bytes that it moves: of a subspace the update
-/// of S, and a weight that is read and written with its rest.
-[[nodiscard]] constexpr std::uint64_t update_elements(const UpdateRule& rule, const Chunk& chunk) noexcept {
+/// of S, and a weight that is read and written with its rest; of a whole matrix what its optimizer says.
+[[nodiscard]] constexpr std::uint64_t update_elements(const UpdateRule& of_all, const Chunk& chunk) noexcept {
+  const auto rule = rule_of(of_all, chunk);
+  if (chunk.whole) return rule.optimizer->matrix->cost(chunk.rows, chunk.columns);
   if (chunk.subspace.rank == 0) return chunk.values();
   const auto bytes = field_bytes(rule.type);
   const auto rewritten = 2 * (bytes.weight + rest_bytes(rule.type));
   const auto all = rewritten + 2 * rule.moments() * moment_bytes(rule.format) + bytes.grad;
   return chunk.core + ceil_div(chunk.elements * rewritten, all);
+}
+
+/// What updating needs beside the groups of a chunk, of the chunk that needs most.
+[[nodiscard]] inline Bytes update_workspace(const UpdateRule& rule, const Layout& layout) noexcept {
+  Bytes most = 0;
+  for (const auto& chunk : layout.chunks()) {
+    if (chunk.whole) most = std::max(most, rule.optimizer->matrix->workspace(chunk.rows, chunk.columns));
+  }
+  return most;
 }
 
 /// Weight and state together of the chunk that has most of them.
@@ -178,6 +197,9 @@ struct GroupPointers {
   const std::byte* grad = nullptr;
 };
 
+/// The matrix of a whole chunk, as its optimizer's kernel takes it; the workspace is the caller's.
+[[nodiscard]] optim::MatrixSpan matrix_of(const UpdateRule& rule, const Chunk& chunk, const GroupPointers& groups);
+
 /// The form of the update, of tensors that are not small.
 [[nodiscard]] constexpr kernels::UpdateForm form_of(const UpdateRule& rule) noexcept {
   const auto weights = rule.type == ComputeType::bf16   ? kernels::Weights::split
@@ -201,7 +223,7 @@ struct Located {
 
 /// One array of a group, for people and files.
 struct NamedArray {
-  const char* name = "";  ///< "residual", "exp_avg", "exp_avg_scale", ...
+  std::string name;  ///< "residual", "exp_avg", "exp_avg_scale", ...
   Bytes first = 0, bytes = 0;
   Bytes item = 0;            ///< bytes of one entry
   std::uint64_t covers = 1;  ///< elements of the chunk that an entry is for; 0: of small tensors, in their order
@@ -209,21 +231,20 @@ struct NamedArray {
 [[nodiscard]] std::vector<NamedArray> weight_arrays(const UpdateRule& rule, const Chunk& chunk);
 [[nodiscard]] std::vector<NamedArray> state_arrays(const UpdateRule& rule, const Chunk& chunk);
 
-/// "exp_avg" and "exp_avg_sq"; of sgd "momentum_buffer": PyTorch's names.
-[[nodiscard]] const char* moment_name(kernels::Optimizer optimizer, std::size_t moment) noexcept;
-/// The same with "_scale" behind it.
-[[nodiscard]] const char* scale_name(kernels::Optimizer optimizer, std::size_t moment) noexcept;
+/// The name of a state field with "_scale" behind it: that of the scales of its codes.
+[[nodiscard]] std::string scale_name(const char* field);
 
 /// "residual", "master"; of fp32 "".
 [[nodiscard]] const char* rest_name(ComputeType type) noexcept;
 
+/// Throws Error(bad_input) where the optimizer does not keep its state in that format.
+void check_format(const UpdateRule& rule);
+
 [[nodiscard]] const char* name_of(ComputeType type) noexcept;
 [[nodiscard]] const char* name_of(StateFormat format) noexcept;
-[[nodiscard]] const char* name_of(kernels::Optimizer optimizer) noexcept;
 /// The reverse. Throw Error(bad_input) naming what there is.
 [[nodiscard]] ComputeType parse_compute_type(std::string_view name);
 [[nodiscard]] ComputeType parse_weight_type(std::string_view name);
 [[nodiscard]] StateFormat parse_format(std::string_view name);
-[[nodiscard]] kernels::Optimizer parse_optimizer(std::string_view name);
 
 }  // namespace spillway::state

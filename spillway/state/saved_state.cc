@@ -24,8 +24,23 @@ using Shape = std::vector<std::int64_t>;
 constexpr std::uint64_t kPiece = 64 * 1024;
 static_assert(kPiece % kQuantBlock == 0);
 
-fs::path path_of(const fs::path& directory, const char* name) {
-  return directory / (std::string(name) + ".safetensors");
+fs::path path_of(const fs::path& directory, const std::string& name) {
+  return directory / (name + ".safetensors");
+}
+
+/// The optimizers of a run's tensors.
+std::vector<const optim::Descriptor*> optimizers_of(const UpdateRule& rule) {
+  std::vector<const optim::Descriptor*> out{rule.optimizer};
+  if (rule.optimizer->others != nullptr) out.push_back(rule.optimizer->others);
+  return out;
+}
+
+/// Which moment of a tensor is called so; empty where its optimizer keeps none of that name.
+std::optional<std::size_t> moment_of(const UpdateRule& rule, const Tensor& tensor, std::string_view field) {
+  const auto fields = rule_of(rule, tensor).optimizer->fields;
+  const auto at = std::ranges::find(fields, field);
+  if (at == fields.end() || !has_state(tensor.spec.learning)) return std::nullopt;
+  return static_cast<std::size_t>(at - fields.begin());
 }
 
 Moments kept_by(const UpdateRule& rule, const Tensor& tensor) {
@@ -95,7 +110,10 @@ class FileOut {
       const auto kept = kept_by(stream.rule, tensor);
       const bool unscaled = file.holds == StateFile::Holds::scale && kept != Moments::int8;
       const bool restless = file.holds == StateFile::Holds::rest && !has_rest(tensor);
-      const bool absent = unscaled || restless || !has_state(tensor.spec.learning);
+      const auto moment = moment_of(stream.rule, tensor, file.field);
+      const bool other = file.holds != StateFile::Holds::rest && !moment;
+      const bool absent = unscaled || restless || other || !has_state(tensor.spec.learning);
+      moments_.push_back(moment.value_or(0));
       numbers_.push_back(absent ? kAbsent : list.size());
       if (absent) continue;
       if (file.holds == StateFile::Holds::scale) {
@@ -111,15 +129,16 @@ class FileOut {
 
   void write(const UpdateRule& rule, const Places& places) {
     const auto& moments = places.moments;
+    const auto moment = moments_[places.span.tensor];
     if (numbers_[places.span.tensor] == kAbsent) return;
     switch (file_.holds) {
       case StateFile::Holds::rest:
         return put(places.span, places.at.span.rest, rest_bytes(rule.type));
       case StateFile::Holds::moment:
-        return put(places.inner, moments.span.moments[file_.moment], moment_bytes(moments.form.moments));
+        return put(places.inner, moments.span.moments[moment], moment_bytes(moments.form.moments));
       case StateFile::Holds::scale:
         const ScaleSpan scales(places.inner);
-        const std::span values(moments.span.scales[file_.moment], scales.count);
+        const std::span values(moments.span.scales[moment], scales.count);
         writer_->write(numbers_[places.inner.tensor], scales.first, std::as_bytes(values));
     }
   }
@@ -137,6 +156,7 @@ class FileOut {
 
   const StateFile file_;
   std::vector<std::size_t> numbers_;  ///< of tensors of the layout, in the file
+  std::vector<std::size_t> moments_;  ///< of the same, which moment the file holds
   std::optional<SafetensorsWriter> writer_;
 };
 
@@ -190,10 +210,6 @@ std::optional<Shape> rest_shape_of(const Tensor& tensor) {
   return has_rest(tensor) ? std::optional(tensor.spec.shape) : std::nullopt;
 }
 
-std::optional<Shape> core_shape_of(const Tensor& tensor) {
-  return has_state(tensor.spec.learning) ? std::optional(tensor.core_shape()) : std::nullopt;
-}
-
 /// One file that is about to be read.
 struct FileIn {
   FileIn(const Layout& layout, const fs::path& file, const Source::Shape& shape = shape_of)
@@ -214,14 +230,15 @@ FileIn open_rest(const ChunkStream& stream, const fs::path& directory, const Sta
 /// One moment as it was saved, in whatever form.
 class MomentIn {
  public:
-  MomentIn(const ChunkStream& stream, const fs::path& directory, std::size_t moment)
-      : rule_(stream.rule),
-        moment_(moment),
-        values_(stream.layout, path_of(directory, moment_name(rule_.optimizer, moment)), core_shape_of) {
+  MomentIn(const ChunkStream& stream, const fs::path& directory, const char* field)
+      : rule_(stream.rule), field_(field), values_(stream.layout, path_of(directory, field), [&](const Tensor& tensor) {
+          return moment_of(stream.rule, tensor, field) ? std::optional(tensor.core_shape()) : std::nullopt;
+        }) {
     values_.source.check_types([](const std::string& dtype) { return moments_of(dtype).has_value(); },
                                "F32, BF16 or U8");
     for (const auto& tensor : stream.layout.tensors()) {
-      if (has_state(tensor.spec.learning)) open_scales(stream.layout, directory, tensor.spec.name);
+      moments_.push_back(moment_of(rule_, tensor, field));
+      if (moments_.back()) open_scales(stream.layout, directory, tensor.spec.name);
     }
   }
 
@@ -229,7 +246,7 @@ class MomentIn {
   [[nodiscard]] StateFormat format(const Layout& layout) const {
     auto out = StateFormat::exact;
     for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
-      if (!has_state(layout.tensors()[t].spec.learning)) continue;
+      if (!moments_[t]) continue;
       if (saved(t) == Moments::bf16) out = StateFormat::bf16;
       if (saved(t) == Moments::int8) return StateFormat::int8;
     }
@@ -237,9 +254,11 @@ class MomentIn {
   }
 
   void read(const Span& span, const Located& to) {
+    const auto moment = moments_[span.tensor];
+    if (!moment) return;
     if (saved(span.tensor) != to.form.moments) return convert(span, to);
-    values_.source.read(span.tensor, span.tensor_first, span.elements, to.span.moments[moment_]);
-    if (to.form.moments == Moments::int8) read_scales(span.tensor, ScaleSpan(span), to.span.scales[moment_]);
+    values_.source.read(span.tensor, span.tensor_first, span.elements, to.span.moments[*moment]);
+    if (to.form.moments == Moments::int8) read_scales(span.tensor, ScaleSpan(span), to.span.scales[*moment]);
   }
 
  private:
@@ -248,10 +267,11 @@ class MomentIn {
   void open_scales(const Layout& layout, const fs::path& directory, const std::string& name) {
     if (scales_ || values_.reader->find(name)->dtype != "U8") return;
     const auto shape = [&](const Tensor& tensor) -> std::optional<Shape> {
-      if (!shape_of(tensor) || values_.reader->find(tensor.spec.name)->dtype != "U8") return std::nullopt;
+      if (!moment_of(rule_, tensor, field_) || values_.reader->find(tensor.spec.name)->dtype != "U8")
+        return std::nullopt;
       return scale_shape(tensor);
     };
-    scales_.emplace(layout, path_of(directory, scale_name(rule_.optimizer, moment_)), shape);
+    scales_.emplace(layout, path_of(directory, scale_name(field_)), shape);
     scales_->source.check_types([](const std::string& dtype) { return dtype == "F32"; }, "F32");
   }
 
@@ -262,7 +282,7 @@ class MomentIn {
   void convert(const Span& span, const Located& to) {
     for (std::uint64_t at = 0; at < span.elements; at += kPiece) {
       const auto values = read_fp32(span.tensor, span.tensor_first + at, std::min(kPiece, span.elements - at));
-      write_fp32(values, to, at);
+      write_fp32(values, *moments_[span.tensor], to, at);
     }
   }
 
@@ -278,29 +298,32 @@ class MomentIn {
       block_scales_.resize(scales_of(all));
       values_.source.read(tensor, first - before, all, reinterpret_cast<std::byte*>(codes_.data()));
       scales_->source.read_fp32(tensor, first / kQuantBlock, block_scales_.size(), block_scales_.data());
-      kernels::decode_int8(kind(), codes_.data(), block_scales_.data(), fp32_.data(), all);
+      kernels::decode_int8(kind(*moments_[tensor]), codes_.data(), block_scales_.data(), fp32_.data(), all);
     }
     return std::span(fp32_).subspan(before);
   }
 
   /// To elements `at` and on of a span, which start a block.
-  void write_fp32(std::span<const float> values, const Located& to, std::uint64_t at) const {
-    auto* out = to.span.moments[moment_] + at * moment_bytes(to.form.moments);
+  static void write_fp32(std::span<const float> values, std::size_t moment, const Located& to, std::uint64_t at) {
+    auto* out = to.span.moments[moment] + at * moment_bytes(to.form.moments);
     switch (to.form.moments) {
       case Moments::fp32:
         return static_cast<void>(std::memcpy(out, values.data(), values.size_bytes()));
       case Moments::bf16:
         return kernels::encode_bf16(values.data(), reinterpret_cast<std::uint16_t*>(out), values.size());
       case Moments::int8:
-        return kernels::encode_int8(kind(), values.data(), reinterpret_cast<std::uint8_t*>(out),
-                                    to.span.scales[moment_] + at / kQuantBlock, values.size());
+        return kernels::encode_int8(kind(moment), values.data(), reinterpret_cast<std::uint8_t*>(out),
+                                    to.span.scales[moment] + at / kQuantBlock, values.size());
     }
   }
 
-  [[nodiscard]] kernels::Moment kind() const { return moment_ == 0 ? kernels::Moment::first : kernels::Moment::second; }
+  static kernels::Moment kind(std::size_t moment) {
+    return moment == 0 ? kernels::Moment::first : kernels::Moment::second;
+  }
 
   const UpdateRule rule_;
-  const std::size_t moment_;
+  const char* const field_;
+  std::vector<std::optional<std::size_t>> moments_;  ///< by tensor: which of its moments that is
   FileIn values_;
   std::optional<FileIn> scales_;
   std::vector<float> fp32_, block_scales_;
@@ -345,14 +368,18 @@ class PairsIn {
 
 /// A state that has a moment more is one of another optimizer.
 void check_optimizer(const UpdateRule& rule, const fs::path& directory) {
-  for (const char* name : {"exp_avg", "exp_avg_sq", "momentum_buffer"}) {
-    bool known = false;
-    for (std::size_t m = 0; m < rule.moments(); ++m) known |= std::strcmp(moment_name(rule.optimizer, m), name) == 0;
-    const auto file = path_of(directory, name);
-    if (known || !fs::exists(file)) continue;
-    throw Error(ErrorCode::bad_input,
-                text(file.string(), " is of another optimizer: ", name_of(rule.optimizer), " keeps no ", name), 0,
-                file.string());
+  const auto keeps = [](const optim::Descriptor* it, std::string_view name) {
+    return std::ranges::find(it->fields, name) != it->fields.end();
+  };
+  const auto own = optimizers_of(rule);
+  for (const auto* other : optim::all()) {
+    for (const std::string_view name : other->fields) {
+      const auto file = path_of(directory, std::string(name));
+      if (std::ranges::any_of(own, [&](const auto* it) { return keeps(it, name); }) || !fs::exists(file)) continue;
+      throw Error(ErrorCode::bad_input,
+                  text(file.string(), " is of another optimizer: ", rule.optimizer->name, " keeps no ", name), 0,
+                  file.string());
+    }
   }
 }
 
@@ -360,12 +387,11 @@ void check_optimizer(const UpdateRule& rule, const fs::path& directory) {
 
 std::vector<StateFile> state_files(const UpdateRule& rule) {
   std::vector<StateFile> out;
-  if (rest_bytes(rule.type) > 0) out.push_back({StateFile::Holds::rest, 0, rest_name(rule.type)});
-  for (std::size_t m = 0; m < rule.moments(); ++m) {
-    out.push_back({StateFile::Holds::moment, m, moment_name(rule.optimizer, m)});
-  }
-  for (std::size_t m = 0; m < rule.moments() && rule.format == StateFormat::int8; ++m) {
-    out.push_back({StateFile::Holds::scale, m, scale_name(rule.optimizer, m)});
+  if (rest_bytes(rule.type) > 0) out.push_back({StateFile::Holds::rest, "", rest_name(rule.type)});
+  for (const auto* optimizer : optimizers_of(rule)) {
+    for (const char* field : optimizer->fields) out.push_back({StateFile::Holds::moment, field, field});
+    if (rule.format != StateFormat::int8) continue;
+    for (const char* field : optimizer->fields) out.push_back({StateFile::Holds::scale, field, scale_name(field)});
   }
   return out;
 }
@@ -418,8 +444,10 @@ StateFormat load_state(const ChunkStream& stream, const fs::path& directory, con
   if (any_rest && files.front().holds == StateFile::Holds::rest)
     rest.emplace(open_rest(stream, directory, files.front()));
   std::vector<MomentIn> moments;
-  moments.reserve(rule.moments());
-  for (std::size_t m = 0; m < rule.moments(); ++m) moments.emplace_back(stream, directory, m);
+  moments.reserve(files.size());
+  for (const auto& file : files) {
+    if (file.holds == StateFile::Holds::moment) moments.emplace_back(stream, directory, file.field);
+  }
   const PairsIn pairs(stream.layout, directory);
 
   const auto absent = [&](const Span& span) { return weight_source.find(span.tensor) == nullptr; };

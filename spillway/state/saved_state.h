@@ -14,11 +14,12 @@ namespace spillway::state {
 struct StateFile {
   enum class Holds : std::uint8_t { rest, moment, scale };  ///< the last two by Tensor::core_shape()
   Holds holds = Holds::rest;
-  std::size_t moment = 0;
-  const char* name = "";  ///< without ".safetensors"
+  const char* field = "";  ///< of the optimizer's: the moment, or that which the scales are of
+  std::string name;        ///< without ".safetensors"
 };
 
-/// Those of a run with this rule, in the order in which they lie in a state group.
+/// Those of a run with this rule, in the order in which they lie in a state group; where several optimizers share the
+/// tensors, those of all. A tensor is in the files of its own optimizer's fields.
 [[nodiscard]] std::vector<StateFile> state_files(const UpdateRule& rule);
 
 /// The file of the projectors of subspaces, without ".safetensors": of a matrix NAME the tensors NAME.p and NAME.q, as

@@ -39,8 +39,8 @@ struct CommitRequest {
   std::uint64_t step = 0;  ///< larger than that of the request before
   /// The last step before it that changed something, where that is later than all the journal was told of.
   std::uint64_t previous = 0;
-  bool skipped = false;  ///< the step changed nothing; `gradients` do not count
-  UpdateFields fields;
+  bool skipped = false;                    ///< the step changed nothing; `gradients` do not count
+  std::span<const std::byte> update = {};  ///< at least kUpdateBytes; none: zeros
   std::span<const std::byte> payload = {};
   std::span<const std::uint32_t> gradients = {};  ///< those that the update uses
 };

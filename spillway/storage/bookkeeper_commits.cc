@@ -13,7 +13,7 @@ Commit Bookkeeper::compose(const CommitRequest& request) const {
   commit.skipped = request.skipped;
   commit.rank = spec_.rank;
   commit.world = spec_.world;
-  commit.fields = request.fields;
+  if (!request.update.empty()) commit.update.assign(request.update.begin(), request.update.end());
   commit.payload.assign(request.payload.begin(), request.payload.end());
   return commit;
 }

@@ -29,15 +29,13 @@ struct CommitHeader {
   std::uint32_t ancestors;
   std::uint32_t gradients;  ///< words of 64 bits
   std::uint32_t payload;    ///< bytes
-  double learning_rate, beta1, beta2, epsilon, weight_decay;
-  std::int64_t updates;
-  float gradient_scale;
-  std::uint32_t reserved;  ///< 0
+  std::array<std::byte, kUpdateBytes> update;
+  std::uint32_t more;  ///< bytes of the update beside these, behind the payload
 };
 static_assert(sizeof(CommitHeader) == 128 && sizeof(Ancestor) == 16);
 
-Bytes size_of(std::size_t ancestors, std::size_t words, Bytes payload) {
-  return sizeof(CommitHeader) + ancestors * sizeof(Ancestor) + words * sizeof(std::uint64_t) + payload;
+Bytes size_of(std::size_t ancestors, std::size_t words, Bytes payload, Bytes more) {
+  return sizeof(CommitHeader) + ancestors * sizeof(Ancestor) + words * sizeof(std::uint64_t) + payload + more;
 }
 
 template <class T>
@@ -51,6 +49,11 @@ std::size_t get(std::span<const std::byte> in, std::size_t at, std::size_t count
   values.resize(count);
   if (count != 0) std::memcpy(values.data(), in.data() + at, count * sizeof(T));
   return at + count * sizeof(T);
+}
+
+/// Bytes of the update that do not lie in the header.
+Bytes more_of(const Commit& commit) {
+  return commit.update.size() - kUpdateBytes;
 }
 
 CommitHeader header_of(const Commit& commit, std::uint64_t identity) {
@@ -67,14 +70,8 @@ CommitHeader header_of(const Commit& commit, std::uint64_t identity) {
   header.ancestors = static_cast<std::uint32_t>(commit.ancestors.size());
   header.gradients = static_cast<std::uint32_t>(commit.gradients.size());
   header.payload = static_cast<std::uint32_t>(commit.payload.size());
-  const UpdateFields& f = commit.fields;
-  header.learning_rate = f.learning_rate;
-  header.beta1 = f.beta1;
-  header.beta2 = f.beta2;
-  header.epsilon = f.epsilon;
-  header.weight_decay = f.weight_decay;
-  header.updates = f.updates;
-  header.gradient_scale = f.gradient_scale;
+  std::memcpy(header.update.data(), commit.update.data(), kUpdateBytes);
+  header.more = static_cast<std::uint32_t>(more_of(commit));
   return header;
 }
 
@@ -87,7 +84,7 @@ Commit commit_of(const CommitHeader& h) {
   commit.nothing = (h.flags & kNothing) != 0;
   commit.rank = h.rank;
   commit.world = h.world;
-  commit.fields = {h.learning_rate, h.beta1, h.beta2, h.epsilon, h.weight_decay, h.gradient_scale, h.updates};
+  commit.update.assign(h.update.begin(), h.update.end());
   return commit;
 }
 
@@ -132,15 +129,15 @@ std::vector<Ancestor> continue_line(const Commit& last, const NeededLine& needed
 
 bool fits(const Commit& commit, const JournalSpec& spec) noexcept {
   return commit.ancestors.size() <= kMostAncestors && commit.gradients.size() <= ceil_div(spec.gradients.size(), 64) &&
-         commit.payload.size() <= spec.payload;
+         commit.payload.size() <= spec.payload && commit.update.size() <= kUpdateBytes + spec.update;
 }
 
-Bytes most_commit_bytes(std::size_t gradients, Bytes payload) noexcept {
-  return size_of(kMostAncestors, ceil_div(gradients, 64), payload);
+Bytes most_commit_bytes(std::size_t gradients, Bytes payload, Bytes more) noexcept {
+  return size_of(kMostAncestors, ceil_div(gradients, 64), payload, more);
 }
 
 Bytes encoded_bytes(const Commit& commit) noexcept {
-  return size_of(commit.ancestors.size(), commit.gradients.size(), commit.payload.size());
+  return size_of(commit.ancestors.size(), commit.gradients.size(), commit.payload.size(), more_of(commit));
 }
 
 void encode(const Commit& commit, std::uint64_t identity, std::span<std::byte> out) {
@@ -149,7 +146,8 @@ void encode(const Commit& commit, std::uint64_t identity, std::span<std::byte> o
   std::memcpy(out.data(), &header, sizeof header);
   std::size_t at = put(out, sizeof header, commit.ancestors);
   at = put(out, at, commit.gradients);
-  put(out, at, commit.payload);
+  at = put(out, at, commit.payload);
+  if (more_of(commit) > 0) std::memcpy(out.data() + at, commit.update.data() + kUpdateBytes, more_of(commit));
   header.checksum = checksum(std::span<const std::byte>(out).first(header.bytes).subspan(kCommitChecked), 0);
   std::memcpy(out.data(), &header, sizeof header);
 }
@@ -159,7 +157,8 @@ SlotState decode(std::span<const std::byte> in, std::uint64_t identity, Commit& 
   if (in.size() < sizeof header) return SlotState::damaged;
   std::memcpy(&header, in.data(), sizeof header);
   if (header.magic != kCommitMagic) return blank(in) ? SlotState::empty : SlotState::damaged;
-  if (header.bytes > in.size() || header.bytes != size_of(header.ancestors, header.gradients, header.payload)) {
+  if (header.bytes > in.size() ||
+      header.bytes != size_of(header.ancestors, header.gradients, header.payload, header.more)) {
     return SlotState::damaged;
   }
   if (header.checksum != checksum(in.first(header.bytes).subspan(kCommitChecked), 0)) return SlotState::damaged;
@@ -167,7 +166,9 @@ SlotState decode(std::span<const std::byte> in, std::uint64_t identity, Commit& 
   commit = commit_of(header);
   std::size_t at = get(in, sizeof header, header.ancestors, commit.ancestors);
   at = get(in, at, header.gradients, commit.gradients);
-  get(in, at, header.payload, commit.payload);
+  at = get(in, at, header.payload, commit.payload);
+  const auto more = in.subspan(at, header.more);
+  commit.update.insert(commit.update.end(), more.begin(), more.end());
   return SlotState::whole;
 }
 

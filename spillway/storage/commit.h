@@ -11,17 +11,8 @@
 
 namespace spillway::storage {
 
-/// What the update of a step applied; exact, so that replaying it gives the same bits.
-struct UpdateFields {
-  double learning_rate = 0;
-  double beta1 = 0;
-  double beta2 = 0;
-  double epsilon = 0;
-  double weight_decay = 0;
-  float gradient_scale = 1;  ///< the clip factor
-  std::int64_t updates = 0;  ///< updates applied up to this step, it included: Adam's own count
-  friend bool operator==(const UpdateFields&, const UpdateFields&) = default;
-};
+/// Bytes of a commit's update that every commit has; what an update has beside them lies behind the payload.
+inline constexpr std::size_t kUpdateBytes = 52;
 
 /// Records of generations `first` to `last` belong to the line, up to version `step`.
 struct Ancestor {
@@ -39,7 +30,9 @@ struct Commit {
   bool skipped = false;        ///< the step changed nothing: its gradients were not finite
   bool nothing = false;        ///< no step is durable: a run began anew and has not committed yet
   std::uint32_t rank = 0, world = 1;
-  UpdateFields fields;
+  /// What the update of the step applied, exact, so that replaying it gives the same bits: the caller's, at least
+  /// kUpdateBytes (optim/step.h).
+  std::vector<std::byte> update = std::vector<std::byte>(kUpdateBytes);
   std::vector<Ancestor> ancestors;       ///< oldest first, without the own generation
   std::vector<std::uint64_t> gradients;  ///< bit g of word g / 64: the update used gradient g
   std::vector<std::byte> payload;        ///< the caller's: data position, schedule, random state
@@ -68,8 +61,8 @@ void prune(std::vector<Ancestor>& ancestors, const NeededLine& needed);
 /// Whether the run can have such a commit: its ancestors, bits of gradients and payload are no more than are written.
 [[nodiscard]] bool fits(const Commit& commit, const JournalSpec& spec) noexcept;
 
-/// The largest commit of a run with so many gradients, not rounded.
-[[nodiscard]] Bytes most_commit_bytes(std::size_t gradients, Bytes payload) noexcept;
+/// The largest commit of a run with so many gradients, not rounded; `more` bytes of update beside kUpdateBytes.
+[[nodiscard]] Bytes most_commit_bytes(std::size_t gradients, Bytes payload, Bytes more) noexcept;
 [[nodiscard]] Bytes encoded_bytes(const Commit& commit) noexcept;
 /// Fills `out` (at least encoded_bytes()); what is left is zero.
 void encode(const Commit& commit, std::uint64_t identity, std::span<std::byte> out);

@@ -70,7 +70,7 @@ MetadataLayout::MetadataLayout(const JournalSpec& spec)
     first_slot_.push_back(first_slot_.back() + longest_period(spec, g.first_chunk, g.chunks) + 1);
     gradient_home_.push_back(g.first_chunk % paths_);
   }
-  commit_bytes_ = round_up(most_commit_bytes(spec.gradients.size(), spec.payload), kMetadataAlignment);
+  commit_bytes_ = round_up(most_commit_bytes(spec.gradients.size(), spec.payload, spec.update), kMetadataAlignment);
   record_bytes_ = round_up(encoded_bytes(most_pieces(spec)), kMetadataAlignment);
   copy_bytes_ = commit_slots_ * commit_bytes_ + (Bytes{images_} * kImageSlots + first_slot_.back()) * record_bytes_;
   identity_ = identify(spec, commit_bytes_, record_bytes_);

@@ -34,6 +34,7 @@ struct JournalSpec {
   std::vector<GradientSpec> gradients;
   Durability durability = Durability::step;
   Bytes payload = 60 * KiB;  ///< most bytes that a commit carries for its caller
+  Bytes update = 0;          ///< of a commit's update, most bytes beside kUpdateBytes
   std::uint32_t rank = 0, world = 1;
 };
 

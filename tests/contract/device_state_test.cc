@@ -164,7 +164,7 @@ TEST(DeviceState, WhatItCannotUpdateIsRefusedByNameWhenAskedFor) {
   };
   const auto format = message_of({.format = state::StateFormat::int8});
   EXPECT_NE(format.find("this run has adamw with int8 states of bf16 weights"), std::string::npos) << format;
-  const auto optimizer = message_of({.optimizer = kernels::Optimizer::lion});
+  const auto optimizer = message_of({.optimizer = &optim::lion});
   EXPECT_NE(optimizer.find("this run has lion with exact states"), std::string::npos) << optimizer;
 }
 

@@ -94,6 +94,7 @@ class Reference {
     Dense delta(d, d), s(d, d);
     for (std::size_t i = 0; i < given.size(); ++i) s.values[i] = test::to_float(given[i]);
     off_ = (s - p.turned() * g * q).norm() / s.norm();
+    const auto [unused, beta1, beta2, epsilon, decay] = optim::kElementDefaults;
     const auto rate = update.learning_rate *
                       std::sqrt(static_cast<double>(space_.rows) * static_cast<double>(space_.columns)) /
                       static_cast<double>(d);
@@ -101,10 +102,10 @@ class Reference {
       const double value = s.values[i];
       auto& m = first_.values[i];
       auto& v = second_.values[i];
-      m = update.beta1 * m + (1 - update.beta1) * value;
-      v = update.beta2 * v + (1 - update.beta2) * value * value;
-      const double corrected = m / (1 - std::pow(update.beta1, count)), root = v / (1 - std::pow(update.beta2, count));
-      delta.values[i] = -rate * corrected / (std::sqrt(root) + update.epsilon);
+      m = beta1 * m + (1 - beta1) * value;
+      v = beta2 * v + (1 - beta2) * value * value;
+      const double corrected = m / (1 - std::pow(beta1, count)), root = v / (1 - std::pow(beta2, count));
+      delta.values[i] = -rate * corrected / (std::sqrt(root) + epsilon);
     }
     const auto change = p * delta * q.turned();
     for (std::size_t i = 0; i < weight_.values.size(); ++i) {
@@ -234,7 +235,7 @@ TEST(Subspace, WhatCannotBeIsRefusedByName) {
   EXPECT_NE(message([&] { static_cast<void>(table.layout()); }).find("embed"), std::string::npos);
 
   auto shape = one_matrix();
-  shape.optimizer = kernels::Optimizer::sgd;
+  shape.optimizer = &optim::sgd;
   Reference reference(shape);
   EXPECT_NE(message([&] { reference.step(1, {.learning_rate = 1e-2, .weight_decay = 0.1}); }).find("weight_decay"),
             std::string::npos);

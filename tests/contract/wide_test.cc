@@ -98,13 +98,10 @@ std::vector<float> by_the_optimizer(std::vector<float> weight, std::size_t t, st
       const auto more = normal(weight.size(), 1000 * s + 10 * t + m, 0.1F);
       for (std::size_t i = 0; i < grad.size(); ++i) grad[i] += more[i];
     }
-    kernels::UpdateStep of{.learning_rate = update.learning_rate,
-                           .beta1 = update.beta1,
-                           .beta2 = update.beta2,
-                           .epsilon = update.epsilon,
-                           .weight_decay = decay ? update.weight_decay : 0,
-                           .gradient_scale = static_cast<float>(clip),
-                           .step = static_cast<std::int64_t>(s)};
+    auto of = optim::make_step(
+        optim::adamw, {{"learning_rate", update.learning_rate}, {"weight_decay", decay ? update.weight_decay : 0}});
+    of.gradient_scale = static_cast<float>(clip);
+    of.step = static_cast<std::int64_t>(s);
     optimizer.step(
         {{{.tensor = 0, .weight = reinterpret_cast<std::byte*>(weight.data()), .grad = bytes(grad), .step = of}}});
   }

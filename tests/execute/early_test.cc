@@ -22,7 +22,7 @@ class Notes : public UpdateWork {
     const std::lock_guard lock(mutex_);
     ++saved_[chunk];
   }
-  [[nodiscard]] std::size_t tiles(plan::Index) const override { return 2; }
+  [[nodiscard]] std::size_t tiles(plan::Index, std::size_t) const override { return 2; }
   void prepare(plan::Index chunk, bool early) override {
     std::unique_lock lock(mutex_);
     EXPECT_EQ(saved_[chunk], early ? 3 : 0) << "chunk " << chunk << ": all of it is saved before the first tile";
@@ -32,7 +32,7 @@ class Notes : public UpdateWork {
     changed_.notify_all();
     changed_.wait(lock, [this] { return let_go_; });
   }
-  void run(plan::Index chunk, std::size_t tile, bool early) override {
+  void run(plan::Index chunk, std::size_t, std::size_t tile, bool early) override {
     const std::lock_guard lock(mutex_);
     if (tile != 0) return;
     (early ? early_chunks_ : deferred_).insert(chunk);

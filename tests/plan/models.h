@@ -15,7 +15,7 @@ struct Shape {
   std::int64_t layers = 3, hidden = 64, ffn = 96, vocabulary = 500;
   bool embedding = true, head = true, tied = true;
   std::uint64_t tokens = 128, micro_batches = 2, chunk_elements = 8192;
-  kernels::Optimizer optimizer = kernels::Optimizer::adamw;
+  const optim::Descriptor* optimizer = &optim::adamw;
   state::StateFormat format = state::StateFormat::exact;
   std::string frozen = {};    ///< regular expression of names; empty: nothing is
   std::string wide = {};      ///< of tensors in layers that are kept in fp32

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from spillway._engine import Engine
+from spillway.config.keys import optimizer_keys
 from spillway.config.values import StoragePath
 from spillway.output import wear
 from spillway.run.protocol import Opening, WorkShape
@@ -59,7 +60,7 @@ def config(model: Path, **more: Any) -> Any:
         "lsp_rank": None, "lsp_nonzeros": 4, "lsp_modules": [], "lsp_check_every": 100, "lsp_threshold": 0.9,
         "lsp_residual": None, "lsp_rotate_every": None, "objective": "sft", "disable_dropout": None,
     }  # fmt: skip
-    values |= more
+    values = {key.name: key.default for key in optimizer_keys()} | values | more
     values = {"weight_dtype": values["compute_dtype"], "chosen": ""} | values
     return SimpleNamespace(**values, paths=[*values["storage"], *values["storage_device"]])
 

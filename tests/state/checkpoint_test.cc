@@ -20,7 +20,7 @@ constexpr auto kFp32 = ComputeType::fp32;
 std::vector<UpdateRule> stored_rules() {
   std::vector<UpdateRule> out;
   for (const auto type : {kBf16, kFp32, ComputeType::fp16}) {
-    for (const auto optimizer : {kernels::Optimizer::adamw, kernels::Optimizer::lion, kernels::Optimizer::sgd}) {
+    for (const auto optimizer : {&optim::adamw, &optim::lion, &optim::sgd}) {
       for (const auto format : {StateFormat::exact, StateFormat::bf16, StateFormat::int8}) {
         out.push_back({type, optimizer, format});
       }
@@ -378,7 +378,7 @@ TEST(LoadState, GivesBackEveryBitOfEveryRule) {
   std::mt19937_64 random(7);
   for (const auto& rule : stored_rules()) {
     TempDir dir;
-    SCOPED_TRACE(text(name_of(rule.type), ' ', name_of(rule.optimizer), ' ', name_of(rule.format)));
+    SCOPED_TRACE(text(name_of(rule.type), ' ', rule.optimizer->name, ' ', name_of(rule.format)));
     Model saved(small_mixed_model(), rule, 1 + random() % 10'000);
     randomise(saved, random());
     save_weights(saved.stream(), dir.path());
@@ -538,13 +538,13 @@ TEST_F(LoadStateErrors, AnotherComputeTypeIsNamed) {
 TEST_F(LoadStateErrors, AnotherOptimizerIsNamed) {
   save(small_model(), kBf16);
   const auto file = [&](const char* name) { return (dir_ / "spillway" / name).string(); };
-  const auto refuse = [&](kernels::Optimizer optimizer, const std::vector<std::string>& parts) {
+  const auto refuse = [&](const optim::Descriptor* optimizer, const std::vector<std::string>& parts) {
     Model model(small_model(), UpdateRule{.optimizer = optimizer});
     expect_error(ErrorCode::bad_input, parts, [&] { load_state(model.stream(), dir_ / "spillway", dir_.path()); });
     EXPECT_EQ(model.store.stored, 0);
   };
-  refuse(kernels::Optimizer::lion, {file("exp_avg_sq.safetensors"), "lion keeps no exp_avg_sq"});
-  refuse(kernels::Optimizer::sgd, {file("exp_avg.safetensors"), "sgd keeps no exp_avg"});
+  refuse(&optim::lion, {file("exp_avg_sq.safetensors"), "lion keeps no exp_avg_sq"});
+  refuse(&optim::sgd, {file("exp_avg.safetensors"), "sgd keeps no exp_avg"});
 }
 
 TEST_F(LoadStateErrors, ScalesThatAreMissingAreNamed) {

@@ -1,5 +1,6 @@
 #include "spillway/state/layout.h"
 
+#include <map>
 #include <random>
 
 #include "tests/state/files.h"
@@ -327,6 +328,43 @@ TEST(Layout, WhatCannotBeWideIsRefusedByName) {
   expect_error(ErrorCode::bad_input, {"tensor w", "subspace", "fp32"}, [&] {
     const Layout layout({{"layer", BlockRole::layer, {inside}}});
   });
+}
+
+/// Of matrix scope each matrix of a layer is a chunk, whatever its size; the rest is laid out as ever.
+TEST(Layout, MatricesOfAnOptimizerThatNeedsThemWholeAreChunks) {
+  const std::vector<BlockSpec> model = {{"embed", BlockRole::embedding, {{"embed", {500, 64}, true}}},
+                                        {"layer",
+                                         BlockRole::layer,
+                                         {{"up", {96, 64}},
+                                          {"norm", {64}},
+                                          {"down", {64, 96}},
+                                          {"still", {64, 64}, false, Learning::frozen},
+                                          {.name = "score", .shape = {2, 64}, .table = true},
+                                          {"experts", {4, 32, 64}},
+                                          {.name = "gate", .shape = {8, 64}, .wide = true}}},
+                                        {"head", BlockRole::head, {{"head", {500, 64}, true}}}};
+  const Layout layout(model, 4096, kTensorAlignment, ComputeType::bf16, optim::Scope::matrix);
+  std::map<std::string, const Chunk*> whole;
+  for (const auto& chunk : layout.chunks()) {
+    if (!chunk.whole) continue;
+    ASSERT_EQ(layout.spans(chunk.id).size(), 1U);
+    const auto& span = layout.spans(chunk.id).front();
+    EXPECT_EQ(span.chunk_first, 0U);
+    whole[layout.tensors()[span.tensor].spec.name] = &chunk;
+  }
+  ASSERT_EQ(whole.size(), 2U);
+  EXPECT_EQ(whole.at("up")->rows, 96U);
+  EXPECT_EQ(whole.at("up")->columns, 64U);
+  EXPECT_EQ(whole.at("up")->used, 96U * 64U) << "larger than a chunk, and one all the same";
+  EXPECT_EQ(whole.at("down")->rows, 64U);
+  std::map<std::string, std::uint64_t> held;
+  for (const auto& chunk : layout.chunks()) {
+    for (const auto& span : layout.spans(chunk.id)) held[layout.tensors()[span.tensor].spec.name] += span.elements;
+  }
+  for (const auto& tensor : layout.tensors()) {
+    EXPECT_EQ(held[tensor.spec.name], tensor.elements) << tensor.spec.name;
+    EXPECT_EQ(tensor.whole, whole.contains(tensor.spec.name)) << tensor.spec.name;
+  }
 }
 
 }  // namespace

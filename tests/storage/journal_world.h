@@ -104,6 +104,8 @@ class World : public JournalListener {
   }
   [[nodiscard]] Hash gradient_of(std::uint32_t line, std::uint32_t gradient, std::uint64_t step) const;
   [[nodiscard]] Hash rate_of(std::uint32_t line, std::uint64_t step) const;
+  /// What that was when the commit was made.
+  [[nodiscard]] static Hash rate_of(const Commit& commit);
   [[nodiscard]] bool skipped(std::uint32_t line, std::uint64_t step) const;
   [[nodiscard]] bool uses(std::uint32_t line, std::uint32_t gradient, std::uint64_t step) const;
   [[nodiscard]] Hash update(Hash value, std::uint32_t line, std::uint32_t chunk, std::uint64_t step, Hash rate) const;
@@ -154,6 +156,12 @@ inline std::uint32_t World::line_at(std::uint32_t line, std::uint64_t step) cons
 inline Hash World::gradient_of(std::uint32_t line, std::uint32_t gradient, std::uint64_t step) const {
   return mix(mix(line_at(line, step) + 77, gradient), step);
 }
+inline Hash World::rate_of(const Commit& commit) {
+  Hash out = 0;
+  std::memcpy(&out, commit.update.data(), sizeof out);
+  return out;
+}
+
 inline Hash World::rate_of(std::uint32_t line, std::uint64_t step) const {
   return mix(line_at(line, step) * 31 + 5, step) >> 12;
 }
@@ -215,7 +223,7 @@ inline std::string World::check_values(const Recovered& r, const std::vector<Rem
         const bool feeds = spec.first_chunk <= chunk && chunk < spec.first_chunk + spec.chunks;
         if (feeds && uses(line, g, step) && !gradients.contains({g, step})) wrong = "a gradient was not recovered";
       }
-      value = update(value, line, chunk, step, Hash(c.commit.fields.learning_rate));
+      value = update(value, line, chunk, step, rate_of(c.commit));
     }
     if (wrong.empty() && value != truth(line, chunk, r.newest.step)) wrong = "a chunk has another value";
   }
@@ -531,7 +539,10 @@ inline void World::request_commit() {
   CommitRequest request;
   request.step = step_;
   request.skipped = skip;
-  request.fields.learning_rate = double(rate_of(line_, step_));
+  std::vector<std::byte> update(kUpdateBytes);
+  const auto rate = rate_of(line_, step_);
+  std::memcpy(update.data(), &rate, sizeof rate);
+  request.update = update;
   request.payload = payload;
   request.gradients = used;
   committed_ = true;

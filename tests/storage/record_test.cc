@@ -28,7 +28,7 @@ Commit some_commit() {
   out.skipped = true;
   out.rank = 1;
   out.world = 4;
-  out.fields = {1e-5, 0.9, 0.999, 1e-8, 0.1, 0.3f, 11};
+  for (std::size_t i = 0; i < out.update.size(); ++i) out.update[i] = std::byte(i + 1);
   out.ancestors = {{1, 3, 4}, {4, 4, 9}};
   out.use(3);
   out.use(130);

@@ -35,8 +35,7 @@ Shape draw_shape(Random& random) {
   out.micro_batches = 1 + random() % 2;
   out.chunk_elements = one_in(random, 2) ? 8192 : 4096;
   out.format = pick(random, std::array{StateFormat::exact, StateFormat::exact, StateFormat::bf16, StateFormat::int8});
-  out.optimizer =
-      pick(random, std::array{Optimizer::adamw, Optimizer::adamw, Optimizer::adam, Optimizer::lion, Optimizer::sgd});
+  out.optimizer = pick(random, std::array{&optim::adamw, &optim::adamw, &optim::adam, &optim::lion, &optim::sgd});
   out.type = one_in(random, 5) ? ComputeType::fp32 : ComputeType::bf16;
   if (out.type == ComputeType::bf16 && one_in(random, 4)) out.compute = ComputeType::fp32;
   if (one_in(random, 4)) out.frozen = plan::test::kFrozenParts[random() % plan::test::kFrozenParts.size()];
@@ -63,7 +62,7 @@ StepUpdate draw_update(Random& random, const Shape& shape) {
   StepUpdate out{.learning_rate = 1e-2, .weight_decay = 0.1, .max_grad_norm = 1};
   if (one_in(random, 2)) out.max_grad_norm = 0;
   if (!shape.subspace.empty()) out.weight_decay = 0;
-  if (shape.optimizer == kernels::Optimizer::lion || shape.optimizer == kernels::Optimizer::sgd) {
+  if (shape.optimizer == &optim::lion || shape.optimizer == &optim::sgd) {
     out.learning_rate = 1e-3;
   }
   return out;
@@ -86,7 +85,7 @@ std::string Scenario::words() const {
   const auto kind = [](const std::string& expression) { return expression.empty() ? "none" : expression; };
   return text(shape.layers, " layers", shape.embedding ? ", embedding" : "", shape.head ? ", head" : "",
               shape.tied ? ", tied" : "", ", chunks of ", shape.chunk_elements, ", ", state::name_of(shape.type),
-              shape.compute ? ", computes in fp32" : "", ", ", state::name_of(shape.optimizer), ", state ",
+              shape.compute ? ", computes in fp32" : "", ", ", shape.optimizer->name, ", state ",
               state::name_of(shape.format), ", frozen ", kind(shape.frozen), ", wide ", kind(shape.wide), ", subspace ",
               kind(shape.subspace), ", clipping ", update.max_grad_norm, "; durability ", plan::name_of(durability),
               ", ", paths, " paths ", in_memory ? "in memory" : "on disk", ", ", steps, " steps");
@@ -176,8 +175,8 @@ Settings draw_settings(const Scenario& scenario, const Life& life, const std::fi
     out.rates.nodes.clear();
     out.nodes.clear();
     const auto& it = scenario.shape;
-    const bool updates = it.optimizer == kernels::Optimizer::adamw && it.format == state::StateFormat::exact &&
-                         it.type == state::ComputeType::bf16;
+    const bool updates =
+        it.optimizer == &optim::adamw && it.format == state::StateFormat::exact && it.type == state::ComputeType::bf16;
     const double living = one_in(random, 2) ? 0 : 0.5, passing = one_in(random, 2) ? 1 : 0.4;
     out.budget.device = test::tier(updates ? living : 0, updates ? passing : 0, static_cast<double>(random() % 2));
     test::delay_copies(out, random());

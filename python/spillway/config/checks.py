@@ -10,6 +10,7 @@ from pathlib import Path
 
 from spillway.base import installed, silence
 from spillway.config.keys import KEYS
+from spillway.config.optimizers import OPTIMIZERS, own_keys
 from spillway.config.resolve import DPO, Config
 from spillway.errors import InputError, SpillwayError
 
@@ -32,6 +33,7 @@ def check(
     check_fields(config)
     check_places(config)
     check_updates(config)
+    check_optimizer(config)
     check_method(config)
 
 
@@ -72,11 +74,30 @@ def check_method(config: Config) -> None:
         check_subspaces(config)
 
 
+def check_optimizer(config: Config) -> None:
+    optimizer = OPTIMIZERS[config.optim]
+    if config.state_format not in optimizer.formats:
+        raise InputError(
+            f"state_format: {config.state_format} with optim {config.optim}, which keeps its state in "
+            f"{', '.join(optimizer.formats)}; use that, or another optim"
+        )
+    for name, owner in own_keys().items():
+        if owner != config.optim and getattr(config, name) != KEYS[name].default:
+            raise InputError(f"{name}: it is for optim {owner}, and optim is {config.optim}")
+
+
 def check_subspaces(config: Config) -> None:
-    if config.weight_decay > 0 and config.optim in ("adam", "sgd"):
+    optimizer = OPTIMIZERS[config.optim]
+    if optimizer.scope == "matrix":
+        raise InputError(
+            f"optim: {config.optim} updates whole matrices, which have no gradient of their own with method lsp; use "
+            f"optim {optimizer.others}, or another method"
+        )
+    if config.weight_decay > 0 and not optimizer.decoupled_decay:
+        decoupled = " or ".join(it.name for it in OPTIMIZERS.values() if it.decoupled_decay and it.scope == "element")
         raise InputError(
             f"weight_decay: with method lsp and optim {config.optim}, which adds the decay to the gradient, it has no "
-            "place: there is no gradient of the whole matrix; use optim adamw or lion, or weight_decay 0"
+            f"place: there is no gradient of the whole matrix; use optim {decoupled}, or weight_decay 0"
         )
     if config.lsp_rotate_every is not None and config.lsp_residual != "rotating":
         raise InputError(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from spillway.config.optimizers import OPTIMIZERS, Hyperparameter
 from spillway.config.values import (
     DEVICE,
     FLAG,
@@ -60,18 +61,11 @@ NOT_NEGATIVE = number("a number, 0 or more", lambda value: value >= 0)
 BETA = number("a number from 0 up to, but not including, 1", lambda value: 0 <= value < 1)
 POSITIVE = number("a number above 0", lambda value: value > 0)
 STRATEGY = choice("no", "steps", "epoch")
-OPTIMIZERS = {  # every name that is taken, and what it means; most are transformers'
-    "adamw": "adamw",
-    "adamw_torch": "adamw",
-    "adamw_torch_fused": "adamw",
-    "adamw_hf": "adamw",
-    "adamw_apex_fused": "adamw",
-    "adamw_torch_xla": "adamw",
-    "adam": "adam",
-    "lion": "lion",
-    "lion_32bit": "lion",
-    "sgd": "sgd",
+ALSO = {  # transformers' names of optimizers, beside the engine's own
+    "adamw": ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_torch_xla"),
+    "lion": ("lion_32bit",),
 }
+NAMES = {alias: name for name in OPTIMIZERS for alias in (name, *ALSO.get(name, ()))}
 EIGHT_BITS = "; moments of 8 bits are `state_format: int8` with `optim: {}`"
 WITHOUT = {  # names of transformers that people may well ask for, and why or where else
     "adafactor": ", whose factored second moment is a sum over whole rows and columns: no range of elements can be "
@@ -96,6 +90,26 @@ SCHEDULES = (
     "cosine_warmup_with_min_lr",
     "warmup_stable_decay",
 )
+
+
+def optimizer_keys() -> list[Key]:
+    """Of hyperparameters that have keys of their own; several optimizers may share one."""
+    sharing: dict[str, list[Hyperparameter]] = {}
+    for optimizer in OPTIMIZERS.values():
+        for each in optimizer.hyperparameters:
+            if each.words and each not in sharing.setdefault(each.key, []):
+                sharing[each.key].append(each)
+    return [hyperparameter_key(name, of) for name, of in sharing.items()]
+
+
+def hyperparameter_key(name: str, of: list[Hyperparameter]) -> Key:
+    words, one = "; ".join(dict.fromkeys(each.words for each in of)), of[0]
+    if one.name == "learning_rate":
+        return Key(name, NOT_NEGATIVE, None, words, "the same as `learning_rate`")
+    if one.choices:
+        return Key(name, choice(*one.choices), one.choices[int(one.default)], words)
+    return Key(name, BETA if one.below == 1 else POSITIVE if one.above else NOT_NEGATIVE, one.default, words)
+
 
 GROUPS: dict[str, list[Key]] = {
     "Model": [
@@ -244,16 +258,14 @@ GROUPS: dict[str, list[Key]] = {
             "warmup_steps", NOT_NEGATIVE, 0, "steps of warm-up; below 1 a share of all steps (old name: `warmup_ratio`)"
         ),
         Key("weight_decay", NOT_NEGATIVE, 0.0, "decoupled decay of the parameters that transformers' own rule decays"),
-        Key("adam_beta1", BETA, 0.9, "decay of the first moment; of `lion`, the weight of the momentum in the step"),
-        Key("adam_beta2", BETA, 0.999, "decay of the second moment; of `lion`, of the momentum"),
-        Key("momentum", BETA, 0.0, "of `sgd`: what the momentum keeps of itself from step to step"),
-        Key("adam_epsilon", POSITIVE, 1e-8, "added to the root of the second moment"),
+        *optimizer_keys(),
         Key("max_grad_norm", NOT_NEGATIVE, 1.0, "clip to this global norm; 0: no clipping"),
         Key(
             "optim",
-            synonym(OPTIMIZERS, WITHOUT),
+            synonym(NAMES, WITHOUT),
             "adamw",
-            "`adamw`, `adam`, `lion` or `sgd`; transformers' other names for them mean the same",
+            "; ".join(f"`{it.name}`: {it.words}" for it in OPTIMIZERS.values())
+            + ". Transformers' other names for them mean the same",
             absent=lambda value: f"{value}{WITHOUT[value]} it" if value in WITHOUT else "",
         ),
     ],

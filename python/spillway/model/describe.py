@@ -38,11 +38,14 @@ def describe(skeleton: Skeleton, size: WorkSize, compute_dtype: str) -> dict[str
     modules = {id(module): name for name, module in skeleton.model.named_modules()}
     decaying = set(decay_names(skeleton.model))
 
+    matrices = {id(p) for layer in skeleton.layers for module in layer.modules() for p in own_matrices(module)}
+
     def block(name: str, role: str, parameters: Iterable[nn.Parameter]) -> dict[str, Any]:
         tensors = [
             {"name": names[id(p)], "shape": list(p.shape), "decay": names[id(p)] in decaying and skeleton.learns(p)}
             | ({} if p.requires_grad else {"frozen": True})
             | ({"wide": True} if skeleton.wide(p) else {})
+            | ({"table": True} if role == "layer" and p.ndim == 2 and id(p) not in matrices else {})
             | ({"subspace": asdict(skeleton.spaces[id(p)])} if id(p) in skeleton.spaces else {})
             for p in parameters
         ]
@@ -61,6 +64,11 @@ def describe(skeleton: Skeleton, size: WorkSize, compute_dtype: str) -> dict[str
         "tied_head": skeleton.tied,
         "blocks": blocks,
     }
+
+
+def own_matrices(module: nn.Module) -> list[nn.Parameter]:
+    """Parameters of two dimensions that a module multiplies by; an embedding's rows are looked up."""
+    return [] if isinstance(module, nn.Embedding) else [p for p in module._parameters.values() if p is not None]
 
 
 def decay_names(module: nn.Module) -> list[str]:

@@ -22,6 +22,7 @@ import torch
 
 from spillway.base import calls, silence, stages
 from spillway.base.calls import EngineType, loss_kernels, translated
+from spillway.config.optimizers import update
 from spillway.errors import DoesNotFit, InputError
 from spillway.machine import device, nodes, process_memory, products, threads
 from spillway.model import files, freeze, hub, initialise, subspaces
@@ -598,15 +599,7 @@ class Session:
 
     def rates(self, learning_rate: float) -> dict[str, float]:
         """What an update goes by, the configuration's but for the learning rate."""
-        config = self._config
-        return {
-            "learning_rate": learning_rate,
-            "beta1": config.momentum if config.optim == "sgd" else config.adam_beta1,
-            "beta2": config.adam_beta2,
-            "epsilon": config.adam_epsilon,
-            "weight_decay": config.weight_decay,
-            "max_grad_norm": config.max_grad_norm,
-        }
+        return {**update(self._config, learning_rate), "max_grad_norm": self._config.max_grad_norm}
 
     def _paths(self) -> PathBytes:
         paths = json.loads(self._engine.counters()).get("paths", {})
