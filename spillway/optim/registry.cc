@@ -7,7 +7,7 @@
 namespace spillway::optim {
 namespace {
 
-constexpr std::array kAll{&adamw, &adam, &lion, &sgd};
+constexpr std::array kAll{&adamw, &adam, &lion, &sgd, &muon};
 
 }  // namespace
 

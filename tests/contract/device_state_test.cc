@@ -166,6 +166,8 @@ TEST(DeviceState, WhatItCannotUpdateIsRefusedByNameWhenAskedFor) {
   EXPECT_NE(format.find("this run has adamw with int8 states of bf16 weights"), std::string::npos) << format;
   const auto optimizer = message_of({.optimizer = &optim::lion});
   EXPECT_NE(optimizer.find("this run has lion with exact states"), std::string::npos) << optimizer;
+  const auto whole = message_of({.optimizer = &optim::muon});
+  EXPECT_NE(whole.find("this run has muon with exact states"), std::string::npos) << whole;
 }
 
 }  // namespace
