@@ -22,7 +22,11 @@ Catalog::Catalog(const JournalSpec& spec)
 }
 
 Version* Catalog::make(std::uint64_t version, std::uint32_t generation, std::span<const Piece> pieces) {
-  if (spare_.empty()) spare_.push_back(all_.emplace_back(std::make_unique<Version>()).get());
+  if (spare_.empty()) {
+    all_.push_back(std::make_unique<Version>());
+    spare_.reserve(all_.capacity());
+    spare_.push_back(all_.back().get());
+  }
   Version* out = spare_.back();
   spare_.pop_back();
   std::vector<Piece> memory = std::move(out->pieces);

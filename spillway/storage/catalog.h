@@ -85,9 +85,9 @@ class Catalog {
   /// The version with these pieces; null when there is none.
   [[nodiscard]] Version* find(std::uint32_t chunk, std::span<const Piece> pieces) const;
 
-  /// Versions whose places became free; give each back with recycle().
+  /// Versions whose places became free; give each back with recycle(), which allocates nothing.
   [[nodiscard]] std::vector<Version*> take_released();
-  void recycle(Version* version) { spare_.push_back(version); }
+  void recycle(Version* version) noexcept { spare_.push_back(version); }
 
  private:
   void settle(Version* version);

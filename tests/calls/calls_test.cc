@@ -11,6 +11,7 @@
 #include <map>
 #include <new>
 #include <random>
+#include <vector>
 
 #include "tests/calls/allocations.h"
 #include "tests/calls/scenario.h"
@@ -38,6 +39,14 @@ std::uint64_t stride_of(std::uint64_t all, std::uint64_t few) {
   const auto* asked = std::getenv("SPILLWAY_CALLS");
   const auto wanted = asked == nullptr ? testing::few_or(few, all) : std::strtoull(asked, nullptr, 10);
   return std::max<std::uint64_t>(1, all / std::max<std::uint64_t>(1, wanted));
+}
+
+/// Numbers from a random one on; SPILLWAY_CALL=n: that one alone.
+std::vector<std::uint64_t> numbers(std::uint64_t all, std::uint64_t stride, std::mt19937& random) {
+  if (const auto* asked = std::getenv("SPILLWAY_CALL")) return {std::strtoull(asked, nullptr, 10)};
+  std::vector<std::uint64_t> out;
+  for (auto n = 1 + random() % stride; n <= all; n += stride) out.push_back(n);
+  return out;
 }
 
 /// Told, where a child's child sees the same bytes.
@@ -151,7 +160,7 @@ TEST_P(Calls, EachFails) {
     std::printf("%s, %s: %lu calls, SPILLWAY_SEED=%u\n", name_of(GetParam()).c_str(), rings ? "rings" : "no rings",
                 plain.calls, chosen);
     for (const auto& [name, error] : kErrors) {
-      for (auto n = 1 + random() % stride; n <= plain.calls; n += stride) {
+      for (const auto n : numbers(plain.calls, stride, random)) {
         scenes().prepare(GetParam(), stage);
         const Fault fault{n, error};
         const auto outcome = disturbed(stage, rings, fault);
@@ -188,7 +197,7 @@ TEST_P(Calls, EachAllocationFails) {
   std::uint64_t cases = 0, failed = 0;
   for (const bool forever : {false, true}) {
     if (forever && !testing::nightly()) break;
-    for (auto n = 1 + random() % stride; n <= all; n += stride) {
+    for (const auto n : numbers(all, stride, random)) {
       scenes().prepare(GetParam(), stage);
       const auto outcome = fed(n, forever);
       ++cases;
