@@ -1,9 +1,10 @@
-/* A file system whose server is away or in trouble, as a remote one's may be: what lies in BACKING is shown at
+/* A file system whose server is slow, away or in trouble, as a remote one's may be: what lies in BACKING is shown at
  * MOUNTPOINT, and every request first passes here. Lines on standard input say how, and each is answered by "done":
  *
  *   away            from now on every request waits
  *   back            and goes on; the next begin anew
  *   fail ERRNO      every request ends with that error; 0: none does
+ *   rate BYTES      a second are read, and so many written, of all files together; 0: as many as can be
  *
  * "ready" is said when it is mounted, "waits" at the first request that waits since `away`. It ends, and takes its mount
  * with it, at the end of its input. Nothing is cached, so that no request is answered without the server. */
@@ -19,6 +20,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MOST 1048576 /* bytes of one request */
@@ -29,7 +31,11 @@ static int backing;            /* descriptor of the directory */
 static const char* mountpoint; /* where it is shown */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static int is_away, has_waited, failure; /* guarded by the mutex */
+static int is_away, has_waited, failure; /* guarded by the mutex, as what follows */
+static double rate;                      /* bytes per second in each direction; 0: no limit */
+
+/* A direction of the link: the second, by CLOCK_MONOTONIC, at which it has moved all that was given to it. */
+static double read_until, written_until;
 
 static void say(const char* what) {
   printf("%s\n", what);
@@ -47,6 +53,21 @@ static int enter(void) {
   const int error = failure;
   pthread_mutex_unlock(&mutex);
   return -error;
+}
+
+/* Waits until the bytes have passed a direction of the link. */
+static void pass(double* until, size_t bytes) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  const double now = (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+  pthread_mutex_lock(&mutex);
+  if (*until < now) *until = now;
+  if (rate > 0) *until += (double)bytes / rate;
+  const double end = *until;
+  pthread_mutex_unlock(&mutex);
+  time.tv_sec = (time_t)end;
+  time.tv_nsec = (long)(1e9 * (end - (double)time.tv_sec));
+  while (end > now && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) {}
 }
 
 static const char* relative(const char* path) { return path[1] == 0 ? "." : path + 1; }
@@ -118,12 +139,14 @@ static int read_file(const char* path, char* to, size_t bytes, off_t at, struct 
   const int error = enter();
   if (error) return error;
   const ssize_t moved = pread((int)file->fh, to, bytes, at);
+  if (moved > 0) pass(&read_until, (size_t)moved);
   return moved < 0 ? -errno : (int)moved;
 }
 static int write_file(const char* path, const char* from, size_t bytes, off_t at, struct fuse_file_info* file) {
   (void)path;
   const int error = enter();
   if (error) return error;
+  pass(&written_until, bytes);
   const ssize_t moved = pwrite((int)file->fh, from, bytes, at);
   return moved < 0 ? -errno : (int)moved;
 }
@@ -156,6 +179,7 @@ static void let_go(void) {
 /* What one line asks for; 0 where it asks for nothing known. */
 static int obey(const char* line) {
   int error = 0;
+  double bytes = 0;
   pthread_mutex_lock(&mutex);
   int known = 1;
   if (strcmp(line, "away\n") == 0) {
@@ -164,6 +188,8 @@ static int obey(const char* line) {
     let_go();
   } else if (sscanf(line, "fail %d", &error) == 1) {
     failure = error;
+  } else if (sscanf(line, "rate %lf", &bytes) == 1) {
+    rate = bytes;
   } else {
     known = 0;
   }

@@ -1,4 +1,4 @@
-"""A directory that a server shows, as that of a remote file system: it may be away, in trouble, or dead."""
+"""A directory that a server shows, as that of a remote file system: it may be slow, away, in trouble, or dead."""
 
 from __future__ import annotations
 
@@ -60,6 +60,10 @@ class Server:
     def fail(self, error: int) -> None:
         """Every request ends so; 0: it is done."""
         self._order(f"fail {error}")
+
+    def limit(self, rate: float) -> None:
+        """Bytes a second that it reads, and as many that it writes; 0: as many as it can."""
+        self._order(f"rate {rate:.0f}")
 
     def kill(self) -> None:
         """Requests that wait end, and all later ones, with the error of a connection that is gone."""

@@ -1,5 +1,6 @@
-"""A storage path whose server goes away, comes back, is in trouble or dies, beside one of this machine, through
-the `spillway` command. The server is a file system of this machine's, which waits when it is told to (served.c)."""
+"""A storage path whose server is slow, goes away, comes back, is in trouble or dies, beside one of this machine,
+through the `spillway` command. The server is a file system of this machine's, which waits when it is told to
+(served.c)."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ import warm
 from needs import lacks
 from served import Server, Unserved, program, served
 
+SLOW = 20e6  # bytes a second
 STEPS = 20  # far from the last when the third has its row
 SILENT, BACK = "has answered nothing for", "path:0 answers again"
 # The command with less patience: what it says of a silence and when is the same but for the seconds.
@@ -108,9 +110,10 @@ def has_said(process: Any, what: str) -> bool:
         return what.encode() in stream.read()
 
 
-def test_a_server_that_goes_away_is_named_and_waited_for_and_a_run_killed_meanwhile_resumes(
+def test_a_slow_server_that_goes_away_is_named_and_waited_for_and_a_run_killed_meanwhile_resumes(
     given: Path, tmp_path: Path, server: Server, undisturbed: Any
 ) -> None:
+    server.limit(SLOW)
     out = tmp_path / "out"
     first = has_begun(impatient(*words(given, out, server)), out)
     server.go_away()
