@@ -16,13 +16,14 @@ ROOMS: dict[str, set[str]] = {
     "sys": {"base"},
     "memory": {"base", "sys"},
     "storage": {"base", "sys"},
+    "journal": {"base", "sys", "storage"},
     "kernels": {"base"},
     "device": {"base", "sys", "kernels"},
     "optim": {"base", "kernels"},
     "state": {"base", "kernels", "optim", "storage", "memory"},
     "machine": {"base", "sys", "memory", "storage", "kernels", "device"},
     "plan": {"base", "optim/optimizers.h", "state/layout.h", "state/rule.h", "machine/profile.h"},
-    "execute": {"base", "optim", "plan", "state", "memory", "storage", "device", "kernels", "subspace"},
+    "execute": {"base", "optim", "plan", "state", "memory", "storage", "journal", "device", "kernels", "subspace"},
     "subspace": {"base", "kernels"},
 }
 

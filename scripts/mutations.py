@@ -85,14 +85,14 @@ def copy_tree() -> Path:
 
 
 def configure(tree: Path) -> Path:
-    """As the package is built, so that a compiler's cache knows it; but each file of the room with most of the edits by
-    itself: an edit of one costs that one."""
+    """As the package is built, so that a compiler's cache knows it; but each file of the rooms with most of the edits
+    by itself: an edit of one costs that one."""
     build = tree / "build" / "wheel"
     if not (build / "build.ninja").exists():
         words = [
             "cmake", "-S", str(tree), "-B", str(build), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
             "-DSPILLWAY_TESTS=ON", "-DSPILLWAY_EXAMPLES=OFF", "-DSPILLWAY_STRICT=OFF",
-            "-DSPILLWAY_APART=spillway_storage", "--log-level=WARNING",
+            "-DSPILLWAY_APART=spillway_storage;spillway_journal", "--log-level=WARNING",
         ]  # fmt: skip
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     return build

@@ -42,7 +42,7 @@ plan::Budget checked(const plan::Description& description, const state::Layout& 
   if (paths == 0) return out;
   const auto spec = execute::journal_spec(description, layout, plan::Durability::step, settings.run, paths);
   out.superblock = storage::kSuperblockExtent;
-  out.records = storage::MetadataLayout(spec).bytes();
+  out.records = journal::MetadataLayout(spec).bytes();
   return out;
 }
 
@@ -522,7 +522,7 @@ class Engine::Impl {
     settle();
     auto fields = update_;
     fields.step = steps_;
-    storage::Commit commit{.step = step_,
+    journal::Commit commit{.step = step_,
                            .previous = applied_,
                            .skipped = skipped_,
                            .update = optim::encode(*description_.optimizer, fields)};

@@ -39,14 +39,14 @@ GradientIds::GradientIds(const plan::Description& description, const state::Layo
   }
 }
 
-storage::JournalSpec journal_spec(const plan::Description& description, const state::Layout& layout,
+journal::JournalSpec journal_spec(const plan::Description& description, const state::Layout& layout,
                                   plan::Durability durability, const std::string& run, std::size_t paths) {
   const auto rule = description.rule();
-  storage::JournalSpec out;
+  journal::JournalSpec out;
   out.run = run;
   out.paths = static_cast<std::uint32_t>(paths);
   out.update = optim::extension_bytes(*description.optimizer);
-  out.durability = durability == plan::Durability::step ? storage::Durability::step : storage::Durability::checkpoint;
+  out.durability = durability == plan::Durability::step ? journal::Durability::step : journal::Durability::checkpoint;
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
     const auto& chunk = layout.chunks()[c];
     out.chunks.push_back({.pieces = pieces_of(weight_bytes(rule, chunk)) + pieces_of(state_bytes(rule, chunk)),
@@ -67,7 +67,7 @@ storage::JournalSpec journal_spec(const plan::Description& description, const st
   return out;
 }
 
-Books::Books(storage::JournalSpec spec, std::vector<storage::Path*> paths, Bytes low_water)
+Books::Books(journal::JournalSpec spec, std::vector<storage::Path*> paths, Bytes low_water)
     : spec_(std::move(spec)),
       low_water_(low_water),
       paths_(std::move(paths)),
@@ -106,11 +106,11 @@ void Books::wait(const Ready& ready) {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-storage::Piece Books::piece(storage::Place place, Bytes bytes, std::uint32_t part) const {
+journal::Piece Books::piece(storage::Place place, Bytes bytes, std::uint32_t part) const {
   return piece_of(paths_, place, bytes, part);
 }
 
-storage::Piece piece_of(std::span<storage::Path* const> paths, storage::Place place, Bytes bytes, std::uint32_t part) {
+journal::Piece piece_of(std::span<storage::Path* const> paths, storage::Place place, Bytes bytes, std::uint32_t part) {
   const auto mark = paths[place.path]->mark(place.piece * storage::kExtentAlignment);
   if (mark.bytes != bytes) {
     throw Error(ErrorCode::internal, text("piece ", place.piece, " of path:", place.path, " was written with ",
@@ -119,16 +119,16 @@ storage::Piece piece_of(std::span<storage::Path* const> paths, storage::Place pl
   return {.place = place, .bytes = mark.bytes, .part = part, .checksum = mark.checksum};
 }
 
-void Books::image_written(std::size_t chunk, std::uint64_t version, std::span<const storage::Piece> pieces) {
+void Books::image_written(std::size_t chunk, std::uint64_t version, std::span<const journal::Piece> pieces) {
   journal_.image_written(static_cast<std::uint32_t>(chunk), version, pieces);
   if (keeps_gradients() && pool_->free() < low_water_) journal_.hurry();
 }
 
-void Books::gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const storage::Piece> pieces) {
+void Books::gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const journal::Piece> pieces) {
   journal_.gradient_written(gradient, version, pieces);
 }
 
-void Books::commit(const storage::CommitRequest& request) {
+void Books::commit(const journal::CommitRequest& request) {
   journal_.commit(request);
 }
 
@@ -136,14 +136,14 @@ void Books::wait_durable(std::uint64_t step) {
   wait([&] { return durable_ && *durable_ >= step; });
 }
 
-storage::Manifest Books::checkpoint() {
+journal::Manifest Books::checkpoint() {
   struct Answer {  // under mutex_
-    storage::Manifest manifest;
+    journal::Manifest manifest;
     std::exception_ptr error;
     bool is_there = false;
   };
   const auto answer = std::make_shared<Answer>();  // may come when nobody waits for it any more
-  journal_.checkpoint([this, answer](const storage::Manifest& manifest, std::exception_ptr failure) {
+  journal_.checkpoint([this, answer](const journal::Manifest& manifest, std::exception_ptr failure) {
     const std::lock_guard lock(mutex_);
     answer->manifest = manifest;
     answer->error = std::move(failure);
@@ -155,7 +155,7 @@ storage::Manifest Books::checkpoint() {
   return std::move(answer->manifest);
 }
 
-void Books::unpin(const storage::Manifest& manifest) {
+void Books::unpin(const journal::Manifest& manifest) {
   journal_.unpin(manifest);
 }
 
@@ -181,7 +181,7 @@ void Books::durable(std::uint64_t step) {
   changed_.notify_all();
 }
 
-void Books::released(std::span<const storage::Piece> pieces) {
+void Books::released(std::span<const journal::Piece> pieces) {
   places_.clear();
   for (const auto& piece : pieces) places_.push_back(piece.place);
   pool_->release(places_);
@@ -204,7 +204,7 @@ void Books::failed(std::exception_ptr error) {
   pool_->close(std::move(error));  // nothing will be released any more
 }
 
-void expect(storage::Path& path, const storage::Piece& piece) {
+void expect(storage::Path& path, const journal::Piece& piece) {
   path.expect(piece.place.piece * storage::kExtentAlignment, {.checksum = piece.checksum, .bytes = piece.bytes});
 }
 

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "spillway/journal/journal.h"
+#include "spillway/journal/path_media.h"
+#include "spillway/journal/recovery.h"
 #include "spillway/plan/description.h"
 #include "spillway/state/layout.h"
-#include "spillway/storage/journal.h"
-#include "spillway/storage/path_media.h"
 #include "spillway/storage/pool.h"
-#include "spillway/storage/recovery.h"
 
 namespace spillway::execute {
 
@@ -39,30 +39,30 @@ class GradientIds {
 };
 
 /// What the books of a run are of. Follows from the model alone, so that another placement finds what was written.
-[[nodiscard]] storage::JournalSpec journal_spec(const plan::Description& description, const state::Layout& layout,
+[[nodiscard]] journal::JournalSpec journal_spec(const plan::Description& description, const state::Layout& layout,
                                                 plan::Durability durability, const std::string& run, std::size_t paths);
 
 /// Thread safe once it is open. An error that ended the journal is thrown by every call that needs it.
-class Books : private storage::JournalListener {
+class Books : private journal::JournalListener {
  public:
-  /// Which of three beginnings (storage::Journal).
+  /// Which of three beginnings (journal::Journal).
   struct Opening {
-    const storage::Recovered* before = nullptr;
-    const storage::Manifest* back = nullptr;  ///< go back to it
+    const journal::Recovered* before = nullptr;
+    const journal::Manifest* back = nullptr;  ///< go back to it
     bool resume = false;                      ///< go on from `before`
-    std::span<const storage::Manifest> pinned;
+    std::span<const journal::Manifest> pinned;
   };
 
   /// The paths outlive it. When fewer bytes than `low_water` are free, places are won back without waiting for a
   /// commit.
-  Books(storage::JournalSpec spec, std::vector<storage::Path*> paths, Bytes low_water);
+  Books(journal::JournalSpec spec, std::vector<storage::Path*> paths, Bytes low_water);
   ~Books() override;
   Books(const Books&) = delete;
   Books& operator=(const Books&) = delete;
 
-  [[nodiscard]] storage::Media& media() noexcept { return media_; }
-  [[nodiscard]] const storage::JournalSpec& spec() const noexcept { return spec_; }
-  [[nodiscard]] bool keeps_gradients() const noexcept { return spec_.durability == storage::Durability::step; }
+  [[nodiscard]] journal::Media& media() noexcept { return media_; }
+  [[nodiscard]] const journal::JournalSpec& spec() const noexcept { return spec_; }
+  [[nodiscard]] bool keeps_gradients() const noexcept { return spec_.durability == journal::Durability::step; }
   /// What the pool is to be made with; then attach it.
   [[nodiscard]] storage::PoolOptions pool_options();
   void attach(storage::Pool& pool) noexcept { pool_ = &pool; }
@@ -70,16 +70,16 @@ class Books : private storage::JournalListener {
   void open(const Opening& opening);
 
   /// A piece as it was written just now.
-  [[nodiscard]] storage::Piece piece(storage::Place place, Bytes bytes, std::uint32_t part) const;
+  [[nodiscard]] journal::Piece piece(storage::Place place, Bytes bytes, std::uint32_t part) const;
 
-  void image_written(std::size_t chunk, std::uint64_t version, std::span<const storage::Piece> pieces);
-  void gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const storage::Piece> pieces);
-  void commit(const storage::CommitRequest& request);
+  void image_written(std::size_t chunk, std::uint64_t version, std::span<const journal::Piece> pieces);
+  void gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const journal::Piece> pieces);
+  void commit(const journal::CommitRequest& request);
   /// Waits until the step is durable.
   void wait_durable(std::uint64_t step);
   /// Pinned. Images of the last committed step must have been written, of every chunk.
-  [[nodiscard]] storage::Manifest checkpoint();
-  void unpin(const storage::Manifest& manifest);
+  [[nodiscard]] journal::Manifest checkpoint();
+  void unpin(const journal::Manifest& manifest);
   /// What the next commit needs could not be written.
   void give_up(std::exception_ptr error);
   /// Asks nothing of the paths and tells nothing to the pool from now on.
@@ -89,17 +89,17 @@ class Books : private storage::JournalListener {
  private:
   void opened() override;
   void durable(std::uint64_t step) override;
-  void released(std::span<const storage::Piece> pieces) override;
+  void released(std::span<const journal::Piece> pieces) override;
   void path_failed(std::uint32_t path, std::exception_ptr error) override;
   void failed(std::exception_ptr error) override;
   template <class Ready>
   void wait(const Ready& ready);
 
-  const storage::JournalSpec spec_;
+  const journal::JournalSpec spec_;
   const Bytes low_water_;
   std::vector<storage::Path*> paths_;
   storage::Pool* pool_ = nullptr;
-  storage::PathMedia media_;
+  journal::PathMedia media_;
 
   std::mutex mutex_;  ///< guards what follows up to the journal
   std::condition_variable changed_;
@@ -108,14 +108,14 @@ class Books : private storage::JournalListener {
   std::exception_ptr failure_;
   std::vector<storage::Place> places_;  ///< of one release; only its one caller uses it
 
-  storage::Journal journal_;  ///< last: calls the above until it is gone
+  journal::Journal journal_;  ///< last: calls the above until it is gone
 };
 
 /// A piece as it was written just now on one of these paths.
-[[nodiscard]] storage::Piece piece_of(std::span<storage::Path* const> paths, storage::Place place, Bytes bytes,
+[[nodiscard]] journal::Piece piece_of(std::span<storage::Path* const> paths, storage::Place place, Bytes bytes,
                                       std::uint32_t part);
 
 /// What a read of this piece will be verified against.
-void expect(storage::Path& path, const storage::Piece& piece);
+void expect(storage::Path& path, const journal::Piece& piece);
 
 }  // namespace spillway::execute

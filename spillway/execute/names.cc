@@ -13,17 +13,17 @@ ObjectNames::ObjectNames(const plan::Description& description, const state::Layo
   }
 }
 
-std::string ObjectNames::of(storage::ObjectKind kind, std::uint32_t object) const {
-  if (kind == storage::ObjectKind::image) {
+std::string ObjectNames::of(journal::ObjectKind kind, std::uint32_t object) const {
+  if (kind == journal::ObjectKind::image) {
     return text(tensors(object, 0, layout_.chunks()[object].used), " (chunk ", object, ")");
   }
   if (object >= chunks_.size()) return text("the embedding's rows, part ", object - chunks_.size());
   return text(tensors(chunks_[object], 0, layout_.chunks()[chunks_[object]].used), " (chunk ", chunks_[object], ")");
 }
 
-std::string ObjectNames::of(storage::ObjectKind kind, std::uint32_t object, std::uint32_t part, Bytes first,
+std::string ObjectNames::of(journal::ObjectKind kind, std::uint32_t object, std::uint32_t part, Bytes first,
                             Bytes bytes) const {
-  if (kind == storage::ObjectKind::image) {
+  if (kind == journal::ObjectKind::image) {
     return text(fields(object, part, first, first + bytes), " (chunk ", object, ")");
   }
   if (object >= chunks_.size()) return text("gradient of ", of(kind, object));

@@ -17,9 +17,9 @@ class ObjectNames {
   ObjectNames(const plan::Description& description, const state::Layout& layout);
 
   /// "weights, residual and moments of model.norm.weight (chunk 12)"
-  [[nodiscard]] std::string of(storage::ObjectKind kind, std::uint32_t object) const;
+  [[nodiscard]] std::string of(journal::ObjectKind kind, std::uint32_t object) const;
   /// Bytes [first, first + bytes) of a part of an object: "exp_avg of model.layers.3.mlp.up_proj.weight (chunk 17)".
-  [[nodiscard]] std::string of(storage::ObjectKind kind, std::uint32_t object, std::uint32_t part, Bytes first,
+  [[nodiscard]] std::string of(journal::ObjectKind kind, std::uint32_t object, std::uint32_t part, Bytes first,
                                Bytes bytes) const;
 
  private:

@@ -7,8 +7,8 @@
 #include "spillway/execute/names.h"
 #include "spillway/execute/record_check.h"
 #include "spillway/execute/tensor_parts.h"
+#include "spillway/journal/scrub.h"
 #include "spillway/state/convert.h"
-#include "spillway/storage/scrub.h"
 #include "spillway/storage/superblock.h"
 #include "spillway/storage/volume.h"
 
@@ -32,22 +32,22 @@ struct Opened {
     paths = open_volumes(volumes, as_they_are, records ? layout.bytes() : 0, fingerprint(plan.description, plan.layout),
                          VolumeMode::reopen);
     for (const auto& path : paths) pointers.push_back(path.get());
-    media = std::make_unique<storage::PathMedia>(pointers);
+    media = std::make_unique<journal::PathMedia>(pointers);
     check.emplace(plan.description, plan.layout, spec, pointers);
   }
 
-  [[nodiscard]] storage::Recovered recover(const ObjectNames& names) const {
-    return storage::recover(
+  [[nodiscard]] journal::Recovered recover(const ObjectNames& names) const {
+    return journal::recover(
         spec, *media,
         {.name = [&](auto kind, auto object) { return names.of(kind, object); },
          .objection = [&](auto kind, auto object, auto pieces) { return check->objection(kind, object, pieces); }});
   }
 
-  storage::JournalSpec spec;
-  storage::MetadataLayout layout;
+  journal::JournalSpec spec;
+  journal::MetadataLayout layout;
   std::vector<std::unique_ptr<storage::Path>> paths;
   std::vector<storage::Path*> pointers;
-  std::unique_ptr<storage::PathMedia> media;
+  std::unique_ptr<journal::PathMedia> media;
   std::optional<RecordCheck> check;
 };
 
@@ -86,7 +86,7 @@ ReadBack::ReadBack(const RunPlan& plan, VolumeSettings volumes, unsigned threads
   describe();
 }
 
-void ReadBack::claim(const storage::Manifest& manifest) {
+void ReadBack::claim(const journal::Manifest& manifest) {
   std::vector<storage::Place> places;
   for (const auto& image : manifest.images) {
     for (const auto& piece : image.pieces) places.push_back(piece.place);
@@ -200,13 +200,13 @@ class Verification {
   }
 
   void read_pieces(const Opened& opened, const ObjectNames& names) {
-    std::vector<storage::ScrubObject> objects;
-    for (const auto& image : recovered_.images) objects.push_back({storage::ObjectKind::image, &image.stored});
-    for (const auto& it : recovered_.gradients) objects.push_back({storage::ObjectKind::gradient, &it.stored});
+    std::vector<journal::ScrubObject> objects;
+    for (const auto& image : recovered_.images) objects.push_back({journal::ObjectKind::image, &image.stored});
+    for (const auto& it : recovered_.gradients) objects.push_back({journal::ObjectKind::gradient, &it.stored});
     for (const auto& manifest : manifests_) {
-      for (const auto& image : manifest.images) objects.push_back({storage::ObjectKind::image, &image});
+      for (const auto& image : manifest.images) objects.push_back({journal::ObjectKind::image, &image});
     }
-    const auto scrubbed = storage::scrub(opened.pointers, objects);
+    const auto scrubbed = journal::scrub(opened.pointers, objects);
     out_.bytes += scrubbed.bytes;
     for (const auto& it : scrubbed.damage) {
       const auto& path = *opened.paths[it.piece.place.path];
@@ -220,8 +220,8 @@ class Verification {
 
   const RunPlan& plan_;
   VolumeSettings volumes_;
-  storage::Recovered recovered_;
-  std::vector<storage::Manifest> manifests_;
+  journal::Recovered recovered_;
+  std::vector<journal::Manifest> manifests_;
   Verified out_;
 };
 

@@ -31,15 +31,15 @@ class ReadBack : public state::ChunkStore {
   void store(std::size_t chunk, const std::byte* weight, const std::byte* state) override;
 
  private:
-  void claim(const storage::Manifest& manifest);
+  void claim(const journal::Manifest& manifest);
   void describe();
 
   const RunPlan plan_;
   Found found_;
   std::vector<std::unique_ptr<storage::Path>> paths_;
   std::vector<storage::Path*> path_pointers_;
-  storage::Recovered recovered_;
-  std::optional<storage::Manifest> manifest_;
+  journal::Recovered recovered_;
+  std::optional<journal::Manifest> manifest_;
   std::unique_ptr<storage::Pool> pool_;
   std::unique_ptr<Team> team_;
   std::optional<Replay> replay_;

@@ -10,11 +10,11 @@
 namespace spillway::execute {
 namespace {
 
+using journal::ObjectKind;
 using storage::kExtentAlignment;
-using storage::ObjectKind;
 
 /// Parts in their order, each of whole pieces but for its last.
-std::string objection_to_lengths(std::span<const storage::Piece> pieces, const std::vector<Bytes>& parts) {
+std::string objection_to_lengths(std::span<const journal::Piece> pieces, const std::vector<Bytes>& parts) {
   std::size_t next = 0;
   for (std::uint32_t part = 0; part < parts.size(); ++part) {
     for (Bytes left = parts[part]; left > 0; ++next) {
@@ -30,7 +30,7 @@ std::string objection_to_lengths(std::span<const storage::Piece> pieces, const s
 }
 
 /// Of the rows that a step had: as many bytes as there were, in whole pieces but for the last.
-std::string objection_to_rows(std::span<const storage::Piece> pieces) {
+std::string objection_to_rows(std::span<const journal::Piece> pieces) {
   Bytes bytes = 0;
   for (const auto& piece : pieces) bytes += piece.bytes;
   if (bytes > plan::kRowsPart) return text("it has ", bytes, " bytes, more than ", plan::kRowsPart);
@@ -44,12 +44,12 @@ std::uint32_t dense_gradients(const plan::Description& description, const state:
 }  // namespace
 
 RecordCheck::RecordCheck(const plan::Description& description, const state::Layout& layout,
-                         const storage::JournalSpec& spec, std::span<storage::Path* const> paths)
+                         const journal::JournalSpec& spec, std::span<storage::Path* const> paths)
     : description_(description), layout_(layout), spec_(spec), first_rows_(dense_gradients(description, layout)) {
   for (const auto* path : paths) capacities_.push_back(path->capacity());
 }
 
-std::string RecordCheck::objection(const storage::Piece& piece) const {
+std::string RecordCheck::objection(const journal::Piece& piece) const {
   const auto [path, place] = piece.place;
   if (path >= capacities_.size()) return text("it names path ", path, " of ", capacities_.size());
   if (place >= capacities_[path] / kExtentAlignment) {
@@ -70,7 +70,7 @@ std::vector<Bytes> RecordCheck::parts_of(ObjectKind kind, std::uint32_t object) 
 }
 
 std::string RecordCheck::objection(ObjectKind kind, std::uint32_t object,
-                                   std::span<const storage::Piece> pieces) const {
+                                   std::span<const journal::Piece> pieces) const {
   const auto objects = kind == ObjectKind::image ? spec_.chunks.size() : spec_.gradients.size();
   if (object >= objects) return text("it is of object ", object, " of ", objects);
   for (const auto& piece : pieces) {
@@ -80,7 +80,7 @@ std::string RecordCheck::objection(ObjectKind kind, std::uint32_t object,
   return objection_to_lengths(pieces, parts_of(kind, object));
 }
 
-std::string RecordCheck::objection(const storage::Manifest& manifest, const storage::StoredObject& image) const {
+std::string RecordCheck::objection(const journal::Manifest& manifest, const journal::StoredObject& image) const {
   const auto& commit = manifest.commit;
   const bool constant = spec_.chunks[image.object].constant;
   if (image.version > commit.step || (!constant && image.version < commit.applied())) {
@@ -89,7 +89,7 @@ std::string RecordCheck::objection(const storage::Manifest& manifest, const stor
   return objection(ObjectKind::image, image.object, image.pieces);
 }
 
-std::string RecordCheck::objection(const storage::Manifest& manifest) const {
+std::string RecordCheck::objection(const journal::Manifest& manifest) const {
   if (!fits(manifest.commit, spec_)) return "its commit is larger than one of this run can be";
   if (manifest.images.size() != spec_.chunks.size()) {
     return text("it has images of ", manifest.images.size(), " chunks, the model has ", spec_.chunks.size());

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "spillway/execute/books.h"
+#include "spillway/journal/manifest.h"
 #include "spillway/plan/description.h"
 #include "spillway/state/layout.h"
-#include "spillway/storage/manifest.h"
 #include "spillway/storage/path.h"
 
 namespace spillway::execute {
@@ -18,25 +18,25 @@ namespace spillway::execute {
 class RecordCheck {
  public:
   /// `paths`: of the run, open. All references must outlive it.
-  RecordCheck(const plan::Description& description, const state::Layout& layout, const storage::JournalSpec& spec,
+  RecordCheck(const plan::Description& description, const state::Layout& layout, const journal::JournalSpec& spec,
               std::span<storage::Path* const> paths);
 
   /// What is wrong with the pieces of an object: a path or a place that the run does not have, or lengths that are not
   /// those of its parts, piece by piece. Empty: nothing is.
-  [[nodiscard]] std::string objection(storage::ObjectKind kind, std::uint32_t object,
-                                      std::span<const storage::Piece> pieces) const;
+  [[nodiscard]] std::string objection(journal::ObjectKind kind, std::uint32_t object,
+                                      std::span<const journal::Piece> pieces) const;
   /// The same of a checkpoint: of its commit, and of one image of each chunk, of the checkpoint's step, at places of
   /// its own.
-  [[nodiscard]] std::string objection(const storage::Manifest& manifest) const;
+  [[nodiscard]] std::string objection(const journal::Manifest& manifest) const;
 
  private:
-  [[nodiscard]] std::string objection(const storage::Piece& piece) const;
-  [[nodiscard]] std::vector<Bytes> parts_of(storage::ObjectKind kind, std::uint32_t object) const;
-  [[nodiscard]] std::string objection(const storage::Manifest& manifest, const storage::StoredObject& image) const;
+  [[nodiscard]] std::string objection(const journal::Piece& piece) const;
+  [[nodiscard]] std::vector<Bytes> parts_of(journal::ObjectKind kind, std::uint32_t object) const;
+  [[nodiscard]] std::string objection(const journal::Manifest& manifest, const journal::StoredObject& image) const;
 
   const plan::Description& description_;
   const state::Layout& layout_;
-  const storage::JournalSpec& spec_;
+  const journal::JournalSpec& spec_;
   const std::uint32_t first_rows_;  ///< the first gradient that is a part of an embedding's rows
   std::vector<Bytes> capacities_;   ///< by path
 };

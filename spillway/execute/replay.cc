@@ -10,7 +10,7 @@
 namespace spillway::execute {
 namespace {
 
-Bytes bytes_of(const storage::StoredObject& object) {
+Bytes bytes_of(const journal::StoredObject& object) {
   Bytes sum = 0;
   for (const auto& piece : object.pieces) sum += piece.bytes;
   return sum;
@@ -18,7 +18,7 @@ Bytes bytes_of(const storage::StoredObject& object) {
 
 }  // namespace
 
-Replay::Replay(const Parts& parts, const storage::Recovered& recovered)
+Replay::Replay(const Parts& parts, const journal::Recovered& recovered)
     : parts_(parts),
       ids_(parts.description, parts.layout),
       table_(table_of(parts.layout)),
@@ -29,7 +29,7 @@ Replay::Replay(const Parts& parts, const storage::Recovered& recovered)
   for (const auto& it : recovered.gradients) gradients_[{it.stored.object, it.stored.version}] = &it.stored;
 }
 
-Replay::Replay(const Parts& parts, const storage::Manifest& manifest)
+Replay::Replay(const Parts& parts, const journal::Manifest& manifest)
     : parts_(parts),
       ids_(parts.description, parts.layout),
       table_(table_of(parts.layout)),
@@ -55,7 +55,7 @@ Bytes Replay::scratch() const noexcept {
   return gradient + rows;
 }
 
-void Replay::expect(const storage::StoredObject& object) {
+void Replay::expect(const journal::StoredObject& object) {
   for (const auto& piece : object.pieces) execute::expect(*parts_.paths[piece.place.path], piece);
 }
 
@@ -63,7 +63,7 @@ void Replay::expect_image(std::size_t chunk) {
   expect(*images_[chunk]);
 }
 
-Bytes Replay::read(const storage::StoredObject& object, std::uint32_t part, std::span<std::byte> memory,
+Bytes Replay::read(const journal::StoredObject& object, std::uint32_t part, std::span<std::byte> memory,
                    const std::string& what) {
   std::vector<storage::Place> places;
   Bytes bytes = 0;
@@ -97,7 +97,7 @@ void Replay::load(std::size_t chunk, std::byte* weight, std::byte* state, std::s
   }
 }
 
-void Replay::update(std::size_t chunk, const storage::Commit& commit, std::byte* weight, std::byte* state,
+void Replay::update(std::size_t chunk, const journal::Commit& commit, std::byte* weight, std::byte* state,
                     std::span<std::byte> scratch) {
   const auto& it = parts_.layout.chunks()[chunk];
   const auto bytes = grad_bytes(parts_.description.rule(), it);
@@ -124,13 +124,13 @@ void Replay::update(std::size_t chunk, const storage::Commit& commit, std::byte*
   update_.finish(chunk, groups);
 }
 
-const storage::StoredObject& Replay::gradient(std::uint32_t number, std::uint64_t step) const {
+const journal::StoredObject& Replay::gradient(std::uint32_t number, std::uint64_t step) const {
   const auto at = gradients_.find({number, step});
   if (at != gradients_.end()) return *at->second;
   throw Error(ErrorCode::corrupt, text("gradient ", number, " of step ", step, " is needed, but no record names it"));
 }
 
-std::span<std::byte> Replay::read_rows(const storage::Commit& commit, std::span<std::byte> memory) {
+std::span<std::byte> Replay::read_rows(const journal::Commit& commit, std::span<std::byte> memory) {
   Bytes bytes = 0;
   for (std::size_t part = 0; commit.used(ids_.of_rows(part)); ++part) {
     const auto& object = gradient(ids_.of_rows(part), commit.step);

@@ -15,10 +15,10 @@
 #include "spillway/execute/chunk_update.h"
 #include "spillway/execute/rows.h"
 #include "spillway/execute/team.h"
+#include "spillway/journal/manifest.h"
+#include "spillway/journal/recovery.h"
 #include "spillway/state/layout.h"
-#include "spillway/storage/manifest.h"
 #include "spillway/storage/pool.h"
-#include "spillway/storage/recovery.h"
 
 namespace spillway::execute {
 
@@ -33,11 +33,11 @@ class Replay {
   };
 
   /// Of what a run left, or of a checkpoint; both as RecordCheck has found them good. All references must outlive it.
-  Replay(const Parts& parts, const storage::Recovered& recovered);
-  Replay(const Parts& parts, const storage::Manifest& manifest);
+  Replay(const Parts& parts, const journal::Recovered& recovered);
+  Replay(const Parts& parts, const journal::Manifest& manifest);
 
-  [[nodiscard]] const storage::Commit& commit() const noexcept { return *commit_; }
-  [[nodiscard]] const storage::StoredObject& image(std::size_t chunk) const { return *images_[chunk]; }
+  [[nodiscard]] const journal::Commit& commit() const noexcept { return *commit_; }
+  [[nodiscard]] const journal::StoredObject& image(std::size_t chunk) const { return *images_[chunk]; }
   /// Updates that the image of the chunk lacks; what is frozen lacks none.
   [[nodiscard]] std::size_t missing(std::size_t chunk) const;
 
@@ -50,22 +50,22 @@ class Replay {
   void expect_image(std::size_t chunk);
 
  private:
-  void expect(const storage::StoredObject& object);
-  Bytes read(const storage::StoredObject& object, std::uint32_t part, std::span<std::byte> memory,
+  void expect(const journal::StoredObject& object);
+  Bytes read(const journal::StoredObject& object, std::uint32_t part, std::span<std::byte> memory,
              const std::string& what);
-  void update(std::size_t chunk, const storage::Commit& commit, std::byte* weight, std::byte* state,
+  void update(std::size_t chunk, const journal::Commit& commit, std::byte* weight, std::byte* state,
               std::span<std::byte> scratch);
-  [[nodiscard]] const storage::StoredObject& gradient(std::uint32_t number, std::uint64_t step) const;
-  std::span<std::byte> read_rows(const storage::Commit& commit, std::span<std::byte> memory);
+  [[nodiscard]] const journal::StoredObject& gradient(std::uint32_t number, std::uint64_t step) const;
+  std::span<std::byte> read_rows(const journal::Commit& commit, std::span<std::byte> memory);
 
   const Parts parts_;
   const GradientIds ids_;
   const state::Block* const table_;  ///< of an embedding; may be null
   ChunkUpdate update_;
-  const storage::Commit* commit_ = nullptr;
-  std::vector<const storage::StoredObject*> images_;  ///< by chunk
-  std::vector<const storage::Commit*> commits_;       ///< to replay, oldest first
-  std::map<std::pair<std::uint32_t, std::uint64_t>, const storage::StoredObject*> gradients_;  ///< by number and step
+  const journal::Commit* commit_ = nullptr;
+  std::vector<const journal::StoredObject*> images_;  ///< by chunk
+  std::vector<const journal::Commit*> commits_;       ///< to replay, oldest first
+  std::map<std::pair<std::uint32_t, std::uint64_t>, const journal::StoredObject*> gradients_;  ///< by number and step
 };
 
 }  // namespace spillway::execute

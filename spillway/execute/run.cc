@@ -46,12 +46,12 @@ class Clocked {
 
 }  // namespace
 
-storage::Manifest read_manifest(const std::filesystem::path& directory, std::uint64_t identity,
+journal::Manifest read_manifest(const std::filesystem::path& directory, std::uint64_t identity,
                                 const RecordCheck& check) {
   const auto file = directory / kManifestName;
-  const auto bytes = storage::read_manifest_file(file);
+  const auto bytes = journal::read_manifest_file(file);
   try {
-    auto manifest = storage::decode_manifest(bytes, identity);
+    auto manifest = journal::decode_manifest(bytes, identity);
     if (const auto wrong = check.objection(manifest); !wrong.empty()) {
       throw Error(ErrorCode::corrupt,
                   text("the manifest of a checkpoint says what cannot be: ", wrong, "; use another checkpoint"));
@@ -62,7 +62,7 @@ storage::Manifest read_manifest(const std::filesystem::path& directory, std::uin
   }
 }
 
-void Found::take(const storage::Commit& commit, const optim::Descriptor& optimizer) {
+void Found::take(const journal::Commit& commit, const optim::Descriptor& optimizer) {
   found = true;
   step = commit.step;
   applied = commit.applied();
@@ -97,10 +97,10 @@ Run::Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, c
 }
 
 void Run::open_paths(const VolumeSettings& volumes, std::span<const Bytes> capacities,
-                     const std::optional<storage::JournalSpec>& spec, VolumeMode mode) {
+                     const std::optional<journal::JournalSpec>& spec, VolumeMode mode) {
   books.reset();
   paths.clear();
-  const Bytes records = spec ? storage::MetadataLayout(*spec).bytes() : 0;
+  const Bytes records = spec ? journal::MetadataLayout(*spec).bytes() : 0;
   paths = open_volumes(volumes, capacities, records, fingerprint(plan_.description, plan_.layout), mode);
   if (spec) books = std::make_unique<Books>(*spec, pointers(paths), plan_.plan.path_spare / 2);
 }
@@ -108,8 +108,8 @@ void Run::open_paths(const VolumeSettings& volumes, std::span<const Bytes> capac
 /// False when only what is found was to be opened, and nothing was.
 bool Run::open_storage(const VolumeSettings& volumes, const Opening& opening, int looks) {
   const auto& plan = plan_.plan;
-  std::optional<storage::JournalSpec> spec;
-  std::optional<storage::MetadataLayout> layout;  // of their records
+  std::optional<journal::JournalSpec> spec;
+  std::optional<journal::MetadataLayout> layout;  // of their records
   if (plan_.durable()) {
     spec = journal_spec(plan_.description, plan_.layout, plan.durability, volumes.run, volumes.places.size());
     layout.emplace(*spec);
@@ -177,7 +177,7 @@ void Run::recover(const Opening& opening) {
   if (opening.checkpoint) back_ = read_manifest(*opening.checkpoint, books->identity(), check);
   const Clocked clocked(found_.phases.records);
   const ObjectNames names(plan_.description, plan_.layout);
-  recovered_ = storage::recover(
+  recovered_ = journal::recover(
       books->spec(), books->media(),
       {.name = [&](auto kind, auto object) { return names.of(kind, object); },
        .objection = [&](auto kind, auto object, auto pieces) { return check.objection(kind, object, pieces); },
@@ -385,18 +385,18 @@ void Run::commit_held() {
 std::vector<std::byte> Run::checkpoint(std::uint64_t version) {
   seal(version);
   commit_held();
-  return storage::encode(books->checkpoint());
+  return journal::encode(books->checkpoint());
 }
 
 void Run::release(std::span<const std::byte> manifest) {
-  books->unpin(storage::decode_manifest(manifest, books->identity()));
+  books->unpin(journal::decode_manifest(manifest, books->identity()));
 }
 
-std::vector<std::byte> Run::leave(const storage::JournalSpec& spec, const storage::Commit& commit) {
+std::vector<std::byte> Run::leave(const journal::JournalSpec& spec, const journal::Commit& commit) {
   if (!store) throw Error(ErrorCode::bad_input, "nothing of this run lies on a storage path");
   store->drop_passing();
   check_room();
-  storage::Manifest out{.identity = storage::MetadataLayout(spec).identity(), .commit = commit, .images = {}};
+  journal::Manifest out{.identity = journal::MetadataLayout(spec).identity(), .commit = commit, .images = {}};
   const auto on = pointers(paths);
   for (std::size_t c = 0; c < plan_.layout.chunks().size(); ++c) {
     write_resident(c, commit.applied());
@@ -404,7 +404,7 @@ std::vector<std::byte> Run::leave(const storage::JournalSpec& spec, const storag
   }
   flush_paths();
   for (const auto& path : paths) path->remove_on_close(false);
-  return storage::encode(out);
+  return journal::encode(out);
 }
 
 void Run::take_back() noexcept {

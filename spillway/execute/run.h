@@ -66,7 +66,7 @@ struct Found {
   } phases;              ///< parts of `seconds`
 
   /// It is the step of this commit.
-  void take(const storage::Commit& commit, const optim::Descriptor& optimizer);
+  void take(const journal::Commit& commit, const optim::Descriptor& optimizer);
 };
 
 /// What follows from a planned run alone. Outlives everything made of it.
@@ -117,7 +117,7 @@ class Run {
   /// Everything that images of `commit`'s step need is on the paths and flushed, and the volumes stay when they are
   /// closed: the bytes of a manifest that ReadBack takes. `spec`: as a durable run's. Throws Error(does_not_fit), and
   /// all is as it was, where what stays in memory has no room on the paths, Error(bad_input) where nothing is there.
-  [[nodiscard]] std::vector<std::byte> leave(const storage::JournalSpec& spec, const storage::Commit& commit);
+  [[nodiscard]] std::vector<std::byte> leave(const journal::JournalSpec& spec, const journal::Commit& commit);
   /// The volumes go after all when they are closed.
   void take_back() noexcept;
   void wait_durable();                                              ///< of everything committed
@@ -166,7 +166,7 @@ class Run {
   };
   bool open_storage(const VolumeSettings& volumes, const Opening& opening, int looks);
   void open_paths(const VolumeSettings& volumes, std::span<const Bytes> capacities,
-                  const std::optional<storage::JournalSpec>& spec, VolumeMode mode);
+                  const std::optional<journal::JournalSpec>& spec, VolumeMode mode);
   void map_memory();
   void recover(const Opening& opening);
   void open_books();
@@ -185,10 +185,10 @@ class Run {
   Closing closing_{books, pool};
   const RunPlan plan_;
   Found found_;
-  storage::Recovered recovered_;  ///< until the run is open
+  journal::Recovered recovered_;  ///< until the run is open
   std::vector<storage::Path*> path_pointers_;
-  std::vector<storage::Manifest> pinned_;    ///< the same
-  std::optional<storage::Manifest> back_;    ///< the same
+  std::vector<journal::Manifest> pinned_;    ///< the same
+  std::optional<journal::Manifest> back_;    ///< the same
   std::vector<std::uint32_t> gradient_ids_;  ///< that every update uses
   /// A commit that waits for a checkpoint.
   struct Held {
@@ -207,7 +207,7 @@ class Run {
 inline constexpr const char* kManifestName = "manifest.bin";
 /// Throws Error(bad_input) when there is none, or one of another run, Error(corrupt) when it is damaged, or says what
 /// `check` finds that it cannot.
-[[nodiscard]] storage::Manifest read_manifest(const std::filesystem::path& directory, std::uint64_t identity,
+[[nodiscard]] journal::Manifest read_manifest(const std::filesystem::path& directory, std::uint64_t identity,
                                               const RecordCheck& check);
 
 }  // namespace spillway::execute

@@ -158,7 +158,7 @@ void Store::ended(void* context, std::uint64_t /*token*/, const std::exception_p
 void Store::note(Object& it) {
   if (it.field == Field::grad || it.field == Field::rows) {
     if (!books_->keeps_gradients()) return;
-    thread_local std::vector<storage::Piece> pieces;
+    thread_local std::vector<journal::Piece> pieces;
     pieces.clear();
     append(it, 0, pieces);
     it.kept = true;
@@ -176,7 +176,7 @@ void Store::note(Object& it) {
   tell_image(it.subject, it.version);
 }
 
-void Store::append(const Object& it, std::uint32_t part, std::vector<storage::Piece>& pieces) const {
+void Store::append(const Object& it, std::uint32_t part, std::vector<journal::Piece>& pieces) const {
   auto left = it.bytes;
   for (const auto place : it.places) {
     const auto bytes = std::min(left, storage::kExtentAlignment);
@@ -207,7 +207,7 @@ void Store::seal(std::size_t chunk, std::uint64_t version) {
   if (!sealed(chunk, version)) tell_image(chunk, version);
 }
 
-void Store::adopt(const storage::StoredObject& stored) {
+void Store::adopt(const journal::StoredObject& stored) {
   const auto take = [&](Field field, std::uint32_t part) {
     auto& it = object(field, stored.object);
     it.bytes = 0;
@@ -246,9 +246,9 @@ Bytes Store::place_bytes(Field field, std::size_t chunk) const {
   return object(field, chunk).places.size() * storage::kExtentAlignment;
 }
 
-storage::StoredObject Store::stored(std::size_t chunk, std::uint64_t version,
+journal::StoredObject Store::stored(std::size_t chunk, std::uint64_t version,
                                     std::span<storage::Path* const> paths) const {
-  storage::StoredObject out{.object = static_cast<std::uint32_t>(chunk), .version = version, .pieces = {}};
+  journal::StoredObject out{.object = static_cast<std::uint32_t>(chunk), .version = version, .pieces = {}};
   for (const auto& [field, part] : {std::pair{Field::weight, kWeightPart}, std::pair{Field::state, kStatePart}}) {
     const auto& it = object(field, chunk);
     auto left = it.bytes;

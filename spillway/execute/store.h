@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "spillway/execute/books.h"
+#include "spillway/journal/manifest.h"
 #include "spillway/plan/planner.h"
-#include "spillway/storage/manifest.h"
 #include "spillway/storage/pool.h"
 
 namespace spillway::execute {
@@ -65,7 +65,7 @@ class Store {
   void seal(std::size_t chunk, std::uint64_t version);
   [[nodiscard]] bool sealed(std::size_t chunk, std::uint64_t version) const;
   /// The image of a chunk that an earlier process has left.
-  void adopt(const storage::StoredObject& image);
+  void adopt(const journal::StoredObject& image);
 
   // Runs without books, after their last step:
 
@@ -75,7 +75,7 @@ class Store {
   /// Bytes of places that writing it would take.
   [[nodiscard]] Bytes place_bytes(Field field, std::size_t chunk) const;
   /// Weight and state of a chunk as they were written last. `paths`: the pool's.
-  [[nodiscard]] storage::StoredObject stored(std::size_t chunk, std::uint64_t version,
+  [[nodiscard]] journal::StoredObject stored(std::size_t chunk, std::uint64_t version,
                                              std::span<storage::Path* const> paths) const;
 
  private:
@@ -103,7 +103,7 @@ class Store {
     std::uint64_t told = 0;
     bool any = false;  ///< the books have one, of step `told`
     bool constant = false;
-    std::vector<storage::Piece> pieces;
+    std::vector<journal::Piece> pieces;
   };
 
   void add(Field field, std::size_t subject, Bytes bytes, std::string name);
@@ -115,7 +115,7 @@ class Store {
   static void ended(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
   void note(Object& object);
   void tell_image(std::size_t chunk, std::uint64_t version);
-  void append(const Object& object, std::uint32_t part, std::vector<storage::Piece>& pieces) const;
+  void append(const Object& object, std::uint32_t part, std::vector<journal::Piece>& pieces) const;
 
   storage::Pool& pool_;
   Books* const books_;

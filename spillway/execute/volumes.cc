@@ -6,8 +6,8 @@
 
 #include "spillway/base/blank.h"
 #include "spillway/base/error.h"
+#include "spillway/journal/record.h"
 #include "spillway/storage/checksum.h"
-#include "spillway/storage/record.h"
 #include "spillway/storage/superblock.h"
 #include "spillway/storage/unreadable.h"
 #include "spillway/storage/volume.h"
@@ -29,10 +29,10 @@ struct Holding {
 
 /// Whether any slot for commits was ever written, or cannot be read. `layout`: of the volume's records; without it the
 /// place of the first commit of all is looked at.
-bool has_commits(const sys::File& file, Bytes metadata, const storage::MetadataLayout* layout) {
+bool has_commits(const sys::File& file, Bytes metadata, const journal::MetadataLayout* layout) {
   const bool known = layout != nullptr && layout->bytes() == metadata;
   std::vector<std::byte> slots(known ? layout->commit_slots() * layout->commit_bytes() : std::min(metadata, MiB));
-  for (std::uint32_t copy = 0; copy < (known ? storage::kCopies : 1); ++copy) {
+  for (std::uint32_t copy = 0; copy < (known ? journal::kCopies : 1); ++copy) {
     const Bytes at = storage::kSuperblockExtent + (known ? layout->commit(copy, 0) : 0);
     const bool unreadable = !storage::why_unreadable([&] { file.read(slots, at); }).empty();
     if (unreadable || !blank(slots)) return true;
@@ -40,7 +40,7 @@ bool has_commits(const sys::File& file, Bytes metadata, const storage::MetadataL
   return false;
 }
 
-Holding look_at(const VolumePlace& place, const std::string& run, const storage::MetadataLayout* layout) {
+Holding look_at(const VolumePlace& place, const std::string& run, const journal::MetadataLayout* layout) {
   const auto path = place.file();
   if (!storage::is_taken(path)) return {};
   const sys::File file(path);
@@ -56,7 +56,7 @@ Holding look_at(const VolumePlace& place, const std::string& run, const storage:
 /// The places of a run, sorted by what they hold.
 class Holdings {
  public:
-  Holdings(const VolumeSettings& settings, const storage::MetadataLayout* layout) {
+  Holdings(const VolumeSettings& settings, const journal::MetadataLayout* layout) {
     for (const auto& place : settings.places) found_.push_back({place, look_at(place, settings.run, layout)});
   }
 
@@ -147,7 +147,7 @@ std::uint64_t fingerprint(const plan::Description& description, const state::Lay
 
 /// Places are looked at one after the other, and another process of the run may make its volumes meanwhile: what does
 /// not belong together is looked at once more.
-bool holds_run(const VolumeSettings& settings, const storage::MetadataLayout& layout) {
+bool holds_run(const VolumeSettings& settings, const journal::MetadataLayout& layout) {
   try {
     return whole_run(settings, Holdings(settings, &layout));
   } catch (const Error&) {
@@ -155,7 +155,7 @@ bool holds_run(const VolumeSettings& settings, const storage::MetadataLayout& la
   }
 }
 
-void require_nothing_is_lost(const VolumeSettings& settings, const storage::MetadataLayout* layout) {
+void require_nothing_is_lost(const VolumeSettings& settings, const journal::MetadataLayout* layout) {
   if (settings.overwrite) return;
   const Holdings found(settings, layout);
   if (!found.any(Holding::State::committed)) return;

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "spillway/journal/journal_spec.h"
 #include "spillway/plan/planner.h"
 #include "spillway/state/layout.h"
-#include "spillway/storage/journal_spec.h"
 #include "spillway/storage/path.h"
 #include "spillway/storage/pool.h"
 
@@ -47,11 +47,11 @@ enum class VolumeMode : std::uint8_t {
 /// was interrupted; with `overwrite` also where they were to take the place of others, of which some are left. A volume
 /// whose commits are gone belongs to the run as long as one that was made with it has some. Throws Error(bad_input)
 /// when only some places hold a volume, or not of the same making. Writes nothing.
-[[nodiscard]] bool holds_run(const VolumeSettings& settings, const storage::MetadataLayout& layout);
+[[nodiscard]] bool holds_run(const VolumeSettings& settings, const journal::MetadataLayout& layout);
 
 /// Throws Error(bad_input) when making the volumes anew would lose what the run has committed, without `overwrite`.
 /// `layout`: of the records that the new ones are for; may be null.
-void require_nothing_is_lost(const VolumeSettings& settings, const storage::MetadataLayout* layout);
+void require_nothing_is_lost(const VolumeSettings& settings, const journal::MetadataLayout* layout);
 
 /// Whether the places hold volumes of the run without an area for records, as a run that is not durable makes them.
 [[nodiscard]] bool without_records(const VolumeSettings& settings);

@@ -13,7 +13,6 @@
 #include "spillway/storage/lock.h"
 #include "spillway/storage/preparation.h"
 #include "spillway/storage/raw_device.h"
-#include "spillway/storage/record.h"
 #include "spillway/storage/refusal.h"
 #include "spillway/storage/zeros.h"
 #include "spillway/sys/block_device.h"

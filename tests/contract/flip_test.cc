@@ -9,8 +9,8 @@
 #include "spillway/base/blank.h"
 #include "spillway/execute/books.h"
 #include "spillway/execute/volumes.h"
-#include "spillway/storage/path_media.h"
-#include "spillway/storage/recovery.h"
+#include "spillway/journal/path_media.h"
+#include "spillway/journal/recovery.h"
 #include "spillway/storage/superblock.h"
 #include "spillway/storage/volume.h"
 #include "tests/contract/directory.h"
@@ -45,15 +45,15 @@ class Flip : public ::testing::Test {
   void find_ranges() {
     const auto layout = run_.description().layout();
     const auto spec = execute::journal_spec(run_.description(), layout, plan::Durability::step, "a run", 1);
-    const storage::MetadataLayout metadata(spec);
+    const journal::MetadataLayout metadata(spec);
     const execute::VolumeSettings volumes{
         .places = {{where_.path() / "0"}}, .overwrite = false, .erase = false, .keep = true, .run = "a run"};
     const std::vector<Bytes> as_they_are{0};
     const auto paths =
         execute::open_volumes(volumes, as_they_are, metadata.bytes(), execute::fingerprint(run_.description(), layout),
                               execute::VolumeMode::reopen);
-    storage::PathMedia media({paths[0].get()});
-    const auto recovered = storage::recover(spec, media);
+    journal::PathMedia media({paths[0].get()});
+    const auto recovered = journal::recover(spec, media);
     ASSERT_FALSE(recovered.gradients.empty()) << "nothing to replay";
     for (const auto* list : {&recovered.images, &recovered.gradients}) {
       for (const auto& object : *list) {
@@ -63,10 +63,10 @@ class Flip : public ::testing::Test {
         }
       }
     }
-    for (Bytes at = 0; at < metadata.used(); at += storage::kMetadataAlignment) {
+    for (Bytes at = 0; at < metadata.used(); at += journal::kMetadataAlignment) {
       const auto first = storage::kSuperblockExtent + at;
-      const auto slot = std::as_bytes(std::span(whole_)).subspan(first, storage::kMetadataAlignment);
-      if (!blank(slot)) records_.push_back({first, first + storage::kMetadataAlignment});
+      const auto slot = std::as_bytes(std::span(whole_)).subspan(first, journal::kMetadataAlignment);
+      if (!blank(slot)) records_.push_back({first, first + journal::kMetadataAlignment});
     }
     for (const auto at : storage::kSuperblockOffsets) superblocks_.push_back({at, at + storage::kSuperblockBytes});
   }

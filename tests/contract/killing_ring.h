@@ -34,7 +34,7 @@ class Points {
     if (piece.operation == sys::Operation::sync) return Point::flush;
     if (piece.offset >= storage::kSuperblockExtent + layout_.bytes()) return Point::data;
     const auto at = piece.offset - storage::kSuperblockExtent;
-    for (std::uint32_t copy = 0; copy < storage::kCopies; ++copy) {
+    for (std::uint32_t copy = 0; copy < journal::kCopies; ++copy) {
       const auto first = layout_.commit(copy, 0);
       if (at >= first && at < first + layout_.commit_slots() * layout_.commit_bytes()) return Point::commit;
     }
@@ -42,7 +42,7 @@ class Points {
   }
 
  private:
-  storage::MetadataLayout layout_;
+  journal::MetadataLayout layout_;
 };
 
 /// When to die: at the `count`-th write or flush of that kind, before it begins or after it has ended. Count 0: never.

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "spillway/execute/books.h"
-#include "spillway/storage/manifest.h"
+#include "spillway/journal/manifest.h"
 #include "spillway/storage/superblock.h"
 #include "spillway/storage/volume.h"
 #include "spillway/sys/faulty_ring.h"
@@ -64,8 +64,8 @@ class LostCopy : public ::testing::Test {
     out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   }
   /// Of the records of the run.
-  [[nodiscard]] storage::MetadataLayout metadata() const {
-    return storage::MetadataLayout(execute::journal_spec(run_.description(), run_.description().layout(),
+  [[nodiscard]] journal::MetadataLayout metadata() const {
+    return journal::MetadataLayout(execute::journal_spec(run_.description(), run_.description().layout(),
                                                          plan::Durability::step, "a run",
                                                          settings_.storage.places.size()));
   }
@@ -159,7 +159,7 @@ TEST_F(LostCopy, AMakingAnewThatWasInterruptedGoesOnOnlyWhenAsked) {
 /// A checkpoint after step 4, whose manifest is written again with other contents and checksums that are right.
 class Crafted : public LostCopy {
  protected:
-  using Change = std::function<void(storage::Manifest&)>;
+  using Change = std::function<void(journal::Manifest&)>;
 
   void save(std::uint64_t step) {
     Engine engine(run_.description(), settings_);
@@ -172,9 +172,9 @@ class Crafted : public LostCopy {
   }
   void craft(const Change& change) const {
     const auto bytes = bytes_of(checkpoint_ / "manifest.bin");
-    auto manifest = storage::decode_manifest(std::as_bytes(std::span(bytes)), metadata().identity());
+    auto manifest = journal::decode_manifest(std::as_bytes(std::span(bytes)), metadata().identity());
     change(manifest);
-    const auto out = storage::encode(manifest);
+    const auto out = journal::encode(manifest);
     std::ofstream(checkpoint_ / "manifest.bin", std::ios::binary)
         .write(reinterpret_cast<const char*>(out.data()), static_cast<std::streamsize>(out.size()));
   }
@@ -228,22 +228,22 @@ TEST_F(Crafted, AManifestThatSaysWhatCannotBeIsRefusedByItsName) {
 /// Of the image of the first chunk, in every slot that holds one, on so many copies.
 class CraftedRecord : public LostCopy {
  protected:
-  using Change = std::function<void(std::vector<storage::Piece>&)>;
+  using Change = std::function<void(std::vector<journal::Piece>&)>;
 
   void craft(std::uint32_t copies, const Change& change) const {
     const auto layout = metadata();
     for (std::size_t p = 0; p < settings_.storage.places.size(); ++p) {
       const auto all = bytes_of(volume(p));
       for (std::uint32_t copy = 0; copy < copies; ++copy) {
-        for (std::uint32_t slot = 0; slot < storage::kImageSlots; ++slot) {
-          const auto at = kSuperblockExtent + layout.record(storage::ObjectKind::image, 0, copy, slot);
+        for (std::uint32_t slot = 0; slot < journal::kImageSlots; ++slot) {
+          const auto at = kSuperblockExtent + layout.record(journal::ObjectKind::image, 0, copy, slot);
           const auto bytes = std::as_bytes(std::span(all)).subspan(at, layout.record_bytes());
-          storage::RecordHead head;
-          std::vector<storage::Piece> pieces;
-          if (storage::decode(bytes, layout.identity(), head, pieces) != storage::SlotState::whole) continue;
+          journal::RecordHead head;
+          std::vector<journal::Piece> pieces;
+          if (journal::decode(bytes, layout.identity(), head, pieces) != journal::SlotState::whole) continue;
           change(pieces);
           std::vector<std::byte> out(layout.record_bytes());
-          storage::encode(head, pieces, layout.identity(), out);
+          journal::encode(head, pieces, layout.identity(), out);
           write(volume(p), at, out);
         }
       }
@@ -266,7 +266,7 @@ TEST_F(CraftedRecord, CountsAsDamaged) {
     EXPECT_FALSE(Engine(run_.description(), settings_).verify({}).damage.empty());
     EXPECT_TRUE(Engine(run_.description(), settings_).start({.reopen = true}).found) << "the other copy is whole";
     for (std::size_t p = 0; p < whole.size(); ++p) write(volume(p), 0, std::as_bytes(std::span(whole[p])));
-    craft(storage::kCopies, change);
+    craft(journal::kCopies, change);
     const auto before = volumes();
     EXPECT_ERROR(Engine(run_.description(), settings_).start({.reopen = true}), ErrorCode::corrupt,
                  "no whole record of the image of");

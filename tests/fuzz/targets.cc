@@ -8,16 +8,16 @@
 #include <vector>
 
 #include "spillway/base/error.h"
+#include "spillway/journal/commit.h"
+#include "spillway/journal/manifest.h"
+#include "spillway/journal/record.h"
 #include "spillway/machine/profile_json.h"
 #include "spillway/plan/json.h"
 #include "spillway/state/header.h"
 #include "spillway/state/shards.h"
 #include "spillway/storage/checksum.h"
-#include "spillway/storage/commit.h"
-#include "spillway/storage/manifest.h"
-#include "spillway/storage/record.h"
 #include "spillway/storage/superblock.h"
-#include "tests/storage/journal_world.h"
+#include "tests/journal/journal_world.h"
 
 namespace spillway::fuzz {
 namespace {
@@ -81,9 +81,9 @@ void superblock(Input in) {
     std::memcpy(page.data() + page.size() - 8, &sum, sizeof sum);
   }
   storage::Superblock out;
-  if (storage::decode(page, out) == storage::SuperblockState::valid) {
+  if (journal::decode(page, out) == storage::SuperblockState::valid) {
     std::vector<std::byte> again(page.size());
-    storage::encode(out, again);
+    journal::encode(out, again);
   }
 }
 
@@ -95,18 +95,18 @@ void records(Input in) {
   } else {
     put_right(bytes);
   }
-  storage::RecordHead head;
-  std::vector<storage::Piece> pieces;
-  (void)storage::decode(bytes, 1, head, pieces);
-  storage::Commit commit;
-  (void)storage::decode(bytes, 1, commit);
-  refused_or_not([&] { (void)storage::decode_manifest(bytes, 1); });
+  journal::RecordHead head;
+  std::vector<journal::Piece> pieces;
+  (void)journal::decode(bytes, 1, head, pieces);
+  journal::Commit commit;
+  (void)journal::decode(bytes, 1, commit);
+  refused_or_not([&] { (void)journal::decode_manifest(bytes, 1); });
 }
 
 void recovery(Input in) {
   static const auto left = [] {
-    auto world = std::make_unique<storage::testing::World>(
-        storage::testing::WorldSetup{.seed = 3, .paths = 2, .steps = 4, .restarts = false, .cuts = false});
+    auto world = std::make_unique<journal::testing::World>(
+        journal::testing::WorldSetup{.seed = 3, .paths = 2, .steps = 4, .restarts = false, .cuts = false});
     if (!world->run().empty()) std::abort();
     return world;
   }();
@@ -123,8 +123,8 @@ void recovery(Input in) {
       if (const auto length = length_of(all.subspan(at)); length > 0) put_right(all.subspan(at, length));
     }
   }
-  storage::testing::RemainsMedia media(remains);
-  refused_or_not([&] { (void)storage::recover(left->spec(), media, {.pinned = left->checkpoints()}); });
+  journal::testing::RemainsMedia media(remains);
+  refused_or_not([&] { (void)journal::recover(left->spec(), media, {.pinned = left->checkpoints()}); });
 }
 
 void profile(Input in) {

@@ -1,0 +1,72 @@
+// The record that makes a step durable: everything its update used (docs/formats/journal.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "spillway/base/bytes.h"
+#include "spillway/journal/record.h"
+
+namespace spillway::journal {
+
+/// Bytes of a commit's update that every commit has; what an update has beside them lies behind the payload.
+inline constexpr std::size_t kUpdateBytes = 52;
+
+/// Records of generations `first` to `last` belong to the line, up to version `step`.
+struct Ancestor {
+  std::uint32_t first = 0, last = 0;
+  std::uint64_t step = 0;
+  friend bool operator==(const Ancestor&, const Ancestor&) = default;
+};
+/// Ancestors that a commit holds at most.
+inline constexpr std::size_t kMostAncestors = 128;
+
+struct Commit {
+  std::uint32_t generation = 0;
+  std::uint64_t step = 0;
+  std::uint64_t previous = 0;  ///< the last step before this one that was not skipped
+  bool skipped = false;        ///< the step changed nothing: its gradients were not finite
+  bool nothing = false;        ///< no step is durable: a run began anew and has not committed yet
+  std::uint32_t rank = 0, world = 1;
+  /// What the update of the step applied, exact, so that replaying it gives the same bits: the caller's, at least
+  /// kUpdateBytes (optim/step.h).
+  std::vector<std::byte> update = std::vector<std::byte>(kUpdateBytes);
+  std::vector<Ancestor> ancestors;       ///< oldest first, without the own generation
+  std::vector<std::uint64_t> gradients;  ///< bit g of word g / 64: the update used gradient g
+  std::vector<std::byte> payload;        ///< the caller's: data position, schedule, random state
+
+  /// The last step that changed anything.
+  [[nodiscard]] std::uint64_t applied() const noexcept { return skipped ? previous : step; }
+  [[nodiscard]] bool used(std::uint32_t gradient) const noexcept;
+  void use(std::uint32_t gradient);
+  /// Whether a record of that generation and version belongs to the line that ends here.
+  [[nodiscard]] bool in_line(std::uint32_t of, std::uint64_t version) const noexcept;
+  friend bool operator==(const Commit&, const Commit&) = default;
+};
+
+/// What ancestors are still needed for: records of version `oldest` or later, and those of some generations whatever
+/// their version (of constant images).
+struct NeededLine {
+  std::uint64_t oldest = 0;
+  std::vector<std::uint32_t> generations = {};
+};
+/// The line of a generation that goes on after `last`: its ancestors and itself, without those that are not needed.
+/// Throws Error(internal) when more than kMostAncestors are left.
+[[nodiscard]] std::vector<Ancestor> continue_line(const Commit& last, const NeededLine& needed);
+/// Leaves out ancestors that are not needed.
+void prune(std::vector<Ancestor>& ancestors, const NeededLine& needed);
+
+/// Whether the run can have such a commit: its ancestors, bits of gradients and payload are no more than are written.
+[[nodiscard]] bool fits(const Commit& commit, const JournalSpec& spec) noexcept;
+
+/// The largest commit of a run with so many gradients, not rounded; `more` bytes of update beside kUpdateBytes.
+[[nodiscard]] Bytes most_commit_bytes(std::size_t gradients, Bytes payload, Bytes more) noexcept;
+[[nodiscard]] Bytes encoded_bytes(const Commit& commit) noexcept;
+/// Fills `out` (at least encoded_bytes()); what is left is zero.
+void encode(const Commit& commit, std::uint64_t identity, std::span<std::byte> out);
+/// Reads a slot; `commit` is set when the answer is whole.
+[[nodiscard]] SlotState decode(std::span<const std::byte> in, std::uint64_t identity, Commit& commit);
+
+}  // namespace spillway::journal

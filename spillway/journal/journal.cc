@@ -1,0 +1,169 @@
+#include "spillway/journal/journal.h"
+
+#include <new>
+#include <utility>
+
+namespace spillway::journal {
+namespace {
+
+const std::thread::id kNobody;
+
+}  // namespace
+
+Journal::Journal(JournalSpec spec, Media& media, JournalListener& listener)
+    : media_(media), listener_(listener), state_(std::move(spec)) {}
+
+Journal::~Journal() {
+  stop();
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [this] { return outstanding_ == 0 && carrier_ == kNobody; });
+}
+
+template <class Event>
+void Journal::on(const Event& event) {
+  std::unique_lock lock(mutex_);
+  if (stopped_) return;
+  try {
+    event();
+  } catch (const std::bad_alloc&) {  // half of the event may have happened
+    break_off(lock, std::current_exception());
+    throw;
+  }
+  carry_out(lock);
+}
+
+/// What the journal knows is not to be trusted any more: it does nothing from here on, and the listener is told why.
+void Journal::break_off(std::unique_lock<std::mutex>& lock, const std::exception_ptr& error) noexcept {
+  if (std::exchange(stopped_, true)) return;
+  teller_ = std::this_thread::get_id();
+  lock.unlock();
+  listener_.failed(error);
+  lock.lock();
+  teller_ = kNobody;
+  idle_.notify_all();
+}
+
+/// On a path's thread, which has nobody to throw to.
+template <class Event>
+void Journal::ended(const Event& event) noexcept {
+  std::unique_lock lock(mutex_);
+  if (!stopped_) {
+    try {
+      event();
+      carry_out(lock);
+    } catch (...) {
+      break_off(lock, std::current_exception());
+    }
+  }
+  --outstanding_;
+  idle_.notify_all();
+}
+
+void Journal::carry_out(std::unique_lock<std::mutex>& lock) {
+  if (carrier_ != kNobody) return;  // that thread takes these as well, so that they stay in order
+  carrier_ = std::this_thread::get_id();
+  while (!state_.actions.empty() && !stopped_) {
+    const Action action = std::move(state_.actions.front());
+    state_.actions.pop_front();
+    const bool asks = action.kind == Action::Kind::write || action.kind == Action::Kind::sync;
+    if (asks) ++outstanding_;
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      perform(action);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    if (failure) {
+      if (asks) --outstanding_;
+      break_off(lock, failure);
+      break;
+    }
+    if (action.kind == Action::Kind::released) state_.recycle(action.version);
+  }
+  carrier_ = kNobody;
+  idle_.notify_all();
+}
+
+void Journal::perform(const Action& action) {
+  switch (action.kind) {
+    case Action::Kind::write:
+      return start_write(action);
+    case Action::Kind::sync:
+      return start_sync(action.path);
+    case Action::Kind::opened:
+      return listener_.opened();
+    case Action::Kind::durable:
+      return listener_.durable(action.step);
+    case Action::Kind::released:
+      if (!action.version->pieces.empty()) listener_.released(action.version->pieces);
+      return;
+    case Action::Kind::checkpoint:
+      return action.done(action.manifest ? *action.manifest : Manifest{}, action.error);
+    case Action::Kind::path_failed:
+      return listener_.path_failed(action.path, action.error);
+    case Action::Kind::failed:
+      return listener_.failed(action.error);
+  }
+}
+
+void Journal::start_write(const Action& action) {
+  const auto done = [this, task = action.task, copy = action.copy, path = action.path](std::exception_ptr error) {
+    ended([&] { state_.write_ended(task, copy, path, error); });
+  };
+  media_.write(action.path, action.offset, action.bytes, done);
+}
+
+void Journal::start_sync(std::uint32_t path) {
+  const auto done = [this, path](std::exception_ptr error) { ended([&] { state_.sync_ended(path, error); }); };
+  media_.sync(path, done);
+}
+
+void Journal::open_fresh(const Recovered& before) {
+  on([&] { state_.open_fresh(before); });
+}
+void Journal::open_resumed(const Recovered& recovered) {
+  on([&] { state_.open_resumed(recovered); });
+}
+void Journal::open_at(const Manifest& manifest, const Recovered& before) {
+  on([&] { state_.open_at(manifest, before); });
+}
+void Journal::image_written(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces) {
+  on([&] { state_.image_written(chunk, version, pieces); });
+}
+void Journal::gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const Piece> pieces) {
+  on([&] { state_.gradient_written(gradient, version, pieces); });
+}
+void Journal::commit(const CommitRequest& request) {
+  on([&] { state_.commit(request); });
+}
+void Journal::hurry() {
+  on([&] { state_.hurry(); });
+}
+void Journal::checkpoint(CheckpointDone done) {
+  on([&] { state_.checkpoint(std::move(done)); });
+}
+void Journal::pin(const Manifest& manifest) {
+  on([&] { state_.pin(manifest); });
+}
+void Journal::unpin(const Manifest& manifest) {
+  on([&] { state_.unpin(manifest); });
+}
+void Journal::path_failed(std::uint32_t path, std::exception_ptr error) {
+  on([&] { state_.path_failed(path, error); });
+}
+
+void Journal::stop() {
+  std::unique_lock lock(mutex_);
+  stopped_ = true;
+  const auto another = [self = std::this_thread::get_id()](std::thread::id it) { return it != kNobody && it != self; };
+  idle_.wait(lock, [&] { return !another(carrier_) && !another(teller_); });
+}
+
+std::optional<std::uint64_t> Journal::durable() const {
+  const std::lock_guard lock(mutex_);
+  return state_.durable();
+}
+
+}  // namespace spillway::journal

@@ -1,0 +1,59 @@
+// Walks over the slots of all paths.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "spillway/journal/recovery.h"
+
+namespace spillway::journal {
+
+/// Reads in long runs; a slot that the drive cannot give is damaged, and so is one that holds what the run cannot have.
+/// Keeps the books of what was not whole.
+class MetadataReader {
+ public:
+  /// All references must outlive it.
+  MetadataReader(const JournalSpec& spec, Media& media, const RecoveryOptions& options);
+
+  /// Calls `found` with every whole commit.
+  void commits(const std::function<void(const Commit&, std::uint32_t slot)>& found);
+  /// Calls `found` with every whole record of a kind.
+  void records(ObjectKind kind,
+               const std::function<void(const RecordHead&, const std::vector<Piece>&, std::uint32_t slot)>& found);
+
+  [[nodiscard]] const MetadataLayout& layout() const noexcept { return layout_; }
+  [[nodiscard]] std::string name(ObjectKind kind, std::uint32_t object) const;
+  /// "path 0 at byte 4096 and path 1 at byte 8192 of the metadata": where an object's records are written.
+  [[nodiscard]] std::string places_of(ObjectKind kind, std::uint32_t object) const;
+
+  std::vector<Damage> damage;
+  std::uint64_t foreign = 0;
+  std::uint64_t written = 0;  ///< bit p: after commits(), a slot for commits of path p was written once
+  bool recorded = false;      ///< after records(), a slot for records was
+
+ private:
+  using Slot = std::function<void(Bytes offset, std::span<const std::byte> bytes)>;
+  /// `count` slots of `size` bytes from `offset` on; an empty span for one that could not be read.
+  void walk(std::uint32_t path, Bytes offset, Bytes size, Bytes count, const Slot& slot);
+  void walk_run(std::uint32_t path, Bytes offset, Bytes size, Bytes count, const Slot& slot);
+  /// A slot that was walked over, and what should be there.
+  struct Walked {
+    std::uint32_t path = 0;
+    Bytes offset = 0, size = 0;
+    std::span<const std::byte> bytes;  ///< empty: it could not be read
+    const std::function<std::string()>& what;
+  };
+  bool whole(SlotState state, const Walked& slot, const std::string& objection);
+  void check_padding(const Walked& slot, Bytes used);
+  [[nodiscard]] std::string objection(SlotState state, const RecordHead& head, const std::vector<Piece>& pieces) const;
+
+  const JournalSpec& spec_;
+  MetadataLayout layout_;
+  std::uint32_t paths_;
+  Media& media_;
+  const RecoveryOptions& options_;
+  std::vector<std::byte> memory_;
+  std::span<std::byte> block_;  ///< in memory_, aligned for direct transfers
+};
+
+}  // namespace spillway::journal

@@ -1,0 +1,223 @@
+#include "spillway/journal/recovery.h"
+
+#include <algorithm>
+#include <map>
+
+#include "spillway/base/error.h"
+#include "spillway/journal/metadata_reader.h"
+
+namespace spillway::journal {
+namespace {
+
+/// One recovery, in the order of its member functions.
+class Recovery {
+ public:
+  Recovery(const JournalSpec& spec, Media& media, const RecoveryOptions& options)
+      : spec_(spec), options_(options), reader_(spec, media, options) {}
+
+  Recovered run() {
+    find_newest();
+    if (out_.found) find_blank_paths();
+    find_images();
+    if (out_.found) {
+      find_commits();
+      choose_needed();
+    }
+    find_gradients();
+    if (out_.found) check_places();
+    // A step is durable when images of it are recorded: this is a first commit that was torn.
+    if (!reader_.recorded) reader_.damage.clear();
+    for (const Manifest& manifest : options_.pinned) {
+      for (const StoredObject& image : manifest.images) use(image);
+    }
+    std::sort(out_.places.begin(), out_.places.end());
+    out_.places.erase(std::unique(out_.places.begin(), out_.places.end()), out_.places.end());
+    out_.damage = std::move(reader_.damage);
+    out_.foreign = reader_.foreign;
+    return std::move(out_);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    std::string message = text("the run cannot go on from what its storage paths hold: ", what);
+    if (!reader_.damage.empty()) {
+      const Damage& first = reader_.damage.front();
+      message += text(". ", reader_.damage.size(), " records there are damaged, the first is ", first.what, " at byte ",
+                      first.offset, " of the metadata of path ", first.path);
+    }
+    throw Error(ErrorCode::corrupt, message + ". Resume from a checkpoint");
+  }
+
+  void seen(std::uint32_t generation) { out_.newest_generation = std::max(out_.newest_generation, generation); }
+  [[nodiscard]] Commit& newest() { return out_.newest; }
+
+  void find_newest() {
+    const auto order = [](const Commit& c) { return std::tuple(c.generation, !c.nothing, c.step); };
+    reader_.commits([&](const Commit& commit, std::uint32_t slot) {
+      seen(commit.generation);
+      if (any_commit_ && order(commit) <= order(newest())) return keep(commit, slot);
+      any_commit_ = true;
+      newest() = commit;
+      out_.newest_slot = slot;
+      keep(commit, slot);
+    });
+    out_.found = any_commit_ && !newest().nothing;
+  }
+  /// Of the commits of a step all generations are kept until the line is known.
+  void keep(const Commit& commit, std::uint32_t slot) {
+    if (!commit.nothing) commits_[{commit.step, commit.generation}] = {commit, slot};
+  }
+
+  /// Every path that is written gets the commit with which a run opens, before any step is durable.
+  void find_blank_paths() {
+    for (std::uint32_t path = 0; path < spec_.paths; ++path) {
+      if ((reader_.written >> path & 1) != 0) continue;
+      reader_.damage.push_back(
+          {path, 0, reader_.layout().used(), "the run's commits: none is there, although another path holds some"});
+    }
+  }
+
+  void find_images() {
+    out_.images.resize(out_.found ? spec_.chunks.size() : 0);
+    std::vector<bool> have(out_.images.size());
+    reader_.records(ObjectKind::image,
+                    [&](const RecordHead& head, const std::vector<Piece>& pieces, std::uint32_t slot) {
+                      seen(head.generation);
+                      if (!out_.found) return check_begun(head);
+                      check_not_newer(head);
+                      if (!newest().in_line(head.generation, head.version)) return;
+                      RecoveredObject& best = out_.images[head.object];
+                      const auto now = std::pair(head.version, head.generation);
+                      if (have[head.object] && now <= std::pair(best.stored.version, best.generation)) return;
+                      have[head.object] = true;
+                      best = {{head.object, head.version, pieces}, head.generation, slot};
+                    });
+    for (std::uint32_t chunk = 0; chunk < have.size(); ++chunk) {
+      if (!have[chunk]) missing(ObjectKind::image, chunk, text("of step ", newest().step, " or before"));
+    }
+  }
+  /// A run that has committed nothing has at most one image of each chunk, all of one step.
+  void check_begun(const RecordHead& head) {
+    if (!any_commit_) refuse("there are records of images, but no whole commit");
+    if (head.generation != newest().generation) return;
+    if (first_step_ && *first_step_ != head.version) {
+      refuse(text("there are records of images of steps ", *first_step_, " and ", head.version,
+                  ", but no whole commit of a step"));
+    }
+    first_step_ = head.version;
+  }
+  /// With durable steps an image has a record only when its step is durable.
+  void check_not_newer(const RecordHead& head) {
+    if (spec_.durability != Durability::step || head.generation != newest().generation) return;
+    if (head.version <= newest().step) return;
+    refuse(text("the newest whole commit is of step ", newest().step, ", but there is a record of the image of ",
+                reader_.name(ObjectKind::image, head.object), " of step ", head.version,
+                ", which is written only when that step is durable"));
+  }
+  [[noreturn]] void missing(ObjectKind kind, std::uint32_t object, const std::string& which) const {
+    refuse(text("no whole record ", kind == ObjectKind::image ? "of the image of " : "of the gradient of ",
+                reader_.name(kind, object), " ", which, " (it should be on ", reader_.places_of(kind, object), ")"));
+  }
+
+  /// The commits of the steps after the oldest image, along the steps that were not skipped.
+  void find_commits() {
+    std::uint64_t oldest = newest().step;
+    for (const RecoveredObject& image : out_.images) {
+      if (!spec_.chunks[image.stored.object].constant) oldest = std::min(oldest, image.stored.version);
+    }
+    for (std::uint64_t step = newest().applied(); step > oldest;) {
+      const RecoveredCommit* commit = commit_of(step);
+      if (commit == nullptr) refuse(text("the commit of step ", step, ", which is to be replayed, is missing"));
+      out_.commits.push_back(*commit);
+      if (commit->commit.previous >= step) break;
+      step = commit->commit.previous;
+    }
+    std::reverse(out_.commits.begin(), out_.commits.end());
+  }
+  [[nodiscard]] const RecoveredCommit* commit_of(std::uint64_t step) {
+    const RecoveredCommit* out = nullptr;
+    for (auto it = commits_.lower_bound({step, 0}); it != commits_.end() && it->first.first == step; ++it) {
+      if (newest().in_line(it->first.second, step)) out = &it->second;
+    }
+    return out;
+  }
+
+  void choose_needed() {
+    for (std::uint32_t g = 0; g < spec_.gradients.size(); ++g) {
+      const std::uint64_t floor = floor_of(g);
+      for (const RecoveredCommit& c : out_.commits) {
+        if (c.commit.step > floor && c.commit.used(g)) needed_[{g, c.commit.step}] = out_.gradients.size();
+        if (c.commit.step > floor && c.commit.used(g)) out_.gradients.push_back({{g, c.commit.step, {}}, 0, 0});
+      }
+    }
+  }
+  [[nodiscard]] std::uint64_t floor_of(std::uint32_t gradient) const {
+    const GradientSpec& g = spec_.gradients[gradient];
+    std::uint64_t out = out_.images[g.first_chunk].stored.version;
+    for (std::uint32_t c = g.first_chunk; c < g.first_chunk + g.chunks; ++c) {
+      out = std::min(out, out_.images[c].stored.version);
+    }
+    return out;
+  }
+
+  void find_gradients() {
+    std::vector<bool> have(out_.gradients.size());
+    reader_.records(ObjectKind::gradient,
+                    [&](const RecordHead& head, const std::vector<Piece>& pieces, std::uint32_t slot) {
+                      seen(head.generation);
+                      const auto it = needed_.find({head.object, head.version});
+                      if (it == needed_.end() || !newest().in_line(head.generation, head.version)) return;
+                      RecoveredObject& gradient = out_.gradients[it->second];
+                      if (have[it->second] && gradient.generation >= head.generation) return;
+                      have[it->second] = true;
+                      gradient = {{head.object, head.version, pieces}, head.generation, slot};
+                    });
+    for (const auto& [which, index] : needed_) {
+      if (!have[index]) missing(ObjectKind::gradient, which.first, text("of step ", which.second));
+    }
+  }
+
+  void check_places() {
+    for (const RecoveredObject& image : out_.images) use(image.stored);
+    for (const RecoveredObject& gradient : out_.gradients) use(gradient.stored);
+    std::sort(out_.places.begin(), out_.places.end());
+    const auto twice = std::adjacent_find(out_.places.begin(), out_.places.end());
+    if (twice != out_.places.end()) conflict(*twice);
+    const bool outside = std::any_of(out_.places.begin(), out_.places.end(),
+                                     [&](const storage::Place& place) { return place.path >= spec_.paths; });
+    if (outside) refuse("a record names a path that the run does not have");
+  }
+  [[noreturn]] void conflict(const storage::Place& place) const {
+    std::string who;
+    const auto look = [&](const RecoveredObject& object, ObjectKind kind) {
+      for (const Piece& piece : object.stored.pieces) {
+        if (piece.place != place) continue;
+        who += text(who.empty() ? "" : " and ", kind == ObjectKind::image ? "the image of " : "the gradient of ",
+                    reader_.name(kind, object.stored.object), " of step ", object.stored.version);
+      }
+    };
+    for (const RecoveredObject& image : out_.images) look(image, ObjectKind::image);
+    for (const RecoveredObject& gradient : out_.gradients) look(gradient, ObjectKind::gradient);
+    refuse(text("the records of ", who, " name the same piece ", place.piece, " of path ", place.path));
+  }
+  void use(const StoredObject& object) {
+    for (const Piece& piece : object.pieces) out_.places.push_back(piece.place);
+  }
+
+  const JournalSpec& spec_;
+  const RecoveryOptions& options_;
+  MetadataReader reader_;
+  Recovered out_;
+  bool any_commit_ = false;
+  std::optional<std::uint64_t> first_step_;  ///< of the images, where nothing is durable
+  std::map<std::pair<std::uint64_t, std::uint32_t>, RecoveredCommit> commits_;  ///< by step and generation
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::size_t> needed_;       ///< gradient and step
+};
+
+}  // namespace
+
+Recovered recover(const JournalSpec& spec, Media& media, const RecoveryOptions& options) {
+  return Recovery(spec, media, options).run();
+}
+
+}  // namespace spillway::journal

@@ -1,0 +1,69 @@
+// What a run left on its paths: the durable step, and where everything it needs lies.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "spillway/journal/commit.h"
+#include "spillway/journal/journal_spec.h"
+#include "spillway/journal/manifest.h"
+#include "spillway/journal/media.h"
+
+namespace spillway::journal {
+
+/// A slot that holds neither a whole record nor nothing, or that the drive cannot give; or all slots of a path, of
+/// which none holds anything although a step is durable. After a cut a torn record is no cause for alarm.
+struct Damage {
+  std::uint32_t path = 0;
+  Bytes offset = 0;  ///< in the metadata area
+  Bytes bytes = 0;
+  std::string what;  ///< "the record of the image of layers.3 chunk 1, copy 0, slot 1"
+};
+
+struct RecoveredCommit {
+  Commit commit;
+  std::uint32_t slot = 0;
+};
+
+struct RecoveredObject {
+  StoredObject stored;
+  std::uint32_t generation = 0;
+  std::uint32_t slot = 0;
+};
+
+struct Recovered {
+  static constexpr std::uint32_t kNoCommit = ~std::uint32_t{0};
+
+  /// A step is durable. When not, there are no images, gradients and commits to replay; with `damage` that may be
+  /// because of it, and nobody should begin anew without being asked.
+  bool found = false;
+  std::uint32_t newest_generation = 0;     ///< the highest that any record names; 0: none
+  Commit newest;                           ///< of the durable step
+  std::uint32_t newest_slot = kNoCommit;   ///< of the newest commit
+  std::vector<RecoveredCommit> commits;    ///< of the steps to replay, oldest first; skipped steps are left out
+  std::vector<RecoveredObject> images;     ///< one per chunk
+  std::vector<RecoveredObject> gradients;  ///< needed, by gradient, oldest version first
+  std::vector<storage::Place> places;      ///< in use by all of these and by the manifests, sorted, each once
+  std::vector<Damage> damage;
+  std::uint64_t foreign = 0;  ///< whole records of another run or layout
+};
+
+struct RecoveryOptions {
+  /// Names a chunk or gradient in messages ("model.layers.3 chunk 1"); null: "chunk 7".
+  std::function<std::string(ObjectKind, std::uint32_t)> name;
+  /// What is wrong with the pieces of a whole record ("piece 3 has 8192 bytes instead of 4096"): it counts as damaged.
+  /// Empty: nothing is. Null: nothing is asked.
+  std::function<std::string(ObjectKind, std::uint32_t, std::span<const Piece>)> objection = {};
+  /// The checkpoints that exist; their places count as used.
+  std::span<const Manifest> pinned;
+};
+
+/// Reads the metadata of all paths and waits for it; writes nothing. Throws Error(corrupt) that says what is missing,
+/// and where it should be, when a step was durable and cannot be had.
+[[nodiscard]] Recovered recover(const JournalSpec& spec, Media& media, const RecoveryOptions& options = {});
+
+}  // namespace spillway::journal

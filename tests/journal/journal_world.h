@@ -1,0 +1,598 @@
+// A run that does everything a run may do, in random order, on paths whose power is cut after every event: whatever is
+// left has to be recoverable, and to be what the run that was never interrupted had.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "spillway/journal/journal.h"
+#include "spillway/journal/recovery.h"
+#include "tests/journal/power_cut_media.h"
+
+namespace spillway::journal::testing {
+
+struct WorldSetup {
+  std::uint32_t seed = 0;
+  std::uint32_t paths = 1;
+  std::uint32_t chunks = 4;
+  std::uint64_t steps = 10;
+  Durability durability = Durability::step;
+  bool lying_syncs = false;
+  std::uint64_t path_fails_at = 0;  ///< event; 0: never
+  bool restarts = true;
+  bool cuts = true;       ///< after every event
+  bool constant = false;  ///< the first chunk never changes
+};
+
+class World : public JournalListener {
+ public:
+  explicit World(const WorldSetup& setup);
+  ~World() override;
+
+  /// Runs to the last step; the first thing that was found wrong, or nothing.
+  std::string run();
+  [[nodiscard]] std::uint64_t events() const { return events_; }
+  [[nodiscard]] std::uint64_t restarts() const { return restarts_; }
+  [[nodiscard]] std::uint64_t checkpoints_made() const { return checkpoints_made_; }
+  [[nodiscard]] const JournalSpec& spec() const { return spec_; }
+  /// What the volumes hold now.
+  [[nodiscard]] const std::vector<Remains>& live() const { return media_->live(); }
+  [[nodiscard]] const std::vector<Manifest>& checkpoints() const { return checkpoints_; }
+
+  /// Recovers, and compares with the run that was never interrupted. Empty: right. "refused: ..." when recovery, or
+  /// reading what it found, says that something is damaged.
+  std::string check(const std::vector<Remains>& remains, Recovered* out = nullptr);
+  /// The values alone: any step will do.
+  std::string check_any_step(const std::vector<Remains>& remains);
+
+  void opened() override;
+  void durable(std::uint64_t step) override;
+  void released(std::span<const Piece> pieces) override;
+  void path_failed(std::uint32_t path, std::exception_ptr error) override;
+  void failed(std::exception_ptr error) override;
+
+ private:
+  static constexpr std::uint32_t kPieces = 96;  ///< over all paths
+
+  struct Object {
+    ObjectKind kind;
+    std::uint32_t id;
+    std::uint64_t version;
+    std::vector<Piece> pieces;
+    std::size_t open;
+  };
+  /// A state that a cut may bring back.
+  struct Allowed {
+    std::uint32_t line;
+    std::uint64_t from, to;
+  };
+
+  bool chance(std::uint32_t in) { return random_() % in == 0; }
+  void event();
+  void fail(const std::string& what) {
+    if (wrong_.empty()) wrong_ = what;
+  }
+  void start_fresh(const Recovered& before);
+  void start_again();
+  void begin_line(std::uint32_t from, std::uint64_t step);
+  [[nodiscard]] bool settled() const;
+  void start(const Recovered& recovered, const Manifest* back);
+  void begin_step();
+  bool advance();
+  bool write_object(ObjectKind kind, std::uint32_t id, std::uint64_t version);
+  void object_written(const Object& object, Journal& journal);
+  void request_commit();
+  void start_updates();
+  void checkpoint();
+  void forget_checkpoint();
+  void find_free(const std::vector<storage::Place>& used);
+  void check_no_leak();
+
+  [[nodiscard]] std::uint32_t period(std::uint32_t chunk) const { return spec_.chunks[chunk].period; }
+  [[nodiscard]] bool constant(std::uint32_t chunk) const { return spec_.chunks[chunk].constant; }
+  static std::uint32_t line_of(const Commit& commit) {
+    std::uint32_t line = 0;
+    std::memcpy(&line, commit.payload.data(), sizeof line);
+    return line;
+  }
+  [[nodiscard]] Hash gradient_of(std::uint32_t line, std::uint32_t gradient, std::uint64_t step) const;
+  [[nodiscard]] Hash rate_of(std::uint32_t line, std::uint64_t step) const;
+  /// What that was when the commit was made.
+  [[nodiscard]] static Hash rate_of(const Commit& commit);
+  [[nodiscard]] bool skipped(std::uint32_t line, std::uint64_t step) const;
+  [[nodiscard]] bool uses(std::uint32_t line, std::uint32_t gradient, std::uint64_t step) const;
+  [[nodiscard]] Hash update(Hash value, std::uint32_t line, std::uint32_t chunk, std::uint64_t step, Hash rate) const;
+  [[nodiscard]] Hash truth(std::uint32_t line, std::uint32_t chunk, std::uint64_t step);
+  [[nodiscard]] std::uint32_t line_at(std::uint32_t line, std::uint64_t step) const;
+  std::string check_pieces(const std::vector<Piece>& pieces, Hash value, const std::vector<Remains>& remains) const;
+  std::string check_values(const Recovered& r, const std::vector<Remains>& remains);
+  std::string check_allowed(const Recovered& r) const;
+
+  const WorldSetup setup_;
+  JournalSpec spec_;
+  std::mt19937 random_;
+  std::unique_ptr<PowerCutMedia> media_;
+  std::unique_ptr<Journal> journal_;
+  std::vector<Remains> remains_;  ///< of the last cut
+  std::string wrong_;
+  std::uint64_t events_ = 0, restarts_ = 0, checkpoints_made_ = 0;
+  std::vector<Manifest> checkpoints_;
+  std::vector<Allowed> allowed_;
+  bool nothing_allowed_ = true;
+  std::map<std::uint32_t, std::pair<std::uint32_t, std::uint64_t>> origins_;  ///< line -> line and step it came from
+  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>, Hash> truths_;
+  std::uint32_t lines_ = 0;
+
+  // Of the process.
+  std::uint32_t line_ = 0;
+  std::uint64_t start_ = 0;  ///< the step it began with
+  std::uint64_t step_ = 0;   ///< under way, or the last one requested
+  std::uint64_t durable_ = 0;
+  Allowed start_state_{};
+  bool fresh_ = true;
+  bool opened_ = false, any_durable_ = false, committed_ = true, making_checkpoint_ = false, path_lost_ = false;
+  std::uint64_t applied_ = 0;
+  std::vector<std::uint32_t> gradients_;                         ///< to be written
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> images_;  ///< to be written, in order
+  std::vector<std::uint64_t> newest_image_;
+  std::vector<bool> image_under_way_, gradient_under_way_;
+  std::vector<storage::Place> free_;
+  std::set<storage::Place> taken_;
+};
+
+// ---- the run that was never interrupted
+
+inline std::uint32_t World::line_at(std::uint32_t line, std::uint64_t step) const {
+  const auto origin = origins_.find(line);
+  return origin != origins_.end() && step <= origin->second.second ? line_at(origin->second.first, step) : line;
+}
+inline Hash World::gradient_of(std::uint32_t line, std::uint32_t gradient, std::uint64_t step) const {
+  return mix(mix(line_at(line, step) + 77, gradient), step);
+}
+inline Hash World::rate_of(const Commit& commit) {
+  Hash out = 0;
+  std::memcpy(&out, commit.update.data(), sizeof out);
+  return out;
+}
+
+inline Hash World::rate_of(std::uint32_t line, std::uint64_t step) const {
+  return mix(line_at(line, step) * 31 + 5, step) >> 12;
+}
+inline bool World::skipped(std::uint32_t line, std::uint64_t step) const {
+  return mix(rate_of(line, step), 3) % 5 == 0;
+}
+inline bool World::uses(std::uint32_t line, std::uint32_t gradient, std::uint64_t step) const {
+  return gradient < setup_.chunks || mix(rate_of(line, step), 4) % 2 == 0;
+}
+
+inline Hash World::update(Hash value, std::uint32_t line, std::uint32_t chunk, std::uint64_t step, Hash rate) const {
+  for (std::uint32_t g = 0; g < spec_.gradients.size(); ++g) {
+    const GradientSpec& spec = spec_.gradients[g];
+    const bool feeds = spec.first_chunk <= chunk && chunk < spec.first_chunk + spec.chunks;
+    if (feeds && uses(line, g, step)) value = mix(value, gradient_of(line, g, step));
+  }
+  return mix(value, rate);
+}
+
+inline Hash World::truth(std::uint32_t line, std::uint32_t chunk, std::uint64_t step) {
+  if (step == 0 || constant(chunk)) return mix(1, chunk);
+  line = line_at(line, step);
+  const auto known = truths_.find({line, chunk, step});
+  if (known != truths_.end()) return known->second;
+  const Hash before = truth(line, chunk, step - 1);
+  const Hash value = skipped(line, step) ? before : update(before, line, chunk, step, rate_of(line, step));
+  return truths_[{line, chunk, step}] = value;
+}
+
+// ---- what a cut leaves
+
+inline std::string World::check_pieces(const std::vector<Piece>& pieces, Hash value,
+                                       const std::vector<Remains>& remains) const {
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const storage::Place& place = pieces[i].place;
+    if (remains[place.path].pieces[place.piece] != pieces[i].checksum) return "refused: a piece is not what it was";
+    if (pieces[i].checksum != mix(value, i)) return "an object has the pieces of another one";
+  }
+  return {};
+}
+
+inline std::string World::check_values(const Recovered& r, const std::vector<Remains>& remains) {
+  const std::uint32_t line = line_of(r.newest);
+  std::map<std::pair<std::uint32_t, std::uint64_t>, const StoredObject*> gradients;
+  for (const RecoveredObject& g : r.gradients) gradients[{g.stored.object, g.stored.version}] = &g.stored;
+  std::string wrong;
+  for (const auto& [which, stored] : gradients) {
+    if (wrong.empty()) wrong = check_pieces(stored->pieces, gradient_of(line, which.first, which.second), remains);
+  }
+  for (std::uint32_t chunk = 0; chunk < setup_.chunks && wrong.empty(); ++chunk) {
+    const StoredObject& image = r.images[chunk].stored;
+    Hash value = truth(line, chunk, image.version);
+    wrong = check_pieces(image.pieces, value, remains);
+    for (const RecoveredCommit& c : r.commits) {
+      const std::uint64_t step = c.commit.step;
+      if (step <= image.version || constant(chunk)) continue;
+      for (std::uint32_t g = 0; g < spec_.gradients.size(); ++g) {
+        const GradientSpec& spec = spec_.gradients[g];
+        const bool feeds = spec.first_chunk <= chunk && chunk < spec.first_chunk + spec.chunks;
+        if (feeds && uses(line, g, step) && !gradients.contains({g, step})) wrong = "a gradient was not recovered";
+      }
+      value = update(value, line, chunk, step, rate_of(c.commit));
+    }
+    if (wrong.empty() && value != truth(line, chunk, r.newest.step)) wrong = "a chunk has another value";
+  }
+  return wrong;
+}
+
+inline std::string World::check_allowed(const Recovered& r) const {
+  if (!r.found) return nothing_allowed_ ? "" : "nothing was recovered";
+  const std::uint32_t line = line_of(r.newest);
+  for (const Allowed& a : allowed_) {
+    if (a.line == line && a.from <= r.newest.step && r.newest.step <= a.to) return {};
+  }
+  return text("step ", r.newest.step, " of line ", line, " came back");
+}
+
+inline std::string World::check(const std::vector<Remains>& remains, Recovered* out) {
+  RemainsMedia media(remains);
+  Recovered r;
+  try {
+    r = recover(spec_, media, {.name = {}, .pinned = checkpoints_});
+  } catch (const Error& error) {
+    return text("refused: ", error.what());
+  }
+  std::string wrong = check_allowed(r);
+  if (wrong.empty() && r.found) wrong = check_values(r, remains);
+  for (const Manifest& manifest : checkpoints_) {
+    for (std::uint32_t chunk = 0; chunk < setup_.chunks && wrong.empty(); ++chunk) {
+      const StoredObject& image = manifest.images[chunk];
+      const Hash value = truth(line_of(manifest.commit), chunk, manifest.commit.step);
+      wrong = check_pieces(image.pieces, value, remains);
+      if (!wrong.empty()) wrong = "a checkpoint: " + wrong;
+    }
+  }
+  if (out != nullptr) *out = std::move(r);
+  return wrong;
+}
+
+inline std::string World::check_any_step(const std::vector<Remains>& remains) {
+  RemainsMedia media(remains);
+  try {
+    const Recovered r = recover(spec_, media);
+    if (!r.found) return "refused: nothing is durable";
+    return check_values(r, remains);
+  } catch (const Error& error) {
+    return text("refused: ", error.what());
+  }
+}
+
+inline void World::event() {
+  ++events_;
+  if (events_ == setup_.path_fails_at) media_->bad_path = 0;
+  using Fate = PowerCutMedia::Fate;
+  for (const Fate fate : {Fate::nothing, Fate::everything, Fate::any, Fate::any}) {
+    if (!wrong_.empty() || !setup_.cuts) return;
+    media_->cut(fate, remains_);
+    wrong_ = check(remains_);
+  }
+  if (wrong_.empty()) wrong_ = media_->wrong;
+}
+
+// ---- the run
+
+inline World::World(const WorldSetup& setup) : setup_(setup), random_(setup.seed) {
+  spec_.run = "a run";
+  spec_.paths = setup.paths;
+  spec_.durability = setup.durability;
+  spec_.payload = 3000;
+  for (std::uint32_t c = 0; c < setup.chunks; ++c) {
+    const bool constant = setup.constant && c == 0;
+    spec_.chunks.push_back({2, c % 3 == 2 ? 3u : 1u, constant});
+    spec_.gradients.push_back({1, constant ? c + 1 : c, 1});
+  }
+  spec_.gradients.push_back({2, 1, 2});  // the rows of an embedding of two chunks, one of them resident
+  const MetadataLayout layout(spec_);
+  media_ = std::make_unique<PowerCutMedia>(setup.paths, layout.used(), kPieces / setup.paths, setup.seed + 1);
+  media_->lying_syncs = setup.lying_syncs;
+}
+
+inline World::~World() {
+  if (journal_) journal_->stop();
+  media_->kill();
+}
+
+inline std::string World::run() {
+  start_again();
+  std::uint64_t idle = 0;
+  while (wrong_.empty() && !(step_ == setup_.steps && settled())) {
+    if (setup_.restarts && chance(150)) {
+      start_again();
+      continue;
+    }
+    const bool act = media_->idle() || chance(3);
+    const bool done = act && advance();
+    if (!done && !media_->idle()) media_->complete_one();
+    idle = done || !media_->idle() ? 0 : idle + 1;
+    if (idle > 100) fail("the run is stuck");
+    event();
+  }
+  if (wrong_.empty()) check_no_leak();
+  return wrong_;
+}
+
+inline bool World::settled() const {
+  const bool all = setup_.durability == Durability::step ? any_durable_ && durable_ == step_ : true;
+  return committed_ && images_.empty() && media_->idle() && all && !making_checkpoint_;
+}
+
+inline void World::opened() {
+  opened_ = true;
+  if (fresh_) {
+    allowed_ = {{line_, 0, ~std::uint64_t{0}}};
+    nothing_allowed_ = true;
+  } else {
+    allowed_ = {start_state_, {line_, start_ + 1, ~std::uint64_t{0}}};
+    nothing_allowed_ = false;
+  }
+}
+
+inline void World::durable(std::uint64_t step) {
+  if (any_durable_ && step < durable_) fail("durable steps go back");
+  any_durable_ = true;
+  durable_ = step;
+  if (fresh_ || step > start_) allowed_ = {{line_, step, ~std::uint64_t{0}}};
+  if (fresh_) nothing_allowed_ = false;
+}
+
+inline void World::released(std::span<const Piece> pieces) {
+  for (const Piece& piece : pieces) {
+    if (taken_.erase(piece.place) == 0) fail("a place is released that is not taken");
+    free_.push_back(piece.place);
+  }
+}
+
+inline void World::path_failed(std::uint32_t path, std::exception_ptr) {
+  path_lost_ = true;
+  std::erase_if(free_, [&](const storage::Place& place) { return place.path == path; });
+}
+inline void World::failed(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    fail(text("the journal failed: ", e.what()));
+  }
+}
+
+/// A process begins: the first, or after the end of another.
+inline void World::start_again() {
+  if (journal_) {
+    ++restarts_;
+    journal_->stop();
+    const bool cut = chance(2);
+    media_->cut(PowerCutMedia::Fate::any, remains_);
+    media_->kill();
+    if (cut) media_->become(remains_);
+    journal_.reset();
+  }
+  Recovered r;
+  const std::string wrong = check(media_->live(), &r);
+  if (!wrong.empty()) return fail(wrong);
+  gradients_.clear();
+  images_.clear();
+  opened_ = any_durable_ = making_checkpoint_ = false;
+  committed_ = true;
+  newest_image_.assign(setup_.chunks, 0);
+  image_under_way_.assign(setup_.chunks, false);
+  gradient_under_way_.assign(spec_.gradients.size(), false);
+  find_free(r.places);
+  journal_ = std::make_unique<Journal>(spec_, *media_, *this);
+  for (const Manifest& manifest : checkpoints_) journal_->pin(manifest);
+  if (r.found || !checkpoints_.empty()) {
+    const bool back = !checkpoints_.empty() && (!r.found || chance(3));
+    const Manifest manifest = back ? checkpoints_[random_() % checkpoints_.size()] : Manifest{};
+    start(r, back ? &manifest : nullptr);
+  } else {
+    start_fresh(r);
+  }
+}
+
+inline void World::begin_line(std::uint32_t from, std::uint64_t step) {
+  line_ = ++lines_;
+  origins_[line_] = {from, step};
+  start_ = step_ = step;
+}
+
+inline void World::start_fresh(const Recovered& before) {
+  fresh_ = true;
+  begin_line(0, 0);
+  applied_ = 0;
+  committed_ = false;
+  for (std::uint32_t c = 0; c < setup_.chunks; ++c) images_.emplace_back(c, 0);
+  journal_->open_fresh(before);
+}
+
+inline void World::start(const Recovered& recovered, const Manifest* back) {
+  fresh_ = false;
+  const Commit& from = back != nullptr ? back->commit : recovered.newest;
+  start_state_ = {line_of(from), from.step, from.step};
+  begin_line(start_state_.line, from.step);
+  applied_ = from.applied();
+  allowed_.push_back(start_state_);
+  for (std::uint32_t c = 0; c < setup_.chunks; ++c) {
+    newest_image_[c] = back != nullptr ? back->images[c].version : recovered.images[c].stored.version;
+    // A chunk that was replayed may have its image written at once; one that is a period behind must, or the slots of
+    // its gradients would not do for the next step.
+    const bool behind = newest_image_[c] < applied_ && !constant(c);
+    if (!behind || (applied_ - newest_image_[c] < period(c) && chance(2))) continue;
+    images_.emplace_back(c, step_);
+    newest_image_[c] = step_;
+  }
+  if (back != nullptr) {
+    taken_.clear();
+    find_free(recovered.places);
+    journal_->open_at(*back, recovered);
+  } else {
+    journal_->open_resumed(recovered);
+  }
+}
+
+inline void World::find_free(const std::vector<storage::Place>& used) {
+  free_.clear();
+  taken_.clear();
+  taken_.insert(used.begin(), used.end());
+  for (std::uint32_t path = 0; path < setup_.paths; ++path) {
+    for (std::uint32_t piece = 0; piece < kPieces / setup_.paths; ++piece) {
+      if (!taken_.contains({path, piece}) && media_->bad_path != path) free_.push_back({path, piece});
+    }
+  }
+}
+
+inline bool World::write_object(ObjectKind kind, std::uint32_t id, std::uint64_t version) {
+  const std::size_t count = kind == ObjectKind::image ? spec_.chunks[id].pieces : spec_.gradients[id].pieces;
+  if (free_.size() < count) {
+    journal_->hurry();
+    return false;
+  }
+  const Hash value = kind == ObjectKind::image ? truth(line_, id, version) : gradient_of(line_, id, version);
+  auto object = std::make_shared<Object>(Object{kind, id, version, {}, count});
+  for (std::size_t i = 0; i < count; ++i) {
+    // Places that became free last are the likeliest: what was released too early is soon written over.
+    const std::size_t at = chance(3) ? random_() % free_.size() : free_.size() - 1;
+    object->pieces.push_back({free_[at], 4096, std::uint32_t(i), mix(value, i)});
+    taken_.insert(free_[at]);
+    free_.erase(free_.begin() + std::ptrdiff_t(at));
+  }
+  const std::vector<Piece> pieces = object->pieces;
+  for (const Piece& piece : pieces) {
+    media_->write_piece(piece.place, piece.checksum, [this, object, journal = journal_.get()](std::exception_ptr) {
+      if (--object->open == 0) object_written(*object, *journal);
+    });
+  }
+  return true;
+}
+
+inline void World::object_written(const Object& object, Journal& journal) {
+  if (object.kind == ObjectKind::gradient) {
+    gradient_under_way_[object.id] = false;
+    return journal.gradient_written(object.id, object.version, object.pieces);
+  }
+  image_under_way_[object.id] = false;
+  journal.image_written(object.id, object.version, object.pieces);
+}
+
+/// Does one thing of the run, if there is one to do.
+inline bool World::advance() {
+  if (!opened_) return false;
+  if (any_durable_ && chance(25)) journal_->hurry();
+  if (!checkpoints_.empty() && chance(40)) forget_checkpoint();
+  const auto image =
+      std::find_if(images_.begin(), images_.end(), [&](const auto& i) { return !image_under_way_[i.first]; });
+  if (image != images_.end() && chance(2)) {
+    const auto [chunk, version] = *image;
+    if (!write_object(ObjectKind::image, chunk, version)) return false;
+    image_under_way_[chunk] = true;
+    images_.erase(image);
+    return true;
+  }
+  if (!gradients_.empty()) {
+    if (gradient_under_way_[gradients_.back()]) return false;
+    if (!write_object(ObjectKind::gradient, gradients_.back(), step_)) return false;
+    gradient_under_way_[gradients_.back()] = true;
+    gradients_.pop_back();
+    if (chance(4) && !committed_) request_commit();  // before the last gradients were written
+    return true;
+  }
+  if (!committed_) return request_commit(), true;
+  // The images of a step leave memory before the next update.
+  if (step_ == setup_.steps || !images_.empty()) return false;
+  const std::uint64_t durable = any_durable_ ? durable_ : 0;
+  if (setup_.durability == Durability::step && step_ > durable + 2) return false;
+  if (making_checkpoint_ && chance(2)) return false;
+  begin_step();
+  return true;
+}
+
+inline void World::begin_step() {
+  ++step_;
+  committed_ = false;
+  if (setup_.durability == Durability::checkpoint) return;
+  for (std::uint32_t g = 0; g < spec_.gradients.size(); ++g) {
+    if (uses(line_, g, step_)) gradients_.push_back(g);
+  }
+  std::shuffle(gradients_.begin(), gradients_.end(), random_);
+}
+
+inline void World::request_commit() {
+  const bool skip = step_ > start_ && skipped(line_, step_);
+  std::vector<std::byte> payload(4 + random_() % 2000);
+  std::memcpy(payload.data(), &line_, sizeof line_);
+  std::vector<std::uint32_t> used;
+  for (std::uint32_t g = 0; g < spec_.gradients.size(); ++g) {
+    if (uses(line_, g, step_)) used.push_back(g);
+  }
+  CommitRequest request;
+  request.step = step_;
+  request.skipped = skip;
+  std::vector<std::byte> update(kUpdateBytes);
+  const auto rate = rate_of(line_, step_);
+  std::memcpy(update.data(), &rate, sizeof rate);
+  request.update = update;
+  request.payload = payload;
+  request.gradients = used;
+  committed_ = true;
+  if (step_ != start_ && !skip) start_updates();
+  journal_->commit(request);
+  if (!making_checkpoint_ && chance(4) && checkpoints_.size() < 2) checkpoint();
+}
+
+inline void World::start_updates() {
+  applied_ = step_;
+  for (std::uint32_t c = 0; c < setup_.chunks; ++c) {
+    if (step_ - newest_image_[c] < period(c) || constant(c)) continue;
+    images_.emplace_back(c, step_);
+    newest_image_[c] = step_;
+  }
+}
+
+inline void World::checkpoint() {
+  making_checkpoint_ = true;
+  for (std::uint32_t c = 0; c < setup_.chunks; ++c) {
+    if (newest_image_[c] >= applied_ || constant(c)) continue;
+    images_.emplace_back(c, applied_);
+    newest_image_[c] = applied_;
+  }
+  journal_->checkpoint([this](const Manifest& manifest, std::exception_ptr error) {
+    making_checkpoint_ = false;
+    if (error) return fail("a checkpoint was not made");
+    ++checkpoints_made_;
+    checkpoints_.push_back(decode_manifest(encode(manifest), MetadataLayout(spec_).identity()));
+  });
+}
+
+inline void World::forget_checkpoint() {
+  const Manifest manifest = checkpoints_.front();
+  checkpoints_.erase(checkpoints_.begin());
+  journal_->unpin(manifest);
+}
+
+/// At rest, exactly what recovery needs is taken.
+inline void World::check_no_leak() {
+  for (std::size_t before = 0; before != free_.size();) {
+    before = free_.size();
+    journal_->hurry();
+    while (!media_->idle()) media_->complete_one();
+  }
+  Recovered r;
+  wrong_ = check(media_->live(), &r);
+  if (setup_.durability == Durability::checkpoint) return;  // images since the last checkpoint are taken, too
+  const std::vector<storage::Place> taken(taken_.begin(), taken_.end());
+  if (wrong_.empty() && taken != r.places) fail(text(taken.size(), " places are taken, ", r.places.size(), " needed"));
+}
+
+}  // namespace spillway::journal::testing

@@ -1,0 +1,215 @@
+#include "spillway/journal/recovery.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+
+#include "tests/journal/journal_world.h"
+#include "tests/sys/failing.h"
+
+namespace spillway::journal {
+namespace {
+
+using testing::Remains;
+using testing::RemainsMedia;
+using testing::World;
+
+/// A run of ten steps, at rest on its paths.
+class RecoveryTest : public ::testing::Test {
+ protected:
+  explicit RecoveryTest(std::uint32_t paths = 2)
+      : world_({.seed = 3, .paths = paths, .restarts = false, .cuts = false}) {
+    EXPECT_EQ(world_.run(), "");
+    remains_ = world_.live();
+    random_.seed(5);
+  }
+
+  Recovered recovered(const RecoveryOptions& options = {}) {
+    RemainsMedia media(remains_);
+    return recover(world_.spec(), media, options);
+  }
+  void flip_bit(std::uint32_t path, Bytes byte, unsigned bit) {
+    remains_[path].metadata[byte] ^= static_cast<std::byte>(1u << bit);
+  }
+  /// The 512 bytes around hold something else.
+  void spoil_sector(std::uint32_t path, Bytes byte) {
+    for (Bytes at = byte / 512 * 512, end = at + 512; at < end; ++at) {
+      remains_[path].metadata[at] = static_cast<std::byte>(random_());
+    }
+  }
+  Bytes any_byte(std::uint32_t path) { return random_() % remains_[path].metadata.size(); }
+  /// A byte that recovery cares for: of a slot that was written.
+  Bytes written_byte(std::uint32_t path) {
+    for (;;) {
+      const Bytes at = any_byte(path);
+      if (remains_[path].metadata[at / 4096 * 4096] != std::byte{0}) return at;
+    }
+  }
+
+  World world_;
+  std::vector<Remains> remains_;
+  std::mt19937 random_;
+};
+
+class RecoveryOfOnePathTest : public RecoveryTest {
+ protected:
+  RecoveryOfOnePathTest() : RecoveryTest(1) {}
+};
+
+TEST_F(RecoveryTest, OneFlippedBitLosesNothing) {
+  for (int i = 0; i < 1000; ++i) {
+    const std::uint32_t path = random_() % 2;
+    const Bytes byte = written_byte(path);
+    const unsigned bit = random_() % 8;
+    flip_bit(path, byte, bit);
+    ASSERT_EQ(world_.check(remains_), "") << "bit " << bit << " of byte " << byte << " of path " << path;
+    flip_bit(path, byte, bit);
+  }
+}
+
+TEST_F(RecoveryOfOnePathTest, OneFlippedBitLosesNothing) {
+  for (int i = 0; i < 1000; ++i) {
+    const Bytes byte = written_byte(0);
+    flip_bit(0, byte, i % 8);
+    ASSERT_EQ(world_.check(remains_), "") << "byte " << byte;
+    flip_bit(0, byte, i % 8);
+  }
+}
+
+TEST_F(RecoveryTest, OneSpoiledSectorLosesNothing) {
+  const std::vector<Remains> good = remains_;
+  for (int i = 0; i < 500; ++i) {
+    const std::uint32_t path = random_() % 2;
+    const Bytes byte = written_byte(path);
+    spoil_sector(path, byte);
+    ASSERT_EQ(world_.check(remains_), "") << "byte " << byte << " of path " << path;
+    remains_ = good;
+  }
+}
+
+TEST_F(RecoveryTest, ManySpoiledSectorsAreNeverUsedSilently) {
+  const std::vector<Remains> good = remains_;
+  int refused = 0, right = 0;
+  for (int i = 0; i < 600; ++i) {
+    for (int n = 0; n < 1 + i / 2; ++n) {
+      const std::uint32_t path = random_() % 2;
+      spoil_sector(path, written_byte(path));
+    }
+    const std::string wrong = world_.check_any_step(remains_);
+    if (wrong.empty()) {
+      ++right;
+    } else {
+      ASSERT_EQ(wrong.substr(0, 8), "refused:") << wrong;
+      ++refused;
+    }
+    remains_ = good;
+  }
+  EXPECT_GT(right, 50);
+  EXPECT_GT(refused, 50);
+}
+
+TEST_F(RecoveryTest, SaysWhatIsDamagedAndWhere) {
+  const MetadataLayout layout(world_.spec());
+  const Recovered before = recovered();
+  const std::uint32_t slot = before.images[3].slot;
+  const std::uint32_t path = layout.home(ObjectKind::image, 3);
+  const Bytes offset = layout.record(ObjectKind::image, 3, 0, slot);
+  flip_bit(path, offset + 70, 2);
+  const Recovered r = recovered({.name = [](ObjectKind, std::uint32_t id) { return text("layer ", id); }});
+  ASSERT_EQ(r.damage.size(), 1u);
+  EXPECT_EQ(r.damage[0].path, path);
+  EXPECT_EQ(r.damage[0].offset, offset);
+  EXPECT_EQ(r.damage[0].what, text("the record of the image of layer 3, copy 0, slot ", slot));
+  EXPECT_EQ(r.images[3].stored, before.images[3].stored);
+}
+
+TEST_F(RecoveryTest, NamesTheImageThatIsMissing) {
+  const MetadataLayout layout(world_.spec());
+  for (std::uint32_t copy = 0; copy < kCopies; ++copy) {
+    for (std::uint32_t slot = 0; slot < kImageSlots; ++slot) {
+      for (std::uint32_t path = 0; path < 2; ++path) flip_bit(path, layout.record(ObjectKind::image, 1, copy, slot), 0);
+    }
+  }
+  const RecoveryOptions options{.name = [](ObjectKind, std::uint32_t id) { return text("layer ", id); }};
+  EXPECT_ERROR(recovered(options), ErrorCode::corrupt, "no whole record of the image of layer 1 of step 10");
+}
+
+TEST_F(RecoveryTest, ALostCommitIsNoticedByTheImagesOfItsStep) {
+  const MetadataLayout layout(world_.spec());
+  const Recovered before = recovered();
+  for (std::uint32_t path = 0; path < 2; ++path) {
+    for (std::uint32_t copy = 0; copy < kCopies; ++copy) flip_bit(path, layout.commit(copy, before.newest_slot), 0);
+  }
+  EXPECT_ERROR(recovered(), ErrorCode::corrupt, "written only when that step is durable");
+}
+
+TEST_F(RecoveryTest, RecordsOfAnotherRunDoNotCount) {
+  JournalSpec other = world_.spec();
+  other.run = "another run";
+  RemainsMedia media(remains_);
+  const Recovered r = recover(other, media);
+  EXPECT_FALSE(r.found);
+  EXPECT_EQ(r.newest_generation, 0u);
+  EXPECT_GT(r.foreign, 10u);
+}
+
+TEST_F(RecoveryTest, WhatOnePathHasLostIsReadFromTheOther) {
+  const std::vector<Remains> good = remains_;
+  const Recovered before = recovered();
+  for (const std::uint32_t path : {0U, 1U}) {
+    std::fill(remains_[path].metadata.begin(), remains_[path].metadata.end(), std::byte{0});
+    ASSERT_EQ(world_.check(remains_), "");
+    const Recovered r = recovered();
+    EXPECT_EQ(r.newest, before.newest);
+    EXPECT_EQ(r.places, before.places);
+    ASSERT_EQ(r.damage.size(), 1u);
+    EXPECT_EQ(r.damage[0].path, path);
+    EXPECT_EQ(r.damage[0].bytes, MetadataLayout(world_.spec()).used());
+    remains_ = good;
+  }
+}
+
+TEST_F(RecoveryTest, ARecordThatIsObjectedToIsADamagedOne) {
+  const auto objection = [](ObjectKind kind, std::uint32_t object, std::span<const Piece>) -> std::string {
+    return kind == ObjectKind::image && object == 1 ? "no such place" : "";
+  };
+  EXPECT_ERROR(recovered({.objection = objection}), ErrorCode::corrupt, "no whole record of the image of chunk 1");
+  EXPECT_ERROR(recovered({.objection = objection}), ErrorCode::corrupt, ": no such place");
+}
+
+TEST_F(RecoveryTest, NothingIsFoundOnNewVolumes) {
+  for (Remains& path : remains_) std::fill(path.metadata.begin(), path.metadata.end(), std::byte{0});
+  const Recovered r = recovered();
+  EXPECT_FALSE(r.found);
+  EXPECT_TRUE(r.damage.empty() && r.places.empty());
+}
+
+/// A drive that cannot give some of its sectors.
+class UnreadableMedia : public RemainsMedia {
+ public:
+  UnreadableMedia(const std::vector<Remains>& paths, std::uint32_t path, Bytes at)
+      : RemainsMedia(paths), path_(path), at_(at) {}
+  void read(std::uint32_t path, Bytes offset, std::span<std::byte> bytes) override {
+    if (path == path_ && offset <= at_ && at_ < offset + bytes.size()) throw Error(ErrorCode::io, "unreadable");
+    RemainsMedia::read(path, offset, bytes);
+  }
+
+ private:
+  std::uint32_t path_;
+  Bytes at_;
+};
+
+TEST_F(RecoveryTest, AnUnreadableSectorIsADamagedRecord) {
+  const Recovered before = recovered();
+  const Bytes at = MetadataLayout(world_.spec()).record(ObjectKind::image, 0, 0, before.images[0].slot) + 512;
+  UnreadableMedia media(remains_, 0, at);
+  const Recovered r = recover(world_.spec(), media);
+  ASSERT_EQ(r.damage.size(), 1u);
+  EXPECT_EQ(r.damage[0].offset, at - 512);
+  EXPECT_EQ(r.newest, before.newest);
+  EXPECT_EQ(r.places, before.places);
+}
+
+}  // namespace
+}  // namespace spillway::journal
