@@ -24,7 +24,7 @@ WHEELS := build/wheels
 
 # What the installed package is made from; folders too, so that a removed file counts.
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake profiles spillway python -name __pycache__ -prune -o -print)
-CXX_FILES := find spillway python tests bench examples -name '*.cc' -o -name '*.h'
+CXX_FILES := find spillway study python tests bench examples -name '*.cc' -o -name '*.h'
 
 .PHONY: help quickstart test nightly install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench wheel \
 	wheel-check wheel-check-packages image image-check tag-check build-tests test-both test-cpp test-python kills \

@@ -9,15 +9,16 @@
 #include "spillway/base/error.h"
 #include "spillway/machine/profile_json.h"
 #include "spillway/plan/device_plan.h"
-#include "spillway/plan/peers/cxl.h"
-#include "spillway/plan/peers/host_memory.h"
-#include "spillway/plan/peers/lsp.h"
-#include "spillway/plan/peers/streamed.h"
-#include "spillway/plan/peers/third_level.h"
+#include "study/cxl.h"
+#include "study/host_memory.h"
+#include "study/lsp.h"
+#include "study/streamed.h"
+#include "study/third_level.h"
 
 namespace {
 
 using namespace spillway::plan;
+using namespace spillway::study;
 using nlohmann::json;
 using spillway::GiB;
 

@@ -27,7 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "subspace": {"base", "kernels"},
 }
 
-FOLDERS = ("spillway", "python/bindings", "tests", "bench", "examples")
+FOLDERS = ("spillway", "study", "python/bindings", "tests", "bench", "examples")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
@@ -52,6 +52,8 @@ def form_fault(root: Path, file: Path, mark: str, included: str) -> str | None:
 def room_fault(room: str, included: str) -> str | None:
     """Why a file of this room may not include this path, or None."""
     parts = Path(included).parts
+    if parts[0] == "study":
+        return f"room {room} includes {included}; no part of the engine includes other systems' methods"
     if len(parts) < 2 or parts[0] != "spillway":
         return None
     if len(parts) == 2:

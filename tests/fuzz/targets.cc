@@ -81,9 +81,9 @@ void superblock(Input in) {
     std::memcpy(page.data() + page.size() - 8, &sum, sizeof sum);
   }
   storage::Superblock out;
-  if (journal::decode(page, out) == storage::SuperblockState::valid) {
+  if (storage::decode(page, out) == storage::SuperblockState::valid) {
     std::vector<std::byte> again(page.size());
-    journal::encode(out, again);
+    storage::encode(out, again);
   }
 }
 

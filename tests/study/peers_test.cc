@@ -5,13 +5,15 @@
 #include <numeric>
 
 #include "spillway/base/error.h"
-#include "spillway/plan/peers/cxl.h"
-#include "spillway/plan/peers/host_memory.h"
-#include "spillway/plan/peers/streamed.h"
-#include "spillway/plan/peers/third_level.h"
+#include "study/cxl.h"
+#include "study/host_memory.h"
+#include "study/streamed.h"
+#include "study/third_level.h"
 
-namespace spillway::plan {
+namespace spillway::study {
 namespace {
+
+using namespace plan;  // NOLINT
 
 constexpr double kGiB = static_cast<double>(GiB);
 
@@ -226,4 +228,4 @@ TEST(Streamed, MoreDrivesHelpUntilComputeBounds) {
 }
 
 }  // namespace
-}  // namespace spillway::plan
+}  // namespace spillway::study

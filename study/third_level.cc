@@ -1,9 +1,11 @@
-#include "spillway/plan/peers/third_level.h"
+#include "study/third_level.h"
 
 #include <algorithm>
 
-namespace spillway::plan {
+namespace spillway::study {
 namespace {
+
+using namespace plan;  // NOLINT
 
 constexpr double kThirdTraffic = 28;
 constexpr double kHalf = 2, kSingle = 4;         ///< bytes of a number
@@ -198,4 +200,4 @@ IterationTimes mlp_offload_iteration(const Hardware& hardware, const ThirdLevelW
       .times();
 }
 
-}  // namespace spillway::plan
+}  // namespace spillway::study

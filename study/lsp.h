@@ -8,7 +8,7 @@
 
 #include "spillway/plan/hardware.h"
 
-namespace spillway::plan {
+namespace spillway::study {
 
 /// A matrix of a layer, and how many of its kind.
 struct LspMatrix {
@@ -53,10 +53,10 @@ struct LspStep {
   double operations = 0;    ///< on the device
 };
 
-[[nodiscard]] LspStep lsp_step(const Hardware& hardware, const LspModel& model, const LspWork& work, LspMethod method,
-                               const LspDelays& delays = {});
+[[nodiscard]] LspStep lsp_step(const plan::Hardware& hardware, const LspModel& model, const LspWork& work,
+                               LspMethod method, const LspDelays& delays = {});
 
 /// Operations per second with which `method` takes so many seconds, when nothing but operations takes time.
 [[nodiscard]] double lsp_rate(const LspModel& model, const LspWork& work, LspMethod method, double seconds);
 
-}  // namespace spillway::plan
+}  // namespace spillway::study

@@ -1,11 +1,13 @@
-#include "spillway/plan/peers/lsp.h"
+#include "study/lsp.h"
 
 #include <algorithm>
 
 #include "spillway/plan/subspace_share.h"
 
-namespace spillway::plan {
+namespace spillway::study {
 namespace {
+
+using namespace plan;  // NOLINT
 
 constexpr double kLspHalf = 2, kLspSingle = 4;  ///< bytes of a number
 constexpr double kLspTraffic = 26;   ///< bytes that a host's update moves for an element, as a profile's rates are
@@ -233,4 +235,4 @@ double lsp_rate(const LspModel& model, const LspWork& work, LspMethod method, do
   return operations / seconds;
 }
 
-}  // namespace spillway::plan
+}  // namespace spillway::study

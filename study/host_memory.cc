@@ -1,9 +1,11 @@
-#include "spillway/plan/peers/host_memory.h"
+#include "study/host_memory.h"
 
 #include <bit>
 
-namespace spillway::plan {
+namespace spillway::study {
 namespace {
+
+using namespace plan;  // NOLINT
 
 constexpr Bytes kElement = 2;
 /// DeepSpeed's default: a subgroup of 1e9 elements, fp32, in four buffers.
@@ -31,4 +33,4 @@ HostMemory memascend_memory(const DecoderShape& shape, const PoolSlots& slots) {
           .staging = kStaging};
 }
 
-}  // namespace spillway::plan
+}  // namespace spillway::study

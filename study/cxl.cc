@@ -1,12 +1,14 @@
-#include "spillway/plan/peers/cxl.h"
+#include "study/cxl.h"
 
 #include <algorithm>
 #include <array>
 
 #include "spillway/base/error.h"
 
-namespace spillway::plan {
+namespace spillway::study {
 namespace {
+
+using namespace plan;  // NOLINT
 
 /// fp32 moments, gradients and weights; bf16 weights; activations; bf16 gradients.
 enum Class : std::size_t { moment, variance, gradient32, weight32, weight, activation, gradient, kClasses };
@@ -227,4 +229,4 @@ double cxl_bytes(const CxlWork& work, CxlPlacement placement) {
   return sum;
 }
 
-}  // namespace spillway::plan
+}  // namespace spillway::study

@@ -1,7 +1,9 @@
-#include "spillway/plan/peers/streamed.h"
+#include "study/streamed.h"
 
-namespace spillway::plan {
+namespace spillway::study {
 namespace {
+
+using namespace plan;  // NOLINT
 
 constexpr double kWeights = 2, kGradients = 2;  ///< bytes a parameter
 constexpr double kStreamedStates = 12;          ///< fp32 weights and moments
@@ -125,4 +127,4 @@ double lohan_seconds(const Hardware& hardware, const StreamedWork& work) {
   return greedy_snake_seconds(hardware, work, 0);
 }
 
-}  // namespace spillway::plan
+}  // namespace spillway::study

@@ -1,10 +1,12 @@
 // LSP-Offload and Spillway in a subspace, simulated.
+#include "study/lsp.h"
+
 #include <gtest/gtest.h>
 
-#include "spillway/plan/peers/lsp.h"
-
-namespace spillway::plan {
+namespace spillway::study {
 namespace {
+
+using namespace plan;  // NOLINT
 
 /// The workstation of arXiv 2406.10181.
 Hardware workstation() {
@@ -109,4 +111,4 @@ TEST(Lsp, ARateIsWhatMakesThePublishedTime) {
 }
 
 }  // namespace
-}  // namespace spillway::plan
+}  // namespace spillway::study
