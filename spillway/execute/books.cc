@@ -193,9 +193,9 @@ void Books::path_failed(std::uint32_t path, std::exception_ptr error) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& reason) {
-    pool_->take_out(path, reason.errno_value(), reason.what());
+    pool_->retire(path, reason.errno_value(), reason.what());
   } catch (const std::exception& reason) {
-    pool_->take_out(path, 0, reason.what());
+    pool_->retire(path, 0, reason.what());
   }
 }
 

@@ -212,7 +212,7 @@ std::vector<storage::PoolPath> pool_paths(const std::vector<std::unique_ptr<stor
                    .capacity = paths[p]->capacity(),
                    .expected = {.read = rate.read, .write = rate.write},
                    .name = std::to_string(p),
-                   .far = p < budget.size() && budget[p].far});
+                   .remote = p < budget.size() && budget[p].far});
   }
   return out;
 }

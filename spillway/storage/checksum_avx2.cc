@@ -1,7 +1,7 @@
 #include "spillway/storage/checksum_avx2.h"
 
 // Compiled with AVX2 where there is such a thing, so nothing else may be included: what headers have inline would be
-// called by processors without it.
+// called by CPUs without it.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -1,4 +1,5 @@
-// The checksum for processors with AVX2: the same numbers. Where the compiler targets others, the baseline again.
+// The checksum for CPUs with AVX2, which gives the same numbers. Where the compiler targets others, it is the baseline
+// again.
 #pragma once
 
 #include <cstddef>

@@ -14,9 +14,9 @@ namespace spillway::storage {
 namespace {
 
 constexpr Bytes kPieceSize = kExtentAlignment;
-/// Transfers at once for which nothing is allocated.
+/// So many transfers at once need no allocation.
 constexpr std::size_t kReserve = 4096;
-/// Syncs at once for which nothing is allocated.
+/// So many syncs at once need no allocation.
 constexpr std::size_t kReservedSyncs = 256;
 /// The tag of a sync; slots are numbered from 0.
 constexpr std::uint64_t kSyncTag = ~std::uint64_t{1};
@@ -60,7 +60,7 @@ Engine::~Engine() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     ring_->wake();
-    mourner_.notify_one();
+    failed_wake_.notify_one();
   }
   thread_.join();
 }
@@ -81,7 +81,7 @@ void Engine::start(const Transfer& transfer) {
   const std::lock_guard lock(mutex_);
   incoming_.push_back(transfer);
   ++outstanding_;
-  if (broken_) mourner_.notify_one();
+  if (broken_) failed_wake_.notify_one();
   if (std::exchange(wants_wake_, false)) ring_->wake();
 }
 
@@ -89,7 +89,7 @@ void Engine::sync(Done done, void* context, std::uint64_t token) {
   const std::lock_guard lock(mutex_);
   incoming_syncs_.push_back({done, context, token});
   ++outstanding_;
-  if (broken_) mourner_.notify_one();
+  if (broken_) failed_wake_.notify_one();
   if (std::exchange(wants_sync_wake_, false)) ring_->wake();
 }
 
@@ -111,7 +111,7 @@ void Engine::serve(const sys::RingFactory& factory, std::promise<void>& ready) {
   try {
     work();
   } catch (...) {
-    mourn(std::current_exception());
+    fail_all_pending(std::current_exception());
   }
 }
 
@@ -143,7 +143,7 @@ void Engine::take_orders() {
   taken_.clear();
   added_ = 0;
   if (registration == nullptr) return;
-  auto told = ring_->register_memory(memory);  // where it throws, mourn() answers
+  auto told = ring_->register_memory(memory);  // where it throws, fail_all_pending() answers
   const std::lock_guard lock(mutex_);
   registration_ = nullptr;
   registration->set_value(std::move(told));
@@ -167,8 +167,8 @@ bool Engine::waiting(Direction direction) {
   return !refused_[index(direction)] && queue_.waiting(direction);
 }
 
-/// Whose turn it is: the more urgent, unless it has its half of the depth and the other one not yet. Two that have
-/// theirs are never both here, for then the depth is used up.
+/// The more urgent direction is next, unless it has its half of the depth and the other one not yet. When both have
+/// their half, the depth is used up, and this is not called.
 std::optional<Direction> Engine::choose() {
   const bool reads = waiting(Direction::read);
   const bool writes = waiting(Direction::write);
@@ -207,7 +207,8 @@ void Engine::submit(SlotId id) {
                  volume_.in_file(slot.area, slot.offset + slot.moved), id});
 }
 
-/// Those who ask while a flush is under way wait for the next: it says nothing of what completed after it began.
+/// Requests that come while a flush is under way wait for the next one: the first says nothing of what completed after
+/// it began.
 void Engine::begin_sync() {
   if (sync_.in_flight || sync_.waiting.empty()) return;
   sync_.served.swap(sync_.waiting);
@@ -222,7 +223,7 @@ void Engine::submit_sync() {
   ring_->submit({sys::Operation::sync, nullptr, 0, 0, kSyncTag});
 }
 
-/// Before it waits it sets the flag by which `start` knows that it must wake us.
+/// Before the thread waits it sets the flags by which `start` and `sync` know that they must wake it.
 Engine::Next Engine::decide() {
   const std::lock_guard lock(mutex_);
   if (!incoming_.empty() || !incoming_syncs_.empty() || registration_ != nullptr) return Next::work;
@@ -332,9 +333,9 @@ void Engine::count_ended() {
   if (--outstanding_ == 0) idle_.notify_all();
 }
 
-/// The ring itself has failed, or memory has run out: everything that is here, and everything that still comes, ends
-/// with that. Allocates nothing.
-void Engine::mourn(const std::exception_ptr& cause) {
+/// The ring itself has failed, or memory has run out: everything that is pending, and everything that still comes, ends
+/// with that error. This function allocates nothing.
+void Engine::fail_all_pending(const std::exception_ptr& cause) {
   std::unique_lock lock(mutex_);
   broken_ = true;
   wants_wake_ = false;
@@ -360,7 +361,7 @@ void Engine::mourn(const std::exception_ptr& cause) {
     const auto asked = [this] { return !taken_.empty() || !incoming_.empty() || !incoming_syncs_.empty(); };
     if (asked()) continue;
     if (stopping_) return;
-    mourner_.wait(lock, [&] { return stopping_ || asked(); });
+    failed_wake_.wait(lock, [&] { return stopping_ || asked(); });
   }
 }
 

@@ -34,8 +34,8 @@ struct EngineOptions {
 
 class Engine {
  public:
-  /// Makes the ring on the new thread and throws what that throws. `volume` outlives the engine. `share`: of the
-  /// device, where other processes may use it, too; null: the engine takes what it can get.
+  /// Makes the ring on the new thread and throws what that throws. `volume` outlives the engine. `share` is this
+  /// process's share of the device, where other processes use it too; without one the engine takes what it can get.
   Engine(const Volume& volume, EngineOptions options, const sys::RingFactory& ring,
          std::unique_ptr<Share> share = nullptr);
   /// Ends every transfer first.
@@ -43,13 +43,13 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// As sys::Ring's, from any thread but the engine's.
+  /// Does what sys::Ring::register_memory does; may be called on any thread but the engine's.
   std::string register_memory(std::span<std::byte> memory);
   /// The transfer is well formed and lies in the volume.
   void start(const Transfer& transfer);
   void sync(Done done, void* context, std::uint64_t token);
   void drain();
-  /// As Path's; the offset lies in the volume.
+  /// These two are Path's; the offset lies in the volume.
   [[nodiscard]] PieceMark mark(Bytes offset) const { return ledger_.at(offset); }
   void expect(Bytes offset, const PieceMark& mark) { ledger_.record(offset, mark); }
   [[nodiscard]] Counters counters() const { return meter_.counters(); }
@@ -71,13 +71,13 @@ class Engine {
     std::uint64_t checksum = 0;   ///< of a write
   };
   using SlotId = std::uint32_t;
-  /// Whom to tell of a flush.
+  /// One who waits for a flush.
   struct Request {
     Done done;
     void* context;
     std::uint64_t token;
   };
-  /// Flushes of the volume: at most one at a time, for all who had asked when it began.
+  /// The flushes of the volume: at most one at a time, for all who had asked when it began.
   struct Sync {
     std::vector<Request> waiting;
     std::vector<Request> served;  ///< by the flush under way, or just ended
@@ -114,7 +114,7 @@ class Engine {
   void end(Queue::Id id);
   void end(std::vector<Request>& requests, const std::exception_ptr& error);
   void count_ended();
-  void mourn(const std::exception_ptr& cause);
+  void fail_all_pending(const std::exception_ptr& cause);
   [[nodiscard]] Subject place_of(const Slot& slot);
 
   const Volume& volume_;
@@ -122,7 +122,7 @@ class Engine {
   Meter meter_;
   std::string ring_name_;
 
-  // Of the engine's thread alone, once it runs.
+  // What follows belongs to the engine's thread alone, once it runs.
   std::unique_ptr<sys::Ring> ring_;
   Ledger ledger_;
   Queue queue_;
@@ -147,8 +147,8 @@ class Engine {
   bool wants_wake_ = false;       ///< the thread waits and could begin another piece
   bool wants_sync_wake_ = false;  ///< the thread waits and could begin a flush
   bool stopping_ = false;
-  bool broken_ = false;              ///< the ring failed; every transfer fails
-  std::condition_variable mourner_;  ///< wakes the thread once it is broken
+  bool broken_ = false;                  ///< the ring failed; every transfer fails
+  std::condition_variable failed_wake_;  ///< wakes the thread once the ring has failed
 
   std::thread thread_;  ///< last: sees everything above made
 };

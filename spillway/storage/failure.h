@@ -9,7 +9,7 @@
 
 namespace spillway::storage {
 
-/// Which piece it is about.
+/// The piece that an error is about.
 struct Subject {
   const std::filesystem::path& volume;
   std::string_view what;  ///< Transfer::what
@@ -18,18 +18,18 @@ struct Subject {
   Bytes bytes;   ///< of the piece
 };
 
-/// A file system could not say whether a name is taken: io.
+/// The error, io, of a file system that could not say whether a name is taken.
 [[nodiscard]] std::exception_ptr unanswered(const std::filesystem::path& path, int errno_value);
-/// A volume could not be flushed: io.
+/// The error, io, of a volume that could not be flushed.
 [[nodiscard]] std::exception_ptr unflushed(const std::filesystem::path& volume, int errno_value);
 
-/// The operating system failed it: io.
+/// The error, io, of a piece that the operating system failed.
 [[nodiscard]] std::exception_ptr system_failure(const Subject& place, int errno_value);
-/// It moved no byte, or stopped making progress: io.
+/// The error, io, of a piece that moved no byte, or stopped making progress.
 [[nodiscard]] std::exception_ptr stalled(const Subject& place, Bytes moved);
-/// The bytes read are not those written: corrupt.
+/// The error, corrupt, of a piece whose bytes as read are not those that were written.
 [[nodiscard]] std::exception_ptr corrupt(const Subject& place);
-/// Nothing was written there, or another length (`written`): internal.
+/// The error, internal, of a piece that was not written, or with another length (`written`).
 [[nodiscard]] std::exception_ptr never_written(const Subject& place, Bytes written);
 
 }  // namespace spillway::storage

@@ -11,14 +11,14 @@ constexpr std::uint64_t bit(std::uint32_t index) {
   return std::uint64_t{1} << index % kBits;
 }
 
-/// `count` bits set, and room for one more word that stays clear.
+/// Sets `count` bits, and leaves room for one more word that stays clear.
 std::vector<std::uint64_t> ones(std::uint32_t count) {
   std::vector<std::uint64_t> words(count / kBits + 1, ~std::uint64_t{0});
   words.back() = bit(count) - 1;
   return words;
 }
 
-/// The first set bit from `from` on, or at least the number of bits when there is none.
+/// Finds the first set bit from `from` on; at least the number of bits when there is none.
 std::uint32_t next_set(const std::vector<std::uint64_t>& words, std::uint32_t from) {
   std::uint64_t word = words[from / kBits] & ~(bit(from) - 1);
   for (std::uint32_t at = from / kBits;; word = words[at]) {
@@ -59,7 +59,8 @@ void FreeMap::put(std::uint32_t place) noexcept {
   ++free_;
 }
 
-/// First in the word of `from`, then by the summary, so that a full volume of terabytes costs microseconds.
+/// The search is in the word of `from` first, then by the summary, so that a full volume of terabytes costs
+/// microseconds.
 std::uint32_t FreeMap::find(std::uint32_t from) const noexcept {
   const std::uint64_t rest = words_[from / kBits] & ~(bit(from) - 1);
   if (rest != 0) return from / kBits * kBits + static_cast<std::uint32_t>(std::countr_zero(rest));

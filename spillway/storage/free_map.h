@@ -6,22 +6,23 @@
 
 namespace spillway::storage {
 
-/// Hands out the places 0 .. size-1, each to one owner at a time. Round and round, the next free one after the last, so
-/// that what is taken together lies together. All memory is allocated at construction. Not thread safe.
+/// Hands out the places 0 .. size-1, each to one owner at a time: the next free one after the last, and after the end
+/// from the start, so that what is taken together lies together. All memory is allocated at construction. Not thread
+/// safe.
 class FreeMap {
  public:
-  /// All free.
+  /// Every place is free.
   explicit FreeMap(std::uint32_t size);
 
   [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
   [[nodiscard]] std::uint32_t free() const noexcept { return free_; }
   [[nodiscard]] bool is_free(std::uint32_t place) const noexcept;  ///< `place` < size
 
-  /// Needs a free one.
+  /// Takes a free place; there must be one.
   [[nodiscard]] std::uint32_t take() noexcept;
-  /// Takes that one, which is free.
+  /// Takes that place, which must be free.
   void take(std::uint32_t place) noexcept;
-  /// Frees one that is not.
+  /// Frees a place, which must not be free.
   void put(std::uint32_t place) noexcept;
 
  private:

@@ -9,7 +9,7 @@
 
 namespace spillway::storage {
 
-/// One mark per piece, allocated once. Used by the path's thread; by others only for pieces that it does not write.
+/// One mark per piece, allocated once. The path's thread uses it; others do only for pieces that it does not write.
 class Ledger {
  public:
   /// `piece_size` divides `capacity`.

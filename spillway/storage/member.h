@@ -10,10 +10,10 @@
 
 namespace spillway::storage {
 
-/// Guarded by its pool's mutex.
+/// The pool's mutex guards it.
 class Member {
  public:
-  /// `any`: its speed when nothing is known of it.
+  /// `any` is its speed when nothing is known of it.
   Member(PoolPath given, const Speed& any);
 
   [[nodiscard]] Path& path() const noexcept { return *given_.path; }
@@ -22,12 +22,12 @@ class Member {
   [[nodiscard]] const FreeMap& places() const noexcept { return places_; }
   [[nodiscard]] Bytes capacity() const noexcept { return places_.size() * kExtentAlignment; }
   [[nodiscard]] Speed speed() const noexcept { return rate_.speed(); }
-  /// Looks at what the path has moved since it was last asked; the new speed.
+  /// Updates the speed by what the path has moved since the last call, and returns it.
   Speed measure();
-  /// Reads that it was given and has not ended.
+  /// These two count the reads that the path was given and has not ended.
   void read_begins(Bytes bytes) noexcept { reading_ += bytes; }
   void read_ends(Bytes bytes) noexcept { reading_ -= bytes; }
-  /// `queued` counts reads alone.
+  /// In the answer `queued` counts reads alone.
   [[nodiscard]] PathState state() const;
 
  private:

@@ -8,7 +8,7 @@
 namespace spillway::storage {
 namespace {
 
-/// What a path that nobody knows anything of is taken for: the mean of the others.
+/// The assumed speed of a path of which nothing is known: the mean of the others.
 Speed mean_speed(const std::vector<PoolPath>& paths) {
   Speed sum;
   double known = 0;
@@ -25,18 +25,18 @@ Speed mean_speed(const std::vector<PoolPath>& paths) {
 }  // namespace
 
 Members::Members(std::vector<PoolPath> paths, Bytes needed)
-    : needed_(needed), dealer_(paths.size()), counts_(paths.size()) {
+    : needed_(needed), striping_(paths.size()), counts_(paths.size()) {
   if (paths.empty()) throw Error(ErrorCode::bad_input, "a pool of storage paths needs at least one");
   const Speed any = mean_speed(paths);
   members_.reserve(paths.size());
   outages_.reserve(paths.size());
   for (PoolPath& path : paths) {
     const auto index = static_cast<std::uint32_t>(members_.size());
-    const bool far = path.far;
+    const bool remote = path.remote;
     members_.emplace_back(std::move(path), any);
-    dealer_.set_speed(index, members_.back().speed());
-    dealer_.set_far(index, far);
-    dealer_.add_places(index, members_.back().places().free());
+    striping_.set_speed(index, members_.back().speed());
+    striping_.set_remote(index, remote);
+    striping_.add_places(index, members_.back().places().free());
   }
 }
 
@@ -53,12 +53,12 @@ bool Members::can_hold(std::uint64_t pieces) const noexcept {
   return pieces * kExtentAlignment <= room && (outages_.empty() || needed_ <= room);
 }
 
-/// The path that was dealt the last piece, which may be short, gets the last.
-void Members::deal(std::span<Place> places, Bytes bytes) {
+/// The path that was chosen for the last piece, which may be short, gets the last.
+void Members::stripe(std::span<Place> places, Bytes bytes) {
   std::ranges::fill(counts_, 0);
   std::uint32_t last = 0;
   for (std::size_t i = 0; i < places.size(); ++i) {
-    last = dealer_.deal(std::min(bytes, kExtentAlignment));
+    last = striping_.choose(std::min(bytes, kExtentAlignment));
     ++counts_[last];
     bytes -= std::min(bytes, kExtentAlignment);
   }
@@ -76,12 +76,12 @@ std::uint32_t Members::fill(std::span<Place> places, std::uint32_t next, std::ui
 
 void Members::put(Place place) {
   members_[place.path].places().put(place.piece);
-  dealer_.add_places(place.path, 1);
+  striping_.add_places(place.path, 1);
 }
 
 void Members::claim(Place place) {
   members_[place.path].places().take(place.piece);
-  dealer_.remove_place(place.path);
+  striping_.remove_place(place.path);
 }
 
 void Members::begin_read(std::uint32_t index, Bytes bytes) {
@@ -92,13 +92,13 @@ void Members::end(std::uint32_t index, Direction direction, Bytes bytes) {
   if (direction == Direction::read) {
     members_[index].read_ends(bytes);
   } else {
-    dealer_.end(index, bytes);
+    striping_.end(index, bytes);
   }
-  dealer_.set_speed(index, members_[index].measure());
+  striping_.set_speed(index, members_[index].measure());
 }
 
-void Members::take_out(const Outage& outage) {
-  dealer_.close(outage.path);
+void Members::retire(const Outage& outage) {
+  striping_.close(outage.path);
   outages_.push_back(outage);
 }
 
@@ -114,7 +114,7 @@ std::vector<PathState> Members::states() const {
   std::vector<PathState> out;
   for (std::uint32_t index = 0; index < members_.size(); ++index) {
     out.push_back(members_[index].state());
-    out.back().queued += dealer_.queued(index);
+    out.back().queued += striping_.queued(index);
     out.back().writable = writable(index);
   }
   return out;

@@ -8,11 +8,11 @@
 
 namespace spillway::storage {
 
-/// Fed by the path's thread, read by any.
+/// The path's thread feeds it, any thread reads it.
 class Meter {
  public:
   void begin(Direction direction);
-  /// `bytes`: what the piece that ended brought; 0 when it failed.
+  /// `bytes` is what the piece that ended has moved; 0 when it failed.
   void end(Direction direction, Bytes bytes);
   void begin_sync();
   void end_sync(bool succeeded);
@@ -20,7 +20,7 @@ class Meter {
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// Time with at least one piece in flight.
+  /// Measures the time with at least one piece in flight.
   struct Watch {
     unsigned in_flight = 0;
     Clock::time_point since;  ///< when in_flight left 0

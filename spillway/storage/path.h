@@ -50,13 +50,14 @@ struct PathOptions {
   /// Open the volume that is there and keep what it holds; else start with one that holds nothing. One of less capacity
   /// than asked for grows, one of more stays as it is.
   bool reopen = false;
-  /// Without `reopen` and `overwrite`: refuse a volume of this run in whose metadata anything was recorded, instead of
+  /// Without `reopen` and `overwrite`, refuse a volume of this run in whose metadata anything was recorded, instead of
   /// giving it up. That is asked while its lock is held, so no other process can record anything after it.
   bool keep_records = false;
   /// Write a new volume once from end to end, so that no later write makes the file system convert reserved space. A
   /// device has nothing to convert, and all of it would be written.
   bool prewrite = false;
-  /// Of `prewrite`, on the caller's thread: bytes written and to be written. What it throws ends the construction.
+  /// Is told the bytes that `prewrite` has written and is to write, on the caller's thread. What it throws ends the
+  /// construction.
   std::function<void(Bytes done, Bytes of)> progress = {};
   std::filesystem::path device = {};  ///< a block device in place of a directory
   bool erase = false;                 ///< a device's file system, partition table or unknown bytes; never with `reopen`
@@ -64,12 +65,12 @@ struct PathOptions {
 
 enum class Direction : std::uint8_t { read, write };
 
-/// Where a direction's entry stands in a pair of them: reads first.
+/// The position of a direction's entry in an array of two: reads come first.
 [[nodiscard]] constexpr std::size_t index(Direction direction) noexcept {
   return static_cast<std::size_t>(direction);
 }
 
-/// Each counts its offsets from its own start.
+/// The areas of a volume. Each counts its offsets from its own start.
 enum class Area : std::uint8_t {
   data,      ///< the extents
   metadata,  ///< records
@@ -95,7 +96,7 @@ struct Transfer {
   Area area = Area::data;
 };
 
-/// What is known of a piece of data (1 MiB of an extent, or its shorter end).
+/// What is known of a piece of data, which is 1 MiB of an extent or its shorter end.
 struct PieceMark {
   std::uint64_t checksum = 0;  ///< seeded with the offset; 0: none was made, none is verified
   std::uint32_t bytes = 0;     ///< that were written; 0: nothing, or a write that has not ended well
@@ -126,7 +127,7 @@ class Path {
   /// when it is missing, damaged, of another run, model, format, byte order or place among the run's paths, or has less
   /// metadata than asked for; Error(does_not_fit), with the volume as it was, when it cannot grow.
   explicit Path(PathOptions options);
-  /// The same over a ring of the caller's choice; the default is io_uring, or threads where the kernel has none.
+  /// Uses a ring of the caller's choice; the default is io_uring, or threads where the kernel has none.
   Path(PathOptions options, const sys::RingFactory& ring);
   /// Waits for what is in flight; gives the space back when `remove_on_close` was called.
   ~Path();
@@ -160,15 +161,17 @@ class Path {
   void expect(Bytes offset, const PieceMark& mark);
 
   [[nodiscard]] Counters counters() const;
-  /// Bytes of the areas: what was asked for, rounded up; of a reopened volume, and of a device, what is there.
+  /// The bytes of the areas are what was asked for, rounded up; those of a reopened volume, and of a device, are what
+  /// is there.
   [[nodiscard]] Bytes capacity() const noexcept;
   [[nodiscard]] Bytes metadata() const noexcept;
   [[nodiscard]] bool direct() const noexcept;  ///< O_DIRECT in use
   [[nodiscard]] const std::string& notice()
       const;  ///< what a person should know: no O_DIRECT, no registration, a damaged superblock; or empty
   [[nodiscard]] std::filesystem::path volume() const;  ///< the file, or the device
-  /// The file's name goes, while its lock is still held. A device keeps its bytes and says that it holds nothing and is
-  /// nobody's, so that any run may take it without `overwrite` or `erase`. `remove` false: neither, as at first.
+  /// At the end the file's name is removed, while its lock is still held. A device keeps its bytes and says that it
+  /// holds nothing and is nobody's, so that any run may take it without `overwrite` or `erase`. With `remove` false
+  /// neither happens, as at first.
   void remove_on_close(bool remove = true) noexcept;
 
  private:

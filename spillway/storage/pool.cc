@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "spillway/base/error.h"
+#include "spillway/storage/deferred_callbacks.h"
 #include "spillway/storage/members.h"
-#include "spillway/storage/news.h"
 #include "spillway/storage/shortage.h"
 #include "spillway/storage/slots.h"
 #include "spillway/storage/waiter.h"
@@ -18,9 +18,9 @@ namespace spillway::storage {
 namespace {
 
 constexpr Bytes kPoolPiece = kExtentAlignment;
-/// Requests and runs at once for which nothing is allocated.
+/// So many requests and runs at once need no allocation.
 constexpr std::size_t kPoolReserve = 4096;
-/// Pieces of a transfer, at most: the fewer, the better a path's queue is known.
+/// A transfer has at most so many pieces: the fewer, the better a path's queue is known.
 constexpr std::uint32_t kLongestRun = 8;
 constexpr Place kNowhere = {std::numeric_limits<std::uint32_t>::max(), std::numeric_limits<std::uint32_t>::max()};
 
@@ -30,11 +30,11 @@ struct Active {
   std::uint64_t arrival = 0;
   std::uint32_t pending = 0;                ///< runs under way, stretches waiting, and one while we hand it out
   std::exception_ptr error;                 ///< the first
-  bool kept = false;                        ///< its places were kept
-  std::uint32_t other = Pool::Pair::kNone;  ///< of a pair: the request that came while this one waited
+  bool reserved = false;                    ///< its places were reserved
+  std::uint32_t other = Pool::Pair::kNone;  ///< the other request of its pair, which came while this one waited
 
   [[nodiscard]] std::uint32_t pieces() const { return static_cast<std::uint32_t>(request.places.size()); }
-  /// Of `count` pieces from `first` on; only the last piece of a request may be short.
+  /// The bytes of `count` pieces from `first` on; only the last piece of a request may be short.
   [[nodiscard]] Bytes bytes(std::uint32_t first, std::uint32_t count) const {
     return std::min(count * kPoolPiece, request.bytes - first * kPoolPiece);
   }
@@ -49,17 +49,17 @@ struct Run {
   Bytes bytes = 0;
 };
 
-/// Pieces of a write that have no place yet.
-struct Homeless {
+/// Pieces of a write that have no place yet, and wait for one.
+struct UnplacedWrite {
   std::uint64_t deadline = 0;
   std::uint64_t arrival = 0;
   std::uint32_t request = 0;
   std::uint32_t first = 0;
   std::uint32_t count = 0;
-  std::uint32_t more = 0;                                 ///< places to be kept beside
-  bool kept = false;                                      ///< theirs were
-  bool operator<(const Homeless& other) const noexcept {  // std::priority_queue serves the largest
-    if (kept != other.kept) return other.kept;
+  std::uint32_t more = 0;                                      ///< places to be reserved beside
+  bool reserved = false;                                       ///< their places were reserved
+  bool operator<(const UnplacedWrite& other) const noexcept {  // std::priority_queue serves the largest
+    if (reserved != other.reserved) return other.reserved;
     return deadline != other.deadline ? deadline > other.deadline : arrival > other.arrival;
   }
 };
@@ -95,7 +95,7 @@ class Pool::Impl {
   void start(const Request& request);
   void release(std::span<const Place> places);
   void claim(Place place);
-  void take_out(std::uint32_t path, int errno_value, std::string_view reason);
+  void retire(std::uint32_t path, int errno_value, std::string_view reason);
   void close(std::exception_ptr reason);
   void drain();
   [[nodiscard]] Bytes free() const;
@@ -109,17 +109,17 @@ class Pool::Impl {
   void require(const Request& request) const;
   [[nodiscard]] std::uint64_t available() const;
   [[nodiscard]] bool joins_other(std::uint32_t id);
-  void serve_waiting(News& news);
-  void serve_other(const Homeless& first, News& news);
-  void place(const Homeless& pieces, News& news);
-  void launch(std::uint32_t id, std::uint32_t first, std::uint32_t count, News& news);
-  void launch(const Run& run, News& news);
+  void serve_waiting(DeferredCallbacks& deferred);
+  void serve_other(const UnplacedWrite& first, DeferredCallbacks& deferred);
+  void place(const UnplacedWrite& pieces, DeferredCallbacks& deferred);
+  void launch(std::uint32_t id, std::uint32_t first, std::uint32_t count, DeferredCallbacks& deferred);
+  void launch(const Run& run, DeferredCallbacks& deferred);
   static void ended(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
-  void settle(std::uint32_t run_id, const std::exception_ptr& error, News& news);
-  void take_out(const Outage& outage, News& news);
-  void wait_for_places(const Run& run, News& news);
-  void let_go(std::uint32_t id, News& news);
-  void tell(Lock& lock, News& news);
+  void settle(std::uint32_t run_id, const std::exception_ptr& error, DeferredCallbacks& deferred);
+  void retire(const Outage& outage, DeferredCallbacks& deferred);
+  void wait_for_places(const Run& run, DeferredCallbacks& deferred);
+  void drop_pending(std::uint32_t id, DeferredCallbacks& deferred);
+  void call_deferred(Lock& lock, DeferredCallbacks& deferred);
 
   const PoolOptions options_;
 
@@ -128,20 +128,20 @@ class Pool::Impl {
   Members members_;
   Slots<Active> actives_{kPoolReserve};
   Slots<Run> runs_{kPoolReserve};
-  std::priority_queue<Homeless> waiting_;
+  std::priority_queue<UnplacedWrite> waiting_;
   std::uint64_t waiting_pieces_ = 0;
-  std::uint64_t kept_ = 0;  ///< places, for writes that are to come
+  std::uint64_t reserved_ = 0;  ///< places that are reserved for writes that are to come
   std::uint64_t arrivals_ = 0;
-  std::uint64_t outstanding_ = 0;  ///< requests whose Done has not returned, and threads that tell
+  std::uint64_t outstanding_ = 0;  ///< requests whose Done has not returned, and threads that call listeners
   bool closing_ = false;
-  std::exception_ptr reason_;  ///< why, where there is one
+  std::exception_ptr reason_;  ///< why it was closed, where a reason was given
 };
 
 Pool::Impl::Impl(std::vector<PoolPath> paths, PoolOptions options)
     : options_(std::move(options)), members_(std::move(paths), options_.needed) {
-  std::vector<Homeless> reserved;
-  reserved.reserve(kPoolReserve);
-  waiting_ = std::priority_queue<Homeless>({}, std::move(reserved));
+  std::vector<UnplacedWrite> memory;
+  memory.reserve(kPoolReserve);
+  waiting_ = std::priority_queue<UnplacedWrite>({}, std::move(memory));
 }
 
 Pool::Impl::~Impl() {
@@ -151,39 +151,39 @@ Pool::Impl::~Impl() {
 
 void Pool::Impl::close(std::exception_ptr reason) {
   Lock lock(mutex_);
-  News news;
+  DeferredCallbacks deferred;
   if (!closing_) reason_ = std::move(reason);
   closing_ = true;
-  serve_waiting(news);
-  tell(lock, news);
+  serve_waiting(deferred);
+  call_deferred(lock, deferred);
 }
 
 void Pool::Impl::start(const Request& request) {
   require_well_formed(request);
   Lock lock(mutex_);
   require(request);
-  News news;
+  DeferredCallbacks deferred;
   const auto id = actives_.add({request, ++arrivals_, 1, nullptr, false, Pair::kNone});
   const std::uint32_t pieces = actives_[id].pieces();
   ++outstanding_;
   if (request.direction == Direction::read) {
-    launch(id, 0, pieces, news);
-    let_go(id, news);
+    launch(id, 0, pieces, deferred);
+    drop_pending(id, deferred);
   } else {
     std::ranges::fill(request.places, kNowhere);
     waiting_pieces_ += pieces;
     if (!joins_other(id)) {
       const auto more = request.pair != nullptr && request.pair->half ? request.more : 0;
-      waiting_.push({request.deadline, arrivals_, id, 0, pieces, more, actives_[id].kept});
+      waiting_.push({request.deadline, arrivals_, id, 0, pieces, more, actives_[id].reserved});
       const std::size_t queue = waiting_.size();
-      serve_waiting(news);
-      if (waiting_.size() == queue) news.set_scarce();
+      serve_waiting(deferred);
+      if (waiting_.size() == queue) deferred.add_scarcity();
     }
   }
-  tell(lock, news);
+  call_deferred(lock, deferred);
 }
 
-/// Whether it has come while the other of its pair waits, and is placed together with it.
+/// Whether the other write of its pair waits, so that both are placed together.
 bool Pool::Impl::joins_other(std::uint32_t id) {
   Active& active = actives_[id];
   Pair* const pair = active.request.pair;
@@ -197,9 +197,9 @@ bool Pool::Impl::joins_other(std::uint32_t id) {
     actives_[pair->waits].other = id;
     return true;
   }
-  active.kept = pair->kept > 0;
-  kept_ -= pair->kept;
-  pair->kept = 0;
+  active.reserved = pair->reserved > 0;
+  reserved_ -= pair->reserved;
+  pair->reserved = 0;
   return false;
 }
 
@@ -214,10 +214,11 @@ void Pool::Impl::require(const Request& request) const {
   }
 }
 
-/// Most urgent first; one that does not fit makes the others wait, or large ones would wait forever.
-void Pool::Impl::serve_waiting(News& news) {
+/// Writes are served in order of urgency. One that does not fit makes the others wait; otherwise large ones would wait
+/// for ever.
+void Pool::Impl::serve_waiting(DeferredCallbacks& deferred) {
   while (!waiting_.empty()) {
-    const Homeless pieces = waiting_.top();
+    const UnplacedWrite pieces = waiting_.top();
     Active& active = actives_[pieces.request];
     const std::uint64_t wanted = pieces.count + pieces.more;
     const bool hopeless = closing_ || !members_.can_hold(wanted);
@@ -226,21 +227,21 @@ void Pool::Impl::serve_waiting(News& news) {
     waiting_pieces_ -= pieces.count;
     if (!active.error && closing_) active.error = reason_ ? reason_ : closed(active.request);
     if (!active.error && hopeless) active.error = shortage(active.request, members_.offer());
-    if (!active.error) place(pieces, news);
-    if (pieces.more > 0) serve_other(pieces, news);
-    let_go(pieces.request, news);
+    if (!active.error) place(pieces, deferred);
+    if (pieces.more > 0) serve_other(pieces, deferred);
+    drop_pending(pieces.request, deferred);
   }
 }
 
-/// Of a pair whose first has its places, or none and never will: the other one, now or when it comes.
-void Pool::Impl::serve_other(const Homeless& first, News& news) {
+/// The first write of a pair has its places, or never will: the other one follows now, or when it comes.
+void Pool::Impl::serve_other(const UnplacedWrite& first, DeferredCallbacks& deferred) {
   const Active& active = actives_[first.request];
   Pair& pair = *active.request.pair;
   const std::exception_ptr error = active.error;
   const std::uint32_t id = active.other;
   pair.waits = Pair::kNone;
   if (id == Pair::kNone) {
-    if (!error) kept_ += pair.kept = first.more;
+    if (!error) reserved_ += pair.reserved = first.more;
     return;
   }
   Active& other = actives_[id];
@@ -248,18 +249,18 @@ void Pool::Impl::serve_other(const Homeless& first, News& news) {
   if (error) {
     other.error = error;
   } else {
-    place({other.request.deadline, other.arrival, id, 0, other.pieces(), 0, true}, news);
+    place({other.request.deadline, other.arrival, id, 0, other.pieces(), 0, true}, deferred);
   }
-  let_go(id, news);
+  drop_pending(id, deferred);
 }
 
-void Pool::Impl::place(const Homeless& pieces, News& news) {
+void Pool::Impl::place(const UnplacedWrite& pieces, DeferredCallbacks& deferred) {
   const Active& active = actives_[pieces.request];
-  members_.deal(active.request.places.subspan(pieces.first, pieces.count), active.bytes(pieces.first, pieces.count));
-  launch(pieces.request, pieces.first, pieces.count, news);
+  members_.stripe(active.request.places.subspan(pieces.first, pieces.count), active.bytes(pieces.first, pieces.count));
+  launch(pieces.request, pieces.first, pieces.count, deferred);
 }
 
-void Pool::Impl::launch(std::uint32_t id, std::uint32_t first, std::uint32_t count, News& news) {
+void Pool::Impl::launch(std::uint32_t id, std::uint32_t first, std::uint32_t count, DeferredCallbacks& deferred) {
   const std::span<Place> places = actives_[id].request.places;
   const std::uint32_t end = first + count;
   while (first < end) {
@@ -269,12 +270,12 @@ void Pool::Impl::launch(std::uint32_t id, std::uint32_t first, std::uint32_t cou
            places[first + length] == Place{start.path, start.piece + length}) {
       ++length;
     }
-    launch(Run{id, start.path, first, length, actives_[id].bytes(first, length)}, news);
+    launch(Run{id, start.path, first, length, actives_[id].bytes(first, length)}, deferred);
     first += length;
   }
 }
 
-void Pool::Impl::launch(const Run& run, News& news) {
+void Pool::Impl::launch(const Run& run, DeferredCallbacks& deferred) {
   Active& active = actives_[run.request];
   const Request& request = active.request;
   ++active.pending;
@@ -293,48 +294,48 @@ void Pool::Impl::launch(const Run& run, News& news) {
   try {
     members_.path(run.path).start(transfer);
   } catch (...) {
-    settle(id, std::current_exception(), news);
+    settle(id, std::current_exception(), deferred);
   }
 }
 
 void Pool::Impl::ended(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept {
   auto& self = *static_cast<Impl*>(context);
   Lock lock(self.mutex_);
-  News news;
-  self.settle(static_cast<std::uint32_t>(token), error, news);
-  self.serve_waiting(news);
-  self.tell(lock, news);
+  DeferredCallbacks deferred;
+  self.settle(static_cast<std::uint32_t>(token), error, deferred);
+  self.serve_waiting(deferred);
+  self.call_deferred(lock, deferred);
 }
 
-void Pool::Impl::settle(std::uint32_t run_id, const std::exception_ptr& error, News& news) {
+void Pool::Impl::settle(std::uint32_t run_id, const std::exception_ptr& error, DeferredCallbacks& deferred) {
   const Run run = runs_.take(run_id);
   Active& active = actives_[run.request];
   members_.end(run.path, active.request.direction, run.bytes);
   if (error && active.request.direction == Direction::write && is_outage(error)) {
-    if (members_.writable(run.path)) take_out(outage_of(error, run.path, members_.name(run.path), run.bytes), news);
-    return wait_for_places(run, news);
+    if (members_.writable(run.path)) retire(outage_of(error, run.path, members_.name(run.path), run.bytes), deferred);
+    return wait_for_places(run, deferred);
   }
   if (error && !active.error) active.error = error;
   if (active.request.last_path != nullptr) *active.request.last_path = run.path;
-  let_go(run.request, news);
+  drop_pending(run.request, deferred);
 }
 
-void Pool::Impl::take_out(const Outage& outage, News& news) {
-  members_.take_out(outage);
-  news.add_outage(outage);
+void Pool::Impl::retire(const Outage& outage, DeferredCallbacks& deferred) {
+  members_.retire(outage);
+  deferred.add_outage(outage);
 }
 
-/// The run has not ended: its pieces go elsewhere. It keeps its place in the order.
-void Pool::Impl::wait_for_places(const Run& run, News& news) {
+/// The run has not ended: its pieces go elsewhere, and keep their position in the order.
+void Pool::Impl::wait_for_places(const Run& run, DeferredCallbacks& deferred) {
   const Active& active = actives_[run.request];
   std::ranges::fill(active.request.places.subspan(run.first, run.count), kNowhere);
-  waiting_.push({active.request.deadline, active.arrival, run.request, run.first, run.count, 0, active.kept});
+  waiting_.push({active.request.deadline, active.arrival, run.request, run.first, run.count, 0, active.reserved});
   waiting_pieces_ += run.count;
-  if (run.count > available()) news.set_scarce();
+  if (run.count > available()) deferred.add_scarcity();
 }
 
-/// One thing less to wait for; the last one ends the request.
-void Pool::Impl::let_go(std::uint32_t id, News& news) {
+/// One of the things that the request waits for has ended; the last one ends the request.
+void Pool::Impl::drop_pending(std::uint32_t id, DeferredCallbacks& deferred) {
   if (--actives_[id].pending > 0) return;
   const Active active = actives_.take(id);
   if (active.error && active.request.direction == Direction::write) {
@@ -342,7 +343,7 @@ void Pool::Impl::let_go(std::uint32_t id, News& news) {
       if (place != kNowhere) members_.put(place);
     }
   }
-  news.add_end(active.request, active.error);
+  deferred.add_completion(active.request, active.error);
 }
 
 void Pool::Impl::release(std::span<const Place> places) {
@@ -351,9 +352,9 @@ void Pool::Impl::release(std::span<const Place> places) {
     if (!members_.exists(place) || !members_.in_use(place)) refuse(place, "released", "is free or does not exist");
   }
   for (const Place place : places) members_.put(place);
-  News news;
-  serve_waiting(news);
-  tell(lock, news);
+  DeferredCallbacks deferred;
+  serve_waiting(deferred);
+  call_deferred(lock, deferred);
 }
 
 void Pool::Impl::claim(Place place) {
@@ -362,16 +363,16 @@ void Pool::Impl::claim(Place place) {
   members_.claim(place);
 }
 
-void Pool::Impl::take_out(std::uint32_t path, int errno_value, std::string_view reason) {
+void Pool::Impl::retire(std::uint32_t path, int errno_value, std::string_view reason) {
   Lock lock(mutex_);
   if (!members_.writable(path)) return;
   const std::string& name = members_.name(path);
-  News news;
-  take_out(
+  DeferredCallbacks deferred;
+  retire(
       {path, name, errno_value, 0, text("path:", name, " gets no more writes, what it holds is still read: ", reason)},
-      news);
-  serve_waiting(news);
-  tell(lock, news);
+      deferred);
+  serve_waiting(deferred);
+  call_deferred(lock, deferred);
 }
 
 void Pool::Impl::drain() {
@@ -384,9 +385,9 @@ Bytes Pool::Impl::free() const {
   return available() * kPoolPiece;
 }
 
-/// Free places that are kept for nobody; after an outage fewer may be free than are kept.
+/// Free places that are not reserved; after an outage fewer may be free than are reserved.
 std::uint64_t Pool::Impl::available() const {
-  return members_.free() - std::min(members_.free(), kept_);
+  return members_.free() - std::min(members_.free(), reserved_);
 }
 
 Bytes Pool::Impl::waiting() const {
@@ -404,14 +405,14 @@ std::vector<Outage> Pool::Impl::outages() const {
   return members_.outages();
 }
 
-/// Whoever tells counts as outstanding: the pool lives until it is done.
-void Pool::Impl::tell(Lock& lock, News& news) {
-  if (news.empty()) return;
+/// The thread that calls them counts as outstanding, so that the pool lives until it is done.
+void Pool::Impl::call_deferred(Lock& lock, DeferredCallbacks& deferred) {
+  if (deferred.empty()) return;
   ++outstanding_;
   lock.unlock();
-  news.tell(options_);
+  deferred.call(options_);
   lock.lock();
-  outstanding_ -= 1 + news.ends();
+  outstanding_ -= 1 + deferred.completions();
   if (outstanding_ == 0) idle_.notify_all();
 }
 
@@ -435,8 +436,8 @@ void Pool::release(std::span<const Place> places) {
 void Pool::claim(Place place) {
   impl_->claim(place);
 }
-void Pool::take_out(std::uint32_t path, int errno_value, std::string_view reason) {
-  impl_->take_out(path, errno_value, reason);
+void Pool::retire(std::uint32_t path, int errno_value, std::string_view reason) {
+  impl_->retire(path, errno_value, reason);
 }
 void Pool::close(std::exception_ptr reason) {
   impl_->close(std::move(reason));

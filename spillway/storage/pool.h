@@ -1,9 +1,9 @@
 // Several unequal paths as one store of pieces.
 //
 // A write is cut into pieces of 1 MiB, and each goes to a free place on the path that is expected to finish it first,
-// by rates that are measured while running (Dealer, Rate). Its owner gets the list of places, reads by it, and gives it
-// back when nobody needs the bytes any more. A path that fails on a write gets no more of them: what it refused goes to
-// the others, what it holds is still read.
+// by rates that are measured while running (StripingPolicy, Rate). Its owner gets the list of places, reads by it, and
+// gives it back when nobody needs the bytes any more. A path that fails a write is retired: what it refused goes to the
+// others, what it holds is still read.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +28,10 @@ struct PoolPath {
   Bytes capacity = 0;    ///< of its volume; what is over a multiple of 1 MiB stays unused
   Speed expected = {};   ///< bytes per second, from the profile; 0: unknown
   std::string name;      ///< shown as path:NAME
-  bool far = false;      ///< of paths that would finish at once the others are taken
+  bool remote = false;   ///< on a remote NUMA node: of paths that would finish at the same time, another is taken
 };
 
-/// A path that gets no more writes.
+/// A path that was retired: it gets no more writes.
 struct Outage {
   std::uint32_t path = 0;
   std::string name;
@@ -46,34 +46,36 @@ struct PathState {
   Bytes capacity = 0;
   Bytes free = 0;
   Bytes queued = 0;  ///< given to it and not ended
-  Speed speed;       ///< as deals are made by: measured, or expected as long as nothing was measured
+  Speed speed;       ///< that the striping policy goes by: measured, or expected as long as nothing was measured
   Counters moved;
   bool writable = true;
 };
 
 struct PoolOptions {
-  /// What the paths must hold at once; 0: unknown. When outages leave less than that, writes end with an Error at once
-  /// and not when the last place is gone.
+  /// The bytes that the paths must hold at once; 0: unknown. When outages leave less than that, writes end with an
+  /// Error at once, and not when the last place is gone.
   Bytes needed = 0;
   /// A write has begun to wait for free places; the owner should hurry with what lets it release some.
   std::function<void()> on_scarce = {};
-  /// A path was taken out.
+  /// A path was retired.
   std::function<void(const Outage&)> on_outage = {};
 };
 
 /// Thread safe. Listeners (Done, on_scarce, on_outage) are called on the paths' threads or on the thread that calls
-/// `start`, `release`, `take_out`, `close` or the destructor, without a lock of the pool: they must be short,
-/// must not throw, and may start and release. No allocation once as many requests have been under way as ever will.
+/// `start`, `release`, `retire`, `close` or the destructor, without a lock of the pool: they must be short,
+/// must not throw, and may start and release. Nothing is allocated once as many requests have been under way as ever
+/// will.
 class Pool {
  public:
   /// Two writes of which one is of no use without the other. Whichever comes first is placed when there is room for
-  /// both, and the other one waits for nobody: its places are kept, or it is placed together with the first. Both must
-  /// come, in any order; then two more may. The owner keeps it until all have ended, and does not look into it.
+  /// both, and the other one waits for nobody: its places are reserved, or it is placed together with the first. Both
+  /// must come, in any order; then two more may. The owner keeps the pair until all have ended, and does not look into
+  /// it.
   struct Pair {
     static constexpr std::uint32_t kNone = ~std::uint32_t{0};
     bool half = false;            ///< one has come
     std::uint32_t waits = kNone;  ///< the request that has come and waits
-    std::uint32_t kept = 0;       ///< places for the one that is to come
+    std::uint32_t reserved = 0;   ///< places for the one that is to come
   };
 
   struct Request {
@@ -92,7 +94,7 @@ class Pool {
     std::uint32_t* last_path = nullptr;  ///< if given: set before Done to the path whose piece ended last
   };
 
-  /// Everything free. Throws Error(bad_input) for no path, or one without capacity.
+  /// Every place is free. Throws Error(bad_input) for no path, or one without capacity.
   explicit Pool(std::vector<PoolPath> paths, PoolOptions options = {});
   /// Ends waiting writes with an error, waits for the rest.
   ~Pool();
@@ -105,21 +107,22 @@ class Pool {
   void start(const Request& request);
   /// Starts a request and waits for its end; throws its error. Not from a listener. Overwrites done and context.
   void run(Request request);
-  /// The places are free. Error(internal) when one was free already.
+  /// Makes the places free. Throws Error(internal) when one was free already.
   void release(std::span<const Place> places);
-  /// The place is in use from before. Before the first start. Error(internal) when it does not exist or was claimed.
+  /// Marks a place as in use from before; to be called before the first start. Throws Error(internal) when it does not
+  /// exist or was claimed.
   void claim(Place place);
-  /// No more writes to that path, for a reason found elsewhere (its flush failed, its records).
-  void take_out(std::uint32_t path, int errno_value, std::string_view reason);
+  /// Gives the path no more writes, for a reason found elsewhere (its flush or its records failed).
+  void retire(std::uint32_t path, int errno_value, std::string_view reason);
   /// Every write that waits, and every later one, ends with an error: that reason, or that it was closed; reads go on.
   void close(std::exception_ptr reason = nullptr);
   /// Waits until every request has ended. A waiting write ends only if another thread releases or closes.
   void drain();
 
-  [[nodiscard]] Bytes free() const;     ///< on paths that can be written, and not kept for anybody
+  [[nodiscard]] Bytes free() const;     ///< on paths that can be written, and not reserved
   [[nodiscard]] Bytes waiting() const;  ///< places that waiting writes want, as bytes
   [[nodiscard]] std::vector<PathState> paths() const;
-  [[nodiscard]] std::vector<Outage> outages() const;  ///< in order of their coming
+  [[nodiscard]] std::vector<Outage> outages() const;  ///< in the order in which they came
 
  private:
   class Impl;

@@ -1,4 +1,4 @@
-// What makes the bytes of a file or a device a volume: each in an order that may be interrupted anywhere.
+// What makes the bytes of a file or a device a volume. Each of these may be interrupted anywhere.
 #pragma once
 
 #include "spillway/base/bytes.h"
@@ -10,16 +10,16 @@ namespace spillway::storage {
 
 /// The superblock of what was asked for.
 [[nodiscard]] Superblock wanted(const VolumeOptions& options);
-/// Bytes from the first to the last of a volume.
+/// The bytes of a volume from its first to its last.
 [[nodiscard]] Bytes volume_bytes(Bytes metadata, Bytes capacity) noexcept;
 /// Whether a volume serves as it is when nothing of its contents is wanted.
 [[nodiscard]] bool serves(const SuperblockPair& there, const VolumeOptions& options);
 
-/// Empties the metadata area, writes what has to be written once, and only then the superblocks. `prewritten`: every
-/// byte of it was written before.
+/// Empties the metadata area, writes what has to be written once, and only then the superblocks. `prewritten` says that
+/// every byte of it was written before.
 void prepare(const sys::File& file, const VolumeOptions& options, bool prewritten);
-/// Makes what is there, if anything, a volume of the run that holds nothing. While that goes on it says so, so that
-/// nobody takes half-erased records for its contents. The space is there.
+/// Makes what is there, if anything, a volume of the run that holds nothing. While that goes on the superblock says so,
+/// so that nobody takes half-erased records for its contents. The space must be there.
 void refit(const sys::File& file, const SuperblockPair& there, const VolumeOptions& options);
 /// What a volume that is there becomes with the capacity that was asked for.
 [[nodiscard]] Superblock grown(const Superblock& there, const VolumeOptions& options);

@@ -28,10 +28,10 @@ struct Probe {
 /// it is used through the page cache, which takes memory that the plan does not count".
 [[nodiscard]] std::vector<std::string> remarks(const Probe& found);
 
-/// Of a directory, in which a file is made and removed again, or of a block device, which is only read. Throws
+/// Probes a directory, in which a file is made and removed again, or a block device, which is only read. Throws
 /// Error(bad_input) when it is missing, neither, or may not be used so.
 [[nodiscard]] Probe probe(const std::filesystem::path& path);
-/// Of a file that is there, at least 128 KiB long, which is only read.
+/// Probes a file that is there, at least 128 KiB long, which is only read.
 [[nodiscard]] Probe probe_file(const std::filesystem::path& path);
 
 }  // namespace spillway::storage

@@ -6,7 +6,7 @@
 namespace spillway::storage {
 namespace {
 
-/// No job has it: marks the free ones.
+/// The arrival of free entries; no job has it.
 constexpr std::uint64_t kNoArrival = 0;
 
 template <class T>

@@ -21,7 +21,7 @@ struct Job {
   std::exception_ptr error;   ///< the first
 };
 
-/// Used by the path's thread alone. Allocates only when there are more transfers at once than ever before.
+/// The path's thread alone uses it. It allocates only when there are more transfers at once than ever before.
 class Queue {
  public:
   using Id = std::uint32_t;
@@ -32,27 +32,27 @@ class Queue {
     std::uint32_t bytes;
   };
 
-  /// `reserve`: transfers at once without an allocation.
+  /// `reserve` transfers at once need no allocation.
   Queue(Bytes piece_size, std::size_t reserve);
 
-  /// Where it throws std::bad_alloc nothing was added.
+  /// Adds a transfer; where it throws std::bad_alloc nothing was added.
   void add(const Transfer& transfer);
   /// Whether `take` has something to hand out.
   [[nodiscard]] bool waiting(Direction direction);
-  /// Of two directions that both have something waiting: the one whose next piece is more urgent.
+  /// The direction whose next piece is more urgent; both must have something waiting.
   [[nodiscard]] Direction most_urgent() const;
-  /// The next piece of the most urgent job that has any left; counted as pending.
+  /// Hands out the next piece of the most urgent job that has any left, and counts it as pending.
   Cut take(Direction direction);
   /// Notes an error, unless there is one, and hands out no more of the job.
   void fail(Id id, std::exception_ptr error);
   /// One pending piece has ended; true when the job has nothing left, pending or to hand out.
   [[nodiscard]] bool end_piece(Id id);
-  /// Forgets an ended job; its id may come back.
+  /// Forgets a job that has ended; its id may be used again.
   void release(Id id);
 
   [[nodiscard]] Job& operator[](Id id) { return jobs_[id]; }
   [[nodiscard]] Id size() const noexcept { return static_cast<Id>(jobs_.size()); }
-  /// Whether it is a job, of the ids below `size`, and has not been released.
+  /// Whether that id, below `size`, is of a job that has not been released.
   [[nodiscard]] bool alive(Id id) const noexcept;
 
  private:

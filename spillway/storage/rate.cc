@@ -11,7 +11,7 @@ Rate::Rate(const Speed& expected, const Speed& any)
   guess();
 }
 
-/// Of two directions, a known one is the best guess for the other.
+/// A direction that is known is the best guess for the other.
 void Rate::guess() noexcept {
   if (read_.guessed && !write_.guessed) read_.cost = write_.cost;
   if (write_.guessed && !read_.guessed) write_.cost = read_.cost;

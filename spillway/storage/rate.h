@@ -29,7 +29,7 @@ inline constexpr double kAnySpeed = 500e6;
 /// that bursts do not count, nor a drive that stops for once. Each direction has its own window, so that a phase of
 /// reading says nothing of writing; where both go on at once, each is as fast as the other lets it be.
 ///
-/// Pure: no clock, no lock, no allocation.
+/// It has no clock and no lock, and allocates nothing.
 class Rate {
  public:
   /// What counts before anything was measured. 0: unknown, and taken to be as fast as the other direction; `any` when

@@ -58,7 +58,7 @@ bool Share::try_acquire(Direction direction, Bytes bytes) noexcept {
   if (others == 0 || held_[lane] == 0) return grant(lane, bytes);
   const View view = look(others, lane);
   if (may_hold(after, lane, view)) return grant(lane, bytes);
-  if (bury_the_dead(others, lane)) return try_acquire(direction, bytes);
+  if (reap_dead_slots(others, lane)) return try_acquire(direction, bytes);
   return refuse(lane, view);
 }
 
@@ -151,8 +151,8 @@ void Share::want(std::size_t lane, bool wants) noexcept {
 }
 
 /// Asks only after those that hold something and have not moved since the last refusal.
-bool Share::bury_the_dead(std::uint64_t others, std::size_t lane) noexcept {
-  bool buried = false;
+bool Share::reap_dead_slots(std::uint64_t others, std::size_t lane) noexcept {
+  bool reaped = false;
   for_each(others, [&](unsigned slot) {
     ShareLane& other = table_.slots[slot].lanes[lane];
     const Bytes held = load(other.held);
@@ -161,9 +161,9 @@ bool Share::bury_the_dead(std::uint64_t others, std::size_t lane) noexcept {
     if (held == 0 || moved || !memory_.try_lock(kShareSlotLocks + slot)) return;
     vacate(slot);
     memory_.unlock(kShareSlotLocks + slot);
-    buried = true;
+    reaped = true;
   });
-  return buried;
+  return reaped;
 }
 
 /// The caller has the slot's lock.

@@ -47,9 +47,9 @@ class Share {
   void release(Direction direction, Bytes bytes) noexcept;
 
   [[nodiscard]] Bytes held(Direction direction) const noexcept { return held_[index(direction)]; }
-  /// Of the device, all processes together.
+  /// The budget of the device, for all processes together.
   [[nodiscard]] Bytes budget(Direction direction) const noexcept { return table_.header.budgets[index(direction)]; }
-  /// Numbers of the processes that share the device, this one included.
+  /// The numbers of the processes that share the device, this one included.
   [[nodiscard]] std::vector<int> processes() const;
   /// The file that holds the table.
   [[nodiscard]] const std::filesystem::path& file() const noexcept { return memory_.path(); }
@@ -70,7 +70,7 @@ class Share {
   bool grant(std::size_t lane, Bytes bytes) noexcept;
   bool refuse(std::size_t lane, const View& view) noexcept;
   void want(std::size_t lane, bool wants) noexcept;
-  bool bury_the_dead(std::uint64_t others, std::size_t lane) noexcept;
+  bool reap_dead_slots(std::uint64_t others, std::size_t lane) noexcept;
   void vacate(unsigned slot) noexcept;
   void clear(unsigned slot) noexcept;
 

@@ -12,11 +12,11 @@
 namespace spillway::storage {
 
 inline constexpr std::uint32_t kShareFormat = 1;
-/// Processes that can share a device.
+/// So many processes can share a device.
 inline constexpr unsigned kShareSlots = 64;
 
-/// The lock that is held while a process joins; slot `i` is held by lock `kShareSlotLocks + i`. The same in every
-/// format.
+/// The lock that is held while a process joins; slot `i` is held by lock `kShareSlotLocks + i`. These numbers
+/// are the same in every format.
 inline constexpr unsigned kShareJoinLock = 0;
 inline constexpr unsigned kShareSlotLocks = 1;
 

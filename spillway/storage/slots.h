@@ -1,4 +1,4 @@
-// Things that come and go, by number.
+// Numbered slots for things that come and go.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace spillway::storage {
 
-/// Allocates only when there are more at once than ever before. References last until the next `add`.
+/// It allocates only when there are more at once than ever before. References last until the next `add`.
 template <class T>
 class Slots {
  public:
@@ -31,7 +31,7 @@ class Slots {
     return id;
   }
 
-  /// Its number may come back.
+  /// The number may be used again.
   T take(Id id) {
     free_.push_back(id);
     return std::exchange(items_[id], T{});

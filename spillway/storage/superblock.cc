@@ -14,14 +14,14 @@ constexpr std::array<char, 8> kMagic = {'S', 'P', 'I', 'L', 'L', 'W', 'A', 'Y'};
 constexpr std::uint32_t kEndianness = 0x01020304;
 constexpr std::uint32_t kEndiannessSwapped = 0x04030201;
 constexpr std::uint64_t kChecksumSeed = 0;
-/// In a superblock that is not ready: of its sectors only the first was written, which holds all the rest.
+/// The flag of a superblock that is not ready: only the first of its sectors was written, which holds all the rest.
 constexpr std::uint64_t kNoChecksum = 0;
 constexpr std::size_t kChecksumOffset = kSuperblockBytes - sizeof(std::uint64_t);
 constexpr std::uint32_t kReady = 1;
 constexpr std::uint32_t kPrewritten = 2;
 
-/// As it lies on the drive, in the byte order of the machine that wrote it. Every format begins with what stands here
-/// up to and with `run`, and ends with the checksum.
+/// The superblock as it lies on the drive, in the byte order of the machine that wrote it. Every format begins with
+/// what stands here up to and with `run`, and ends with the checksum.
 struct Header {
   std::array<char, 8> magic;
   std::uint32_t endianness;

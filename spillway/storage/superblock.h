@@ -12,11 +12,11 @@
 
 namespace spillway::storage {
 
-/// Bytes of one copy.
+/// The bytes of one copy.
 inline constexpr Bytes kSuperblockBytes = 4 * KiB;
-/// Where the copies lie: far enough apart that one fault of the drive does not take both.
+/// The offsets of the copies are far enough apart that one fault of the drive does not take both.
 inline constexpr std::array<Bytes, 2> kSuperblockOffsets = {0, 512 * KiB};
-/// Space that the superblocks take from the start of the file; the rest of it is zero.
+/// The superblocks take this space from the start of the file; the rest of it is zero.
 inline constexpr Bytes kSuperblockExtent = 1 * MiB;
 inline constexpr std::uint32_t kVolumeFormat = 2;
 /// A run's identity is at most this long.
@@ -65,11 +65,11 @@ struct SuperblockPair {
 [[nodiscard]] SuperblockPair read_superblocks(const sys::File& file);
 /// Writes one copy after the other, each flushed before the next is touched: at any instant one is whole.
 void write_superblocks(const sys::File& file, const Superblock& superblock);
-/// The same where there is none yet: whatever is torn, what is there is zeros, or is read as `superblock`, which is not
-/// ready.
+/// Writes both copies where there is none yet. Whatever is torn, what is there is zeros, or is read as `superblock`,
+/// which must not be ready.
 void write_first_superblocks(const sys::File& file, const Superblock& superblock);
 
-/// What a volume says that its run has given back: it holds nothing and is nobody's.
+/// The superblock of a volume that its run has given back: it holds nothing and is nobody's.
 [[nodiscard]] Superblock given_back(Superblock of);
 [[nodiscard]] bool is_nobodys(const Superblock& superblock) noexcept;
 

@@ -335,7 +335,7 @@ void Volume::reopen(sys::File file, const VolumeOptions& options) {
   file_ = std::move(file);
 }
 
-/// A device gives all it has.
+/// A device is taken whole.
 void Volume::grow(const sys::File& file, const Superblock& there, const VolumeOptions& asked) {
   VolumeOptions options = asked;
   if (claim_.is_open()) options.capacity = capacity_of_device(path_, metadata_, asked.capacity);

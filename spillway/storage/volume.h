@@ -20,7 +20,7 @@ inline constexpr const char* kVolumeName = "spillway.volume";
 /// is no reason to take a volume for missing.
 [[nodiscard]] bool is_taken(const std::filesystem::path& path);
 
-/// As PathOptions'.
+/// These have the meaning that they have in PathOptions.
 struct VolumeOptions {
   std::filesystem::path directory;
   Bytes capacity = 0;  ///< multiple of 1 MiB; of a device the least
@@ -39,13 +39,13 @@ struct VolumeOptions {
   bool erase = false;
 };
 
-/// An open volume with all its space reserved, that no other process has. Errors as promised by Path's constructor.
+/// An open volume with all its space reserved, that no other process has. Its constructor throws what Path's does.
 class Volume {
  public:
   explicit Volume(const VolumeOptions& options);
 
   [[nodiscard]] const sys::File& file() const noexcept { return file_; }
-  /// What was asked for; of a reopened volume and of a device what is there.
+  /// What was asked for, or, of a reopened volume and of a device, what is there.
   [[nodiscard]] Bytes capacity() const noexcept { return capacity_; }
   [[nodiscard]] Bytes metadata() const noexcept { return metadata_; }
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
@@ -77,8 +77,8 @@ class Volume {
   Bytes metadata_;
   std::string notice_;
   Probe probe_;
-  /// Of a device: what keeps others out until we close it. `file_` is another, for the kernel may hold the one that a
-  /// ring has a moment longer; its lock outlives us by what is in flight when we are killed.
+  /// Keeps others out of a device until we close it. `file_` is another, for the kernel may hold the one that a ring
+  /// has a moment longer; its lock outlives us by what is in flight when we are killed.
   sys::File claim_;
   sys::File file_;
 };

@@ -8,9 +8,9 @@
 
 namespace spillway::storage {
 
-/// Zeros from `begin` to `end` (multiples of kDirectAlignment), with several pieces in flight; not flushed. `progress`,
-/// if given, is called on the caller's thread after each piece, with the bytes done and to be done; what it throws ends
-/// the work. Errors throw Error with errno and path.
+/// Writes zeros from `begin` to `end` (multiples of kDirectAlignment), with several pieces in flight, and does not
+/// flush them. `progress`, if given, is called on the caller's thread after each piece, with the bytes done and to be
+/// done; what it throws ends the work. Throws Error with errno and path.
 void write_zeros(const sys::File& file, Bytes begin, Bytes end, const std::function<void(Bytes, Bytes)>& progress = {});
 
 }  // namespace spillway::storage

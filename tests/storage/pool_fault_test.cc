@@ -143,11 +143,11 @@ TEST_F(PoolFault, AnOutageWakesTheWritesItMakesHopeless) {
   late.start(pool, Direction::write, ends, 1, 5);
   for (std::uint32_t path = 0; path < 3; ++path) {
     EXPECT_TRUE(ends.ended().empty());
-    pool.take_out(path, EIO, "its flush failed");
+    pool.retire(path, EIO, "its flush failed");
   }
   ends.await(1);
   EXPECT_ERROR(ends.raise(0), ErrorCode::io, "its flush failed");
-  pool.take_out(0, EIO, "again");
+  pool.retire(0, EIO, "again");
   EXPECT_EQ(pool.outages().size(), 3U);
   EXPECT_ERROR(small.write(pool), ErrorCode::io, "path:drive0");
 }

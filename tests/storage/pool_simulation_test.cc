@@ -1,4 +1,5 @@
-// Dealer and Rate together, on paths that exist in a simulated clock only: does the pool find what the paths can do?
+// StripingPolicy and Rate together, on paths that exist in a simulated clock only: does the pool find what the paths
+// can do?
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "spillway/storage/dealer.h"
 #include "spillway/storage/rate.h"
+#include "spillway/storage/striping_policy.h"
 
 namespace spillway::storage {
 namespace {
@@ -53,7 +54,7 @@ struct SimulatedPath {
 };
 
 /// Streams with one request outstanding each: an object is read from where it lies (unless `writes_only`), then written
-/// anew, piece by piece to the paths that are dealt.
+/// anew, piece by piece to the paths that the policy chooses.
 class Simulation {
  public:
   struct Setup {
@@ -68,16 +69,16 @@ class Simulation {
     double saved = 0;
   };
 
-  explicit Simulation(const Setup& setup) : setup_(setup), dealer_(setup.real.size()), objects_(setup.objects) {
+  explicit Simulation(const Setup& setup) : setup_(setup), striping_(setup.real.size()), objects_(setup.objects) {
     for (std::uint32_t i = 0; i < setup.real.size(); ++i) {
       paths_.emplace_back(setup.real[i], setup.expected[i], setup.duplex, setup.saved);
-      dealer_.set_speed(i, paths_[i].rate.speed());
-      dealer_.add_places(i, kAllPlaces);
+      striping_.set_speed(i, paths_[i].rate.speed());
+      striping_.add_places(i, kAllPlaces);
     }
     for (std::vector<std::uint32_t>& object : objects_) {
       for (std::size_t i = 0; i < setup.pieces; ++i) {
-        object.push_back(dealer_.deal(MiB));
-        dealer_.end(object.back(), MiB);
+        object.push_back(striping_.choose(MiB));
+        striping_.end(object.back(), MiB);
       }
     }
     streams_.resize(setup.streams);
@@ -131,7 +132,7 @@ class Simulation {
     stream.next = direction == Direction::read ? Direction::write : Direction::read;
     stream.pending = setup_.pieces;
     for (std::uint32_t& path : objects_[stream.object]) {
-      if (direction == Direction::write) path = dealer_.deal(MiB);
+      if (direction == Direction::write) path = striping_.choose(MiB);
       give(path, direction, id);
     }
   }
@@ -164,14 +165,14 @@ class Simulation {
     path.seen_at[way] = now_;
     if (--path.in_flight[way] == 0) path.idle_from[way] = now_;
     issue(event.path);
-    if (event.direction == Direction::write) dealer_.end(event.path, MiB);
-    dealer_.set_speed(event.path, path.rate.speed());
+    if (event.direction == Direction::write) striping_.end(event.path, MiB);
+    striping_.set_speed(event.path, path.rate.speed());
     if (--streams_[event.stream].pending == 0) begin(event.stream);
   }
 
   static constexpr unsigned kDepth = 16;
   Setup setup_;
-  Dealer dealer_;
+  StripingPolicy striping_;
   std::vector<SimulatedPath> paths_;
   std::vector<std::vector<std::uint32_t>> objects_;  ///< the path of each piece
   std::vector<Stream> streams_;

@@ -1,9 +1,9 @@
+#include "spillway/storage/rate.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
-
-#include "spillway/storage/rate.h"
 
 namespace spillway::storage {
 namespace {

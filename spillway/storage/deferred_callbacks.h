@@ -1,4 +1,4 @@
-// What the listeners of a pool are to be told once its lock is gone.
+// The callbacks of a pool that wait until its lock has been released.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace spillway::storage {
 
-/// Has room for the usual one end without an allocation.
-class News {
+/// One completion, which is the usual number, needs no allocation.
+class DeferredCallbacks {
  public:
-  void add_end(const Pool::Request& request, std::exception_ptr error) {
-    End end{request.done, request.context, request.token, std::move(error)};
+  void add_completion(const Pool::Request& request, std::exception_ptr error) {
+    Completion end{request.done, request.context, request.token, std::move(error)};
     if (first_) {
       more_.push_back(std::move(end));
     } else {
@@ -23,30 +23,31 @@ class News {
     }
   }
   void add_outage(const Outage& outage) { outages_.push_back(outage); }
-  void set_scarce() noexcept { scarce_ = true; }
+  void add_scarcity() noexcept { scarce_ = true; }
 
   [[nodiscard]] bool empty() const noexcept { return !first_ && outages_.empty() && !scarce_; }
-  [[nodiscard]] std::size_t ends() const noexcept { return more_.size() + (first_ ? 1 : 0); }
+  [[nodiscard]] std::size_t completions() const noexcept { return more_.size() + (first_ ? 1 : 0); }
 
-  void tell(const PoolOptions& options) const {
+  /// The pool must not be locked.
+  void call(const PoolOptions& options) const {
     for (const Outage& outage : outages_) {
       if (options.on_outage) options.on_outage(outage);
     }
     if (scarce_ && options.on_scarce) options.on_scarce();
-    if (first_) first_->tell();
-    for (const End& end : more_) end.tell();
+    if (first_) first_->call();
+    for (const Completion& end : more_) end.call();
   }
 
  private:
-  struct End {
+  struct Completion {
     Done done;
     void* context;
     std::uint64_t token;
     std::exception_ptr error;
-    void tell() const { done(context, token, error); }
+    void call() const { done(context, token, error); }
   };
-  std::optional<End> first_;
-  std::vector<End> more_;
+  std::optional<Completion> first_;
+  std::vector<Completion> more_;
   std::vector<Outage> outages_;
   bool scarce_ = false;
 };

@@ -1,11 +1,11 @@
+#include "spillway/storage/free_map.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 #include <set>
 #include <vector>
-
-#include "spillway/storage/free_map.h"
 
 namespace spillway::storage {
 namespace {
