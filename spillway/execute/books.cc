@@ -119,8 +119,8 @@ journal::Piece piece_of(std::span<storage::Path* const> paths, storage::Place pl
   return {.place = place, .bytes = mark.bytes, .part = part, .checksum = mark.checksum};
 }
 
-void Books::image_written(std::size_t chunk, std::uint64_t version, std::span<const journal::Piece> pieces) {
-  journal_.image_written(static_cast<std::uint32_t>(chunk), version, pieces);
+void Books::snapshot_written(std::size_t chunk, std::uint64_t version, std::span<const journal::Piece> pieces) {
+  journal_.snapshot_written(static_cast<std::uint32_t>(chunk), version, pieces);
   if (keeps_gradients() && pool_->free() < low_water_) journal_.hurry();
 }
 

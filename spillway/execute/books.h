@@ -72,12 +72,12 @@ class Books : private journal::JournalListener {
   /// A piece as it was written just now.
   [[nodiscard]] journal::Piece piece(storage::Place place, Bytes bytes, std::uint32_t part) const;
 
-  void image_written(std::size_t chunk, std::uint64_t version, std::span<const journal::Piece> pieces);
+  void snapshot_written(std::size_t chunk, std::uint64_t version, std::span<const journal::Piece> pieces);
   void gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const journal::Piece> pieces);
   void commit(const journal::CommitRequest& request);
   /// Waits until the step is durable.
   void wait_durable(std::uint64_t step);
-  /// Pinned. Images of the last committed step must have been written, of every chunk.
+  /// Pinned. Snapshots of the last committed step must have been written, of every chunk.
   [[nodiscard]] journal::Manifest checkpoint();
   void unpin(const journal::Manifest& manifest);
   /// What the next commit needs could not be written.

@@ -14,7 +14,7 @@ ObjectNames::ObjectNames(const plan::Description& description, const state::Layo
 }
 
 std::string ObjectNames::of(journal::ObjectKind kind, std::uint32_t object) const {
-  if (kind == journal::ObjectKind::image) {
+  if (kind == journal::ObjectKind::snapshot) {
     return text(tensors(object, 0, layout_.chunks()[object].used), " (chunk ", object, ")");
   }
   if (object >= chunks_.size()) return text("the embedding's rows, part ", object - chunks_.size());
@@ -23,7 +23,7 @@ std::string ObjectNames::of(journal::ObjectKind kind, std::uint32_t object) cons
 
 std::string ObjectNames::of(journal::ObjectKind kind, std::uint32_t object, std::uint32_t part, Bytes first,
                             Bytes bytes) const {
-  if (kind == journal::ObjectKind::image) {
+  if (kind == journal::ObjectKind::snapshot) {
     return text(fields(object, part, first, first + bytes), " (chunk ", object, ")");
   }
   if (object >= chunks_.size()) return text("gradient of ", of(kind, object));

@@ -88,8 +88,8 @@ ReadBack::ReadBack(const RunPlan& plan, VolumeSettings volumes, unsigned threads
 
 void ReadBack::claim(const journal::Manifest& manifest) {
   std::vector<storage::Place> places;
-  for (const auto& image : manifest.images) {
-    for (const auto& piece : image.pieces) places.push_back(piece.place);
+  for (const auto& snapshot : manifest.snapshots) {
+    for (const auto& piece : snapshot.pieces) places.push_back(piece.place);
   }
   std::ranges::sort(places);
   places.erase(std::ranges::unique(places).begin(), places.end());
@@ -201,10 +201,11 @@ class Verification {
 
   void read_pieces(const Opened& opened, const ObjectNames& names) {
     std::vector<journal::ScrubObject> objects;
-    for (const auto& image : recovered_.images) objects.push_back({journal::ObjectKind::image, &image.stored});
+    for (const auto& snapshot : recovered_.snapshots)
+      objects.push_back({journal::ObjectKind::snapshot, &snapshot.stored});
     for (const auto& it : recovered_.gradients) objects.push_back({journal::ObjectKind::gradient, &it.stored});
     for (const auto& manifest : manifests_) {
-      for (const auto& image : manifest.images) objects.push_back({journal::ObjectKind::image, &image});
+      for (const auto& snapshot : manifest.snapshots) objects.push_back({journal::ObjectKind::snapshot, &snapshot});
     }
     const auto scrubbed = journal::scrub(opened.pointers, objects);
     out_.bytes += scrubbed.bytes;

@@ -71,7 +71,7 @@ std::vector<Bytes> RecordCheck::parts_of(ObjectKind kind, std::uint32_t object) 
 
 std::string RecordCheck::objection(ObjectKind kind, std::uint32_t object,
                                    std::span<const journal::Piece> pieces) const {
-  const auto objects = kind == ObjectKind::image ? spec_.chunks.size() : spec_.gradients.size();
+  const auto objects = kind == ObjectKind::snapshot ? spec_.chunks.size() : spec_.gradients.size();
   if (object >= objects) return text("it is of object ", object, " of ", objects);
   for (const auto& piece : pieces) {
     if (auto wrong = objection(piece); !wrong.empty()) return wrong;
@@ -80,30 +80,30 @@ std::string RecordCheck::objection(ObjectKind kind, std::uint32_t object,
   return objection_to_lengths(pieces, parts_of(kind, object));
 }
 
-std::string RecordCheck::objection(const journal::Manifest& manifest, const journal::StoredObject& image) const {
+std::string RecordCheck::objection(const journal::Manifest& manifest, const journal::StoredObject& snapshot) const {
   const auto& commit = manifest.commit;
-  const bool constant = spec_.chunks[image.object].constant;
-  if (image.version > commit.step || (!constant && image.version < commit.applied())) {
-    return text("it is of step ", image.version, ", the checkpoint of step ", commit.step);
+  const bool constant = spec_.chunks[snapshot.object].constant;
+  if (snapshot.version > commit.step || (!constant && snapshot.version < commit.applied())) {
+    return text("it is of step ", snapshot.version, ", the checkpoint of step ", commit.step);
   }
-  return objection(ObjectKind::image, image.object, image.pieces);
+  return objection(ObjectKind::snapshot, snapshot.object, snapshot.pieces);
 }
 
 std::string RecordCheck::objection(const journal::Manifest& manifest) const {
   if (!fits(manifest.commit, spec_)) return "its commit is larger than one of this run can be";
-  if (manifest.images.size() != spec_.chunks.size()) {
-    return text("it has images of ", manifest.images.size(), " chunks, the model has ", spec_.chunks.size());
+  if (manifest.snapshots.size() != spec_.chunks.size()) {
+    return text("it has snapshots of ", manifest.snapshots.size(), " chunks, the model has ", spec_.chunks.size());
   }
   std::vector<storage::Place> places;
-  for (const auto& image : manifest.images) {
-    const auto wrong = objection(manifest, image);
-    if (!wrong.empty()) return text("the image of chunk ", image.object, ": ", wrong);
-    for (const auto& piece : image.pieces) places.push_back(piece.place);
+  for (const auto& snapshot : manifest.snapshots) {
+    const auto wrong = objection(manifest, snapshot);
+    if (!wrong.empty()) return text("the snapshot of chunk ", snapshot.object, ": ", wrong);
+    for (const auto& piece : snapshot.pieces) places.push_back(piece.place);
   }
   std::ranges::sort(places);
   const auto twice = std::ranges::adjacent_find(places);
   if (twice == places.end()) return {};
-  return text("two images name piece ", twice->piece, " of path ", twice->path);
+  return text("two snapshots name piece ", twice->piece, " of path ", twice->path);
 }
 
 }  // namespace spillway::execute

@@ -25,14 +25,14 @@ class RecordCheck {
   /// those of its parts, piece by piece. Empty: nothing is.
   [[nodiscard]] std::string objection(journal::ObjectKind kind, std::uint32_t object,
                                       std::span<const journal::Piece> pieces) const;
-  /// The same of a checkpoint: of its commit, and of one image of each chunk, of the checkpoint's step, at places of
+  /// The same of a checkpoint: of its commit, and of one snapshot of each chunk, of the checkpoint's step, at places of
   /// its own.
   [[nodiscard]] std::string objection(const journal::Manifest& manifest) const;
 
  private:
   [[nodiscard]] std::string objection(const journal::Piece& piece) const;
   [[nodiscard]] std::vector<Bytes> parts_of(journal::ObjectKind kind, std::uint32_t object) const;
-  [[nodiscard]] std::string objection(const journal::Manifest& manifest, const journal::StoredObject& image) const;
+  [[nodiscard]] std::string objection(const journal::Manifest& manifest, const journal::StoredObject& snapshot) const;
 
   const plan::Description& description_;
   const state::Layout& layout_;

@@ -24,7 +24,7 @@ Replay::Replay(const Parts& parts, const journal::Recovered& recovered)
       table_(table_of(parts.layout)),
       update_(parts.layout, parts.description.rule()),
       commit_(&recovered.newest) {
-  for (const auto& image : recovered.images) images_.push_back(&image.stored);
+  for (const auto& snapshot : recovered.snapshots) snapshots_.push_back(&snapshot.stored);
   for (const auto& it : recovered.commits) commits_.push_back(&it.commit);
   for (const auto& it : recovered.gradients) gradients_[{it.stored.object, it.stored.version}] = &it.stored;
 }
@@ -35,12 +35,12 @@ Replay::Replay(const Parts& parts, const journal::Manifest& manifest)
       table_(table_of(parts.layout)),
       update_(parts.layout, parts.description.rule()),
       commit_(&manifest.commit) {
-  for (const auto& image : manifest.images) images_.push_back(&image);
+  for (const auto& snapshot : manifest.snapshots) snapshots_.push_back(&snapshot);
 }
 
 std::size_t Replay::missing(std::size_t chunk) const {
   if (!learns(parts_.layout.chunks()[chunk].learning)) return 0;
-  const auto version = images_[chunk]->version;
+  const auto version = snapshots_[chunk]->version;
   return static_cast<std::size_t>(
       std::ranges::count_if(commits_, [&](const auto* commit) { return commit->step > version; }));
 }
@@ -59,8 +59,8 @@ void Replay::expect(const journal::StoredObject& object) {
   for (const auto& piece : object.pieces) execute::expect(*parts_.paths[piece.place.path], piece);
 }
 
-void Replay::expect_image(std::size_t chunk) {
-  expect(*images_[chunk]);
+void Replay::expect_snapshot(std::size_t chunk) {
+  expect(*snapshots_[chunk]);
 }
 
 Bytes Replay::read(const journal::StoredObject& object, std::uint32_t part, std::span<std::byte> memory,
@@ -82,7 +82,7 @@ Bytes Replay::read(const journal::StoredObject& object, std::uint32_t part, std:
 }
 
 void Replay::load(std::size_t chunk, std::byte* weight, std::byte* state, std::span<std::byte> scratch) {
-  const auto& it = *images_[chunk];
+  const auto& it = *snapshots_[chunk];
   expect(it);
   const auto rule = parts_.description.rule();
   const auto weights = weight_bytes(rule, parts_.layout.chunks()[chunk]);

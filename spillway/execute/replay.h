@@ -1,6 +1,6 @@
-// Chunks as they were at the last durable step: an image, and the updates that came after it done again.
+// Chunks as they were at the last durable step: a snapshot, and the updates that came after it done again.
 //
-// An update is a function of the image, the gradient and the commit (docs/decisions/0001-durable-storage.md).
+// An update is a function of the snapshot, the gradient and the commit (docs/decisions/0001-durable-storage.md).
 #pragma once
 
 #include <cstddef>
@@ -37,17 +37,17 @@ class Replay {
   Replay(const Parts& parts, const journal::Manifest& manifest);
 
   [[nodiscard]] const journal::Commit& commit() const noexcept { return *commit_; }
-  [[nodiscard]] const journal::StoredObject& image(std::size_t chunk) const { return *images_[chunk]; }
-  /// Updates that the image of the chunk lacks; what is frozen lacks none.
+  [[nodiscard]] const journal::StoredObject& snapshot(std::size_t chunk) const { return *snapshots_[chunk]; }
+  /// Updates that the snapshot of the chunk lacks; what is frozen lacks none.
   [[nodiscard]] std::size_t missing(std::size_t chunk) const;
 
   /// Bytes of memory that replaying takes beside weight and state: a gradient and the rows of an embedding.
   [[nodiscard]] Bytes scratch() const noexcept;
-  /// Reads the image, verified, and updates it `missing` times. Memory is aligned to 4096; a null pointer leaves that
-  /// part alone, only where nothing is missing. Throws Error(corrupt) naming what was damaged.
+  /// Reads the snapshot, verified, and updates it `missing` times. Memory is aligned to 4096; a null pointer leaves
+  /// that part alone, only where nothing is missing. Throws Error(corrupt) naming what was damaged.
   void load(std::size_t chunk, std::byte* weight, std::byte* state, std::span<std::byte> scratch);
-  /// Tells the paths what reads of the image will be verified against.
-  void expect_image(std::size_t chunk);
+  /// Tells the paths what reads of the snapshot will be verified against.
+  void expect_snapshot(std::size_t chunk);
 
  private:
   void expect(const journal::StoredObject& object);
@@ -63,8 +63,8 @@ class Replay {
   const state::Block* const table_;  ///< of an embedding; may be null
   ChunkUpdate update_;
   const journal::Commit* commit_ = nullptr;
-  std::vector<const journal::StoredObject*> images_;  ///< by chunk
-  std::vector<const journal::Commit*> commits_;       ///< to replay, oldest first
+  std::vector<const journal::StoredObject*> snapshots_;  ///< by chunk
+  std::vector<const journal::Commit*> commits_;          ///< to replay, oldest first
   std::map<std::pair<std::uint32_t, std::uint64_t>, const journal::StoredObject*> gradients_;  ///< by number and step
 };
 

@@ -288,8 +288,8 @@ void Run::restore_chunk(Replay& replay, std::size_t chunk, std::span<std::byte> 
   const auto weights = memory.first(weight_bytes(rule, it));
   const auto states = memory.subspan(weights.size(), state_bytes(rule, it));
   if (missing == 0) {
-    replay.expect_image(chunk);
-    store->adopt(replay.image(chunk));
+    replay.expect_snapshot(chunk);
+    store->adopt(replay.snapshot(chunk));
     replay.load(chunk, there ? weights.data() : weight, there ? states.data() : state, {});
     if (there) tiers->store(chunk, weights.data(), states.data());
     return;
@@ -396,11 +396,11 @@ std::vector<std::byte> Run::leave(const journal::JournalSpec& spec, const journa
   if (!store) throw Error(ErrorCode::bad_input, "nothing of this run lies on a storage path");
   store->drop_passing();
   check_room();
-  journal::Manifest out{.identity = journal::MetadataLayout(spec).identity(), .commit = commit, .images = {}};
+  journal::Manifest out{.identity = journal::MetadataLayout(spec).identity(), .commit = commit, .snapshots = {}};
   const auto on = pointers(paths);
   for (std::size_t c = 0; c < plan_.layout.chunks().size(); ++c) {
     write_resident(c, commit.applied());
-    out.images.push_back(store->stored(c, commit.applied(), on));
+    out.snapshots.push_back(store->stored(c, commit.applied(), on));
   }
   flush_paths();
   for (const auto& path : paths) path->remove_on_close(false);

@@ -195,7 +195,7 @@ void Store::tell_image(std::size_t chunk, std::uint64_t version) {
   weight.kept = state.kept = true;
   image.told = version;
   image.any = true;
-  books_->image_written(chunk, version, image.pieces);
+  books_->snapshot_written(chunk, version, image.pieces);
 }
 
 bool Store::sealed(std::size_t chunk, std::uint64_t version) const {

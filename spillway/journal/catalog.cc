@@ -120,10 +120,10 @@ std::uint64_t Catalog::oldest_trusted() const {
 NeededLine Catalog::needed_line() const {
   NeededLine out{.oldest = oldest_trusted()};
   for (std::uint32_t c = 0; c < chunks.size(); ++c) {
-    const Version* image = chunks[c].trusted;
-    if (!spec_.chunks[c].constant || image == nullptr) continue;
-    if (std::ranges::find(out.generations, image->generation) != out.generations.end()) continue;
-    out.generations.push_back(image->generation);
+    const Version* snapshot = chunks[c].trusted;
+    if (!spec_.chunks[c].constant || snapshot == nullptr) continue;
+    if (std::ranges::find(out.generations, snapshot->generation) != out.generations.end()) continue;
+    out.generations.push_back(snapshot->generation);
   }
   return out;
 }

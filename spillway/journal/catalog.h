@@ -13,7 +13,7 @@
 
 namespace spillway::journal {
 
-/// One version of an image or a gradient.
+/// One version of a snapshot or a gradient.
 struct Version {
   static constexpr std::uint32_t kNoSlot = ~std::uint32_t{0};
 
@@ -57,7 +57,7 @@ class Catalog {
   /// A record of an object's version is done with.
   void record_ended(ObjectKind kind, std::uint32_t object, Version* version);
 
-  /// The image that has been recorded counts from now on; what it replaces is retired.
+  /// The snapshot that has been recorded counts from now on; what it replaces is retired.
   void trust(std::uint32_t chunk);
   /// Retires every version before the one that is recorded now.
   void drop_written_before(std::uint32_t chunk, std::uint64_t version);
@@ -68,17 +68,17 @@ class Catalog {
 
   /// The slot for a new record of a gradient; kNoSlot when versions that are needed hold all of them.
   [[nodiscard]] std::uint32_t free_slot(std::uint32_t gradient, std::uint32_t slots) const;
-  /// The oldest image that recovery would start from; constant ones are of every step.
+  /// The oldest snapshot that recovery would start from; constant ones are of every step.
   [[nodiscard]] std::uint64_t oldest_trusted() const;
-  /// The same, and the generations of constant images.
+  /// The same, and the generations of constant snapshots.
   [[nodiscard]] NeededLine needed_line() const;
-  /// Whether `version` (may be null) is the image of steps `first` to `last`.
+  /// Whether `version` (may be null) is the snapshot of steps `first` to `last`.
   [[nodiscard]] bool is_of(std::uint32_t chunk, const Version* version, std::uint64_t first,
                            std::uint64_t last = ~std::uint64_t{0}) const;
   /// The gradients of this step and earlier ones are not needed.
   [[nodiscard]] std::uint64_t floor(std::uint32_t gradient) const;
 
-  /// A checkpoint holds the image of a chunk with these pieces, whether the run knows it or not.
+  /// A checkpoint holds the snapshot of a chunk with these pieces, whether the run knows it or not.
   void pin(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces);
   /// The version is pinned.
   void unpin(std::uint32_t chunk, std::span<const Piece> pieces);

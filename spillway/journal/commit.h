@@ -47,7 +47,7 @@ struct Commit {
 };
 
 /// What ancestors are still needed for: records of version `oldest` or later, and those of some generations whatever
-/// their version (of constant images).
+/// their version (of constant snapshots).
 struct NeededLine {
   std::uint64_t oldest = 0;
   std::vector<std::uint32_t> generations = {};

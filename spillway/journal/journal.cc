@@ -129,8 +129,8 @@ void Journal::open_resumed(const Recovered& recovered) {
 void Journal::open_at(const Manifest& manifest, const Recovered& before) {
   on([&] { state_.open_at(manifest, before); });
 }
-void Journal::image_written(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces) {
-  on([&] { state_.image_written(chunk, version, pieces); });
+void Journal::snapshot_written(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces) {
+  on([&] { state_.snapshot_written(chunk, version, pieces); });
 }
 void Journal::gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const Piece> pieces) {
   on([&] { state_.gradient_written(gradient, version, pieces); });

@@ -49,9 +49,9 @@ class Journal {
 
   // Opening: pin() the checkpoints that exist, then exactly one of these, once.
 
-  /// Nothing of what was there before counts. The first commit() waits for an image of its step of every chunk.
+  /// Nothing of what was there before counts. The first commit() waits for a snapshot of its step of every chunk.
   void open_fresh(const Recovered& before);
-  /// Goes on after the durable step. The caller replays; images of the chunks that were behind may be written (again
+  /// Goes on after the durable step. The caller replays; snapshots of the chunks that were behind may be written (again
   /// with version = the durable step).
   void open_resumed(const Recovered& recovered);
   /// Goes back to a checkpoint, which stays pinned. Until opened() a cut brings back what was before.
@@ -59,9 +59,9 @@ class Journal {
 
   // Events, from opened() on.
 
-  /// Every piece of the image of a chunk was written (completed, not flushed): the result of step `version`. Versions
-  /// of a chunk only rise. The places are the journal's until they are released.
-  void image_written(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces);
+  /// Every piece of the snapshot of a chunk was written (completed, not flushed): the result of step `version`.
+  /// Versions of a chunk only rise. The places are the journal's until they are released.
+  void snapshot_written(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces);
   /// The same for the gradient of a step; its versions only rise, too. Durability::step only.
   void gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const Piece> pieces);
   /// The step has ended; it becomes durable when its gradients are (Durability::step), or with the next checkpoint.
@@ -69,7 +69,7 @@ class Journal {
   void commit(const CommitRequest& request);
   /// Free places are getting few: do what it takes to release some, until some are released.
   void hurry();
-  /// Makes the last committed step durable in images alone, which for resident chunks the caller has written, and
+  /// Makes the last committed step durable in snapshots alone, which for resident chunks the caller has written, and
   /// gives the manifest, pinned. One at a time. When the manifest's file cannot be kept, unpin it.
   void checkpoint(CheckpointDone done);
   /// A checkpoint's places stay until it is given up: after its file is gone for good.

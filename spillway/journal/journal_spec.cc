@@ -19,9 +19,9 @@ void check(const JournalSpec& spec) {
     refuse(text("a journal over ", spec.paths, " paths was asked for; 1 to ", kMostPaths, " can be kept"));
   }
   if (spec.chunks.empty()) refuse("a journal of no chunk was asked for");
-  for (const ImageSpec& image : spec.chunks) {
-    if (image.pieces < 1 || image.period < 1 || image.period > kMostPeriod) {
-      refuse(text("a chunk of ", image.pieces, " pieces that is written every ", image.period,
+  for (const SnapshotSpec& snapshot : spec.chunks) {
+    if (snapshot.pieces < 1 || snapshot.period < 1 || snapshot.period > kMostPeriod) {
+      refuse(text("a chunk of ", snapshot.pieces, " pieces that is written every ", snapshot.period,
                   " steps was asked for; at least one piece and 1 to ", kMostPeriod, " steps can be kept"));
     }
   }
@@ -41,7 +41,7 @@ std::uint32_t longest_period(const JournalSpec& spec, std::uint32_t first, std::
 
 std::uint32_t most_pieces(const JournalSpec& spec) {
   std::uint32_t out = 1;
-  for (const ImageSpec& image : spec.chunks) out = std::max(out, image.pieces);
+  for (const SnapshotSpec& snapshot : spec.chunks) out = std::max(out, snapshot.pieces);
   for (const GradientSpec& gradient : spec.gradients) out = std::max(out, gradient.pieces);
   return out;
 }
@@ -49,7 +49,7 @@ std::uint32_t most_pieces(const JournalSpec& spec) {
 std::uint64_t identify(const JournalSpec& spec, Bytes commit_bytes, Bytes record_bytes) {
   std::vector<std::uint64_t> numbers = {
       spec.paths, spec.chunks.size(), spec.gradients.size(), commit_bytes, record_bytes, spec.rank, spec.world};
-  for (const ImageSpec& image : spec.chunks) numbers.push_back(image.constant ? 0 : image.period);
+  for (const SnapshotSpec& snapshot : spec.chunks) numbers.push_back(snapshot.constant ? 0 : snapshot.period);
   for (const GradientSpec& g : spec.gradients) {
     numbers.push_back(g.first_chunk);
     numbers.push_back(g.chunks);
@@ -60,11 +60,11 @@ std::uint64_t identify(const JournalSpec& spec, Bytes commit_bytes, Bytes record
 }  // namespace
 
 MetadataLayout::MetadataLayout(const JournalSpec& spec)
-    : paths_(spec.paths), images_(static_cast<std::uint32_t>(spec.chunks.size())) {
+    : paths_(spec.paths), snapshots_(static_cast<std::uint32_t>(spec.chunks.size())) {
   check(spec);
   // Replay needs the commits of a period, of the step before and of the one under way; the others are slack, so that a
-  // commit seldom waits for an image.
-  commit_slots_ = longest_period(spec, 0, images_) + 5;
+  // commit seldom waits for a snapshot.
+  commit_slots_ = longest_period(spec, 0, snapshots_) + 5;
   first_slot_.push_back(0);
   for (const GradientSpec& g : spec.gradients) {
     first_slot_.push_back(first_slot_.back() + longest_period(spec, g.first_chunk, g.chunks) + 1);
@@ -72,7 +72,8 @@ MetadataLayout::MetadataLayout(const JournalSpec& spec)
   }
   commit_bytes_ = round_up(most_commit_bytes(spec.gradients.size(), spec.payload, spec.update), kMetadataAlignment);
   record_bytes_ = round_up(encoded_bytes(most_pieces(spec)), kMetadataAlignment);
-  copy_bytes_ = commit_slots_ * commit_bytes_ + (Bytes{images_} * kImageSlots + first_slot_.back()) * record_bytes_;
+  copy_bytes_ =
+      commit_slots_ * commit_bytes_ + (Bytes{snapshots_} * kSnapshotSlots + first_slot_.back()) * record_bytes_;
   identity_ = identify(spec, commit_bytes_, record_bytes_);
 }
 
@@ -85,22 +86,22 @@ Bytes MetadataLayout::commit(std::uint32_t copy, std::uint32_t slot) const noexc
 }
 
 std::uint32_t MetadataLayout::slots(ObjectKind kind, std::uint32_t object) const noexcept {
-  return kind == ObjectKind::image ? kImageSlots : first_slot_[object + 1] - first_slot_[object];
+  return kind == ObjectKind::snapshot ? kSnapshotSlots : first_slot_[object + 1] - first_slot_[object];
 }
 
 std::uint32_t MetadataLayout::objects(ObjectKind kind) const noexcept {
-  return kind == ObjectKind::image ? images_ : static_cast<std::uint32_t>(gradient_home_.size());
+  return kind == ObjectKind::snapshot ? snapshots_ : static_cast<std::uint32_t>(gradient_home_.size());
 }
 
 Bytes MetadataLayout::record(ObjectKind kind, std::uint32_t object, std::uint32_t copy,
                              std::uint32_t slot) const noexcept {
-  const Bytes before =
-      kind == ObjectKind::image ? Bytes{object} * kImageSlots : Bytes{images_} * kImageSlots + first_slot_[object];
+  const Bytes before = kind == ObjectKind::snapshot ? Bytes{object} * kSnapshotSlots
+                                                    : Bytes{snapshots_} * kSnapshotSlots + first_slot_[object];
   return copy * copy_bytes_ + commit_slots_ * commit_bytes_ + (before + slot) * record_bytes_;
 }
 
 std::uint32_t MetadataLayout::home(ObjectKind kind, std::uint32_t object) const noexcept {
-  return kind == ObjectKind::image ? object % paths_ : gradient_home_[object];
+  return kind == ObjectKind::snapshot ? object % paths_ : gradient_home_[object];
 }
 
 }  // namespace spillway::journal

@@ -10,14 +10,14 @@
 namespace spillway::journal {
 
 enum class Durability : std::uint8_t {
-  step,        ///< gradients are kept until images hold their update: every step is durable
+  step,        ///< gradients are kept until snapshots hold their update: every step is durable
   checkpoint,  ///< only checkpoints are durable; gradients are not the journal's
 };
 
-struct ImageSpec {
+struct SnapshotSpec {
   std::uint32_t pieces = 1;  ///< of its largest version, over all parts
-  std::uint32_t period = 1;  ///< steps between two images of a chunk that is resident; 1: written every step
-  bool constant = false;     ///< no step changes it: one image, written before the first step, is that of every step
+  std::uint32_t period = 1;  ///< steps between two snapshots of a chunk that is resident; 1: written every step
+  bool constant = false;     ///< no step changes it: one snapshot, written before the first step, is that of every step
 };
 
 /// A gradient feeds one chunk or a contiguous range of them (the rows of an embedding).
@@ -30,7 +30,7 @@ struct GradientSpec {
 struct JournalSpec {
   std::string run;          ///< identity of the run; records of another one do not count
   std::uint32_t paths = 1;  ///< 1 to 64
-  std::vector<ImageSpec> chunks;
+  std::vector<SnapshotSpec> chunks;
   std::vector<GradientSpec> gradients;
   Durability durability = Durability::step;
   Bytes payload = 60 * KiB;  ///< most bytes that a commit carries for its caller
@@ -44,10 +44,10 @@ inline constexpr std::uint32_t kMostPeriod = 96;
 inline constexpr Bytes kMetadataAlignment = 4 * KiB;
 /// Each record is written twice: a bit that flips in one copy loses nothing.
 inline constexpr std::uint32_t kCopies = 2;
-/// An image's record goes to the one of these slots that does not hold the newest durable one.
-inline constexpr std::uint32_t kImageSlots = 2;
+/// A snapshot's record goes to the one of these slots that does not hold the newest durable one.
+inline constexpr std::uint32_t kSnapshotSlots = 2;
 
-enum class ObjectKind : std::uint32_t { image = 1, gradient = 2 };
+enum class ObjectKind : std::uint32_t { snapshot = 1, gradient = 2 };
 
 /// The metadata area, the same on every path; `copy` is below kCopies. Pure arithmetic.
 class MetadataLayout {
@@ -77,7 +77,7 @@ class MetadataLayout {
 
  private:
   std::uint32_t paths_;
-  std::uint32_t images_;
+  std::uint32_t snapshots_;
   std::vector<std::uint32_t> first_slot_;  ///< per gradient, and one past the last: slots before its own
   std::vector<std::uint32_t> gradient_home_;
   std::uint32_t commit_slots_ = 0;

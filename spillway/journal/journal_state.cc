@@ -26,19 +26,19 @@ void JournalState::begin(const Recovered& before) {
   for (const RecoveredCommit& c : before.commits) held_.push_back({c.commit.step, c.slot, false});
 }
 
-void JournalState::adopt_image(const RecoveredObject& image) {
-  const StoredObject& stored = image.stored;
+void JournalState::adopt_snapshot(const RecoveredObject& snapshot) {
+  const StoredObject& stored = snapshot.stored;
   Version* version = catalog_.find(stored.object, stored.pieces);
-  if (version == nullptr) version = catalog_.make(stored.version, image.generation, stored.pieces);
+  if (version == nullptr) version = catalog_.make(stored.version, snapshot.generation, stored.pieces);
   version->live = true;
-  version->generation = image.generation;
-  version->slot = image.slot;
+  version->generation = snapshot.generation;
+  version->slot = snapshot.slot;
   version->recorded = true;
   catalog_.chunks[stored.object].trusted = version;
 }
 
 void JournalState::adopt(const Recovered& recovered) {
-  for (const RecoveredObject& image : recovered.images) adopt_image(image);
+  for (const RecoveredObject& snapshot : recovered.snapshots) adopt_snapshot(snapshot);
   for (const RecoveredObject& gradient : recovered.gradients) {
     const StoredObject& stored = gradient.stored;
     Version* version = catalog_.make(stored.version, gradient.generation, stored.pieces);
@@ -79,7 +79,7 @@ void JournalState::open_at(const Manifest& manifest, const Recovered& before) {
   check_manifest(manifest);
   begin(before);
   adopt(before);
-  for (std::uint32_t chunk = 0; chunk < manifest.images.size(); ++chunk) take_back(chunk, manifest.images[chunk]);
+  for (std::uint32_t chunk = 0; chunk < manifest.snapshots.size(); ++chunk) take_back(chunk, manifest.snapshots[chunk]);
   Job job;
   job.kind = Kind::back;
   job.commit = manifest.commit;
@@ -93,11 +93,11 @@ void JournalState::open_at(const Manifest& manifest, const Recovered& before) {
   pump();
 }
 
-/// The image of a checkpoint is to become the one that counts.
-void JournalState::take_back(std::uint32_t chunk, const StoredObject& image) {
+/// The snapshot of a checkpoint is to become the one that counts.
+void JournalState::take_back(std::uint32_t chunk, const StoredObject& snapshot) {
   Catalog::Chunk& c = catalog_.chunks[chunk];
-  Version* version = catalog_.find(chunk, image.pieces);
-  if (version == nullptr) version = catalog_.make(image.version, generation_, image.pieces);
+  Version* version = catalog_.find(chunk, snapshot.pieces);
+  if (version == nullptr) version = catalog_.make(snapshot.version, generation_, snapshot.pieces);
   const std::uint32_t trusted_slot = c.trusted == nullptr ? 1 : c.trusted->slot;
   if (version == c.trusted) {
     // Its old record counts until the new line has begun; the places stay.
@@ -121,10 +121,11 @@ void JournalState::check_open() const {
 void JournalState::check_pieces(ObjectKind kind, std::uint32_t object, std::span<const Piece> pieces) const {
   check_open();
   if (object >= layout_.objects(kind)) {
-    throw Error(ErrorCode::internal, text(kind == ObjectKind::image ? "chunk " : "gradient ", object, " was written; ",
-                                          layout_.objects(kind), " were announced"));
+    throw Error(ErrorCode::internal, text(kind == ObjectKind::snapshot ? "chunk " : "gradient ", object,
+                                          " was written; ", layout_.objects(kind), " were announced"));
   }
-  const std::uint32_t most = kind == ObjectKind::image ? spec_.chunks[object].pieces : spec_.gradients[object].pieces;
+  const std::uint32_t most =
+      kind == ObjectKind::snapshot ? spec_.chunks[object].pieces : spec_.gradients[object].pieces;
   if (pieces.empty() || pieces.size() > most) {
     throw Error(ErrorCode::internal, text("an object of ", pieces.size(), " pieces; 1 to ", most, " were announced"));
   }
@@ -139,23 +140,23 @@ void JournalState::check_newer(std::uint32_t chunk, std::uint64_t version) const
   const Catalog::Chunk& c = catalog_.chunks[chunk];
   const Version* newest = !c.written.empty() ? c.written.back() : c.recording != nullptr ? c.recording : c.trusted;
   if (newest == nullptr || version > newest->version) return;
-  throw Error(ErrorCode::internal, text("the image of chunk ", chunk, " of step ", version,
+  throw Error(ErrorCode::internal, text("the snapshot of chunk ", chunk, " of step ", version,
                                         " was written after that of ", "step ", newest->version));
 }
 
-void JournalState::image_written(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces) {
-  check_pieces(ObjectKind::image, chunk, pieces);
+void JournalState::snapshot_written(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces) {
+  check_pieces(ObjectKind::snapshot, chunk, pieces);
   check_newer(chunk, version);
   if (failed_) return;
-  Version* image = catalog_.make(version, generation_, pieces);
-  image->tick = flushes_.written(image->paths);
-  // Between checkpoints only the newest image can become one of the next checkpoint.
+  Version* snapshot = catalog_.make(version, generation_, pieces);
+  snapshot->tick = flushes_.written(snapshot->paths);
+  // Between checkpoints only the newest snapshot can become one of the next checkpoint.
   if (spec_.durability == Durability::checkpoint && jobs_.empty()) catalog_.drop_written_before(chunk, version);
-  catalog_.chunks[chunk].written.push_back(image);
+  catalog_.chunks[chunk].written.push_back(snapshot);
   if (!listed_[chunk]) unrecorded_.push_back(chunk);
   listed_[chunk] = true;
-  if (urgent() && recordable(*image)) {
-    flushes_.want(image->paths, image->tick);
+  if (urgent() && recordable(*snapshot)) {
+    flushes_.want(snapshot->paths, snapshot->tick);
     if (gathered_ == catalog_.chunks.size()) want_epoch();
   }
   pump();
@@ -217,7 +218,7 @@ void JournalState::checkpoint(CheckpointDone done) {
 }
 
 void JournalState::check_manifest(const Manifest& manifest) const {
-  if (manifest.identity == layout_.identity() && manifest.images.size() == catalog_.chunks.size()) return;
+  if (manifest.identity == layout_.identity() && manifest.snapshots.size() == catalog_.chunks.size()) return;
   throw Error(ErrorCode::bad_input,
               "a checkpoint is of another run, model or set of paths; use it with those it was "
               "made with, or export it where they are");
@@ -225,18 +226,19 @@ void JournalState::check_manifest(const Manifest& manifest) const {
 
 void JournalState::pin(const Manifest& manifest) {
   check_manifest(manifest);
-  for (const StoredObject& image : manifest.images) catalog_.pin(image.object, image.version, image.pieces);
+  for (const StoredObject& snapshot : manifest.snapshots)
+    catalog_.pin(snapshot.object, snapshot.version, snapshot.pieces);
 }
 
 void JournalState::unpin(const Manifest& manifest) {
   check_manifest(manifest);
-  for (const StoredObject& image : manifest.images) {
-    const Version* held = catalog_.find(image.object, image.pieces);
+  for (const StoredObject& snapshot : manifest.snapshots) {
+    const Version* held = catalog_.find(snapshot.object, snapshot.pieces);
     if (held != nullptr && held->pins != 0) continue;
-    throw Error(ErrorCode::internal, text("the image of chunk ", image.object, " of step ", image.version,
+    throw Error(ErrorCode::internal, text("the snapshot of chunk ", snapshot.object, " of step ", snapshot.version,
                                           " is given up by a checkpoint that does not hold it"));
   }
-  for (const StoredObject& image : manifest.images) catalog_.unpin(image.object, image.pieces);
+  for (const StoredObject& snapshot : manifest.snapshots) catalog_.unpin(snapshot.object, snapshot.pieces);
   if (!failed_) pump();
 }
 
@@ -252,9 +254,9 @@ void JournalState::pump() {
 
 /// Looks at everything that a flush or a durable step may have changed.
 void JournalState::scan() {
-  settle_images();
+  settle_snapshots();
   place_gradients();
-  begin_image_records();
+  begin_snapshot_records();
   if (urgent()) want_epoch();
   finish_checkpoint();
 }
@@ -265,7 +267,8 @@ bool JournalState::urgent() {
   return hurried_ || stalled_ || back || !slotless_.empty() || gathered();
 }
 
-/// Whether a step that is to be durable in images alone has all of them, written at least: then one flush does for all.
+/// Whether a step that is to be durable in snapshots alone has all of them, written at least: then one flush does for
+/// all.
 bool JournalState::gathered() {
   const bool full = !jobs_.empty() && jobs_.front().kind == Kind::full;
   if (!full && !goal_) return false;
@@ -289,7 +292,7 @@ bool JournalState::recordable(const Version& version) const {
   return version.version <= (goal_ ? std::min(*durable_, goal_->commit.step) : *durable_);
 }
 
-void JournalState::settle_images() {
+void JournalState::settle_snapshots() {
   std::erase_if(recording_, [&](std::uint32_t chunk) {
     const Version* v = catalog_.chunks[chunk].recording;
     const bool counts =
@@ -314,16 +317,16 @@ void JournalState::place_gradients() {
   });
 }
 
-void JournalState::begin_image_records() {
-  for (const std::uint32_t chunk : unrecorded_) begin_image_record(chunk);
+void JournalState::begin_snapshot_records() {
+  for (const std::uint32_t chunk : unrecorded_) begin_snapshot_record(chunk);
   std::erase_if(unrecorded_, [&](std::uint32_t chunk) {
     listed_[chunk] = !catalog_.chunks[chunk].written.empty();
     return !listed_[chunk];
   });
 }
 
-/// The newest image that a record may name goes first; those before it are not needed then.
-void JournalState::begin_image_record(std::uint32_t chunk) {
+/// The newest snapshot that a record may name goes first; those before it are not needed then.
+void JournalState::begin_snapshot_record(std::uint32_t chunk) {
   Catalog::Chunk& c = catalog_.chunks[chunk];
   if (c.recording != nullptr) return;
   const auto newest = std::find_if(c.written.rbegin(), c.written.rend(), [&](const Version* v) {
@@ -335,7 +338,7 @@ void JournalState::begin_image_record(std::uint32_t chunk) {
   catalog_.drop_written_before(chunk, c.recording->version);
   c.recording->slot = c.trusted == nullptr ? 0 : 1 - c.trusted->slot;
   recording_.push_back(chunk);
-  queue_record(ObjectKind::image, chunk, c.recording);
+  queue_record(ObjectKind::snapshot, chunk, c.recording);
 }
 
 /// Flushes for whatever could go on with one.
@@ -368,13 +371,13 @@ void JournalState::answer_checkpoint() {
   manifest->commit = goal_->commit;
   manifest->commit.ancestors.clear();
   for (std::uint32_t chunk = 0; chunk < catalog_.chunks.size(); ++chunk) {
-    const Version& image = *catalog_.chunks[chunk].trusted;
-    manifest->images.push_back({chunk, image.version, image.pieces});
+    const Version& snapshot = *catalog_.chunks[chunk].trusted;
+    manifest->snapshots.push_back({chunk, snapshot.version, snapshot.pieces});
   }
   pin(*manifest);
   actions.push_back({.kind = Action::Kind::checkpoint, .manifest = manifest, .done = std::move(goal_->done)});
   goal_.reset();
-  scan();  // images of later steps need not wait any more
+  scan();  // snapshots of later steps need not wait any more
 }
 
 void JournalState::collect_released() {

@@ -50,7 +50,7 @@ using CheckpointDone = std::function<void(const Manifest&, std::exception_ptr)>;
 
 /// A record on its way to its slots, one per copy.
 struct RecordTask {
-  ObjectKind kind = ObjectKind::image;
+  ObjectKind kind = ObjectKind::snapshot;
   std::uint32_t object = 0;
   Version* version = nullptr;
   std::array<std::uint32_t, kCopies> paths{};
@@ -85,7 +85,7 @@ class JournalState {
   void open_resumed(const Recovered& recovered);
   void open_at(const Manifest& manifest, const Recovered& before);
 
-  void image_written(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces);
+  void snapshot_written(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces);
   void gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const Piece> pieces);
   void commit(const CommitRequest& request);
   void hurry();
@@ -106,10 +106,10 @@ class JournalState {
     blank,   ///< nothing is durable from here on
     resume,  ///< the first commit of a generation that goes on
     back,    ///< the first commit of a generation that goes back to a checkpoint
-    full,    ///< every chunk has an image of the step
-    redo,    ///< images and gradients lead to the step
+    full,    ///< every chunk has a snapshot of the step
+    redo,    ///< snapshots and gradients lead to the step
   };
-  enum class Stage : std::uint8_t { waiting, flushing, recording, writing, sealing };
+  enum class Stage : std::uint8_t { waiting, flushing, recording, writing, publishing };
   /// A commit under way or waiting for those before it.
   struct Job {
     Kind kind = Kind::redo;
@@ -132,20 +132,20 @@ class JournalState {
     bool skipped = false;
   };
 
-  // Images and gradients: journal_state.cc
+  // Snapshots and gradients: journal_state.cc
   void adopt(const Recovered& recovered);
-  void adopt_image(const RecoveredObject& image);
-  void take_back(std::uint32_t chunk, const StoredObject& image);
+  void adopt_snapshot(const RecoveredObject& snapshot);
+  void take_back(std::uint32_t chunk, const StoredObject& snapshot);
   void begin(const Recovered& before);
   void check_pieces(ObjectKind kind, std::uint32_t object, std::span<const Piece> pieces) const;
   void check_manifest(const Manifest& manifest) const;
   void check_open() const;
   void check_newer(std::uint32_t chunk, std::uint64_t version) const;
   void scan();
-  void settle_images();
+  void settle_snapshots();
   void place_gradients();
-  void begin_image_records();
-  void begin_image_record(std::uint32_t chunk);
+  void begin_snapshot_records();
+  void begin_snapshot_record(std::uint32_t chunk);
   void want_epoch();
   [[nodiscard]] bool urgent();
   [[nodiscard]] bool gathered();
@@ -171,7 +171,7 @@ class JournalState {
   void start_front();
   void advance_commit();
   bool flush_stage(Job& job);
-  [[nodiscard]] bool all_sealed(const Job& job) const;
+  [[nodiscard]] bool all_published(const Job& job) const;
   void begin_back_records();
   bool write_commit(Job& job);
   [[nodiscard]] std::uint32_t free_commit_slot();
@@ -200,11 +200,11 @@ class JournalState {
   std::uint32_t newest_slot_ = Version::kNoSlot;  ///< of the durable commit
   bool stalled_ = false;                          ///< a commit waits for a slot
   bool hurried_ = false;
-  std::size_t gathered_ = 0;  ///< chunks known to have an image for the full commit or checkpoint under way
+  std::size_t gathered_ = 0;  ///< chunks known to have a snapshot for the full commit or checkpoint under way
 
-  std::vector<std::uint32_t> unrecorded_;                     ///< chunks with written images
+  std::vector<std::uint32_t> unrecorded_;                     ///< chunks with written snapshots
   std::vector<bool> listed_;                                  ///< per chunk: it is in unrecorded_
-  std::vector<std::uint32_t> recording_;                      ///< chunks with an image on its way
+  std::vector<std::uint32_t> recording_;                      ///< chunks with a snapshot on its way
   std::vector<std::pair<std::uint32_t, Version*>> slotless_;  ///< gradients that wait for a slot
 
   std::deque<RecordTask*> queue_;

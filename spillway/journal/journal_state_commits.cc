@@ -108,13 +108,13 @@ void JournalState::advance_commit() {
       job.stage = job.kind == Kind::back ? Stage::recording : Stage::writing;
     }
     if (job.stage == Stage::recording) {
-      if (!all_sealed(job)) return;
+      if (!all_published(job)) return;
       job.stage = Stage::writing;
     }
     if (job.stage == Stage::writing) {
       if (job.slot == Version::kNoSlot && !write_commit(job)) return;
       if (job.open != 0) return;
-      job.stage = Stage::sealing;
+      job.stage = Stage::publishing;
       job.tick = flushes_.written(job.paths);
       flushes_.want_all();
     }
@@ -123,15 +123,15 @@ void JournalState::advance_commit() {
   }
 }
 
-/// Whether every chunk has a durable image and record of the step that a full commit is of.
-bool JournalState::all_sealed(const Job& job) const {
+/// Whether every chunk has a durable snapshot and record of the step that a full commit is of.
+bool JournalState::all_published(const Job& job) const {
   const std::uint64_t from = job.commit.applied();
   for (std::uint32_t chunk = 0; chunk < catalog_.chunks.size(); ++chunk) {
     const Version* v = catalog_.chunks[chunk].recording;
-    const bool sealed =
+    const bool published =
         v != nullptr ? catalog_.is_of(chunk, v, from) && v->recorded && flushes_.cover(v->record_paths, v->record_tick)
                      : job.kind == Kind::full && catalog_.is_of(chunk, catalog_.chunks[chunk].trusted, from);
-    if (!sealed) return false;
+    if (!published) return false;
   }
   return true;
 }
@@ -139,7 +139,7 @@ bool JournalState::all_sealed(const Job& job) const {
 void JournalState::begin_back_records() {
   for (std::uint32_t chunk = 0; chunk < catalog_.chunks.size(); ++chunk) {
     recording_.push_back(chunk);
-    queue_record(ObjectKind::image, chunk, catalog_.chunks[chunk].recording);
+    queue_record(ObjectKind::snapshot, chunk, catalog_.chunks[chunk].recording);
   }
 }
 

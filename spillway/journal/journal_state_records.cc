@@ -29,7 +29,7 @@ std::uint32_t JournalState::choose_path(ObjectKind kind, std::uint32_t object, s
 
 void JournalState::hold(const RecordTask& task, std::uint32_t copy, bool held) {
   // Gradients come all the time; a flush that waited for their records might never start.
-  if (task.kind != ObjectKind::image) return;
+  if (task.kind != ObjectKind::snapshot) return;
   if (held) {
     flushes_.hold(task.paths[copy]);
   } else {

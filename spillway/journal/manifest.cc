@@ -18,8 +18,8 @@ struct ManifestHeader {
   std::array<char, 8> magic;
   std::uint64_t checksum;  ///< of all bytes from kManifestChecked on
   std::uint64_t identity;
-  std::uint32_t commit;  ///< bytes of the commit that follows
-  std::uint32_t images;  ///< records that follow it
+  std::uint32_t commit;     ///< bytes of the commit that follows
+  std::uint32_t snapshots;  ///< records that follow it
 };
 static_assert(sizeof(ManifestHeader) == 32);
 
@@ -47,18 +47,18 @@ StoredObject take(std::span<const std::byte>& rest, std::uint64_t identity, std:
 }  // namespace
 
 std::vector<std::byte> encode(const Manifest& manifest) {
-  ManifestHeader header{kManifestMagic, 0, manifest.identity, 0, static_cast<std::uint32_t>(manifest.images.size())};
+  ManifestHeader header{kManifestMagic, 0, manifest.identity, 0, static_cast<std::uint32_t>(manifest.snapshots.size())};
   header.commit = static_cast<std::uint32_t>(encoded_bytes(manifest.commit));
   std::size_t bytes = sizeof header + header.commit;
-  for (const StoredObject& image : manifest.images) bytes += encoded_bytes(image.pieces.size());
+  for (const StoredObject& snapshot : manifest.snapshots) bytes += encoded_bytes(snapshot.pieces.size());
   std::vector<std::byte> out(bytes);
   std::memcpy(out.data(), &header, sizeof header);
   encode(manifest.commit, manifest.identity, std::span(out).subspan(sizeof header, header.commit));
   std::size_t at = sizeof header + header.commit;
-  for (const StoredObject& image : manifest.images) {
-    const std::size_t length = encoded_bytes(image.pieces.size());
-    const RecordHead head{ObjectKind::image, image.object, manifest.commit.generation, image.version};
-    encode(head, image.pieces, manifest.identity, std::span(out).subspan(at, length));
+  for (const StoredObject& snapshot : manifest.snapshots) {
+    const std::size_t length = encoded_bytes(snapshot.pieces.size());
+    const RecordHead head{ObjectKind::snapshot, snapshot.object, manifest.commit.generation, snapshot.version};
+    encode(head, snapshot.pieces, manifest.identity, std::span(out).subspan(at, length));
     at += length;
   }
   header.checksum = checksum_of_manifest(out);
@@ -95,7 +95,7 @@ Manifest decode_manifest(std::span<const std::byte> bytes, std::uint64_t identit
   if (header.commit > rest.size()) corrupt();
   if (decode(rest.first(header.commit), identity, out.commit) != SlotState::whole) corrupt();
   rest = rest.subspan(header.commit);
-  for (std::uint32_t chunk = 0; chunk < header.images; ++chunk) out.images.push_back(take(rest, identity, chunk));
+  for (std::uint32_t chunk = 0; chunk < header.snapshots; ++chunk) out.snapshots.push_back(take(rest, identity, chunk));
   return out;
 }
 

@@ -12,7 +12,7 @@
 
 namespace spillway::journal {
 
-/// The image of a chunk, or a gradient.
+/// The snapshot of a chunk, or a gradient.
 struct StoredObject {
   std::uint32_t object = 0;  ///< chunk, or gradient
   std::uint64_t version = 0;
@@ -22,9 +22,9 @@ struct StoredObject {
 
 /// Good only with the volumes whose places it names.
 struct Manifest {
-  std::uint64_t identity = 0;        ///< of the layout (MetadataLayout::identity)
-  Commit commit;                     ///< of the step it holds
-  std::vector<StoredObject> images;  ///< one per chunk, in their order
+  std::uint64_t identity = 0;           ///< of the layout (MetadataLayout::identity)
+  Commit commit;                        ///< of the step it holds
+  std::vector<StoredObject> snapshots;  ///< one per chunk, in their order
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };
 

@@ -27,7 +27,7 @@ MetadataReader::MetadataReader(const JournalSpec& spec, Media& media, const Reco
 
 std::string MetadataReader::name(ObjectKind kind, std::uint32_t object) const {
   if (options_.name) return options_.name(kind, object);
-  return text(kind == ObjectKind::image ? "chunk " : "gradient ", object);
+  return text(kind == ObjectKind::snapshot ? "chunk " : "gradient ", object);
 }
 
 std::string MetadataReader::places_of(ObjectKind kind, std::uint32_t object) const {
@@ -119,7 +119,7 @@ void MetadataReader::records(
       const Bytes to = layout_.record(kind, last, copy, layout_.slots(kind, last));
       std::uint32_t object = 0, slot = 0;
       const std::function what = [&] {
-        return text("the record of ", kind == ObjectKind::image ? "the image of " : "the gradient of ",
+        return text("the record of ", kind == ObjectKind::snapshot ? "the snapshot of " : "the gradient of ",
                     name(kind, object), ", copy ", copy, ", slot ", slot);
       };
       walk(path, from, layout_.record_bytes(), (to - from) / layout_.record_bytes(),

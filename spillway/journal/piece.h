@@ -11,7 +11,7 @@ namespace spillway::journal {
 struct Piece {
   storage::Place place;
   std::uint32_t bytes = 0;     ///< > 0, at most the piece size of the volume
-  std::uint32_t part = 0;      ///< of the object: an image has weight and state
+  std::uint32_t part = 0;      ///< of the object: a snapshot has weight and state
   std::uint64_t checksum = 0;  ///< of its bytes
   friend bool operator==(const Piece&, const Piece&) = default;
 };

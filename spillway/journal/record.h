@@ -21,10 +21,10 @@ enum class SlotState : std::uint8_t {
 };
 
 struct RecordHead {
-  ObjectKind kind = ObjectKind::image;
+  ObjectKind kind = ObjectKind::snapshot;
   std::uint32_t object = 0;      ///< chunk, or gradient
   std::uint32_t generation = 0;  ///< of the run that wrote it
-  std::uint64_t version = 0;     ///< the step that an image holds the result of, or a gradient belongs to
+  std::uint64_t version = 0;     ///< the step that a snapshot holds the result of, or a gradient belongs to
 };
 
 /// Bytes of a record with so many pieces, not rounded.

@@ -18,17 +18,17 @@ class Recovery {
   Recovered run() {
     find_newest();
     if (out_.found) find_blank_paths();
-    find_images();
+    find_snapshots();
     if (out_.found) {
       find_commits();
       choose_needed();
     }
     find_gradients();
     if (out_.found) check_places();
-    // A step is durable when images of it are recorded: this is a first commit that was torn.
+    // A step is durable when snapshots of it are recorded: this is a first commit that was torn.
     if (!reader_.recorded) reader_.damage.clear();
     for (const Manifest& manifest : options_.pinned) {
-      for (const StoredObject& image : manifest.images) use(image);
+      for (const StoredObject& snapshot : manifest.snapshots) use(snapshot);
     }
     std::sort(out_.places.begin(), out_.places.end());
     out_.places.erase(std::unique(out_.places.begin(), out_.places.end()), out_.places.end());
@@ -77,53 +77,53 @@ class Recovery {
     }
   }
 
-  void find_images() {
-    out_.images.resize(out_.found ? spec_.chunks.size() : 0);
-    std::vector<bool> have(out_.images.size());
-    reader_.records(ObjectKind::image,
+  void find_snapshots() {
+    out_.snapshots.resize(out_.found ? spec_.chunks.size() : 0);
+    std::vector<bool> have(out_.snapshots.size());
+    reader_.records(ObjectKind::snapshot,
                     [&](const RecordHead& head, const std::vector<Piece>& pieces, std::uint32_t slot) {
                       seen(head.generation);
                       if (!out_.found) return check_begun(head);
                       check_not_newer(head);
                       if (!newest().in_line(head.generation, head.version)) return;
-                      RecoveredObject& best = out_.images[head.object];
+                      RecoveredObject& best = out_.snapshots[head.object];
                       const auto now = std::pair(head.version, head.generation);
                       if (have[head.object] && now <= std::pair(best.stored.version, best.generation)) return;
                       have[head.object] = true;
                       best = {{head.object, head.version, pieces}, head.generation, slot};
                     });
     for (std::uint32_t chunk = 0; chunk < have.size(); ++chunk) {
-      if (!have[chunk]) missing(ObjectKind::image, chunk, text("of step ", newest().step, " or before"));
+      if (!have[chunk]) missing(ObjectKind::snapshot, chunk, text("of step ", newest().step, " or before"));
     }
   }
-  /// A run that has committed nothing has at most one image of each chunk, all of one step.
+  /// A run that has committed nothing has at most one snapshot of each chunk, all of one step.
   void check_begun(const RecordHead& head) {
-    if (!any_commit_) refuse("there are records of images, but no whole commit");
+    if (!any_commit_) refuse("there are records of snapshots, but no whole commit");
     if (head.generation != newest().generation) return;
     if (first_step_ && *first_step_ != head.version) {
-      refuse(text("there are records of images of steps ", *first_step_, " and ", head.version,
+      refuse(text("there are records of snapshots of steps ", *first_step_, " and ", head.version,
                   ", but no whole commit of a step"));
     }
     first_step_ = head.version;
   }
-  /// With durable steps an image has a record only when its step is durable.
+  /// With durable steps a snapshot has a record only when its step is durable.
   void check_not_newer(const RecordHead& head) {
     if (spec_.durability != Durability::step || head.generation != newest().generation) return;
     if (head.version <= newest().step) return;
-    refuse(text("the newest whole commit is of step ", newest().step, ", but there is a record of the image of ",
-                reader_.name(ObjectKind::image, head.object), " of step ", head.version,
+    refuse(text("the newest whole commit is of step ", newest().step, ", but there is a record of the snapshot of ",
+                reader_.name(ObjectKind::snapshot, head.object), " of step ", head.version,
                 ", which is written only when that step is durable"));
   }
   [[noreturn]] void missing(ObjectKind kind, std::uint32_t object, const std::string& which) const {
-    refuse(text("no whole record ", kind == ObjectKind::image ? "of the image of " : "of the gradient of ",
+    refuse(text("no whole record ", kind == ObjectKind::snapshot ? "of the snapshot of " : "of the gradient of ",
                 reader_.name(kind, object), " ", which, " (it should be on ", reader_.places_of(kind, object), ")"));
   }
 
-  /// The commits of the steps after the oldest image, along the steps that were not skipped.
+  /// The commits of the steps after the oldest snapshot, along the steps that were not skipped.
   void find_commits() {
     std::uint64_t oldest = newest().step;
-    for (const RecoveredObject& image : out_.images) {
-      if (!spec_.chunks[image.stored.object].constant) oldest = std::min(oldest, image.stored.version);
+    for (const RecoveredObject& snapshot : out_.snapshots) {
+      if (!spec_.chunks[snapshot.stored.object].constant) oldest = std::min(oldest, snapshot.stored.version);
     }
     for (std::uint64_t step = newest().applied(); step > oldest;) {
       const RecoveredCommit* commit = commit_of(step);
@@ -153,9 +153,9 @@ class Recovery {
   }
   [[nodiscard]] std::uint64_t floor_of(std::uint32_t gradient) const {
     const GradientSpec& g = spec_.gradients[gradient];
-    std::uint64_t out = out_.images[g.first_chunk].stored.version;
+    std::uint64_t out = out_.snapshots[g.first_chunk].stored.version;
     for (std::uint32_t c = g.first_chunk; c < g.first_chunk + g.chunks; ++c) {
-      out = std::min(out, out_.images[c].stored.version);
+      out = std::min(out, out_.snapshots[c].stored.version);
     }
     return out;
   }
@@ -178,7 +178,7 @@ class Recovery {
   }
 
   void check_places() {
-    for (const RecoveredObject& image : out_.images) use(image.stored);
+    for (const RecoveredObject& snapshot : out_.snapshots) use(snapshot.stored);
     for (const RecoveredObject& gradient : out_.gradients) use(gradient.stored);
     std::sort(out_.places.begin(), out_.places.end());
     const auto twice = std::adjacent_find(out_.places.begin(), out_.places.end());
@@ -192,11 +192,11 @@ class Recovery {
     const auto look = [&](const RecoveredObject& object, ObjectKind kind) {
       for (const Piece& piece : object.stored.pieces) {
         if (piece.place != place) continue;
-        who += text(who.empty() ? "" : " and ", kind == ObjectKind::image ? "the image of " : "the gradient of ",
+        who += text(who.empty() ? "" : " and ", kind == ObjectKind::snapshot ? "the snapshot of " : "the gradient of ",
                     reader_.name(kind, object.stored.object), " of step ", object.stored.version);
       }
     };
-    for (const RecoveredObject& image : out_.images) look(image, ObjectKind::image);
+    for (const RecoveredObject& snapshot : out_.snapshots) look(snapshot, ObjectKind::snapshot);
     for (const RecoveredObject& gradient : out_.gradients) look(gradient, ObjectKind::gradient);
     refuse(text("the records of ", who, " name the same piece ", place.piece, " of path ", place.path));
   }
@@ -209,7 +209,7 @@ class Recovery {
   MetadataReader reader_;
   Recovered out_;
   bool any_commit_ = false;
-  std::optional<std::uint64_t> first_step_;  ///< of the images, where nothing is durable
+  std::optional<std::uint64_t> first_step_;  ///< of the snapshots, where nothing is durable
   std::map<std::pair<std::uint64_t, std::uint32_t>, RecoveredCommit> commits_;  ///< by step and generation
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::size_t> needed_;       ///< gradient and step
 };

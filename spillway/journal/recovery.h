@@ -21,7 +21,7 @@ struct Damage {
   std::uint32_t path = 0;
   Bytes offset = 0;  ///< in the metadata area
   Bytes bytes = 0;
-  std::string what;  ///< "the record of the image of layers.3 chunk 1, copy 0, slot 1"
+  std::string what;  ///< "the record of the snapshot of layers.3 chunk 1, copy 0, slot 1"
 };
 
 struct RecoveredCommit {
@@ -38,14 +38,14 @@ struct RecoveredObject {
 struct Recovered {
   static constexpr std::uint32_t kNoCommit = ~std::uint32_t{0};
 
-  /// A step is durable. When not, there are no images, gradients and commits to replay; with `damage` that may be
+  /// A step is durable. When not, there are no snapshots, gradients and commits to replay; with `damage` that may be
   /// because of it, and nobody should begin anew without being asked.
   bool found = false;
   std::uint32_t newest_generation = 0;     ///< the highest that any record names; 0: none
   Commit newest;                           ///< of the durable step
   std::uint32_t newest_slot = kNoCommit;   ///< of the newest commit
   std::vector<RecoveredCommit> commits;    ///< of the steps to replay, oldest first; skipped steps are left out
-  std::vector<RecoveredObject> images;     ///< one per chunk
+  std::vector<RecoveredObject> snapshots;  ///< one per chunk
   std::vector<RecoveredObject> gradients;  ///< needed, by gradient, oldest version first
   std::vector<storage::Place> places;      ///< in use by all of these and by the manifests, sorted, each once
   std::vector<Damage> damage;

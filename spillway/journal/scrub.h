@@ -14,7 +14,7 @@
 namespace spillway::journal {
 
 struct ScrubObject {
-  ObjectKind kind = ObjectKind::image;
+  ObjectKind kind = ObjectKind::snapshot;
   const StoredObject* stored = nullptr;
 };
 

@@ -55,7 +55,7 @@ class Flip : public ::testing::Test {
     journal::PathMedia media({paths[0].get()});
     const auto recovered = journal::recover(spec, media);
     ASSERT_FALSE(recovered.gradients.empty()) << "nothing to replay";
-    for (const auto* list : {&recovered.images, &recovered.gradients}) {
+    for (const auto* list : {&recovered.snapshots, &recovered.gradients}) {
       for (const auto& object : *list) {
         for (const auto& piece : object.stored.pieces) {
           const auto at = storage::kSuperblockExtent + metadata.bytes() + piece.place.piece * storage::kExtentAlignment;

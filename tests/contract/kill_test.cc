@@ -209,7 +209,7 @@ INSTANTIATE_TEST_SUITE_P(Points, KillAt, ::testing::Combine(::testing::ValuesIn(
                                   test::name_of(std::get<0>(test.param));
                          });
 
-/// Chunks in memory are updated during backward: what dies with the process is done again from image and gradients.
+/// Chunks in memory are updated during backward: what dies with the process is done again from snapshot and gradients.
 class KillEarly : public Kill {
  protected:
   KillEarly() : Kill(state::StateFormat::exact, StepUpdate{.learning_rate = 1e-2, .weight_decay = 0.1}) {}
@@ -251,7 +251,7 @@ TEST_F(KillFrozen, AtAnyInstant) {
   kill_at_any_instant(placements(), kills(8));
 }
 
-/// Projectors and the moments inside go with the image; what a step has learned, with its gradient.
+/// Projectors and the moments inside go with the snapshot; what a step has learned, with its gradient.
 class KillSubspace : public Kill {
  protected:
   KillSubspace() : Kill(state::StateFormat::exact, std::nullopt, "embed", "up|down") {}

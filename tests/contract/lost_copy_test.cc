@@ -187,22 +187,22 @@ TEST_F(Crafted, AManifestThatSaysWhatCannotBeIsRefusedByItsName) {
   const auto whole = bytes_of(checkpoint_ / "manifest.bin");
   const auto before = volumes();
   const std::vector<std::pair<const char*, Change>> changes = {
-      {"a longer piece", [](auto& it) { it.images[0].pieces[0].bytes += 4096; }},
-      {"a piece longer than one can be", [](auto& it) { it.images[0].pieces[0].bytes = 1U << 24; }},
-      {"a piece of nothing", [](auto& it) { it.images[0].pieces[0].bytes = 0; }},
-      {"a length that is not aligned", [](auto& it) { it.images[0].pieces[0].bytes -= 7; }},
+      {"a longer piece", [](auto& it) { it.snapshots[0].pieces[0].bytes += 4096; }},
+      {"a piece longer than one can be", [](auto& it) { it.snapshots[0].pieces[0].bytes = 1U << 24; }},
+      {"a piece of nothing", [](auto& it) { it.snapshots[0].pieces[0].bytes = 0; }},
+      {"a length that is not aligned", [](auto& it) { it.snapshots[0].pieces[0].bytes -= 7; }},
       {"more pieces",
-       [](auto& it) { it.images[1].pieces.insert(it.images[1].pieces.begin(), 300, it.images[1].pieces[0]); }},
-      {"fewer pieces", [](auto& it) { it.images[1].pieces.pop_back(); }},
-      {"no pieces", [](auto& it) { it.images[1].pieces.clear(); }},
-      {"another path", [](auto& it) { it.images[0].pieces[0].place.path = 2; }},
-      {"a path far away", [](auto& it) { it.images[0].pieces[0].place.path = 0xFFFFFFF0; }},
-      {"a place behind the volume", [](auto& it) { it.images[0].pieces[0].place.piece = 0x7FFFFFFF; }},
-      {"another part", [](auto& it) { it.images[0].pieces[0].part = 9; }},
-      {"one place twice", [](auto& it) { it.images[1].pieces = it.images[0].pieces; }},
-      {"an image of later", [](auto& it) { it.images[0].version = 99; }},
-      {"an image of before", [](auto& it) { it.images[0].version = 1; }},
-      {"fewer chunks", [](auto& it) { it.images.pop_back(); }},
+       [](auto& it) { it.snapshots[1].pieces.insert(it.snapshots[1].pieces.begin(), 300, it.snapshots[1].pieces[0]); }},
+      {"fewer pieces", [](auto& it) { it.snapshots[1].pieces.pop_back(); }},
+      {"no pieces", [](auto& it) { it.snapshots[1].pieces.clear(); }},
+      {"another path", [](auto& it) { it.snapshots[0].pieces[0].place.path = 2; }},
+      {"a path far away", [](auto& it) { it.snapshots[0].pieces[0].place.path = 0xFFFFFFF0; }},
+      {"a place behind the volume", [](auto& it) { it.snapshots[0].pieces[0].place.piece = 0x7FFFFFFF; }},
+      {"another part", [](auto& it) { it.snapshots[0].pieces[0].part = 9; }},
+      {"one place twice", [](auto& it) { it.snapshots[1].pieces = it.snapshots[0].pieces; }},
+      {"a snapshot of later", [](auto& it) { it.snapshots[0].version = 99; }},
+      {"a snapshot of before", [](auto& it) { it.snapshots[0].version = 1; }},
+      {"fewer chunks", [](auto& it) { it.snapshots.pop_back(); }},
       {"a commit that fits into no slot", [](auto& it) { it.commit.payload.resize(4 * MiB); }},
       {"ancestors without number", [](auto& it) { it.commit.ancestors.resize(10'000); }},
       {"gradients that are not there", [](auto& it) { it.commit.gradients.resize(10'000); }},
@@ -225,7 +225,7 @@ TEST_F(Crafted, AManifestThatSaysWhatCannotBeIsRefusedByItsName) {
   }
 }
 
-/// Of the image of the first chunk, in every slot that holds one, on so many copies.
+/// Of the snapshot of the first chunk, in every slot that holds one, on so many copies.
 class CraftedRecord : public LostCopy {
  protected:
   using Change = std::function<void(std::vector<journal::Piece>&)>;
@@ -235,8 +235,8 @@ class CraftedRecord : public LostCopy {
     for (std::size_t p = 0; p < settings_.storage.places.size(); ++p) {
       const auto all = bytes_of(volume(p));
       for (std::uint32_t copy = 0; copy < copies; ++copy) {
-        for (std::uint32_t slot = 0; slot < journal::kImageSlots; ++slot) {
-          const auto at = kSuperblockExtent + layout.record(journal::ObjectKind::image, 0, copy, slot);
+        for (std::uint32_t slot = 0; slot < journal::kSnapshotSlots; ++slot) {
+          const auto at = kSuperblockExtent + layout.record(journal::ObjectKind::snapshot, 0, copy, slot);
           const auto bytes = std::as_bytes(std::span(all)).subspan(at, layout.record_bytes());
           journal::RecordHead head;
           std::vector<journal::Piece> pieces;
@@ -269,7 +269,7 @@ TEST_F(CraftedRecord, CountsAsDamaged) {
     craft(journal::kCopies, change);
     const auto before = volumes();
     EXPECT_ERROR(Engine(run_.description(), settings_).start({.reopen = true}), ErrorCode::corrupt,
-                 "no whole record of the image of");
+                 "no whole record of the snapshot of");
     EXPECT_ERROR(Engine(run_.description(), settings_).read_back(std::nullopt), ErrorCode::corrupt, "are damaged");
     EXPECT_EQ(before, volumes());
     for (std::size_t p = 0; p < whole.size(); ++p) write(volume(p), 0, std::as_bytes(std::span(whole[p])));

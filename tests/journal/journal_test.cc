@@ -133,7 +133,7 @@ class JournalEventsTest : public ::testing::Test {
   explicit JournalEventsTest(Durability durability = Durability::step)
       : spec_(spec(durability)), media_(spec_), journal_(std::in_place, spec_, media_, diary_) {
     journal_->open_fresh(recover(spec_, media_));
-    image(0, 0);
+    snapshot(0, 0);
     journal_->commit({.step = 0});
     EXPECT_EQ(diary_.take(), (std::vector<std::string>{"opened", "durable 0"}));
   }
@@ -141,7 +141,7 @@ class JournalEventsTest : public ::testing::Test {
     return {.run = "run", .paths = 1, .chunks = {{}}, .gradients = {{}}, .durability = durability};
   }
   static std::vector<Piece> at(std::uint32_t piece) { return {{{0, piece}, 4096, 0, piece}}; }
-  void image(std::uint64_t version, std::uint32_t piece) { journal_->image_written(0, version, at(piece)); }
+  void snapshot(std::uint64_t version, std::uint32_t piece) { journal_->snapshot_written(0, version, at(piece)); }
   void gradient(std::uint64_t version, std::uint32_t piece) { journal_->gradient_written(0, version, at(piece)); }
   void commit(std::uint64_t step, bool skipped = false) {
     const std::uint32_t used = 0;
@@ -170,7 +170,7 @@ TEST_F(JournalEventsTest, AStepIsDurableWithItsGradients) {
 TEST_F(JournalEventsTest, PlacesAreReleasedWithTheNextCommit) {
   gradient(1, 1);
   commit(1);
-  image(1, 2);
+  snapshot(1, 2);
   gradient(2, 3);
   EXPECT_EQ(diary_.take(), (Lines{"durable 1"}));
   commit(2);
@@ -180,7 +180,7 @@ TEST_F(JournalEventsTest, PlacesAreReleasedWithTheNextCommit) {
 TEST_F(JournalEventsTest, HurryReleasesPlacesAtOnce) {
   gradient(1, 1);
   commit(1);
-  image(1, 2);
+  snapshot(1, 2);
   diary_.take();
   journal_->hurry();
   EXPECT_EQ(diary_.take(), (Lines{"released 0", "released 1"}));
@@ -191,10 +191,10 @@ TEST_F(JournalEventsTest, ASteadyStepFlushesTwice) {
     const int syncs = media_.syncs, writes = media_.writes;
     gradient(step, static_cast<std::uint32_t>(2 * step));
     commit(step);
-    image(step, static_cast<std::uint32_t>(2 * step + 1));
-    if (step == 1) continue;  // there was no image to record yet
+    snapshot(step, static_cast<std::uint32_t>(2 * step + 1));
+    if (step == 1) continue;  // there was no snapshot to record yet
     EXPECT_EQ(media_.syncs - syncs, 2);
-    EXPECT_EQ(media_.writes - writes, 6);  // gradient's record, image's record, commit, two copies each
+    EXPECT_EQ(media_.writes - writes, 6);  // gradient's record, snapshot's record, commit, two copies each
   }
 }
 
@@ -211,15 +211,15 @@ TEST_F(JournalEventsTest, ASkippedStepNeedsNoGradients) {
 TEST_F(JournalEventsTest, ACheckpointKeepsItsPlaces) {
   gradient(1, 1);
   commit(1);
-  image(1, 2);
+  snapshot(1, 2);
   Manifest manifest;
   journal_->checkpoint([&](const Manifest& m, std::exception_ptr) { manifest = m; });
-  ASSERT_EQ(manifest.images.size(), 1u);
+  ASSERT_EQ(manifest.snapshots.size(), 1u);
   EXPECT_EQ(manifest.commit.step, 1u);
-  EXPECT_EQ(manifest.images[0].pieces, at(2));
+  EXPECT_EQ(manifest.snapshots[0].pieces, at(2));
   gradient(2, 3);
   commit(2);
-  image(2, 4);
+  snapshot(2, 4);
   journal_->hurry();
   EXPECT_EQ(diary_.take(), (Lines{"durable 1", "released 0", "released 1", "durable 2", "released 3"}));
   journal_->unpin(manifest);
@@ -231,7 +231,7 @@ TEST_F(JournalEventsTest, ACheckpointKeepsItsPlaces) {
 TEST_F(JournalEventsTest, ARecordIsNotWrittenOverTheNewestDurableOne) {
   const MetadataLayout& layout = journal_->layout();
   const auto written = [&](std::uint32_t slot) {
-    const Bytes at = layout.record(ObjectKind::image, 0, 0, slot);
+    const Bytes at = layout.record(ObjectKind::snapshot, 0, 0, slot);
     return std::find(media_.offsets.begin(), media_.offsets.end(), at) != media_.offsets.end();
   };
   std::uint32_t newest = written(0) ? 0 : 1;
@@ -239,7 +239,7 @@ TEST_F(JournalEventsTest, ARecordIsNotWrittenOverTheNewestDurableOne) {
     gradient(step, 2 * step);
     commit(step);
     media_.offsets.clear();
-    image(step, 2 * step + 1);
+    snapshot(step, 2 * step + 1);
     journal_->hurry();
     EXPECT_FALSE(written(newest)) << "step " << step;
     EXPECT_TRUE(written(1 - newest)) << "step " << step;
@@ -250,7 +250,7 @@ TEST_F(JournalEventsTest, ARecordIsNotWrittenOverTheNewestDurableOne) {
 TEST_F(JournalEventsTest, GoingBackReleasesTheGradientsOfTheAbandonedLine) {
   gradient(1, 1);
   commit(1);
-  image(1, 2);
+  snapshot(1, 2);
   Manifest manifest;
   journal_->checkpoint([&](const Manifest& m, std::exception_ptr) { manifest = m; });
   gradient(2, 3);
@@ -271,18 +271,18 @@ TEST_F(JournalEventsTest, AFailedFlushEndsIt) {
   bool told = false;
   journal_->checkpoint([&](const Manifest&, std::exception_ptr error) { told = error != nullptr; });
   EXPECT_TRUE(told);
-  image(1, 2);
+  snapshot(1, 2);
   journal_->hurry();
   EXPECT_EQ(journal_->durable(), 0u);
   EXPECT_EQ(recover(spec_, media_).newest.step, 0u);
 }
 
 TEST_F(JournalEventsTest, RefusesWrongUse) {
-  EXPECT_ERROR(image(0, 9), ErrorCode::internal, "of step 0 was written after that of step 0");
-  EXPECT_ERROR(journal_->image_written(0, 1, {}), ErrorCode::internal, "0 pieces");
+  EXPECT_ERROR(snapshot(0, 9), ErrorCode::internal, "of step 0 was written after that of step 0");
+  EXPECT_ERROR(journal_->snapshot_written(0, 1, {}), ErrorCode::internal, "0 pieces");
   const std::vector<Piece> elsewhere = {{{7, 0}, 4096, 0, 0}};
-  EXPECT_ERROR(journal_->image_written(0, 1, elsewhere), ErrorCode::internal, "path 7; there are 1");
-  EXPECT_ERROR(journal_->image_written(1, 1, at(5)), ErrorCode::internal, "chunk 1 was written; 1 were announced");
+  EXPECT_ERROR(journal_->snapshot_written(0, 1, elsewhere), ErrorCode::internal, "path 7; there are 1");
+  EXPECT_ERROR(journal_->snapshot_written(1, 1, at(5)), ErrorCode::internal, "chunk 1 was written; 1 were announced");
   const std::uint32_t unknown = 64;
   EXPECT_ERROR(journal_->commit({.step = 1, .gradients = {&unknown, 1}}), ErrorCode::internal, "used gradient 64");
   const std::vector<std::byte> large(60 * KiB + 1);
@@ -295,9 +295,9 @@ TEST_F(JournalEventsTest, RefusesWrongUse) {
   EXPECT_ERROR(closed.open_resumed({}), ErrorCode::internal, "no step is durable");
 }
 
-TEST(JournalFlushesTest, AFullCommitFlushesOnceForAllItsImages) {
+TEST(JournalFlushesTest, AFullCommitFlushesOnceForAllItsSnapshots) {
   constexpr std::uint32_t kChunks = 30;
-  const JournalSpec spec{.run = "run", .paths = 1, .chunks = std::vector<ImageSpec>(kChunks)};
+  const JournalSpec spec{.run = "run", .paths = 1, .chunks = std::vector<SnapshotSpec>(kChunks)};
   InstantMedia media(spec);
   Diary diary;
   Journal journal(spec, media, diary);
@@ -305,16 +305,16 @@ TEST(JournalFlushesTest, AFullCommitFlushesOnceForAllItsImages) {
   journal.commit({.step = 5});
   for (std::uint32_t c = 0; c < kChunks; ++c) {
     EXPECT_EQ(media.syncs, 1);  // of the opening
-    journal.image_written(c, 5, std::vector<Piece>{{{0, c}, 4096, 0, 0}});
+    journal.snapshot_written(c, 5, std::vector<Piece>{{{0, c}, 4096, 0, 0}});
   }
-  EXPECT_EQ(media.syncs, 4);  // and of the images, their records, the commit
+  EXPECT_EQ(media.syncs, 4);  // and of the snapshots, their records, the commit
   EXPECT_EQ(diary.take(), (std::vector<std::string>{"opened", "durable 5"}));
 }
 
 TEST_F(CheckpointEventsTest, OnlyCheckpointsAreDurable) {
   const int writes = media_.writes;
   for (std::uint32_t step = 1; step < 4; ++step) {
-    image(step, step);
+    snapshot(step, step);
     commit(step);
   }
   EXPECT_EQ(diary_.take(), (Lines{"released 1", "released 2"}));
@@ -322,7 +322,7 @@ TEST_F(CheckpointEventsTest, OnlyCheckpointsAreDurable) {
   Manifest manifest;
   journal_->checkpoint([&](const Manifest& m, std::exception_ptr) { manifest = m; });
   EXPECT_EQ(diary_.take(), (Lines{"durable 3", "released 0"}));
-  EXPECT_EQ(manifest.images.at(0).pieces, at(3));
+  EXPECT_EQ(manifest.snapshots.at(0).pieces, at(3));
   EXPECT_ERROR(gradient(4, 9), ErrorCode::internal, "only checkpoints are durable");
 }
 
@@ -399,7 +399,7 @@ class WaitingListener : public JournalListener {
 
 TEST(JournalThreadsTest, EventsComeFromAnyThread) {
   constexpr std::uint32_t kChunks = 40, kSteps = 20;
-  JournalSpec spec{.run = "run", .paths = 2, .chunks = std::vector<ImageSpec>(kChunks)};
+  JournalSpec spec{.run = "run", .paths = 2, .chunks = std::vector<SnapshotSpec>(kChunks)};
   for (std::uint32_t c = 0; c < kChunks; ++c) spec.gradients.push_back({1, c, 1});
   std::vector<std::uint32_t> all(kChunks);
   std::iota(all.begin(), all.end(), 0);
@@ -410,7 +410,7 @@ TEST(JournalThreadsTest, EventsComeFromAnyThread) {
   const auto piece = [&next] { return std::vector<Piece>{{{next % 2, next++}, 4096, 0, 0}}; };
   journal.open_fresh({});
   waiter.wait(1);
-  for (std::uint32_t c = 0; c < kChunks; ++c) journal.image_written(c, 0, piece());
+  for (std::uint32_t c = 0; c < kChunks; ++c) journal.snapshot_written(c, 0, piece());
   journal.commit({.step = 0});
   for (std::uint64_t step = 1; step <= kSteps; ++step) {
     waiter.wait(step + 1);
@@ -419,18 +419,18 @@ TEST(JournalThreadsTest, EventsComeFromAnyThread) {
     std::thread gradients([&] {
       for (std::uint32_t c = 0; c < kChunks; ++c) journal.gradient_written(c, step, pieces[c]);
     });
-    std::thread images([&] {
-      for (std::uint32_t c = 0; c < kChunks; ++c) journal.image_written(c, step, pieces[kChunks + c]);
+    std::thread snapshots([&] {
+      for (std::uint32_t c = 0; c < kChunks; ++c) journal.snapshot_written(c, step, pieces[kChunks + c]);
     });
     journal.commit({.step = step, .gradients = all});
     gradients.join();
-    images.join();
+    snapshots.join();
   }
   waiter.wait(kSteps + 2);
   journal.stop();
   EXPECT_TRUE(waiter.in_order_);
   EXPECT_EQ(journal.durable(), kSteps);
-  // All but the images of at most two steps, and their gradients, were released on the way.
+  // All but the snapshots of at most two steps, and their gradients, were released on the way.
   EXPECT_GE(waiter.released_, std::size_t{2 * kChunks * (kSteps - 3)});
 }
 

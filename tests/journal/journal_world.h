@@ -139,10 +139,10 @@ class World : public JournalListener {
   bool fresh_ = true;
   bool opened_ = false, any_durable_ = false, committed_ = true, making_checkpoint_ = false, path_lost_ = false;
   std::uint64_t applied_ = 0;
-  std::vector<std::uint32_t> gradients_;                         ///< to be written
-  std::vector<std::pair<std::uint32_t, std::uint64_t>> images_;  ///< to be written, in order
-  std::vector<std::uint64_t> newest_image_;
-  std::vector<bool> image_under_way_, gradient_under_way_;
+  std::vector<std::uint32_t> gradients_;                            ///< to be written
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> snapshots_;  ///< to be written, in order
+  std::vector<std::uint64_t> newest_snapshot_;
+  std::vector<bool> snapshot_under_way_, gradient_under_way_;
   std::vector<storage::Place> free_;
   std::set<storage::Place> taken_;
 };
@@ -212,12 +212,12 @@ inline std::string World::check_values(const Recovered& r, const std::vector<Rem
     if (wrong.empty()) wrong = check_pieces(stored->pieces, gradient_of(line, which.first, which.second), remains);
   }
   for (std::uint32_t chunk = 0; chunk < setup_.chunks && wrong.empty(); ++chunk) {
-    const StoredObject& image = r.images[chunk].stored;
-    Hash value = truth(line, chunk, image.version);
-    wrong = check_pieces(image.pieces, value, remains);
+    const StoredObject& snapshot = r.snapshots[chunk].stored;
+    Hash value = truth(line, chunk, snapshot.version);
+    wrong = check_pieces(snapshot.pieces, value, remains);
     for (const RecoveredCommit& c : r.commits) {
       const std::uint64_t step = c.commit.step;
-      if (step <= image.version || constant(chunk)) continue;
+      if (step <= snapshot.version || constant(chunk)) continue;
       for (std::uint32_t g = 0; g < spec_.gradients.size(); ++g) {
         const GradientSpec& spec = spec_.gradients[g];
         const bool feeds = spec.first_chunk <= chunk && chunk < spec.first_chunk + spec.chunks;
@@ -251,9 +251,9 @@ inline std::string World::check(const std::vector<Remains>& remains, Recovered* 
   if (wrong.empty() && r.found) wrong = check_values(r, remains);
   for (const Manifest& manifest : checkpoints_) {
     for (std::uint32_t chunk = 0; chunk < setup_.chunks && wrong.empty(); ++chunk) {
-      const StoredObject& image = manifest.images[chunk];
+      const StoredObject& snapshot = manifest.snapshots[chunk];
       const Hash value = truth(line_of(manifest.commit), chunk, manifest.commit.step);
-      wrong = check_pieces(image.pieces, value, remains);
+      wrong = check_pieces(snapshot.pieces, value, remains);
       if (!wrong.empty()) wrong = "a checkpoint: " + wrong;
     }
   }
@@ -328,7 +328,7 @@ inline std::string World::run() {
 
 inline bool World::settled() const {
   const bool all = setup_.durability == Durability::step ? any_durable_ && durable_ == step_ : true;
-  return committed_ && images_.empty() && media_->idle() && all && !making_checkpoint_;
+  return committed_ && snapshots_.empty() && media_->idle() && all && !making_checkpoint_;
 }
 
 inline void World::opened() {
@@ -384,11 +384,11 @@ inline void World::start_again() {
   const std::string wrong = check(media_->live(), &r);
   if (!wrong.empty()) return fail(wrong);
   gradients_.clear();
-  images_.clear();
+  snapshots_.clear();
   opened_ = any_durable_ = making_checkpoint_ = false;
   committed_ = true;
-  newest_image_.assign(setup_.chunks, 0);
-  image_under_way_.assign(setup_.chunks, false);
+  newest_snapshot_.assign(setup_.chunks, 0);
+  snapshot_under_way_.assign(setup_.chunks, false);
   gradient_under_way_.assign(spec_.gradients.size(), false);
   find_free(r.places);
   journal_ = std::make_unique<Journal>(spec_, *media_, *this);
@@ -413,7 +413,7 @@ inline void World::start_fresh(const Recovered& before) {
   begin_line(0, 0);
   applied_ = 0;
   committed_ = false;
-  for (std::uint32_t c = 0; c < setup_.chunks; ++c) images_.emplace_back(c, 0);
+  for (std::uint32_t c = 0; c < setup_.chunks; ++c) snapshots_.emplace_back(c, 0);
   journal_->open_fresh(before);
 }
 
@@ -425,13 +425,13 @@ inline void World::start(const Recovered& recovered, const Manifest* back) {
   applied_ = from.applied();
   allowed_.push_back(start_state_);
   for (std::uint32_t c = 0; c < setup_.chunks; ++c) {
-    newest_image_[c] = back != nullptr ? back->images[c].version : recovered.images[c].stored.version;
-    // A chunk that was replayed may have its image written at once; one that is a period behind must, or the slots of
-    // its gradients would not do for the next step.
-    const bool behind = newest_image_[c] < applied_ && !constant(c);
-    if (!behind || (applied_ - newest_image_[c] < period(c) && chance(2))) continue;
-    images_.emplace_back(c, step_);
-    newest_image_[c] = step_;
+    newest_snapshot_[c] = back != nullptr ? back->snapshots[c].version : recovered.snapshots[c].stored.version;
+    // A chunk that was replayed may have its snapshot written at once; one that is a period behind must, or the slots
+    // of its gradients would not do for the next step.
+    const bool behind = newest_snapshot_[c] < applied_ && !constant(c);
+    if (!behind || (applied_ - newest_snapshot_[c] < period(c) && chance(2))) continue;
+    snapshots_.emplace_back(c, step_);
+    newest_snapshot_[c] = step_;
   }
   if (back != nullptr) {
     taken_.clear();
@@ -454,12 +454,12 @@ inline void World::find_free(const std::vector<storage::Place>& used) {
 }
 
 inline bool World::write_object(ObjectKind kind, std::uint32_t id, std::uint64_t version) {
-  const std::size_t count = kind == ObjectKind::image ? spec_.chunks[id].pieces : spec_.gradients[id].pieces;
+  const std::size_t count = kind == ObjectKind::snapshot ? spec_.chunks[id].pieces : spec_.gradients[id].pieces;
   if (free_.size() < count) {
     journal_->hurry();
     return false;
   }
-  const Hash value = kind == ObjectKind::image ? truth(line_, id, version) : gradient_of(line_, id, version);
+  const Hash value = kind == ObjectKind::snapshot ? truth(line_, id, version) : gradient_of(line_, id, version);
   auto object = std::make_shared<Object>(Object{kind, id, version, {}, count});
   for (std::size_t i = 0; i < count; ++i) {
     // Places that became free last are the likeliest: what was released too early is soon written over.
@@ -482,8 +482,8 @@ inline void World::object_written(const Object& object, Journal& journal) {
     gradient_under_way_[object.id] = false;
     return journal.gradient_written(object.id, object.version, object.pieces);
   }
-  image_under_way_[object.id] = false;
-  journal.image_written(object.id, object.version, object.pieces);
+  snapshot_under_way_[object.id] = false;
+  journal.snapshot_written(object.id, object.version, object.pieces);
 }
 
 /// Does one thing of the run, if there is one to do.
@@ -491,13 +491,13 @@ inline bool World::advance() {
   if (!opened_) return false;
   if (any_durable_ && chance(25)) journal_->hurry();
   if (!checkpoints_.empty() && chance(40)) forget_checkpoint();
-  const auto image =
-      std::find_if(images_.begin(), images_.end(), [&](const auto& i) { return !image_under_way_[i.first]; });
-  if (image != images_.end() && chance(2)) {
-    const auto [chunk, version] = *image;
-    if (!write_object(ObjectKind::image, chunk, version)) return false;
-    image_under_way_[chunk] = true;
-    images_.erase(image);
+  const auto snapshot =
+      std::find_if(snapshots_.begin(), snapshots_.end(), [&](const auto& i) { return !snapshot_under_way_[i.first]; });
+  if (snapshot != snapshots_.end() && chance(2)) {
+    const auto [chunk, version] = *snapshot;
+    if (!write_object(ObjectKind::snapshot, chunk, version)) return false;
+    snapshot_under_way_[chunk] = true;
+    snapshots_.erase(snapshot);
     return true;
   }
   if (!gradients_.empty()) {
@@ -509,8 +509,8 @@ inline bool World::advance() {
     return true;
   }
   if (!committed_) return request_commit(), true;
-  // The images of a step leave memory before the next update.
-  if (step_ == setup_.steps || !images_.empty()) return false;
+  // The snapshots of a step leave memory before the next update.
+  if (step_ == setup_.steps || !snapshots_.empty()) return false;
   const std::uint64_t durable = any_durable_ ? durable_ : 0;
   if (setup_.durability == Durability::step && step_ > durable + 2) return false;
   if (making_checkpoint_ && chance(2)) return false;
@@ -554,18 +554,18 @@ inline void World::request_commit() {
 inline void World::start_updates() {
   applied_ = step_;
   for (std::uint32_t c = 0; c < setup_.chunks; ++c) {
-    if (step_ - newest_image_[c] < period(c) || constant(c)) continue;
-    images_.emplace_back(c, step_);
-    newest_image_[c] = step_;
+    if (step_ - newest_snapshot_[c] < period(c) || constant(c)) continue;
+    snapshots_.emplace_back(c, step_);
+    newest_snapshot_[c] = step_;
   }
 }
 
 inline void World::checkpoint() {
   making_checkpoint_ = true;
   for (std::uint32_t c = 0; c < setup_.chunks; ++c) {
-    if (newest_image_[c] >= applied_ || constant(c)) continue;
-    images_.emplace_back(c, applied_);
-    newest_image_[c] = applied_;
+    if (newest_snapshot_[c] >= applied_ || constant(c)) continue;
+    snapshots_.emplace_back(c, applied_);
+    newest_snapshot_[c] = applied_;
   }
   journal_->checkpoint([this](const Manifest& manifest, std::exception_ptr error) {
     making_checkpoint_ = false;
@@ -590,7 +590,7 @@ inline void World::check_no_leak() {
   }
   Recovered r;
   wrong_ = check(media_->live(), &r);
-  if (setup_.durability == Durability::checkpoint) return;  // images since the last checkpoint are taken, too
+  if (setup_.durability == Durability::checkpoint) return;  // snapshots since the last checkpoint are taken, too
   const std::vector<storage::Place> taken(taken_.begin(), taken_.end());
   if (wrong_.empty() && taken != r.places) fail(text(taken.size(), " places are taken, ", r.places.size(), " needed"));
 }

@@ -54,7 +54,7 @@ TEST(RecordTest, ReturnsWhatWentIn) {
 
 TEST(RecordTest, EveryBitIsGuarded) {
   std::vector<std::byte> slot(4096);
-  encode({ObjectKind::image, 5, 3, 8}, pieces(20), kIdentity, slot);
+  encode({ObjectKind::snapshot, 5, 3, 8}, pieces(20), kIdentity, slot);
   RecordHead head;
   std::vector<Piece> got;
   for (std::size_t bit = 0; bit < encoded_bytes(20) * 8; ++bit) {
@@ -70,7 +70,7 @@ TEST(RecordTest, TellsEmptyForeignAndDamagedApart) {
   std::vector<Piece> got;
   EXPECT_EQ(decode(slot, kIdentity, head, got), SlotState::empty);
   EXPECT_EQ(decode({}, kIdentity, head, got), SlotState::damaged);
-  encode({ObjectKind::image, 0, 1, 1}, pieces(1), kIdentity + 1, slot);
+  encode({ObjectKind::snapshot, 0, 1, 1}, pieces(1), kIdentity + 1, slot);
   EXPECT_EQ(decode(slot, kIdentity, head, got), SlotState::foreign);
   std::fill(slot.begin(), slot.begin() + 512, std::byte{0});
   slot[3000] = std::byte{1};
@@ -122,7 +122,8 @@ TEST(CommitTest, ForgetsAncestorsThatNoRecordNeeds) {
   Commit c = some_commit();
   EXPECT_EQ(continue_line(c, {9}), (std::vector<Ancestor>{{4, 4, 9}, {7, 7, 12}}));
   EXPECT_EQ(continue_line(c, {12}), (std::vector<Ancestor>{{7, 7, 12}}));
-  EXPECT_EQ(continue_line(c, {12, {4}}), (std::vector<Ancestor>{{4, 4, 9}, {7, 7, 12}})) << "a constant image is of it";
+  EXPECT_EQ(continue_line(c, {12, {4}}), (std::vector<Ancestor>{{4, 4, 9}, {7, 7, 12}}))
+      << "a constant snapshot is of it";
 }
 
 TEST(ManifestTest, ReturnsWhatWentIn) {
@@ -161,7 +162,7 @@ TEST(MetadataLayoutTest, NoTwoSlotsOverlap) {
   };
   for (std::uint32_t copy = 0; copy < kCopies; ++copy) {
     for (std::uint32_t s = 0; s < layout.commit_slots(); ++s) take(layout.commit(copy, s), layout.commit_bytes());
-    for (const ObjectKind kind : {ObjectKind::image, ObjectKind::gradient}) {
+    for (const ObjectKind kind : {ObjectKind::snapshot, ObjectKind::gradient}) {
       for (std::uint32_t o = 0; o < layout.objects(kind); ++o) {
         for (std::uint32_t s = 0; s < layout.slots(kind, o); ++s) {
           take(layout.record(kind, o, copy, s), layout.record_bytes());
@@ -177,7 +178,7 @@ TEST(MetadataLayoutTest, NoTwoSlotsOverlap) {
 TEST(MetadataLayoutTest, HoldsTheLargestObjectAndTheLongestPeriod) {
   const MetadataLayout layout(some_spec());
   EXPECT_GE(layout.record_bytes(), encoded_bytes(200));
-  EXPECT_EQ(layout.slots(ObjectKind::image, 1), 2u);
+  EXPECT_EQ(layout.slots(ObjectKind::snapshot, 1), 2u);
   EXPECT_EQ(layout.slots(ObjectKind::gradient, 0), 2u);
   EXPECT_EQ(layout.slots(ObjectKind::gradient, 1), 5u);
 }

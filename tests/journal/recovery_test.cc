@@ -112,30 +112,31 @@ TEST_F(RecoveryTest, ManySpoiledSectorsAreNeverUsedSilently) {
 TEST_F(RecoveryTest, SaysWhatIsDamagedAndWhere) {
   const MetadataLayout layout(world_.spec());
   const Recovered before = recovered();
-  const std::uint32_t slot = before.images[3].slot;
-  const std::uint32_t path = layout.home(ObjectKind::image, 3);
-  const Bytes offset = layout.record(ObjectKind::image, 3, 0, slot);
+  const std::uint32_t slot = before.snapshots[3].slot;
+  const std::uint32_t path = layout.home(ObjectKind::snapshot, 3);
+  const Bytes offset = layout.record(ObjectKind::snapshot, 3, 0, slot);
   flip_bit(path, offset + 70, 2);
   const Recovered r = recovered({.name = [](ObjectKind, std::uint32_t id) { return text("layer ", id); }});
   ASSERT_EQ(r.damage.size(), 1u);
   EXPECT_EQ(r.damage[0].path, path);
   EXPECT_EQ(r.damage[0].offset, offset);
-  EXPECT_EQ(r.damage[0].what, text("the record of the image of layer 3, copy 0, slot ", slot));
-  EXPECT_EQ(r.images[3].stored, before.images[3].stored);
+  EXPECT_EQ(r.damage[0].what, text("the record of the snapshot of layer 3, copy 0, slot ", slot));
+  EXPECT_EQ(r.snapshots[3].stored, before.snapshots[3].stored);
 }
 
-TEST_F(RecoveryTest, NamesTheImageThatIsMissing) {
+TEST_F(RecoveryTest, NamesTheSnapshotThatIsMissing) {
   const MetadataLayout layout(world_.spec());
   for (std::uint32_t copy = 0; copy < kCopies; ++copy) {
-    for (std::uint32_t slot = 0; slot < kImageSlots; ++slot) {
-      for (std::uint32_t path = 0; path < 2; ++path) flip_bit(path, layout.record(ObjectKind::image, 1, copy, slot), 0);
+    for (std::uint32_t slot = 0; slot < kSnapshotSlots; ++slot) {
+      for (std::uint32_t path = 0; path < 2; ++path)
+        flip_bit(path, layout.record(ObjectKind::snapshot, 1, copy, slot), 0);
     }
   }
   const RecoveryOptions options{.name = [](ObjectKind, std::uint32_t id) { return text("layer ", id); }};
-  EXPECT_ERROR(recovered(options), ErrorCode::corrupt, "no whole record of the image of layer 1 of step 10");
+  EXPECT_ERROR(recovered(options), ErrorCode::corrupt, "no whole record of the snapshot of layer 1 of step 10");
 }
 
-TEST_F(RecoveryTest, ALostCommitIsNoticedByTheImagesOfItsStep) {
+TEST_F(RecoveryTest, ALostCommitIsNoticedByTheSnapshotsOfItsStep) {
   const MetadataLayout layout(world_.spec());
   const Recovered before = recovered();
   for (std::uint32_t path = 0; path < 2; ++path) {
@@ -172,9 +173,9 @@ TEST_F(RecoveryTest, WhatOnePathHasLostIsReadFromTheOther) {
 
 TEST_F(RecoveryTest, ARecordThatIsObjectedToIsADamagedOne) {
   const auto objection = [](ObjectKind kind, std::uint32_t object, std::span<const Piece>) -> std::string {
-    return kind == ObjectKind::image && object == 1 ? "no such place" : "";
+    return kind == ObjectKind::snapshot && object == 1 ? "no such place" : "";
   };
-  EXPECT_ERROR(recovered({.objection = objection}), ErrorCode::corrupt, "no whole record of the image of chunk 1");
+  EXPECT_ERROR(recovered({.objection = objection}), ErrorCode::corrupt, "no whole record of the snapshot of chunk 1");
   EXPECT_ERROR(recovered({.objection = objection}), ErrorCode::corrupt, ": no such place");
 }
 
@@ -202,7 +203,7 @@ class UnreadableMedia : public RemainsMedia {
 
 TEST_F(RecoveryTest, AnUnreadableSectorIsADamagedRecord) {
   const Recovered before = recovered();
-  const Bytes at = MetadataLayout(world_.spec()).record(ObjectKind::image, 0, 0, before.images[0].slot) + 512;
+  const Bytes at = MetadataLayout(world_.spec()).record(ObjectKind::snapshot, 0, 0, before.snapshots[0].slot) + 512;
   UnreadableMedia media(remains_, 0, at);
   const Recovered r = recover(world_.spec(), media);
   ASSERT_EQ(r.damage.size(), 1u);
