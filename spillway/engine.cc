@@ -174,7 +174,7 @@ class Engine::Impl {
   /// What is loaded is part of the first commit.
   void check_loading() {
     subspaces_read_ = false;
-    if (!running().books || !begun_) return;
+    if (!running().journal || !begun_) return;
     throw Error(ErrorCode::bad_input, "this run is durable and has begun; weights and states change by steps alone");
   }
 
@@ -464,8 +464,8 @@ class Engine::Impl {
   void commit(std::string_view payload) {
     auto& run = running();
     committed_ = true;
-    if (!run.books) return;
-    if (!begun_) begin_books();
+    if (!run.journal) return;
+    if (!begun_) begin_journal();
     begun_ = true;
     auto fields = update_;
     fields.step = steps_;
@@ -473,7 +473,7 @@ class Engine::Impl {
   }
 
   /// The first commit of a run: images of what was loaded are what every later step is replayed from.
-  void begin_books() {
+  void begin_journal() {
     settle();
     if (plan_.durability == plan::Durability::step) running().seal(step_);
   }
@@ -485,7 +485,7 @@ class Engine::Impl {
 
   void save_manifest(const std::filesystem::path& directory) {
     auto& run = running();
-    if (!run.books) {
+    if (!run.journal) {
       throw Error(ErrorCode::bad_input,
                   "this run keeps nothing on storage paths that a manifest could name; its "
                   "checkpoints stand alone (save_state)");
@@ -507,12 +507,12 @@ class Engine::Impl {
   }
 
   void release_manifest(std::span<const std::byte> manifest) {
-    if (running().books) running().release(manifest);
+    if (running().journal) running().release(manifest);
   }
 
   std::vector<std::byte> leave(std::string_view payload) {
     auto& run = running();
-    if (run.books) {
+    if (run.journal) {
       if (!committed_) commit(payload);
       settle();
       if (plan_.durability == plan::Durability::checkpoint) run.release(run.checkpoint(applied_));

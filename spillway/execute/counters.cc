@@ -70,7 +70,7 @@ std::string counters(const Run& run, const plan::Budget& budget) {
                                                {"seconds", updated[unit].seconds}};
   }
   for (std::size_t p = 0; p < run.paths.size(); ++p) out["paths"][budget.paths[p].name] = of_path(*run.paths[p]);
-  if (run.books) out["stall_seconds"]["commit"] = run.waited();
+  if (run.journal) out["stall_seconds"]["commit"] = run.waited();
   if (const auto* device = run.device.device.get()) {
     out["device"] = {{"name", device->name()},
                      {"memory", device->memory().size()},

@@ -37,7 +37,7 @@ std::string ObjectNames::fields(std::size_t chunk, std::uint32_t part, Bytes fir
   const auto& it = layout_.chunks()[chunk];
   std::string out;
   for (const auto& array :
-       part == kWeightPart ? weight_arrays(description_.rule(), it) : state_arrays(description_.rule(), it)) {
+       part == journal::kWeightPart ? weight_arrays(description_.rule(), it) : state_arrays(description_.rule(), it)) {
     const auto begin = std::max(first, array.first), end = std::min(last, array.first + array.bytes);
     if (begin >= end) continue;
     const auto entry = (begin - array.first) / array.item, beyond = ceil_div(end - array.first, array.item);

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "spillway/execute/books.h"
+#include "spillway/execute/journal_objects.h"
 #include "spillway/execute/store.h"
 #include "spillway/plan/description.h"
 #include "spillway/state/layout.h"

@@ -5,7 +5,6 @@
 
 #include "spillway/base/error.h"
 #include "spillway/execute/names.h"
-#include "spillway/execute/record_check.h"
 #include "spillway/execute/tensor_parts.h"
 #include "spillway/journal/scrub.h"
 #include "spillway/state/convert.h"
@@ -33,7 +32,7 @@ struct Opened {
                          VolumeMode::reopen);
     for (const auto& path : paths) pointers.push_back(path.get());
     media = std::make_unique<journal::PathMedia>(pointers);
-    check.emplace(plan.description, plan.layout, spec, pointers);
+    check.emplace(spec, object_sizes(plan.description, plan.layout, spec), capacities_of(paths));
   }
 
   [[nodiscard]] journal::Recovered recover(const ObjectNames& names) const {
@@ -48,7 +47,7 @@ struct Opened {
   std::vector<std::unique_ptr<storage::Path>> paths;
   std::vector<storage::Path*> pointers;
   std::unique_ptr<journal::PathMedia> media;
-  std::optional<RecordCheck> check;
+  std::optional<journal::RecordCheck> check;
 };
 
 }  // namespace

@@ -56,7 +56,7 @@ Bytes Replay::scratch() const noexcept {
 }
 
 void Replay::expect(const journal::StoredObject& object) {
-  for (const auto& piece : object.pieces) execute::expect(*parts_.paths[piece.place.path], piece);
+  for (const auto& piece : object.pieces) journal::expect(*parts_.paths[piece.place.path], piece);
 }
 
 void Replay::expect_snapshot(std::size_t chunk) {
@@ -87,9 +87,10 @@ void Replay::load(std::size_t chunk, std::byte* weight, std::byte* state, std::s
   const auto rule = parts_.description.rule();
   const auto weights = weight_bytes(rule, parts_.layout.chunks()[chunk]);
   const auto states = state_bytes(rule, parts_.layout.chunks()[chunk]);
-  if (weight != nullptr) read(it, kWeightPart, {weight, weights}, name_of(parts_.layout, Field::weight, chunk));
+  if (weight != nullptr)
+    read(it, journal::kWeightPart, {weight, weights}, name_of(parts_.layout, Field::weight, chunk));
   if (state != nullptr && states > 0) {
-    read(it, kStatePart, {state, states}, name_of(parts_.layout, Field::state, chunk));
+    read(it, journal::kStatePart, {state, states}, name_of(parts_.layout, Field::state, chunk));
   }
   if (missing(chunk) == 0) return;
   for (const auto* commit : commits_) {

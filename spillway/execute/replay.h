@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "spillway/execute/books.h"
 #include "spillway/execute/chunk_update.h"
+#include "spillway/execute/journal_objects.h"
 #include "spillway/execute/rows.h"
 #include "spillway/execute/team.h"
 #include "spillway/journal/manifest.h"

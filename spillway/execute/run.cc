@@ -47,7 +47,7 @@ class Clocked {
 }  // namespace
 
 journal::Manifest read_manifest(const std::filesystem::path& directory, std::uint64_t identity,
-                                const RecordCheck& check) {
+                                const journal::RecordCheck& check) {
   const auto file = directory / kManifestName;
   const auto bytes = journal::read_manifest_file(file);
   try {
@@ -98,11 +98,11 @@ Run::Run(const RunPlan& plan, const VolumeSettings& volumes, unsigned threads, c
 
 void Run::open_paths(const VolumeSettings& volumes, std::span<const Bytes> capacities,
                      const std::optional<journal::JournalSpec>& spec, VolumeMode mode) {
-  books.reset();
+  journal.reset();
   paths.clear();
   const Bytes records = spec ? journal::MetadataLayout(*spec).bytes() : 0;
   paths = open_volumes(volumes, capacities, records, fingerprint(plan_.description, plan_.layout), mode);
-  if (spec) books = std::make_unique<Books>(*spec, pointers(paths), plan_.plan.path_spare / 2);
+  if (spec) journal = std::make_unique<journal::RunJournal>(*spec, pointers(paths), plan_.plan.path_spare / 2);
 }
 
 /// False when only what is found was to be opened, and nothing was.
@@ -137,9 +137,9 @@ bool Run::open_storage(const VolumeSettings& volumes, const Opening& opening, in
   }
   map_memory();
   pool = std::make_unique<storage::Pool>(pool_paths(paths, plan_.rates, plan_.budget.paths),
-                                         books ? books->pool_options() : storage::PoolOptions{});
-  if (books) open_books();
-  store = std::make_unique<Store>(plan, plan_.description, plan_.layout, *pool, books.get());
+                                         journal ? journal->pool_options() : storage::PoolOptions{});
+  if (journal) open_journal();
+  store = std::make_unique<Store>(plan, plan_.description, plan_.layout, *pool, journal.get());
   return true;
 }
 
@@ -171,14 +171,15 @@ void Run::recover(const Opening& opening) {
   found_ = {};
   found_.phases = phases;
   pinned_.clear();
-  const auto open = pointers(paths);
-  const RecordCheck check(plan_.description, plan_.layout, books->spec(), open);
-  for (const auto& directory : opening.pinned()) pinned_.push_back(read_manifest(directory, books->identity(), check));
-  if (opening.checkpoint) back_ = read_manifest(*opening.checkpoint, books->identity(), check);
+  const journal::RecordCheck check(journal->spec(), object_sizes(plan_.description, plan_.layout, journal->spec()),
+                                   capacities_of(paths));
+  for (const auto& directory : opening.pinned())
+    pinned_.push_back(read_manifest(directory, journal->identity(), check));
+  if (opening.checkpoint) back_ = read_manifest(*opening.checkpoint, journal->identity(), check);
   const Clocked clocked(found_.phases.records);
   const ObjectNames names(plan_.description, plan_.layout);
   recovered_ = journal::recover(
-      books->spec(), books->media(),
+      journal->spec(), journal->media(),
       {.name = [&](auto kind, auto object) { return names.of(kind, object); },
        .objection = [&](auto kind, auto object, auto pieces) { return check.objection(kind, object, pieces); },
        .pinned = pinned_});
@@ -197,10 +198,10 @@ void Run::recover(const Opening& opening) {
   found_.take(commit, *plan_.description.optimizer);
 }
 
-void Run::open_books() {
-  books->attach(*pool);
+void Run::open_journal() {
+  journal->attach(*pool);
   for (const auto place : recovered_.places) pool->claim(place);
-  books->open({.before = &recovered_, .back = back_ ? &*back_ : nullptr, .resume = found_.found, .pinned = pinned_});
+  journal->open({.before = &recovered_, .back = back_ ? &*back_ : nullptr, .resume = found_.found, .pinned = pinned_});
   if (found_.found) committed_ = found_.step;
   const GradientIds ids(plan_.description, plan_.layout);
   for (std::uint32_t gradient = 0; gradient < ids.count(); ++gradient) gradient_ids_.push_back(gradient);
@@ -362,22 +363,22 @@ void Run::seal_from_device(std::size_t chunk, std::uint64_t version) {
 void Run::commit(std::uint64_t step, bool skipped, const optim::Step& update, std::string_view payload) {
   const auto previous = held_ ? (held_->skipped ? held_->previous : held_->step) : 0;
   held_ = {step, previous, skipped, optim::encode(*plan_.description.optimizer, update), std::string(payload)};
-  if (!books->keeps_gradients()) return;  // until a checkpoint needs it
+  if (!journal->keeps_gradients()) return;  // until a checkpoint needs it
   const auto before = committed_;
   commit_held();
   // What is not durable yet is at most this step.
   const Clocked clocked(waited_);
-  if (before) books->wait_durable(*before);
+  if (before) journal->wait_durable(*before);
 }
 
 void Run::commit_held() {
   if (!held_) return;
-  books->commit({.step = held_->step,
-                 .previous = held_->previous,
-                 .skipped = held_->skipped,
-                 .update = held_->update,
-                 .payload = std::as_bytes(std::span(held_->payload)),
-                 .gradients = gradient_ids_});
+  journal->commit({.step = held_->step,
+                   .previous = held_->previous,
+                   .skipped = held_->skipped,
+                   .update = held_->update,
+                   .payload = std::as_bytes(std::span(held_->payload)),
+                   .gradients = gradient_ids_});
   committed_ = held_->step;
   held_.reset();
 }
@@ -385,11 +386,11 @@ void Run::commit_held() {
 std::vector<std::byte> Run::checkpoint(std::uint64_t version) {
   seal(version);
   commit_held();
-  return journal::encode(books->checkpoint());
+  return journal::encode(journal->checkpoint());
 }
 
 void Run::release(std::span<const std::byte> manifest) {
-  books->unpin(journal::decode_manifest(manifest, books->identity()));
+  journal->unpin(journal::decode_manifest(manifest, journal->identity()));
 }
 
 std::vector<std::byte> Run::leave(const journal::JournalSpec& spec, const journal::Commit& commit) {
@@ -408,7 +409,7 @@ std::vector<std::byte> Run::leave(const journal::JournalSpec& spec, const journa
 }
 
 void Run::take_back() noexcept {
-  if (books) return;
+  if (journal) return;
   for (const auto& path : paths) path->remove_on_close();
 }
 
@@ -434,7 +435,7 @@ void Run::flush_paths() {
 }
 
 void Run::wait_durable() {
-  if (books && books->keeps_gradients() && committed_) books->wait_durable(*committed_);
+  if (journal && journal->keeps_gradients() && committed_) journal->wait_durable(*committed_);
 }
 
 }  // namespace spillway::execute

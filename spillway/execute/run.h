@@ -1,4 +1,5 @@
-// One run between its start and its end: memory, paths, books, lanes, made in the order in which they need each other.
+// One run between its start and its end: memory, paths, journal, lanes, made in the order in which they need each
+// other.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +12,12 @@
 
 #include "spillway/device/device.h"
 #include "spillway/execute/arenas.h"
-#include "spillway/execute/books.h"
 #include "spillway/execute/compress.h"
 #include "spillway/execute/device_options.h"
 #include "spillway/execute/device_updates.h"
 #include "spillway/execute/executor.h"
 #include "spillway/execute/gradients.h"
 #include "spillway/execute/nodes.h"
-#include "spillway/execute/record_check.h"
 #include "spillway/execute/replay.h"
 #include "spillway/execute/rows.h"
 #include "spillway/execute/store.h"
@@ -135,9 +134,9 @@ class Run {
   std::unique_ptr<Subspaces> subspaces;  ///< with memory that the device knows
   OpenDevice device;                     ///< with memory of its own; none: visits compute in the arena
   std::vector<std::unique_ptr<storage::Path>> paths;
-  std::unique_ptr<Books> books;         ///< null: nothing is durable
-  std::unique_ptr<storage::Pool> pool;  ///< null: nothing is on a path
-  std::unique_ptr<Store> store;         ///< as `pool`
+  std::unique_ptr<journal::RunJournal> journal;  ///< null: nothing is durable
+  std::unique_ptr<storage::Pool> pool;           ///< null: nothing is on a path
+  std::unique_ptr<Store> store;                  ///< as `pool`
   std::unique_ptr<Team> team;
   std::unique_ptr<EmbeddingRows> rows;  ///< null: no embedding
   std::unique_ptr<Compress> compress;
@@ -154,13 +153,13 @@ class Run {
   void check_room() const;
   void flush_paths();
 
-  /// Whatever ends the run: the books are closed while the pool is there, and no write waits for what they would
+  /// Whatever ends the run: the journal is closed while the pool is there, and no write waits for what they would
   /// release.
   struct Closing {
-    const std::unique_ptr<Books>& books;
+    const std::unique_ptr<journal::RunJournal>& journal;
     const std::unique_ptr<storage::Pool>& pool;
     ~Closing() {
-      if (books) books->stop();
+      if (journal) journal->stop();
       if (pool) pool->close();
     }
   };
@@ -169,7 +168,7 @@ class Run {
                   const std::optional<journal::JournalSpec>& spec, VolumeMode mode);
   void map_memory();
   void recover(const Opening& opening);
-  void open_books();
+  void open_journal();
   void open_device();
   [[nodiscard]] Arithmetic arithmetic();
   device::Device& calculator() { return device.device ? *device.device : *host_; }
@@ -182,7 +181,7 @@ class Run {
   void write(Field field, std::size_t chunk, const std::byte* memory, std::uint64_t version);
 
   std::unique_ptr<device::Device> host_;  ///< where arithmetic is done when there is no other device
-  Closing closing_{books, pool};
+  Closing closing_{journal, pool};
   const RunPlan plan_;
   Found found_;
   journal::Recovered recovered_;  ///< until the run is open
@@ -208,6 +207,6 @@ inline constexpr const char* kManifestName = "manifest.bin";
 /// Throws Error(bad_input) when there is none, or one of another run, Error(corrupt) when it is damaged, or says what
 /// `check` finds that it cannot.
 [[nodiscard]] journal::Manifest read_manifest(const std::filesystem::path& directory, std::uint64_t identity,
-                                              const RecordCheck& check);
+                                              const journal::RecordCheck& check);
 
 }  // namespace spillway::execute

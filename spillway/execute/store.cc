@@ -27,10 +27,10 @@ std::string name_of(const state::Layout& layout, Field field, std::size_t chunk)
 }
 
 Store::Store(const plan::Plan& plan, const plan::Description& description, const state::Layout& layout,
-             storage::Pool& pool, Books* books)
-    : pool_(pool), books_(books), gradients_(description, layout) {
+             storage::Pool& pool, journal::RunJournal* journal)
+    : pool_(pool), journal_(journal), gradients_(description, layout) {
   const auto rule = description.rule();
-  const bool durable = books != nullptr, redo = durable && books->keeps_gradients();
+  const bool durable = journal != nullptr, redo = durable && journal->keeps_gradients();
   for (auto& field : objects_) field.resize(layout.chunks().size());
   images_.resize(layout.chunks().size());
   for (std::size_t c = 0; c < layout.chunks().size(); ++c) {
@@ -97,7 +97,7 @@ storage::Pool::Request Store::request(const Transfer& transfer) {
   begin_write(it, transfer);
   out.done = &Store::ended;
   out.context = &it;
-  if (it.image && books_ != nullptr) pair(it, out);
+  if (it.image && journal_ != nullptr) pair(it, out);
   return out;
 }
 
@@ -137,33 +137,33 @@ void Store::run(const Transfer& transfer) {
 }
 
 void Store::give_up(const std::exception_ptr& error) {
-  if (books_ != nullptr) books_->give_up(error);
+  if (journal_ != nullptr) journal_->give_up(error);
 }
 
 void Store::ended(void* context, std::uint64_t /*token*/, const std::exception_ptr& error) noexcept {
   auto& it = *static_cast<Object*>(context);
   auto failure = error;
-  if (!failure && it.store->books_ != nullptr) {
+  if (!failure && it.store->journal_ != nullptr) {
     try {
       it.store->note(it);
     } catch (...) {
       failure = std::current_exception();
     }
   }
-  if (failure && it.store->books_ != nullptr) it.store->books_->give_up(failure);
+  if (failure && it.store->journal_ != nullptr) it.store->journal_->give_up(failure);
   it.done(it.context, it.token, failure);
 }
 
-/// A write has ended: the books are told when that makes something whole.
+/// A write has ended: the journal is told when that makes something whole.
 void Store::note(Object& it) {
   if (it.field == Field::grad || it.field == Field::rows) {
-    if (!books_->keeps_gradients()) return;
+    if (!journal_->keeps_gradients()) return;
     thread_local std::vector<journal::Piece> pieces;
     pieces.clear();
     append(it, 0, pieces);
     it.kept = true;
     const auto id = it.field == Field::grad ? gradients_.of_chunk(it.subject) : gradients_.of_rows(it.subject);
-    return books_->gradient_written(id, it.version, pieces);
+    return journal_->gradient_written(id, it.version, pieces);
   }
   if (!it.image || it.field == Field::activation) return;
   auto& image = images_[it.subject];
@@ -180,7 +180,7 @@ void Store::append(const Object& it, std::uint32_t part, std::vector<journal::Pi
   auto left = it.bytes;
   for (const auto place : it.places) {
     const auto bytes = std::min(left, storage::kExtentAlignment);
-    pieces.push_back(books_->piece(place, bytes, part));
+    pieces.push_back(journal_->piece(place, bytes, part));
     left -= bytes;
   }
 }
@@ -190,12 +190,12 @@ void Store::tell_image(std::size_t chunk, std::uint64_t version) {
   auto& weight = object(Field::weight, chunk);
   auto& state = object(Field::state, chunk);
   image.pieces.clear();
-  append(weight, kWeightPart, image.pieces);
-  append(state, kStatePart, image.pieces);
+  append(weight, journal::kWeightPart, image.pieces);
+  append(state, journal::kStatePart, image.pieces);
   weight.kept = state.kept = true;
   image.told = version;
   image.any = true;
-  books_->snapshot_written(chunk, version, image.pieces);
+  journal_->snapshot_written(chunk, version, image.pieces);
 }
 
 bool Store::sealed(std::size_t chunk, std::uint64_t version) const {
@@ -223,8 +223,8 @@ void Store::adopt(const journal::StoredObject& stored) {
     }
     it.written = it.kept = true;
   };
-  take(Field::weight, kWeightPart);
-  take(Field::state, kStatePart);
+  take(Field::weight, journal::kWeightPart);
+  take(Field::state, journal::kStatePart);
   images_[stored.object].told = stored.version;
   images_[stored.object].any = true;
 }
@@ -249,12 +249,13 @@ Bytes Store::place_bytes(Field field, std::size_t chunk) const {
 journal::StoredObject Store::stored(std::size_t chunk, std::uint64_t version,
                                     std::span<storage::Path* const> paths) const {
   journal::StoredObject out{.object = static_cast<std::uint32_t>(chunk), .version = version, .pieces = {}};
-  for (const auto& [field, part] : {std::pair{Field::weight, kWeightPart}, std::pair{Field::state, kStatePart}}) {
+  for (const auto& [field, part] :
+       {std::pair{Field::weight, journal::kWeightPart}, std::pair{Field::state, journal::kStatePart}}) {
     const auto& it = object(field, chunk);
     auto left = it.bytes;
     for (const auto place : it.places) {
       const auto bytes = std::min(left, storage::kExtentAlignment);
-      out.pieces.push_back(piece_of(paths, place, bytes, part));
+      out.pieces.push_back(journal::piece_of(paths, place, bytes, part));
       left -= bytes;
     }
   }

@@ -1,7 +1,7 @@
 // Field groups and border activations on the paths, by number, wherever the pool has put them last.
 //
 // A write takes new places. What it replaces is given back first when nothing here has to survive the run; what the
-// books of a durable run were told of is theirs until they release it.
+// journal of a durable run was told of is its own until it releases it.
 #pragma once
 
 #include <array>
@@ -11,8 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "spillway/execute/books.h"
+#include "spillway/execute/journal_objects.h"
 #include "spillway/journal/manifest.h"
+#include "spillway/journal/run_journal.h"
 #include "spillway/plan/planner.h"
 #include "spillway/storage/pool.h"
 
@@ -20,9 +21,6 @@ namespace spillway::execute {
 
 /// `rows`: parts of the gradient of an embedding's rows.
 enum class Field : std::uint8_t { weight, state, grad, activation, rows };
-
-/// The parts of an image, in its record.
-inline constexpr std::uint32_t kWeightPart = 0, kStatePart = 1;
 
 /// "weights of model.layers.0.mlp.up_proj.weight to model.norm.weight (chunk 3)": for messages. Not of activations.
 [[nodiscard]] std::string name_of(const state::Layout& layout, Field field, std::size_t chunk);
@@ -44,10 +42,10 @@ class Store {
     std::uint32_t* last_path = nullptr;  ///< as storage::Pool::Request::last_path
   };
 
-  /// Room for what the plan does not keep in memory, and with `books` (may be null) for what makes it durable. All
+  /// Room for what the plan does not keep in memory, and with `journal` (may be null) for what makes it durable. All
   /// references must outlive it.
   Store(const plan::Plan& plan, const plan::Description& description, const state::Layout& layout, storage::Pool& pool,
-        Books* books);
+        journal::RunJournal* journal);
 
   /// As storage::Pool::start. One write of a subject at a time, and no read beside it; what was never written cannot be
   /// read.
@@ -60,14 +58,14 @@ class Store {
 
   // Durable runs, between steps:
 
-  /// Both parts of the chunk, as they were written last, are its image of step `version`; tells the books unless they
+  /// Both parts of the chunk, as they were written last, are its image of step `version`; tells the journal unless it
   /// have one of that step or later. What is frozen has one image, of whatever step.
   void seal(std::size_t chunk, std::uint64_t version);
   [[nodiscard]] bool sealed(std::size_t chunk, std::uint64_t version) const;
   /// The image of a chunk that an earlier process has left.
   void adopt(const journal::StoredObject& image);
 
-  // Runs without books, after their last step:
+  // Runs without a journal, after their last step:
 
   /// Gradients and activations are given up, and their places free.
   void drop_passing();
@@ -85,7 +83,7 @@ class Store {
     std::size_t subject = 0;
     std::vector<storage::Place> places;
     bool written = false;
-    bool kept = false;  ///< the books have its places
+    bool kept = false;  ///< the journal has its places
     std::string name;   ///< for errors
     // Of the write under way:
     Bytes bytes = 0;
@@ -101,7 +99,7 @@ class Store {
     unsigned parts = 0;  ///< of it that have ended
     storage::Pool::Pair pair;
     std::uint64_t told = 0;
-    bool any = false;  ///< the books have one, of step `told`
+    bool any = false;  ///< the journal has one, of step `told`
     bool constant = false;
     std::vector<journal::Piece> pieces;
   };
@@ -118,7 +116,7 @@ class Store {
   void append(const Object& object, std::uint32_t part, std::vector<journal::Piece>& pieces) const;
 
   storage::Pool& pool_;
-  Books* const books_;
+  journal::RunJournal* const journal_;
   const GradientIds gradients_;
   std::array<std::deque<Object>, 5> objects_;  ///< by field, by subject
 

@@ -203,6 +203,12 @@ std::vector<std::unique_ptr<storage::Path>> open_volumes(const VolumeSettings& s
   return out;
 }
 
+std::vector<Bytes> capacities_of(std::span<const std::unique_ptr<storage::Path>> paths) {
+  std::vector<Bytes> out;
+  for (const auto& path : paths) out.push_back(path->capacity());
+  return out;
+}
+
 std::vector<storage::PoolPath> pool_paths(const std::vector<std::unique_ptr<storage::Path>>& paths,
                                           const plan::Rates& rates, std::span<const plan::PathBudget> budget) {
   std::vector<storage::PoolPath> out;

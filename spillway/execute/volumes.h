@@ -62,6 +62,9 @@ void require_nothing_is_lost(const VolumeSettings& settings, const journal::Meta
                                                                        std::span<const Bytes> capacities, Bytes records,
                                                                        std::uint64_t model, VolumeMode mode);
 
+/// Bytes of data that each path holds.
+[[nodiscard]] std::vector<Bytes> capacities_of(std::span<const std::unique_ptr<storage::Path>> paths);
+
 /// The paths as members of one pool. `budget` says which are on a remote NUMA node; without one none is.
 [[nodiscard]] std::vector<storage::PoolPath> pool_paths(const std::vector<std::unique_ptr<storage::Path>>& paths,
                                                         const plan::Rates& rates,

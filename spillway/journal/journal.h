@@ -1,4 +1,4 @@
-// The durable books of a run: what was written where, which step is durable, which places are free again.
+// The journal of a run: what was written where, which step is durable, which places are free again.
 //
 // The journal owns no thread and no file. Events come in from any thread; what follows from them is asked of the Media
 // and told to the Listener, in order, by the thread whose event it was (or by another one that is already at it), and

@@ -1,4 +1,4 @@
-// What a journal keeps books of, and where in the metadata area of a path each of its records lies.
+// The objects of a journal, and where in the metadata area of a path each of its records lies.
 #pragma once
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 
 namespace spillway::journal {
 
-/// Reads in long runs; a slot that the drive cannot give is damaged, and so is one that holds what the run cannot have.
-/// Keeps the books of what was not whole.
+/// Reads many slots at a time. A slot that the drive cannot give is damaged, and so is one that holds what the run
+/// cannot have; `damage` lists what was not whole.
 class MetadataReader {
  public:
   /// All references must outlive it.

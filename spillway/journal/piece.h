@@ -8,10 +8,13 @@
 
 namespace spillway::journal {
 
+/// The parts of a chunk snapshot.
+inline constexpr std::uint32_t kWeightPart = 0, kStatePart = 1, kSnapshotParts = 2;
+
 struct Piece {
   storage::Place place;
   std::uint32_t bytes = 0;     ///< > 0, at most the piece size of the volume
-  std::uint32_t part = 0;      ///< of the object: a snapshot has weight and state
+  std::uint32_t part = 0;      ///< of the object: a snapshot has two, a gradient has part 0 alone
   std::uint64_t checksum = 0;  ///< of its bytes
   friend bool operator==(const Piece&, const Piece&) = default;
 };

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "spillway/base/blank.h"
-#include "spillway/execute/books.h"
+#include "spillway/execute/journal_objects.h"
 #include "spillway/execute/volumes.h"
 #include "spillway/journal/path_media.h"
 #include "spillway/journal/recovery.h"

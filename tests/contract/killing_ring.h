@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "spillway/execute/books.h"
+#include "spillway/execute/journal_objects.h"
 #include "spillway/storage/superblock.h"
 #include "spillway/sys/ring.h"
 

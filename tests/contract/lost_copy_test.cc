@@ -6,7 +6,7 @@
 #include <fstream>
 #include <functional>
 
-#include "spillway/execute/books.h"
+#include "spillway/execute/journal_objects.h"
 #include "spillway/journal/manifest.h"
 #include "spillway/storage/superblock.h"
 #include "spillway/storage/volume.h"

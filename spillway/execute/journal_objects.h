@@ -1,0 +1,42 @@
+// The objects that the journal of a run has: snapshots of its chunks, and gradients.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "spillway/journal/journal_spec.h"
+#include "spillway/journal/record_check.h"
+#include "spillway/plan/description.h"
+#include "spillway/state/layout.h"
+
+namespace spillway::execute {
+
+/// The embedding's table; null where there is none.
+[[nodiscard]] const state::Block* table_of(const state::Layout& layout);
+
+/// The journal's numbers for the gradients of a run: those of dense chunks in their order, then parts of the rows.
+class GradientIds {
+ public:
+  GradientIds(const plan::Description& description, const state::Layout& layout);
+
+  [[nodiscard]] std::uint32_t of_chunk(std::size_t chunk) const { return of_chunk_.at(chunk); }
+  [[nodiscard]] std::uint32_t of_rows(std::size_t part) const { return first_rows_ + static_cast<std::uint32_t>(part); }
+  [[nodiscard]] std::size_t rows_parts() const noexcept { return rows_parts_; }  ///< of the largest step
+  [[nodiscard]] std::uint32_t count() const noexcept { return first_rows_ + static_cast<std::uint32_t>(rows_parts_); }
+
+ private:
+  std::vector<std::uint32_t> of_chunk_;  ///< ~0: has no dense gradient
+  std::uint32_t first_rows_ = 0;
+  std::size_t rows_parts_ = 0;
+};
+
+/// The objects of a run's journal follow from the model alone, so that another placement finds what was written.
+[[nodiscard]] journal::JournalSpec journal_spec(const plan::Description& description, const state::Layout& layout,
+                                                plan::Durability durability, const std::string& run, std::size_t paths);
+
+/// The bytes of each object of such a journal.
+[[nodiscard]] journal::ObjectSizes object_sizes(const plan::Description& description, const state::Layout& layout,
+                                                const journal::JournalSpec& spec);
+
+}  // namespace spillway::execute

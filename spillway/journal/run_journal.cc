@@ -1,0 +1,151 @@
+#include "spillway/journal/run_journal.h"
+
+#include <memory>
+#include <utility>
+
+#include "spillway/base/error.h"
+
+namespace spillway::journal {
+
+RunJournal::RunJournal(JournalSpec spec, std::vector<storage::Path*> paths, Bytes low_water)
+    : spec_(std::move(spec)),
+      low_water_(low_water),
+      paths_(std::move(paths)),
+      media_(paths_),
+      journal_(spec_, media_, *this) {}
+
+RunJournal::~RunJournal() {
+  stop();
+}
+
+storage::PoolOptions RunJournal::pool_options() {
+  storage::PoolOptions out;
+  out.on_scarce = [this] { journal_.hurry(); };
+  out.on_outage = [this](const storage::Outage& outage) {
+    journal_.path_failed(outage.path, std::make_exception_ptr(Error(ErrorCode::io, outage.reason)));
+  };
+  return out;
+}
+
+void RunJournal::open(const Opening& opening) {
+  for (const auto& manifest : opening.pinned) journal_.pin(manifest);
+  if (opening.back != nullptr) {
+    journal_.open_at(*opening.back, *opening.before);
+  } else if (opening.resume) {
+    journal_.open_resumed(*opening.before);
+  } else {
+    journal_.open_fresh(*opening.before);
+  }
+  wait([this] { return opened_; });
+}
+
+template <class Ready>
+void RunJournal::wait(const Ready& ready) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return failure_ || ready(); });
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+Piece RunJournal::piece(storage::Place place, Bytes bytes, std::uint32_t part) const {
+  return piece_of(paths_, place, bytes, part);
+}
+
+Piece piece_of(std::span<storage::Path* const> paths, storage::Place place, Bytes bytes, std::uint32_t part) {
+  const auto mark = paths[place.path]->mark(place.piece * storage::kExtentAlignment);
+  if (mark.bytes != bytes) {
+    throw Error(ErrorCode::internal, text("piece ", place.piece, " of path:", place.path, " was written with ",
+                                          mark.bytes, " bytes instead of ", bytes));
+  }
+  return {.place = place, .bytes = mark.bytes, .part = part, .checksum = mark.checksum};
+}
+
+void RunJournal::snapshot_written(std::size_t chunk, std::uint64_t version, std::span<const Piece> pieces) {
+  journal_.snapshot_written(static_cast<std::uint32_t>(chunk), version, pieces);
+  if (keeps_gradients() && pool_->free() < low_water_) journal_.hurry();
+}
+
+void RunJournal::gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const Piece> pieces) {
+  journal_.gradient_written(gradient, version, pieces);
+}
+
+void RunJournal::commit(const CommitRequest& request) {
+  journal_.commit(request);
+}
+
+void RunJournal::wait_durable(std::uint64_t step) {
+  wait([&] { return durable_ && *durable_ >= step; });
+}
+
+Manifest RunJournal::checkpoint() {
+  struct Answer {  // under mutex_
+    Manifest manifest;
+    std::exception_ptr error;
+    bool is_there = false;
+  };
+  const auto answer = std::make_shared<Answer>();  // may come when nobody waits for it any more
+  journal_.checkpoint([this, answer](const Manifest& manifest, std::exception_ptr failure) {
+    const std::lock_guard lock(mutex_);
+    answer->manifest = manifest;
+    answer->error = std::move(failure);
+    answer->is_there = true;
+    changed_.notify_all();
+  });
+  wait([&] { return answer->is_there; });
+  if (answer->error) std::rethrow_exception(answer->error);
+  return std::move(answer->manifest);
+}
+
+void RunJournal::unpin(const Manifest& manifest) {
+  journal_.unpin(manifest);
+}
+
+void RunJournal::give_up(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = std::move(error);
+  changed_.notify_all();
+}
+
+void RunJournal::stop() {
+  journal_.stop();
+}
+
+void RunJournal::opened() {
+  const std::lock_guard lock(mutex_);
+  opened_ = true;
+  changed_.notify_all();
+}
+
+void RunJournal::durable(std::uint64_t step) {
+  const std::lock_guard lock(mutex_);
+  durable_ = step;
+  changed_.notify_all();
+}
+
+void RunJournal::released(std::span<const Piece> pieces) {
+  places_.clear();
+  for (const auto& piece : pieces) places_.push_back(piece.place);
+  pool_->release(places_);
+  // A release ends the hurry, but may not be all that waits.
+  if (pool_->waiting() > 0) journal_.hurry();
+}
+
+void RunJournal::path_failed(std::uint32_t path, std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& reason) {
+    pool_->retire(path, reason.errno_value(), reason.what());
+  } catch (const std::exception& reason) {
+    pool_->retire(path, 0, reason.what());
+  }
+}
+
+void RunJournal::failed(std::exception_ptr error) {
+  give_up(error);
+  pool_->close(std::move(error));  // nothing will be released any more
+}
+
+void expect(storage::Path& path, const Piece& piece) {
+  path.expect(piece.place.piece * storage::kExtentAlignment, {.checksum = piece.checksum, .bytes = piece.bytes});
+}
+
+}  // namespace spillway::journal
