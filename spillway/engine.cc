@@ -451,7 +451,7 @@ class Engine::Impl {
   void settle_updates() {
     auto& run = running();
     if (pending_) {
-      if (!committed_) commit({});  // an image is kept beside the one before until its step is durable
+      if (!committed_) commit({});  // a snapshot is kept beside the one before until its step is durable
       run.set_update(update_);
       begin_instance({.visits = false, .backward = false});
       if (run.executor->next() != nullptr) throw Error(ErrorCode::internal, "a flush has visits");
@@ -472,10 +472,10 @@ class Engine::Impl {
     run.commit(step_, skipped_, fields, payload);
   }
 
-  /// The first commit of a run: images of what was loaded are what every later step is replayed from.
+  /// The first commit of a run: snapshots of what was loaded are what every later step is replayed from.
   void begin_journal() {
     settle();
-    if (plan_.durability == plan::Durability::step) running().seal(step_);
+    if (plan_.durability == plan::Durability::step) running().publish(step_);
   }
 
   void set_step(std::uint64_t step) {

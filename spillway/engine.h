@@ -105,8 +105,8 @@ struct Recovery {
   std::vector<std::string> damage;  ///< records that were not whole, where others were
 
   /// Parts of `seconds`: "memory" (mapped, filled, registered), "opening" (volumes, the new generation), "records",
-  /// "reading" (images that stay in memory), "replay" (images and gradients of the chunks updated again, and the new
-  /// images).
+  /// "reading" (snapshots that stay in memory), "replay" (snapshots and gradients of the chunks updated again, and the
+  /// new snapshots).
   std::map<std::string, double> phases;
 };
 

@@ -422,7 +422,7 @@ void Executor::launch_transfer(const Start& start, const Task& task) {
                  .memory = arena_ + schedule_.buffers[task.buffer].offset + task.buffer_offset,
                  .bytes = task.bytes,
                  .version = updates ? mode.updated : mode.step,
-                 .image = updates && schedule_.makes_image(task.subject, mode.updates),
+                 .snapshot = updates && schedule_.makes_image(task.subject, mode.updates),
                  .deadline = deadline,
                  .done = &Executor::transfer_done,
                  .context = this,

@@ -300,7 +300,7 @@ void Run::restore_chunk(Replay& replay, std::size_t chunk, std::span<std::byte> 
   replay.load(chunk, weights.data(), states.data(), memory.subspan(weights.size() + states.size()));
   write(Field::weight, chunk, weights.data(), found_.applied);
   write(Field::state, chunk, states.data(), found_.applied);
-  store->seal(chunk, found_.applied);
+  store->publish(chunk, found_.applied);
   if (there) tiers->store(chunk, weights.data(), states.data());
   if (weight != nullptr) std::memcpy(weight, weights.data(), weights.size());
   if (state != nullptr) std::memcpy(state, states.data(), states.size());
@@ -332,16 +332,16 @@ void Run::restore_subspaces() {
 
 // ---- what is to be left
 
-void Run::seal(std::uint64_t version) {
+void Run::publish(std::uint64_t version) {
   for (std::size_t c = 0; c < plan_.layout.chunks().size(); ++c) {
-    if (store->sealed(c, version)) continue;
+    if (store->published(c, version)) continue;
     write_resident(c, version);
-    store->seal(c, version);
+    store->publish(c, version);
   }
 }
 
 void Run::write_resident(std::size_t chunk, std::uint64_t version) {
-  if (tiers->on_device(chunk)) seal_from_device(chunk, version);
+  if (tiers->on_device(chunk)) publish_from_device(chunk, version);
   if (const auto* weight = tiers->resident_weight(chunk)) write(Field::weight, chunk, weight, version);
   const bool stateful = store->place_bytes(Field::state, chunk) > 0;
   if (const auto* state = tiers->resident_state(chunk); state != nullptr && stateful) {
@@ -350,7 +350,7 @@ void Run::write_resident(std::size_t chunk, std::uint64_t version) {
 }
 
 /// Through the memory above what is resident.
-void Run::seal_from_device(std::size_t chunk, std::uint64_t version) {
+void Run::publish_from_device(std::size_t chunk, std::uint64_t version) {
   const auto rule = plan_.description.rule();
   const auto& it = plan_.layout.chunks()[chunk];
   auto* const weight = scratch().data();
@@ -384,7 +384,7 @@ void Run::commit_held() {
 }
 
 std::vector<std::byte> Run::checkpoint(std::uint64_t version) {
-  seal(version);
+  publish(version);
   commit_held();
   return journal::encode(journal->checkpoint());
 }

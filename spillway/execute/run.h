@@ -60,8 +60,8 @@ struct Found {
     double memory = 0;   ///< mapped, filled and registered: as long without anything durable
     double opening = 0;  ///< volumes opened, the new generation durable
     double records = 0;  ///< commits and records read
-    double reading = 0;  ///< images of chunks that are up to date, where they stay in memory
-    double replay = 0;   ///< the others: images and gradients read, updated, written
+    double reading = 0;  ///< snapshots of chunks that are up to date, where they stay in memory
+    double replay = 0;   ///< the others: snapshots and gradients read, updated, written
   } phases;              ///< parts of `seconds`
 
   /// It is the step of this commit.
@@ -104,8 +104,8 @@ class Run {
 
   /// The projectors of all subspaces from the states of their chunks, whatever these were loaded from; between steps.
   void restore_subspaces();
-  /// What is on the tiers is the image of step `version` of every chunk.
-  void seal(std::uint64_t version);
+  /// What is on the tiers is the snapshot of step `version` of every chunk.
+  void publish(std::uint64_t version);
   void commit(std::uint64_t step, bool skipped, const optim::Step& update, std::string_view payload);
   /// Of the last step that was committed, which changed nothing since `version`.
   [[nodiscard]] std::vector<std::byte> checkpoint(std::uint64_t version);
@@ -113,7 +113,7 @@ class Run {
 
   // Runs that are not durable, after their last step:
 
-  /// Everything that images of `commit`'s step need is on the paths and flushed, and the volumes stay when they are
+  /// Everything that snapshots of `commit`'s step need is on the paths and flushed, and the volumes stay when they are
   /// closed: the bytes of a manifest that ReadBack takes. `spec`: as a durable run's. Throws Error(does_not_fit), and
   /// all is as it was, where what stays in memory has no room on the paths, Error(bad_input) where nothing is there.
   [[nodiscard]] std::vector<std::byte> leave(const journal::JournalSpec& spec, const journal::Commit& commit);
@@ -177,7 +177,7 @@ class Run {
   void restore(Replay& replay);
   void restore_chunk(Replay& replay, std::size_t chunk, std::span<std::byte> scratch);
   void commit_held();
-  void seal_from_device(std::size_t chunk, std::uint64_t version);
+  void publish_from_device(std::size_t chunk, std::uint64_t version);
   void write(Field field, std::size_t chunk, const std::byte* memory, std::uint64_t version);
 
   std::unique_ptr<device::Device> host_;  ///< where arithmetic is done when there is no other device

@@ -32,11 +32,11 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
   const auto rule = description.rule();
   const bool durable = journal != nullptr, redo = durable && journal->keeps_gradients();
   for (auto& field : objects_) field.resize(layout.chunks().size());
-  images_.resize(layout.chunks().size());
+  snapshots_.resize(layout.chunks().size());
   for (std::size_t c = 0; c < layout.chunks().size(); ++c) {
     const auto& chunk = layout.chunks()[c];
     const auto add_field = [&](Field field, Bytes size) { add(field, c, size, name_of(layout, field, c)); };
-    images_[c].constant = !learns(chunk.learning);
+    snapshots_[c].constant = !learns(chunk.learning);
     add_field(Field::weight, weight_bytes(rule, chunk));
     add_field(Field::state, state_bytes(rule, chunk));
     if ((redo || !plan.residency.grad[c]) && plan::has_dense_grad(description, layout, static_cast<plan::Index>(c))) {
@@ -97,17 +97,17 @@ storage::Pool::Request Store::request(const Transfer& transfer) {
   begin_write(it, transfer);
   out.done = &Store::ended;
   out.context = &it;
-  if (it.image && journal_ != nullptr) pair(it, out);
+  if (it.snapshot && journal_ != nullptr) pair(it, out);
   return out;
 }
 
-/// Only an image that is whole makes the one before it superfluous. Were first parts to take all places that are free,
-/// no second one could ever be written, and nothing be released.
+/// Only a snapshot that is whole makes the one before it superfluous. Were first parts to take all places that are
+/// free, no second one could ever be written, and nothing be released.
 void Store::pair(const Object& it, storage::Pool::Request& request) {
   if (it.field != Field::weight && it.field != Field::state) return;
   const auto& other = object(it.field == Field::weight ? Field::state : Field::weight, it.subject);
   if (other.places.empty()) return;
-  request.pair = &images_[it.subject].pair;
+  request.pair = &snapshots_[it.subject].pair;
   request.more = static_cast<std::uint32_t>(other.places.size());
 }
 
@@ -117,7 +117,7 @@ void Store::begin_write(Object& it, const Transfer& transfer) {
   it.kept = false;
   it.bytes = transfer.bytes;
   it.version = transfer.version;
-  it.image = transfer.image;
+  it.snapshot = transfer.snapshot;
   it.done = transfer.done;
   it.context = transfer.context;
   it.token = transfer.token;
@@ -165,15 +165,15 @@ void Store::note(Object& it) {
     const auto id = it.field == Field::grad ? gradients_.of_chunk(it.subject) : gradients_.of_rows(it.subject);
     return journal_->gradient_written(id, it.version, pieces);
   }
-  if (!it.image || it.field == Field::activation) return;
-  auto& image = images_[it.subject];
+  if (!it.snapshot || it.field == Field::activation) return;
+  auto& snapshot = snapshots_[it.subject];
   {
     const std::lock_guard lock(mutex_);
-    if (image.version != it.version) image.parts = 0;
-    image.version = it.version;
-    if (++image.parts < 2) return;
+    if (snapshot.version != it.version) snapshot.parts = 0;
+    snapshot.version = it.version;
+    if (++snapshot.parts < 2) return;
   }
-  tell_image(it.subject, it.version);
+  tell_snapshot(it.subject, it.version);
 }
 
 void Store::append(const Object& it, std::uint32_t part, std::vector<journal::Piece>& pieces) const {
@@ -185,26 +185,26 @@ void Store::append(const Object& it, std::uint32_t part, std::vector<journal::Pi
   }
 }
 
-void Store::tell_image(std::size_t chunk, std::uint64_t version) {
-  auto& image = images_[chunk];
+void Store::tell_snapshot(std::size_t chunk, std::uint64_t version) {
+  auto& snapshot = snapshots_[chunk];
   auto& weight = object(Field::weight, chunk);
   auto& state = object(Field::state, chunk);
-  image.pieces.clear();
-  append(weight, journal::kWeightPart, image.pieces);
-  append(state, journal::kStatePart, image.pieces);
+  snapshot.pieces.clear();
+  append(weight, journal::kWeightPart, snapshot.pieces);
+  append(state, journal::kStatePart, snapshot.pieces);
   weight.kept = state.kept = true;
-  image.told = version;
-  image.any = true;
-  journal_->snapshot_written(chunk, version, image.pieces);
+  snapshot.told = version;
+  snapshot.any = true;
+  journal_->snapshot_written(chunk, version, snapshot.pieces);
 }
 
-bool Store::sealed(std::size_t chunk, std::uint64_t version) const {
-  const auto& image = images_[chunk];
-  return image.any && (image.constant || image.told >= version);
+bool Store::published(std::size_t chunk, std::uint64_t version) const {
+  const auto& snapshot = snapshots_[chunk];
+  return snapshot.any && (snapshot.constant || snapshot.told >= version);
 }
 
-void Store::seal(std::size_t chunk, std::uint64_t version) {
-  if (!sealed(chunk, version)) tell_image(chunk, version);
+void Store::publish(std::size_t chunk, std::uint64_t version) {
+  if (!published(chunk, version)) tell_snapshot(chunk, version);
 }
 
 void Store::adopt(const journal::StoredObject& stored) {
@@ -225,8 +225,8 @@ void Store::adopt(const journal::StoredObject& stored) {
   };
   take(Field::weight, journal::kWeightPart);
   take(Field::state, journal::kStatePart);
-  images_[stored.object].told = stored.version;
-  images_[stored.object].any = true;
+  snapshots_[stored.object].told = stored.version;
+  snapshots_[stored.object].any = true;
 }
 
 void Store::drop_passing() {

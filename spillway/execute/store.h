@@ -34,7 +34,7 @@ class Store {
     std::byte* memory = nullptr;
     Bytes bytes = 0;
     std::uint64_t version = 0;  ///< of a write: the step that it is of
-    bool image = false;         ///< of a write of weight or state: part of an image; the other part is written, too
+    bool snapshot = false;      ///< of a write of weight or state: part of a snapshot; the other part is written, too
     std::uint64_t deadline = 0;
     storage::Done done = nullptr;
     void* context = nullptr;
@@ -58,12 +58,12 @@ class Store {
 
   // Durable runs, between steps:
 
-  /// Both parts of the chunk, as they were written last, are its image of step `version`; tells the journal unless it
-  /// have one of that step or later. What is frozen has one image, of whatever step.
-  void seal(std::size_t chunk, std::uint64_t version);
-  [[nodiscard]] bool sealed(std::size_t chunk, std::uint64_t version) const;
-  /// The image of a chunk that an earlier process has left.
-  void adopt(const journal::StoredObject& image);
+  /// Both parts of the chunk, as they were written last, are its snapshot of step `version`; tells the journal unless
+  /// it has one of that step or later. A frozen chunk has one snapshot, of whatever step.
+  void publish(std::size_t chunk, std::uint64_t version);
+  [[nodiscard]] bool published(std::size_t chunk, std::uint64_t version) const;
+  /// The snapshot of a chunk that an earlier process has left.
+  void adopt(const journal::StoredObject& snapshot);
 
   // Runs without a journal, after their last step:
 
@@ -88,13 +88,13 @@ class Store {
     // Of the write under way:
     Bytes bytes = 0;
     std::uint64_t version = 0;
-    bool image = false;
+    bool snapshot = false;
     storage::Done done = nullptr;
     void* context = nullptr;
     std::uint64_t token = 0;
   };
-  /// The image of a chunk that is being written.
-  struct Image {
+  /// The snapshot of a chunk that is being written.
+  struct Snapshot {
     std::uint64_t version = 0;
     unsigned parts = 0;  ///< of it that have ended
     storage::Pool::Pair pair;
@@ -112,7 +112,7 @@ class Store {
   void pair(const Object& object, storage::Pool::Request& request);
   static void ended(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
   void note(Object& object);
-  void tell_image(std::size_t chunk, std::uint64_t version);
+  void tell_snapshot(std::size_t chunk, std::uint64_t version);
   void append(const Object& object, std::uint32_t part, std::vector<journal::Piece>& pieces) const;
 
   storage::Pool& pool_;
@@ -120,8 +120,8 @@ class Store {
   const GradientIds gradients_;
   std::array<std::deque<Object>, 5> objects_;  ///< by field, by subject
 
-  mutable std::mutex mutex_;   ///< guards the images but for what was told of them
-  std::vector<Image> images_;  ///< by chunk
+  mutable std::mutex mutex_;         ///< guards the snapshots but for what was told of them
+  std::vector<Snapshot> snapshots_;  ///< by chunk
 };
 
 }  // namespace spillway::execute
