@@ -28,7 +28,7 @@ CXX_FILES := find spillway study python tests bench examples -name '*.cc' -o -na
 
 .PHONY: help quickstart test nightly install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench wheel \
 	wheel-check wheel-check-packages image image-check tag-check build-tests test-both test-cpp test-python kills \
-	power-cuts stress mutations fuzz numa check-includes check-format check-lint check-types asan tsan format clean
+	power-cuts stress mutations fuzz numa check-includes check-format check-lint check-types check-thread-safety asan tsan format clean
 .NOTPARALLEL:
 
 help:
@@ -56,7 +56,7 @@ help:
 quickstart: install
 	$(COMPILED) $(BIN)/spillway demo --out quickstart-run $(if $(MODEL),--model $(MODEL))
 
-test: check-includes check-format check-lint check-types test-both
+test: check-includes check-format check-lint check-types check-thread-safety test-both
 
 # All there is. A test that is marked `nightly`, or that asks spillway::testing::nightly(), is whole here alone: hundreds
 # of kills, a power cut after every event. Sanitizers, under which everything takes ten times as long, run the usual.
@@ -224,6 +224,14 @@ check-lint: $(VENV)/stamp-dependencies
 
 check-types: $(VENV)/stamp-dependencies
 	$(BIN)/mypy
+
+# What a mutex guards is used under its lock alone (spillway/base/mutex.h). Clang reads the rooms that have annotations.
+LOCKED_ROOMS := sys storage journal
+check-thread-safety: export CLANGXX ?= $(firstword $(foreach it,clang++ clang++-19 clang++-16 clang++-14,$(shell command -v $(it))))
+check-thread-safety:
+	@if [ -z "$$CLANGXX" ]; then echo "thread safety: not checked, there is no clang++ (Debian: clang-16)"; else \
+	ls $(LOCKED_ROOMS:%=spillway/%/*.cc) | xargs -r -n 1 -P $(JOBS) $$CLANGXX -std=c++20 -I. -fsyntax-only -Wno-everything \
+	-Wthread-safety -Werror && echo "thread safety: every mutex is held where it has to be"; fi
 
 asan tsan: $(VENV)/stamp-dependencies
 	$(BIN)/cmake --preset $@ --log-level=WARNING

@@ -52,9 +52,9 @@ class Catalog {
   std::vector<Gradient> gradients;
 
   [[nodiscard]] Version* make(std::uint64_t version, std::uint32_t generation, std::span<const Piece> pieces);
-  /// The run does not need it any more.
+  /// The run does not need the version any more.
   void retire(Version* version);
-  /// A record of an object's version is done with.
+  /// The write of a record of an object's version has ended.
   void record_ended(ObjectKind kind, std::uint32_t object, Version* version);
 
   /// The snapshot that has been recorded counts from now on; what it replaces is retired.
@@ -68,9 +68,9 @@ class Catalog {
 
   /// The slot for a new record of a gradient; kNoSlot when versions that are needed hold all of them.
   [[nodiscard]] std::uint32_t free_slot(std::uint32_t gradient, std::uint32_t slots) const;
-  /// The oldest snapshot that recovery would start from; constant ones are of every step.
+  /// The step of the oldest snapshot that recovery would start from; constant ones are of every step.
   [[nodiscard]] std::uint64_t oldest_trusted() const;
-  /// The same, and the generations of constant snapshots.
+  /// The step of the oldest snapshot that recovery would start from, and the generations of constant snapshots.
   [[nodiscard]] NeededLine needed_line() const;
   /// Whether `version` (may be null) is the snapshot of steps `first` to `last`.
   [[nodiscard]] bool is_of(std::uint32_t chunk, const Version* version, std::uint64_t first,
@@ -80,7 +80,7 @@ class Catalog {
 
   /// A checkpoint holds the snapshot of a chunk with these pieces, whether the run knows it or not.
   void pin(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces);
-  /// The version is pinned.
+  /// A checkpoint gives up a snapshot that is pinned.
   void unpin(std::uint32_t chunk, std::span<const Piece> pieces);
   /// The version with these pieces; null when there is none.
   [[nodiscard]] Version* find(std::uint32_t chunk, std::span<const Piece> pieces) const;

@@ -61,7 +61,8 @@ void prune(std::vector<Ancestor>& ancestors, const NeededLine& needed);
 /// Whether the run can have such a commit: its ancestors, bits of gradients and payload are no more than are written.
 [[nodiscard]] bool fits(const Commit& commit, const JournalSpec& spec) noexcept;
 
-/// The largest commit of a run with so many gradients, not rounded; `more` bytes of update beside kUpdateBytes.
+/// The bytes of the largest commit of a run with so many gradients, not rounded; `more` bytes of update beside
+/// kUpdateBytes.
 [[nodiscard]] Bytes most_commit_bytes(std::size_t gradients, Bytes payload, Bytes more) noexcept;
 [[nodiscard]] Bytes encoded_bytes(const Commit& commit) noexcept;
 /// Fills `out` (at least encoded_bytes()); what is left is zero.

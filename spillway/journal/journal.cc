@@ -11,55 +11,55 @@ const std::thread::id kNobody;
 }  // namespace
 
 Journal::Journal(JournalSpec spec, Media& media, JournalListener& listener)
-    : media_(media), listener_(listener), state_(std::move(spec)) {}
+    : media_(media), listener_(listener), state_(std::move(spec)), layout_(state_.layout()) {}
 
 Journal::~Journal() {
   stop();
-  std::unique_lock lock(mutex_);
-  idle_.wait(lock, [this] { return outstanding_ == 0 && carrier_ == kNobody; });
+  MutexLock lock(mutex_);
+  while (outstanding_ != 0 || carrier_ != kNobody) idle_.wait(lock);
 }
 
-template <class Event>
-void Journal::on(const Event& event) {
-  std::unique_lock lock(mutex_);
+template <class... Parameters, class... Arguments>
+void Journal::on(void (JournalState::*event)(Parameters...), Arguments&&... arguments) {
+  const MutexLock lock(mutex_);
   if (stopped_) return;
   try {
-    event();
+    (state_.*event)(std::forward<Arguments>(arguments)...);
   } catch (const std::bad_alloc&) {  // half of the event may have happened
-    break_off(lock, std::current_exception());
+    break_off(std::current_exception());
     throw;
   }
-  carry_out(lock);
+  carry_out();
 }
 
 /// What the journal knows is not to be trusted any more: it does nothing from here on, and the listener is told why.
-void Journal::break_off(std::unique_lock<std::mutex>& lock, const std::exception_ptr& error) noexcept {
+void Journal::break_off(const std::exception_ptr& error) noexcept {
   if (std::exchange(stopped_, true)) return;
   teller_ = std::this_thread::get_id();
-  lock.unlock();
+  mutex_.unlock();
   listener_.failed(error);
-  lock.lock();
+  mutex_.lock();
   teller_ = kNobody;
   idle_.notify_all();
 }
 
-/// On a path's thread, which has nobody to throw to.
-template <class Event>
-void Journal::ended(const Event& event) noexcept {
-  std::unique_lock lock(mutex_);
+/// It is called on a path's thread, which has nobody to throw to.
+template <class... Parameters, class... Arguments>
+void Journal::ended(void (JournalState::*event)(Parameters...), const Arguments&... arguments) noexcept {
+  const MutexLock lock(mutex_);
   if (!stopped_) {
     try {
-      event();
-      carry_out(lock);
+      (state_.*event)(arguments...);
+      carry_out();
     } catch (...) {
-      break_off(lock, std::current_exception());
+      break_off(std::current_exception());
     }
   }
   --outstanding_;
   idle_.notify_all();
 }
 
-void Journal::carry_out(std::unique_lock<std::mutex>& lock) {
+void Journal::carry_out() {
   if (carrier_ != kNobody) return;  // that thread takes these as well, so that they stay in order
   carrier_ = std::this_thread::get_id();
   while (!state_.actions.empty() && !stopped_) {
@@ -67,17 +67,17 @@ void Journal::carry_out(std::unique_lock<std::mutex>& lock) {
     state_.actions.pop_front();
     const bool asks = action.kind == Action::Kind::write || action.kind == Action::Kind::sync;
     if (asks) ++outstanding_;
-    lock.unlock();
+    mutex_.unlock();
     std::exception_ptr failure;
     try {
       perform(action);
     } catch (...) {
       failure = std::current_exception();
     }
-    lock.lock();
+    mutex_.lock();
     if (failure) {
       if (asks) --outstanding_;
-      break_off(lock, failure);
+      break_off(failure);
       break;
     }
     if (action.kind == Action::Kind::released) state_.recycle(action.version);
@@ -110,59 +110,59 @@ void Journal::perform(const Action& action) {
 
 void Journal::start_write(const Action& action) {
   const auto done = [this, task = action.task, copy = action.copy, path = action.path](std::exception_ptr error) {
-    ended([&] { state_.write_ended(task, copy, path, error); });
+    ended(&JournalState::write_ended, task, copy, path, error);
   };
   media_.write(action.path, action.offset, action.bytes, done);
 }
 
 void Journal::start_sync(std::uint32_t path) {
-  const auto done = [this, path](std::exception_ptr error) { ended([&] { state_.sync_ended(path, error); }); };
+  const auto done = [this, path](std::exception_ptr error) { ended(&JournalState::sync_ended, path, error); };
   media_.sync(path, done);
 }
 
 void Journal::open_fresh(const Recovered& before) {
-  on([&] { state_.open_fresh(before); });
+  on(&JournalState::open_fresh, before);
 }
 void Journal::open_resumed(const Recovered& recovered) {
-  on([&] { state_.open_resumed(recovered); });
+  on(&JournalState::open_resumed, recovered);
 }
 void Journal::open_at(const Manifest& manifest, const Recovered& before) {
-  on([&] { state_.open_at(manifest, before); });
+  on(&JournalState::open_at, manifest, before);
 }
 void Journal::snapshot_written(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces) {
-  on([&] { state_.snapshot_written(chunk, version, pieces); });
+  on(&JournalState::snapshot_written, chunk, version, pieces);
 }
 void Journal::gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const Piece> pieces) {
-  on([&] { state_.gradient_written(gradient, version, pieces); });
+  on(&JournalState::gradient_written, gradient, version, pieces);
 }
 void Journal::commit(const CommitRequest& request) {
-  on([&] { state_.commit(request); });
+  on(&JournalState::commit, request);
 }
 void Journal::hurry() {
-  on([&] { state_.hurry(); });
+  on(&JournalState::hurry);
 }
 void Journal::checkpoint(CheckpointDone done) {
-  on([&] { state_.checkpoint(std::move(done)); });
+  on(&JournalState::checkpoint, std::move(done));
 }
 void Journal::pin(const Manifest& manifest) {
-  on([&] { state_.pin(manifest); });
+  on(&JournalState::pin, manifest);
 }
 void Journal::unpin(const Manifest& manifest) {
-  on([&] { state_.unpin(manifest); });
+  on(&JournalState::unpin, manifest);
 }
 void Journal::path_failed(std::uint32_t path, std::exception_ptr error) {
-  on([&] { state_.path_failed(path, error); });
+  on(&JournalState::path_failed, path, error);
 }
 
 void Journal::stop() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   stopped_ = true;
   const auto another = [self = std::this_thread::get_id()](std::thread::id it) { return it != kNobody && it != self; };
-  idle_.wait(lock, [&] { return !another(carrier_) && !another(teller_); });
+  while (another(carrier_) || another(teller_)) idle_.wait(lock);
 }
 
 std::optional<std::uint64_t> Journal::durable() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return state_.durable();
 }
 

@@ -5,14 +5,13 @@
 // without a lock held. The order of writes and flushes is that of docs/decisions/0001-durable-storage.md.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <thread>
 
+#include "spillway/base/mutex.h"
 #include "spillway/journal/journal_state.h"
 #include "spillway/journal/media.h"
 
@@ -42,7 +41,7 @@ class Journal {
  public:
   /// `media` and `listener` outlive the journal.
   Journal(JournalSpec spec, Media& media, JournalListener& listener);
-  /// As stop(), then waits for what the Media was asked.
+  /// Stops, then waits for what the Media was asked.
   ~Journal();
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
@@ -62,7 +61,7 @@ class Journal {
   /// Every piece of the snapshot of a chunk was written (completed, not flushed): the result of step `version`.
   /// Versions of a chunk only rise. The places are the journal's until they are released.
   void snapshot_written(std::uint32_t chunk, std::uint64_t version, std::span<const Piece> pieces);
-  /// The same for the gradient of a step; its versions only rise, too. Durability::step only.
+  /// Every piece of the gradient of a step was written; its versions only rise, too. Only with Durability::step.
   void gradient_written(std::uint32_t gradient, std::uint64_t version, std::span<const Piece> pieces);
   /// The step has ended; it becomes durable when its gradients are (Durability::step), or with the next checkpoint.
   /// May come before the gradients it names.
@@ -82,17 +81,17 @@ class Journal {
   /// unless it is the caller.
   void stop();
 
-  [[nodiscard]] const MetadataLayout& layout() const noexcept { return state_.layout(); }
+  [[nodiscard]] const MetadataLayout& layout() const noexcept { return layout_; }
   /// The last durable step of this journal's line; none before opened().
   [[nodiscard]] std::optional<std::uint64_t> durable() const;
 
  private:
-  template <class Event>
-  void on(const Event& event);
-  void carry_out(std::unique_lock<std::mutex>& lock);
-  template <class Event>
-  void ended(const Event& event) noexcept;
-  void break_off(std::unique_lock<std::mutex>& lock, const std::exception_ptr& error) noexcept;
+  template <class... Parameters, class... Arguments>
+  void on(void (JournalState::*event)(Parameters...), Arguments&&... arguments);
+  void carry_out() SPILLWAY_REQUIRES(mutex_);
+  template <class... Parameters, class... Arguments>
+  void ended(void (JournalState::*event)(Parameters...), const Arguments&... arguments) noexcept;
+  void break_off(const std::exception_ptr& error) noexcept SPILLWAY_REQUIRES(mutex_);
   void perform(const Action& action);
   void start_write(const Action& action);
   void start_sync(std::uint32_t path);
@@ -100,13 +99,16 @@ class Journal {
   Media& media_;
   JournalListener& listener_;
 
-  mutable std::mutex mutex_;  ///< guards everything below
-  std::condition_variable idle_;
-  JournalState state_;
-  std::uint64_t outstanding_ = 0;  ///< Dones that have not returned
-  std::thread::id carrier_;        ///< of who carries out actions just now, outside of the lock; none: nobody
-  std::thread::id teller_;         ///< the same, of who tells the listener that the journal has failed
-  bool stopped_ = false;
+  mutable Mutex mutex_;
+  Condition idle_;
+  JournalState state_ SPILLWAY_GUARDED_BY(mutex_);
+  const MetadataLayout& layout_;                               ///< of the state, which never changes it
+  std::uint64_t outstanding_ SPILLWAY_GUARDED_BY(mutex_) = 0;  ///< Dones that have not returned
+  /// The thread that carries out actions just now, outside of the lock; none: nobody does.
+  std::thread::id carrier_ SPILLWAY_GUARDED_BY(mutex_);
+  /// The thread that tells the listener that the journal has failed; none: nobody does.
+  std::thread::id teller_ SPILLWAY_GUARDED_BY(mutex_);
+  bool stopped_ SPILLWAY_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace spillway::journal

@@ -93,7 +93,7 @@ void JournalState::open_at(const Manifest& manifest, const Recovered& before) {
   pump();
 }
 
-/// The snapshot of a checkpoint is to become the one that counts.
+/// The snapshot of a checkpoint becomes the one that is to count.
 void JournalState::take_back(std::uint32_t chunk, const StoredObject& snapshot) {
   Catalog::Chunk& c = catalog_.chunks[chunk];
   Version* version = catalog_.find(chunk, snapshot.pieces);
@@ -341,7 +341,7 @@ void JournalState::begin_snapshot_record(std::uint32_t chunk) {
   queue_record(ObjectKind::snapshot, chunk, c.recording);
 }
 
-/// Flushes for whatever could go on with one.
+/// Asks for flushes of everything that could go on with one.
 void JournalState::want_epoch() {
   for (const std::uint32_t chunk : recording_) {
     const Version* v = catalog_.chunks[chunk].recording;

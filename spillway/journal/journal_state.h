@@ -34,7 +34,7 @@ class MetadataBuffer {
   std::unique_ptr<std::byte, Free> memory_;
 };
 
-/// What ends a step, as the journal's caller gives it.
+/// What the journal's caller says of the end of a step.
 struct CommitRequest {
   std::uint64_t step = 0;  ///< larger than that of the request before
   /// The last step before it that changed something, where that is later than all the journal was told of.
@@ -74,7 +74,7 @@ struct Action {
   CheckpointDone done = nullptr;
 };
 
-/// Not thread safe. Every event may append to `actions`; whoever carries them out does so in their order.
+/// Not thread safe. Every event may append to `actions`, which are to be carried out in their order.
 class JournalState {
  public:
   explicit JournalState(JournalSpec spec);

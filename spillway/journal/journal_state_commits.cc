@@ -86,7 +86,7 @@ void JournalState::start_front() {
   }
 }
 
-/// Everything that was written up to now is to be durable.
+/// Asks for flushes of everything that was written up to now; whether none is needed.
 bool JournalState::flush_stage(Job& job) {
   job.stage = Stage::flushing;
   job.paths = flushes_.dirty();
@@ -153,7 +153,7 @@ std::uint32_t JournalState::free_commit_slot() {
   return Version::kNoSlot;
 }
 
-/// Starts writing it to every path; false when every slot holds a commit that replay would need.
+/// Starts writing the commit to every path; false when every slot holds a commit that replay would need.
 bool JournalState::write_commit(Job& job) {
   job.slot = free_commit_slot();
   stalled_ = job.slot == Version::kNoSlot;

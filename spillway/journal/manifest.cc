@@ -33,7 +33,7 @@ std::uint64_t checksum_of_manifest(std::span<const std::byte> manifest) {
               "checkpoint");
 }
 
-/// Takes records from the front of what is left.
+/// Takes the record of a chunk from the front of what is left.
 StoredObject take(std::span<const std::byte>& rest, std::uint64_t identity, std::uint32_t chunk) {
   RecordHead head;
   StoredObject out;

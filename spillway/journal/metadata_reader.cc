@@ -72,7 +72,7 @@ bool MetadataReader::whole(SlotState state, const Walked& slot, const std::strin
   return state == SlotState::whole && !bad;
 }
 
-/// A whole record counts; what was written behind it is zeros, or it is spoken of.
+/// A whole record counts whatever is behind it; that should be zeros, and is told as damage where it is not.
 void MetadataReader::check_padding(const Walked& slot, Bytes used) {
   const auto end = std::min<Bytes>(round_up(used, kMetadataAlignment), slot.bytes.size());
   if (blank(slot.bytes.first(end).subspan(used))) return;

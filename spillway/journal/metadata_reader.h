@@ -1,4 +1,4 @@
-// Walks over the slots of all paths.
+// Walks over the metadata slots of all paths.
 #pragma once
 
 #include <functional>
@@ -33,7 +33,8 @@ class MetadataReader {
 
  private:
   using Slot = std::function<void(Bytes offset, std::span<const std::byte> bytes)>;
-  /// `count` slots of `size` bytes from `offset` on; an empty span for one that could not be read.
+  /// Calls `slot` for `count` slots of `size` bytes from `offset` on, with an empty span for one that could not be
+  /// read.
   void walk(std::uint32_t path, Bytes offset, Bytes size, Bytes count, const Slot& slot);
   void walk_run(std::uint32_t path, Bytes offset, Bytes size, Bytes count, const Slot& slot);
   /// A slot that was walked over, and what should be there.

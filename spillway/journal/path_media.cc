@@ -5,7 +5,7 @@
 namespace spillway::journal {
 
 PathMedia::Call* PathMedia::begin(Done done) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (spare_.empty()) {
     all_.push_back(std::make_unique<Call>());
     spare_.push_back(all_.back().get());
@@ -22,7 +22,7 @@ void PathMedia::ended(void* context, std::uint64_t /*token*/, const std::excepti
   auto* call = static_cast<Call*>(context);
   const Done done = std::move(call->done);
   {
-    const std::lock_guard lock(call->media->mutex_);
+    const MutexLock lock(call->media->mutex_);
     call->media->spare_.push_back(call);
   }
   done(error);

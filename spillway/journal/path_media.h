@@ -3,15 +3,15 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "spillway/base/mutex.h"
 #include "spillway/journal/media.h"
 #include "spillway/storage/path.h"
 
 namespace spillway::journal {
 
-/// Calls under way when it is destroyed must have ended. Metadata goes before data.
+/// Every call must have ended before it is destroyed. Metadata goes before data.
 class PathMedia : public Media {
  public:
   /// The paths outlive it; their positions are the journal's path numbers.
@@ -30,9 +30,9 @@ class PathMedia : public Media {
   static void ended(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
 
   std::vector<storage::Path*> paths_;
-  std::mutex mutex_;  ///< guards what follows
-  std::vector<std::unique_ptr<Call>> all_;
-  std::vector<Call*> spare_;
+  Mutex mutex_;
+  std::vector<std::unique_ptr<Call>> all_ SPILLWAY_GUARDED_BY(mutex_);
+  std::vector<Call*> spare_ SPILLWAY_GUARDED_BY(mutex_);
 };
 
 }  // namespace spillway::journal

@@ -11,7 +11,7 @@ namespace spillway::journal {
 namespace {
 
 constexpr std::array<char, 8> kRecordMagic = {'S', 'P', 'W', 'R', 'E', 'C', 'R', 'D'};
-/// Magic and checksum come first and are not under the checksum.
+/// The checksum covers the bytes from here on; magic and checksum come before.
 constexpr std::size_t kRecordChecked = 16;
 
 struct RecordHeader {

@@ -27,7 +27,7 @@ struct RecordHead {
   std::uint64_t version = 0;     ///< the step that a snapshot holds the result of, or a gradient belongs to
 };
 
-/// Bytes of a record with so many pieces, not rounded.
+/// The bytes of a record with so many pieces, not rounded.
 [[nodiscard]] Bytes encoded_bytes(std::size_t pieces) noexcept;
 
 /// Fills `out`, which holds encoded_bytes() and more; what is left is zero.

@@ -9,7 +9,7 @@
 namespace spillway::journal {
 namespace {
 
-/// One recovery, in the order of its member functions.
+/// One recovery, whose steps have the order of the member functions.
 class Recovery {
  public:
   Recovery(const JournalSpec& spec, Media& media, const RecoveryOptions& options)
@@ -63,7 +63,7 @@ class Recovery {
     });
     out_.found = any_commit_ && !newest().nothing;
   }
-  /// Of the commits of a step all generations are kept until the line is known.
+  /// All generations of the commits of a step are kept until the line is known.
   void keep(const Commit& commit, std::uint32_t slot) {
     if (!commit.nothing) commits_[{commit.step, commit.generation}] = {commit, slot};
   }

@@ -38,8 +38,8 @@ struct RecoveredObject {
 struct Recovered {
   static constexpr std::uint32_t kNoCommit = ~std::uint32_t{0};
 
-  /// A step is durable. When not, there are no snapshots, gradients and commits to replay; with `damage` that may be
-  /// because of it, and nobody should begin anew without being asked.
+  /// Whether a step is durable. When none is, there are no snapshots, gradients and commits to replay; with `damage`
+  /// that may be because of it, and nobody should begin anew without being asked.
   bool found = false;
   std::uint32_t newest_generation = 0;     ///< the highest that any record names; 0: none
   Commit newest;                           ///< of the durable step

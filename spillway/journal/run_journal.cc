@@ -27,23 +27,27 @@ storage::PoolOptions RunJournal::pool_options() {
   return out;
 }
 
-void RunJournal::open(const Opening& opening) {
-  for (const auto& manifest : opening.pinned) journal_.pin(manifest);
-  if (opening.back != nullptr) {
-    journal_.open_at(*opening.back, *opening.before);
-  } else if (opening.resume) {
-    journal_.open_resumed(*opening.before);
+void RunJournal::open(const Start& start) {
+  for (const auto& manifest : start.pinned) journal_.pin(manifest);
+  if (start.back != nullptr) {
+    journal_.open_at(*start.back, *start.before);
+  } else if (start.resume) {
+    journal_.open_resumed(*start.before);
   } else {
-    journal_.open_fresh(*opening.before);
+    journal_.open_fresh(*start.before);
   }
-  wait([this] { return opened_; });
+  MutexLock lock(mutex_);
+  throw_if_failed();
+  while (!opened_) wait(lock);
 }
 
-template <class Ready>
-void RunJournal::wait(const Ready& ready) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return failure_ || ready(); });
+void RunJournal::throw_if_failed() const {
   if (failure_) std::rethrow_exception(failure_);
+}
+
+void RunJournal::wait(MutexLock& lock) {
+  changed_.wait(lock);
+  throw_if_failed();
 }
 
 Piece RunJournal::piece(storage::Place place, Bytes bytes, std::uint32_t part) const {
@@ -73,7 +77,9 @@ void RunJournal::commit(const CommitRequest& request) {
 }
 
 void RunJournal::wait_durable(std::uint64_t step) {
-  wait([&] { return durable_ && *durable_ >= step; });
+  MutexLock lock(mutex_);
+  throw_if_failed();
+  while (!durable_ || *durable_ < step) wait(lock);
 }
 
 Manifest RunJournal::checkpoint() {
@@ -84,13 +90,15 @@ Manifest RunJournal::checkpoint() {
   };
   const auto answer = std::make_shared<Answer>();  // may come when nobody waits for it any more
   journal_.checkpoint([this, answer](const Manifest& manifest, std::exception_ptr failure) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     answer->manifest = manifest;
     answer->error = std::move(failure);
     answer->is_there = true;
     changed_.notify_all();
   });
-  wait([&] { return answer->is_there; });
+  MutexLock lock(mutex_);
+  throw_if_failed();
+  while (!answer->is_there) wait(lock);
   if (answer->error) std::rethrow_exception(answer->error);
   return std::move(answer->manifest);
 }
@@ -100,7 +108,7 @@ void RunJournal::unpin(const Manifest& manifest) {
 }
 
 void RunJournal::give_up(std::exception_ptr error) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!failure_) failure_ = std::move(error);
   changed_.notify_all();
 }
@@ -110,13 +118,13 @@ void RunJournal::stop() {
 }
 
 void RunJournal::opened() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   opened_ = true;
   changed_.notify_all();
 }
 
 void RunJournal::durable(std::uint64_t step) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   durable_ = step;
   changed_.notify_all();
 }

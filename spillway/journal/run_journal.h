@@ -1,14 +1,13 @@
 // The journal of a run, joined to the paths and the pool that it is about.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "spillway/base/mutex.h"
 #include "spillway/journal/journal.h"
 #include "spillway/journal/path_media.h"
 #include "spillway/journal/recovery.h"
@@ -20,7 +19,7 @@ namespace spillway::journal {
 class RunJournal : private JournalListener {
  public:
   /// One of the three beginnings that Journal knows.
-  struct Opening {
+  struct Start {
     const Recovered* before = nullptr;
     const Manifest* back = nullptr;  ///< the checkpoint to go back to
     bool resume = false;             ///< go on from `before`
@@ -41,7 +40,7 @@ class RunJournal : private JournalListener {
   [[nodiscard]] storage::PoolOptions pool_options();
   void attach(storage::Pool& pool) noexcept { pool_ = &pool; }
   /// Pins, opens, and waits until nothing written before can come back.
-  void open(const Opening& opening);
+  void open(const Start& start);
 
   /// Describes a piece as it was written just now.
   [[nodiscard]] Piece piece(storage::Place place, Bytes bytes, std::uint32_t part) const;
@@ -66,8 +65,9 @@ class RunJournal : private JournalListener {
   void released(std::span<const Piece> pieces) override;
   void path_failed(std::uint32_t path, std::exception_ptr error) override;
   void failed(std::exception_ptr error) override;
-  template <class Ready>
-  void wait(const Ready& ready);
+  void throw_if_failed() const SPILLWAY_REQUIRES(mutex_);
+  /// Waits until something has changed.
+  void wait(MutexLock& lock) SPILLWAY_REQUIRES(mutex_);
 
   const JournalSpec spec_;
   const Bytes low_water_;
@@ -75,12 +75,13 @@ class RunJournal : private JournalListener {
   storage::Pool* pool_ = nullptr;
   PathMedia media_;
 
-  std::mutex mutex_;  ///< guards what follows up to the journal
-  std::condition_variable changed_;
-  bool opened_ = false;
-  std::optional<std::uint64_t> durable_;
-  std::exception_ptr failure_;
   std::vector<storage::Place> places_;  ///< of one release; only its one caller uses it
+
+  Mutex mutex_;
+  Condition changed_;
+  bool opened_ SPILLWAY_GUARDED_BY(mutex_) = false;
+  std::optional<std::uint64_t> durable_ SPILLWAY_GUARDED_BY(mutex_);
+  std::exception_ptr failure_ SPILLWAY_GUARDED_BY(mutex_);
 
   Journal journal_;  ///< last: calls the above until it is gone
 };

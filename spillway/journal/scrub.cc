@@ -1,18 +1,17 @@
 #include "spillway/journal/scrub.h"
 
-#include <condition_variable>
 #include <cstdlib>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <set>
 
 #include "spillway/base/interrupt.h"
+#include "spillway/base/mutex.h"
 
 namespace spillway::journal {
 namespace {
 
-/// Pieces of each path under way.
+/// So many pieces of each path are under way at a time.
 constexpr std::size_t kDepth = 16;
 
 class Scrub {
@@ -35,6 +34,7 @@ class Scrub {
       throw;
     }
     wait();
+    const MutexLock lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
     return std::move(out_);
   }
@@ -64,13 +64,13 @@ class Scrub {
   }
 
   void wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return free_.size() == slots_.size(); });
+    MutexLock lock(mutex_);
+    while (free_.size() != slots_.size()) changed_.wait(lock);
   }
 
   Slot& take() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return !free_.empty(); });
+    MutexLock lock(mutex_);
+    while (free_.empty()) changed_.wait(lock);
     Slot& slot = *free_.back();
     free_.pop_back();
     return slot;
@@ -99,7 +99,7 @@ class Scrub {
   static void ended(void* context, std::uint64_t /*token*/, const std::exception_ptr& error) noexcept {
     auto& slot = *static_cast<Slot*>(context);
     auto& self = *slot.scrub;
-    const std::lock_guard lock(self.mutex_);
+    const MutexLock lock(self.mutex_);
     self.out_.bytes += slot.subject.piece.bytes;
     try {
       if (error) self.blame(slot.subject, error);
@@ -110,7 +110,7 @@ class Scrub {
     self.changed_.notify_all();
   }
 
-  void blame(DamagedPiece& subject, const std::exception_ptr& error) {
+  void blame(DamagedPiece& subject, const std::exception_ptr& error) SPILLWAY_REQUIRES(mutex_) {
     try {
       std::rethrow_exception(error);
     } catch (const std::exception& reason) {
@@ -124,11 +124,12 @@ class Scrub {
   std::vector<Slot> slots_;
   std::set<storage::Place> seen_;
 
-  std::mutex mutex_;  ///< guards what follows
-  std::condition_variable changed_;
-  std::vector<Slot*> free_;
-  Scrubbed out_;
-  std::exception_ptr failure_;  ///< damage that could not be noted, for want of memory
+  Mutex mutex_;
+  Condition changed_;
+  std::vector<Slot*> free_ SPILLWAY_GUARDED_BY(mutex_);
+  Scrubbed out_ SPILLWAY_GUARDED_BY(mutex_);
+  /// Damage that could not be noted, for want of memory.
+  std::exception_ptr failure_ SPILLWAY_GUARDED_BY(mutex_);
 };
 
 }  // namespace

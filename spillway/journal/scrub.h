@@ -30,7 +30,7 @@ struct Scrubbed {
   std::vector<DamagedPiece> damage;
 };
 
-/// Every place once, many at a time. Throws only when memory for that is not to be had.
+/// Reads every place once, many at a time. Throws only when memory for that is not to be had.
 [[nodiscard]] Scrubbed scrub(std::span<storage::Path* const> paths, std::span<const ScrubObject> objects);
 
 }  // namespace spillway::journal

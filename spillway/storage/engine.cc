@@ -57,7 +57,7 @@ Engine::Engine(const Volume& volume, EngineOptions options, const sys::RingFacto
 Engine::~Engine() {
   drain();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     ring_->wake();
     failed_wake_.notify_one();
@@ -68,7 +68,7 @@ Engine::~Engine() {
 std::string Engine::register_memory(std::span<std::byte> memory) {
   std::promise<std::string> answer;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (broken_) return "the path has failed";
     registration_ = &answer;
     to_register_ = memory;
@@ -78,7 +78,7 @@ std::string Engine::register_memory(std::span<std::byte> memory) {
 }
 
 void Engine::start(const Transfer& transfer) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   incoming_.push_back(transfer);
   ++outstanding_;
   if (broken_) failed_wake_.notify_one();
@@ -86,7 +86,7 @@ void Engine::start(const Transfer& transfer) {
 }
 
 void Engine::sync(Done done, void* context, std::uint64_t token) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   incoming_syncs_.push_back({done, context, token});
   ++outstanding_;
   if (broken_) failed_wake_.notify_one();
@@ -94,8 +94,8 @@ void Engine::sync(Done done, void* context, std::uint64_t token) {
 }
 
 void Engine::drain() {
-  std::unique_lock lock(mutex_);
-  idle_.wait(lock, [this] { return outstanding_ == 0; });
+  MutexLock lock(mutex_);
+  while (outstanding_ != 0) idle_.wait(lock);
 }
 
 void Engine::serve(const sys::RingFactory& factory, std::promise<void>& ready) {
@@ -132,7 +132,7 @@ void Engine::take_orders() {
   std::promise<std::string>* registration = nullptr;
   std::span<std::byte> memory;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     taken_.swap(incoming_);
     sync_.waiting.insert(sync_.waiting.end(), incoming_syncs_.begin(), incoming_syncs_.end());
     incoming_syncs_.clear();
@@ -144,7 +144,7 @@ void Engine::take_orders() {
   added_ = 0;
   if (registration == nullptr) return;
   auto told = ring_->register_memory(memory);  // where it throws, fail_all_pending() answers
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   registration_ = nullptr;
   registration->set_value(std::move(told));
 }
@@ -225,7 +225,7 @@ void Engine::submit_sync() {
 
 /// Before the thread waits it sets the flags by which `start` and `sync` know that they must wake it.
 Engine::Next Engine::decide() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!incoming_.empty() || !incoming_syncs_.empty() || registration_ != nullptr) return Next::work;
   if (!sync_.in_flight && !sync_.waiting.empty()) return Next::work;
   if (stopping_ && in_flight() == 0 && !sync_.in_flight) return Next::leave;
@@ -329,14 +329,14 @@ void Engine::end(std::vector<Request>& requests, const std::exception_ptr& error
 }
 
 void Engine::count_ended() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (--outstanding_ == 0) idle_.notify_all();
 }
 
 /// The ring itself has failed, or memory has run out: everything that is pending, and everything that still comes, ends
 /// with that error. This function allocates nothing.
 void Engine::fail_all_pending(const std::exception_ptr& cause) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   broken_ = true;
   wants_wake_ = false;
   wants_sync_wake_ = false;
@@ -358,10 +358,10 @@ void Engine::fail_all_pending(const std::exception_ptr& cause) {
     for (auto* requests : {&sync_.served, &sync_.waiting, &syncs}) end(*requests, cause);
     lock.lock();
     taken_.swap(incoming_);
-    const auto asked = [this] { return !taken_.empty() || !incoming_.empty() || !incoming_syncs_.empty(); };
-    if (asked()) continue;
-    if (stopping_) return;
-    failed_wake_.wait(lock, [&] { return stopping_ || asked(); });
+    while (taken_.empty() && incoming_.empty() && incoming_syncs_.empty()) {
+      if (stopping_) return;
+      failed_wake_.wait(lock);
+    }
   }
 }
 

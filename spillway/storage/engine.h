@@ -3,18 +3,17 @@
 #pragma once
 
 #include <array>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <future>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "spillway/base/mutex.h"
 #include "spillway/storage/failure.h"
 #include "spillway/storage/ledger.h"
 #include "spillway/storage/meter.h"
@@ -137,18 +136,19 @@ class Engine {
   std::unique_ptr<Share> share_;
   std::array<bool, 2> refused_ = {false, false};  ///< by the share, since a piece ended last; by direction
 
-  std::mutex mutex_;              ///< guards everything below
-  std::condition_variable idle_;  ///< `outstanding_` reached 0
-  std::vector<Transfer> incoming_;
-  std::vector<Request> incoming_syncs_;
-  std::uint64_t outstanding_ = 0;  ///< transfers and syncs started whose Done has not returned
-  std::promise<std::string>* registration_ = nullptr;
-  std::span<std::byte> to_register_;
-  bool wants_wake_ = false;       ///< the thread waits and could begin another piece
-  bool wants_sync_wake_ = false;  ///< the thread waits and could begin a flush
-  bool stopping_ = false;
-  bool broken_ = false;                  ///< the ring failed; every transfer fails
-  std::condition_variable failed_wake_;  ///< wakes the thread once the ring has failed
+  Mutex mutex_;
+  Condition idle_;  ///< `outstanding_` reached 0
+  std::vector<Transfer> incoming_ SPILLWAY_GUARDED_BY(mutex_);
+  std::vector<Request> incoming_syncs_ SPILLWAY_GUARDED_BY(mutex_);
+  /// Transfers and syncs started whose Done has not returned.
+  std::uint64_t outstanding_ SPILLWAY_GUARDED_BY(mutex_) = 0;
+  std::promise<std::string>* registration_ SPILLWAY_GUARDED_BY(mutex_) = nullptr;
+  std::span<std::byte> to_register_ SPILLWAY_GUARDED_BY(mutex_);
+  bool wants_wake_ SPILLWAY_GUARDED_BY(mutex_) = false;       ///< the thread waits and could begin another piece
+  bool wants_sync_wake_ SPILLWAY_GUARDED_BY(mutex_) = false;  ///< the thread waits and could begin a flush
+  bool stopping_ SPILLWAY_GUARDED_BY(mutex_) = false;
+  bool broken_ SPILLWAY_GUARDED_BY(mutex_) = false;  ///< the ring failed; every transfer fails
+  Condition failed_wake_;                            ///< wakes the thread once the ring has failed
 
   std::thread thread_;  ///< last: sees everything above made
 };

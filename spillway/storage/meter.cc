@@ -21,7 +21,7 @@ void Meter::begin_one(Clock::time_point now) {
 
 void Meter::begin(Direction direction) {
   const auto now = Clock::now();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   begin_one(now);
   any_.begin(now);
   (direction == Direction::read ? read_ : write_).begin(now);
@@ -29,7 +29,7 @@ void Meter::begin(Direction direction) {
 
 void Meter::end(Direction direction, Bytes bytes) {
   const auto now = Clock::now();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   heard_ = now;
   any_.end(now);
   (direction == Direction::read ? read_ : write_).end(now);
@@ -38,21 +38,21 @@ void Meter::end(Direction direction, Bytes bytes) {
 
 void Meter::begin_sync() {
   const auto now = Clock::now();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   begin_one(now);
   sync_.begin(now);
 }
 
 void Meter::end_sync(bool succeeded) {
   const auto now = Clock::now();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   heard_ = now;
   sync_.end(now);
   if (succeeded) ++syncs_;
 }
 
 Counters Meter::counters() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto now = Clock::now();
   const unsigned under_way = any_.in_flight + sync_.in_flight;
   return {.read = read_bytes_,

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <chrono>
-#include <mutex>
 
+#include "spillway/base/mutex.h"
 #include "spillway/storage/path.h"
 
 namespace spillway::storage {
@@ -31,13 +31,14 @@ class Meter {
     [[nodiscard]] double seconds(Clock::time_point now) const;
   };
 
-  void begin_one(Clock::time_point now);
+  void begin_one(Clock::time_point now) SPILLWAY_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;  ///< guards everything below
-  Clock::time_point heard_;   ///< when something ended, or began while nothing was under way
-  Watch any_, read_, write_, sync_;
-  Bytes read_bytes_ = 0, written_bytes_ = 0;
-  std::uint64_t syncs_ = 0;
+  mutable Mutex mutex_;
+  Clock::time_point heard_ SPILLWAY_GUARDED_BY(mutex_);  ///< when something ended, or began while nothing was under way
+  Watch any_ SPILLWAY_GUARDED_BY(mutex_), read_ SPILLWAY_GUARDED_BY(mutex_);
+  Watch write_ SPILLWAY_GUARDED_BY(mutex_), sync_ SPILLWAY_GUARDED_BY(mutex_);
+  Bytes read_bytes_ SPILLWAY_GUARDED_BY(mutex_) = 0, written_bytes_ SPILLWAY_GUARDED_BY(mutex_) = 0;
+  std::uint64_t syncs_ SPILLWAY_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace spillway::storage

@@ -1,13 +1,12 @@
 #include "spillway/storage/pool.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <limits>
-#include <mutex>
 #include <queue>
 #include <utility>
 
 #include "spillway/base/error.h"
+#include "spillway/base/mutex.h"
 #include "spillway/storage/deferred_callbacks.h"
 #include "spillway/storage/members.h"
 #include "spillway/storage/shortage.h"
@@ -104,37 +103,38 @@ class Pool::Impl {
   [[nodiscard]] std::vector<Outage> outages() const;
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
-
-  void require(const Request& request) const;
-  [[nodiscard]] std::uint64_t available() const;
-  [[nodiscard]] bool joins_other(std::uint32_t id);
-  void serve_waiting(DeferredCallbacks& deferred);
-  void serve_other(const UnplacedWrite& first, DeferredCallbacks& deferred);
-  void place(const UnplacedWrite& pieces, DeferredCallbacks& deferred);
-  void launch(std::uint32_t id, std::uint32_t first, std::uint32_t count, DeferredCallbacks& deferred);
-  void launch(const Run& run, DeferredCallbacks& deferred);
+  void require(const Request& request) const SPILLWAY_REQUIRES(mutex_);
+  [[nodiscard]] std::uint64_t available() const SPILLWAY_REQUIRES(mutex_);
+  [[nodiscard]] bool joins_other(std::uint32_t id) SPILLWAY_REQUIRES(mutex_);
+  void serve_waiting(DeferredCallbacks& deferred) SPILLWAY_REQUIRES(mutex_);
+  void serve_other(const UnplacedWrite& first, DeferredCallbacks& deferred) SPILLWAY_REQUIRES(mutex_);
+  void place(const UnplacedWrite& pieces, DeferredCallbacks& deferred) SPILLWAY_REQUIRES(mutex_);
+  void launch(std::uint32_t id, std::uint32_t first, std::uint32_t count, DeferredCallbacks& deferred)
+      SPILLWAY_REQUIRES(mutex_);
+  void launch(const Run& run, DeferredCallbacks& deferred) SPILLWAY_REQUIRES(mutex_);
   static void ended(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
-  void settle(std::uint32_t run_id, const std::exception_ptr& error, DeferredCallbacks& deferred);
-  void retire(const Outage& outage, DeferredCallbacks& deferred);
-  void wait_for_places(const Run& run, DeferredCallbacks& deferred);
-  void drop_pending(std::uint32_t id, DeferredCallbacks& deferred);
-  void call_deferred(Lock& lock, DeferredCallbacks& deferred);
+  void settle(std::uint32_t run_id, const std::exception_ptr& error, DeferredCallbacks& deferred)
+      SPILLWAY_REQUIRES(mutex_);
+  void retire(const Outage& outage, DeferredCallbacks& deferred) SPILLWAY_REQUIRES(mutex_);
+  void wait_for_places(const Run& run, DeferredCallbacks& deferred) SPILLWAY_REQUIRES(mutex_);
+  void drop_pending(std::uint32_t id, DeferredCallbacks& deferred) SPILLWAY_REQUIRES(mutex_);
+  void call_deferred(DeferredCallbacks& deferred) SPILLWAY_REQUIRES(mutex_);
 
   const PoolOptions options_;
 
-  mutable std::mutex mutex_;  ///< guards everything below
-  std::condition_variable idle_;
-  Members members_;
-  Slots<Active> actives_{kPoolReserve};
-  Slots<Run> runs_{kPoolReserve};
-  std::priority_queue<UnplacedWrite> waiting_;
-  std::uint64_t waiting_pieces_ = 0;
-  std::uint64_t reserved_ = 0;  ///< places that are reserved for writes that are to come
-  std::uint64_t arrivals_ = 0;
-  std::uint64_t outstanding_ = 0;  ///< requests whose Done has not returned, and threads that call listeners
-  bool closing_ = false;
-  std::exception_ptr reason_;  ///< why it was closed, where a reason was given
+  mutable Mutex mutex_;
+  Condition idle_;
+  Members members_ SPILLWAY_GUARDED_BY(mutex_);
+  Slots<Active> actives_ SPILLWAY_GUARDED_BY(mutex_){kPoolReserve};
+  Slots<Run> runs_ SPILLWAY_GUARDED_BY(mutex_){kPoolReserve};
+  std::priority_queue<UnplacedWrite> waiting_ SPILLWAY_GUARDED_BY(mutex_);
+  std::uint64_t waiting_pieces_ SPILLWAY_GUARDED_BY(mutex_) = 0;
+  std::uint64_t reserved_ SPILLWAY_GUARDED_BY(mutex_) = 0;  ///< places that are reserved for writes that are to come
+  std::uint64_t arrivals_ SPILLWAY_GUARDED_BY(mutex_) = 0;
+  /// Requests whose Done has not returned, and threads that call listeners.
+  std::uint64_t outstanding_ SPILLWAY_GUARDED_BY(mutex_) = 0;
+  bool closing_ SPILLWAY_GUARDED_BY(mutex_) = false;
+  std::exception_ptr reason_ SPILLWAY_GUARDED_BY(mutex_);  ///< why it was closed, where a reason was given
 };
 
 Pool::Impl::Impl(std::vector<PoolPath> paths, PoolOptions options)
@@ -150,17 +150,17 @@ Pool::Impl::~Impl() {
 }
 
 void Pool::Impl::close(std::exception_ptr reason) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   DeferredCallbacks deferred;
   if (!closing_) reason_ = std::move(reason);
   closing_ = true;
   serve_waiting(deferred);
-  call_deferred(lock, deferred);
+  call_deferred(deferred);
 }
 
 void Pool::Impl::start(const Request& request) {
   require_well_formed(request);
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   require(request);
   DeferredCallbacks deferred;
   const auto id = actives_.add({request, ++arrivals_, 1, nullptr, false, Pair::kNone});
@@ -180,7 +180,7 @@ void Pool::Impl::start(const Request& request) {
       if (waiting_.size() == queue) deferred.add_scarcity();
     }
   }
-  call_deferred(lock, deferred);
+  call_deferred(deferred);
 }
 
 /// Whether the other write of its pair waits, so that both are placed together.
@@ -300,11 +300,11 @@ void Pool::Impl::launch(const Run& run, DeferredCallbacks& deferred) {
 
 void Pool::Impl::ended(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept {
   auto& self = *static_cast<Impl*>(context);
-  Lock lock(self.mutex_);
+  MutexLock lock(self.mutex_);
   DeferredCallbacks deferred;
   self.settle(static_cast<std::uint32_t>(token), error, deferred);
   self.serve_waiting(deferred);
-  self.call_deferred(lock, deferred);
+  self.call_deferred(deferred);
 }
 
 void Pool::Impl::settle(std::uint32_t run_id, const std::exception_ptr& error, DeferredCallbacks& deferred) {
@@ -347,24 +347,24 @@ void Pool::Impl::drop_pending(std::uint32_t id, DeferredCallbacks& deferred) {
 }
 
 void Pool::Impl::release(std::span<const Place> places) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (const Place place : places) {
     if (!members_.exists(place) || !members_.in_use(place)) refuse(place, "released", "is free or does not exist");
   }
   for (const Place place : places) members_.put(place);
   DeferredCallbacks deferred;
   serve_waiting(deferred);
-  call_deferred(lock, deferred);
+  call_deferred(deferred);
 }
 
 void Pool::Impl::claim(Place place) {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!members_.exists(place) || members_.in_use(place)) refuse(place, "claimed", "is in use or does not exist");
   members_.claim(place);
 }
 
 void Pool::Impl::retire(std::uint32_t path, int errno_value, std::string_view reason) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (!members_.writable(path)) return;
   const std::string& name = members_.name(path);
   DeferredCallbacks deferred;
@@ -372,16 +372,16 @@ void Pool::Impl::retire(std::uint32_t path, int errno_value, std::string_view re
       {path, name, errno_value, 0, text("path:", name, " gets no more writes, what it holds is still read: ", reason)},
       deferred);
   serve_waiting(deferred);
-  call_deferred(lock, deferred);
+  call_deferred(deferred);
 }
 
 void Pool::Impl::drain() {
-  Lock lock(mutex_);
-  idle_.wait(lock, [this] { return outstanding_ == 0; });
+  MutexLock lock(mutex_);
+  while (outstanding_ != 0) idle_.wait(lock);
 }
 
 Bytes Pool::Impl::free() const {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return available() * kPoolPiece;
 }
 
@@ -391,27 +391,27 @@ std::uint64_t Pool::Impl::available() const {
 }
 
 Bytes Pool::Impl::waiting() const {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return waiting_pieces_ * kPoolPiece;
 }
 
 std::vector<PathState> Pool::Impl::paths() const {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return members_.states();
 }
 
 std::vector<Outage> Pool::Impl::outages() const {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return members_.outages();
 }
 
 /// The thread that calls them counts as outstanding, so that the pool lives until it is done.
-void Pool::Impl::call_deferred(Lock& lock, DeferredCallbacks& deferred) {
+void Pool::Impl::call_deferred(DeferredCallbacks& deferred) {
   if (deferred.empty()) return;
   ++outstanding_;
-  lock.unlock();
+  mutex_.unlock();
   deferred.call(options_);
-  lock.lock();
+  mutex_.lock();
   outstanding_ -= 1 + deferred.completions();
   if (outstanding_ == 0) idle_.notify_all();
 }

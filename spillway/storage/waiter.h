@@ -1,10 +1,10 @@
 // One thread that waits for one transfer or request.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
-#include <mutex>
+
+#include "spillway/base/mutex.h"
 
 namespace spillway::storage {
 
@@ -13,7 +13,7 @@ class Waiter {
   /// A Done whose context is the waiter.
   static void done(void* context, std::uint64_t /*token*/, const std::exception_ptr& error) noexcept {
     auto& self = *static_cast<Waiter*>(context);
-    const std::lock_guard lock(self.mutex_);
+    const MutexLock lock(self.mutex_);
     self.ended_ = true;
     self.error_ = error;
     self.end_.notify_one();
@@ -21,16 +21,16 @@ class Waiter {
 
   /// Throws the error.
   void wait() {
-    std::unique_lock lock(mutex_);
-    end_.wait(lock, [this] { return ended_; });
+    MutexLock lock(mutex_);
+    while (!ended_) end_.wait(lock);
     if (error_) std::rethrow_exception(error_);
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable end_;
-  bool ended_ = false;
-  std::exception_ptr error_;
+  Mutex mutex_;
+  Condition end_;
+  bool ended_ SPILLWAY_GUARDED_BY(mutex_) = false;
+  std::exception_ptr error_ SPILLWAY_GUARDED_BY(mutex_);
 };
 
 }  // namespace spillway::storage

@@ -9,57 +9,57 @@
 namespace spillway::sys {
 
 void Faults::fail(Operation operation, Bytes offset, int errno_value, unsigned times) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   rules_.push_back({operation, offset, errno_value, 0, times});
 }
 
 void Faults::shorten(Operation operation, Bytes offset, std::uint32_t bytes, unsigned times) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   rules_.push_back({operation, offset, 0, bytes, times});
 }
 
 void Faults::refuse_registration(std::string reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   registration_refusal_ = std::move(reason);
 }
 
 void Faults::break_ring() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   broken_ = true;
   if (wake_) wake_();
 }
 
 void Faults::hold() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   held_ = true;
   passes_ = 0;
 }
 
 void Faults::release(Order order) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   held_ = false;
   if (order == Order::reversed) std::reverse(ended_.begin(), ended_.end());
   if (wake_) wake_();
 }
 
 void Faults::pass(std::size_t count) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   passes_ += count;
   if (wake_) wake_();
 }
 
 void Faults::await_submitted(std::size_t count) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return submitted_.size() >= count; });
+  MutexLock lock(mutex_);
+  while (submitted_.size() < count) changed_.wait(lock);
 }
 
 void Faults::await_held(std::size_t count) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return ended_.size() >= count; });
+  MutexLock lock(mutex_);
+  while (ended_.size() < count) changed_.wait(lock);
 }
 
 std::vector<Piece> Faults::submitted() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return submitted_;
 }
 
@@ -77,13 +77,13 @@ class FaultyRing final : public Ring {
  public:
   FaultyRing(std::unique_ptr<Ring> inner, std::shared_ptr<Faults> faults, unsigned depth)
       : inner_(std::move(inner)), faults_(std::move(faults)), batch_(depth) {
-    const std::lock_guard lock(faults_->mutex_);
+    const MutexLock lock(faults_->mutex_);
     faults_->wake_ = [this] { inner_->wake(); };
     faults_->ended_.reserve(2 * std::size_t{depth});
   }
 
   ~FaultyRing() override {
-    const std::lock_guard lock(faults_->mutex_);
+    const MutexLock lock(faults_->mutex_);
     faults_->wake_ = nullptr;
   }
 
@@ -94,14 +94,14 @@ class FaultyRing final : public Ring {
 
   std::string register_memory(std::span<std::byte> memory) override {
     {
-      const std::lock_guard lock(faults_->mutex_);
+      const MutexLock lock(faults_->mutex_);
       if (!faults_->registration_refusal_.empty()) return faults_->registration_refusal_;
     }
     return inner_->register_memory(memory);
   }
 
   void submit(const Piece& piece) override {
-    const std::lock_guard lock(faults_->mutex_);
+    const MutexLock lock(faults_->mutex_);
     faults_->submitted_.push_back(piece);
     const auto rule = faults_->take_rule(piece);
     if (rule && (rule->errno_value != 0 || rule->bytes == 0)) {
@@ -120,7 +120,7 @@ class FaultyRing final : public Ring {
     if (const std::size_t ready = hand_out(out); ready > 0) return ready;
     const std::size_t count = inner_->wait(batch_);
     {
-      const std::lock_guard lock(faults_->mutex_);
+      const MutexLock lock(faults_->mutex_);
       faults_->ended_.insert(faults_->ended_.end(), batch_.begin(),
                              batch_.begin() + static_cast<std::ptrdiff_t>(count));
       faults_->changed_.notify_all();
@@ -132,7 +132,7 @@ class FaultyRing final : public Ring {
 
  private:
   std::size_t hand_out(std::span<Completion> out) {
-    const std::lock_guard lock(faults_->mutex_);
+    const MutexLock lock(faults_->mutex_);
     if (faults_->broken_) throw Error(ErrorCode::io, "the ring was broken by a test", EBADF);
     std::size_t count = std::min(out.size(), faults_->ended_.size());
     if (faults_->held_) {

@@ -1,18 +1,17 @@
-// The fault-injecting twin of a ring: for tests of whoever stands on one.
+// A ring that injects faults, for tests of what uses rings.
 //
 // `Faults` is the test's side: it scripts what goes wrong, opens and closes a gate that completions wait behind, and
 // sees the pieces in the order they were submitted. It outlives the ring and is safe to use from any thread.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "spillway/base/mutex.h"
 #include "spillway/sys/ring.h"
 
 namespace spillway::sys {
@@ -52,21 +51,21 @@ class Faults {
     std::uint32_t bytes;  ///< of a short transfer
     unsigned times;
   };
-  [[nodiscard]] std::optional<Rule> take_rule(const Piece& piece);
+  [[nodiscard]] std::optional<Rule> take_rule(const Piece& piece) SPILLWAY_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;         ///< guards everything below
-  std::condition_variable changed_;  ///< something was submitted or held
-  std::vector<Rule> rules_;
-  std::vector<Piece> submitted_;
-  std::vector<Completion> ended_;  ///< completed inside, not yet handed out
-  std::string registration_refusal_;
-  bool held_ = false;
-  std::size_t passes_ = 0;  ///< completions that may still go through the closed gate
-  bool broken_ = false;
-  std::function<void()> wake_;  ///< wakes the ring; empty while there is none
+  mutable Mutex mutex_;
+  Condition changed_;  ///< something was submitted or held
+  std::vector<Rule> rules_ SPILLWAY_GUARDED_BY(mutex_);
+  std::vector<Piece> submitted_ SPILLWAY_GUARDED_BY(mutex_);
+  std::vector<Completion> ended_ SPILLWAY_GUARDED_BY(mutex_);  ///< completed inside, not yet handed out
+  std::string registration_refusal_ SPILLWAY_GUARDED_BY(mutex_);
+  bool held_ SPILLWAY_GUARDED_BY(mutex_) = false;
+  std::size_t passes_ SPILLWAY_GUARDED_BY(mutex_) = 0;  ///< completions that may still go through the closed gate
+  bool broken_ SPILLWAY_GUARDED_BY(mutex_) = false;
+  std::function<void()> wake_ SPILLWAY_GUARDED_BY(mutex_);  ///< wakes the ring; empty while there is none
 };
 
-/// A factory of rings that `inner` makes and `faults` spoils. Without a script the twin behaves as the inner ring.
+/// A factory of rings that `inner` makes and `faults` spoils. Without a script the fake behaves as the inner ring.
 [[nodiscard]] RingFactory faulty(RingFactory inner, std::shared_ptr<Faults> faults);
 
 }  // namespace spillway::sys

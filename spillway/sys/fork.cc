@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <vector>
 
 #include "spillway/base/error.h"
+#include "spillway/base/mutex.h"
 
 namespace spillway::sys {
 namespace {
@@ -19,14 +19,24 @@ std::atomic<std::uint64_t> forks_so_far = 0;
 
 /// Never destroyed: descriptors of static objects may be closed after it.
 struct Descriptors {
-  std::mutex mutex;  ///< held across every fork
-  std::vector<int> open;
+  Mutex mutex;  ///< held across every fork
+  std::vector<int> open SPILLWAY_GUARDED_BY(mutex);
 };
 
 Descriptors& descriptors();
 
-/// Only what may be called between fork and exec: other threads are gone, whatever they held is held.
-void replace_all() noexcept {
+// The mutex is locked before a fork, and unlocked by the parent and the child after it.
+
+void before_fork() noexcept SPILLWAY_UNVERIFIED {
+  descriptors().mutex.lock();
+}
+
+void after_fork() noexcept SPILLWAY_UNVERIFIED {
+  descriptors().mutex.unlock();
+}
+
+/// Calls only what may be called between fork and exec: other threads are gone, whatever they held is held.
+void replace_all() noexcept SPILLWAY_UNVERIFIED {
   forks_so_far.fetch_add(1, std::memory_order_relaxed);
   auto& all = descriptors();
   const int nothing = all.open.empty() ? -1 : ::open("/", O_PATH | O_CLOEXEC);
@@ -40,7 +50,7 @@ void replace_all() noexcept {
 
 Descriptors& descriptors() {
   static auto* const all = [] {
-    ::pthread_atfork([] { descriptors().mutex.lock(); }, [] { descriptors().mutex.unlock(); }, replace_all);
+    ::pthread_atfork(before_fork, after_fork, replace_all);
     return new Descriptors;
   }();
   return *all;
@@ -57,7 +67,7 @@ std::uint64_t forks() noexcept {
 
 int open_unforked(const std::function<int()>& open) {
   auto& all = descriptors();
-  const std::lock_guard lock(all.mutex);
+  const MutexLock lock(all.mutex);
   all.open.reserve(all.open.size() + 1);
   const int descriptor = open();
   if (descriptor >= 0) all.open.push_back(descriptor);
@@ -66,7 +76,7 @@ int open_unforked(const std::function<int()>& open) {
 
 void close_unforked(int descriptor, const std::function<void()>& close) noexcept {
   auto& all = descriptors();
-  const std::lock_guard lock(all.mutex);
+  const MutexLock lock(all.mutex);
   std::erase(all.open, descriptor);
   close ? close() : static_cast<void>(::close(descriptor));
 }

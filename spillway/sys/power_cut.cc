@@ -69,22 +69,22 @@ class Wreck {
 }  // namespace
 
 void PowerCut::cut_after(std::uint64_t events) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   last_ = events;
 }
 
 std::uint64_t PowerCut::events() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return events_;
 }
 
 bool PowerCut::is_cut() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return events_ >= last_;
 }
 
 SparseBytes PowerCut::image(const std::filesystem::path& file, std::uint64_t seed) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = volumes_.find(file);
   if (found == volumes_.end()) throw Error(ErrorCode::internal, text("no ring was made for ", file.string()));
   const Volume& volume = found->second;
@@ -102,7 +102,7 @@ SparseBytes PowerCut::image(const std::filesystem::path& file, std::uint64_t see
 
 PowerCut::Volume* PowerCut::watch(const File& file) {
   SparseBytes durable{File(file.path())};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto [entry, made] = volumes_.try_emplace(file.path());
   if (made) entry->second.number = volumes_.size() - 1;
   entry->second.durable = std::move(durable);
@@ -156,7 +156,7 @@ class PowerCutRing final : public Ring {
   void wake() noexcept override { inner_->wake(); }
 
   void submit(const Piece& piece) override {
-    const std::lock_guard lock(power_->mutex_);
+    const MutexLock lock(power_->mutex_);
     if (!power_->count_event()) {
       dead_.push_back({piece.tag, -EIO});
     } else if (piece.operation == Operation::sync) {
@@ -170,7 +170,7 @@ class PowerCutRing final : public Ring {
     inner_->flush();
     if (const std::size_t count = end_without_inner(out); count > 0) return count;
     const std::size_t count = inner_->wait(std::span(batch_).first(std::min(out.size(), batch_.size())));
-    const std::lock_guard lock(power_->mutex_);
+    const MutexLock lock(power_->mutex_);
     for (std::size_t i = 0; i < count; ++i) out[i] = end_transfer(batch_[i]);
     return count;
   }
@@ -187,7 +187,7 @@ class PowerCutRing final : public Ring {
     std::uint64_t patience = 0;  ///< completions that come before its own
   };
 
-  void pass_on(const Piece& piece) {
+  void pass_on(const Piece& piece) SPILLWAY_REQUIRES(power_->mutex_) {
     const std::uint64_t slot = free_.back();
     free_.pop_back();
     pending_[slot] = {piece.tag, piece.operation == Operation::write, 0};
@@ -200,7 +200,7 @@ class PowerCutRing final : public Ring {
     inner_->submit(passed);
   }
 
-  Completion end_transfer(const Completion& inner) {
+  Completion end_transfer(const Completion& inner) SPILLWAY_REQUIRES(power_->mutex_) {
     const Transfer transfer = pending_[inner.tag];
     free_.push_back(inner.tag);
     if (!power_->count_event()) return {transfer.tag, -EIO};
@@ -211,7 +211,7 @@ class PowerCutRing final : public Ring {
 
   /// Whatever was refused by the dead machine, and syncs that are due, or that nothing else is left to wait for.
   std::size_t end_without_inner(std::span<Completion> out) {
-    const std::lock_guard lock(power_->mutex_);
+    const MutexLock lock(power_->mutex_);
     std::size_t count = 0;
     for (; count < out.size() && !dead_.empty(); dead_.pop_back()) out[count++] = dead_.back();
     const bool alone = free_.size() == pending_.size();
@@ -226,7 +226,7 @@ class PowerCutRing final : public Ring {
     return count;
   }
 
-  Completion end_sync(const Sync& sync) {
+  Completion end_sync(const Sync& sync) SPILLWAY_REQUIRES(power_->mutex_) {
     if (!power_->count_event()) return {sync.tag, -EIO};
     volume_->make_durable(sync.covered);
     return {sync.tag, 0};

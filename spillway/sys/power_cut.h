@@ -1,4 +1,4 @@
-// The power-cut twin of a ring: for tests of whoever must survive one.
+// A ring that simulates a power cut, for tests of what must survive one.
 //
 // `PowerCut` is the test's side. It watches every piece of every ring that shares it, decides after which of them the
 // machine is without power, and says what each file may hold then. Three things are promised of a drive and no more:
@@ -9,7 +9,7 @@
 //
 // What a file holds when its ring is made counts as durable: volumes are created by other means and flushed. Syncs are
 // not passed on to the ring below, so that a run is fast on any drive; each ends after a few other pieces have. Put
-// `faulty` around this twin, not into it.
+// `faulty` around this ring, not into it.
 //
 // An object is good for one cut. The file itself is no witness: the ring below goes on after the cut. A test gives the
 // next life files that hold `image`.
@@ -20,10 +20,10 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "spillway/base/bytes.h"
+#include "spillway/base/mutex.h"
 #include "spillway/sys/ring.h"
 #include "spillway/sys/sparse_bytes.h"
 
@@ -72,13 +72,13 @@ class PowerCut {
 
   Volume* watch(const File& file);
   /// Counts one more; false: the power is off.
-  bool count_event();
+  bool count_event() SPILLWAY_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;  ///< guards everything below
-  std::map<std::filesystem::path, Volume> volumes_;
-  std::uint64_t events_ = 0;
-  std::uint64_t last_ = ~std::uint64_t{0};
-  std::uint64_t writes_ = 0;
+  mutable Mutex mutex_;
+  std::map<std::filesystem::path, Volume> volumes_ SPILLWAY_GUARDED_BY(mutex_);
+  std::uint64_t events_ SPILLWAY_GUARDED_BY(mutex_) = 0;
+  std::uint64_t last_ SPILLWAY_GUARDED_BY(mutex_) = ~std::uint64_t{0};
+  std::uint64_t writes_ SPILLWAY_GUARDED_BY(mutex_) = 0;
 };
 
 /// A factory of rings that `inner` makes and `power` watches.

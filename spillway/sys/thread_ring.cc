@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "spillway/base/mutex.h"
 #include "spillway/base/thread.h"
 #include "spillway/sys/ring.h"
 #include "spillway/sys/thread.h"
@@ -32,7 +31,7 @@ class ThreadRing final : public Ring {
 
   ~ThreadRing() override {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stopping_ = true;
     }
     work_.notify_all();
@@ -48,7 +47,7 @@ class ThreadRing final : public Ring {
 
   void submit(const Piece& piece) override {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       queue_[(head_ + queued_++) % queue_.size()] = piece;
     }
     work_.notify_one();
@@ -57,8 +56,8 @@ class ThreadRing final : public Ring {
   void flush() override {}
 
   std::size_t wait(std::span<Completion> out) override {
-    std::unique_lock lock(mutex_);
-    ended_.wait(lock, [this] { return woken_ || !completed_.empty(); });
+    MutexLock lock(mutex_);
+    while (!woken_ && completed_.empty()) ended_.wait(lock);
     woken_ = false;
     const std::size_t count = std::min(out.size(), completed_.size());
     const auto last = completed_.begin() + static_cast<std::ptrdiff_t>(count);
@@ -68,7 +67,7 @@ class ThreadRing final : public Ring {
   }
 
   void wake() noexcept override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     woken_ = true;
     ended_.notify_one();
   }
@@ -76,9 +75,9 @@ class ThreadRing final : public Ring {
  private:
   void serve() {
     enter_service_thread("spillway-io");
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (true) {
-      work_.wait(lock, [this] { return stopping_ || queued_ > 0; });
+      while (!stopping_ && queued_ == 0) work_.wait(lock);
       if (queued_ == 0) return;
       const Piece piece = queue_[head_];
       head_ = (head_ + 1) % queue_.size();
@@ -112,15 +111,15 @@ class ThreadRing final : public Ring {
   }
 
   int fd_;
-  std::mutex mutex_;               ///< guards everything below
-  std::condition_variable work_;   ///< a piece was queued, or we stop
-  std::condition_variable ended_;  ///< a piece completed, or `wake`
-  std::vector<Piece> queue_;       ///< circular: `queued_` pieces from `head_` on
-  std::size_t head_ = 0;
-  std::size_t queued_ = 0;
-  std::vector<Completion> completed_;
-  bool woken_ = false;
-  bool stopping_ = false;
+  Mutex mutex_;
+  Condition work_;                                        ///< a piece was queued, or we stop
+  Condition ended_;                                       ///< a piece completed, or `wake`
+  std::vector<Piece> queue_ SPILLWAY_GUARDED_BY(mutex_);  ///< circular: `queued_` pieces from `head_` on
+  std::size_t head_ SPILLWAY_GUARDED_BY(mutex_) = 0;
+  std::size_t queued_ SPILLWAY_GUARDED_BY(mutex_) = 0;
+  std::vector<Completion> completed_ SPILLWAY_GUARDED_BY(mutex_);
+  bool woken_ SPILLWAY_GUARDED_BY(mutex_) = false;
+  bool stopping_ SPILLWAY_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> workers_;
 };
 

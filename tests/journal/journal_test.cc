@@ -383,7 +383,7 @@ class WaitingListener : public JournalListener {
   void released(std::span<const Piece> pieces) override { released_ += pieces.size(); }
   void path_failed(std::uint32_t, std::exception_ptr) override { in_order_ = false; }
   void failed(std::exception_ptr) override { in_order_ = false; }
-  /// Until so many steps (the opening counts as one) were reported.
+  /// Waits until so many steps were reported; the opening counts as one.
   void wait(std::uint64_t events) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return events_ >= events; });

@@ -130,7 +130,7 @@ class World : public JournalListener {
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>, Hash> truths_;
   std::uint32_t lines_ = 0;
 
-  // Of the process.
+  // What follows belongs to the process.
   std::uint32_t line_ = 0;
   std::uint64_t start_ = 0;  ///< the step it began with
   std::uint64_t step_ = 0;   ///< under way, or the last one requested
@@ -581,7 +581,7 @@ inline void World::forget_checkpoint() {
   journal_->unpin(manifest);
 }
 
-/// At rest, exactly what recovery needs is taken.
+/// Once nothing is under way, exactly what recovery needs is taken.
 inline void World::check_no_leak() {
   for (std::size_t before = 0; before != free_.size();) {
     before = free_.size();

@@ -37,7 +37,7 @@ class RunJournalTest : public ::testing::Test {
     pool_.emplace(std::vector<storage::PoolPath>{{path_.get(), kCapacity, {}, "0"}}, journal_->pool_options());
     journal_->attach(*pool_);
   }
-  /// In the order in which a run ends.
+  /// Ends everything in the order in which a run does.
   void leave() {
     if (journal_) journal_->stop();
     pool_.reset();

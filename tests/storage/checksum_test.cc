@@ -1,4 +1,4 @@
-// The same numbers from every instruction set, and those of XXH3 itself.
+// Every instruction set gives the same numbers, which are those of XXH3 itself.
 #include "spillway/storage/checksum.h"
 
 #include <gtest/gtest.h>

@@ -40,7 +40,7 @@ class PathContract : public ::testing::TestWithParam<PathKind> {
     open(options());
   }
 
-  /// Of 32 MiB.
+  /// The path has 32 MiB.
   [[nodiscard]] PathOptions options() const {
     auto out = options_in(directory_.path());
     if (loop_) {
@@ -331,7 +331,7 @@ TEST_P(PathContract, TransfersStartFromTheEndOfOthersWithoutAllocation) {
   EXPECT_EQ(chain.left, -1);
   EXPECT_TRUE(chain.same_thread);
   EXPECT_NE(chain.thread, std::this_thread::get_id());
-  if (std::string_view(GetParam().name).starts_with("faulty")) return;  // the twin keeps a diary
+  if (std::string_view(GetParam().name).starts_with("faulty")) return;  // the fake keeps a diary
   EXPECT_EQ(chain.allocations_after, chain.allocations_before);
 }
 

@@ -90,7 +90,7 @@ class Ends {
     const std::lock_guard lock(mutex_);
     return ended_;
   }
-  /// Of the request that ended as number `index`; throws it, when there is one.
+  /// Throws the error of the request that ended as number `index`, where it has one.
   void raise(std::size_t index) const {
     std::exception_ptr error;
     {

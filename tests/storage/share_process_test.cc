@@ -229,7 +229,8 @@ TEST_F(ShareProcessTest, AForkedChildHasNoPartInIt) {
   for (int i = 0; i < 64; ++i) EXPECT_EQ(other.try_acquire(Direction::write, kPiece), i < 8);
 }
 
-/// With each order, takes and gives back as fast as it can for a while. Ends when it is refused while it holds nothing.
+/// With each order it takes and gives back as fast as it can for a while. Ends when it is refused while it holds
+/// nothing.
 void hammer(const ShareOptions& options, unsigned seed, const Pipe& orders, const Pipe& answers) {
   std::minstd_rand random(seed);
   Share share(kSharedDevice, options);
@@ -294,7 +295,7 @@ TEST_F(ShareHammerTest, OneIsKilledAtAnyInstant) {
   for (int i = 0; i < 64; ++i) EXPECT_TRUE(last.try_acquire(Direction::write, kPiece));
 }
 
-/// At any instant but while it joins, where others wait for it:
+/// A process may be stopped at any instant but while it joins, where others wait for it:
 /// PathShare.OneThatWasStoppedWhileItJoinedKeepsNobodyWaiting.
 TEST_F(ShareHammerTest, OneIsStoppedAtAnyInstant) {
   std::ignore = one_round([](Process&) {})->answers.get();

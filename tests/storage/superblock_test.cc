@@ -154,7 +154,7 @@ TEST_F(SuperblockPairTest, ARewriteThatStopsAnywhereLeavesTheOldOrTheNew) {
   }
 }
 
-/// Of the first page every subset of its sectors may be there; the rest of the sequence has one whole copy.
+/// Every subset of the first page's sectors may be there; the rest of the sequence has one whole copy.
 TEST_F(SuperblockPairTest, TheFirstOnesThatAreTornAreNothingOrThemselves) {
   Superblock coming = superblock_of("run");
   coming.ready = false;

@@ -30,7 +30,7 @@ using spillway::testing::Fate;
 
 class VolumeGrow : public ::testing::Test {
  protected:
-  /// Of 4 MiB, with records and data in it.
+  /// The volume has 4 MiB, with records and data in it.
   void make(bool prewrite = false) const {
     VolumeOptions options = asking(4 * MiB);
     options.reopen = false;

@@ -1,4 +1,4 @@
-// The promises of the power-cut twin: what it says of a file may be there after a cut, and nothing else.
+// The promises of the ring with a power cut: what it says of a file may be there after a cut, and nothing else.
 #include "spillway/sys/power_cut.h"
 
 #include <gtest/gtest.h>

@@ -71,7 +71,7 @@ class RingContract : public ::testing::TestWithParam<Kind> {
   std::unique_ptr<Ring> ring_;
 };
 
-/// Rings that make files durable; not the power-cut twin, which says itself what is.
+/// Rings that make files durable; not the ring with a power cut, which says itself what is.
 class SyncingRing : public RingContract {};
 
 TEST_P(RingContract, MovesEveryPieceOfAFullRing) {
