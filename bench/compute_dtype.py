@@ -53,7 +53,8 @@ def ids_of(config: Any, sequence: int, step: int) -> Any:
 
 def engine(arguments: argparse.Namespace) -> dict[str, Any]:
     from spillway.config import resolve
-    from spillway.run.protocol import Batch, Opening, WorkShape
+    from spillway.model.batch import Batch, WorkShape
+    from spillway.run.protocol import Opening
     from spillway.run.session import Session
 
     config = model_config(arguments.shape, arguments.layers)

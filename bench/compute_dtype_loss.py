@@ -24,7 +24,8 @@ from equality_plain import train_fp32
 from figures import processor
 
 from spillway.config import resolve
-from spillway.run.protocol import Batch, Opening, WorkShape
+from spillway.model.batch import Batch, WorkShape
+from spillway.run.protocol import Opening
 from spillway.run.session import Session
 
 HERE = Path(__file__).parent

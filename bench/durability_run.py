@@ -19,7 +19,8 @@ from shapes import config_of, peak_watch, random_tokens
 
 from spillway._engine import Engine
 from spillway.cli.arguments import parse
-from spillway.run.protocol import Batch, Keeping, Opening, WorkShape
+from spillway.model.batch import Batch, WorkShape
+from spillway.run.protocol import Keeping, Opening
 from spillway.run.session import Session
 
 

@@ -49,7 +49,8 @@ def main() -> None:
 
 
 def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
-    from spillway.run.protocol import Batch, Opening, WorkShape
+    from spillway.model.batch import Batch, WorkShape
+    from spillway.run.protocol import Opening
     from spillway.run.session import Session
 
     config_of(arguments.shape, arguments.layers).save_pretrained(directory)

@@ -103,7 +103,7 @@ def refits(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def machine(speed: float, updates: bool) -> dict[str, Any]:
     """As `spillway doctor --measure` would write it, with a link of this speed, and a GPU that updates as the host."""
-    from spillway.run.settings import profile
+    from spillway.machine.profile import profile
 
     found = dict(profile(None))
     gpu = {"name": "link", "memory": 1 << 31, "flops_per_second": 1e12}

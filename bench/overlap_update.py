@@ -51,7 +51,8 @@ def spoiling(spoiled: list[bool]) -> Any:
 
 def child(arguments: argparse.Namespace) -> None:
     """Steps of one schedule; prints one JSON line."""
-    from spillway.run.protocol import Batch, Opening, WorkShape
+    from spillway.model.batch import Batch, WorkShape
+    from spillway.run.protocol import Opening
     from spillway.run.session import Session
 
     spoiled = [False]

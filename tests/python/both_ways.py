@@ -20,6 +20,7 @@ import tiny
 from hf_models import batch
 from small_configs import small_config, wraps_models
 from spillway.data.media import KINDS
+from spillway.model.batch import WorkShape
 from spillway.model.building import build, find_layers
 from spillway.model.describe import decay_names
 from spillway.model.files import checkpoint_names
@@ -30,7 +31,6 @@ from spillway.model.router_search import ARGUMENTS, FUNCTION
 from spillway.model.source import auto_class, is_multimodal
 from spillway.model.stream import mixed
 from spillway.model.text_tower import tower_name
-from spillway.run.protocol import WorkShape
 
 STEPS = 10
 RUN_SEED = 5  # native.config's

@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 
 from spillway.config import Config
 from spillway.errors import DoesNotFit, InputError
+from spillway.model.batch import Batch, WorkShape
 from spillway.output import volumes
 from spillway.output.directory import nothing_to_resume
 from spillway.run.openings import STATE, tries_of
-from spillway.run.protocol import Batch, Keeping, Opening, Recovery, StepResult, WorkShape
+from spillway.run.protocol import Keeping, Opening, Recovery, StepResult
 
 GIB = 2**30
 PLAN = {

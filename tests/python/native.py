@@ -11,8 +11,9 @@ from typing import Any
 from spillway._engine import Engine
 from spillway.config.keys import optimizer_keys
 from spillway.config.values import StoragePath
+from spillway.model.batch import WorkShape
 from spillway.output import wear
-from spillway.run.protocol import Opening, WorkShape
+from spillway.run.protocol import Opening
 from spillway.run.session import Session
 
 CHUNK = 2048  # elements; the smallest there is

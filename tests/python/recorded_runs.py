@@ -19,8 +19,8 @@ import numpy as np
 
 import once
 import real_runs
+from spillway.base.files import flush
 from spillway.cli import main
-from spillway.output.records import flush
 
 KEYS = ["--save_steps", "2", "--logging_steps", "1"]
 

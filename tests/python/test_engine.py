@@ -20,9 +20,9 @@ from hf_models import batch, random_ids, tiny_config, tiny_model
 from native import file_bytes, opened
 from spillway._engine import Engine
 from spillway.errors import DoesNotFit
+from spillway.model.batch import WorkShape
 from spillway.model.describe import decay_names
 from spillway.model.microbatch import IGNORED
-from spillway.run.protocol import WorkShape
 from spillway.run.session import Session
 from test_hf_stream import assert_equal_curves, loss_of
 

@@ -19,11 +19,13 @@ from hf_models import batch, random_ids, tiny_config, tiny_model
 from spillway import _engine
 from spillway.config.values import StoragePath
 from spillway.errors import DoesNotFit, InputError, SpillwayError
+from spillway.machine.profile import profile
+from spillway.model.batch import WorkShape
 from spillway.model.equivalence import Proof
 from spillway.run import session as session_module
-from spillway.run.protocol import Keeping, Opening, Recovery, StepResult, WorkShape
+from spillway.run.protocol import Keeping, Opening, Recovery, StepResult
 from spillway.run.session import Session
-from spillway.run.settings import placement_shares, profile, storage
+from spillway.run.settings import placement_shares, storage
 from twin import Twin
 
 SHAPE = WorkShape(micro_batches=2, batch=2, length=12, eval_batch=2, eval_length=12)

@@ -15,8 +15,9 @@ from spillway.config import resolve
 from spillway.config.checks import check_updates
 from spillway.config.values import StoragePath
 from spillway.errors import InputError
+from spillway.model.batch import WorkShape
 from spillway.report.tables import updates
-from spillway.run.protocol import Opening, WorkShape
+from spillway.run.protocol import Opening
 from spillway.run.session import Session
 from test_engine import SHAPE, accumulated, rate
 

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any
 
 from spillway.errors import DoesNotFit, InputError, SpillwayError
-from spillway.run.settings import small_settings
 
 OUT_OF_MEMORY = (
     "memory has run out: the system, or a limit of this process (ulimit -v, a container's), gives no more; free memory "
@@ -75,3 +74,10 @@ def translated(reading: bool = False) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise (InputError if reading else SpillwayError)(str(error)) from error
+
+
+def small_settings() -> dict[str, Any]:
+    """For an engine that holds next to nothing."""
+    import torch
+
+    return {"dram_budget": 1 << 30, "process_bytes": 0, "work_bytes": 0, "threads": torch.get_num_threads()}

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from spillway.errors import InputError
+from spillway.model.batch import Batch
 from spillway.model.microbatch import IGNORED
-from spillway.run.protocol import Batch
 
 TAKEN = ("input_ids", "labels", "attention_mask", "position_ids")
 # what padding-free collators add for kernels that want the same boundaries in another form

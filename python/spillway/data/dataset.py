@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spillway.data.encode import Encoded
-from spillway.run.protocol import Batch
+from spillway.model.batch import Batch
 
 if TYPE_CHECKING:
     import torch

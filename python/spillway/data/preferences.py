@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from spillway.data.dataset import Builder, Dataset
 from spillway.data.encode import Encoded, EncodedPair
-from spillway.run.protocol import Batch
+from spillway.model.batch import Batch
 
 
 @dataclass

@@ -20,8 +20,8 @@ from torch import nn
 from spillway.config.keys import PREFERENCES
 from spillway.data.batches import REFERENCE
 from spillway.errors import InputError
+from spillway.model.batch import Batch
 from spillway.output import identity
-from spillway.run.protocol import Batch
 from spillway.run.reference import Pass, Reference, computed, there
 
 ROWS = ("prompt_ids", "chosen_ids", "rejected_ids")

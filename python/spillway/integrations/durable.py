@@ -18,13 +18,13 @@ from typing import Any
 
 import transformers
 
+from spillway.base.files import flush, replace_text, write_json
 from spillway.config import Config
 from spillway.errors import InputError
 from spillway.output import checkpoints, directory, identity, saved, state
 from spillway.output.directory import MANIFEST, RUN_STATE
 from spillway.output.identity import Identity
 from spillway.output.position import Due, Log, Position, position_of
-from spillway.output.records import flush, replace_text, write_json
 from spillway.run.protocol import Keeping, Opening, Recovery, Saving
 from spillway.run.session import Session
 

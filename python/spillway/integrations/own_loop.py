@@ -25,26 +25,28 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from spillway import report
+from spillway.base.files import replace_text, write_json
 from spillway.base.sums import Mean, add_told
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.config.checks import check
 from spillway.errors import InputError, SpillwayError
 from spillway.machine import products
 from spillway.model import hub
+from spillway.model.batch import WorkShape
 from spillway.output import checkpoints, directory, identity, left, saved, state, unsaved
-from spillway.output.records import METRICS, Metrics, replace_text, step_row, write_json
+from spillway.output.records import METRICS, Metrics
 from spillway.output.so_far import SoFar
 from spillway.output.state import RunState
 from spillway.output.summary import endurance, perplexity, summary
 from spillway.report.plot import plot_apart
 from spillway.run import rates, room
 from spillway.run.progress import Display
-from spillway.run.protocol import Keeping, Opening, StepResult, WorkShape
+from spillway.run.protocol import Keeping, Opening, StepResult
 from spillway.run.trackers import Trackers
 
 if TYPE_CHECKING:
+    from spillway.model.batch import Batch
     from spillway.model.own import Blocks
-    from spillway.run.protocol import Batch
     from spillway.run.session import Session as EngineSession
 
 # input_ids, labels, and where wanted attention_mask, position_ids: [rows, length]; of pairs see Session.reference
@@ -359,7 +361,7 @@ class Session:
         self._state.skipped += result.skipped
         self._seconds.append(result.seconds)
         loss = result.loss_sum / result.label_tokens if result.label_tokens else math.nan
-        row = step_row(self._state.step, result, loss, tokens, rate, skipped_steps=self._state.skipped)
+        row = result.row(self._state.step, loss, tokens, rate, skipped_steps=self._state.skipped)
         self._state.losses.add(loss)
         own: dict[str, Mean] = {}
         add_told(self._state.told, result.told)

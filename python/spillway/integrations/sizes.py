@@ -12,9 +12,10 @@ import torch
 
 from spillway.errors import InputError
 from spillway.integrations.loading import Origin
+from spillway.model.batch import WorkShape
 from spillway.output.directory import checkpoints
 from spillway.run import room
-from spillway.run.protocol import Saving, WorkShape
+from spillway.run.protocol import Saving
 
 if TYPE_CHECKING:
     from spillway.config import Config

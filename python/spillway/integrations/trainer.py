@@ -22,6 +22,7 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
+from spillway.base.files import replace_text, write_json
 from spillway.config import Config, checks
 from spillway.config.values import StoragePath
 from spillway.data.batches import batch_of, pairs_of
@@ -39,14 +40,14 @@ from spillway.integrations.trl_ways import (
     say_routers,
 )
 from spillway.model import hub
+from spillway.model.batch import Batch, WorkShape
 from spillway.model.describe import decay_names
 from spillway.model.freeze import frozen_names
 from spillway.model.source import DTYPES, copy_processors, set_dtype
 from spillway.output import checkpoints, directory, identity, left, saved, state, unsaved, volumes
 from spillway.output.position import Due
-from spillway.output.records import replace_text, write_json
 from spillway.run.openings import STATE, read_counts
-from spillway.run.protocol import Batch, Keeping, Opening, WorkShape
+from spillway.run.protocol import Keeping, Opening
 from spillway.run.session import Session
 
 LOGGER = transformers.logging.get_logger("spillway")

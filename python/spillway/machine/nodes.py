@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spillway.base.calls import translated
-from spillway.run.settings import MEASURE_SECONDS
+from spillway.machine.profile import MEASURE_SECONDS
 
 if TYPE_CHECKING:
     from spillway.config.values import NodeShare

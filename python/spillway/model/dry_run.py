@@ -24,6 +24,7 @@ from spillway.errors import DoesNotFit
 from spillway.machine import process_memory
 from spillway.machine.place import HOST, Place
 from spillway.model import growth, quick_dry_run
+from spillway.model.batch import Batch
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe, slice_rows
 from spillway.model.freeze import freeze_kinds
@@ -36,10 +37,9 @@ from spillway.model.source import DTYPES, text_config
 from spillway.model.stream import Stream
 from spillway.model.subspaces import choose_kinds
 from spillway.model.tiny_copy import fewer_layers
-from spillway.run.protocol import Batch
 
 if TYPE_CHECKING:
-    from spillway.run.protocol import WorkShape
+    from spillway.model.batch import WorkShape
 
 BRIEF_SLACK = 0.4  # of it, where it was measured once or twice: a run that measures more often finds up to 0.35 more
 BYTES_PER_TOKEN = 64  # ids, labels, positions, running log-sum-exp: what a step keeps for every token besides states

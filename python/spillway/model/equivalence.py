@@ -17,6 +17,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from spillway.errors import InputError
+from spillway.model.batch import Batch
 from spillway.model.building import build, find_layers
 from spillway.model.describe import WorkSize, describe
 from spillway.model.layer_arguments import Prologue
@@ -31,7 +32,6 @@ from spillway.model.source import first_line
 from spillway.model.stream import Stream
 from spillway.model.tiny_copy import LENGTH, VOCABULARY, shrink
 from spillway.model.unneeded import find_unneeded
-from spillway.run.protocol import Batch
 
 TOLERANCE = 1e-4  # relative to the largest element of a gradient; what is right differs by 1e-6
 NOISE = 1e-7  # of the model's largest gradient: some are zero but for rounding (the bias of keys)

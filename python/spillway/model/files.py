@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from spillway.base.files import new_file
 from spillway.errors import InputError
 from spillway.model import library
 from spillway.model.describe import stored_keys, stored_names
 from spillway.model.own import OwnModel
 from spillway.model.source import first_line
-from spillway.output.records import new_file
 
 if TYPE_CHECKING:
     from spillway._engine import Engine

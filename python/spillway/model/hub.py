@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spillway.base.files import existing
 from spillway.base.sizes import decimal
 from spillway.config.checks import DATA_SUFFIXES, is_path_like
 from spillway.errors import InputError
-from spillway.output.directory import existing
 
 if TYPE_CHECKING:
     from spillway.config import Config

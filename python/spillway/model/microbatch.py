@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from spillway.run.protocol import Batch
+    from spillway.model.batch import Batch
 
 IGNORED = -100
 

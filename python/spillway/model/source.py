@@ -18,9 +18,9 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from spillway.base.files import PROCESSORS
 from spillway.errors import InputError
 from spillway.model import library
-from spillway.output.directory import PROCESSORS
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 PLAIN_PARTS = {"attn_config", "ffn_config"}  # settings of layers that have a class of their own

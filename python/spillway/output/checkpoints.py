@@ -14,9 +14,10 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
+from spillway.base.files import flush
 from spillway.errors import InputError
 from spillway.output.directory import INDICES, MANIFEST, MODEL_FILES, RESULTS, checkpoints, remove, remove_indices
-from spillway.output.records import METRICS, flush, keep_rows_until
+from spillway.output.records import METRICS, keep_rows_until
 
 Release = Callable[[bytes], None]  # the content of a manifest whose checkpoint is gone
 

@@ -16,15 +16,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from spillway.base.files import PROCESSORS, flush
 from spillway.config import CONFIG_HEADER, Config
 from spillway.config.values import StoragePath
 from spillway.errors import InputError
 from spillway.output import identity, left, saved, volumes
-from spillway.output.records import METRICS, flush
+from spillway.output.records import METRICS
 
 RESULTS = ("summary.json", "timeline.json.gz", "loss.png", "report.html")  # written when a run ends
 OWN_FILES = ("config.yaml", "plan.json", METRICS, *RESULTS)
-PROCESSORS = ("preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json")
 MODEL_FILES = (
     "model*.safetensors",
     "model.safetensors.index.json",
@@ -146,11 +146,6 @@ def is_precious(path: Path) -> bool:
 
 def holds_weights(path: Path) -> bool:
     return path.is_dir() or path.suffix == ".safetensors"
-
-
-def existing(path: Path) -> Path:
-    """It, or the directory that it would be made in."""
-    return next(place for place in (path, *path.absolute().parents) if place.exists())
 
 
 def check_place(output_dir: Path) -> None:

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spillway.base.files import flush, write_json
 from spillway.errors import InputError, other_format
-from spillway.output.records import flush, write_json
 
 FORMAT = 1
 FOLDER = "spillway"

@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from spillway.base.files import PRIVATE, flush, replace_bytes
 from spillway.config.values import StoragePath
 from spillway.output import volumes
-from spillway.output.records import PRIVATE, flush, replace_bytes
 
 MANIFEST = Path("spillway", "manifest.bin")  # of a checkpoint whose state lies on the storage paths
 LEFT = Path("spillway", "left")  # in output_dir

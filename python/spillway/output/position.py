@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from spillway.base.files import flush, new_file, no_link, replace_text
 from spillway.errors import InputError
-from spillway.output.records import flush, new_file, no_link, replace_text
 
 STATE, SCHEDULER, RANDOM = "trainer_state.json", "scheduler.pt", "rng_state.pth"  # transformers' names
 MOST_BYTES = 56 * 1024  # of a position: what a commit carries, less what the session adds to it

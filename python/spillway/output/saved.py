@@ -12,8 +12,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from spillway.base.files import PRIVATE, write_json
 from spillway.errors import InputError
-from spillway.output.records import PRIVATE, write_json
 
 FILES = Path("spillway", "files.json")
 FORMAT = 1

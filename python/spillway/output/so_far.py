@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from spillway.base.files import write_json
 from spillway.output import identity
-from spillway.output.records import write_json
 
 SECONDS = 30.0  # between two
 

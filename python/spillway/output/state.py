@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spillway.base.files import PRIVATE, write_json
 from spillway.base.sums import Mean
 from spillway.config import Config
 from spillway.config.keys import KEYS
@@ -16,7 +17,6 @@ from spillway.data.preferences import Preferences
 from spillway.errors import InputError, other_format
 from spillway.model import hub
 from spillway.output.directory import RUN_STATE
-from spillway.output.records import PRIVATE, write_json
 
 FORMAT = 2
 LISTED = 1  # the format in which the losses were a list

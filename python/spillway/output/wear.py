@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from spillway.output.records import PRIVATE, replace_text
+from spillway.base.files import PRIVATE, replace_text
 
 FILE = "wear.json"
 

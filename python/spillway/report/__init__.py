@@ -15,7 +15,7 @@ def write(output_dir: Path, to: Path | None = None, advise: bool = True, profile
     """The page about the run in `output_dir`, finished or going on, as `to` or else there. `advise`: plans anew with
     other settings, which takes a moment. `profile`: predictions are for the machine of that file, computing as here.
     InputError where there is no run, or no place for `to`, DoesNotFit where that machine cannot do it."""
-    from spillway.output.records import replace_text
+    from spillway.base.files import replace_text
     from spillway.report import advice, page
     from spillway.report.facts import read
 

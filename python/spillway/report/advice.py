@@ -47,7 +47,7 @@ def options(facts: Facts, engine_type: EngineType | None = None) -> list[Option]
 
 def elsewhere(facts: Facts, profile: str, engine_type: EngineType | None = None) -> Facts:
     """The same run planned for the machine of a profile file: its rates and memory, this one's compute."""
-    from spillway.run.settings import profile as profile_of
+    from spillway.machine.profile import profile as profile_of
 
     if facts.description is None or facts.settings is None:
         raise InputError(f"profile: {facts.output_dir} kept nothing to plan anew with; its run began before reports")

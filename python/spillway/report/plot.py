@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from spillway.output.records import new_file, rows
+from spillway.base.files import new_file
+from spillway.output.records import rows
 
 SMOOTH_FROM = 50  # rows from which a running mean is drawn too
 

@@ -23,8 +23,9 @@ from spillway.config.checks import check
 from spillway.errors import DoesNotFit, InputError
 from spillway.machine import products
 from spillway.model import hub
+from spillway.model.batch import Batch
 from spillway.run import plain_losses
-from spillway.run.protocol import Batch, Keeping, Opening
+from spillway.run.protocol import Keeping, Opening
 
 if TYPE_CHECKING:
     import torch

@@ -8,13 +8,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from spillway.base.files import flush, replace_text, write_json
 from spillway.config import Config
 from spillway.errors import InputError
 from spillway.model import hub
 from spillway.output import directory, identity, left, saved
 from spillway.output.checkpoints import flush_tree
 from spillway.output.directory import MANIFEST, RUN_STATE, newest_resumable
-from spillway.output.records import METRICS, flush, replace_text, write_json
+from spillway.output.records import METRICS
 from spillway.output.state import RunState
 from spillway.output.trainer_state import trainer_state
 from spillway.run.openings import STATE, read_counts, write_counts

@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spillway.base.files import flush, write_json
 from spillway.base.sums import Mean, add_told
 from spillway.config import Config
 from spillway.data.dataset import Dataset
 from spillway.data.order import Order, in_file_order
 from spillway.data.preferences import Preferences
 from spillway.errors import Interrupted
+from spillway.model.batch import WorkShape
 from spillway.output import checkpoints, directory, saved, unsaved
-from spillway.output.records import METRICS, Metrics, flush, rows, step_row, write_json
+from spillway.output.records import METRICS, Metrics, rows
 from spillway.output.so_far import SoFar
 from spillway.output.state import RunState
 from spillway.output.summary import perplexity, summary
@@ -28,7 +30,7 @@ from spillway.run import reference
 from spillway.run.events import Events
 from spillway.run.interruption import Interruption
 from spillway.run.progress import Display
-from spillway.run.protocol import Session, StepResult, WorkShape
+from spillway.run.protocol import Session, StepResult
 from spillway.run.rates import Rate
 from spillway.run.reference import Pass, Reference
 from spillway.run.trackers import Trackers
@@ -191,7 +193,7 @@ class Trainer:
 
     def log(self, result: StepResult, tokens: int, learning_rate: float) -> None:
         now, loss = self.state, self.state.losses.value()
-        row = step_row(now.step, result, loss, tokens, learning_rate, now.epoch, now.skipped)
+        row = result.row(now.step, loss, tokens, learning_rate, now.epoch, now.skipped)
         row |= {name: mean.value() for name, mean in now.told.items()}
         self.metrics.add(row)
         self.trackers.log(row)

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from spillway.base.files import PRIVATE, replace_text
 from spillway.errors import InputError
 from spillway.output.directory import MANIFEST
-from spillway.output.records import PRIVATE, replace_text
 from spillway.run.protocol import Opening
 
 STATE = "spillway"  # subdirectory of a checkpoint

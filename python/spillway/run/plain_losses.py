@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from spillway.config import Config
-from spillway.run.protocol import Batch
+from spillway.model.batch import Batch
 
 if TYPE_CHECKING:
     import torch

@@ -11,40 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from spillway.model.batch import Batch, WorkShape
+
 if TYPE_CHECKING:
-    import torch
 
     from spillway.config import Config
 
 PathBytes = dict[str, dict[str, int]]  # {"path:0": {"read": bytes, "written": bytes}}
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One micro-batch, padded on the right to its longest row."""
-
-    input_ids: torch.Tensor  # [rows, length] int64
-    labels: torch.Tensor  # [rows, length] int64, aligned with input_ids (the session shifts); -100: no loss
-    position_ids: torch.Tensor | None  # [rows, length] int64, restarting at 0 with every packed row; None: not packed
-    tokens: int  # without padding
-    lengths: torch.Tensor | None = None  # [rows] int64: of each row, without its padding; None: none is padded
-    # [rows] fp64, or fp32 where it was rounded, of pairs of rows: the log-probability of each one's labels under the
-    # reference model. The first half of the rows was chosen, the other rejected, in the same order. None: no pairs
-    reference: torch.Tensor | None = None
-
-
-@dataclass(frozen=True)
-class WorkShape:
-    """The most that any step and any evaluation call of this run will ask for, known from the data."""
-
-    micro_batches: int  # most micro-batches in one step; no call of evaluate() is given more either
-    batch: int  # most rows in a training micro-batch
-    length: int  # longest padded training row, tokens
-    eval_batch: int  # most rows in an evaluation micro-batch; 0: no evaluation
-    eval_length: int  # longest padded evaluation row, tokens; 0: no evaluation
-    logits: int = 0  # most positions whose logits, of the compute type, are held at once outside the stream
-    pairs: int = 0  # of rows, whose log-probabilities a first pass computes
-    passes: int = 0  # forward passes that this takes before the first step
 
 
 @dataclass(frozen=True)
@@ -112,6 +85,40 @@ class StepResult:
     subspaces: dict[str, Any] = field(default_factory=dict)  # with method lsp, for rows of metrics.jsonl
     # of each micro-batch, what the objective tells besides its loss: with dpo TRL's rewards/margins and the like
     told: list[dict[str, float]] = field(default_factory=list)
+
+    def row(
+        self,
+        step: int,
+        loss: float,
+        tokens: int,
+        learning_rate: float,
+        epoch: float | None = None,
+        skipped_steps: int = 0,
+    ) -> dict[str, Any]:
+        """The row of metrics.jsonl. `loss`: the mean since the last logged row; `tokens`: of this step, unpadded;
+        `skipped_steps`: so far."""
+        row = {
+            "step": step,
+            **({} if epoch is None else {"epoch": epoch}),
+            "loss": loss,
+            "grad_norm": self.grad_norm,
+            "learning_rate": learning_rate,
+            "tokens": tokens,
+            "step_seconds": self.seconds,
+            "path_bytes": self.path_bytes,
+        }
+        if self.link_bytes:
+            row["link_bytes"] = self.link_bytes
+        if self.node_updates:
+            row["node_updates"] = self.node_updates
+        row |= self.subspaces
+        if self.loss_scale != 1:
+            row["loss_scale"] = self.loss_scale
+        if self.skipped:
+            row["skipped"] = True
+        if skipped_steps:
+            row["skipped_steps"] = skipped_steps
+        return row
 
 
 class Session(Protocol):

@@ -19,11 +19,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from spillway.base.files import flush, no_link, replace_text
 from spillway.data.order import in_file_order
 from spillway.errors import InputError
+from spillway.model.batch import Batch
 from spillway.output import identity
-from spillway.output.records import flush, no_link, replace_text
-from spillway.run.protocol import Batch
 
 FORMAT = 1
 ROW_BYTES = 24  # of a file, for each row

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spillway.base import files
 from spillway.model import hub
 from spillway.output import directory, volumes
 from spillway.output.directory import Start
@@ -48,7 +49,7 @@ def settings(config: Config, saving: Saving | None, converted: bool, carried: in
     checkpoint that the engine has not."""
     places = {number: Path(path.place) for number, path in enumerate(config.paths)}
     plain = {number: place for number, place in places.items() if place.is_dir()}
-    output = directory.existing(saving.output_dir) if saving else None
+    output = files.existing(saving.output_dir) if saving else None
     systems = [system(place, plain, output) for place in by_device([*plain.values(), *([output] if output else [])])]
     if saving is None or output is None:
         return {"file_systems": systems}

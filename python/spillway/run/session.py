@@ -23,6 +23,7 @@ import torch
 from spillway.base import calls, silence, stages
 from spillway.base.calls import EngineType, loss_kernels, translated
 from spillway.config.optimizers import update
+from spillway.base.files import flush, new_file
 from spillway.errors import DoesNotFit, InputError
 from spillway.machine import device, nodes, process_memory, products, threads
 from spillway.model import files, freeze, hub, initialise, subspaces
@@ -42,7 +43,6 @@ from spillway.model.source import DTYPES, load_config, save_config
 from spillway.model.stream import Outcome, Stream
 from spillway.output import saved, volumes, wear
 from spillway.output.directory import nothing_to_resume
-from spillway.output.records import flush, new_file
 from spillway.run import room
 from spillway.run.openings import STATE, on_paths, read_counts, tries_of, write_counts
 from spillway.run.protocol import Keeping, Opening, Recovery, StepResult
@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
     from spillway.config import Config
-    from spillway.run.protocol import Batch, PathBytes, WorkShape
+    from spillway.model.batch import Batch, WorkShape
+    from spillway.run.protocol import PathBytes
 
 HOLES, SHARE_OF_HOLES = 24 * 2**20, 0.1  # bytes by which the heap grows in one visit at most, as seen, or part of work
 REGROWTH = 4 * 2**20  # bytes since the heap was given back that make it worth doing again: it takes a tenth of a second

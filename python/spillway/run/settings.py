@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +13,7 @@ import torch
 from spillway.errors import InputError
 from spillway.machine import device, process_memory
 from spillway.machine.place import HOST, Place
+from spillway.machine.profile import profile
 from spillway.output import volumes
 from spillway.run.protocol import Keeping
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from spillway.model.dry_run import Rehearsed
 
 MARGIN = 0.1  # of what is free, left alone when no budget is given
-MEASURE_SECONDS = 0.3  # for each rate of the machine
 EXACT_BYTES = 12  # of a parameter, weight included
 GROUPS = ("weight", "state", "grad", "activation")
 
@@ -75,11 +73,6 @@ def path_settings(config: Config, keeping: Keeping) -> dict[str, Any]:
         "checkpoints": keeping.checkpoints,
         "keep": keeping.keep,
     }
-
-
-def small_settings() -> dict[str, Any]:
-    """For an engine that holds next to nothing."""
-    return {"dram_budget": 1 << 30, "process_bytes": 0, "work_bytes": 0, "threads": torch.get_num_threads()}
 
 
 def default_budget() -> int:
@@ -172,25 +165,3 @@ def subspace_checks(config: Config) -> dict[str, Any]:
         return {}
     rotate = config.lsp_rotate_every if config.lsp_residual == "rotating" else 0
     return {"subspaces": {"check_every": config.lsp_check_every, "threshold": config.lsp_threshold, "rotate": rotate}}
-
-
-NO_RULE: Mapping[str, str] = MappingProxyType({})
-
-
-def profile(
-    path: str | None, places: Sequence[str] = (), rule: Mapping[str, str] = NO_RULE, most_memory: int = 1 << 40
-) -> dict[str, Any]:
-    """Rates of the machine: from a file, or measured now, with those of the storage paths and of such an update, in at
-    most so many bytes of memory (see machine/measure.h)."""
-    from spillway import _engine
-
-    try:
-        if path is None:
-            text = _engine.measure(list(places), MEASURE_SECONDS, **rule, most_memory=most_memory)
-        else:
-            text = _engine.check_profile(Path(path).read_text(encoding="utf-8"), path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{'profile' if path else 'storage'}: {path or ', '.join(places)}: {error}") from error
-    except ValueError as error:
-        raise InputError(f"profile: {error}") from error
-    return dict(json.loads(text))

@@ -14,16 +14,18 @@ from rich.console import Console
 
 from spillway import report
 from spillway.base import stages
+from spillway.base.files import replace_text, write_json
 from spillway.config import Config, normalised, read_file, resolve
 from spillway.config.checks import check, check_model, check_required
 from spillway.data.media import media_of
 from spillway.errors import InputError, Interrupted, SpillwayError
 from spillway.machine import products
 from spillway.model import hub
+from spillway.model.batch import WorkShape
 from spillway.output import checkpoints, directory, identity, state, unsaved, volumes
 from spillway.output.directory import Start
 from spillway.output.identity import Identity
-from spillway.output.records import METRICS, replace_text, write_json
+from spillway.output.records import METRICS
 from spillway.output.state import RunState
 from spillway.output.summary import endurance
 from spillway.report import tables
@@ -33,7 +35,7 @@ from spillway.run.interruption import Interruption
 from spillway.run.loop import Trainer, Work
 from spillway.run.machines import described, plan_elsewhere, refuse_elsewhere
 from spillway.run.progress import Display
-from spillway.run.protocol import Keeping, Opening, Recovery, Saving, Session, WorkShape
+from spillway.run.protocol import Keeping, Opening, Recovery, Saving, Session
 
 Tell = Callable[[str], None]
 

@@ -1,0 +1,33 @@
+"""The rates of a machine, as its profile has them: read from a file, or measured now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from spillway.errors import InputError
+
+MEASURE_SECONDS = 0.3  # for each rate of the machine
+NO_RULE: Mapping[str, str] = MappingProxyType({})
+
+
+def profile(
+    path: str | None, places: Sequence[str] = (), rule: Mapping[str, str] = NO_RULE, most_memory: int = 1 << 40
+) -> dict[str, Any]:
+    """Rates of the machine: from a file, or measured now, with those of the storage paths and of such an update, in at
+    most so many bytes of memory (see machine/measure.h)."""
+    from spillway import _engine
+
+    try:
+        if path is None:
+            text = _engine.measure(list(places), MEASURE_SECONDS, **rule, most_memory=most_memory)
+        else:
+            text = _engine.check_profile(Path(path).read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{'profile' if path else 'storage'}: {path or ', '.join(places)}: {error}") from error
+    except ValueError as error:
+        raise InputError(f"profile: {error}") from error
+    return dict(json.loads(text))

@@ -1,0 +1,38 @@
+"""What a model is given: a micro-batch, and the most that a run will ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch, padded on the right to its longest row."""
+
+    input_ids: torch.Tensor  # [rows, length] int64
+    labels: torch.Tensor  # [rows, length] int64, aligned with input_ids (the session shifts); -100: no loss
+    position_ids: torch.Tensor | None  # [rows, length] int64, restarting at 0 with every packed row; None: not packed
+    tokens: int  # without padding
+    lengths: torch.Tensor | None = None  # [rows] int64: of each row, without its padding; None: none is padded
+    # [rows] fp64, or fp32 where it was rounded, of pairs of rows: the log-probability of each one's labels under the
+    # reference model. The first half of the rows was chosen, the other rejected, in the same order. None: no pairs
+    reference: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class WorkShape:
+    """The most that any step and any evaluation call of this run will ask for, known from the data."""
+
+    micro_batches: int  # most micro-batches in one step; no call of evaluate() is given more either
+    batch: int  # most rows in a training micro-batch
+    length: int  # longest padded training row, tokens
+    eval_batch: int  # most rows in an evaluation micro-batch; 0: no evaluation
+    eval_length: int  # longest padded evaluation row, tokens; 0: no evaluation
+    logits: int = 0  # most positions whose logits, of the compute type, are held at once outside the stream
+    pairs: int = 0  # of rows, whose log-probabilities a first pass computes
+    passes: int = 0  # forward passes that this takes before the first step
