@@ -5,7 +5,7 @@
 A setting is a model of 0.1 to 0.3 billion parameters, a sequence, one or two storage paths of 400 to 1200 MB/s (loop
 devices in --back with a limit on bytes per second; needs root), and a `dram_budget` with room for a quarter to three
 quarters of what would lie in DRAM. The others are drawn from the shares of each field group in DRAM; what does not fit,
-or is predicted to take more than twice as long, is drawn again, all by plans with the rates of one rehearsal. Setting N
+or is predicted to take more than twice as long, is drawn again, all by plans with the rates of one dry run. Setting N
 is always the same. Rounds would take too long: each placement's figure is prediction.py's, from as many steps as fit
 --seconds. COMMAND is prediction.py's, too.
 Results go to bench/results/choice.json, where those of earlier calls stay.

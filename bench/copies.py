@@ -91,11 +91,12 @@ def planned(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from shapes import config_of
 
     from spillway._engine import Engine
+    from spillway.model.building import build
     from spillway.model.describe import WorkSize, describe
-    from spillway.model.meta_model import build
 
-    skeleton = build(config_of(arguments.shape, arguments.layers), torch.bfloat16)
-    described = describe(skeleton, WorkSize(1, arguments.tokens), "bf16") | {"chunk_elements": arguments.chunk_elements}
+    meta_model = build(config_of(arguments.shape, arguments.layers), torch.bfloat16)
+    described = describe(meta_model, WorkSize(1, arguments.tokens), "bf16")
+    described |= {"chunk_elements": arguments.chunk_elements}
     device = {"memory": 1 << 40, "weight": 0, "activation": 0, "state": arguments.lives,
               "streamed_state": arguments.passes, "streamed_grad": arguments.keeps, "to_device": 25e9,
               "from_device": 25e9, "update": 1e11}  # fmt: skip

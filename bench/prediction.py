@@ -8,7 +8,7 @@ DRAM and none to three storage paths of 100 to 500 MB/s (loop devices in --back 
 root). Setting N is always the same. One of more work than a step of half a billion parameters and 512 tokens is drawn
 again, since it says no more and takes long; so is one for whose paths --back has no room.
 As many steps are made as fit --seconds, 5 to 12, and more until three of them, the first two apart, were undisturbed:
-others had at most 6 % of the processors, the host of a virtual machine included. The rehearsal before is made again
+others had at most 6 % of the processors, the host of a virtual machine included. The dry run before is made again
 where that was more than 3 %. The step's figure is the median over those steps; memory's is the largest resident set.
 COMMAND holds whatever else runs here while a program that is put behind its words runs (the words of a file lock, say);
 it is used while rates are measured and while steps are, not while volumes are made. DIR keeps each setting's last step,
@@ -164,7 +164,7 @@ def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttle
 
 
 class Planner:
-    """Plans again and again with what one session has rehearsed and measured."""
+    """Plans again and again with what one session has profiled and measured."""
 
     def __init__(self, session: Session) -> None:
         self._description = json.dumps(session.description)

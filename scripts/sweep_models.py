@@ -159,8 +159,8 @@ def mixed(kind: str) -> str:
     from spillway.errors import InputError
     from spillway.model.building import build
 
-    skeleton = build(small_config(kind), torch.bfloat16)
-    if not any(skeleton.wide(parameter) for parameter in skeleton.model.parameters()):
+    meta_model = build(small_config(kind), torch.bfloat16)
+    if not any(meta_model.wide(parameter) for parameter in meta_model.model.parameters()):
         return ""
     with tempfile.TemporaryDirectory() as directory:
         try:

@@ -39,7 +39,7 @@ class Engine:
     (absent: as a usual drive), "far": bool (false; true: its drive is by another memory node than the device, so that
     of equals the others come first), "node": that memory node}], "near": the memory node of the device, "nodes":
     [{"id", "capacity": bytes, "update", "update_thread", "read": rates, "pretended": bool}] (memory nodes, the first is
-    the compute device's), "profile": {...}, "seconds": {visit kind: seconds, as rehearsed}, "durability": "none",
+    the compute device's), "profile": {...}, "seconds": {visit kind: seconds, as profiled}, "durability": "none",
     "checkpoint" or "step" (absent: step when anything is on storage), "checkpoints": most manifests that are held at
     once while the run goes on, "update_schedule": "auto", "deferred" or "early", "speculative_updates": bool,
     "clipping": bool (steps clip), "update_cores": cores that only updates use, "run": identity, "overwrite": bool,

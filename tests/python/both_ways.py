@@ -109,11 +109,11 @@ def in_another_order(directory: Path, work: list[list[Any]], seed: int | None, s
 
 def compare_carried(directory: Path) -> None:
     """What plain training leaves as it was outside of the tower of text is the same to the last bit."""
-    skeleton = build(AutoConfig.from_pretrained(directory / "model"), torch.float32)
-    if not skeleton.carried:
+    meta_model = build(AutoConfig.from_pretrained(directory / "model"), torch.float32)
+    if not meta_model.carried:
         return
-    names = checkpoint_names(skeleton, directory / "model")
-    tower = {name for own, several in names.items() if own not in skeleton.carried_names for name in several}
+    names = checkpoint_names(meta_model, directory / "model")
+    tower = {name for own, several in names.items() if own not in meta_model.carried_names for name in several}
     before, plain, ours = (tensors(directory / name) for name in ("model", "expected", "saved"))
     untouched = [name for name, value in before.items() if name not in tower and torch.equal(value, plain[name])]
     assert untouched, "nothing is carried along"

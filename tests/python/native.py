@@ -78,7 +78,7 @@ def engine_type(chunk: int = CHUNK, **settings: Any) -> Callable[[str, str], Eng
 
     def make(description: str, given: str) -> Engine:
         described, wanted = json.loads(description) | {"chunk_elements": chunk}, json.loads(given)
-        if "placement" in wanted:  # the run's own, not the small one of the rehearsal
+        if "placement" in wanted:  # the run's own, not the small one of the dry run
             wanted |= {"nodes": []} | settings  # DRAM is one tier, whatever this machine has
         return Engine(json.dumps(described), json.dumps(wanted))
 

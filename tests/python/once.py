@@ -16,9 +16,9 @@ import spillway.run.session
 import spillway.run.train
 from spillway.machine import process_memory
 from spillway.model import dry_run
-from spillway.model.dry_run import Rehearsed
-from spillway.model.equivalence import Proof, prove
-from spillway.model.meta_model import Skeleton
+from spillway.model.dry_run import DryRun
+from spillway.model.equivalence import Equivalence, verify_equivalence
+from spillway.model.meta_model import MetaModel
 from spillway.model.own import OwnConfig
 
 
@@ -32,8 +32,8 @@ def is_enough() -> Iterator[None]:
             patch.setattr(user, "plot_apart", no_plot)
         patch.setattr(dry_run, "LEAST_RUNS", 2)
         patch.setattr(dry_run, "MOST_RUNS", 2)
-        patch.setattr(spillway.run.session, "prove", Proofs())
-        patch.setattr(spillway.run.session, "rehearse", Rehearsals())
+        patch.setattr(spillway.run.session, "prove", Equivalences())
+        patch.setattr(spillway.run.session, "rehearse", DryRuns())
         yield
 
 
@@ -48,47 +48,47 @@ def told(config: Any) -> str:
     return f"{type(config).__module__}.{type(config).__qualname__} {config._attn_implementation} {content}"
 
 
-class Proofs:
+class Equivalences:
     """Of the models that were proven. What is refused is refused each time."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, bool], Proof] = {}
+        self._known: dict[tuple[str, bool], Equivalence] = {}
 
-    def __call__(self, config: Any, packing: bool = False) -> Proof:
+    def __call__(self, config: Any, packing: bool = False) -> Equivalence:
         if isinstance(config, OwnConfig):
-            return prove(config, packing)
+            return verify_equivalence(config, packing)
         key = told(config), packing
         if key not in self._known:
-            self._known[key] = prove(config, packing)
+            self._known[key] = verify_equivalence(config, packing)
         return self._known[key]
 
 
 AMPLE = 1 << 30  # bytes of a budget that short rows do not come near
 
 
-class Rehearsals:
+class DryRuns:
     """Of the layers that were measured. What the process has in memory is asked each time, and what the budget may have
     no room for is measured each time."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], Rehearsed] = {}
+        self._known: dict[tuple[Any, ...], DryRun] = {}
 
     def __call__(
-        self, skeleton: Skeleton, dtype: str, shape: Any, packing: bool, unneeded: Any, kernels: Any, place: Any,
+        self, meta_model: MetaModel, dtype: str, shape: Any, packing: bool, unneeded: Any, kernels: Any, place: Any,
         half: bool, budget: int,
-    ) -> Rehearsed:  # fmt: skip
-        given = skeleton, dtype, shape, packing, unneeded, kernels, place, half, budget
+    ) -> DryRun:  # fmt: skip
+        given = meta_model, dtype, shape, packing, unneeded, kernels, place, half, budget
         tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
         small = tokens <= dry_run.FEW_TOKENS and budget - process_memory.resident() > AMPLE
-        if place.on_gpu or isinstance(skeleton.config, OwnConfig) or not small:
-            return dry_run.rehearse(*given)
-        parameters = dict(skeleton.model.named_parameters())
+        if place.on_gpu or isinstance(meta_model.config, OwnConfig) or not small:
+            return dry_run.profile_dry_run(*given)
+        parameters = dict(meta_model.model.named_parameters())
         key = (
-            told(skeleton.config),
+            told(meta_model.config),
             frozenset(name for name, parameter in parameters.items() if parameter.requires_grad),
-            frozenset((name, skeleton.spaces.get(id(parameter))) for name, parameter in parameters.items()),
+            frozenset((name, meta_model.spaces.get(id(parameter))) for name, parameter in parameters.items()),
             (dtype, shape, packing, frozenset(unneeded), kernels is None, half),
         )
         if key not in self._known:
-            self._known[key] = dry_run.rehearse(*given)
+            self._known[key] = dry_run.profile_dry_run(*given)
         return replace(self._known[key], process_bytes=process_memory.resident())

@@ -287,15 +287,15 @@ def hurry() -> None:
         user.plot_apart = lambda metrics, png, title: ""
     dry_run.MOST_RUNS = dry_run.LEAST_RUNS
     proofs: dict[tuple[str, bool], Any] = {}
-    prove = spillway.run.session.prove
+    verify_equivalence = spillway.run.session.verify_equivalence
 
     def proved(config: Any, packing: bool) -> Any:
         key = (str(config), packing)
         if key not in proofs:
-            proofs[key] = prove(config, packing)
+            proofs[key] = verify_equivalence(config, packing)
         return copy.deepcopy(proofs[key])
 
-    spillway.run.session.prove = proved
+    spillway.run.session.verify_equivalence = proved
 
 
 def play() -> None:

@@ -20,7 +20,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from spillway.model.source import PLAIN_PARTS, text_config
-from spillway.model.tiny_copy import SIZES, WIDTH, keep_two_layers, shrink
+from spillway.model.tiny_copy import SIZES, WIDTH, keep_two_layers, tiny_copy
 
 LAYERS = 3
 TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -90,7 +90,7 @@ def small_config(kind: str, **more: Any) -> PreTrainedConfig:
     values = {name: value for name, value in TOKENS.items() if name in known}
     if known.get("is_decoder") is False:
         values["is_decoder"] = True
-    small = with_small_others(shrink(config, LAYERS, **{**values, **more}))
+    small = with_small_others(tiny_copy(config, LAYERS, **{**values, **more}))
     TOGETHER.get(kind, lambda _: None)(small)
     return small
 

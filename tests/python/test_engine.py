@@ -24,7 +24,7 @@ from spillway.model.batch import WorkShape
 from spillway.model.describe import decay_names
 from spillway.model.microbatch import IGNORED
 from spillway.run.session import Session
-from test_hf_stream import assert_equal_curves, loss_of
+from test_stream import assert_equal_curves, loss_of
 
 STEPS = 30
 RATE, DECAY, CLIP = 1e-3, 0.1, 1.0

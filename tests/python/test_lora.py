@@ -181,22 +181,22 @@ def test_adapters_that_the_library_cannot_compute_with_are_refused(tmp_path: Pat
     ],
 )
 def test_what_cannot_stream_is_refused_by_name(targets: list[str], words: str) -> None:
-    skeleton = build(tiny_config("llama", False), torch.float32)
+    meta_model = build(tiny_config("llama", False), torch.float32)
     with pytest.raises(InputError, match=words):
-        Adapters({"r": 2, "target_modules": targets}, 1).adapt(skeleton)
+        Adapters({"r": 2, "target_modules": targets}, 1).adapt(meta_model)
 
 
 def test_the_base_keeps_its_names_and_is_frozen() -> None:
     config = tiny_config("gpt2", True)
     plain = describe(build(config, torch.float32), WorkSize(1, 8), "fp32")
-    skeleton = build(config, torch.float32)
+    meta_model = build(config, torch.float32)
     made = Adapters({"r": 2}, 1)
-    made.adapt(skeleton)
-    tensors = [t for block in describe(skeleton, WorkSize(1, 8), "fp32")["blocks"] for t in block["tensors"]]
+    made.adapt(meta_model)
+    tensors = [t for block in describe(meta_model, WorkSize(1, 8), "fp32")["blocks"] for t in block["tensors"]]
     base = [t for t in tensors if t["name"] not in made.names]
     assert [t["name"] for t in base] == [t["name"] for block in plain["blocks"] for t in block["tensors"]]
     assert all(t.get("frozen") for t in base) and len(made.names) == len(tensors) - len(base) > 0
-    assert all(parameter.is_meta for parameter in skeleton.model.parameters())
+    assert all(parameter.is_meta for parameter in meta_model.model.parameters())
 
 
 def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:

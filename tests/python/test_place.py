@@ -23,7 +23,7 @@ from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe
 from spillway.model.head import Stats
 from spillway.model.microbatch import arrange, consecutive
-from spillway.model.plain_engine import BareEngine
+from spillway.model.plain_engine import PlainEngine
 from spillway.model.stream import Stream
 from spillway.model.subspaces import choose
 
@@ -61,7 +61,7 @@ class Loss:
             assert tensor.device == ELSEWHERE.device
 
 
-class There(BareEngine):
+class There(PlainEngine):
     """Gradients are given where visits compute."""
 
     def __init__(self, description: dict[str, Any]) -> None:
@@ -121,27 +121,27 @@ EACH = [
 def test_every_operation_of_a_step_is_on_one_device(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     family, more = MODELS[name]
     inside = more.get("lsp", False)
-    skeleton = build(
+    meta_model = build(
         tiny_config(family, **{"tied": False} | {key: value for key, value in more.items() if key != "lsp"}),
         torch.bfloat16,
     )
-    choose(skeleton, resolve({}, {"method": "lsp"} if inside else {}))
-    assert bool(skeleton.spaces) == inside
+    choose(meta_model, resolve({}, {"method": "lsp"} if inside else {}))
+    assert bool(meta_model.spaces) == inside
     ids = [random_ids(2, 12, seed, lowest=3) for seed in (1, 2)]
     positions = torch.cat([torch.arange(5), torch.arange(7)]).expand(2, 12) if kind == "packed" else None
     lengths = torch.tensor([12, 9]) if kind == "padded" else None
     labels = [each.clone() for each in ids]
     labels[1][:, 4:6] = -100  # tokens with a label that are not consecutive
     work = arrange([batch(i, n, positions, lengths) for i, n in zip(ids, labels, strict=True)])
-    engine = There(describe(skeleton, WorkSize(2, work.tokens), "bf16"))
-    stream = Stream(skeleton, engine, 0, place=ELSEWHERE)
+    engine = There(describe(meta_model, WorkSize(2, work.tokens), "bf16"))
+    stream = Stream(meta_model, engine, 0, place=ELSEWHERE)
     monkeypatch.setattr(Stats, "loss", lambda self: 0.0)  # the one value that is asked for, at the end of the step
     monkeypatch.setattr("spillway.model.router.Balance.loss", lambda self: 0.0)
     with OneDevice(answer=kind != "packed") as mode:
         stream.step(work, {}, 0)
         stream.evaluate(work)
     assert engine.given > 4
-    often = 3 if skeleton.plain else 12  # a model with code of its own before or after its layers is entered each time
+    often = 3 if meta_model.plain else 12  # code of its own before or after the layers is entered each time
     assert mode.asked <= often * len(work.micro_batches), "something waits for the device inside a step"
 
 

@@ -14,7 +14,7 @@ from breadth import some
 from small_configs import small_config
 from spillway.errors import InputError
 from spillway.model.building import build
-from spillway.model.equivalence import prove
+from spillway.model.equivalence import verify_equivalence
 
 COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
 KINDS = {
@@ -85,7 +85,7 @@ def test_a_loss_of_its_own_kind_is_refused() -> None:
 def test_doge_with_experts_is_no_causal_model() -> None:
     """Its routers mix the tokens of a row, so there is no stream of it that its auxiliary loss could be added to."""
     with pytest.raises(InputError, match="doge.*tokens see later ones"):
-        prove(small_config("doge", is_moe=True, num_experts=16, num_experts_per_tok=2))
+        verify_equivalence(small_config("doge", is_moe=True, num_experts=16, num_experts_per_tok=2))
 
 
 def test_the_proof_sees_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,4 +94,4 @@ def test_the_proof_sees_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Balance, "loss", lambda self: 0.0)
     with pytest.raises(InputError, match="the loss of a small copy"):
-        prove(small_config("mixtral", output_router_logits=True))
+        verify_equivalence(small_config("mixtral", output_router_logits=True))

@@ -19,7 +19,7 @@ from spillway.config import resolve
 from spillway.data import loading
 from spillway.data.dataset import Dataset
 from spillway.errors import InputError
-from spillway.model.equivalence import prove
+from spillway.model.equivalence import verify_equivalence
 
 TALK = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "He."}]
 
@@ -160,6 +160,6 @@ def test_a_data_set_by_configuration_and_split(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["bloom", "mamba"])
 def test_packing_is_refused_where_rows_cannot_be_kept_apart(kind: str) -> None:
     """Places that are counted from the sequence's start, and a state that runs on."""
-    prove(small_config(kind))
+    verify_equivalence(small_config(kind))
     with pytest.raises(InputError, match=f"{kind}.*the rows of a packed sequence"):
-        prove(small_config(kind), packing=True)
+        verify_equivalence(small_config(kind), packing=True)

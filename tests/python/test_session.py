@@ -21,7 +21,7 @@ from spillway.config.values import StoragePath
 from spillway.errors import DoesNotFit, InputError, SpillwayError
 from spillway.machine.profile import profile
 from spillway.model.batch import WorkShape
-from spillway.model.equivalence import Proof
+from spillway.model.equivalence import Equivalence
 from spillway.run import session as session_module
 from spillway.run.protocol import Keeping, Opening, Recovery, StepResult
 from spillway.run.session import Session
@@ -382,11 +382,11 @@ def test_a_block_device_is_named_as_one(tmp_path: Path, monkeypatch: pytest.Monk
 def test_packing_is_proven_before_it_is_used(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def prove(config: Any, packing: bool) -> Proof:
+    def verify_equivalence(config: Any, packing: bool) -> Equivalence:
         asked.append(packing)
-        return Proof(frozenset())
+        return Equivalence(frozenset())
 
-    monkeypatch.setattr(session_module, "prove", prove)
+    monkeypatch.setattr(session_module, "prove", verify_equivalence)
     for packing, eval_packing in ((False, None), (True, None), (False, True)):
         Session(config(model, packing=packing, eval_packing=eval_packing), SHAPE, engine_type=Twin)
     assert asked == [False, True, True]
@@ -398,8 +398,8 @@ def test_the_heap_is_given_back_once_until_it_has_grown_again(model: Path, monke
     before = max(session.plan["tiers"][0]["planned_peak"], session._in_use) + session_module.REGROWTH + 1
     grown = before + session_module.REGROWTH + 1
     now, given = before, []
-    monkeypatch.setattr(session_module.heap, "resident", lambda: now)
-    monkeypatch.setattr(session_module.heap, "give_back", lambda: given.append(now))
+    monkeypatch.setattr(session_module.process_memory, "resident", lambda: now)
+    monkeypatch.setattr(session_module.process_memory, "give_back", lambda: given.append(now))
     steps(session, 0, 2)
     assert given == [before]
     now = grown

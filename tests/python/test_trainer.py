@@ -22,7 +22,7 @@ from hf_models import tiny_config, tiny_model
 from needs import package
 from spillway.errors import InputError
 from spillway.hf import StreamedTraining, Trainer, load
-from spillway.model.dry_run import Rehearsed
+from spillway.model.dry_run import DryRun
 from spillway.run.session import Session
 
 package("accelerate", "transformers' Trainer needs accelerate")
@@ -164,8 +164,8 @@ def test_metrics_of_ones_own(given: Path, tmp_path: Path, reduced: bool) -> None
 
 
 def test_logits_that_metrics_look_at_are_planned(given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Rehearsed(1 << 29, 1 << 25, dict.fromkeys(VISITS, 1e-3))
-    monkeypatch.setattr("spillway.run.session.rehearse", lambda *_: known)
+    known = DryRun(1 << 29, 1 << 25, dict.fromkeys(VISITS, 1e-3))
+    monkeypatch.setattr("spillway.run.session.profile_dry_run", lambda *_: known)
     peaks = []
     for hooks in ({}, {"compute_metrics": accuracy}):
         trainer = Trainer(model=loaded(given), **parts(given, tmp_path / "out"), **hooks)

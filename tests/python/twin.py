@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from spillway.model.plain_engine import BareEngine
+from spillway.model.plain_engine import PlainEngine
 
 
 def split(master: torch.Tensor) -> torch.Tensor:
@@ -26,7 +26,7 @@ def split(master: torch.Tensor) -> torch.Tensor:
     return high.to(torch.int16).view(torch.bfloat16)
 
 
-class Twin(BareEngine):
+class Twin(PlainEngine):
     """Stands in for spillway._engine.Engine."""
 
     def __init__(self, description: str, settings: str, chunk_elements: int = 4096) -> None:

@@ -28,7 +28,7 @@ def native_engine() -> EngineType:
 def loss_kernels(
     engine_type: EngineType, compute_dtype: str, device: Mapping[str, Any] = MappingProxyType({})
 ) -> Iterator[Any]:
-    """An engine of almost nothing, for a rehearsal that computes the loss as the run will."""
+    """An engine of almost nothing, for a dry run that computes the loss as the run will."""
     table = {"name": "table", "shape": [1, 64], "decay": False}
     layer = {"name": "layer", "shape": [64], "decay": False}
     description = {

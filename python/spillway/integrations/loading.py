@@ -65,7 +65,7 @@ class Origin:
 def load(
     path: str | Path, storage: str | Path | Sequence[str | Path] | None = None, dtype: Any = None, **keys: Any
 ) -> PreTrainedModel:
-    """The model of a directory or hub id as a skeleton on `meta`: every module, no weights.
+    """The model of a directory or hub id as a meta model on `meta`: every module, no weights.
 
     `keys` are those of the configuration that say where bytes live and how they are computed (`dram_budget`,
     `placement`, `state_format`, `compute_dtype`, `max_length`, `packing` ...) and what of it learns (`trainable`,
@@ -93,14 +93,14 @@ def load(
         LOGGER.warning(notice)
     directory = hub.model_directory(config)
     found = load_config(directory)
-    skeleton = build(copy.deepcopy(found), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
-    model = skeleton.model
+    meta_model = build(copy.deepcopy(found), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
+    model = meta_model.model
     if (adapters := adapters_of(config)) is not None:
-        adapters.like(skeleton)  # their values are drawn when training begins, by the Trainer's seed
+        adapters.like(meta_model)  # their values are drawn when training begins, by the Trainer's seed
     else:
-        freeze.choose(skeleton, config, directory)
+        freeze.choose(meta_model, config, directory)
     model.generation_config = generation_config(directory, found)
-    model.spillway_origin = Origin(config, set(given), skeleton.carried_names)
+    model.spillway_origin = Origin(config, set(given), meta_model.carried_names)
     return model
 
 
@@ -119,7 +119,7 @@ def named_dtype(dtype: Any) -> str:
 
 
 def untouched(model: PreTrainedModel) -> None:
-    """InputError where somebody gave the skeleton weights, or froze all of it."""
+    """InputError where somebody gave the meta model weights, or froze all of it."""
     for name, parameter in model.named_parameters():
         if parameter.device != torch.device("meta"):
             raise InputError(f"model: {name} was given bytes; weights of a loaded model live in the engine alone")

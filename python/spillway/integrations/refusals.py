@@ -156,7 +156,7 @@ def same_parameters(model: PreTrainedModel, description: dict[str, Any]) -> None
 
 
 def same_learning(model: PreTrainedModel, description: dict[str, Any]) -> None:
-    """With adapters somebody may have set `requires_grad` on the skeleton, which changes nothing of what learns."""
+    """With adapters somebody may have set `requires_grad` on the meta model, which changes nothing of what learns."""
     frozen = {tensor["name"] for block in description["blocks"] for tensor in block["tensors"] if tensor.get("frozen")}
     frozen |= model.spillway_origin.carried
     for name, parameter in model.named_parameters():

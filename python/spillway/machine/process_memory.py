@@ -42,7 +42,7 @@ PRODUCTS = 64
 def settle() -> None:
     """Makes glibc keep what a layer frees for the next layer: no mapping and unmapping of every large temporary.
 
-    One arena and no trimming also make the heap's size a fact that a rehearsal can measure; so do bounded caches of
+    One arena and no trimming also make the heap's size a fact that a dry run can measure; so do bounded caches of
     compiled products (a user's own setting is left alone). Elsewhere than on glibc nothing happens. Before PyTorch's
     first product.
     """

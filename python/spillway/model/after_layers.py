@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from spillway.model.layer_arguments import embedded_rows
-from spillway.model.meta_model import Skeleton
+from spillway.model.meta_model import MetaModel
 from spillway.model.microbatch import MicroBatch
 from spillway.model.model_code import Left, call_model, in_form, refusal, replaced_forwards
 
 
-def head_input(skeleton: Skeleton, batch: MicroBatch, last: torch.Tensor) -> torch.Tensor:
+def head_input(meta_model: MetaModel, batch: MicroBatch, last: torch.Tensor) -> torch.Tensor:
     """What the head's matrix is given, [rows, length, columns], when the last layer returns `last`."""
     found: list[torch.Tensor] = []
 
@@ -24,24 +24,27 @@ def head_input(skeleton: Skeleton, batch: MicroBatch, last: torch.Tensor) -> tor
         found.append(hidden)
         raise Left
 
-    with replaced_forwards({skeleton.head: head}):
-        run_without_layers(skeleton, batch, last, last.device)
+    with replaced_forwards({meta_model.head: head}):
+        run_without_layers(meta_model, batch, last, last.device)
     if not found or found[0].shape[:-1] != (batch.rows, batch.length):
-        raise refusal(skeleton.config.model_type, "its head is not called once for every token")
+        raise refusal(meta_model.config.model_type, "its head is not called once for every token")
     return found[0]
 
 
-def transformed_logits(skeleton: Skeleton, logits: torch.Tensor) -> torch.Tensor:
+def transformed_logits(meta_model: MetaModel, logits: torch.Tensor) -> torch.Tensor:
     """What the model makes of its head's output [1, tokens, rows], which may be a slice of the vocabulary."""
     none = torch.empty(0, dtype=torch.int64)
     batch = MicroBatch(0, 0, 1, logits.shape[1], None, none, none)
-    with replaced_forwards({skeleton.head: lambda *_, **__: logits}), skeleton.stand_ins(skeleton.tail, logits.device):
-        result = run_without_layers(skeleton, batch, None, logits.device)
+    with (
+        replaced_forwards({meta_model.head: lambda *_, **__: logits}),
+        meta_model.stand_ins(meta_model.tail, logits.device),
+    ):
+        result = run_without_layers(meta_model, batch, None, logits.device)
     return result.logits
 
 
 def run_without_layers(
-    skeleton: Skeleton,
+    meta_model: MetaModel,
     batch: MicroBatch,
     last: torch.Tensor | None,
     device: torch.device | None = None,
@@ -57,20 +60,20 @@ def run_without_layers(
     def handed_on(place: int) -> Callable[..., Any]:
         def forward(*positional: Any, **keywords: Any) -> Any:
             calls.append(place)
-            if len(calls) > len(skeleton.layers):
-                raise refusal(skeleton.config.model_type, "its layers are called more than once")
+            if len(calls) > len(meta_model.layers):
+                raise refusal(meta_model.config.model_type, "its layers are called more than once")
             hidden = positional[0] if positional else keywords["hidden_states"]
-            if place == len(skeleton.layers) - 1 and last is not None:
+            if place == len(meta_model.layers) - 1 and last is not None:
                 hidden = last
-            return in_form(hidden, skeleton.form)
+            return in_form(hidden, meta_model.form)
 
         return forward
 
-    rows = torch.zeros((), dtype=skeleton.dtype, device=device).expand(batch.tokens, skeleton.columns)
+    rows = torch.zeros((), dtype=meta_model.dtype, device=device).expand(batch.tokens, meta_model.columns)
     ids = torch.zeros(1, dtype=torch.int64, device=device).expand(batch.rows, batch.length)
-    forwards: dict[Any, Callable[..., Any]] = {layer: handed_on(place) for place, layer in enumerate(skeleton.layers)}
-    with embedded_rows(skeleton, rows, batch), replaced_forwards(forwards), skeleton.stand_ins(device=device):
+    forwards: dict[Any, Callable[..., Any]] = {layer: handed_on(place) for place, layer in enumerate(meta_model.layers)}
+    with embedded_rows(meta_model, rows, batch), replaced_forwards(forwards), meta_model.stand_ins(device=device):
         try:
-            return call_model(skeleton.model, ids, batch.position_ids, **more)
+            return call_model(meta_model.model, ids, batch.position_ids, **more)
         except Left:
             return None

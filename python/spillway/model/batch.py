@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     import torch
 
 
-
 @dataclass(frozen=True)
 class Batch:
     """One micro-batch, padded on the right to its longest row."""

@@ -1,4 +1,4 @@
-"""From a configuration to its skeleton.
+"""From a configuration to its meta model.
 
 The parts are found by looking, not by a table of names: the embedding and the head's matrix by the library's own
 accessors, the layers as the largest list of modules, the rest by running the model with its layers left out
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig
 
-from spillway.model.meta_model import Skeleton
+from spillway.model.meta_model import MetaModel
 from spillway.model.model_code import refusal
 from spillway.model.on_meta import on_meta
 from spillway.model.outline import outline
@@ -24,9 +24,9 @@ from spillway.model.source import is_multimodal, text_config
 from spillway.model.text_tower import tower
 
 
-def build(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype, kept: torch.dtype | None = None) -> Skeleton:
-    """Builds the skeleton, which computes in `dtype`; `kept`: what its weights are kept in, None: the same. InputError
-    names the model type and what about it cannot be streamed."""
+def build(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype, kept: torch.dtype | None = None) -> MetaModel:
+    """Builds the meta model, which computes in `dtype`; `kept`: what its weights are kept in, None: the same.
+    InputError names the model type and what about it cannot be streamed."""
     kind = config.model_type
     types = {} if kept in (None, dtype) else types_of(on_meta(copy.deepcopy(config), kept or dtype))
     model = on_meta(config, dtype)
@@ -35,12 +35,12 @@ def build(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype, kept: torch.
         raise refusal(kind, "it has no embedding table and linear head")
     if embedding.max_norm is not None or embedding.scale_grad_by_freq or embedding.sparse:
         raise refusal(kind, "its embedding changes its rows or gradients")
-    skeleton = Skeleton(config, dtype, model, embedding, find_layers(model, kind), head, kept or dtype, types)
+    meta_model = MetaModel(config, dtype, model, embedding, find_layers(model, kind), head, kept or dtype, types)
     refuse_settings(text_config(config))
-    outline(skeleton)
-    refuse_leftovers(skeleton)
-    skeleton.routers = find_routers(skeleton)
-    return skeleton
+    outline(meta_model)
+    refuse_leftovers(meta_model)
+    meta_model.routers = find_routers(meta_model)
+    return meta_model
 
 
 def types_of(model: nn.Module) -> dict[str, torch.dtype]:
@@ -78,14 +78,14 @@ def refuse_settings(config: PreTrainedConfig | OwnConfig) -> None:
             raise refusal(config.model_type, f"{name} leaves out layers at random")
 
 
-def refuse_leftovers(skeleton: Skeleton) -> None:
+def refuse_leftovers(meta_model: MetaModel) -> None:
     """Tensors that the engine has no place for."""
-    kind = skeleton.config.model_type
-    carried = skeleton.carried_names
-    for name, parameter in skeleton.model.named_parameters():
+    kind = meta_model.config.model_type
+    carried = meta_model.carried_names
+    for name, parameter in meta_model.model.named_parameters():
         if name in carried:
             continue
-        if parameter.dtype != skeleton.dtype and not skeleton.wide(parameter):
-            raise refusal(kind, f"{name} is kept in {parameter.dtype}, the rest in {skeleton.dtype}")
+        if parameter.dtype != meta_model.dtype and not meta_model.wide(parameter):
+            raise refusal(kind, f"{name} is kept in {parameter.dtype}, the rest in {meta_model.dtype}")
         if parameter.numel() == 0 or parameter.dim() == 0:
             raise refusal(kind, f"{name} has shape {tuple(parameter.shape)}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from spillway.model.meta_model import Skeleton
+from spillway.model.meta_model import MetaModel
 from spillway.model.source import DTYPES
 
 # transformers' rule, Trainer.get_decay_parameter_names: layer norms by class, the rest by name.
@@ -31,37 +31,37 @@ class WorkSize:
     tokens: int
 
 
-def describe(skeleton: Skeleton, size: WorkSize, compute_dtype: str) -> dict[str, Any]:
+def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> dict[str, Any]:
     """The engine's description; see python/spillway/_engine.pyi. Tensors keep the model's order; those that require no
     gradient are frozen, those of fp32 beside a narrower type of the others wide."""
-    names = skeleton.names
-    modules = {id(module): name for name, module in skeleton.model.named_modules()}
-    decaying = set(decay_names(skeleton.model))
+    names = meta_model.names
+    modules = {id(module): name for name, module in meta_model.model.named_modules()}
+    decaying = set(decay_names(meta_model.model))
 
-    matrices = {id(p) for layer in skeleton.layers for module in layer.modules() for p in own_matrices(module)}
+    matrices = {id(p) for layer in meta_model.layers for module in layer.modules() for p in own_matrices(module)}
 
     def block(name: str, role: str, parameters: Iterable[nn.Parameter]) -> dict[str, Any]:
         tensors = [
-            {"name": names[id(p)], "shape": list(p.shape), "decay": names[id(p)] in decaying and skeleton.learns(p)}
+            {"name": names[id(p)], "shape": list(p.shape), "decay": names[id(p)] in decaying and meta_model.learns(p)}
             | ({} if p.requires_grad else {"frozen": True})
-            | ({"wide": True} if skeleton.wide(p) else {})
+            | ({"wide": True} if meta_model.wide(p) else {})
             | ({"table": True} if role == "layer" and p.ndim == 2 and id(p) not in matrices else {})
-            | ({"subspace": asdict(skeleton.spaces[id(p)])} if id(p) in skeleton.spaces else {})
+            | ({"subspace": asdict(meta_model.spaces[id(p)])} if id(p) in meta_model.spaces else {})
             for p in parameters
         ]
         return {"name": name, "role": role, "tensors": tensors}
 
-    blocks = [block(modules[id(skeleton.embedding)], "embedding", [skeleton.embedding.weight])]
-    blocks += [block(stage.name, "layer", stage.parameters) for stage in skeleton.stages]
-    if not skeleton.tied:
-        blocks.append(block(modules[id(skeleton.head)], "head", [skeleton.head.weight]))
+    blocks = [block(modules[id(meta_model.embedding)], "embedding", [meta_model.embedding.weight])]
+    blocks += [block(stage.name, "layer", stage.parameters) for stage in meta_model.stages]
+    if not meta_model.tied:
+        blocks.append(block(modules[id(meta_model.head)], "head", [meta_model.head.weight]))
     return {
         "compute_dtype": compute_dtype,
-        "weight_dtype": NAMES[skeleton.kept],
-        "hidden_size": skeleton.hidden_size,
+        "weight_dtype": NAMES[meta_model.kept],
+        "hidden_size": meta_model.hidden_size,
         "micro_batches": size.micro_batches,
         "tokens": size.tokens,
-        "tied_head": skeleton.tied,
+        "tied_head": meta_model.tied,
         "blocks": blocks,
     }
 

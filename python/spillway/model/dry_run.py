@@ -28,11 +28,11 @@ from spillway.model.batch import Batch
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe, slice_rows
 from spillway.model.freeze import freeze_kinds
-from spillway.model.layer_arguments import Arguments, Prologue
-from spillway.model.meta_model import Skeleton
+from spillway.model.layer_arguments import Arguments, LayerArguments
+from spillway.model.meta_model import MetaModel
 from spillway.model.microbatch import Work, arrange
 from spillway.model.own import OwnConfig
-from spillway.model.plain_engine import BareEngine, BareVisit, count, mapped, on_device
+from spillway.model.plain_engine import PlainEngine, PlainVisit, count, mapped, on_device
 from spillway.model.source import DTYPES, text_config
 from spillway.model.stream import Stream
 from spillway.model.subspaces import choose_kinds
@@ -56,8 +56,8 @@ STREAMED = ("forward", "head_loss", "head_gradient", "backward")  # visits with 
 
 
 @dataclass(frozen=True)
-class Rehearsed:
-    process_bytes: int  # in memory before: interpreter, libraries, the skeleton
+class DryRun:
+    process_bytes: int  # in memory before: interpreter, libraries, the meta model
     work_bytes: int  # PyTorch's temporaries at their peak, beyond that
     seconds: dict[str, float]  # by kind of visit, at the largest step, all micro-batches
     device_bytes: int = 0  # PyTorch's temporaries on a GPU at their peak
@@ -76,7 +76,7 @@ class LossKernels(Protocol):
     ) -> None: ...
 
 
-class TimedEngine(BareEngine):
+class TimedEngine(PlainEngine):
     """Takes gradients as the engine does, keeps none, and keeps the seconds of every visit."""
 
     def __init__(
@@ -126,7 +126,7 @@ class TimedEngine(BareEngine):
     def head_gradient(self, values: torch.Tensor, micro_batch: int) -> None:
         self._taken[: values.numel()].copy_(values.view(-1))
 
-    def next_visit(self) -> BareVisit:
+    def next_visit(self) -> PlainVisit:
         visit = super().next_visit()
         if self.cold and visit.kind in STREAMED and self._place.device.type == "cpu":
             self._forget(visit)
@@ -145,13 +145,13 @@ class TimedEngine(BareEngine):
             there = mapped(size) if self._place.device.type == "cpu" else on_device(size, self._place.device)
             self._kept = there.view(kept).copy_(weights)
 
-    def _weights_in(self, memory: torch.Tensor, visit: BareVisit) -> torch.Tensor:
+    def _weights_in(self, memory: torch.Tensor, visit: PlainVisit) -> torch.Tensor:
         """Those of a visit, in the arena or as they are kept."""
         elements = visit.rows * self.tensors[self._head_tensor()]["shape"][1] or self._block_elements(visit.block)
         first = visit.weights // self.dtype.itemsize
         return memory[first : first + elements]
 
-    def _forget(self, visit: BareVisit) -> None:
+    def _forget(self, visit: PlainVisit) -> None:
         """In a run all other blocks have been computed since, so weights come from memory and gradients go there."""
         began = time.perf_counter()
         weights = self._weights_in(self._typed if self._kept is None else self._kept, visit)
@@ -171,8 +171,8 @@ class TimedEngine(BareEngine):
         return sum(sum(map(sum, kinds.values())) for kinds in self.seconds.values())
 
 
-def rehearse(
-    skeleton: Skeleton,
+def profile_dry_run(
+    meta_model: MetaModel,
     compute_dtype: str,
     shape: WorkShape,
     packing: bool,
@@ -181,15 +181,15 @@ def rehearse(
     place: Place = HOST,
     half: bool = False,
     budget: int | None = None,
-) -> Rehearsed:
+) -> DryRun:
     """Runs the largest micro-batch of `shape` a few times. `half`: for a plan alone: before, one with rows of half the
     length, to know how memory grows with them; where all of that would take long, fewer tokens tell what more of them
     take. `budget`: bytes that the process may hold meanwhile; where the largest micro-batch would
     pass it, or takes more than a few seconds to find that out, shorter rows tell what it takes. Raises DoesNotFit when
-    not even they have room. `skeleton` itself is not touched."""
+    not even they have room. `meta_model` itself is not touched."""
     stages.say("measuring one layer")
     before = process_memory.resident()
-    rehearsal = Rehearsal(skeleton, compute_dtype, shape, packing, unneeded, kernels, place, budget)
+    rehearsal = Rehearsal(meta_model, compute_dtype, shape, packing, unneeded, kernels, place, budget)
     try:
         found = rehearsal.run(before, half)
     finally:
@@ -215,7 +215,7 @@ class Rehearsal:
 
     def __init__(
         self,
-        skeleton: Skeleton,
+        meta_model: MetaModel,
         compute_dtype: str,
         shape: WorkShape,
         packing: bool,
@@ -227,11 +227,11 @@ class Rehearsal:
         self._shape, self._packing, self._place = shape, packing, place
         self._held = 0  # bytes of the process, without what lies in the arena by token, before the first step
         self._budget = None if place.on_gpu else budget
-        small = self._small = narrow_copy(skeleton)
-        if skeleton.adapters is not None:
-            skeleton.adapters.like(small)
-        freeze_kinds(small, skeleton)
-        choose_kinds(small, skeleton)
+        small = self._small = narrow_copy(meta_model)
+        if meta_model.adapters is not None:
+            meta_model.adapters.like(small)
+        freeze_kinds(small, meta_model)
+        choose_kinds(small, meta_model)
         self._tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
         description = describe(small, WorkSize(1, self._tokens), compute_dtype)
         self._engine = TimedEngine(description, shape.micro_batches > 1, kernels, place)
@@ -239,8 +239,8 @@ class Rehearsal:
         self._engine.keep_weights()
         self._stream = Stream(small, self._engine, 0, unneeded, place=place)
 
-    def run(self, before: int, half: bool) -> Rehearsed:
-        """`before`: bytes of the process when there was no rehearsal."""
+    def run(self, before: int, half: bool) -> DryRun:
+        """`before`: bytes of the process when there was no dry run."""
         shape = self._shape
         if half and not self._place.on_gpu and (found := self._briefly(before)) is not None:
             return found
@@ -258,7 +258,7 @@ class Rehearsal:
     def close(self) -> None:
         self._stream.close()
 
-    def _briefly(self, before: int) -> Rehearsed | None:
+    def _briefly(self, before: int) -> DryRun | None:
         """For a plan alone, where the largest micro-batch takes long: see `quick_dry_run`. None: it does not."""
         shape = self._shape
         largest = shape.batch * shape.length
@@ -277,7 +277,7 @@ class Rehearsal:
         if shape.eval_batch * shape.eval_length > largest:
             work_bytes = max(work_bytes, self._evaluated_briefly())
         kept = self._kept(self._sample(rows, length))
-        return Rehearsed(
+        return DryRun(
             before,
             int((work_bytes + (shape.micro_batches - 1) * kept) * (1 + SLACK + BRIEF_SLACK)),
             quick_dry_run.seconds_of(found, warm.seconds, largest, shape.micro_batches),
@@ -305,7 +305,7 @@ class Rehearsal:
                 points.append(growth.Point(rows * length, taken))
         return growth.predicted(points, self._shape.eval_batch * self._shape.eval_length) if points else 0
 
-    def _largest(self, before: int, half: bool) -> Rehearsed:
+    def _largest(self, before: int, half: bool) -> DryRun:
         """What was asked for, as often as it takes to know its seconds."""
         shape, engine, stream, place = self._shape, self._engine, self._stream, self._place
         self._engine.touch(shape.batch * shape.length)
@@ -337,7 +337,7 @@ class Rehearsal:
         device_bytes = max(0, place.peak() - held) + (shape.micro_batches - 1) * kept
         more = max(1, shape.batch * (shape.length - shape.length // 2))
         grown = [max(0, now - then) / more for now, then in zip(after_whole, before_whole, strict=True)]
-        return Rehearsed(
+        return DryRun(
             before,
             int((work_bytes + (shape.micro_batches - 1) * kept) * (1 + SLACK)),
             seconds,
@@ -361,7 +361,7 @@ class Rehearsal:
                 return max(watch.bytes, process_memory.resident()) - with_arena
         return max(seen.bytes, (self._budget or 0) - with_arena)
 
-    def _extrapolated(self, before: int, seen: Seen) -> Rehearsed:
+    def _extrapolated(self, before: int, seen: Seen) -> DryRun:
         """What would be taken by what is too large to be measured."""
         shape = self._shape
         times = shape.length / seen.length
@@ -371,7 +371,7 @@ class Rehearsal:
         work_bytes = seen.bytes + (shape.micro_batches - 1) * kept
         slower = times**2 * shape.batch / seen.rows
         seconds = {kind: value * slower for kind, value in self._seconds.items()}
-        return Rehearsed(
+        return DryRun(
             before, int(work_bytes * (1 + SLACK)), seconds, measured_rows=seen.rows, measured_length=seen.length
         )
 
@@ -428,20 +428,20 @@ class Rehearsal:
         return self._tokens * BYTES_PER_TOKEN + (masks(self._small, train, self._place) if self._packing else 0)
 
 
-def narrow_copy(skeleton: Skeleton) -> Skeleton:
+def narrow_copy(meta_model: MetaModel) -> MetaModel:
     """With as few layers as its class can be built with."""
-    least = 1 if skeleton.own_tail else 2
+    least = 1 if meta_model.own_tail else 2
     for layers in (least, 2, 4):
         try:
-            return build(narrow(skeleton.config, skeleton, layers), skeleton.dtype, skeleton.kept)
+            return build(narrow(meta_model.config, meta_model, layers), meta_model.dtype, meta_model.kept)
         except Exception as error:  # of whatever kind a class's own checks are
             refused = error
     raise refused
 
 
-def narrow(config: PreTrainedConfig | OwnConfig, skeleton: Skeleton, layers: int) -> PreTrainedConfig | OwnConfig:
+def narrow(config: PreTrainedConfig | OwnConfig, meta_model: MetaModel, layers: int) -> PreTrainedConfig | OwnConfig:
     """The same widths, one layer of each kind, one slice of the vocabulary."""
-    vocabulary = slice_rows(skeleton.vocabulary, skeleton.columns)
+    vocabulary = slice_rows(meta_model.vocabulary, meta_model.columns)
     if isinstance(config, OwnConfig):
         return config.cut(layers, vocabulary)
     small = fewer_layers(config, layers, vocab_size=vocabulary)
@@ -451,7 +451,7 @@ def narrow(config: PreTrainedConfig | OwnConfig, skeleton: Skeleton, layers: int
     return small
 
 
-def fill(engine: BareEngine) -> None:
+def fill(engine: PlainEngine) -> None:
     """Weights of a usual size: zeros would run faster than a model does, in some places."""
     generator = torch.Generator(engine.memory().device).manual_seed(0)
     drawn = torch.empty(DRAWN, device=engine.memory().device, dtype=engine.dtype).normal_(0, 0.02, generator=generator)
@@ -464,9 +464,9 @@ def fill(engine: BareEngine) -> None:
             part.copy_(drawn[: part.numel()])
 
 
-def sample(skeleton: Skeleton, rows: int, length: int, packed: bool) -> Work:
+def sample(meta_model: MetaModel, rows: int, length: int, packed: bool) -> Work:
     """One micro-batch in which every token has a label, as many as there can be; packed: two rows in each."""
-    ids = torch.randint(0, skeleton.vocabulary, (rows, length), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(0, meta_model.vocabulary, (rows, length), generator=torch.Generator().manual_seed(0))
     positions = None
     if packed and length > 1:
         half = length // 2
@@ -491,11 +491,13 @@ def runs_after(warm_up: float) -> int:
     return max(LEAST_RUNS, min(MOST_RUNS, math.ceil(2 * LEAST_SECONDS / warm_up)))
 
 
-def masks(skeleton: Skeleton, work: Work, place: Place = HOST) -> int:
+def masks(meta_model: MetaModel, work: Work, place: Place = HOST) -> int:
     """Bytes of what the layers are given besides the hidden state: kept for every packed micro-batch of a step."""
-    if not skeleton.simple_entry:
+    if not meta_model.simple_entry:
         return 0
-    return argument_bytes(Prologue(skeleton, place.device).record(work.to(place.device).micro_batches[:1])[0].calls)
+    return argument_bytes(
+        LayerArguments(meta_model, place.device).record(work.to(place.device).micro_batches[:1])[0].calls
+    )
 
 
 def argument_bytes(calls: list[Arguments]) -> int:

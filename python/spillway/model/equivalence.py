@@ -20,17 +20,17 @@ from spillway.errors import InputError
 from spillway.model.batch import Batch
 from spillway.model.building import build, find_layers
 from spillway.model.describe import WorkSize, describe
-from spillway.model.layer_arguments import Prologue
+from spillway.model.layer_arguments import LayerArguments
 from spillway.model.library import kept_in_fp32
-from spillway.model.meta_model import Skeleton, pattern
+from spillway.model.meta_model import MetaModel, pattern
 from spillway.model.microbatch import IGNORED, Work, arrange
 from spillway.model.model_code import refusal
 from spillway.model.on_meta import from_config, widen, without_carried
 from spillway.model.own import OwnConfig
-from spillway.model.plain_engine import BareEngine
+from spillway.model.plain_engine import PlainEngine
 from spillway.model.source import first_line
 from spillway.model.stream import Stream
-from spillway.model.tiny_copy import LENGTH, VOCABULARY, shrink
+from spillway.model.tiny_copy import LENGTH, VOCABULARY, tiny_copy
 from spillway.model.unneeded import find_unneeded
 
 TOLERANCE = 1e-4  # relative to the largest element of a gradient; what is right differs by 1e-6
@@ -38,12 +38,12 @@ NOISE = 1e-7  # of the model's largest gradient: some are zero but for rounding 
 
 
 @dataclass(frozen=True)
-class Proof:
+class Equivalence:
     unneeded: frozenset[str]  # linear layers, by name within a layer, that backward need not compute again
-    unused: frozenset[str] = frozenset()  # parameters that get no gradient, see skeleton.pattern
+    unused: frozenset[str] = frozenset()  # parameters that get no gradient, see meta_model.pattern
 
 
-def prove(config: PreTrainedConfig | OwnConfig, packing: bool = False) -> Proof:
+def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = False) -> Equivalence:
     """InputError, naming the model type, when a small model of this configuration does not stream exactly.
 
     `packing`: prove, too, that it keeps the rows of a packed sequence apart. The proof is made without the linear
@@ -51,47 +51,47 @@ def prove(config: PreTrainedConfig | OwnConfig, packing: bool = False) -> Proof:
     """
     kind = config.model_type
     try:
-        small = config.smaller() if isinstance(config, OwnConfig) else shrink(config)
-        skeleton = build(copy.deepcopy(small), torch.float32)
-        model = plain_model(small, skeleton.carried_names)
+        small = config.smaller() if isinstance(config, OwnConfig) else tiny_copy(config)
+        meta_model = build(copy.deepcopy(small), torch.float32)
+        model = plain_model(small, meta_model.carried_names)
     except InputError:
         raise
     except Exception as error:  # a constructor that cannot cope with the small sizes
         raise refusal(kind, f"no small copy of it can be built to prove the stream: {first_line(error)}") from error
-    if skeleton.routers is not None:
-        skeleton.routers.coefficient = 1.0  # so that it shows
+    if meta_model.routers is not None:
+        meta_model.routers.coefficient = 1.0  # so that it shows
     with one_thread():
         try:
             refuse_sight_of_later_tokens(model, kind)
         except RuntimeError as error:  # of what has no bytes
-            if not skeleton.carried:
+            if not meta_model.carried:
                 raise
             raise refusal(kind, f"text passes through other modalities: {first_line(error)}") from error
-        plain, packed = (sample(several, skeleton.vocabulary) for several in (False, True))
-        unneeded = unneeded_in(skeleton, model, plain)
-        compare(skeleton, model, plain, kind, unneeded)
+        plain, packed = (sample(several, meta_model.vocabulary) for several in (False, True))
+        unneeded = unneeded_in(meta_model, model, plain)
+        compare(meta_model, model, plain, kind, unneeded)
         if packing:
-            without_routers(skeleton, model)  # they look at all rows together
-            compare(skeleton, model, packed, kind, unneeded)
+            without_routers(meta_model, model)  # they look at all rows together
+            compare(meta_model, model, packed, kind, unneeded)
         parameters = dict(model.named_parameters(remove_duplicate=False))
         used = {pattern(name) for name, parameter in parameters.items() if parameter.grad is not None}
         unused = {pattern(name) for name in parameters} - used
-    return Proof(unneeded, frozenset(unused))
+    return Equivalence(unneeded, frozenset(unused))
 
 
-def prove_mixed(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> None:
+def verify_mixed_types(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> None:
     """Of a model that keeps parameters in fp32 beside `dtype`: InputError where the library's own code cannot compute
     so, or carries fp32 from layer to layer, where a stream carries `dtype`."""
     assert not isinstance(config, OwnConfig), "its modules are all of one type"
     name, kind = str(dtype).removeprefix("torch."), config.model_type
-    small = shrink(config)
-    skeleton = build(copy.deepcopy(small), dtype)
-    model = random_model(small, dtype, skeleton.carried_names)
+    small = tiny_copy(config)
+    meta_model = build(copy.deepcopy(small), dtype)
+    model = random_model(small, dtype, meta_model.carried_names)
     widen(model, kept_in_fp32(model, dtype))
     found: set[torch.dtype] = set()
     for layer in find_layers(model, kind):
         layer.register_forward_hook(lambda _, __, output: found.update(t.dtype for t in [first_tensor(output)]))
-    ids = torch.arange(LENGTH)[None] % skeleton.vocabulary
+    ids = torch.arange(LENGTH)[None] % meta_model.vocabulary
     try:
         with one_thread():
             model(input_ids=ids, use_cache=False).logits.float().sum().backward()
@@ -151,29 +151,29 @@ def sample(packed: bool, vocabulary: int = VOCABULARY) -> Work:
     return arrange(batches)
 
 
-def unneeded_in(skeleton: Skeleton, model: PreTrainedModel, work: Work) -> frozenset[str]:
-    if not skeleton.simple_entry:  # what a layer is given is made of weights: its gradients are not looked at here
+def unneeded_in(meta_model: MetaModel, model: PreTrainedModel, work: Work) -> frozenset[str]:
+    if not meta_model.simple_entry:  # what a layer is given is made of weights: its gradients are not looked at here
         return frozenset()
     batch = work.micro_batches[0]
-    names = {id(module): name for name, module in skeleton.model.named_modules()}
-    layers = [model.get_submodule(names[id(layer)]) for layer in skeleton.layers]
-    hidden = torch.linspace(-1, 1, batch.tokens * skeleton.hidden_size).sin()
-    hidden = hidden.view(batch.rows, batch.length, skeleton.hidden_size)
-    (recording,) = Prologue(skeleton).record([batch])
+    names = {id(module): name for name, module in meta_model.model.named_modules()}
+    layers = [model.get_submodule(names[id(layer)]) for layer in meta_model.layers]
+    hidden = torch.linspace(-1, 1, batch.tokens * meta_model.hidden_size).sin()
+    hidden = hidden.view(batch.rows, batch.length, meta_model.hidden_size)
+    (recording,) = LayerArguments(meta_model).record([batch])
     if recording.passed:
         return frozenset()
     return find_unneeded(layers, recording.calls, hidden)
 
 
-def compare(skeleton: Skeleton, model: PreTrainedModel, work: Work, kind: str, unneeded: Collection[str]) -> None:
+def compare(meta_model: MetaModel, model: PreTrainedModel, work: Work, kind: str, unneeded: Collection[str]) -> None:
     size = WorkSize(len(work.micro_batches), work.tokens)
-    description = describe(skeleton, size, "fp32")
-    engine = BareEngine(description, chunk_elements=64 * description["hidden_size"])
+    description = describe(meta_model, size, "fp32")
+    engine = PlainEngine(description, chunk_elements=64 * description["hidden_size"])
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    copy_buffers(model, skeleton.model)
+    copy_buffers(model, meta_model.model)
     for number, tensor in enumerate(engine.tensors):
         engine.weight(number).copy_(parameters[tensor["name"]].detach())
-    stream = Stream(skeleton, engine, 0, unneeded)
+    stream = Stream(meta_model, engine, 0, unneeded)
     outcome = stream.step(work, {}, 0)
     stream.close()
     expected = plain_loss(model, work)
@@ -190,10 +190,10 @@ def compare(skeleton: Skeleton, model: PreTrainedModel, work: Work, kind: str, u
             raise refusal(kind, f"the gradient of {tensor['name']} in a small copy differs from transformers' own")
 
 
-def without_routers(skeleton: Skeleton, model: PreTrainedModel) -> None:
+def without_routers(meta_model: MetaModel, model: PreTrainedModel) -> None:
     """Without their auxiliary loss from here on."""
-    if skeleton.routers is not None:
-        skeleton.routers = None
+    if meta_model.routers is not None:
+        meta_model.routers = None
         model.config.output_router_logits = False
 
 

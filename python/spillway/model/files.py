@@ -31,7 +31,7 @@ from spillway.model.source import first_line
 
 if TYPE_CHECKING:
     from spillway._engine import Engine
-    from spillway.model.meta_model import Skeleton
+    from spillway.model.meta_model import MetaModel
 
 WEIGHTS = ".engine-weights"  # under a checkpoint while it is written or read: tensors as the engine names them
 TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64", torch.int64: "I64",
@@ -117,13 +117,13 @@ class Bound:
 class Names:
     """What the tensors of one model are called in files, both ways."""
 
-    def __init__(self, skeleton: Skeleton) -> None:
-        self._model = model = skeleton.stored
+    def __init__(self, meta_model: MetaModel) -> None:
+        self._model = model = meta_model.stored
         self._own = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         buffers = set(model.state_dict().keys()) - self._own  # saved, and no parameters
-        apart = {name for name in buffers if skeleton.is_apart(name)}
+        apart = {name for name in buffers if meta_model.is_apart(name)}
         self.buffers = buffers - apart
-        self.towers = skeleton.carried_names | apart  # of other modalities: carried along
+        self.towers = meta_model.carried_names | apart  # of other modalities: carried along
 
     def know(self, keys: set[str]) -> None:
         """The checkpoint that the model began with has tensors of these names: a save is to have its names."""
@@ -263,10 +263,10 @@ def pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield flat[first : first + PIECE]
 
 
-def load(skeleton: Skeleton, description: dict[str, Any], engine: Engine, source: Path) -> None:
+def load(meta_model: MetaModel, description: dict[str, Any], engine: Engine, source: Path) -> None:
     """Every tensor of the description, and the model's saved buffers, from a checkpoint in the library's form."""
-    names, stored = Names(skeleton), Stored(source)
-    numbers = base_numbers(skeleton, description)
+    names, stored = Names(meta_model), Stored(source)
+    numbers = base_numbers(meta_model, description)
     missing = set(numbers) | names.buffers
     for group in names.loading(stored.names()):
         if group.target in names.towers:
@@ -280,7 +280,7 @@ def load(skeleton: Skeleton, description: dict[str, Any], engine: Engine, source
         for name, tensor in converted(names, group, stored, source).items():
             missing.discard(name)
             if name in names.buffers:
-                set_buffer(skeleton, name, tensor)
+                set_buffer(meta_model, name, tensor)
             elif name in numbers:
                 number, shape = numbers[name]
                 check_shape(source, name, tensor, shape)
@@ -309,13 +309,13 @@ def store(engine: Engine, number: int, parts: Iterator[torch.Tensor]) -> None:
         first += part.numel()
 
 
-def saved_buffers(skeleton: Skeleton, names: Names) -> list[Unit]:
-    types, values = skeleton.kept_types, skeleton.model.state_dict()
+def saved_buffers(meta_model: MetaModel, names: Names) -> list[Unit]:
+    types, values = meta_model.kept_types, meta_model.model.state_dict()
     return [held(name, values[name].to(types.get(name, values[name].dtype))) for name in sorted(names.buffers)]
 
 
 def save_converted(
-    skeleton: Skeleton, write: Callable[[str], None], directory: Path, max_shard: int, carry_from: Path | None
+    meta_model: MetaModel, write: Callable[[str], None], directory: Path, max_shard: int, carry_from: Path | None
 ) -> None:
     """As `save_pretrained` does. `write` puts the engine's tensors into a directory; they are converted from there.
 
@@ -325,8 +325,8 @@ def save_converted(
     temporary.mkdir()
     try:
         write(str(temporary))
-        names, stored = Names(skeleton), Stored(temporary)
-        buffers = {unit.listed[0][0]: unit for unit in saved_buffers(skeleton, names)}
+        names, stored = Names(meta_model), Stored(temporary)
+        buffers = {unit.listed[0][0]: unit for unit in saved_buffers(meta_model, names)}
         units = []
         for group in names.saving(stored.names() | set(buffers)).values():
             own = group.members[0][0]
@@ -379,9 +379,9 @@ def add_files(directory: Path, max_shard: int, units: list[Unit]) -> None:
         stream.write(json.dumps(content, indent=2) + "\n")
 
 
-def to_engine(skeleton: Skeleton, description: dict[str, Any], checkpoint: Path, target: Path) -> None:
+def to_engine(meta_model: MetaModel, description: dict[str, Any], checkpoint: Path, target: Path) -> None:
     """A checkpoint's tensors as the engine names them, in a directory of their own; buffers into the model."""
-    names, stored = Names(skeleton), Stored(checkpoint)
+    names, stored = Names(meta_model), Stored(checkpoint)
     numbers = tensor_numbers(description)
     units = []
     for group in names.loading(stored.names()):
@@ -392,24 +392,24 @@ def to_engine(skeleton: Skeleton, description: dict[str, Any], checkpoint: Path,
             continue
         made = names.converted(group, stored.meta, saving=False)
         listed = [(name, tensor) for name, tensor in made.items() if name in numbers]
-        units.append(Unit(listed, partial(engine_tensors, skeleton, names, group, stored, numbers)))
+        units.append(Unit(listed, partial(engine_tensors, meta_model, names, group, stored, numbers)))
     write_files(target, "model", 1 << 62, units)
 
 
 def engine_tensors(
-    skeleton: Skeleton, names: Names, group: Group, stored: Stored, numbers: dict[str, Any]
+    meta_model: MetaModel, names: Names, group: Group, stored: Stored, numbers: dict[str, Any]
 ) -> Iterator[Iterator[torch.Tensor]]:
     """Those of a group; buffers go into the model."""
     for name, tensor in names.converted(group, stored.tensor, saving=False).items():
         if name in names.buffers:
-            set_buffer(skeleton, name, tensor)
+            set_buffer(meta_model, name, tensor)
         elif name in numbers:
             yield pieces(tensor)
 
 
-def set_buffer(skeleton: Skeleton, name: str, tensor: torch.Tensor) -> None:
+def set_buffer(meta_model: MetaModel, name: str, tensor: torch.Tensor) -> None:
     owner, _, own = name.rpartition(".")
-    held = skeleton.model.get_submodule(owner)._buffers
+    held = meta_model.model.get_submodule(owner)._buffers
     before = held[own]
     assert before is not None
     if before.shape != tensor.shape:
@@ -422,42 +422,46 @@ def tensor_numbers(description: dict[str, Any]) -> dict[str, tuple[int, list[int
     return {tensor["name"]: (number, tensor["shape"]) for number, tensor in enumerate(tensors)}
 
 
-def base_numbers(skeleton: Skeleton, description: dict[str, Any]) -> dict[str, tuple[int, list[int]]]:
+def base_numbers(meta_model: MetaModel, description: dict[str, Any]) -> dict[str, tuple[int, list[int]]]:
     """Those of the model itself, adapters left out."""
-    own = set(skeleton.adapters.names) if skeleton.adapters else set()
+    own = set(meta_model.adapters.names) if meta_model.adapters else set()
     return {name: found for name, found in tensor_numbers(description).items() if name not in own}
 
 
-def load_weights(skeleton: Skeleton, description: dict[str, Any], engine: Engine, source: Path) -> None:
+def load_weights(meta_model: MetaModel, description: dict[str, Any], engine: Engine, source: Path) -> None:
     """From a checkpoint, by the engine itself where nothing is converted. InputError where the checkpoint lacks what
     is carried along, too."""
-    stored = stored_names(description, source, skeleton.model.base_model_prefix)
-    absent = skeleton.adapters.absent(description, adapters=False) if skeleton.adapters is not None else {}
+    stored = stored_names(description, source, meta_model.model.base_model_prefix)
+    absent = meta_model.adapters.absent(description, adapters=False) if meta_model.adapters is not None else {}
     stored |= absent
-    keys, names = stored_keys(source), Names(skeleton)
+    keys, names = stored_keys(source), Names(meta_model)
     if keys and names.towers and (lost := names.missing(Stored(source))):
         raise InputError(f"{source}: tensor {lost} is missing; it is not trained, but every checkpoint is to hold it")
-    if plain(skeleton, description) and set(filter(None, stored.values())) <= keys:
+    if plain(meta_model, description) and set(filter(None, stored.values())) <= keys:
         engine.load_weights(str(source), stored)
     elif not keys:  # unreadable: the engine's reader says why
         engine.load_weights(str(source), stored)
-    elif (found := names.stored(set(base_numbers(skeleton, description)), keys)) is not None:
+    elif (found := names.stored(set(base_numbers(meta_model, description)), keys)) is not None:
         engine.load_weights(str(source), found | absent)
-        load_buffers(skeleton, source)
+        load_buffers(meta_model, source)
     else:
-        load(skeleton, description, engine, source)
+        load(meta_model, description, engine, source)
 
 
 def save_weights(
-    skeleton: Skeleton, description: dict[str, Any], engine: Engine, directory: Path, max_shard: int, source: Path
+    meta_model: MetaModel, description: dict[str, Any], engine: Engine, directory: Path, max_shard: int, source: Path
 ) -> None:
     """To a directory that exists. `source`: the checkpoint that the run began with, if there is one."""
-    names, keys, own = of_save(skeleton, description, source)
-    if own is None or in_one_file(skeleton, names, keys, max_shard):
+    names, keys, own = of_save(meta_model, description, source)
+    if own is None or in_one_file(meta_model, names, keys, max_shard):
         return save_converted(
-            skeleton, lambda held: engine.save_weights(held, max_shard), directory, max_shard, source if keys else None
+            meta_model,
+            lambda held: engine.save_weights(held, max_shard),
+            directory,
+            max_shard,
+            source if keys else None,
         )
-    others = saved_buffers(skeleton, names)
+    others = saved_buffers(meta_model, names)
     if keys and (names.towers or names.passed_over(keys)):
         others += names.others(Stored(source))
     differing = {name: to for name, to in own.items() if name != to}
@@ -467,76 +471,76 @@ def save_weights(
 
 
 def of_save(
-    skeleton: Skeleton, description: dict[str, Any], source: Path
+    meta_model: MetaModel, description: dict[str, Any], source: Path
 ) -> tuple[Names, set[str], dict[str, str] | None]:
     """What a save needs to know: names, those in the checkpoint that the run began with, and what the engine's tensors
     are called in files; None where their form is another, too."""
-    names, keys = Names(skeleton), stored_keys(source)
+    names, keys = Names(meta_model), stored_keys(source)
     names.know(keys)  # a run that went on has not read it; older names are kept
-    return names, keys, names.renamed(set(base_numbers(skeleton, description)))
+    return names, keys, names.renamed(set(base_numbers(meta_model, description)))
 
 
-def in_one_file(skeleton: Skeleton, names: Names, keys: set[str], max_shard: int) -> bool:
+def in_one_file(meta_model: MetaModel, names: Names, keys: set[str], max_shard: int) -> bool:
     """Whether a save is small enough for one file, which holds what the engine has not, too."""
     if not names.buffers and not names.towers and not names.passed_over(keys):
         return False
-    return sum(p.numel() * p.element_size() for p in skeleton.stored.parameters()) < max_shard
+    return sum(p.numel() * p.element_size() for p in meta_model.stored.parameters()) < max_shard
 
 
 def load_state(
-    skeleton: Skeleton, description: dict[str, Any], engine: Engine, state: Path, checkpoint: Path, steps: int
+    meta_model: MetaModel, description: dict[str, Any], engine: Engine, state: Path, checkpoint: Path, steps: int
 ) -> str:
     """What `save_weights` and `Engine.save_state` wrote; see Engine.load_state."""
     keys = stored_keys(checkpoint)
-    if not keys or (plain(skeleton, description) and set(tensor_numbers(description)) <= keys):
+    if not keys or (plain(meta_model, description) and set(tensor_numbers(description)) <= keys):
         return engine.load_state(str(state), str(checkpoint), steps)
-    found = Names(skeleton).stored(set(tensor_numbers(description)), keys)
+    found = Names(meta_model).stored(set(tensor_numbers(description)), keys)
     if found is not None:
-        load_buffers(skeleton, checkpoint)
+        load_buffers(meta_model, checkpoint)
         return engine.load_state(str(state), str(checkpoint), steps, found)
     with tempfile.TemporaryDirectory(prefix=WEIGHTS, dir=state) as temporary:
-        to_engine(skeleton, description, checkpoint, Path(temporary))
+        to_engine(meta_model, description, checkpoint, Path(temporary))
         return engine.load_state(str(state), temporary, steps)
 
 
-def load_buffers(skeleton: Skeleton, source: Path) -> None:
+def load_buffers(meta_model: MetaModel, source: Path) -> None:
     """The model's saved buffers, which no optimizer updates, as the checkpoint has them."""
-    names = Names(skeleton)
+    names = Names(meta_model)
     if not names.buffers or not stored_keys(source):
         return
     stored = Stored(source)
     for group in names.loading(stored.names()):
         if group.target in names.buffers:
             for name, tensor in converted(names, group, stored, source).items():
-                set_buffer(skeleton, name, tensor)
+                set_buffer(meta_model, name, tensor)
 
 
-def plain(skeleton: Skeleton, description: dict[str, Any]) -> bool:
+def plain(meta_model: MetaModel, description: dict[str, Any]) -> bool:
     """Whether the engine's tensors are those of files, by their names, and files hold no others."""
-    names = Names(skeleton)
-    own = names.renamed(set(base_numbers(skeleton, description)))
+    names = Names(meta_model)
+    own = names.renamed(set(base_numbers(meta_model, description)))
     return own is not None and not names.buffers and all(name == to for name, to in own.items())
 
 
-def converts(skeleton: Skeleton, description: dict[str, Any], source: Path, max_shard: int) -> bool:
+def converts(meta_model: MetaModel, description: dict[str, Any], source: Path, max_shard: int) -> bool:
     """Whether the engine's tensors are written twice in a save: they have another form in files, or are so few that one
     file holds them and others."""
-    names, keys, own = of_save(skeleton, description, source)
-    return own is None or in_one_file(skeleton, names, keys, max_shard)
+    names, keys, own = of_save(meta_model, description, source)
+    return own is None or in_one_file(meta_model, names, keys, max_shard)
 
 
-def carried_bytes(skeleton: Skeleton) -> int:
+def carried_bytes(meta_model: MetaModel) -> int:
     """Of what a save holds besides what is trained, in about as many bytes an element as that."""
-    return sum(parameter.numel() for parameter in skeleton.carried) * skeleton.kept.itemsize
+    return sum(parameter.numel() for parameter in meta_model.carried) * meta_model.kept.itemsize
 
 
-def checkpoint_names(skeleton: Skeleton, source: Path) -> dict[str, list[str]]:
+def checkpoint_names(meta_model: MetaModel, source: Path) -> dict[str, list[str]]:
     """Of the parameters of a multimodal model the names that the tensors have in its checkpoint, which they are made
     of; where it is not there yet, in one that the library writes."""
-    names, keys = Names(skeleton), stored_keys(source)
+    names, keys = Names(meta_model), stored_keys(source)
     if keys:
         return {group.target: [name for name, _ in group.members] for group in names.loading(keys)}
-    own = {name for name, _ in skeleton.stored.named_parameters()}
+    own = {name for name, _ in meta_model.stored.named_parameters()}
     found: dict[str, list[str]] = {}
     for group in names.saving(own).values():
         for name, _ in group.members:

@@ -1,4 +1,4 @@
-"""Which parameters learn: by patterns over names, or as somebody has set `requires_grad` on the skeleton.
+"""Which parameters learn: by patterns over names, or as somebody has set `requires_grad` on the meta model.
 
 What is frozen streams as a weight alone. A parameter that hangs in several places has several names, and is frozen or
 not in all of them.
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from torch import nn
 
     from spillway.config import Config
-    from spillway.model.meta_model import Skeleton
+    from spillway.model.meta_model import MetaModel
 
 SHOWN = 4  # names in a message
 
 
-def choose(skeleton: Skeleton, config: Config, source: Path) -> None:
+def choose(meta_model: MetaModel, config: Config, source: Path) -> None:
     """What the configuration says, of a model whose checkpoint is `source`. Of a multimodal one patterns see the names
     in the checkpoint, too, and what is carried along does not learn whatever they say."""
-    if not skeleton.carried:
-        return freeze(skeleton.model, config.trainable, config.frozen)
+    if not meta_model.carried:
+        return freeze(meta_model.model, config.trainable, config.frozen)
     from spillway.model.files import checkpoint_names
 
-    others = checkpoint_names(skeleton, source)
-    names = names_of(skeleton.model, others)
-    carried = {name for parameter in skeleton.carried for name in names[id(parameter)]}
+    others = checkpoint_names(meta_model, source)
+    names = names_of(meta_model.model, others)
+    carried = {name for parameter in meta_model.carried for name in names[id(parameter)]}
     own = [name for several in names.values() for name in several if name not in carried]
     for each in config.trainable:
         if not found([each], own) and found([each], sorted(carried)):
@@ -41,7 +41,7 @@ def choose(skeleton: Skeleton, config: Config, source: Path) -> None:
                 f"trainable: {each!r} matches only what belongs to other modalities than text, which is carried along "
                 f"as it is; what can learn has names such as {examples(own)}"
             )
-    freeze(skeleton.model, config.trainable, config.frozen, others)
+    freeze(meta_model.model, config.trainable, config.frozen, others)
 
 
 def freeze(
@@ -73,16 +73,16 @@ def freeze(
         )
 
 
-def freeze_like(skeleton: Skeleton, names: Collection[str]) -> None:
+def freeze_like(meta_model: MetaModel, names: Collection[str]) -> None:
     """Freezes the parameters of these (saved) names."""
-    for parameter in skeleton.model.parameters():
-        if skeleton.names[id(parameter)] in names:
+    for parameter in meta_model.model.parameters():
+        if meta_model.names[id(parameter)] in names:
             parameter.requires_grad_(False)
 
 
-def freeze_kinds(small: Skeleton, skeleton: Skeleton) -> None:
-    """Of a model with fewer layers: what is frozen in every layer of `skeleton`."""
-    learning = {pattern(skeleton.names[id(p)]) for p in skeleton.model.parameters() if p.requires_grad}
+def freeze_kinds(small: MetaModel, meta_model: MetaModel) -> None:
+    """Of a model with fewer layers: what is frozen in every layer of `meta_model`."""
+    learning = {pattern(meta_model.names[id(p)]) for p in meta_model.model.parameters() if p.requires_grad}
     for parameter in small.model.parameters():
         if pattern(small.names[id(parameter)]) not in learning:
             parameter.requires_grad_(False)

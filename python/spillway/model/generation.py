@@ -52,5 +52,5 @@ def callable_model(model: PreTrainedModel, logits: Logits) -> PreTrainedModel:
     kind: Any = type(f"Streamed{type(model).__name__}", (Streamed, type(model)), {})
     made: PreTrainedModel = kind.__new__(kind)
     made.__dict__ = {**model.__dict__, "_logits": logits}
-    made.training = False  # of the copy alone: its parts are the skeleton's
+    made.training = False  # of the copy alone: its parts are the meta model's
     return made

@@ -27,7 +27,7 @@ from spillway.model.objective import Told
 if TYPE_CHECKING:
     from spillway._engine import Engine
     from spillway.model.objective import Objective
-    from spillway.model.plain_engine import BareEngine
+    from spillway.model.plain_engine import PlainEngine
     from spillway.model.shared import Kept
 
 
@@ -65,7 +65,7 @@ class HeadPass:
 
     def __init__(
         self,
-        engine: Engine | BareEngine,
+        engine: Engine | PlainEngine,
         batches: list[MicroBatch],
         objective: Objective,
         scratch: Scratch,

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from spillway.model.describe import slice_rows
-from spillway.model.meta_model import Skeleton, StagePlan, pattern
+from spillway.model.meta_model import MetaModel, StagePlan, pattern
 from spillway.model.on_meta import from_config
 from spillway.model.own import OwnConfig
 from spillway.model.plain_engine import aligned, mapped
@@ -40,92 +40,94 @@ class Scratch:
         return self._memory[first : first + shape.numel()].view(shape)
 
 
-def draw(skeleton: Skeleton, engine: Engine, seed: int) -> None:
+def draw(meta_model: MetaModel, engine: Engine, seed: int) -> None:
     """Stores random fp32 weights for every tensor of the model."""
-    if isinstance(skeleton.config, OwnConfig):
-        return draw_own(skeleton, skeleton.config, engine, seed)
-    scratch = Scratch(work_bytes(skeleton))
+    if isinstance(meta_model.config, OwnConfig):
+        return draw_own(meta_model, meta_model.config, engine, seed)
+    scratch = Scratch(work_bytes(meta_model))
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        set_buffers(skeleton)
-        draw_table(skeleton, skeleton.embedding, engine, 0, (seed, 0), scratch)
+        set_buffers(meta_model)
+        draw_table(meta_model, meta_model.embedding, engine, 0, (seed, 0), scratch)
         number = 1
-        for block, stage in enumerate(skeleton.stages, start=1):
-            draw_stage(skeleton, stage, engine, number, (seed, block), scratch)
+        for block, stage in enumerate(meta_model.stages, start=1):
+            draw_stage(meta_model, stage, engine, number, (seed, block), scratch)
             number += len(stage.parameters)
-        if not skeleton.tied:
-            draw_table(skeleton, skeleton.head, engine, number, (seed, len(skeleton.stages) + 1), scratch)
+        if not meta_model.tied:
+            draw_table(meta_model, meta_model.head, engine, number, (seed, len(meta_model.stages) + 1), scratch)
 
 
-def work_bytes(skeleton: Skeleton) -> int:
+def work_bytes(meta_model: MetaModel) -> int:
     """The most that draw() holds at once: the fp32 values of a layer, or of a slice of a table; of a module that is not
     transformers' own all of them, since its constructor draws them in an order of its own."""
-    if isinstance(skeleton.config, OwnConfig):
-        return torch.float32.itemsize * sum(p.numel() for p in skeleton.stored.parameters())
-    layers = [sum(aligned(p.numel()) for p in [*stage.parameters, *stage.shared]) for stage in skeleton.stages]
-    tables = [slice_rows(*table.weight.shape) * table.weight.shape[1] for table in (skeleton.embedding, skeleton.head)]
+    if isinstance(meta_model.config, OwnConfig):
+        return torch.float32.itemsize * sum(p.numel() for p in meta_model.stored.parameters())
+    layers = [sum(aligned(p.numel()) for p in [*stage.parameters, *stage.shared]) for stage in meta_model.stages]
+    tables = [
+        slice_rows(*table.weight.shape) * table.weight.shape[1] for table in (meta_model.embedding, meta_model.head)
+    ]
     return torch.float32.itemsize * max([*layers, *map(aligned, tables)])
 
 
-def draw_own(skeleton: Skeleton, config: OwnConfig, engine: Engine, seed: int) -> None:
+def draw_own(meta_model: MetaModel, config: OwnConfig, engine: Engine, seed: int) -> None:
     """What the constructor draws after `torch.manual_seed(seed)`."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         made = config.plain(torch.float32)
     parameters = dict(made.named_parameters(remove_duplicate=False))
-    stored = skeleton.stored.state_dict().keys()
+    stored = meta_model.stored.state_dict().keys()
     for name, buffer in made.named_buffers():
         if name in stored:
-            skeleton.model.get_buffer(name).copy_(buffer)
-    adapters = set(skeleton.adapters.names) if skeleton.adapters else set()
-    for number, parameter in enumerate(every_parameter(skeleton)):
-        name = skeleton.names[id(parameter)]
+            meta_model.model.get_buffer(name).copy_(buffer)
+    adapters = set(meta_model.adapters.names) if meta_model.adapters else set()
+    for number, parameter in enumerate(every_parameter(meta_model)):
+        name = meta_model.names[id(parameter)]
         if name not in adapters:
             engine.store_tensor(number, 0, parameters[name].detach().view(-1))
 
 
-def every_parameter(skeleton: Skeleton) -> list[nn.Parameter]:
+def every_parameter(meta_model: MetaModel) -> list[nn.Parameter]:
     """In the order of their numbers in the engine (`describe`)."""
-    inside = [parameter for stage in skeleton.stages for parameter in stage.parameters]
-    return [skeleton.embedding.weight, *inside, *([] if skeleton.tied else [skeleton.head.weight])]
+    inside = [parameter for stage in meta_model.stages for parameter in stage.parameters]
+    return [meta_model.embedding.weight, *inside, *([] if meta_model.tied else [meta_model.head.weight])]
 
 
-def set_buffers(skeleton: Skeleton) -> None:
+def set_buffers(meta_model: MetaModel) -> None:
     """Buffers that checkpoints hold, as the class's constructor makes them: those of a model of few layers."""
-    model = skeleton.model
+    model = meta_model.model
     saved = {name for name, _ in model.named_buffers()} & model.state_dict().keys()
     if not saved:
         return
-    assert not isinstance(skeleton.config, OwnConfig)
-    small = fewer_layers(skeleton.config, 1, vocab_size=64)
-    made = {pattern(name): buffer for name, buffer in from_config(small, skeleton.dtype).named_buffers()}
+    assert not isinstance(meta_model.config, OwnConfig)
+    small = fewer_layers(meta_model.config, 1, vocab_size=64)
+    made = {pattern(name): buffer for name, buffer in from_config(small, meta_model.dtype).named_buffers()}
     for name in saved:
         if pattern(name) in made:
             model.get_buffer(name).copy_(made[pattern(name)])
 
 
 def draw_stage(
-    skeleton: Skeleton, stage: StagePlan, engine: Engine, first_tensor: int, key: tuple[int, int], scratch: Scratch
+    meta_model: MetaModel, stage: StagePlan, engine: Engine, first_tensor: int, key: tuple[int, int], scratch: Scratch
 ) -> None:
     """Draws the parameters of one stage; what it shares with an earlier one is drawn there."""
     everything = [*stage.parameters, *stage.shared]
     scratch.clear()
     drawn = [nn.Parameter(scratch.take(p.shape).zero_(), requires_grad=False) for p in everything]
-    skeleton.hang(everything, drawn)
+    meta_model.hang(everything, drawn)
     torch.default_generator.manual_seed(mixed(*key, 0))
-    for module in modules_of(skeleton, stage):
-        skeleton.model._init_weights(module)
+    for module in modules_of(meta_model, stage):
+        meta_model.model._init_weights(module)
     for number, parameter in enumerate(stage.parameters, start=first_tensor):
-        owner, name = skeleton.places[id(parameter)][0]
+        owner, name = meta_model.places[id(parameter)][0]
         engine.store_tensor(number, 0, owner._parameters[name].detach().view(-1))  # type: ignore[union-attr]
-    skeleton.hang(everything, everything)
+    meta_model.hang(everything, everything)
 
 
-def modules_of(skeleton: Skeleton, stage: StagePlan) -> list[nn.Module]:
+def modules_of(meta_model: MetaModel, stage: StagePlan) -> list[nn.Module]:
     """The layer's modules, inner ones first as the library has it, and those that own the stage's other parameters."""
-    found = [] if stage.layer is None else children_first(skeleton.layers[stage.layer])
-    known = {id(module) for module in found} | {id(skeleton.head), id(skeleton.embedding)}
+    found = [] if stage.layer is None else children_first(meta_model.layers[stage.layer])
+    known = {id(module) for module in found} | {id(meta_model.head), id(meta_model.embedding)}
     for parameter in stage.parameters:
-        for owner, _ in skeleton.places[id(parameter)]:
+        for owner, _ in meta_model.places[id(parameter)]:
             if id(owner) not in known:
                 known.add(id(owner))
                 found.append(owner)
@@ -133,7 +135,7 @@ def modules_of(skeleton: Skeleton, stage: StagePlan) -> list[nn.Module]:
 
 
 def draw_table(
-    skeleton: Skeleton,
+    meta_model: MetaModel,
     table: nn.Embedding | nn.Linear,
     engine: Engine,
     number: int,
@@ -152,7 +154,7 @@ def draw_table(
         if padding is not None:
             table.padding_idx = padding - first if first <= padding < first + count else None
         torch.default_generator.manual_seed(mixed(*key, place))
-        skeleton.model._init_weights(table)
+        meta_model.model._init_weights(table)
         engine.store_tensor(number, first * columns, table.weight.detach().view(-1))
     table.weight = meta
     if padding is not None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from spillway.model.after_layers import head_input
 from spillway.model.layer_arguments import record
-from spillway.model.meta_model import Places, Skeleton, StagePlan
+from spillway.model.meta_model import MetaModel, Places, StagePlan
 from spillway.model.microbatch import MicroBatch
 from spillway.model.passage import Crossing, Passage
 from spillway.model.subspaces import Inner, redirected
@@ -45,7 +45,7 @@ class Stage:
 
     def __init__(
         self,
-        skeleton: Skeleton,
+        meta_model: MetaModel,
         plan: StagePlan,
         slots: list[Slot],
         borrowed: list[Borrowed],
@@ -59,9 +59,9 @@ class Stage:
         subspace. `unneeded`: linear layers of a layer, by name, that backward does not compute again.
         `device`: where visits compute.
         """
-        self._skeleton = skeleton
+        self._meta_model = meta_model
         self.plan = plan
-        self._module = None if plan.layer is None else skeleton.layers[plan.layer]
+        self._module = None if plan.layer is None else meta_model.layers[plan.layer]
         alone = self._module is not None and not plan.tail  # what follows a layer may look at every output of it
         named = self._module.named_modules() if alone and self._module is not None else ()
         # One that has an adapter is computed: the adapter's own gradients go by another way.
@@ -70,7 +70,7 @@ class Stage:
         self._borrowed = borrowed
         self._sink = sink
         self._inners = [
-            self._inner(slot, project, left_out, device) for slot in slots if id(slot.meta) in skeleton.spaces
+            self._inner(slot, project, left_out, device) for slot in slots if id(slot.meta) in meta_model.spaces
         ]
         inside = {id(it.linear) for it in self._inners}
         self._unneeded = [linear for linear in left_out if id(linear) not in inside]
@@ -100,7 +100,7 @@ class Stage:
         if self.plan.entry:
             with torch.enable_grad():  # for what depends on weights, of which the history is not kept
                 rows = hidden.detach().requires_grad_()
-                recording = record(self._skeleton, batch, ids, rows)
+                recording = record(self._meta_model, batch, ids, rows)
             passage.arrive(recording)
             hidden = recording.first.detach()
         with torch.no_grad():
@@ -134,7 +134,7 @@ class Stage:
 
     def _again(self, hidden: torch.Tensor, batch: MicroBatch, ids: torch.Tensor, crossing: Crossing) -> torch.Tensor:
         if self.plan.entry:
-            recording = record(self._skeleton, batch, ids, hidden)
+            recording = record(self._meta_model, batch, ids, hidden)
             crossing.arrive(recording)
             hidden = recording.first
         if self._module is not None and self.plan.layer is not None:
@@ -149,22 +149,22 @@ class Stage:
         """What follows the layers, where this stage is the last."""
         if not self.plan.tail:
             return hidden
-        if self._skeleton.norm is not None:
-            return self._skeleton.norm(hidden)  # type: ignore[no-any-return]
-        if self._skeleton.simple_tail:
+        if self._meta_model.norm is not None:
+            return self._meta_model.norm(hidden)  # type: ignore[no-any-return]
+        if self._meta_model.simple_tail:
             return hidden
-        return head_input(self._skeleton, batch, hidden)
+        return head_input(self._meta_model, batch, hidden)
 
     def _leaf(self, arena: torch.Tensor, first: int, slot: Slot) -> torch.Tensor:
         begin, meta = first + slot.first, slot.meta
         places = meta.numel() * meta.element_size() // arena.element_size()  # fp32 takes two of a narrower type
         leaf = arena[begin : begin + places].view(meta.dtype).view(meta.shape).detach()
-        if slot.meta.requires_grad and id(slot.meta) not in self._skeleton.spaces:
+        if slot.meta.requires_grad and id(slot.meta) not in self._meta_model.spaces:
             self._hand_over(slot, leaf.requires_grad_())
         return leaf
 
     def _inner(self, slot: Slot, project: Projection, left_out: Sequence[nn.Module], device: torch.device) -> Inner:
-        space = self._skeleton.spaces[id(slot.meta)]
+        space = self._meta_model.spaces[id(slot.meta)]
         linear = slot.places[0][0]
         made = weakref.WeakMethod(project)  # type: ignore[arg-type]
 
@@ -173,7 +173,7 @@ class Stage:
             assert make is not None
             return make(slot.tensor, x, dy)
 
-        zero = torch.zeros((), dtype=self._skeleton.dtype, device=device)
+        zero = torch.zeros((), dtype=self._meta_model.dtype, device=device)
         inside = zero.expand(space.rank, space.rank).detach().requires_grad_()
         self._hand_over(slot, inside)
         return Inner(linear, inside, s_of, all(linear is not other for other in left_out))
@@ -197,10 +197,10 @@ def hang(places: Places, tensor: torch.Tensor) -> None:
 
 
 def slots_of(
-    skeleton: Skeleton, parameters: Sequence[nn.Parameter], first_tensor: int, tensor_offset: Callable[[int], int]
+    meta_model: MetaModel, parameters: Sequence[nn.Parameter], first_tensor: int, tensor_offset: Callable[[int], int]
 ) -> list[Slot]:
     """Slots of parameters, numbered from `first_tensor` on."""
     return [
-        Slot(skeleton.places[id(p)], number, tensor_offset(number), p)
+        Slot(meta_model.places[id(p)], number, tensor_offset(number), p)
         for number, p in enumerate(parameters, start=first_tensor)
     ]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from spillway.model.meta_model import Skeleton, zeros
+from spillway.model.meta_model import MetaModel, zeros
 from spillway.model.microbatch import MicroBatch
 from spillway.model.model_code import Left, call_model, refusal, replaced_forwards
 from spillway.model.nested import tensors_in
@@ -52,9 +52,9 @@ class Recording:
     passed: dict[int, tuple[int, int]]  # by identity of what stands for it in `calls`: layer, place in its result
 
 
-def record(skeleton: Skeleton, batch: MicroBatch, ids: torch.Tensor, rows: torch.Tensor) -> Recording:
+def record(meta_model: MetaModel, batch: MicroBatch, ids: torch.Tensor, rows: torch.Tensor) -> Recording:
     """Runs the model up to its last layer. ids: [tokens]; rows: [tokens, columns], the embedding's rows of them."""
-    kind = skeleton.config.model_type
+    kind = meta_model.config.model_type
     calls: list[Arguments] = []
     passed: dict[int, tuple[int, int]] = {}
     held: list[torch.Tensor] = []  # so that identities last
@@ -67,43 +67,43 @@ def record(skeleton: Skeleton, batch: MicroBatch, ids: torch.Tensor, rows: torch
             if not seen:
                 seen.append(hidden_of(positional, keywords, kind))
             calls.append(without_hidden(positional, keywords, seen[0], kind))
-            if place == len(skeleton.layers) - 1:
+            if place == len(meta_model.layers) - 1:
                 raise Left
-            others = [torch.empty(0, device=rows.device) for _ in range((skeleton.form or 1) - 1)]
+            others = [torch.empty(0, device=rows.device) for _ in range((meta_model.form or 1) - 1)]
             held.extend(others)
             passed.update({id(other): (place, number) for number, other in enumerate(others, start=1)})
-            return seen[0] if skeleton.form is None else (seen[0], *others)
+            return seen[0] if meta_model.form is None else (seen[0], *others)
 
         return forward
 
-    forwards = {layer: recorder(place) for place, layer in enumerate(skeleton.layers)}
-    with embedded_rows(skeleton, rows, batch) as embedded, replaced_forwards(forwards):
+    forwards = {layer: recorder(place) for place, layer in enumerate(meta_model.layers)}
+    with embedded_rows(meta_model, rows, batch) as embedded, replaced_forwards(forwards):
         try:
-            call_model(skeleton.model, ids.view(batch.rows, batch.length), batch.position_ids)
+            call_model(meta_model.model, ids.view(batch.rows, batch.length), batch.position_ids)
         except Left:
             pass
-    if len(calls) != len(skeleton.layers) or not embedded:
+    if len(calls) != len(meta_model.layers) or not embedded:
         raise refusal(kind, "its layers are not called one after the other, each once")
     used = {id(t): t for call in calls for t in tensors_in([call.positional, list(call.keywords.values())])}
     return Recording(seen[0], embedded[0], calls, {number: passed[number] for number in used if number in passed})
 
 
 @contextmanager
-def embedded_rows(skeleton: Skeleton, rows: torch.Tensor, batch: MicroBatch) -> Iterator[list[torch.Tensor]]:
+def embedded_rows(meta_model: MetaModel, rows: torch.Tensor, batch: MicroBatch) -> Iterator[list[torch.Tensor]]:
     """Inside, the embedding has these rows as its table, and every call looks up one after the other.
 
     So scales and whatever else an embedding does to its rows are its own. Yields what it has given. Who reads the table
     itself finds zeros: some models put the row of a padding token where an image would be, and text has none.
     """
     given: list[torch.Tensor] = []
-    embedding = skeleton.embedding
+    embedding = meta_model.embedding
     meta, padding = embedding._parameters["weight"], embedding.padding_idx
     assert meta is not None
     nothing = zeros(meta, rows.device)
 
     def forward(ids: torch.Tensor, *more: Any, **keywords: Any) -> torch.Tensor:
         if tuple(ids.shape) != (batch.rows, batch.length):
-            raise refusal(skeleton.config.model_type, "its embedding is asked for other tokens than the batch has")
+            raise refusal(meta_model.config.model_type, "its embedding is asked for other tokens than the batch has")
         numbers = torch.arange(batch.tokens, device=rows.device).view(batch.rows, batch.length)
         embedding._parameters["weight"], embedding.padding_idx = rows, None  # type: ignore[assignment]
         try:
@@ -114,7 +114,7 @@ def embedded_rows(skeleton: Skeleton, rows: torch.Tensor, batch: MicroBatch) -> 
 
     embedding._parameters["weight"] = nothing  # type: ignore[assignment]
     try:
-        with replaced_forwards({embedding: forward}), skeleton.stand_ins(skeleton.telling, rows.device):
+        with replaced_forwards({embedding: forward}), meta_model.stand_ins(meta_model.telling, rows.device):
             yield given
     finally:
         embedding._parameters["weight"] = meta
@@ -139,15 +139,15 @@ def without_hidden(positional: tuple[Any, ...], keywords: dict[str, Any], hidden
     raise refusal(kind, "its backbone changes the hidden state between its layers")
 
 
-class Prologue:
+class LayerArguments:
     """Recordings of micro-batches. Where they depend on nothing but the shape, equal shapes share theirs."""
 
-    def __init__(self, skeleton: Skeleton, device: torch.device | None = None) -> None:
-        self._skeleton = skeleton
+    def __init__(self, meta_model: MetaModel, device: torch.device | None = None) -> None:
+        self._meta_model = meta_model
         self._device = device
 
     def record(self, batches: list[MicroBatch]) -> list[Recording]:
-        """For a skeleton whose arguments follow from shape and positions: by micro-batch."""
+        """For a meta model whose arguments follow from shape and positions: by micro-batch."""
         known: dict[tuple[int, int], Recording] = {}
         calls = []
         for batch in batches:
@@ -161,9 +161,9 @@ class Prologue:
         return calls
 
     def _recorded(self, batch: MicroBatch) -> Recording:
-        skeleton = self._skeleton
+        meta_model = self._meta_model
         ids = torch.zeros(1, dtype=torch.int64, device=self._device).expand(batch.tokens)
-        row = torch.zeros(1, dtype=skeleton.dtype, device=self._device)
-        rows = row.expand(batch.tokens, skeleton.embedding.embedding_dim)
-        with torch.no_grad(), skeleton.stand_ins(device=self._device):
-            return record(skeleton, batch, ids, rows)
+        row = torch.zeros(1, dtype=meta_model.dtype, device=self._device)
+        rows = row.expand(batch.tokens, meta_model.embedding.embedding_dim)
+        with torch.no_grad(), meta_model.stand_ins(device=self._device):
+            return record(meta_model, batch, ids, rows)

@@ -1,4 +1,4 @@
-"""LoRA: adapters of PEFT in the layers of a skeleton whose base is frozen, and their files.
+"""LoRA: adapters of PEFT in the layers of a meta model whose base is frozen, and their files.
 
 PEFT itself puts them in and draws their first values, so a run begins as one in memory does after
 `torch.manual_seed(seed); get_peft_model(model, LoraConfig(...))`. The base keeps the names that its checkpoint has; the
@@ -24,14 +24,14 @@ from spillway.model.files import Stored, tensor_numbers
 from spillway.model.own import OwnConfig, OwnModel
 from spillway.model.source import first_line, is_multimodal
 from spillway.model.text_tower import tower_name
-from spillway.model.tiny_copy import LENGTH, shrink
+from spillway.model.tiny_copy import LENGTH, tiny_copy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
     from spillway._engine import Engine
     from spillway.config import Config
-    from spillway.model.meta_model import Skeleton
+    from spillway.model.meta_model import MetaModel
 
 ADAPTER = "adapter_model.safetensors"  # PEFT's names of files
 ADAPTER_CONFIG = "adapter_config.json"
@@ -43,7 +43,7 @@ PREFIX = "base_model.model."  # of names in PEFT's files
 
 @dataclass
 class Adapters:
-    """What a configuration asks for, and what it made of one skeleton."""
+    """What a configuration asks for, and what it made of one meta model."""
 
     asked: dict[str, Any]  # arguments of LoraConfig
     seed: int
@@ -57,17 +57,17 @@ class Adapters:
         tensors = (tensor["name"] for block in description["blocks"] for tensor in block["tensors"])
         return {name: "" for name in tensors if (name in own) != adapters}
 
-    def like(self, skeleton: Skeleton) -> None:
-        """Adapters of the same kind for another skeleton; their values do not matter."""
+    def like(self, meta_model: MetaModel) -> None:
+        """Adapters of the same kind for another meta model; their values do not matter."""
         made = Adapters(self.asked, self.seed)
-        made.adapt(skeleton)
+        made.adapt(meta_model)
         made.begun = {}
 
-    def adapt(self, skeleton: Skeleton) -> None:
-        """Puts adapters into the skeleton's layers; everything else is frozen from here on."""
+    def adapt(self, meta_model: MetaModel) -> None:
+        """Puts adapters into the meta model's layers; everything else is frozen from here on."""
         peft = required()
-        model = skeleton.model
-        skeleton.remember_original()
+        model = meta_model.model
+        meta_model.remember_original()
         try:
             with drawn_values() as drawn, torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.seed)
@@ -75,10 +75,10 @@ class Adapters:
         except ValueError as error:  # PEFT knows no such module, or no modules of such a model
             raise InputError(f"lora_target_modules: {first_line(error)}") from error
         self.config = made.peft_config[NAME]
-        skeleton.adapters = self
-        refuse_elsewhere(skeleton, model)
-        self.take_values(model, drawn, skeleton.dtype, skeleton.kept)
-        skeleton.look_again()
+        meta_model.adapters = self
+        refuse_elsewhere(meta_model, model)
+        self.take_values(model, drawn, meta_model.dtype, meta_model.kept)
+        meta_model.look_again()
         model.train()
 
     def unused(self, config: PreTrainedConfig | OwnConfig) -> frozenset[str]:
@@ -89,7 +89,7 @@ class Adapters:
         from spillway.model.meta_model import bare_name, pattern
 
         peft = required()
-        fewer = config.smaller() if isinstance(config, OwnConfig) else shrink(config)
+        fewer = config.smaller() if isinstance(config, OwnConfig) else tiny_copy(config)
         carried = build(copy.deepcopy(fewer), torch.float32).carried_names if is_multimodal(fewer) else frozenset()
         small = plain_model(fewer, carried).train()
         try:
@@ -233,12 +233,12 @@ def drawn_values() -> Iterator[Drawn]:
         owner._move_adapter_to_device_of_base_layer = move
 
 
-def refuse_elsewhere(skeleton: Skeleton, model: nn.Module) -> None:
+def refuse_elsewhere(meta_model: MetaModel, model: nn.Module) -> None:
     """Adapters stream with the layer that they are in, as PEFT's linear kind."""
     from peft.tuners.lora import Linear
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    inside = {id(module) for layer in skeleton.layers for module in layer.modules()}
+    inside = {id(module) for layer in meta_model.layers for module in layer.modules()}
     for name, module in model.named_modules():
         if not isinstance(module, BaseTunerLayer):
             continue

@@ -33,7 +33,7 @@ class Space:
 
 
 class Adapted(Protocol):
-    """The adapters that stand before layers of a skeleton (`lora`)."""
+    """The adapters that stand before layers of a meta model (`lora`)."""
 
     @property
     def names(self) -> list[str]:
@@ -42,8 +42,8 @@ class Adapted(Protocol):
     def absent(self, description: dict[str, Any], adapters: bool) -> dict[str, str]:
         """The engine's words for files that hold the base alone (`adapters`: these alone)."""
 
-    def like(self, skeleton: Skeleton) -> None:
-        """Adapters of the same kind for another skeleton; their values do not matter."""
+    def like(self, meta_model: MetaModel) -> None:
+        """Adapters of the same kind for another meta model; their values do not matter."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class StagePlan:
 
 
 @dataclass
-class Skeleton:
+class MetaModel:
     """A causal language model without parameters, and its parts."""
 
     config: PreTrainedConfig | OwnConfig

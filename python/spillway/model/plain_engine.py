@@ -1,6 +1,6 @@
 """The engine's contract in plain PyTorch: everything in memory, nothing moves, nothing is updated.
 
-For the probe (gradients are looked at) and the rehearsal (they are thrown away). The order of visits, the offsets and
+For the probe (gradients are looked at) and the dry run (they are thrown away). The order of visits, the offsets and
 the layout of a block are those of the C++ engine.
 """
 
@@ -24,7 +24,7 @@ INSIDE = ("learns_projectors", "signs")
 
 
 @dataclass
-class BareVisit:
+class PlainVisit:
     """See Visit in _engine.pyi."""
 
     kind: str
@@ -39,7 +39,7 @@ class BareVisit:
     accumulator: int = 0
 
 
-class BareEngine:
+class PlainEngine:
     """Weights, border activations and scratch in one arena; gradients summed in fp32 by tensor when `keep`."""
 
     def __init__(
@@ -68,8 +68,8 @@ class BareEngine:
         if any("subspace" in tensor for tensor in self.tensors):
             self._projections = _engine.Projections(json.dumps(description))
         self._ids = torch.empty(0, dtype=torch.int64)
-        self._visits: Iterator[BareVisit] = iter(())
-        self._visit = BareVisit("end")
+        self._visits: Iterator[PlainVisit] = iter(())
+        self._visit = PlainVisit("end")
 
     @property
     def arena_bytes(self) -> int:
@@ -106,12 +106,12 @@ class BareEngine:
         border = self._typed[first : first + self._ids.numel() * columns].view(-1, columns)
         torch.index_select(self.weight(0), 0, self._ids, out=border if output is None else output)
 
-    def next_visit(self) -> BareVisit:
+    def next_visit(self) -> PlainVisit:
         self._visit = next(self._visits)
         return self._visit
 
     def end_visit(self) -> None:
-        self._visit = BareVisit("end")
+        self._visit = PlainVisit("end")
 
     def gradient(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
         if self._block_of[tensor] != self._visit.block or list(values.shape) != self._shape(tensor):
@@ -166,25 +166,27 @@ class BareEngine:
     def loss_gradient(self, *arguments: Any) -> None:
         loss_gradient(*arguments)
 
-    def _schedule(self, training: bool) -> Iterator[BareVisit]:
+    def _schedule(self, training: bool) -> Iterator[PlainVisit]:
         last = len(self._layers)
         for place, block in enumerate(self._layers):
-            yield BareVisit("forward", block, weights=self._weights_at(block), input=self._border_at(place),
+            yield PlainVisit("forward", block, weights=self._weights_at(block), input=self._border_at(place),
                             output=self._border_at(place + 1))  # fmt: skip
         for kind in ("head_loss", "head_gradient") if training else ("head_loss",):
             for number, (first, rows) in enumerate(self._slices()):
                 columns = self.tensors[self._head_tensor()]["shape"][1]
                 weights = self._weights_at(self._head) + self._bytes(first * columns)
                 sums = self._sums_at if kind == "head_gradient" else 0
-                yield BareVisit(kind, self._head, number, first, rows, weights, self._border_at(last), accumulator=sums)
+                yield PlainVisit(
+                    kind, self._head, number, first, rows, weights, self._border_at(last), accumulator=sums
+                )
         if training:
             for place in reversed(range(last)):
                 block = self._layers[place]
-                yield BareVisit("backward", block, weights=self._weights_at(block), input=self._border_at(place),
+                yield PlainVisit("backward", block, weights=self._weights_at(block), input=self._border_at(place),
                                 hidden_gradient=self._gradient_at,
                                 accumulator=self._sums_at if place == last - 1 else 0)  # fmt: skip
-            yield BareVisit("embedding_backward", hidden_gradient=self._gradient_at)
-        yield BareVisit("end")
+            yield PlainVisit("embedding_backward", hidden_gradient=self._gradient_at)
+        yield PlainVisit("end")
 
     def _slices(self) -> Iterator[tuple[int, int]]:
         rows, columns = self.tensors[self._head_tensor()]["shape"]

@@ -16,7 +16,7 @@ from torch import nn
 
 from spillway.model.after_layers import run_without_layers
 from spillway.model.library import recorded_as_router_logits
-from spillway.model.meta_model import Skeleton
+from spillway.model.meta_model import MetaModel
 from spillway.model.microbatch import MicroBatch
 from spillway.model.model_code import refusal, replaced_forwards, says_router_logits
 from spillway.model.router import Routers
@@ -26,29 +26,29 @@ FUNCTION = "load_balancing_loss_func"
 ARGUMENTS = ["gate_logits", "num_experts", "top_k", "attention_mask"]
 
 
-def find_routers(skeleton: Skeleton) -> Routers | None:
+def find_routers(meta_model: MetaModel) -> Routers | None:
     """None for a model that adds no such loss, as configured."""
-    model = skeleton.model
-    asked = getattr(text_config(skeleton.config), "output_router_logits", False)
-    if asked and is_multimodal(skeleton.config) and says_router_logits(model):
+    model = meta_model.model
+    asked = getattr(text_config(meta_model.config), "output_router_logits", False)
+    if asked and is_multimodal(meta_model.config) and says_router_logits(model):
         raise refusal(
-            skeleton.config.model_type,
+            meta_model.config.model_type,
             "output_router_logits asks for an auxiliary loss, which multimodal models are not trained with; switch "
             "it off in config.json",
         )
     if not asked or not says_router_logits(model) or not hasattr(sys.modules[type(model).__module__], FUNCTION):
         return None
-    routers, modules = Routers(*settings(skeleton)), list(router_modules(skeleton))
+    routers, modules = Routers(*settings(meta_model)), list(router_modules(meta_model))
     if not modules:
-        raise refusal(skeleton.config.model_type, "output_router_logits is set, and no layer of it has a router")
+        raise refusal(meta_model.config.model_type, "output_router_logits is set, and no layer of it has a router")
     for module, index in modules:
         routers.watch(module, index)
     return routers
 
 
-def settings(skeleton: Skeleton) -> tuple[int, int, float]:
+def settings(meta_model: MetaModel) -> tuple[int, int, float]:
     """Experts, k and coefficient: what the model's own forward pass hands to the function, and what it makes of 1."""
-    kind, model = skeleton.config.model_type, skeleton.model
+    kind, model = meta_model.config.model_type, meta_model.model
     place: Any = sys.modules[type(model).__module__]
     own = getattr(place, FUNCTION)
     if list(inspect.signature(own).parameters) != ARGUMENTS:
@@ -63,11 +63,11 @@ def settings(skeleton: Skeleton) -> tuple[int, int, float]:
 
     none = torch.empty(0, dtype=torch.int64)
     batch = MicroBatch(0, 0, 1, 2, None, none, none)
-    logits = torch.zeros(1, batch.length, 1, dtype=skeleton.dtype)
-    with replaced_forwards({skeleton.head: lambda *_, **__: logits}), skeleton.stand_ins(skeleton.tail):
+    logits = torch.zeros(1, batch.length, 1, dtype=meta_model.dtype)
+    with replaced_forwards({meta_model.head: lambda *_, **__: logits}), meta_model.stand_ins(meta_model.tail):
         with replaced(place, FUNCTION, one), replaced(model, "loss_function", no_loss):
             labels = torch.zeros(1, batch.length, dtype=torch.int64)
-            result = run_without_layers(skeleton, batch, None, labels=labels, output_router_logits=True)
+            result = run_without_layers(meta_model, batch, None, labels=labels, output_router_logits=True)
     if len(seen) != 1 or result.loss is None:
         raise refusal(kind, "output_router_logits asks for an auxiliary loss that its code does not add once")
     return int(seen[0]["num_experts"]), int(seen[0]["top_k"]), float(result.loss)
@@ -87,14 +87,14 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-def router_modules(skeleton: Skeleton) -> Iterator[tuple[nn.Module, int]]:
+def router_modules(meta_model: MetaModel) -> Iterator[tuple[nn.Module, int]]:
     """The modules inside layers whose output the library records as router logits, and the place in it."""
-    names = {id(module): name for name, module in skeleton.model.named_modules()}
-    for spec in recorded_as_router_logits(skeleton.model):
+    names = {id(module): name for name, module in meta_model.model.named_modules()}
+    for spec in recorded_as_router_logits(meta_model.model):
         kind = getattr(spec, "target_class", spec if isinstance(spec, type) else None)
         suffix = getattr(spec, "class_name", spec if isinstance(spec, str) else None)
         inside, index = getattr(spec, "layer_name", None), getattr(spec, "index", 1)
-        for layer in skeleton.layers:
+        for layer in meta_model.layers:
             for module in layer.modules():
                 name = names[id(module)]
                 matches = isinstance(module, kind) if kind is not None else bool(suffix) and name.endswith(suffix)

@@ -15,8 +15,8 @@ from spillway.machine.place import HOST, Place
 from spillway.model.after_layers import transformed_logits
 from spillway.model.head import HeadCode, HeadPass, Scratch, Watch
 from spillway.model.layer import Stage, slots_of
-from spillway.model.layer_arguments import Prologue, Recording
-from spillway.model.meta_model import Skeleton, Space
+from spillway.model.layer_arguments import LayerArguments, Recording
+from spillway.model.meta_model import MetaModel, Space
 from spillway.model.microbatch import MicroBatch, Work
 from spillway.model.objective import Choice, CrossEntropy, Told
 from spillway.model.passage import Passage
@@ -26,7 +26,7 @@ from spillway.model.subspaces import project
 
 if TYPE_CHECKING:
     from spillway._engine import Engine, Visit
-    from spillway.model.plain_engine import BareEngine, BareVisit
+    from spillway.model.plain_engine import PlainEngine, PlainVisit
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Outcome:
 
 
 class Stream:
-    """Runs a skeleton on a started engine. One step at a time."""
+    """Runs a meta model on a started engine. One step at a time."""
 
     def __init__(
         self,
-        skeleton: Skeleton,
-        engine: Engine | BareEngine,
+        meta_model: MetaModel,
+        engine: Engine | PlainEngine,
         seed: int,
         unneeded: Collection[str] = (),
         after_visit: Callable[[], None] = lambda: None,
@@ -54,21 +54,21 @@ class Stream:
         kept_logits: int = 0,
     ) -> None:
         """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that need
-        not be computed again in backward, as `probe.prove` found them. `after_visit` is called between visits, when
-        PyTorch holds no temporaries. `place`: where the engine's device memory is. `kept_logits`: slices of the head
-        whose logits stay from the loss to its gradient, as plan.json has it.
+        not be computed again in backward, as `verify_equivalence` found them. `after_visit` is called between visits,
+        when PyTorch holds no temporaries. `place`: where the engine's device memory is. `kept_logits`: slices of the
+        head whose logits stay from the loss to its gradient, as plan.json has it.
         """
         self._objective = objective
         self._kept_logits = kept_logits
         self.tell: Callable[[], list[Told]] = list  # what the objective tells of what ran last
-        self._skeleton = skeleton
+        self._meta_model = meta_model
         self._engine = engine
         self._place = place
-        place.take_buffers(skeleton.model)
+        place.take_buffers(meta_model.model)
         self._arena = as_tensor(engine.device_memory())
-        self._typed = self._arena.view(skeleton.dtype)
-        self._host = as_tensor(engine.memory()).view(skeleton.dtype)
-        self._prologue = Prologue(skeleton, place.device)
+        self._typed = self._arena.view(meta_model.dtype)
+        self._host = as_tensor(engine.memory()).view(meta_model.dtype)
+        self._layer_arguments = LayerArguments(meta_model, place.device)
         self._scratch = Scratch(place.device)
         self._micro_batch = 0  # whose gradients are being handed over
         self._last = 0  # the last micro-batch of the step
@@ -76,8 +76,8 @@ class Stream:
         self._kept: dict[int, Kept] = {}  # by the engine's number: what other blocks than its own use, too
         self._spaces: dict[int, Space] = {}  # by the engine's number: what learns in a subspace
         self._stack = self._stages(unneeded)
-        transform = None if skeleton.simple_head else self._transformed
-        self._head = HeadCode(self._head_bias(), transform, skeleton.head.weight.requires_grad)
+        transform = None if meta_model.simple_head else self._transformed
+        self._head = HeadCode(self._head_bias(), transform, meta_model.head.weight.requires_grad)
         self._dropout = Dropout(seed, place)
         self._after_visit = after_visit
 
@@ -115,7 +115,7 @@ class Stream:
         watch: Watch | None = None,
         objective: Choice | None = None,
     ) -> float:
-        self._skeleton.train(training)
+        self._meta_model.train(training)
         self._engine.begin_step(work.ids, work.counts, training, update if training else None)
         self._engine.embedding_forward(None)
         work = work.to(self._place.device)
@@ -135,17 +135,17 @@ class Stream:
         return loss + self._auxiliary
 
     def _passages(self, work: Work) -> list[Passage]:
-        skeleton, batches = self._skeleton, work.micro_batches
+        meta_model, batches = self._meta_model, work.micro_batches
         balances: list[Balance | None] = [None] * len(batches)
-        if skeleton.routers is not None:
+        if meta_model.routers is not None:
             scale = self._engine.loss_scale()[0] * work.routers_weight
-            balances = [Balance(skeleton.routers, batch, scale, self._place.device) for batch in batches]
+            balances = [Balance(meta_model.routers, batch, scale, self._place.device) for batch in batches]
         recordings: list[Recording | None] = [None] * len(batches)
-        if skeleton.simple_entry:
-            recordings = list(self._prologue.record(batches))
+        if meta_model.simple_entry:
+            recordings = list(self._layer_arguments.record(batches))
         return [Passage(*each) for each in zip(recordings, balances, strict=True)]
 
-    def _visit(self, visit: Visit | BareVisit, turn: Turn) -> None:
+    def _visit(self, visit: Visit | PlainVisit, turn: Turn) -> None:
         if visit.kind == "forward":
             self._forward(visit, turn)
         elif visit.kind == "head_loss":
@@ -158,7 +158,7 @@ class Stream:
         else:
             self._embedding_backward(visit, turn)
 
-    def _forward(self, visit: Visit | BareVisit, turn: Turn) -> None:
+    def _forward(self, visit: Visit | PlainVisit, turn: Turn) -> None:
         place = visit.block - 1
         stage = self._bound(visit)
         for kept in self._owned[place]:
@@ -171,7 +171,7 @@ class Stream:
             passage.shapes[place] = output.shape
             self._output(visit.output, place, batch, passage).copy_(output)
 
-    def _backward(self, visit: Visit | BareVisit, turn: Turn) -> None:
+    def _backward(self, visit: Visit | PlainVisit, turn: Turn) -> None:
         place = visit.block - 1
         stage = self._bound(visit)
         if place == len(self._stack) - 1:
@@ -187,8 +187,8 @@ class Stream:
         for kept in self._owned[place]:  # what this block's own visit found no gradient for
             kept.hand_over(self._give)
 
-    def _embedding_backward(self, visit: Visit | BareVisit, turn: Turn) -> None:
-        columns, width = self._skeleton.columns, self._skeleton.width
+    def _embedding_backward(self, visit: Visit | PlainVisit, turn: Turn) -> None:
+        columns, width = self._meta_model.columns, self._meta_model.width
         first = visit.hidden_gradient // self._host.element_size()
         flat = self._host[first : first + turn.work.tokens * width]
         if columns == width:
@@ -196,29 +196,29 @@ class Stream:
         else:
             parts = [flat[b.first * width :][: b.tokens * columns] for b in turn.work.micro_batches]
             gradient = torch.cat(parts).view(-1, columns)
-        padding = self._skeleton.embedding.padding_idx
+        padding = self._meta_model.embedding.padding_idx
         if padding is not None:  # as nn.Embedding does: this row learns nothing from being read
             gradient[turn.work.ids == padding] = 0
         self._engine.embedding_backward(gradient)
 
     def _stages(self, unneeded: Collection[str]) -> list[Stage]:
-        skeleton = self._skeleton
-        plans, first = skeleton.stages, 1  # tensor 0 is the embedding's table
+        meta_model = self._meta_model
+        plans, first = meta_model.stages, 1  # tensor 0 is the embedding's table
         others = {id(p) for plan in plans for p in plan.shared}
         self._owned: list[list[Kept]] = []
         by_parameter: dict[int, Kept] = {}
         stages = []
         for plan in plans:
-            slots = slots_of(skeleton, plan.parameters, first, self._engine.tensor_offset)
+            slots = slots_of(meta_model, plan.parameters, first, self._engine.tensor_offset)
             kept = [Kept(slot.tensor, slot.meta.shape, slot.meta.dtype, slot.meta.requires_grad, self._place.device)
-                    for slot in slots if id(slot.meta) in others or slot.meta is skeleton.head.bias]  # fmt: skip
+                    for slot in slots if id(slot.meta) in others or slot.meta is meta_model.head.bias]  # fmt: skip
             self._owned.append(kept)
             self._kept |= {k.number: k for k in kept}
-            self._spaces |= {s.tensor: skeleton.spaces[id(s.meta)] for s in slots if id(s.meta) in skeleton.spaces}
+            self._spaces |= {s.tensor: meta_model.spaces[id(s.meta)] for s in slots if id(s.meta) in meta_model.spaces}
             by_parameter |= {id(s.meta): self._kept[s.tensor] for s in slots if s.tensor in self._kept}
-            borrowed = [(skeleton.places[id(p)], by_parameter[id(p)].leaf, p) for p in plan.shared]
+            borrowed = [(meta_model.places[id(p)], by_parameter[id(p)].leaf, p) for p in plan.shared]
             sinks = (self._hand_over, self._project)
-            stages.append(Stage(skeleton, plan, slots, borrowed, *sinks, unneeded, self._place.device))
+            stages.append(Stage(meta_model, plan, slots, borrowed, *sinks, unneeded, self._place.device))
             first += len(slots)
         return stages
 
@@ -228,13 +228,13 @@ class Stream:
                 kept
                 for stage, owned in zip(self._stack, self._owned, strict=True)
                 for kept in owned
-                if self._skeleton.head.bias is stage.meta_of(kept.number)
+                if self._meta_model.head.bias is stage.meta_of(kept.number)
             ),
             None,
         )
 
     def _transformed(self, logits: torch.Tensor) -> torch.Tensor:
-        return transformed_logits(self._skeleton, logits)
+        return transformed_logits(self._meta_model, logits)
 
     def _hand_over(self, tensor: int, gradient: torch.Tensor) -> None:
         kept = self._kept.get(tensor)
@@ -249,7 +249,7 @@ class Stream:
     def _give(self, tensor: int, gradient: torch.Tensor) -> None:
         self._engine.gradient(tensor, gradient, self._micro_batch)
 
-    def _bound(self, visit: Visit | BareVisit) -> Stage:
+    def _bound(self, visit: Visit | PlainVisit) -> Stage:
         stage = self._stack[visit.block - 1]
         stage.bind(self._typed, visit.weights // self._typed.element_size())
         return stage
@@ -260,26 +260,26 @@ class Stream:
 
     def _region(self, offset: int, batch: MicroBatch) -> torch.Tensor:
         """A micro-batch's part of a border activation."""
-        width = self._skeleton.width
+        width = self._meta_model.width
         return self._at(offset + batch.first * width * self._typed.element_size(), batch.tokens * width)
 
     def _source(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
         """What a stage is given. The embedding's rows lie one after the other, however wide a border is."""
-        if place > 0 or self._skeleton.columns == self._skeleton.width:
+        if place > 0 or self._meta_model.columns == self._meta_model.width:
             return self._input(offset, place, batch, passage)
-        columns = self._skeleton.columns
+        columns = self._meta_model.columns
         rows = self._at(offset + batch.first * columns * self._typed.element_size(), batch.tokens * columns)
         return rows.view(batch.tokens, columns)
 
     def _input(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
         """Where a stage's input lies, or its gradient."""
-        skeleton = self._skeleton
+        meta_model = self._meta_model
         if place > 0:
             shape = passage.shapes[place - 1]
-        elif skeleton.simple_entry:
-            shape = torch.Size((batch.rows, batch.length, skeleton.columns))
+        elif meta_model.simple_entry:
+            shape = torch.Size((batch.rows, batch.length, meta_model.columns))
         else:
-            shape = torch.Size((batch.tokens, skeleton.columns))
+            shape = torch.Size((batch.tokens, meta_model.columns))
         return self._region(offset, batch)[: shape.numel()].view(shape)
 
     def _output(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
@@ -287,21 +287,21 @@ class Stream:
         shape = passage.shapes[place]
         if place < len(self._stack) - 1:
             return self._region(offset, batch)[: shape.numel()].view(shape)
-        columns = self._region(offset, batch).view(batch.tokens, -1)[:, : self._skeleton.head_columns]
+        columns = self._region(offset, batch).view(batch.tokens, -1)[:, : self._meta_model.head_columns]
         return columns.unflatten(0, (batch.rows, batch.length))
 
     def _head_input(self, offset: int, turn: Turn) -> torch.Tensor:
         """[tokens, columns] of what the head is given, or its gradient."""
-        flat = self._at(offset, turn.work.tokens * self._skeleton.width)
-        return flat.view(turn.work.tokens, -1)[:, : self._skeleton.head_columns]
+        flat = self._at(offset, turn.work.tokens * self._meta_model.width)
+        return flat.view(turn.work.tokens, -1)[:, : self._meta_model.head_columns]
 
     def _sums(self, offset: int, turn: Turn) -> torch.Tensor:
-        width, columns = self._skeleton.width, self._skeleton.head_columns
+        width, columns = self._meta_model.width, self._meta_model.head_columns
         flat = self._arena.view(torch.float32)[offset // 4 :][: turn.work.tokens * width]
         return flat.view(-1, width)[:, :columns]
 
-    def _table(self, visit: Visit | BareVisit) -> torch.Tensor:
-        columns = self._skeleton.head_columns
+    def _table(self, visit: Visit | PlainVisit) -> torch.Tensor:
+        columns = self._meta_model.head_columns
         return self._at(visit.weights, visit.rows * columns).view(visit.rows, columns)
 
 

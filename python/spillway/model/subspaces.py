@@ -21,7 +21,7 @@ from transformers.pytorch_utils import Conv1D
 
 from spillway import _engine
 from spillway.errors import InputError
-from spillway.model.meta_model import Skeleton, Space, pattern
+from spillway.model.meta_model import MetaModel, Space, pattern
 
 if TYPE_CHECKING:
     from spillway.config import Config
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 SHOWN = 4  # names in a message
 
 
-def choose(skeleton: Skeleton, config: Config) -> None:
-    """Says in `skeleton.spaces` which parameters learn in subspaces. InputError naming what cannot."""
+def choose(meta_model: MetaModel, config: Config) -> None:
+    """Says in `meta_model.spaces` which parameters learn in subspaces. InputError naming what cannot."""
     if config.method != "lsp":
         return
-    linears = linear_layers(skeleton)
+    linears = linear_layers(meta_model)
     names = list(linears)
     for each in config.lsp_modules:
         if not any(re.search(each, name) for name in names):
@@ -44,22 +44,22 @@ def choose(skeleton: Skeleton, config: Config) -> None:
             continue
         if not config.lsp_modules and min(linear.weight.shape) < 2 * config.lsp_nonzeros:
             continue
-        skeleton.spaces[id(linear.weight)] = space_of(name, linear, config)
-    if not skeleton.spaces:
+        meta_model.spaces[id(linear.weight)] = space_of(name, linear, config)
+    if not meta_model.spaces:
         raise InputError("method: lsp is for linear layers inside the model's layers, and none of them learns")
 
 
-def linear_layers(skeleton: Skeleton) -> dict[str, Any]:
+def linear_layers(meta_model: MetaModel) -> dict[str, Any]:
     """By name: those inside the layers whose weight learns, in the compute type, and hangs in one place alone."""
-    inside = {id(module) for layer in skeleton.layers for module in layer.modules()}
+    inside = {id(module) for layer in meta_model.layers for module in layer.modules()}
     return {
         name: module
-        for name, module in skeleton.model.named_modules()
+        for name, module in meta_model.model.named_modules()
         if type(module) in (nn.Linear, Conv1D)
         and id(module) in inside
         and module.weight.requires_grad
-        and not skeleton.wide(module.weight)
-        and len(skeleton.places[id(module.weight)]) == 1
+        and not meta_model.wide(module.weight)
+        and len(meta_model.places[id(module.weight)]) == 1
     }
 
 
@@ -73,9 +73,9 @@ def space_of(name: str, linear: Any, config: Config) -> Space:
         raise InputError(f"{name}: {error}; choose layers without it by lsp_modules") from None
 
 
-def choose_kinds(small: Skeleton, skeleton: Skeleton) -> None:
-    """Of a model with fewer layers: what learns in a subspace in any layer of `skeleton`."""
-    kinds = {pattern(skeleton.names[key]): space for key, space in skeleton.spaces.items()}
+def choose_kinds(small: MetaModel, meta_model: MetaModel) -> None:
+    """Of a model with fewer layers: what learns in a subspace in any layer of `meta_model`."""
+    kinds = {pattern(meta_model.names[key]): space for key, space in meta_model.spaces.items()}
     for key, name in small.names.items():
         if (space := kinds.get(pattern(name))) is not None:
             small.spaces[key] = space

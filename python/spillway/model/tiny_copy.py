@@ -133,13 +133,13 @@ CONSISTENT: dict[str, Callable[[Values], Values]] = {
 }
 
 
-def shrink(config: PreTrainedConfig, layers: int = 2, **more: Any) -> PreTrainedConfig:
+def tiny_copy(config: PreTrainedConfig, layers: int = 2, **more: Any) -> PreTrainedConfig:
     """The same flags at a small size, at least `layers` layers and one of every kind; `more` wins over all.
 
     Of a multimodal one the text tower is shrunk. Raises whatever the class finds wrong with the sizes.
     """
     if (text := text_config(config)) is not config:
-        return with_text(config, shrink(text, layers, **more))
+        return with_text(config, tiny_copy(text, layers, **more))
     values = config.to_dict()
     names = {target: name for name, target in config.attribute_map.items()}
     sizes: Values = {}

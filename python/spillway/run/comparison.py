@@ -214,9 +214,9 @@ def count_parameters(model_config: PreTrainedConfig, config: Config) -> tuple[in
     from spillway.model.building import build
     from spillway.model.source import DTYPES
 
-    skeleton = build(copy.deepcopy(model_config), DTYPES[config.weight_dtype])
-    layers = sum(parameter.numel() for layer in skeleton.layers for parameter in layer.parameters())
-    return sum(parameter.numel() for parameter in skeleton.model.parameters()), layers // len(skeleton.layers)
+    meta_model = build(copy.deepcopy(model_config), DTYPES[config.weight_dtype])
+    layers = sum(parameter.numel() for layer in meta_model.layers for parameter in layer.parameters())
+    return sum(parameter.numel() for parameter in meta_model.model.parameters()), layers // len(meta_model.layers)
 
 
 def load_plain(path: Path, model_config: PreTrainedConfig, config: Config) -> PreTrainedModel:
@@ -256,8 +256,8 @@ def choose_learning(model: PreTrainedModel, config: Config, path: Path) -> froze
     carried: frozenset[str] = frozenset()
     others: dict[str, list[str]] = {}
     if is_multimodal(model.config):
-        skeleton = build(copy.deepcopy(model.config), DTYPES[config.weight_dtype])
-        carried, others = skeleton.carried_names, checkpoint_names(skeleton, path)
+        meta_model = build(copy.deepcopy(model.config), DTYPES[config.weight_dtype])
+        carried, others = meta_model.carried_names, checkpoint_names(meta_model, path)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name not in carried)
     adapters = adapters_of(config)
@@ -367,10 +367,10 @@ def in_subspaces(model: PreTrainedModel, config: Config) -> tuple[subspace.AdamW
 
     if config.method != "lsp":
         return None, set()
-    skeleton = build(copy.deepcopy(model.config), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
-    freeze_like(skeleton, frozen_names(model))
-    choose(skeleton, config)
-    names = {skeleton.names[key] for key in skeleton.spaces}
+    meta_model = build(copy.deepcopy(model.config), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
+    freeze_like(meta_model, frozen_names(model))
+    choose(meta_model, config)
+    names = {meta_model.names[key] for key in meta_model.spaces}
     modules = "|".join(f"^{re.escape(name.removesuffix('.weight'))}$" for name in names)
     optimizer = subspace.AdamW(
         model,

@@ -111,9 +111,9 @@ def save_weights(run: StoredRun, engine: Any, target: Path) -> None:
     from spillway.run.session import MAX_SHARD
 
     source = hub.model_directory(run.config)
-    skeleton = build(load_config(source), DTYPES[run.config.weight_dtype])
-    files.load_buffers(skeleton, source)
-    files.save_weights(skeleton, run.description(), engine, target, MAX_SHARD, source)
+    meta_model = build(load_config(source), DTYPES[run.config.weight_dtype])
+    files.load_buffers(meta_model, source)
+    files.save_weights(meta_model, run.description(), engine, target, MAX_SHARD, source)
 
 
 def save_adapters(run: StoredRun, engine: Any, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""Plans for a machine that a profile describes and that is not this one: nothing is measured or rehearsed, and read is
+"""Plans for a machine that a profile describes and that is not this one: nothing is measured or profiled, and read is
 nothing but the model's configuration."""
 
 from __future__ import annotations
@@ -85,17 +85,17 @@ def describe_model(config: Config) -> tuple[dict[str, Any], dict[str, int]]:
     from spillway.run.settings import subspace_checks, update_rule
 
     model = load_config(hub.model_directory(config))
-    skeleton = build(copy.deepcopy(model), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
+    meta_model = build(copy.deepcopy(model), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
     if (adapters := adapters_of(config)) is not None:
-        adapters.adapt(skeleton)
+        adapters.adapt(meta_model)
     else:
-        freeze.choose(skeleton, config, hub.model_directory(config))
-    choose(skeleton, config)
+        freeze.choose(meta_model, config, hub.model_directory(config))
+    choose(meta_model, config)
     rows = config.per_device_train_batch_size * config.rows_each
     tokens = config.max_length * rows * config.gradient_accumulation_steps
     size = WorkSize(config.gradient_accumulation_steps, tokens)
     rule = update_rule(config) | subspace_checks(config)
-    return describe(skeleton, size, config.compute_dtype) | rule | {"seed": config.seed}, widths(text_config(model))
+    return describe(meta_model, size, config.compute_dtype) | rule | {"seed": config.seed}, widths(text_config(model))
 
 
 def widths(model: Any) -> dict[str, int]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from spillway.model.batch import Batch, WorkShape
 
 if TYPE_CHECKING:
-
     from spillway.config import Config
 
 PathBytes = dict[str, dict[str, int]]  # {"path:0": {"read": bytes, "written": bytes}}

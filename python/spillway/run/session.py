@@ -29,12 +29,12 @@ from spillway.machine import device, nodes, process_memory, products, threads
 from spillway.model import files, freeze, hub, initialise, subspaces
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe
-from spillway.model.dry_run import Rehearsed, rehearse
-from spillway.model.equivalence import prove, prove_mixed
+from spillway.model.dry_run import DryRun, profile_dry_run
+from spillway.model.equivalence import verify_equivalence, verify_mixed_types
 from spillway.model.generation import callable_model
 from spillway.model.library import kept_in_fp32
 from spillway.model.lora import adapters_of
-from spillway.model.meta_model import Skeleton
+from spillway.model.meta_model import MetaModel
 from spillway.model.microbatch import MicroBatch, Work, arrange, consecutive
 from spillway.model.objective import Choice, CrossEntropy, Objective, RowSums
 from spillway.model.own import OwnConfig
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 HOLES, SHARE_OF_HOLES = 24 * 2**20, 0.1  # bytes by which the heap grows in one visit at most, as seen, or part of work
 REGROWTH = 4 * 2**20  # bytes since the heap was given back that make it worth doing again: it takes a tenth of a second
 MAX_SHARD = 5 * 10**9  # bytes of a safetensors file
-# Two rehearsals of one shape differ by so much at most, as seen (98 to 113 MiB): what the heap has free in between lies
+# Two dry runs of one shape differ by so much at most, as seen (98 to 113 MiB): what the heap has free in between lies
 # elsewhere in every process. A plan that is only asked for counts it, so that the run that follows it fits.
 MARGIN, LEAST_MARGIN = 1 / 8, 16 * 2**20
 LINK_WAYS = ("to_device", "from_device")
@@ -94,50 +94,50 @@ class Session:
             require_weights(self._source)
         self._packing = packing = config.packing or bool(config.eval_packing)
         computes, kept = DTYPES[config.compute_dtype], DTYPES[config.weight_dtype]
-        self._skeleton = build(copy.deepcopy(self._model_config), computes, kept)
+        self._meta_model = build(copy.deepcopy(self._model_config), computes, kept)
         self._adapters = adapters_of(config)
-        if config.init == "random" and self._skeleton.carried and not only_plan:
+        if config.init == "random" and self._meta_model.carried and not only_plan:
             raise InputError(
                 f"init: random draws the tower of text alone, and {self._model_config.model_type} has others, which a "
                 "checkpoint has to hold; leave init at pretrained"
             )
         if self._adapters is not None:
-            self._adapters.adapt(self._skeleton)
+            self._adapters.adapt(self._meta_model)
         elif frozen is None:
-            freeze.choose(self._skeleton, config, self._source)
+            freeze.choose(self._meta_model, config, self._source)
         else:
-            freeze.freeze_like(self._skeleton, frozen)
+            freeze.freeze_like(self._meta_model, frozen)
         if config.disable_dropout:
-            without_dropout(self._skeleton.model)
-        subspaces.choose(self._skeleton, config)
+            without_dropout(self._meta_model.model)
+        subspaces.choose(self._meta_model, config)
         stages.say("comparing a small copy with plain PyTorch")
-        proof = prove(copy.deepcopy(self._model_config), packing)
-        self._skeleton.unused, self._unneeded = proof.unused, proof.unneeded
+        proof = verify_equivalence(copy.deepcopy(self._model_config), packing)
+        self._meta_model.unused, self._unneeded = proof.unused, proof.unneeded
         if self._adapters is not None:
-            self._skeleton.unused |= self._adapters.unused(copy.deepcopy(self._model_config))
-        wide = any(map(self._skeleton.wide, self._skeleton.streamed))
+            self._meta_model.unused |= self._adapters.unused(copy.deepcopy(self._model_config))
+        wide = any(map(self._meta_model.wide, self._meta_model.streamed))
         if wide and computes != torch.float32:
-            prove_mixed(copy.deepcopy(self._model_config), computes)
+            verify_mixed_types(copy.deepcopy(self._model_config), computes)
         engine_type = engine_type or calls.native_engine()
         self._engine_type, self._shape = engine_type, shape
-        self._rehearsed = self._rehearse(shape, half=only_plan)
-        logits = shape.logits * self._skeleton.vocabulary * self._skeleton.dtype.itemsize
-        drawn = initialise.work_bytes(self._skeleton) if config.init == "random" else 0  # before the first step
-        work = max(self._rehearsed.work_bytes + logits, self._rehearsed.left_bytes + drawn)
+        self._dry_run = self._profile_dry_run(shape, half=only_plan)
+        logits = shape.logits * self._meta_model.vocabulary * self._meta_model.dtype.itemsize
+        drawn = initialise.work_bytes(self._meta_model) if config.init == "random" else 0  # before the first step
+        work = max(self._dry_run.work_bytes + logits, self._dry_run.left_bytes + drawn)
         if only_plan:
             work += max(LEAST_MARGIN, int(MARGIN * work))
-        self._rehearsed = replace(self._rehearsed, work_bytes=work)
+        self._dry_run = replace(self._dry_run, work_bytes=work)
         self._tokens = work_size(shape).tokens
-        model = describe(self._skeleton, work_size(shape), config.compute_dtype)
+        model = describe(self._meta_model, work_size(shape), config.compute_dtype)
         self.description = model | update_rule(config) | subspace_checks(config) | {"seed": config.seed}
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
-        learning = sum(p.numel() for p in self._skeleton.model.parameters() if p.requires_grad)
+        learning = sum(p.numel() for p in self._meta_model.model.parameters() if p.requires_grad)
         self.settings = engine_settings(
-            config, self._rehearsed, self._keeping, learning, self._update_cores(), self._place
+            config, self._dry_run, self._keeping, learning, self._update_cores(), self._place
         )
         memory, self._news = nodes.node_settings(
             config.node,
-            self._rehearsed.process_bytes,
+            self._dry_run.process_bytes,
             self.settings["dram_budget"],
             update_rule(config),
             None if config.profile is None else self.settings["profile"],
@@ -145,10 +145,10 @@ class Session:
             self.settings["storage"],
         )
         self.settings |= memory | room.settings(
-            config, self._keeping.saving, self._converted(), files.carried_bytes(self._skeleton)
+            config, self._keeping.saving, self._converted(), files.carried_bytes(self._meta_model)
         )
-        self.settings["keeps_logits"] = self._skeleton.simple_head and not self._place.on_gpu
-        self._news += rounded_tables(self._skeleton)
+        self.settings["keeps_logits"] = self._meta_model.simple_head and not self._place.on_gpu
+        self._news += rounded_tables(self._meta_model)
         stages.say("planning")
         with translated(), self._told_what_was_measured():
             self._engine = engine_type(json.dumps(self.description), json.dumps(self.settings))
@@ -178,19 +178,19 @@ class Session:
         self._silence: silence.SilenceWatch | None = None
         self._precious = False  # they hold something that a later one may go on from
 
-    def _rehearse(self, shape: WorkShape, half: bool) -> Rehearsed:
+    def _profile_dry_run(self, shape: WorkShape, half: bool) -> DryRun:
         dtype = self._config.compute_dtype
         with loss_kernels(self._engine_type, dtype, device.small(self._config, self._place)) as kernels:
             budget = self._config.dram_budget or default_budget()
-            arguments = (self._skeleton, dtype, shape, self._packing, self._unneeded, kernels, self._place)
-            return rehearse(*arguments, half, budget)
+            arguments = (self._meta_model, dtype, shape, self._packing, self._unneeded, kernels, self._place)
+            return profile_dry_run(*arguments, half, budget)
 
     @contextmanager
     def _told_what_was_measured(self) -> Iterator[None]:
         try:
             yield
         except MemoryError as error:
-            known, shape = self._rehearsed, self._shape
+            known, shape = self._dry_run, self._shape
             if (known.measured_rows, known.measured_length) in ((0, 0), (shape.batch, shape.length)):
                 raise
             raise DoesNotFit(
@@ -211,13 +211,13 @@ class Session:
     def _converted(self) -> bool:
         """Whether files hold tensors in another form than the engine does, so that they are written twice."""
         return self._adapters is None and files.converts(
-            self._skeleton, self.description, self._began_with(), MAX_SHARD
+            self._meta_model, self.description, self._began_with(), MAX_SHARD
         )
 
     def what_fits(self) -> dict[str, Any]:
-        """`fit_table` and `longest_sequence` of plan.json, of a session that was opened with `only_plan`: its rehearsal
+        """`fit_table` and `longest_sequence` of plan.json, of a session that was opened with `only_plan`: its dry run
         has seen rows of half the length, too, and the working set for others lies on the line through both."""
-        shape, per_token = self._shape, self._rehearsed.per_token
+        shape, per_token = self._shape, self._dry_run.per_token
         with translated():
             found: dict[str, Any] = json.loads(self._engine.what_fits(shape.length, shape.batch, *per_token))
         return found
@@ -236,13 +236,13 @@ class Session:
             if recovery is None:
                 self._load(opening)
             elif self._config.init == "pretrained":
-                files.load_buffers(self._skeleton, self._source)
+                files.load_buffers(self._meta_model, self._source)
         process_memory.give_back()  # what weights were drawn or converted in lies elsewhere than what steps take
         self._in_use = process_memory.resident()
         self._place.watch_peak()
         self._place.bound(device.left(self.plan))
         self._stream = Stream(
-            self._skeleton,
+            self._meta_model,
             self._engine,
             self._config.seed,
             self._unneeded,
@@ -307,7 +307,7 @@ class Session:
             loss_scale=update.get("loss_scale", 1.0),
             written=self._written(),
             node_updates=self._new_node_updates(),
-            subspaces=subspaces.told(self._engine) if self._skeleton.spaces else {},
+            subspaces=subspaces.told(self._engine) if self._meta_model.spaces else {},
             told=self.told() if self._config.objective == "dpo" else [],
         )
 
@@ -370,7 +370,7 @@ class Session:
         labels, ones = torch.zeros_like(tokens), 0.0 if real is None else float(real.sum())
         batch = MicroBatch(0, 0, rows, length, positions, tokens, labels, real, consecutive(tokens), ones)
         work = Work(ids.reshape(-1), [batch])
-        found = torch.empty(tokens.numel(), self._skeleton.vocabulary, dtype=self._skeleton.dtype)
+        found = torch.empty(tokens.numel(), self._meta_model.vocabulary, dtype=self._meta_model.dtype)
 
         def watch(_: MicroBatch, logits: torch.Tensor, first: int) -> None:
             found[:, first : first + logits.shape[1]] = logits
@@ -382,7 +382,7 @@ class Session:
     @property
     def model(self) -> PreTrainedModel:
         """The model, to be called or to generate with; every pass streams its layers. For looking, not for training."""
-        return callable_model(self._skeleton.model, self.logits)
+        return callable_model(self._meta_model.model, self.logits)
 
     def save_model(self, directory: Path) -> None:
         """Safetensors (and index), config.json, generation_config.json: what `from_pretrained` reads; of adapters what
@@ -393,7 +393,9 @@ class Session:
                 self._adapters.save(self._engine, self.description, self._config.model, directory)
             return
         with translated():
-            files.save_weights(self._skeleton, self.description, self._engine, directory, MAX_SHARD, self._began_with())
+            files.save_weights(
+                self._meta_model, self.description, self._engine, directory, MAX_SHARD, self._began_with()
+            )
         if not isinstance(self._model_config, OwnConfig):  # what is built by code of its own is described by that
             save_config(self._source, self._model_config, self._config.weight_dtype, directory)
 
@@ -448,8 +450,8 @@ class Session:
                 name: {"count": path.get("syncs", 0), "seconds": path.get("sync_seconds", 0.0)}
                 for name, path in counters.get("paths", {}).items()
             },
-            **({"subspaces": subspaces.summed(self._engine)} if self._skeleton.spaces else {}),
-            "rehearsed": {"work_bytes": self._rehearsed.work_bytes, "seconds": self._rehearsed.seconds},
+            **({"subspaces": subspaces.summed(self._engine)} if self._meta_model.spaces else {}),
+            "rehearsed": {"work_bytes": self._dry_run.work_bytes, "seconds": self._dry_run.seconds},
         }
 
     def _silences(self) -> str:
@@ -552,9 +554,9 @@ class Session:
     def _load_model(self) -> None:
         """The weights that the run begins with; of adapters the base, which no step changes."""
         if self._config.init == "random":
-            initialise.draw(self._skeleton, self._engine, self._config.seed)
+            initialise.draw(self._meta_model, self._engine, self._config.seed)
         else:
-            files.load_weights(self._skeleton, self.description, self._engine, self._source)
+            files.load_weights(self._meta_model, self.description, self._engine, self._source)
 
     def _load_checkpoint(self, checkpoint: Path) -> None:
         state = checkpoint / STATE
@@ -564,7 +566,7 @@ class Session:
         if self._adapters is not None:
             found = self._adapters.load(self._engine, self.description, state, self._steps)
         else:
-            found = files.load_state(self._skeleton, self.description, self._engine, state, checkpoint, self._steps)
+            found = files.load_state(self._meta_model, self.description, self._engine, state, checkpoint, self._steps)
         if found != self._config.state_format:
             self._news.append(
                 f"the optimizer state of {checkpoint} was {found} and is converted to {self._config.state_format}"
@@ -609,7 +611,7 @@ class Session:
     def _keep_to_plan(self) -> None:
         """Products of many shapes wear holes into the heap; before these exceed the plan they are given back."""
         planned = nodes.memory_peak(self.plan)
-        holes = max(HOLES, int(SHARE_OF_HOLES * self._rehearsed.work_bytes))
+        holes = max(HOLES, int(SHARE_OF_HOLES * self._dry_run.work_bytes))
         if planned and process_memory.resident() > max(planned - holes, self._in_use + REGROWTH):
             process_memory.give_back()
             self._in_use = process_memory.resident()
@@ -649,7 +651,7 @@ def work_size(shape: WorkShape) -> WorkSize:
 
 def first_pass(shape: WorkShape, plan: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
     """`reference` of plan.json. A forward pass takes at most what forward is of a step's visits, whose others move more
-    bytes than it does. `seconds`: of visits, as rehearsed."""
+    bytes than it does. `seconds`: of visits, as profiled."""
     found: dict[str, Any] = {"pairs": shape.pairs, "passes": shape.passes}
     step, visits = plan.get("predicted_step_seconds"), seconds.get("forward", 0) + seconds.get("backward", 0)
     return found | ({"predicted_seconds": shape.passes * step * seconds["forward"] / visits} if step and visits else {})
@@ -671,13 +673,13 @@ def require_weights(directory: Path) -> None:
     raise InputError(f"{directory}: no model.safetensors and no model.safetensors.index.json{found}")
 
 
-def rounded_tables(skeleton: Skeleton) -> list[str]:
+def rounded_tables(meta_model: MetaModel) -> list[str]:
     """What a person should know of tables that `from_pretrained` would keep in fp32."""
-    fp32 = kept_in_fp32(skeleton.model, skeleton.kept)
-    tables = {skeleton.names[id(table.weight)] for table in (skeleton.embedding, skeleton.head)}
+    fp32 = kept_in_fp32(meta_model.model, meta_model.kept)
+    tables = {meta_model.names[id(table.weight)] for table in (meta_model.embedding, meta_model.head)}
     return [
         f"transformers computes with {name} in fp32; here this table is kept in "
-        f"{str(skeleton.kept).removeprefix('torch.')}, as the layers are, and its master is fp32"
+        f"{str(meta_model.kept).removeprefix('torch.')}, as the layers are, and its master is fp32"
         for name in sorted(tables)
         if fp32.search(name)
     ]

@@ -1,4 +1,4 @@
-"""What the engine plans with: budgets, placement, storage and rates, from the configuration and the rehearsal."""
+"""What the engine plans with: budgets, placement, storage and rates, from the configuration and the dry run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spillway.run.protocol import Keeping
 if TYPE_CHECKING:
     from spillway.config import Config
     from spillway.config.values import StoragePath
-    from spillway.model.dry_run import Rehearsed
+    from spillway.model.dry_run import DryRun
 
 MARGIN = 0.1  # of what is free, left alone when no budget is given
 EXACT_BYTES = 12  # of a parameter, weight included
@@ -28,7 +28,7 @@ GROUPS = ("weight", "state", "grad", "activation")
 
 
 def engine_settings(
-    config: Config, rehearsed: Rehearsed, keeping: Keeping, learning: int, update_cores: int = 0, place: Place = HOST
+    config: Config, dry_run: DryRun, keeping: Keeping, learning: int, update_cores: int = 0, place: Place = HOST
 ) -> dict[str, Any]:
     """What the engine plans with; see _engine.pyi. `learning`: parameters that do. `update_cores`: that compute leaves
     to updates. `place`: where visits compute."""
@@ -38,11 +38,11 @@ def engine_settings(
     found = profile(config.profile, [path.place for path in config.paths], update_rule(config), spare)
     return path_settings(config, keeping) | {
         "dram_budget": dram_budget,
-        "process_bytes": rehearsed.process_bytes,
-        "work_bytes": rehearsed.work_bytes,
+        "process_bytes": dry_run.process_bytes,
+        "work_bytes": dry_run.work_bytes,
         "profile": found,
-        "device": device.settings(config, dram_budget, found, place, rehearsed.device_bytes),
-        "seconds": rehearsed.seconds,
+        "device": device.settings(config, dram_budget, found, place, dry_run.device_bytes),
+        "seconds": dry_run.seconds,
         "update_schedule": config.update_schedule,
         "speculative_updates": config.speculative_updates,
         "clipping": config.max_grad_norm > 0,
@@ -53,7 +53,7 @@ def engine_settings(
 
 
 def reading_settings(config: Config, run: str) -> dict[str, Any]:
-    """To open a run's volumes without training: nothing is measured or rehearsed."""
+    """To open a run's volumes without training: nothing is measured or profiled."""
     return path_settings(config, Keeping(run, keep=True)) | {
         "dram_budget": config.dram_budget or default_budget(),
         "process_bytes": process_memory.resident(),

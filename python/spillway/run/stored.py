@@ -19,7 +19,7 @@ from spillway.output.identity import DESCRIPTION, Identity
 
 @dataclass(frozen=True)
 class StoredRun:
-    """Nothing of it is rehearsed, and no data is read."""
+    """Nothing of it is profiled, and no data is read."""
 
     config: Config
     identity: Identity

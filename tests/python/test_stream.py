@@ -31,12 +31,14 @@ def streamed(model: PreTrainedModel, dtype: str, batches: list[list[Any]], kept_
     """A twin engine with the weights of `model`."""
     size = WorkSize(max(map(len, batches)), max(sum(b.input_ids.numel() for b in step) for step in batches))
     torch_dtype = torch.float32 if dtype == "fp32" else torch.bfloat16
-    skeleton = build(copy.deepcopy(model.config), torch_dtype)
-    twin = Twin(json.dumps(describe(skeleton, size, dtype)), json.dumps({"dram_budget": 1 << 30}), chunk_elements=2048)
+    meta_model = build(copy.deepcopy(model.config), torch_dtype)
+    twin = Twin(
+        json.dumps(describe(meta_model, size, dtype)), json.dumps({"dram_budget": 1 << 30}), chunk_elements=2048
+    )
     weights = dict(model.named_parameters())
     for number, tensor in enumerate(twin.tensors):
         twin.store_tensor(number, 0, weights[tensor["name"]].detach().float().flatten())
-    return Stream(skeleton, twin, 0, kept_logits=kept_logits), twin
+    return Stream(meta_model, twin, 0, kept_logits=kept_logits), twin
 
 
 def train_streamed(model: PreTrainedModel, batches: list[list[Any]], dtype: str = "fp32") -> list[float]:
@@ -245,10 +247,10 @@ def test_no_gradient_stays_behind(config: PreTrainedConfig) -> None:
     batches = full_batches(1)
     stream, _ = streamed(model, "fp32", batches)
     stream.step(arrange(batches[0]), UPDATE, 0)
-    for module in stream._skeleton.stack:
+    for module in stream._meta_model.stack:
         assert all(parameter.grad is None and not parameter.is_meta for parameter in module.parameters())
     stream.close()
-    assert all(parameter.is_meta for parameter in stream._skeleton.model.parameters())
+    assert all(parameter.is_meta for parameter in stream._meta_model.model.parameters())
 
 
 def test_nothing_keeps_an_engine_alive() -> None:

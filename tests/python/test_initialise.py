@@ -18,11 +18,11 @@ from twin import Twin
 
 
 def drawn(kind: str, seed: int, tied: bool = True, layers: int = 3) -> dict[str, torch.Tensor]:
-    skeleton = build(tiny_config(kind, tied, num_hidden_layers=layers), torch.bfloat16)
-    twin = Twin(json.dumps(describe(skeleton, WorkSize(1, 8), "bf16")), json.dumps({"dram_budget": 1 << 30}))
-    draw(skeleton, twin, seed)
-    assert all(parameter.is_meta for parameter in skeleton.model.parameters())
-    assert skeleton.embedding.padding_idx == 0
+    meta_model = build(tiny_config(kind, tied, num_hidden_layers=layers), torch.bfloat16)
+    twin = Twin(json.dumps(describe(meta_model, WorkSize(1, 8), "bf16")), json.dumps({"dram_budget": 1 << 30}))
+    draw(meta_model, twin, seed)
+    assert all(parameter.is_meta for parameter in meta_model.model.parameters())
+    assert meta_model.embedding.padding_idx == 0
     return {tensor["name"]: twin.masters[number].clone() for number, tensor in enumerate(twin.tensors)}
 
 
@@ -30,9 +30,9 @@ def drawn(kind: str, seed: int, tied: bool = True, layers: int = 3) -> dict[str,
 def test_the_distribution_is_the_librarys(kind: str, tied: bool) -> None:
     config = AutoConfig.for_model(kind, **SIZES | {"tie_word_embeddings": tied, "initializer_range": 0.05})
     real = dict(AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32).named_parameters())
-    skeleton = build(config, torch.float32)
-    twin = Twin(json.dumps(describe(skeleton, WorkSize(1, 8), "fp32")), json.dumps({"dram_budget": 1 << 30}))
-    draw(skeleton, twin, 1)
+    meta_model = build(config, torch.float32)
+    twin = Twin(json.dumps(describe(meta_model, WorkSize(1, 8), "fp32")), json.dumps({"dram_budget": 1 << 30}))
+    draw(meta_model, twin, 1)
     for number, tensor in enumerate(twin.tensors):
         ours, theirs = twin.masters[number], real[tensor["name"]]
         if len(tensor["shape"]) == 1:
@@ -70,9 +70,9 @@ class Counting(Twin):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_what_is_drawn_at_once_is_told_before(tied: bool) -> None:
-    skeleton = build(tiny_config("llama", tied, num_hidden_layers=3), torch.bfloat16)
-    twin = Counting(json.dumps(describe(skeleton, WorkSize(1, 8), "bf16")), json.dumps({"dram_budget": 1 << 30}))
-    twin.model, Counting.most = skeleton.model, 0
-    draw(skeleton, twin, 3)
+    meta_model = build(tiny_config("llama", tied, num_hidden_layers=3), torch.bfloat16)
+    twin = Counting(json.dumps(describe(meta_model, WorkSize(1, 8), "bf16")), json.dumps({"dram_budget": 1 << 30}))
+    twin.model, Counting.most = meta_model.model, 0
+    draw(meta_model, twin, 3)
     aligned = 64 * 16  # elements: what a layer's tensors lie apart at most
-    assert 0 < 4 * Counting.most <= initialise.work_bytes(skeleton) <= 4 * (Counting.most + aligned)
+    assert 0 < 4 * Counting.most <= initialise.work_bytes(meta_model) <= 4 * (Counting.most + aligned)

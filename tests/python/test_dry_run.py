@@ -1,4 +1,4 @@
-"""The rehearsal: what it measures is there, and it leaves nothing behind."""
+"""The dry run: what it measures is there, and it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from hf_models import tiny_config
 from spillway.errors import DoesNotFit
 from spillway.machine import process_memory as heap
 from spillway.model import dry_run as module
-from spillway.model.dry_run import rehearse
+from spillway.model.dry_run import profile_dry_run
 from spillway.model.building import build
-from spillway.run.protocol import WorkShape
+from spillway.model.batch import WorkShape
 
 if os.environ.get("SPILLWAY_NIGHTLY", "0") in ("", "0"):
     module.MOST_RUNS = module.LEAST_RUNS = 2
@@ -38,11 +38,11 @@ found = {}
 # Before the heap has holes; and larger than any, and than the stacks of many threads: four times 512 MiB at once.
 wider = build(tiny_config("llama", hidden_size=64, intermediate_size=65536), torch.float32)
 try:
-    rehearse(wider, "fp32", WorkShape(1, 32, 64, 0, 0), False, budget=heap.resident() + (16 << 20))
+    profile_dry_run(wider, "fp32", WorkShape(1, 32, 64, 0, 0), False, budget=heap.resident() + (16 << 20))
     found["no room"] = "nothing was refused"
 except DoesNotFit as error:
     found["no room"] = str(error)
-for name, skeleton, dtype, shape, packing in [
+for name, meta_model, dtype, shape, packing in [
     ("one", tiny, "fp32", WorkShape(1, 2, 32, 0, 0), False),
     ("many", tiny, "fp32", WorkShape(64, 2, 32, 0, 0), False),
     ("packed", tiny, "fp32", WorkShape(64, 2, 32, 0, 0), True),
@@ -50,14 +50,14 @@ for name, skeleton, dtype, shape, packing in [
     ("large", wide, "fp32", WorkShape(1, 16, 64, 0, 0), False),
     ("evaluation", wide, "fp32", WorkShape(1, 1, 8, 64, 64), False),
 ]:
-    result = rehearse(skeleton, dtype, shape, packing)
+    result = profile_dry_run(meta_model, dtype, shape, packing)
     found[name] = {"process": result.process_bytes, "work": result.work_bytes, "seconds": result.seconds}
-    found[name]["meta"] = all(parameter.is_meta for parameter in skeleton.model.parameters())
+    found[name]["meta"] = all(parameter.is_meta for parameter in meta_model.model.parameters())
 peak = heap.peak
 # The second as if all libraries' pages had left since.
 for name, rows, peak_now in [("half", 24, peak), ("reclaimed", 8, lambda: 0)]:
     heap.peak = peak_now
-    result = rehearse(wide, "fp32", WorkShape(1, rows, 64, 0, 0), False, half=True)
+    result = profile_dry_run(wide, "fp32", WorkShape(1, rows, 64, 0, 0), False, half=True)
     found[name] = {"work": result.work_bytes, "seconds": result.seconds, "per_token": result.per_token}
 heap.peak = peak
 before = heap.resident()
@@ -84,10 +84,10 @@ except heap.OutOfBounds:
 found["after"] = int(torch.ones(256 << 20, dtype=torch.uint8)[-1])
 budget = heap.resident() + (96 << 20)
 for name, shape in [("long", WorkShape(1, 1, 65536, 0, 0)), ("many rows", WorkShape(1, 4096, 64, 0, 0))]:
-    result = rehearse(wide, "fp32", shape, False, budget=budget)
+    result = profile_dry_run(wide, "fp32", shape, False, budget=budget)
     measured = result.measured_rows * result.measured_length
     found[name] = {"work": result.work_bytes, "measured": measured}
-result = rehearse(tiny, "fp32", WorkShape(1, 1, 2048, 0, 0), True, budget=1 << 34)
+result = profile_dry_run(tiny, "fp32", WorkShape(1, 1, 2048, 0, 0), True, budget=1 << 34)
 found["room"] = {"measured": result.measured_length, "left": result.left_bytes}
 for method in ("kernel", "sampled"):
     if method == "sampled":

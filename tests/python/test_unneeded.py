@@ -11,22 +11,22 @@ from torch import nn
 from hf_models import batch, random_ids, tiny_config, tiny_model
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe
-from spillway.model.equivalence import prove
+from spillway.model.equivalence import verify_equivalence
 from spillway.model.layer_arguments import Arguments
 from spillway.model.microbatch import arrange
-from spillway.model.plain_engine import BareEngine
+from spillway.model.plain_engine import PlainEngine
 from spillway.model.stream import Stream
 from spillway.model.unneeded import find_unneeded
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral", "qwen3"])
 def test_the_down_projection_is_found(kind: str) -> None:
-    assert prove(tiny_config(kind)).unneeded == {"mlp.down_proj"}
+    assert verify_equivalence(tiny_config(kind)).unneeded == {"mlp.down_proj"}
 
 
 def test_what_a_later_norm_reads_is_needed() -> None:
     """olmo2 normalises the MLP's output before it is added."""
-    assert prove(tiny_config("olmo2")).unneeded == frozenset()
+    assert verify_equivalence(tiny_config("olmo2")).unneeded == frozenset()
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -36,12 +36,12 @@ def test_gradients_are_the_same_bits(dtype: str) -> None:
     work = arrange([batch(random_ids(2, 12, 1)), batch(random_ids(1, 9, 2))])
     found = []
     for unneeded in ((), ("mlp.down_proj",)):
-        skeleton = build(copy.deepcopy(config), torch.float32 if dtype == "fp32" else torch.bfloat16)
-        engine = BareEngine(describe(skeleton, WorkSize(2, work.tokens), dtype))
+        meta_model = build(copy.deepcopy(config), torch.float32 if dtype == "fp32" else torch.bfloat16)
+        engine = PlainEngine(describe(meta_model, WorkSize(2, work.tokens), dtype))
         weights = dict(model.named_parameters())
         for number, tensor in enumerate(engine.tensors):
             engine.weight(number).copy_(weights[tensor["name"]].detach())
-        Stream(skeleton, engine, 0, unneeded).step(work, {}, 0)
+        Stream(meta_model, engine, 0, unneeded).step(work, {}, 0)
         found.append(engine.gradients)
     assert found[0].keys() == found[1].keys() and len(found[0]) == len(list(model.parameters()))
     assert all(torch.equal(found[0][number], found[1][number]) for number in found[0])

@@ -19,28 +19,28 @@ from spillway.errors import InputError
 from spillway.model import hub, library
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, decay_names, describe, slice_rows, stored_names
-from spillway.model.equivalence import prove
-from spillway.model.layer_arguments import Prologue
+from spillway.model.equivalence import verify_equivalence
+from spillway.model.layer_arguments import LayerArguments
 from spillway.model.source import load_config
-from spillway.model.tiny_copy import shrink
+from spillway.model.tiny_copy import tiny_copy
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral", "qwen3"])
 def test_families_are_taken_and_proven(kind: str) -> None:
     config = tiny_config(kind)
-    skeleton = build(config, torch.bfloat16)
-    assert all(p.is_meta and p.dtype == torch.bfloat16 for p in skeleton.model.parameters())
-    assert skeleton.tied and len(skeleton.stack) == 4
-    prove(config, packing=True)
+    meta_model = build(config, torch.bfloat16)
+    assert all(p.is_meta and p.dtype == torch.bfloat16 for p in meta_model.model.parameters())
+    assert meta_model.tied and len(meta_model.stack) == 4
+    verify_equivalence(config, packing=True)
 
 
 def test_proof_keeps_long_context_flags() -> None:
     """Rotary scaling and sliding windows survive the shrinking."""
     rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 32, "rope_theta": 500000.0}  # fmt: skip
-    prove(tiny_config("llama", rope_parameters=rope), packing=True)
+    verify_equivalence(tiny_config("llama", rope_parameters=rope), packing=True)
     kinds = ["full_attention", "sliding_attention", "full_attention"]
-    prove(tiny_config("qwen2", use_sliding_window=True, sliding_window=8, layer_types=kinds))
+    verify_equivalence(tiny_config("qwen2", use_sliding_window=True, sliding_window=8, layer_types=kinds))
 
 
 @pytest.mark.parametrize(("query", "key"), [(1, 1), (3, 1), (3, 3), (6, 3), (9, 3), (14, 2), (15, 5)])
@@ -49,9 +49,9 @@ def test_any_number_of_heads_is_proven(query: int, key: int) -> None:
     config = tiny_config(
         "llama", hidden_size=16 * query, num_attention_heads=query, num_key_value_heads=key, head_dim=16
     )
-    small = shrink(config)
+    small = tiny_copy(config)
     assert (small.num_attention_heads == small.num_key_value_heads) == (query == key)
-    prove(config)
+    verify_equivalence(config)
 
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -69,16 +69,16 @@ def test_a_model_that_differs_only_in_numbers_is_refused(monkeypatch: pytest.Mon
     from spillway.model.layer import Stage
 
     config = tiny_config("llama")
-    prove(config)
+    verify_equivalence(config)
     plain = Stage.forward
     monkeypatch.setattr(Stage, "forward", lambda *arguments: plain(*arguments) * 1.01)
     with pytest.raises(InputError, match="llama.* the loss of a small copy"):
-        prove(config)
+        verify_equivalence(config)
 
 
 def test_an_encoder_is_refused() -> None:
     with pytest.raises(InputError, match="bert.* see later ones"):
-        prove(small_config("bert", is_decoder=False))
+        verify_equivalence(small_config("bert", is_decoder=False))
 
 
 def test_a_model_that_works_between_its_layers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,22 +112,22 @@ def test_what_each_layer_is_given_is_the_models_own() -> None:
     from spillway.model.microbatch import MicroBatch
 
     none = torch.empty(0, dtype=torch.int64)
-    skeleton = build(tiny_config("mistral", sliding_window=4), torch.float32)
-    (recording,) = Prologue(skeleton).record([MicroBatch(0, 0, 2, 12, None, none, none)])
-    assert len(recording.calls) == 3 and skeleton.simple_entry and skeleton.norm is not None
+    meta_model = build(tiny_config("mistral", sliding_window=4), torch.float32)
+    (recording,) = LayerArguments(meta_model).record([MicroBatch(0, 0, 2, 12, None, none, none)])
+    assert len(recording.calls) == 3 and meta_model.simple_entry and meta_model.norm is not None
     first = recording.calls[0]
     cosine, sine = first.keywords["position_embeddings"]
     assert cosine.shape == sine.shape == (1, 12, 8)
     assert first.keywords["attention_mask"].shape[-2:] == (12, 12) and not first.keywords["attention_mask"][0, 0, 11, 0]
-    assert "forward" not in vars(skeleton.layers[0])
+    assert "forward" not in vars(meta_model.layers[0])
 
 
 def test_description_names_every_tensor_once_in_order() -> None:
     for tied in (True, False):
-        skeleton = build(tiny_config("qwen2", tied), torch.bfloat16)
-        found = describe(skeleton, WorkSize(2, 48), "bf16")
+        meta_model = build(tiny_config("qwen2", tied), torch.bfloat16)
+        found = describe(meta_model, WorkSize(2, 48), "bf16")
         names = [tensor["name"] for block in found["blocks"] for tensor in block["tensors"]]
-        assert names == [name for name, _ in skeleton.model.named_parameters()]
+        assert names == [name for name, _ in meta_model.model.named_parameters()]
         roles = [block["role"] for block in found["blocks"]]
         assert roles == ["embedding"] + ["layer"] * 4 + ([] if tied else ["head"])
         assert found["tied_head"] is tied and found["hidden_size"] == 32
@@ -157,9 +157,9 @@ def test_slices_are_of_equal_height(rows: int, columns: int, chunk: int, height:
 
 
 def test_names_with_and_without_the_prefix(tmp_path: Path) -> None:
-    skeleton = build(tiny_config("llama"), torch.bfloat16)
-    description = describe(skeleton, WorkSize(1, 12), "bf16")
-    weights = {name: torch.zeros(1) for name, _ in skeleton.model.named_parameters()}
+    meta_model = build(tiny_config("llama"), torch.bfloat16)
+    description = describe(meta_model, WorkSize(1, 12), "bf16")
+    weights = {name: torch.zeros(1) for name, _ in meta_model.model.named_parameters()}
     save_file(weights, tmp_path / "model.safetensors")
     assert all(ours == stored for ours, stored in stored_names(description, tmp_path, "model").items())
     bare = {name.removeprefix("model."): tensor for name, tensor in weights.items()}
@@ -173,8 +173,8 @@ def test_names_with_and_without_the_prefix(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"\xff" * 8, b"\x02" + b"\0" * 7 + b"[]", b"\x08" + b"\0" * 7 + b"{"])
 def test_a_damaged_header_is_left_to_the_reader(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
-    skeleton = build(tiny_config("llama"), torch.bfloat16)
-    names = stored_names(describe(skeleton, WorkSize(1, 12), "bf16"), tmp_path, "model")
+    meta_model = build(tiny_config("llama"), torch.bfloat16)
+    names = stored_names(describe(meta_model, WorkSize(1, 12), "bf16"), tmp_path, "model")
     assert names["model.norm.weight"] == "model.norm.weight"
 
 
