@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import spillway.integrations.own_loop
-import spillway.run.session
+import spillway.model.spec
+import spillway.run.profiled
 import spillway.run.train
 from spillway.machine import process_memory
 from spillway.model import dry_run
@@ -32,8 +33,8 @@ def is_enough() -> Iterator[None]:
             patch.setattr(user, "plot_apart", no_plot)
         patch.setattr(dry_run, "LEAST_RUNS", 2)
         patch.setattr(dry_run, "MOST_RUNS", 2)
-        patch.setattr(spillway.run.session, "prove", Equivalences())
-        patch.setattr(spillway.run.session, "rehearse", DryRuns())
+        patch.setattr(spillway.model.spec, "verify_equivalence", Equivalences())
+        patch.setattr(spillway.run.profiled, "profile_dry_run", DryRuns())
         yield
 
 

@@ -279,7 +279,7 @@ def play_dlpack() -> None:
 
 def hurry() -> None:
     import spillway.integrations.own_loop
-    import spillway.run.session
+    import spillway.model.spec
     import spillway.run.train
     from spillway.model import dry_run
 
@@ -287,7 +287,7 @@ def hurry() -> None:
         user.plot_apart = lambda metrics, png, title: ""
     dry_run.MOST_RUNS = dry_run.LEAST_RUNS
     proofs: dict[tuple[str, bool], Any] = {}
-    verify_equivalence = spillway.run.session.verify_equivalence
+    verify_equivalence = spillway.model.spec.verify_equivalence
 
     def proved(config: Any, packing: bool) -> Any:
         key = (str(config), packing)
@@ -295,7 +295,7 @@ def hurry() -> None:
             proofs[key] = verify_equivalence(config, packing)
         return copy.deepcopy(proofs[key])
 
-    spillway.run.session.verify_equivalence = proved
+    spillway.model.spec.verify_equivalence = proved
 
 
 def play() -> None:

@@ -175,16 +175,16 @@ def where() -> str:
     frame, found = sys._getframe(2), []
     while frame is not None:
         module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
-        if module.startswith("spillway.") and (module, function) != ("spillway.output.records", "flush"):
+        if module.startswith("spillway.") and (module, function) != ("spillway.base.files", "flush"):
             found.append(f"{module.removeprefix('spillway.')}.{function}:{frame.f_lineno}")
         frame = frame.f_back
     return "<".join(found[:3])
 
 
 def run(given: Path, root: Path, scenes: list[str]) -> None:
-    import spillway.run.session
+    from spillway.model import files
 
-    spillway.run.session.MAX_SHARD = 12000  # bytes: each model is three files and an index
+    files.MAX_SHARD = 12000  # bytes: each model is three files and an index
     flushes_say_where()
     with once.is_enough():
         for name in scenes:

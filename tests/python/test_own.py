@@ -225,7 +225,7 @@ def test_random_weights_are_the_constructors(blocks: spillway.Blocks, tmp_path: 
     plain = blocks.build()
     with session(blocks, tmp_path / "empty", init="random", seed=11) as ours:
         ours.save(tmp_path / "saved")
-        at_once = initialise.work_bytes(ours._engine._meta_model)
+        at_once = initialise.work_bytes(ours._engine._spec.meta_model)
     assert at_once == 4 * sum(p.numel() for p in plain.parameters()), "all of it is drawn at once, and planned"
     save_model(plain, tmp_path / "expected.safetensors", {"format": "pt"})
     found, expected = (load_file(tmp_path / name) for name in ("saved/model.safetensors", "expected.safetensors"))

@@ -19,13 +19,15 @@ from hf_models import batch, random_ids, tiny_config, tiny_model
 from spillway import _engine
 from spillway.config.values import StoragePath
 from spillway.errors import DoesNotFit, InputError, SpillwayError
+from spillway.machine import process_memory
 from spillway.machine.profile import profile
+from spillway.model import initialise, spec
 from spillway.model.batch import WorkShape
 from spillway.model.equivalence import Equivalence
-from spillway.run import session as session_module
 from spillway.run.protocol import Keeping, Opening, Recovery, StepResult
 from spillway.run.session import Session
 from spillway.run.settings import placement_shares, storage
+from spillway.run.telemetry import REGROWTH
 from twin import Twin
 
 SHAPE = WorkShape(micro_batches=2, batch=2, length=12, eval_batch=2, eval_length=12)
@@ -83,7 +85,7 @@ def test_a_step_reports_what_the_trainer_writes_down(model: Path) -> None:
 
 
 def test_the_plan_counts_what_drawing_weights_takes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module.initialise, "work_bytes", lambda _: 1 << 28)
+    monkeypatch.setattr(initialise, "work_bytes", lambda _: 1 << 28)
     assert Session(config(model, init="random"), SHAPE, Twin).settings["work_bytes"] >= 1 << 28
     assert Session(config(model), SHAPE, Twin).settings["work_bytes"] < 1 << 28
 
@@ -386,7 +388,7 @@ def test_packing_is_proven_before_it_is_used(model: Path, monkeypatch: pytest.Mo
         asked.append(packing)
         return Equivalence(frozenset())
 
-    monkeypatch.setattr(session_module, "prove", verify_equivalence)
+    monkeypatch.setattr(spec, "verify_equivalence", verify_equivalence)
     for packing, eval_packing in ((False, None), (True, None), (False, True)):
         Session(config(model, packing=packing, eval_packing=eval_packing), SHAPE, engine_type=Twin)
     assert asked == [False, True, True]
@@ -395,11 +397,11 @@ def test_packing_is_proven_before_it_is_used(model: Path, monkeypatch: pytest.Mo
 def test_the_heap_is_given_back_once_until_it_has_grown_again(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = opened(model)
     # What stays of the heap after loading is in use; only what has grown since then is worth giving back.
-    before = max(session.plan["tiers"][0]["planned_peak"], session._in_use) + session_module.REGROWTH + 1
-    grown = before + session_module.REGROWTH + 1
+    before = max(session.plan["tiers"][0]["planned_peak"], session._heap.in_use) + REGROWTH + 1
+    grown = before + REGROWTH + 1
     now, given = before, []
-    monkeypatch.setattr(session_module.process_memory, "resident", lambda: now)
-    monkeypatch.setattr(session_module.process_memory, "give_back", lambda: given.append(now))
+    monkeypatch.setattr(process_memory, "resident", lambda: now)
+    monkeypatch.setattr(process_memory, "give_back", lambda: given.append(now))
     steps(session, 0, 2)
     assert given == [before]
     now = grown

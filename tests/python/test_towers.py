@@ -155,7 +155,7 @@ def test_several_files_are_written_once(
     given: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a large model has them: the engine's, and those of what is carried along."""
-    monkeypatch.setattr("spillway.run.session.MAX_SHARD", 50_000)
+    monkeypatch.setattr("spillway.model.files.MAX_SHARD", 50_000)
     assert run(given, tmp_path / "out", "--placement", "dram") == 0
     index = json.loads((tmp_path / "out/model.safetensors.index.json").read_text())
     found = tensors(tmp_path / "out")

@@ -165,7 +165,7 @@ def test_metrics_of_ones_own(given: Path, tmp_path: Path, reduced: bool) -> None
 
 def test_logits_that_metrics_look_at_are_planned(given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = DryRun(1 << 29, 1 << 25, dict.fromkeys(VISITS, 1e-3))
-    monkeypatch.setattr("spillway.run.session.profile_dry_run", lambda *_: known)
+    monkeypatch.setattr("spillway.run.profiled.profile_dry_run", lambda *_: known)
     peaks = []
     for hooks in ({}, {"compute_metrics": accuracy}):
         trainer = Trainer(model=loaded(given), **parts(given, tmp_path / "out"), **hooks)

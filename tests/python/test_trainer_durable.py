@@ -345,7 +345,7 @@ def test_what_is_refused(given: Path, tmp_path: Path, caplog: pytest.LogCaptureF
 def test_a_run_without_manifests_leaves_no_volumes_when_its_model_is_saved(given: Path, tmp_path: Path) -> None:
     ours = trainer(given, tmp_path / "out", tmp_path / "storage", {**EVENTS, "save_strategy": "no"})
     ours.train()
-    assert volumes.present(ours.session._config.paths)
+    assert volumes.present(ours.session.config.paths)
     ours.save_model()
     ours.close()
     assert not list((tmp_path / "storage").iterdir())

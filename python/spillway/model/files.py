@@ -38,6 +38,7 @@ TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", tor
          torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}  # fmt: skip
 BY_NAME = {name: dtype for dtype, name in TYPES.items()}
 PIECE = 1 << 24  # elements in memory at a time
+MAX_SHARD = 5 * 10**9  # bytes of a safetensors file
 OTHERS = "others"  # base name, until they are counted, of files with what the engine has not
 INDEX = "model.safetensors.index.json"
 

@@ -61,7 +61,7 @@ class Stream:
         self._objective = objective
         self._kept_logits = kept_logits
         self.tell: Callable[[], list[Told]] = list  # what the objective tells of what ran last
-        self._meta_model = meta_model
+        self.meta_model = meta_model
         self._engine = engine
         self._place = place
         place.take_buffers(meta_model.model)
@@ -115,7 +115,7 @@ class Stream:
         watch: Watch | None = None,
         objective: Choice | None = None,
     ) -> float:
-        self._meta_model.train(training)
+        self.meta_model.train(training)
         self._engine.begin_step(work.ids, work.counts, training, update if training else None)
         self._engine.embedding_forward(None)
         work = work.to(self._place.device)
@@ -135,7 +135,7 @@ class Stream:
         return loss + self._auxiliary
 
     def _passages(self, work: Work) -> list[Passage]:
-        meta_model, batches = self._meta_model, work.micro_batches
+        meta_model, batches = self.meta_model, work.micro_batches
         balances: list[Balance | None] = [None] * len(batches)
         if meta_model.routers is not None:
             scale = self._engine.loss_scale()[0] * work.routers_weight
@@ -188,7 +188,7 @@ class Stream:
             kept.hand_over(self._give)
 
     def _embedding_backward(self, visit: Visit | PlainVisit, turn: Turn) -> None:
-        columns, width = self._meta_model.columns, self._meta_model.width
+        columns, width = self.meta_model.columns, self.meta_model.width
         first = visit.hidden_gradient // self._host.element_size()
         flat = self._host[first : first + turn.work.tokens * width]
         if columns == width:
@@ -196,13 +196,13 @@ class Stream:
         else:
             parts = [flat[b.first * width :][: b.tokens * columns] for b in turn.work.micro_batches]
             gradient = torch.cat(parts).view(-1, columns)
-        padding = self._meta_model.embedding.padding_idx
+        padding = self.meta_model.embedding.padding_idx
         if padding is not None:  # as nn.Embedding does: this row learns nothing from being read
             gradient[turn.work.ids == padding] = 0
         self._engine.embedding_backward(gradient)
 
     def _stages(self, unneeded: Collection[str]) -> list[Stage]:
-        meta_model = self._meta_model
+        meta_model = self.meta_model
         plans, first = meta_model.stages, 1  # tensor 0 is the embedding's table
         others = {id(p) for plan in plans for p in plan.shared}
         self._owned: list[list[Kept]] = []
@@ -228,13 +228,13 @@ class Stream:
                 kept
                 for stage, owned in zip(self._stack, self._owned, strict=True)
                 for kept in owned
-                if self._meta_model.head.bias is stage.meta_of(kept.number)
+                if self.meta_model.head.bias is stage.meta_of(kept.number)
             ),
             None,
         )
 
     def _transformed(self, logits: torch.Tensor) -> torch.Tensor:
-        return transformed_logits(self._meta_model, logits)
+        return transformed_logits(self.meta_model, logits)
 
     def _hand_over(self, tensor: int, gradient: torch.Tensor) -> None:
         kept = self._kept.get(tensor)
@@ -260,20 +260,20 @@ class Stream:
 
     def _region(self, offset: int, batch: MicroBatch) -> torch.Tensor:
         """A micro-batch's part of a border activation."""
-        width = self._meta_model.width
+        width = self.meta_model.width
         return self._at(offset + batch.first * width * self._typed.element_size(), batch.tokens * width)
 
     def _source(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
         """What a stage is given. The embedding's rows lie one after the other, however wide a border is."""
-        if place > 0 or self._meta_model.columns == self._meta_model.width:
+        if place > 0 or self.meta_model.columns == self.meta_model.width:
             return self._input(offset, place, batch, passage)
-        columns = self._meta_model.columns
+        columns = self.meta_model.columns
         rows = self._at(offset + batch.first * columns * self._typed.element_size(), batch.tokens * columns)
         return rows.view(batch.tokens, columns)
 
     def _input(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
         """Where a stage's input lies, or its gradient."""
-        meta_model = self._meta_model
+        meta_model = self.meta_model
         if place > 0:
             shape = passage.shapes[place - 1]
         elif meta_model.simple_entry:
@@ -287,21 +287,21 @@ class Stream:
         shape = passage.shapes[place]
         if place < len(self._stack) - 1:
             return self._region(offset, batch)[: shape.numel()].view(shape)
-        columns = self._region(offset, batch).view(batch.tokens, -1)[:, : self._meta_model.head_columns]
+        columns = self._region(offset, batch).view(batch.tokens, -1)[:, : self.meta_model.head_columns]
         return columns.unflatten(0, (batch.rows, batch.length))
 
     def _head_input(self, offset: int, turn: Turn) -> torch.Tensor:
         """[tokens, columns] of what the head is given, or its gradient."""
-        flat = self._at(offset, turn.work.tokens * self._meta_model.width)
-        return flat.view(turn.work.tokens, -1)[:, : self._meta_model.head_columns]
+        flat = self._at(offset, turn.work.tokens * self.meta_model.width)
+        return flat.view(turn.work.tokens, -1)[:, : self.meta_model.head_columns]
 
     def _sums(self, offset: int, turn: Turn) -> torch.Tensor:
-        width, columns = self._meta_model.width, self._meta_model.head_columns
+        width, columns = self.meta_model.width, self.meta_model.head_columns
         flat = self._arena.view(torch.float32)[offset // 4 :][: turn.work.tokens * width]
         return flat.view(-1, width)[:, :columns]
 
     def _table(self, visit: Visit | PlainVisit) -> torch.Tensor:
-        columns = self._meta_model.head_columns
+        columns = self.meta_model.head_columns
         return self._at(visit.weights, visit.rows * columns).view(visit.rows, columns)
 
 

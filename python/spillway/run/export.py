@@ -108,12 +108,11 @@ def save_weights(run: StoredRun, engine: Any, target: Path) -> None:
     from spillway.model import files
     from spillway.model.building import build
     from spillway.model.source import DTYPES, load_config
-    from spillway.run.session import MAX_SHARD
 
     source = hub.model_directory(run.config)
     meta_model = build(load_config(source), DTYPES[run.config.weight_dtype])
     files.load_buffers(meta_model, source)
-    files.save_weights(meta_model, run.description(), engine, target, MAX_SHARD, source)
+    files.save_weights(meta_model, run.description(), engine, target, files.MAX_SHARD, source)
 
 
 def save_adapters(run: StoredRun, engine: Any, target: Path) -> None:

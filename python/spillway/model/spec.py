@@ -1,0 +1,125 @@
+"""The first stages of a run's pipeline, `Config -> ModelSpec -> Verified`: which model it is and what of it is
+trainable, and that its stream computes what plain PyTorch does. Each stage is a value that the next is made of.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from spillway.base import stages
+from spillway.errors import InputError
+from spillway.machine import products
+from spillway.model import freeze, hub, subspaces
+from spillway.model.building import build
+from spillway.model.equivalence import verify_equivalence, verify_mixed_types
+from spillway.model.lora import Adapters, adapters_of
+from spillway.model.meta_model import MetaModel
+from spillway.model.own import OwnConfig
+from spillway.model.source import DTYPES, load_config
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+    from spillway.config import Config
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """The model of a run, of which no weight has been read."""
+
+    config: Config  # with names on the hub and `auto` settled
+    source: Path  # the model's directory
+    model_config: PreTrainedConfig | OwnConfig
+    meta_model: MetaModel  # on `meta`; its parameters require gradients where they are trainable
+    adapters: Adapters | None  # with method lora
+
+    @property
+    def begins_with(self) -> Path:
+        """The checkpoint whose other tensors are carried along; one that is not there where weights are drawn."""
+        return self.source if self.config.init == "pretrained" else self.source / "none"
+
+    @property
+    def packing(self) -> bool:
+        return self.config.packing or bool(self.config.eval_packing)
+
+    def trainable(self) -> int:
+        """Parameters that are."""
+        return sum(p.numel() for p in self.meta_model.model.parameters() if p.requires_grad)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A model that may be streamed."""
+
+    spec: ModelSpec
+    unneeded: frozenset[str]  # linear layers, by name within a layer, that backward need not compute again
+
+
+def model_spec(
+    config: Config,
+    model_config: PreTrainedConfig | OwnConfig | None = None,
+    frozen: Collection[str] | None = None,
+    only_plan: bool = False,
+) -> ModelSpec:
+    """`model_config`: the model's own, changed by whoever opens the run; as it lies in the directory when None.
+    `frozen`: names of the parameters that are not trainable; None: as the configuration says. `only_plan`: no weight
+    will be needed."""
+    config = hub.settled(products.settled(config), only=("model", "tokenizer"))
+    source = hub.model_directory(config)
+    model_config = model_config or load_config(source)
+    if config.init == "pretrained" and not config.resume_from_checkpoint and not hub.is_name(config.model):
+        require_weights(source)
+    computes, kept = DTYPES[config.compute_dtype], DTYPES[config.weight_dtype]
+    meta_model = build(copy.deepcopy(model_config), computes, kept)
+    adapters = adapters_of(config)
+    if config.init == "random" and meta_model.carried and not only_plan:
+        raise InputError(
+            f"init: random draws the tower of text alone, and {model_config.model_type} has others, which a "
+            "checkpoint has to hold; leave init at pretrained"
+        )
+    if adapters is not None:
+        adapters.adapt(meta_model)
+    elif frozen is None:
+        freeze.choose(meta_model, config, source)
+    else:
+        freeze.freeze_like(meta_model, frozen)
+    if config.disable_dropout:
+        without_dropout(meta_model.model)
+    subspaces.choose(meta_model, config)
+    return ModelSpec(config, source, model_config, meta_model, adapters)
+
+
+def verified(spec: ModelSpec) -> Verified:
+    """InputError, naming the model type, where a tiny copy of the model does not stream exactly."""
+    stages.say("comparing a small copy with plain PyTorch")
+    meta_model, config = spec.meta_model, spec.model_config
+    found = verify_equivalence(copy.deepcopy(config), spec.packing)
+    meta_model.unused = found.unused
+    if spec.adapters is not None:
+        meta_model.unused |= spec.adapters.unused(copy.deepcopy(config))
+    computes = DTYPES[spec.config.compute_dtype]
+    if any(map(meta_model.wide, meta_model.streamed)) and computes != torch.float32:
+        verify_mixed_types(copy.deepcopy(config), computes)
+    return Verified(spec, found.unneeded)
+
+
+def without_dropout(model: torch.nn.Module) -> None:
+    """As TRL does it: modules of dropout, and nothing that a layer's own code drops."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+
+
+def require_weights(directory: Path) -> None:
+    """InputError when there is nothing to load, before anything is measured."""
+    if any((directory / name).exists() for name in ("model.safetensors", "model.safetensors.index.json")):
+        return
+    others = [path.name for path in sorted(directory.glob("*.bin"))]
+    found = f"; {others[0]} is there: save it as safetensors first" if others else ""
+    raise InputError(f"{directory}: no model.safetensors and no model.safetensors.index.json{found}")

@@ -1,0 +1,126 @@
+"""The last stages of a run's pipeline, `Profiled -> EngineSpec -> PlannedEngine`: what the C++ engine is told of model
+and machine, and the engine with its plan. Nothing is allocated yet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from spillway.base import stages
+from spillway.base.calls import EngineType, translated
+from spillway.errors import DoesNotFit
+from spillway.machine import device, nodes
+from spillway.model import files
+from spillway.model.batch import WorkShape
+from spillway.model.describe import WorkSize, describe
+from spillway.model.library import kept_in_fp32
+from spillway.model.meta_model import MetaModel
+from spillway.run import room
+from spillway.run.profiled import Profiled
+from spillway.run.protocol import Keeping
+from spillway.run.settings import engine_settings, subspace_checks, update_rule
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """What the engine is told; see _engine.pyi."""
+
+    description: dict[str, Any]  # of the model
+    settings: dict[str, Any]  # what it plans with
+    notices: tuple[str, ...]  # what a person should know of them
+
+
+@dataclass(frozen=True)
+class PlannedEngine:
+    spec: EngineSpec
+    engine: Any  # spillway._engine.Engine
+    plan: dict[str, Any]  # the content of plan.json
+
+    @property
+    def durable(self) -> bool:
+        """Finished steps are kept on the storage paths."""
+        return bool(self.plan.get("durability", "none") != "none")
+
+
+def engine_spec(profiled: Profiled, keeping: Keeping) -> EngineSpec:
+    spec, dry_run, compute = profiled.spec, profiled.dry_run, profiled.compute
+    config, meta_model = spec.config, spec.meta_model
+    model = describe(meta_model, work_size(profiled.shape), config.compute_dtype)
+    description = model | update_rule(config) | subspace_checks(config) | {"seed": config.seed}
+    settings = engine_settings(config, dry_run, keeping, spec.trainable(), compute.update_cores, compute.place)
+    memory, notices = nodes.node_settings(
+        config.node,
+        dry_run.process_bytes,
+        settings["dram_budget"],
+        update_rule(config),
+        None if config.profile is None else settings["profile"],
+        compute.gpu,
+        settings["storage"],
+    )
+    # Files that hold tensors in another form than the engine does are written twice.
+    converted = spec.adapters is None and files.converts(meta_model, description, spec.begins_with, files.MAX_SHARD)
+    settings |= memory | room.settings(config, keeping.saving, converted, files.carried_bytes(meta_model))
+    settings["keeps_logits"] = meta_model.simple_head and not compute.place.on_gpu
+    return EngineSpec(description, settings, (*notices, *rounded_tables(meta_model)))
+
+
+def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType) -> PlannedEngine:
+    """DoesNotFit where no placement fits the budgets."""
+    config, shape, threads = profiled.spec.config, profiled.shape, profiled.compute.threads
+    stages.say("planning")
+    with translated(), told_what_was_measured(profiled):
+        engine = engine_type(json.dumps(spec.description), json.dumps(spec.settings))
+        plan: dict[str, Any] = json.loads(engine.plan())
+    if config.chosen:
+        plan["compute_why"] = config.chosen
+    if words := device.passed_over(config):
+        plan["device_why"] = words
+    if shape.pairs:
+        plan["reference"] = first_pass(shape, plan, spec.settings.get("seconds", {}))
+    plan["threads"] = {"compute": threads.compute, "words": threads.words}
+    return PlannedEngine(spec, engine, plan)
+
+
+@contextmanager
+def told_what_was_measured(profiled: Profiled) -> Iterator[None]:
+    """A refusal says so where the working set behind it is extrapolated."""
+    try:
+        yield
+    except MemoryError as error:
+        known, shape = profiled.dry_run, profiled.shape
+        if (known.measured_rows, known.measured_length) in ((0, 0), (shape.batch, shape.length)):
+            raise
+        raise DoesNotFit(
+            f"{error}. (The working set of {shape.batch} x {shape.length} tokens is extrapolated from "
+            f"{known.measured_rows} x {known.measured_length}: more would have passed dram_budget already while it "
+            "was measured)"
+        ) from error
+
+
+def work_size(shape: WorkShape) -> WorkSize:
+    tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
+    return WorkSize(shape.micro_batches, shape.micro_batches * tokens)
+
+
+def first_pass(shape: WorkShape, plan: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
+    """`reference` of plan.json. A forward pass takes at most what forward is of a step's visits, whose others move more
+    bytes than it does. `seconds`: of visits, as profiled."""
+    found: dict[str, Any] = {"pairs": shape.pairs, "passes": shape.passes}
+    step, visits = plan.get("predicted_step_seconds"), seconds.get("forward", 0) + seconds.get("backward", 0)
+    return found | ({"predicted_seconds": shape.passes * step * seconds["forward"] / visits} if step and visits else {})
+
+
+def rounded_tables(meta_model: MetaModel) -> list[str]:
+    """What a person should know of tables that `from_pretrained` would keep in fp32."""
+    fp32 = kept_in_fp32(meta_model.model, meta_model.kept)
+    tables = {meta_model.names[id(table.weight)] for table in (meta_model.embedding, meta_model.head)}
+    return [
+        f"transformers computes with {name} in fp32; here this table is kept in "
+        f"{str(meta_model.kept).removeprefix('torch.')}, as the layers are, and its master is fp32"
+        for name in sorted(tables)
+        if fp32.search(name)
+    ]

@@ -1,0 +1,179 @@
+"""The training state that an engine holds: where it comes from when a session starts, and into which files it goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spillway.base.calls import translated
+from spillway.errors import InputError
+from spillway.model import files, initialise
+from spillway.model.own import OwnConfig
+from spillway.model.source import save_config
+from spillway.model.spec import ModelSpec
+from spillway.output import saved, volumes, wear
+from spillway.output.directory import nothing_to_resume
+from spillway.run.engine_spec import PlannedEngine
+from spillway.run.openings import STATE, on_paths, read_counts, tries_of, write_counts
+from spillway.run.protocol import Opening, Recovery
+from spillway.run.telemetry import Telemetry
+
+
+class EngineState:
+    """Weights, optimizer state and the counts beside them."""
+
+    def __init__(self, spec: ModelSpec, planned: PlannedEngine, telemetry: Telemetry, keep: bool) -> None:
+        """`keep`: the volumes stay when the session closes."""
+        self.calls = 0  # steps begun: the step number of dropout
+        self.steps = 0  # updates made
+        self.precious = False  # the volumes hold something that a later process may go on from
+        self._started = False  # the volumes are open, and ours
+        self._spec, self._telemetry, self._keep = spec, telemetry, keep
+        self._engine, self._plan, self._durable = planned.engine, planned.plan, planned.durable
+        self._description = planned.spec.description
+
+    def start(self, opening: Opening) -> Recovery | None:
+        """Maps the memory and opens the volumes; state from there, from a checkpoint, or the model's weights."""
+        recovery = self._recover(opening)
+        if recovery is None:
+            self._load(opening)
+        elif self._spec.config.init == "pretrained":
+            files.load_buffers(self._spec.meta_model, self._spec.source)
+        return recovery
+
+    def updated(self, step: int) -> None:
+        self.calls += 1
+        self.precious = True
+        self.steps = step
+
+    def payload(self, state: dict[str, Any]) -> str:
+        """What a commit keeps beside the engine's own; `state`: the loop's."""
+        payload = {"session": self._counts(), "written": self._telemetry.written(), "run": state}
+        return json.dumps(payload, separators=(",", ":"))
+
+    def save_model(self, directory: Path) -> None:
+        """Safetensors (and index), config.json, generation_config.json: what `from_pretrained` reads; of adapters what
+        `PeftModel.from_pretrained` reads beside the base."""
+        spec = self._spec
+        if spec.adapters is not None:
+            with translated():
+                spec.adapters.save(self._engine, self._description, spec.config.model, directory)
+            return
+        with translated():
+            files.save_weights(
+                spec.meta_model, self._description, self._engine, directory, files.MAX_SHARD, spec.begins_with
+            )
+        if not isinstance(spec.model_config, OwnConfig):  # what is built by code of its own is described by that
+            save_config(spec.source, spec.model_config, spec.config.weight_dtype, directory)
+
+    def save(self, directory: Path) -> None:
+        """What the model files lack to go on bit by bit, under directory/spillway/."""
+        state = directory / STATE
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with translated():
+            if self._durable and on_paths(self._plan, "state"):
+                self._engine.save_manifest(str(state))
+            else:
+                self._engine.save_state(str(state), self.steps)
+                if self._spec.adapters is not None:
+                    self._spec.adapters.save_weights(self._engine, self._description, state)
+        write_counts(state, self._counts())
+        wear.save(state, self._telemetry.written())
+
+    def masters(self) -> dict[str, torch.Tensor]:
+        """All weights as fp32, by name: for a model that fits in memory."""
+        found, number = {}, 0
+        for block in self._description["blocks"]:
+            for tensor in block["tensors"]:
+                values = torch.empty(tensor["shape"])
+                self._engine.fetch_tensor(number, 0, values.view(-1))
+                found[tensor["name"]] = values
+                number += 1
+        return found
+
+    def leave(self, state: dict[str, Any]) -> bytes:
+        """The manifest of what stays on the storage paths, where it could not be saved."""
+        manifest = bytes(self._engine.leave(self.payload(state)))
+        self.precious = True
+        return manifest
+
+    def close(self) -> None:
+        """Volumes that nobody will go on from are gone."""
+        if self._started and self._keep and not self.precious:
+            self._engine.give_up_volumes()
+        self._started = False
+
+    def _recover(self, opening: Opening) -> Recovery | None:
+        """Starts the engine, with what its paths hold where that is asked for. None: state and weights are to come."""
+        tries = tries_of(opening, self._durable)
+        self.precious = "reopen" in tries[0] and bool(volumes.present(self._spec.config.paths))
+        for words in tries:
+            if "checkpoint" in words:
+                saved.check(Path(words["checkpoint"]).parent)
+            told = self._engine.start(json.dumps(words), lambda: [str(path / STATE) for path in opening.pinned()])
+            found = json.loads(told)
+            self._started = found["found"] or "if_found" not in words
+            if found["found"]:
+                return self._going_on(found)
+        if opening.checkpoint is None and not opening.fresh:
+            raise InputError(f"resume_from_checkpoint: {nothing_to_resume(Path(self._spec.config.output_dir))}")
+        return None
+
+    def _going_on(self, found: dict[str, Any]) -> Recovery:
+        try:
+            payload = json.loads(found["payload"])
+            self._set_counts(payload["session"])
+            self._telemetry.written_before = {name: int(count) for name, count in payload["written"].items()}
+            recovery = Recovery(int(found["step"]), dict(payload["run"]), found["words"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"storage: the durable step on the paths cannot be read: {error!r}") from None
+        self._telemetry.note(str(damage) for damage in found.get("damage", []))
+        return recovery
+
+    def _load(self, opening: Opening) -> None:
+        adapters = self._spec.adapters
+        if opening.checkpoint is None or adapters is not None:
+            self._load_model()
+        if opening.checkpoint is not None:
+            self._load_checkpoint(opening.checkpoint)
+        elif adapters is not None:
+            adapters.begin(self._engine, self._description, opening.adapters)
+
+    def _load_model(self) -> None:
+        """The weights that the run begins with; of adapters the base, which no step changes."""
+        spec = self._spec
+        if spec.config.init == "random":
+            initialise.draw(spec.meta_model, self._engine, spec.config.seed)
+        else:
+            files.load_weights(spec.meta_model, self._description, self._engine, spec.source)
+
+    def _load_checkpoint(self, checkpoint: Path) -> None:
+        state, spec = checkpoint / STATE, self._spec
+        saved.check(checkpoint)
+        self._set_counts(read_counts(state))
+        self._telemetry.written_before = wear.read(state)
+        if spec.adapters is not None:
+            found = spec.adapters.load(self._engine, self._description, state, self.steps)
+        else:
+            found = files.load_state(spec.meta_model, self._description, self._engine, state, checkpoint, self.steps)
+        asked = spec.config.state_format
+        if found != asked:
+            self._telemetry.note([f"the optimizer state of {checkpoint} was {found} and is converted to {asked}"])
+        if self._durable:
+            self._engine.set_step(self.calls)
+
+    def _counts(self) -> dict[str, Any]:
+        counts: dict[str, Any] = {"steps": self.steps, "calls": self.calls}
+        counts["compute_dtype"] = self._spec.config.compute_dtype
+        if self._spec.config.weight_dtype == "fp16":
+            counts["loss_scale"] = list(self._engine.loss_scale())
+        return counts
+
+    def _set_counts(self, counts: dict[str, Any]) -> None:
+        self.steps, self.calls = int(counts["steps"]), int(counts["calls"])
+        if "loss_scale" in counts:
+            scale, good = counts["loss_scale"]
+            self._engine.set_loss_scale(float(scale), int(good))

@@ -1,0 +1,54 @@
+"""The third stage of a run's pipeline, `Verified -> Profiled`: seconds and memory of PyTorch's part of a step, from a
+dry run of the model's layers on this machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from spillway.base.calls import EngineType, loss_kernels
+from spillway.machine import device
+from spillway.machine.compute import Compute
+from spillway.model import initialise
+from spillway.model.batch import WorkShape
+from spillway.model.dry_run import DryRun, profile_dry_run
+from spillway.model.spec import ModelSpec, Verified
+from spillway.run.settings import default_budget
+
+# Two dry runs of one shape differ by so much at most, as seen (98 to 113 MiB): what the heap has free in between lies
+# elsewhere in every process. A plan that is only asked for counts it, so that the run that follows it fits.
+MARGIN, LEAST_MARGIN = 1 / 8, 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """A model that may be streamed, and what its computation takes here."""
+
+    verified: Verified
+    compute: Compute
+    shape: WorkShape
+    dry_run: DryRun  # its `work_bytes` with what the run adds to them
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.verified.spec
+
+
+def profiled(
+    verified: Verified, compute: Compute, shape: WorkShape, engine_type: EngineType, only_plan: bool
+) -> Profiled:
+    """DoesNotFit where `dram_budget` has no room for the smallest dry run. `only_plan`: with the margin of a run in
+    another process, and for rows of half the length, too."""
+    spec = verified.spec
+    config, meta_model = spec.config, spec.meta_model
+    dtype = config.compute_dtype
+    with loss_kernels(engine_type, dtype, device.small(config, compute.place)) as kernels:
+        budget = config.dram_budget or default_budget()
+        arguments = (meta_model, dtype, shape, spec.packing, verified.unneeded, kernels, compute.place)
+        found = profile_dry_run(*arguments, only_plan, budget)
+    logits = shape.logits * meta_model.vocabulary * meta_model.dtype.itemsize
+    drawn = initialise.work_bytes(meta_model) if config.init == "random" else 0  # before the first step
+    work = max(found.work_bytes + logits, found.left_bytes + drawn)
+    if only_plan:
+        work += max(LEAST_MARGIN, int(MARGIN * work))
+    return Profiled(verified, compute, shape, replace(found, work_bytes=work))

@@ -1,0 +1,150 @@
+"""What a session measures: bytes over paths and links, peaks, waits; and the process's memory held to the plan."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from spillway.machine import nodes, process_memory
+from spillway.machine.place import Place
+from spillway.output import wear
+from spillway.run.protocol import PathBytes
+
+HOLES, SHARE_OF_HOLES = 24 * 2**20, 0.1  # bytes by which the heap grows in one visit at most, as seen, or part of work
+REGROWTH = 4 * 2**20  # bytes since the heap was given back that make it worth doing again: it takes a tenth of a second
+LINK_WAYS = ("to_device", "from_device")
+
+
+class Telemetry:
+    """Of one engine, over its counters."""
+
+    def __init__(self, engine: Any, plan: dict[str, Any], place: Place, notices: Iterable[str]) -> None:
+        self.written_before: wear.Written = {}  # by the run's earlier processes
+        self._engine, self._plan, self._place = engine, plan, place
+        self._notices = list(notices)
+        self._told: set[str] = set()
+        self._path_bytes: PathBytes = {}
+        self._link_bytes: dict[str, int] = {}
+        self._node_updates: dict[str, dict[str, float]] = {}
+        self._peak = 0
+
+    def begin(self) -> None:
+        """What moves from here on is of steps."""
+        self._path_bytes, self._link_bytes = self.paths(), self._link()
+
+    def of_step(self) -> dict[str, Any]:
+        """Fields of StepResult: what has moved since the last call."""
+        return {
+            "path_bytes": self._new_path_bytes(),
+            "link_bytes": self._new_link_bytes(),
+            "written": self.written(),
+            "node_updates": self._new_node_updates(),
+        }
+
+    def paths(self) -> PathBytes:
+        paths = self._counters().get("paths", {})
+        return {name: {"read": path["read"], "written": path["written"]} for name, path in paths.items()}
+
+    def written(self) -> wear.Written:
+        """By the run, in this process and before it."""
+        return wear.total(self.written_before, {name: moved["written"] for name, moved in self.paths().items()})
+
+    def measured(self) -> dict[str, Any]:
+        """Peaks, bytes and stalls of this process so far; see spillway.run.protocol.Session."""
+        counters = self._counters()
+        paths = counters.get("paths", {})
+        self._peak = max(self._peak, process_memory.peak())
+        found = nodes.where(self._plan, self._engine)
+        tiers = nodes.measured_peaks(self._plan, found, self._peak)
+        for name, path in paths.items():
+            tiers[name] = volume_bytes(path.get("volume"))
+        if "device" in counters:
+            tiers["device"] = counters["device"]["memory"] + self._place.peak()
+        return {
+            "tiers": tiers,
+            **({"nodes": found} if found else {}),
+            "process_peak": self._peak,
+            "path_bytes": self.paths(),
+            **({"link_bytes": link} if (link := self._link()) else {}),
+            "written": self.written(),
+            "stall_seconds": counters.get("stall_seconds", {}),
+            "waits": counters.get("waits", {}),
+            "flushes": {
+                name: {"count": path.get("syncs", 0), "seconds": path.get("sync_seconds", 0.0)}
+                for name, path in paths.items()
+            },
+        }
+
+    def note(self, words: Iterable[str]) -> None:
+        """For the next `notices`."""
+        self._notices += words
+
+    def notices(self) -> list[str]:
+        """What a person should know about the paths and was not told yet: no O_DIRECT, one that was taken out."""
+        counters = self._counters()
+        found = [path["notice"] for path in counters.get("paths", {}).values() if path.get("notice")]
+        found += [counters["device"]["notice"]] if counters.get("device", {}).get("notice") else []
+        found += self._notices
+        found += [outage["reason"] for outage in counters.get("outages", [])]
+        new = [notice for notice in found if notice not in self._told]
+        self._told.update(new)
+        return new
+
+    def _counters(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._engine.counters())
+        return found
+
+    def _new_path_bytes(self) -> PathBytes:
+        before, self._path_bytes = self._path_bytes, self.paths()
+        return {
+            name: {direction: count - before.get(name, {}).get(direction, 0) for direction, count in now.items()}
+            for name, now in self._path_bytes.items()
+        }
+
+    def _link(self) -> dict[str, int]:
+        """Bytes over a device's link so far; empty without one that has memory of its own."""
+        found = self._counters().get("device", {})
+        return {way: found[way] for way in LINK_WAYS} if self._plan.get("device_bytes_per_step") else {}
+
+    def _new_link_bytes(self) -> dict[str, int]:
+        before, self._link_bytes = self._link_bytes, self._link()
+        return {way: now - before.get(way, 0) for way, now in self._link_bytes.items()}
+
+    def _new_node_updates(self) -> dict[str, dict[str, float]]:
+        """Nothing where DRAM is one tier."""
+        if len(nodes.names(self._plan)) < 2:
+            return {}
+        before, self._node_updates = self._node_updates, self._counters().get("updates", {})
+        return {
+            name: {kind: count - before.get(name, {}).get(kind, 0) for kind, count in now.items()}
+            for name, now in self._node_updates.items()
+        }
+
+
+class HeapWatch:
+    """Products of many shapes wear holes into the heap; before these exceed the plan they are given back."""
+
+    def __init__(self, plan: dict[str, Any], work_bytes: int) -> None:
+        self._planned = nodes.memory_peak(plan)
+        self._holes = max(HOLES, int(SHARE_OF_HOLES * work_bytes))
+        self.in_use = 0  # bytes of the process that stayed when the heap was given back last
+
+    def give_back(self) -> None:
+        process_memory.give_back()
+        self.in_use = process_memory.resident()
+
+    def look(self) -> None:
+        """Between two visits."""
+        most = max(self._planned - self._holes, self.in_use + REGROWTH)
+        if self._planned and process_memory.resident() > most:
+            self.give_back()
+
+
+def volume_bytes(volume: str | None) -> int:
+    """Bytes that a volume's file holds on its file system."""
+    try:
+        return os.stat(volume).st_blocks * 512 if volume else 0
+    except OSError:
+        return 0
