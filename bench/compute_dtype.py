@@ -55,7 +55,7 @@ def engine(arguments: argparse.Namespace) -> dict[str, Any]:
     from spillway.config import resolve
     from spillway.model.batch import Batch, WorkShape
     from spillway.run.protocol import Opening
-    from spillway.run.session import Session
+    from spillway.run.session import EngineSession
 
     config = model_config(arguments.shape, arguments.layers)
     with tempfile.TemporaryDirectory() as directory:
@@ -66,7 +66,7 @@ def engine(arguments: argparse.Namespace) -> dict[str, Any]:
         }  # fmt: skip
         if arguments.storage:
             keys |= {"storage": [str(arguments.storage)], "placement": "weight=path,state=path,grad=path"}
-        session = Session(resolve({}, keys), WorkShape(1, 1, arguments.sequence, 0, 0))
+        session = EngineSession(resolve({}, keys), WorkShape(1, 1, arguments.sequence, 0, 0))
         session.start(Opening())
         results, used = [], []
         for step in range(arguments.steps):

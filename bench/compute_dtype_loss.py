@@ -26,7 +26,7 @@ from figures import processor
 from spillway.config import resolve
 from spillway.model.batch import Batch, WorkShape
 from spillway.run.protocol import Opening
-from spillway.run.session import Session
+from spillway.run.session import EngineSession
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "compute-dtype-loss.json"
@@ -56,7 +56,7 @@ def engine(arguments: argparse.Namespace, model: Path, steps: Steps, computes: s
         "model": str(model), "output_dir": f"{model}-run", "weight_dtype": "bf16", "compute_dtype": computes,
         "durability": "none", "placement": "dram", "weight_decay": DECAY, "max_grad_norm": MAX_NORM,
     }  # fmt: skip
-    session = Session(resolve({}, keys), WorkShape(1, 1, arguments.sequence, 0, 0))
+    session = EngineSession(resolve({}, keys), WorkShape(1, 1, arguments.sequence, 0, 0))
     try:
         session.start(Opening())
         results = [session.step(batches, rate) for batches, rate in steps]

@@ -21,7 +21,7 @@ from spillway._engine import Engine
 from spillway.cli.arguments import parse
 from spillway.model.batch import Batch, WorkShape
 from spillway.run.protocol import Keeping, Opening
-from spillway.run.session import Session
+from spillway.run.session import EngineSession
 
 
 class Listening(Engine):
@@ -51,13 +51,13 @@ def say(found: dict[str, Any]) -> None:
     print(json.dumps(found), flush=True)
 
 
-def opened(arguments: argparse.Namespace, directory: Path) -> Session:
+def opened(arguments: argparse.Namespace, directory: Path) -> EngineSession:
     config_of(arguments.shape).save_pretrained(directory)
     words = ["--model", str(directory), "--init", "random", "--dataset", "none", "--output_dir", str(directory / "run"),
              "--placement", arguments.placement, "--learning_rate", "1e-5", "--overwrite",
              "--storage", str(arguments.storage), "--dram_budget", arguments.dram_budget,
              "--durability", arguments.durability]  # fmt: skip
-    session = Session(
+    session = EngineSession(
         parse(words).config(), WorkShape(1, 1, arguments.sequence, 0, 0), Listening,
         Keeping("bench-durability", checkpoints=1 if arguments.checkpoint else 0, keep=True),
     )  # fmt: skip
@@ -68,7 +68,7 @@ def opened(arguments: argparse.Namespace, directory: Path) -> Session:
     return session
 
 
-def steps(arguments: argparse.Namespace, session: Session) -> None:
+def steps(arguments: argparse.Namespace, session: EngineSession) -> None:
     first = Listening.told["step"]
     if not arguments.resume:
         session.commit({"step": 0})
@@ -86,7 +86,7 @@ def steps(arguments: argparse.Namespace, session: Session) -> None:
         before = now
 
 
-def checkpoint(arguments: argparse.Namespace, session: Session, directory: Path) -> dict[str, Any]:
+def checkpoint(arguments: argparse.Namespace, session: EngineSession, directory: Path) -> dict[str, Any]:
     """After the last step: how long until its updates and its commit are through, then the manifest, then a state that
     stands alone."""
     began = time.perf_counter()

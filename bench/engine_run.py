@@ -51,7 +51,7 @@ def main() -> None:
 def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
     from spillway.model.batch import Batch, WorkShape
     from spillway.run.protocol import Opening
-    from spillway.run.session import Session
+    from spillway.run.session import EngineSession
 
     config_of(arguments.shape, arguments.layers).save_pretrained(directory)
     words = ["--model", str(directory), "--init", "random", "--dataset", "none", "--output_dir", str(directory / "run"),
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
         name, _, value = each.partition("=")
         words += [f"--{name}", value]
     shape = WorkShape(arguments.micro_batches, arguments.batch, arguments.sequence, 0, 0)
-    session = Session(parse(words).config(), shape)
+    session = EngineSession(parse(words).config(), shape)
     session.start(Opening())
     seconds, losses, norms, stalls = [], [], [], []
     count = arguments.batch * arguments.sequence

@@ -30,7 +30,7 @@ from equality_plot import plot
 from spillway import _engine
 from spillway.config import Config, resolve
 from spillway.run.protocol import Opening
-from spillway.run.session import Session
+from spillway.run.session import EngineSession
 from spillway.run.train import Work, load_work
 
 LIMIT = 1e-6  # of the relative difference of fp32 losses
@@ -82,7 +82,7 @@ def steps_of(work: Work) -> Steps:
 
 
 def train_engine(config: Config, work: Work, steps: Steps) -> list[float]:
-    session = Session(config, work.shape)
+    session = EngineSession(config, work.shape)
     try:
         session.start(Opening())
         results = [session.step(batches, rate) for batches, rate in steps]

@@ -53,7 +53,7 @@ def child(arguments: argparse.Namespace) -> None:
     """Steps of one schedule; prints one JSON line."""
     from spillway.model.batch import Batch, WorkShape
     from spillway.run.protocol import Opening
-    from spillway.run.session import Session
+    from spillway.run.session import EngineSession
 
     spoiled = [False]
     with tempfile.TemporaryDirectory() as directory:
@@ -61,7 +61,7 @@ def child(arguments: argparse.Namespace) -> None:
         words = ["--model", directory, "--init", "random", "--dataset", "none", "--output_dir", f"{directory}/run",
                  "--placement", "dram", "--max_grad_norm", "0", "--update_schedule", arguments.child]  # fmt: skip
         shape = WorkShape(1, 1, arguments.sequence, 0, 0)
-        session = Session(parse(words).config(), shape, spoiling(spoiled))
+        session = EngineSession(parse(words).config(), shape, spoiling(spoiled))
         session.start(Opening())
         seconds: dict[str, list[float]] = {"with": [], "without": []}
         pending, early = False, arguments.child == "early"

@@ -43,7 +43,7 @@ from spillway.cli.arguments import parse
 
 if TYPE_CHECKING:
     from spillway.config import Config
-    from spillway.run.session import Session
+    from spillway.run.session import EngineSession
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "prediction.json"
@@ -166,7 +166,7 @@ def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttle
 class Planner:
     """Plans again and again with what one session has profiled and measured."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: EngineSession) -> None:
         self._description = json.dumps(session.description)
         self._settings = session.settings
 
@@ -210,14 +210,14 @@ def peak_of(plan: dict[str, Any] | None) -> int:
     return int(next(tier["planned_peak"] for tier in plan["tiers"] if tier["name"] == "dram"))
 
 
-def undisturbed_session(config: Config, sequence: int, paths: Throttled) -> tuple[Session, float]:
+def undisturbed_session(config: Config, sequence: int, paths: Throttled) -> tuple[EngineSession, float]:
     """The first whose rates were measured while others had little of the processors, or the second; what they had."""
     from spillway.model.batch import WorkShape
-    from spillway.run.session import Session
+    from spillway.run.session import EngineSession
 
     for _ in range(MOST_MEASURED):
         before, began = taken_by_others(), time.perf_counter()
-        session = Session(config, WorkShape(1, 1, sequence, 0, 0), unhurried(paths))
+        session = EngineSession(config, WorkShape(1, 1, sequence, 0, 0), unhurried(paths))
         others = (taken_by_others() - before) / (time.perf_counter() - began) / (os.cpu_count() or 1)
         if others <= MOST_WHILE_PLANNED:
             break

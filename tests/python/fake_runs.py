@@ -33,7 +33,7 @@ def inputs(path: Path) -> Path:
 def runs(given: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """main() with the fake session and small defaults: 6 steps an epoch, 12 steps."""
     module = ModuleType("spillway.run.session")
-    module.Session = FakeSession  # type: ignore[attr-defined]
+    module.EngineSession = FakeSession  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "spillway.run.session", module)
     monkeypatch.setattr(spillway.run.train, "plot_apart", lambda *_: "")
     for user in (spillway.output.checkpoints, spillway.output.identity):

@@ -76,7 +76,7 @@ FITS: dict[str, Any] = {
 
 
 class FakeSession:
-    """Follows spillway.run.protocol.Session. With storage its steps are durable, as FakeVolume has it.
+    """Follows spillway.run.protocol.SessionProtocol. With storage its steps are durable, as FakeVolume has it.
 
     FAKE_SKIP="3 4" finds gradients that are not finite in steps 3 and 4; FAKE_SIGNAL="step:3:SIGINT" sends itself a
     signal inside step 3 ("evaluate:3": inside the evaluation after step 3, "commit:3", "save:3": while step 3 is

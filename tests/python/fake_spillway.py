@@ -7,7 +7,7 @@ from fake_session import FakeSession
 from spillway.cli import main
 
 module = ModuleType("spillway.run.session")
-module.Session = FakeSession  # type: ignore[attr-defined]
+module.EngineSession = FakeSession  # type: ignore[attr-defined]
 sys.modules["spillway.run.session"] = module
 
 if __name__ == "__main__":

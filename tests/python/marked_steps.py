@@ -18,7 +18,7 @@ from pathlib import Path
 import native
 from hf_models import batch, random_ids
 from spillway.model.batch import WorkShape
-from spillway.run.session import Session
+from spillway.run.session import EngineSession
 
 WARM, STEADY = 3, 4  # steps
 
@@ -38,7 +38,7 @@ def main(model: Path, storage: Path) -> None:
     session.close()
 
 
-def run(session: Session, first: int, count: int) -> int:
+def run(session: EngineSession, first: int, count: int) -> int:
     for step in range(first, first + count):
         session.step([batch(random_ids(2, 12, step)), batch(random_ids(1, 9, step + 50))], 1e-3)
         session.commit({"step": step + 1})

@@ -14,7 +14,7 @@ from spillway.config.values import StoragePath
 from spillway.model.batch import WorkShape
 from spillway.output import wear
 from spillway.run.protocol import Opening
-from spillway.run.session import Session
+from spillway.run.session import EngineSession
 
 CHUNK = 2048  # elements; the smallest there is
 ROOM = 1 << 33  # a budget that is never short
@@ -93,11 +93,11 @@ def opened(
     chunk: int = CHUNK,
     settings: dict[str, Any] | None = None,
     **more: Any,
-) -> Session:
+) -> EngineSession:
     """A started session. `storage`: a directory for the volume; `settings`: the engine's, instead of the planner's."""
     paths = [] if storage is None else [StoragePath(str(storage), 1 << 30)]
     machine = str(profile(model.parent))
-    found = Session(
+    found = EngineSession(
         config(model, storage=paths, profile=machine, **more), shape, engine_type(chunk, **(settings or {}))
     )
     found.start(Opening(resume))

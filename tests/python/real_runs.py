@@ -33,15 +33,15 @@ def dying(method: str) -> str:
     seconds after the session's first call of `method`."""
     return f"""
 import os, signal, sys
-from spillway.run.session import Session
+from spillway.run.session import EngineSession
 if "DIES_AFTER" in os.environ:
-    method = Session.{method}
+    method = EngineSession.{method}
     def first(*given):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, float(os.environ["DIES_AFTER"]))
-        Session.{method} = method
+        EngineSession.{method} = method
         return method(*given)
-    Session.{method} = first
+    EngineSession.{method} = first
 """
 
 

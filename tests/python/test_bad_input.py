@@ -467,7 +467,7 @@ def test_a_volume_of_another_run(
 ) -> None:
     """A run that was killed leaves its volume; only itself, or `--overwrite`, may take it."""
     storage = on_path(tmp_path / "storage")
-    killed = "import os; from spillway.run.session import Session; Session.step = lambda *_: os._exit(9); "
+    killed = "import os; from spillway.run.session import EngineSession; EngineSession.step = lambda *_: os._exit(9); "
     killed += "import sys; from spillway.cli import main; main(sys.argv[1:])"
     process = apart("-c", killed, *words(inputs, tmp_path / "first", *storage))
     process.communicate(timeout=LIMIT)

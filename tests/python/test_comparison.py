@@ -18,7 +18,7 @@ from breadth import some
 from needs import package
 from spillway import _engine
 from spillway.model.preference import Preference
-from spillway.run.session import Session
+from spillway.run.session import EngineSession
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +122,8 @@ def test_a_wrong_preference_is_found(
 def test_a_wrong_update_is_found(
     given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = Session.rates
-    monkeypatch.setattr(Session, "rates", lambda *given: right(*given) | {"beta1": 0.5})
+    right = EngineSession.rates
+    monkeypatch.setattr(EngineSession, "rates", lambda *given: right(*given) | {"beta1": 0.5})
     assert check(given, tmp_path, "--compute_dtype", "fp32") == 1
     shown = capsys.readouterr().out
     assert "BEYOND" in shown and "The two ways differ." in shown

@@ -257,13 +257,13 @@ def test_check_is_equal_but_for_rounding(
 KILLED = """
 import os, signal, sys
 from spillway.cli import main
-from spillway.run.loop import Trainer
-step = Trainer.step
+from spillway.run.loop import Loop
+step = Loop.step
 def step_or_die(trainer):
     if trainer.state.step == int(os.environ["DIES_AT"]):
         os.kill(os.getpid(), signal.SIGKILL)
     step(trainer)
-Trainer.step = step_or_die
+Loop.step = step_or_die
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -23,7 +23,7 @@ from spillway.errors import DoesNotFit
 from spillway.model.batch import WorkShape
 from spillway.model.describe import decay_names
 from spillway.model.microbatch import IGNORED
-from spillway.run.session import Session
+from spillway.run.session import EngineSession
 from test_stream import assert_equal_curves, loss_of
 
 STEPS = 30
@@ -59,7 +59,7 @@ def train_plain(model: PreTrainedModel, steps: list[Step]) -> tuple[list[float],
     return losses, norms
 
 
-def train(session: Session, steps: list[Step]) -> tuple[list[float], list[float]]:
+def train(session: EngineSession, steps: list[Step]) -> tuple[list[float], list[float]]:
     results = [session.step(step, rate(number)) for number, step in enumerate(steps)]
     return [r.loss_sum / r.label_tokens for r in results], [r.grad_norm for r in results]
 
@@ -141,7 +141,7 @@ class Result(NamedTuple):
     files: dict[str, bytes]
 
 
-def bits(session: Session, directory: Path, steps: list[Step], disturb: bool = False) -> Result:
+def bits(session: EngineSession, directory: Path, steps: list[Step], disturb: bool = False) -> Result:
     """Trains and saves. `disturb`: evaluates and saves between any two steps."""
     losses, norms, evaluations = [], [], []
     for number, step in enumerate(steps):
@@ -158,7 +158,7 @@ def bits(session: Session, directory: Path, steps: list[Step], disturb: bool = F
     return Result(losses, norms, evaluations, file_bytes(directory / "end"))
 
 
-def save(session: Session, directory: Path) -> None:
+def save(session: EngineSession, directory: Path) -> None:
     directory.mkdir(parents=True)
     session.save_model(directory)
     session.save_state(directory)

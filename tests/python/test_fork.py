@@ -20,9 +20,9 @@ LIMIT = 1800  # seconds after which a process is taken for one that hangs
 LEAVES_AN_ORPHAN = """
 import os, signal, sys
 from pathlib import Path
-from spillway.run.session import Session
+from spillway.run.session import EngineSession
 
-plain, count = Session.commit, 0
+plain, count = EngineSession.commit, 0
 def commit(self, state):
     global count
     plain(self, state)
@@ -34,7 +34,7 @@ def commit(self, state):
             signal.pause()
         Path(sys.argv[1]).write_text(str(child))
         os.kill(os.getpid(), signal.SIGKILL)
-Session.commit = commit
+EngineSession.commit = commit
 
 from spillway.cli import main
 sys.exit(main(sys.argv[2:]))

@@ -30,14 +30,14 @@ LIMIT = 600  # seconds that a process of its own may take at most
 
 KILLED = """
 import os, signal, sys
-from spillway.run.session import Session
-gradients, left = Session.gradients, [int(os.environ["STEPS"])]
+from spillway.run.session import EngineSession
+gradients, left = EngineSession.gradients, [int(os.environ["STEPS"])]
 def counted(*given):
     left[0] -= 1
     if left[0] < 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return gradients(*given)
-Session.gradients = counted
+EngineSession.gradients = counted
 from spillway.cli import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -30,7 +30,7 @@ from spillway.report import advice, charts
 from spillway.report.causes import causes
 from spillway.report.facts import read
 from spillway.report.timeline import Span, steps, union
-from spillway.run.loop import Trainer
+from spillway.run.loop import Loop
 
 BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
@@ -172,13 +172,13 @@ def test_a_running_runs_page_knows_what_is_known_so_far(tmp_path: Path, monkeypa
     """Written between two steps, as another process would."""
     given = real_runs.inputs(tmp_path / "given")
     out, pages = tmp_path / "out", {}
-    step = Trainer.step
+    step = Loop.step
 
-    def reported(trainer: Trainer) -> None:
+    def reported(trainer: Loop) -> None:
         step(trainer)
         pages[trainer.state.step] = report.write(out, tmp_path / "page.html", advise=False).read_text()
 
-    monkeypatch.setattr(Trainer, "step", reported)
+    monkeypatch.setattr(Loop, "step", reported)
     assert here(given, out, *on_path(tmp_path / "storage"), "--max_steps", "3") == 0
     first, third = Figures(pages[1]).found, Figures(pages[3]).found
     assert first["steps"] == "1" and "seconds-compute" not in first and "Known after the second step" in pages[1]

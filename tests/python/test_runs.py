@@ -21,7 +21,7 @@ import spillway
 from breadth import some
 from native import file_bytes
 from real_runs import apart, here, last_checkpoint, metrics, names, on_path, result, words
-from spillway.run.session import Session
+from spillway.run.session import EngineSession
 
 MODEL = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
 FIELDS = ["step", "epoch", "loss", "grad_norm", "learning_rate", "tokens", "step_seconds", "path_bytes"]
@@ -201,9 +201,9 @@ class Signals:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, step: int, inside: bool, number: int) -> None:
         self.steps = 0
-        original = Session.step
+        original = EngineSession.step
 
-        def step_and_signal(session: Session, *given: Any) -> Any:
+        def step_and_signal(session: EngineSession, *given: Any) -> Any:
             self.steps += 1
             if inside and self.steps == step:
                 stream = session._stream
@@ -220,7 +220,7 @@ class Signals:
                 os.kill(os.getpid(), number)
             return found
 
-        monkeypatch.setattr(Session, "step", step_and_signal)
+        monkeypatch.setattr(EngineSession, "step", step_and_signal)
 
 
 @pytest.fixture(scope="module")
@@ -340,9 +340,9 @@ def test_a_signal_from_outside(
 
 TWICE = """
 import os, signal, sys
-from spillway.run.session import Session
+from spillway.run.session import EngineSession
 from spillway.cli import main
-step, count = Session.step, 0
+step, count = EngineSession.step, 0
 def step_and_signal(*given):
     global count
     count += 1
@@ -350,7 +350,7 @@ def step_and_signal(*given):
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGTERM)
     return step(*given)
-Session.step = step_and_signal
+EngineSession.step = step_and_signal
 sys.exit(main(sys.argv[1:]))
 """
 

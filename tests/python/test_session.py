@@ -25,7 +25,7 @@ from spillway.model import initialise, spec
 from spillway.model.batch import WorkShape
 from spillway.model.equivalence import Equivalence
 from spillway.run.protocol import Keeping, Opening, Recovery, StepResult
-from spillway.run.session import Session
+from spillway.run.session import EngineSession
 from spillway.run.settings import placement_shares, storage
 from spillway.run.telemetry import REGROWTH
 from twin import Twin
@@ -58,13 +58,13 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def opened(model: Path, resume: Path | None = None, **more: Any) -> Session:
-    found = Session(config(model, **more), SHAPE, engine_type=Twin)
+def opened(model: Path, resume: Path | None = None, **more: Any) -> EngineSession:
+    found = EngineSession(config(model, **more), SHAPE, engine_type=Twin)
     found.start(Opening(resume))
     return found
 
 
-def steps(session: Session, first: int, last: int) -> list[StepResult]:
+def steps(session: EngineSession, first: int, last: int) -> list[StepResult]:
     return [
         session.step([batch(random_ids(2, 12, seed)), batch(random_ids(1, 9, seed + 50))], 1e-3)
         for seed in range(first, last)
@@ -86,8 +86,8 @@ def test_a_step_reports_what_the_trainer_writes_down(model: Path) -> None:
 
 def test_the_plan_counts_what_drawing_weights_takes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(initialise, "work_bytes", lambda _: 1 << 28)
-    assert Session(config(model, init="random"), SHAPE, Twin).settings["work_bytes"] >= 1 << 28
-    assert Session(config(model), SHAPE, Twin).settings["work_bytes"] < 1 << 28
+    assert EngineSession(config(model, init="random"), SHAPE, Twin).settings["work_bytes"] >= 1 << 28
+    assert EngineSession(config(model), SHAPE, Twin).settings["work_bytes"] < 1 << 28
 
 
 def test_the_saved_model_loads_without_a_word_and_gives_the_same_loss(model: Path, tmp_path: Path) -> None:
@@ -148,14 +148,14 @@ def test_the_timeline_is_compressed_json(model: Path, tmp_path: Path) -> None:
 DURABLE = Keeping("the run", checkpoints=4, keep=True)
 
 
-def durable(model: Path, storage: Path, opening: Opening | None, **more: Any) -> tuple[Session, Recovery | None]:
+def durable(model: Path, storage: Path, opening: Opening | None, **more: Any) -> tuple[EngineSession, Recovery | None]:
     """A session whose steps are durable in `storage`; not started where `opening` is None."""
     storage.mkdir(exist_ok=True)
-    session = Session(config(model, storage=[StoragePath(str(storage))], **more), SHAPE, Twin, DURABLE)
+    session = EngineSession(config(model, storage=[StoragePath(str(storage))], **more), SHAPE, Twin, DURABLE)
     return session, session.start(opening) if opening else None
 
 
-def committed(session: Session, first: int, last: int) -> list[StepResult]:
+def committed(session: EngineSession, first: int, last: int) -> list[StepResult]:
     results = []
     for step in range(first, last):
         results += steps(session, step, step + 1)
@@ -284,7 +284,7 @@ class Refusing(Twin):
 def test_the_engines_errors_become_ours(model: Path, failure: Exception, ours: type[Exception]) -> None:
     engine = type("Failing", (Refusing,), {"failure": failure})
     with pytest.raises(ours) as caught:
-        Session(config(model), SHAPE, engine_type=engine)
+        EngineSession(config(model), SHAPE, engine_type=engine)
     assert str(failure) == str(caught.value)
 
 
@@ -332,7 +332,7 @@ def test_settings_name_every_fact_the_planner_needs(model: Path, tmp_path: Path)
     measured = json.loads(_engine.measure([], 0.01))
     machine.write_text(json.dumps(measured | {"cores": 3, "update_elements_per_second": 1e9}))
     paths = [StoragePath(str(tmp_path), 1 << 30)]
-    Session(config(model, storage=paths, placement="state=path", profile=str(machine), window=2), SHAPE, engine)
+    EngineSession(config(model, storage=paths, placement="state=path", profile=str(machine), window=2), SHAPE, engine)
     assert found["dram_budget"] == 1 << 32 and found["work_bytes"] > 0 and found["process_bytes"] > 50 << 20
     assert found["storage"] == [{"directory": str(tmp_path), "capacity": 1 << 30, "far": False}]
     assert found["profile"]["cores"] == 3 and found["profile"]["update_elements_per_second"] == 1e9
@@ -390,7 +390,7 @@ def test_packing_is_proven_before_it_is_used(model: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(spec, "verify_equivalence", verify_equivalence)
     for packing, eval_packing in ((False, None), (True, None), (False, True)):
-        Session(config(model, packing=packing, eval_packing=eval_packing), SHAPE, engine_type=Twin)
+        EngineSession(config(model, packing=packing, eval_packing=eval_packing), SHAPE, engine_type=Twin)
     assert asked == [False, True, True]
 
 

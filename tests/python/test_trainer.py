@@ -23,7 +23,7 @@ from needs import package
 from spillway.errors import InputError
 from spillway.hf import StreamedTraining, Trainer, load
 from spillway.model.dry_run import DryRun
-from spillway.run.session import Session
+from spillway.run.session import EngineSession
 
 package("accelerate", "transformers' Trainer needs accelerate")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -289,7 +289,7 @@ def test_what_a_person_should_know_is_told_once(
     given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     left = ["path:0 was taken out: it fails on writes"]
-    monkeypatch.setattr(Session, "notices", lambda _: [left.pop()] if left else [])
+    monkeypatch.setattr(EngineSession, "notices", lambda _: [left.pop()] if left else [])
     Trainer(model=loaded(given), **parts(given, tmp_path / "out", num_train_epochs=1)).train()
     assert caplog.text.count("path:0 was taken out") == 1
 

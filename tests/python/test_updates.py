@@ -18,7 +18,7 @@ from spillway.errors import InputError
 from spillway.model.batch import WorkShape
 from spillway.report.tables import updates
 from spillway.run.protocol import Opening
-from spillway.run.session import Session
+from spillway.run.session import EngineSession
 from test_engine import SHAPE, accumulated, rate
 
 STEPS = 6
@@ -50,7 +50,7 @@ def trained(model: Path, directory: Path, shape: WorkShape = SHAPE, **more: Any)
     storage.mkdir(parents=True)
     keys = {"compute_dtype": "bf16", "placement": "weight=dram,state=dram,grad=50%,activation=path"} | more
     keys |= {"storage": [StoragePath(str(storage), 1 << 30)], "profile": str(profile(model.parent))}
-    session = Session(config(model, **keys), shape, engine)
+    session = EngineSession(config(model, **keys), shape, engine)
     session.start(Opening())
     SEEN.clear()
     steps = [accumulated()[number % 3] for number in range(STEPS)]

@@ -26,12 +26,12 @@ from spillway.output.directory import MANIFEST, RUN_STATE
 from spillway.output.identity import Identity
 from spillway.output.position import Due, Log, Position, position_of
 from spillway.run.protocol import Keeping, Opening, Recovery, Saving
-from spillway.run.session import Session
+from spillway.run.session import EngineSession
 
 GOING_ON = Path(identity.FOLDER, "going_on")  # what transformers resumes from
 SAVING = ".tmp-saving"  # a checkpoint that is not whole yet
 
-Make = Callable[[Config, Keeping], Session]
+Make = Callable[[Config, Keeping], EngineSession]
 
 
 class DurableRun:
@@ -67,7 +67,7 @@ class DurableRun:
         """A checkpoint that it goes on from, maybe another run's."""
         return self._start.resume
 
-    def open(self, make: Make) -> Session:
+    def open(self, make: Make) -> EngineSession:
         """A started session, at the step that the run goes on from, or with the model's weights."""
         held = [] if self._start.clear else directory.manifests(self.output_dir)
         most = max(self._at_once, len(held)) + 1
@@ -85,7 +85,7 @@ class DurableRun:
         self.session = session
         return session
 
-    def _begin(self, session: Session, recovery: Recovery | None) -> None:
+    def _begin(self, session: EngineSession, recovery: Recovery | None) -> None:
         """The first writes of the run, as `spillway train` makes them."""
         directory.prepare(self._start, fresh=recovery is None and self._start.resume is None)
         out = self.output_dir
@@ -200,7 +200,7 @@ class DurableRun:
             flush(self.output_dir)
             self.session.release(self._manifests.pop(path))
 
-    def go_back_to(self, checkpoint: Path, make: Make) -> Session:
+    def go_back_to(self, checkpoint: Path, make: Make) -> EngineSession:
         """A session at another checkpoint of this run, for evaluation and saving; the open one is closed."""
         self.session.close()
         pinned = partial(directory.pinned, self.output_dir)

@@ -47,7 +47,7 @@ from spillway.run.trackers import Trackers
 if TYPE_CHECKING:
     from spillway.model.batch import Batch
     from spillway.model.own import Blocks
-    from spillway.run.session import Session as EngineSession
+    from spillway.run.session import EngineSession
 
 # input_ids, labels, and where wanted attention_mask, position_ids: [rows, length]; of pairs see Session.reference
 MicroBatch = Mapping[str, Any]
@@ -299,7 +299,7 @@ class Session:
         return self._resumed(config)
 
     def _planned(self) -> EngineSession:
-        from spillway.run.session import Session as EngineSession
+        from spillway.run.session import EngineSession
 
         config = self._config.replaced(output_dir=self._config.output_dir or str(Path.cwd()))
         kept = 0 if self._start is None or self._start.clear else len(directory.manifests(self._start.output_dir))

@@ -48,7 +48,7 @@ from spillway.output import checkpoints, directory, identity, left, saved, state
 from spillway.output.position import Due
 from spillway.run.openings import STATE, read_counts
 from spillway.run.protocol import Keeping, Opening
-from spillway.run.session import Session
+from spillway.run.session import EngineSession
 
 LOGGER = transformers.logging.get_logger("spillway")
 
@@ -108,7 +108,7 @@ class StreamedTraining:
         self._pairs = dpo.Pairs() if dpo.is_dpo(type(self)) else None
         if self._pairs is not None:
             positional, named = dpo.prepared(positional, named)
-        self._streamed: Session | None = None
+        self._streamed: EngineSession | None = None
         self._from: Path | None = None  # a checkpoint to open the session with
         self._with_state = False  # optimizer state and all
         self._samples: list[Any] = []  # micro-batches of the step to come
@@ -133,7 +133,7 @@ class StreamedTraining:
         checks.check_processes()
 
     @property
-    def session(self) -> Session:
+    def session(self) -> EngineSession:
         """The engine's session; planned and opened when it is first needed."""
         if self._streamed is None:
             self._streamed = self._open()
@@ -504,7 +504,7 @@ class StreamedTraining:
             self._sizes = largest(self, self._origin)
         return self._sizes
 
-    def _open(self) -> Session:
+    def _open(self) -> EngineSession:
         untouched(self.model)
         with torch.random.fork_rng(devices=[]):
             sizes = self._known_sizes()
@@ -526,9 +526,9 @@ class StreamedTraining:
         weakref.finalize(self, session.close)
         return session
 
-    def _made(self, config: Config, keeping: Keeping) -> Session:
+    def _made(self, config: Config, keeping: Keeping) -> EngineSession:
         """Planned, not started."""
-        session = Session(
+        session = EngineSession(
             config,
             self._known_sizes().shape,
             keeping=keeping,
@@ -588,7 +588,7 @@ def begun_with(config: Config, checkpoint: Path) -> Config:
     return state.same_products({"compute_dtype": before}, config)
 
 
-def name_run(session: Session, output_dir: Path) -> None:
+def name_run(session: EngineSession, output_dir: Path) -> None:
     """What `spillway export` needs to find what a run without durable steps leaves on its paths."""
     if not volumes.present(session.config.paths):
         raise InputError("nothing of this run lies on a storage path")

@@ -412,13 +412,13 @@ def train_streamed(
 ) -> tuple[Trained, dict[str, torch.Tensor]]:
     """The same through the engine; the masters as it holds them at the end."""
     from spillway.output import identity
-    from spillway.run.session import Session
+    from spillway.run.session import EngineSession
 
     place = config.replaced(
         output_dir=config.output_dir or str(Path.cwd()), durability="none", resume_from_checkpoint=None
     )
     keeping = Keeping(identity.new(Path.cwd()).run)
-    session = Session(place, work.shape, keeping=keeping, model_config=copy.deepcopy(model_config))
+    session = EngineSession(place, work.shape, keeping=keeping, model_config=copy.deepcopy(model_config))
     try:
         session.start(Opening())
         trained = Trained()

@@ -30,7 +30,7 @@ from spillway.run import reference
 from spillway.run.events import Events
 from spillway.run.interruption import Interruption
 from spillway.run.progress import Display
-from spillway.run.protocol import Session, StepResult
+from spillway.run.protocol import SessionProtocol, StepResult
 from spillway.run.rates import Rate
 from spillway.run.reference import Pass, Reference
 from spillway.run.trackers import Trackers
@@ -70,7 +70,7 @@ class Work:
 
 
 @dataclass
-class Trainer:
+class Loop:
     """Runs the steps after `state.step`."""
 
     config: Config
@@ -82,7 +82,7 @@ class Trainer:
     began_in: Path | None = None  # the checkpoint that is gone on from
     references: dict[str, Reference] = field(default_factory=dict)  # of `work.preferences`, whole
     seconds: list[float] = field(default_factory=list)  # of every step of this process
-    session: Session = field(init=False)
+    session: SessionProtocol = field(init=False)
     metrics: Metrics = field(init=False)
     saved: Path | None = field(init=False)  # the checkpoint that holds `state.step`
     trackers: Trackers = field(init=False)
@@ -95,7 +95,7 @@ class Trainer:
         self.trackers = Trackers(self.config, self.output_dir)
         self.so_far = SoFar(self.output_dir)
 
-    def run(self, session: Session, saved: Path | None) -> None:
+    def run(self, session: SessionProtocol, saved: Path | None) -> None:
         """`session` is started and has committed `state`, which checkpoint `saved` holds if there is one.
 
         Raises Interrupted, state saved."""
@@ -338,6 +338,6 @@ class Trainer:
             self.interruption.signal,
         )
 
-    def summary(self, session: Session) -> dict[str, Any]:
+    def summary(self, session: SessionProtocol) -> dict[str, Any]:
         """summary.json: prediction beside measurement."""
         return summary(self.config, session.plan, session.measured(), self.state, self.seconds)

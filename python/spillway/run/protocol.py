@@ -1,7 +1,7 @@
 """What the trainer and the engine's session say to each other: plain data and one protocol.
 
-The trainer (configuration, data, loop, what a person sees) is written against `Session`; `spillway.run.session`
-implements it over the C++ engine, the tests implement it in a few lines.
+The trainer (configuration, data, loop, what a person sees) is written against `SessionProtocol`;
+`spillway.run.session` implements it over the C++ engine, the tests implement it in a few lines.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class StepResult:
         return row
 
 
-class Session(Protocol):
+class SessionProtocol(Protocol):
     """One run of the engine. Construction plans and starts nothing; it raises errors.DoesNotFit."""
 
     plan: dict[str, Any]  # the content of plan.json

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from spillway.model.batch import Batch, WorkShape
 
 
-class Session:
-    """See spillway.run.protocol.Session."""
+class EngineSession:
+    """See spillway.run.protocol.SessionProtocol."""
 
     def __init__(
         self,
@@ -261,7 +261,7 @@ class Session:
     # ---- what is told of it
 
     def measured(self) -> dict[str, Any]:
-        """Peaks, bytes and stalls of this process so far; see spillway.run.protocol.Session."""
+        """Peaks, bytes and stalls of this process so far; see spillway.run.protocol.SessionProtocol."""
         dry_run = self._profiled.dry_run
         return {
             **self._telemetry.measured(),

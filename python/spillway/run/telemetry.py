@@ -52,7 +52,7 @@ class Telemetry:
         return wear.total(self.written_before, {name: moved["written"] for name, moved in self.paths().items()})
 
     def measured(self) -> dict[str, Any]:
-        """Peaks, bytes and stalls of this process so far; see spillway.run.protocol.Session."""
+        """Peaks, bytes and stalls of this process so far; see spillway.run.protocol.SessionProtocol."""
         counters = self._counters()
         paths = counters.get("paths", {})
         self._peak = max(self._peak, process_memory.peak())

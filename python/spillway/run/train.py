@@ -32,10 +32,10 @@ from spillway.report import tables
 from spillway.report.plot import plot_apart
 from spillway.run import reference, room
 from spillway.run.interruption import Interruption
-from spillway.run.loop import Trainer, Work
+from spillway.run.loop import Loop, Work
 from spillway.run.machines import described, plan_elsewhere, refuse_elsewhere
 from spillway.run.progress import Display
-from spillway.run.protocol import Keeping, Opening, Recovery, Saving, Session
+from spillway.run.protocol import Keeping, Opening, Recovery, Saving, SessionProtocol
 
 Tell = Callable[[str], None]
 
@@ -126,22 +126,20 @@ class Run:
         held = [] if self.start.clear else directory.manifests(self.start.output_dir)
         self.opening = Opening(self.start.resume, self.start.durable, self.start.fresh, self.start.held)
         place = self.start.output_dir
-        trainer = Trainer(
-            self.config, work, self.state, self.display, self.interruption, place, began_in=self.start.resume
-        )
-        if self.start.resume and trainer.complete():
+        loop = Loop(self.config, work, self.state, self.display, self.interruption, place, began_in=self.start.resume)
+        if self.start.resume and loop.complete():
             return self.already_complete(work)
         if self.start.resume and not self.start.durable:
-            trainer.find_references()
+            loop.find_references()
         kept = replace(
             keeping(self.config, self.identity.run, work, self.stay(held)),
             saving=saving(self.config, self.start, work, self.state.step),
         )
         session = open_session(self.config, work.shape, kept)
         try:
-            summary = self.train(trainer, session)
+            summary = self.train(loop, session)
         except BaseException as error:
-            words = self.leave(trainer, error)
+            words = self.leave(loop, error)
             with suppress(Exception):  # the first error is the one to tell
                 session.close()
             if words:
@@ -152,9 +150,9 @@ class Run:
         self.write_report()  # its plans do, too
         return summary
 
-    def leave(self, trainer: Trainer, error: BaseException) -> str:
+    def leave(self, loop: Loop, error: BaseException) -> str:
         """What becomes of the state of a run that a failure ends, in words; empty where the failure says all."""
-        return trainer.leave() if isinstance(error, Exception) and not isinstance(error, Interrupted) else ""
+        return loop.leave() if isinstance(error, Exception) and not isinstance(error, Interrupted) else ""
 
     def stay(self, held: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
         """Of the checkpoints on the paths those that are kept: what came after one that is gone back to goes."""
@@ -170,35 +168,35 @@ class Run:
         summary = output_dir / "summary.json"
         return dict(json.loads(summary.read_text(encoding="utf-8"))) if summary.exists() else {}
 
-    def train(self, trainer: Trainer, session: Session) -> dict[str, Any]:
+    def train(self, loop: Loop, session: SessionProtocol) -> dict[str, Any]:
         tables.show_plan(self.display.console, session.plan)
-        self.identify(trainer.work, session.plan)
+        self.identify(loop.work, session.plan)
         hub.fetch_weights(self.config, self.display.say)
         recovery = self.begin(session)
         if recovery:
-            self.state = trainer.state = RunState.of(recovery.state, self.state.fixed)
+            self.state = loop.state = RunState.of(recovery.state, self.state.fixed)
         for notice in session.notices():
             self.display.note(notice)
         self.interruption.finish_steps()
         if session.plan.get("durability") == "step":
             self.interruption.steps_are_durable()
         self.prepare(session, recovery)
-        trainer.run(session, self.checkpoint_of_step())
-        return self.finish(trainer, session)
+        loop.run(session, self.checkpoint_of_step())
+        return self.finish(loop, session)
 
     def identify(self, work: Work, plan: dict[str, Any]) -> None:
         self.identity.fixed = self.state.fixed
         self.identity.durability = plan.get("durability", "none")
         self.identity.steps, self.identity.steps_per_epoch = work.steps, work.order.steps_per_epoch
 
-    def begin(self, session: Session) -> Recovery | None:
+    def begin(self, session: SessionProtocol) -> Recovery | None:
         """No volume is made before its run is known in `output_dir`."""
         if not any(tier["name"].startswith("path:") for tier in session.plan["tiers"]):
             return session.start(self.opening)
         with self.identity.claim(self.start.output_dir):
             return session.start(self.opening)
 
-    def prepare(self, session: Session, recovery: Recovery | None) -> None:
+    def prepare(self, session: SessionProtocol, recovery: Recovery | None) -> None:
         """The first writes of the run; nothing that was durable is removed before what replaces it is."""
         output_dir = self.start.output_dir
         goes_on = recovery is not None or self.start.resume is not None
@@ -234,12 +232,12 @@ class Run:
             return own
         return self.start.resume if self.saved is not None and self.state is self.saved else None
 
-    def finish(self, trainer: Trainer, session: Session) -> dict[str, Any]:
+    def finish(self, loop: Loop, session: SessionProtocol) -> dict[str, Any]:
         output_dir = self.start.output_dir
-        summary = trainer.summary(session)
+        summary = loop.summary(session)
         write_json(output_dir / "summary.json", summary)
         session.write_timeline(output_dir / "timeline.json.gz")
-        trainer.so_far.ended()
+        loop.so_far.ended()
         tables.show_summary(self.display.console, summary)
         if session.plan.get("durability", "none") != "none":
             self.leave_volumes(session)
@@ -259,7 +257,7 @@ class Run:
         except Exception as error:
             self.display.note(f"no report: {error}; `spillway report {output_dir}` tries again")
 
-    def leave_volumes(self, session: Session) -> None:
+    def leave_volumes(self, session: SessionProtocol) -> None:
         """What is to become of the volumes of a run that has come to its end."""
         if not directory.manifests(self.start.output_dir):
             session.give_up_volumes()  # no checkpoint needs them
@@ -343,8 +341,8 @@ def check_vocabulary(config: Config, key: str, largest: int, size: Any) -> None:
         )
 
 
-def open_session(config: Config, shape: WorkShape, keeping: Keeping, only_plan: bool = False) -> Session:
+def open_session(config: Config, shape: WorkShape, keeping: Keeping, only_plan: bool = False) -> SessionProtocol:
     """Plans; raises DoesNotFit. The engine is imported here, since that is slow and large."""
     module = import_module("spillway.run.session")
-    session: Session = module.Session(config, shape, keeping=keeping, only_plan=only_plan)
+    session: SessionProtocol = module.EngineSession(config, shape, keeping=keeping, only_plan=only_plan)
     return session
