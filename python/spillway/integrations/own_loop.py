@@ -85,15 +85,15 @@ class Session:
         self._seconds: list[float] = []  # of the steps of this process
         self._told: set[str] = set()  # notices
         self._pairs = config.objective == "dpo"
-        self._state = RunState()
         self._start = directory.decide(config) if config.output_dir is not None else None
         self._so_far = SoFar(self._start.output_dir) if self._start is not None else None
         self._trackers = Trackers(config, self._start.output_dir) if self._start is not None else None
         self._display = Display(Console(stderr=True), endurance(config))
-        self._config = hub.settled(products.settled(self._found(config)), self._display.note, ("model", "tokenizer"))
+        config, self._state, self._identity = begun(config, self._start)
+        self._config = hub.settled(products.settled(config), self._display.note, ("model", "tokenizer"))
         if not self._state.fixed:
             self._state.fixed = state.fixed_keys(self._config)
-        self._interval()  # bad input is refused before anything is planned
+        self._interval = logging_interval(self._config)  # bad input is refused before anything is planned
         self._shape = shape_of(self._config, given)
         self._engine = self._planned()
 
@@ -291,13 +291,6 @@ class Session:
         except Exception as error:
             self._display.note(f"no report: {error}; `spillway report {output_dir}` tries again")
 
-    def _found(self, config: Config) -> Config:
-        """`config`, as the run that is there, or that there is none, makes it."""
-        if self._start is None:
-            self._identity = identity.new(Path.cwd())
-            return config.replaced(durability="none", output_dir=None)
-        return self._resumed(config)
-
     def _planned(self) -> EngineSession:
         from spillway.run.session import EngineSession
 
@@ -312,21 +305,6 @@ class Session:
 
             own = OwnConfig(self._module)
         return EngineSession(config, self._shape, keeping=keeping, model_config=own)
-
-    def _resumed(self, config: Config) -> Config:
-        """`config` as the run that it goes on with has it; refused where that is another one."""
-        assert self._start is not None
-        self._identity = identity.load(self._start.output_dir) or identity.new(self._start.output_dir)
-        saved = RunState.load(self._start.resume) if self._start.resume else None
-        if saved is None and self._start.durable and self._identity.fixed:
-            saved = RunState(fixed=self._identity.fixed)
-        if saved is None:
-            return config
-        config = state.same_revisions(saved.fixed, state.same_products(saved.fixed, config))
-        state.converted(saved, config, self._start.stands_alone)
-        state.check_keys(saved.fixed, config)
-        self._state = saved
-        return state.same_durability(self._identity.durability, config)
 
     def _open_run(self, start: directory.Start) -> None:
         self._identity.fixed = self._state.fixed
@@ -366,7 +344,7 @@ class Session:
         own: dict[str, Mean] = {}
         add_told(self._state.told, result.told)
         add_told(own, result.told)
-        logged = self._state.step % self._interval() == 0
+        logged = self._state.step % self._interval == 0
         if logged:
             means = {name: mean.value() for name, mean in self._state.told.items()}
             self._log({**row, "loss": self._state.losses.value(), **means})
@@ -388,15 +366,6 @@ class Session:
                 self._metrics.sync()
             self._trackers.log(row)
 
-    def _interval(self) -> int:
-        """Steps between two rows of metrics.jsonl; below 1 `logging_steps` is a share of `max_steps`."""
-        asked = self._config.logging_steps
-        if asked >= 1:
-            return int(asked)
-        if self._config.max_steps < 1:
-            raise InputError(f"logging_steps: {asked} is a share of max_steps, which is not given")
-        return math.ceil(self._config.max_steps * asked)
-
     def _tell_notices(self) -> None:
         chosen = products.said(self._config.compute_dtype, self._config.chosen)
         for notice in [chosen, *products.warnings(self._config), *self._engine.notices()]:
@@ -409,39 +378,13 @@ class Session:
 
     def _rate(self, step: int) -> float:
         if self._schedule is None:
-            config = self._config
-            if config.max_steps < 1 and config.lr_scheduler_type not in STEADY:
-                raise InputError(
-                    f"max_steps: the schedule {config.lr_scheduler_type} needs an end; give it, or lr_scheduler_type: "
-                    "constant, or step(..., learning_rate=...)"
-                )
-            self._schedule = rates.schedule(config, max(config.max_steps, 1))
+            self._schedule = schedule_of(self._config)
         return self._schedule(step)
 
     def _taken(self, batches: MicroBatch | Sequence[MicroBatch], most: int, referred: bool = True) -> list[Batch]:
         """`referred`: pairs have what the reference makes of them."""
-        from spillway.data.batches import batch_of, pairs_of
-
         several = [batches] if isinstance(batches, Mapping) else list(batches)
-        if not 1 <= len(several) <= most:
-            raise InputError(
-                f"gradient_accumulation_steps: the session was planned for steps of up to {most} micro-batches, not "
-                f"{len(several)}"
-            )
-        taken = [
-            pairs_of(batch, referred) if self._pairs else batch_of(batch, bool(self._config.packing))
-            for batch in several
-        ]
-        shape = self._shape
-        room = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
-        for batch in taken:
-            if batch.input_ids.numel() > room:
-                rows, length = batch.input_ids.shape
-                raise InputError(
-                    f"max_length: the session was planned for {shape.batch} rows of {shape.length} tokens, not {rows} "
-                    f"of {length}; set per_device_train_batch_size and max_length to the largest there will be"
-                )
-        return taken
+        return planned_for(several, most, self._shape, self._config, referred)
 
     def _save_tokenizer(self, target: Path) -> None:
         """Where there is one: a loop of its own may well do without."""
@@ -452,6 +395,65 @@ class Session:
         except InputError:
             return
         tokenizer.save_pretrained(str(target))
+
+
+def begun(config: Config, start: directory.Start | None) -> tuple[Config, RunState, identity.Identity]:
+    """`config` as the run that is there, or that there is none, makes it; how far that run has come, and which it is.
+    InputError where it is another one."""
+    if start is None:
+        return config.replaced(durability="none", output_dir=None), RunState(), identity.new(Path.cwd())
+    known = identity.load(start.output_dir) or identity.new(start.output_dir)
+    saved = RunState.load(start.resume) if start.resume else None
+    if saved is None and start.durable and known.fixed:
+        saved = RunState(fixed=known.fixed)
+    if saved is None:
+        return config, RunState(), known
+    config = state.same_revisions(saved.fixed, state.same_products(saved.fixed, config))
+    state.converted(saved, config, start.stands_alone)
+    state.check_keys(saved.fixed, config)
+    return state.same_durability(known.durability, config), saved, known
+
+
+def logging_interval(config: Config) -> int:
+    """Steps between two rows of metrics.jsonl; below 1 `logging_steps` is a share of `max_steps`."""
+    asked = config.logging_steps
+    if asked >= 1:
+        return int(asked)
+    if config.max_steps < 1:
+        raise InputError(f"logging_steps: {asked} is a share of max_steps, which is not given")
+    return math.ceil(config.max_steps * asked)
+
+
+def schedule_of(config: Config) -> rates.Rate:
+    if config.max_steps < 1 and config.lr_scheduler_type not in STEADY:
+        raise InputError(
+            f"max_steps: the schedule {config.lr_scheduler_type} needs an end; give it, or lr_scheduler_type: "
+            "constant, or step(..., learning_rate=...)"
+        )
+    return rates.schedule(config, max(config.max_steps, 1))
+
+
+def planned_for(batches: list[MicroBatch], most: int, shape: WorkShape, config: Config, referred: bool) -> list[Batch]:
+    """As the engine's session takes them. InputError where there are more than `most`, or one is larger than `shape`.
+    `referred`: pairs have what the reference makes of them."""
+    from spillway.data.batches import batch_of, pairs_of
+
+    if not 1 <= len(batches) <= most:
+        raise InputError(
+            f"gradient_accumulation_steps: the session was planned for steps of up to {most} micro-batches, not "
+            f"{len(batches)}"
+        )
+    pairs = config.objective == "dpo"
+    taken = [pairs_of(batch, referred) if pairs else batch_of(batch, bool(config.packing)) for batch in batches]
+    room = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
+    for batch in taken:
+        if batch.input_ids.numel() > room:
+            rows, length = batch.input_ids.shape
+            raise InputError(
+                f"max_length: the session was planned for {shape.batch} rows of {shape.length} tokens, not {rows} "
+                f"of {length}; set per_device_train_batch_size and max_length to the largest there will be"
+            )
+    return taken
 
 
 def as_columns(rows: list[float]) -> dict[str, Any]:

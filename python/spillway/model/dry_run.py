@@ -13,12 +13,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedConfig
 
-from spillway import _engine
 from spillway.base import stages
 from spillway.errors import DoesNotFit
 from spillway.machine import process_memory
@@ -32,10 +31,11 @@ from spillway.model.layer_arguments import Arguments, LayerArguments
 from spillway.model.meta_model import MetaModel
 from spillway.model.microbatch import Work, arrange
 from spillway.model.own import OwnConfig
-from spillway.model.plain_engine import PlainEngine, PlainVisit, count, mapped, on_device
-from spillway.model.source import DTYPES, text_config
+from spillway.model.plain_engine import PlainEngine
+from spillway.model.source import text_config
 from spillway.model.stream import Stream
 from spillway.model.subspaces import choose_kinds
+from spillway.model.timed_engine import LossKernels, TimedEngine
 from spillway.model.tiny_copy import fewer_layers
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ LEAST_RUNS, MOST_RUNS, LEAST_SECONDS = 4, 40, 2.0  # so often, and so long; the 
 
 
 KINDS = ("forward", "backward", "tail_forward", "tail_backward", "head_loss", "head_gradient")
-STREAMED = ("forward", "head_loss", "head_gradient", "backward")  # visits with weights
 
 
 @dataclass(frozen=True)
@@ -65,110 +64,6 @@ class DryRun:
     measured_rows: int = 0  # the largest micro-batch that was measured: `work_bytes` of a larger one are extrapolated
     measured_length: int = 0
     left_bytes: int = 0  # that stay when all is given back: libraries' pages, what PyTorch keeps for later
-
-
-class LossKernels(Protocol):
-    """The part of spillway._engine.Engine that computes."""
-
-    def loss_stats(self, logits: Any, first_row: int, labels: Any, maximum: Any, sum: Any, gold: Any) -> None: ...
-    def loss_gradient(
-        self, logits: Any, first_row: int, labels: Any, maximum: Any, log_sum: Any, scale: float
-    ) -> None: ...
-
-
-class TimedEngine(PlainEngine):
-    """Takes gradients as the engine does, keeps none, and keeps the seconds of every visit."""
-
-    def __init__(
-        self, description: dict[str, Any], several: bool, kernels: LossKernels | None, place: Place = HOST
-    ) -> None:
-        """`several`: gradients are summed over micro-batches. `kernels`: None for slow ones of its own."""
-        super().__init__(description, keep=False, device=place.device, touch=False)
-        self._place = place
-        largest = max(count(tensor["shape"]) for tensor in self.tensors)
-        taken = mapped(4 * largest) if place.device.type == "cpu" else on_device(4 * largest, place.device)
-        self._taken = taken.view(torch.float32 if several else self.dtype)
-        if kernels is not None:
-            self.loss_stats = kernels.loss_stats  # type: ignore[method-assign]
-            self.loss_gradient = kernels.loss_gradient  # type: ignore[method-assign]
-        self.cold = True  # weights come from memory, as for the first micro-batch of a visit, not from caches
-        self.seconds: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
-        self.aside = 0.0  # seconds that no run has
-        self._kept: torch.Tensor | None = None  # where weights are widened from, when they are
-        self._tail = max(self._layers)
-        self._began = 0.0
-        self._touched = 0  # tokens
-
-    def touch(self, tokens: int) -> None:
-        """Has in memory what so many tokens take of the arena."""
-        if tokens > self._touched and self._place.device.type == "cpu":
-            for first, stride in self._regions():
-                self._arena[first + self._touched * stride : first + tokens * stride].zero_()
-            self._touched = tokens
-
-    def touched_bytes(self) -> int:
-        return self._touched * sum(stride for _, stride in self._regions())
-
-    def untouched(self, tokens: int) -> int:
-        """Bytes by which touch() would grow the process."""
-        return max(0, tokens - self._touched) * sum(stride for _, stride in self._regions())
-
-    def _regions(self) -> list[tuple[int, int]]:
-        """First byte and bytes per token of what lies in the arena by token."""
-        width = self._bytes(self._hidden)
-        borders = [(self._bytes(first), width) for first in self._border_at_element]
-        return [*borders, (self._gradient_at, width), (self._sums_at, 4 * self._hidden)]
-
-    def gradient(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
-        super().gradient(tensor, values, micro_batch)
-        self._taken[: values.numel()].copy_(values.view(-1))
-
-    def head_gradient(self, values: torch.Tensor, micro_batch: int) -> None:
-        self._taken[: values.numel()].copy_(values.view(-1))
-
-    def next_visit(self) -> PlainVisit:
-        visit = super().next_visit()
-        if self.cold and visit.kind in STREAMED and self._place.device.type == "cpu":
-            self._forget(visit)
-        self._place.settle()
-        self._began = time.perf_counter()
-        if self.cold and visit.kind in STREAMED and self._kept is not None:
-            self._weights_in(self._typed, visit).copy_(self._weights_in(self._kept, visit))
-        return visit
-
-    def keep_weights(self) -> None:
-        """As they are now in the type that they are kept in, where that is another than visits compute in."""
-        kept = DTYPES[self.description["weight_dtype"]]
-        if kept != self.dtype:
-            weights = self._typed[: self._border_at_element[0]]
-            size = weights.numel() * kept.itemsize
-            there = mapped(size) if self._place.device.type == "cpu" else on_device(size, self._place.device)
-            self._kept = there.view(kept).copy_(weights)
-
-    def _weights_in(self, memory: torch.Tensor, visit: PlainVisit) -> torch.Tensor:
-        """Those of a visit, in the arena or as they are kept."""
-        elements = visit.rows * self.tensors[self._head_tensor()]["shape"][1] or self._block_elements(visit.block)
-        first = visit.weights // self.dtype.itemsize
-        return memory[first : first + elements]
-
-    def _forget(self, visit: PlainVisit) -> None:
-        """In a run all other blocks have been computed since, so weights come from memory and gradients go there."""
-        began = time.perf_counter()
-        weights = self._weights_in(self._typed if self._kept is None else self._kept, visit)
-        _engine.drop_from_caches(weights.data_ptr(), weights.nbytes)
-        _engine.drop_from_caches(self._taken.data_ptr(), self._taken.nbytes)
-        self.aside += time.perf_counter() - began
-
-    def end_visit(self) -> None:
-        self._place.settle()
-        seconds = time.perf_counter() - self._began
-        tail = "tail_" if self._visit.block == self._tail and self._visit.kind in ("forward", "backward") else ""
-        self.seconds[self.cold][tail + self._visit.kind].append(seconds)
-        super().end_visit()
-
-    def in_visits(self) -> float:
-        """Seconds of all visits so far."""
-        return sum(sum(map(sum, kinds.values())) for kinds in self.seconds.values())
 
 
 def profile_dry_run(
@@ -189,12 +84,12 @@ def profile_dry_run(
     not even they have room. `meta_model` itself is not touched."""
     stages.say("measuring one layer")
     before = process_memory.resident()
-    rehearsal = Rehearsal(meta_model, compute_dtype, shape, packing, unneeded, kernels, place, budget)
+    measurement = Measurement(meta_model, compute_dtype, shape, packing, unneeded, kernels, place, budget)
     try:
-        found = rehearsal.run(before, half)
+        found = measurement.run(before, half)
     finally:
-        rehearsal.close()
-        del rehearsal
+        measurement.close()
+        del measurement
         process_memory.give_back()
         place.give_back()
     return replace(found, left_bytes=max(0, process_memory.resident() - before))
@@ -210,7 +105,7 @@ class Seen:
     there: bool  # it has room itself
 
 
-class Rehearsal:
+class Measurement:
     """A stream over a small copy of the model, and what it was seen to take."""
 
     def __init__(

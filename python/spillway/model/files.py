@@ -8,14 +8,11 @@ holds besides what is trained goes from file to file in pieces.
 
 from __future__ import annotations
 
-import copy
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,244 +21,19 @@ import torch
 
 from spillway.base.files import new_file
 from spillway.errors import InputError
-from spillway.model import library
 from spillway.model.describe import stored_keys, stored_names
-from spillway.model.own import OwnModel
 from spillway.model.source import first_line
+from spillway.model.tensor_files import Stored, Tensors, Unit, copied, held, pieces, write_files
+from spillway.model.tensor_names import Group, Names
 
 if TYPE_CHECKING:
     from spillway._engine import Engine
     from spillway.model.meta_model import MetaModel
 
 WEIGHTS = ".engine-weights"  # under a checkpoint while it is written or read: tensors as the engine names them
-TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64", torch.int64: "I64",
-         torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}  # fmt: skip
-BY_NAME = {name: dtype for dtype, name in TYPES.items()}
-PIECE = 1 << 24  # elements in memory at a time
 MAX_SHARD = 5 * 10**9  # bytes of a safetensors file
 OTHERS = "others"  # base name, until they are counted, of files with what the engine has not
 INDEX = "model.safetensors.index.json"
-
-Tensors = dict[str, torch.Tensor]
-
-
-class Stored:
-    """The tensors of a checkpoint's directory, or of one file, each read when it is asked for. By the engine's reader,
-    which maps no file: one that is cut short meanwhile is an error and not the end of the process."""
-
-    def __init__(self, place: Path) -> None:
-        from spillway._engine import SafetensorsReader
-
-        self._place = place
-        try:
-            self._reader = SafetensorsReader(str(place))
-        except (ValueError, OSError) as error:
-            raise InputError(str(error)) from error
-        self._heads = self._reader.tensors()
-
-    def names(self) -> set[str]:
-        return set(self._heads)
-
-    def tensor(self, name: str) -> torch.Tensor:
-        meta = self.meta(name)
-        values = torch.empty(meta.numel() * meta.element_size(), dtype=torch.uint8)
-        self._reader.read(name, values.numpy())
-        return values.view(meta.dtype).view(meta.shape)
-
-    def pieces(self, name: str) -> Iterator[torch.Tensor]:
-        """All of it, flat, a piece at a time."""
-        meta = self.meta(name)
-        for first in range(0, meta.numel(), PIECE):
-            count = min(PIECE, meta.numel() - first)
-            values = torch.empty(count * meta.element_size(), dtype=torch.uint8)
-            self._reader.read(name, values.numpy(), first)
-            yield values.view(meta.dtype)
-
-    def meta(self, name: str) -> torch.Tensor:
-        kind, shape = self._heads[name]
-        if kind not in BY_NAME:
-            raise InputError(f"{self._place}: tensor {name} is of type {kind}, which cannot be converted here")
-        return torch.empty(shape, dtype=BY_NAME[kind], device="meta")
-
-
-@dataclass(frozen=True)
-class Unit:
-    """Tensors that are made, and written to files, together."""
-
-    listed: list[tuple[str, torch.Tensor]]  # names, and on meta types and shapes
-    made: Callable[[], Iterator[Iterator[torch.Tensor]]]  # of each of them its elements, flat, in pieces
-
-
-@dataclass
-class Group:
-    """Tensors of one side that become tensors of the other together."""
-
-    transform: Any = None  # the library's; None: as they are
-    members: list[tuple[str, str]] = field(default_factory=list)  # name, pattern that it matched
-    target: str = ""  # the first one
-
-
-class Bound:
-    """A model whose parameters may be views of the engine's memory, for code that asks for them by name."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    def get_parameter(self, name: str) -> torch.Tensor:
-        owner, _, own = name.rpartition(".")
-        return self._model.get_submodule(owner)._parameters[own]  # type: ignore[no-any-return]
-
-
-class Names:
-    """What the tensors of one model are called in files, both ways."""
-
-    def __init__(self, meta_model: MetaModel) -> None:
-        self._model = model = meta_model.stored
-        self._own = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-        buffers = set(model.state_dict().keys()) - self._own  # saved, and no parameters
-        apart = {name for name in buffers if meta_model.is_apart(name)}
-        self.buffers = buffers - apart
-        self.towers = meta_model.carried_names | apart  # of other modalities: carried along
-
-    def know(self, keys: set[str]) -> None:
-        """The checkpoint that the model began with has tensors of these names: a save is to have its names."""
-        if keys and getattr(self._model, "_weight_conversions", None) is None:
-            self.loading(keys)
-
-    def renamed(self, names: set[str]) -> dict[str, str] | None:
-        """What the model's tensors `names` are called in files; None where their form is another, too."""
-        groups = self.saving(names).values()
-        if any(group.transform for group in groups):
-            return None
-        return {group.members[0][0]: group.target for group in groups}
-
-    def stored(self, names: set[str], keys: set[str]) -> dict[str, str] | None:
-        """What the model's tensors `names` are called in a file that holds `keys`. None where their form is another,
-        or one is missing."""
-        groups = [group for group in self.loading(keys) if group.target in names]
-        if any(group.transform for group in groups) or {group.target for group in groups} != names:
-            return None
-        return {group.target: group.members[0][0] for group in groups}
-
-    def loading(self, names: set[str]) -> list[Group]:
-        """Groups of a file's tensors by the tensor of the model that they become; those it lacks are left out."""
-        mapping = self._conversions(legacy=True)
-        renamings, converters = library.parted(mapping)
-        by_pattern = {pattern: entry for entry in converters for pattern in entry.source_patterns}
-        held, prefix = self._model.state_dict(), self._model.base_model_prefix
-        groups: dict[str, Group] = {}
-        for name in sorted(names, key=library.natural_order):
-            target, pattern = library.loaded_name(name, renamings, converters, prefix, held)
-            if target not in held and name in held:
-                target, pattern = library.loaded_name(name, [], [], prefix, held)
-            if target in held:
-                group = groups.setdefault(target, Group(by_pattern.get(pattern or ""), [], target))
-                group.members.append((name, pattern or name))
-        self._model._weight_conversions = [entry for entry in mapping if entry.was_used()]
-        return list(groups.values())
-
-    def saving(self, names: set[str]) -> dict[str, Group]:
-        """Groups of the model's tensors by the first of the tensors in files that they become."""
-        used = getattr(self._model, "_weight_conversions", None)
-        if used is None:
-            used = library.without_prefixes(self._conversions(legacy=False))
-        self._renamings, converters = library.parted(entry.reverse_transform() for entry in used[::-1])
-        by_pattern = {pattern: entry for entry in converters for pattern in entry.source_patterns}
-        groups: dict[str, Group] = {}
-        for name in sorted(names, key=library.natural_order):
-            target, pattern = library.converted_name(name, converters)
-            if pattern is None:
-                target = library.renamed(name, self._renamings)
-            group = groups.setdefault(target, Group(by_pattern.get(pattern or ""), [], target))
-            group.members.append((name, pattern or name))
-        return groups
-
-    def converted(self, group: Group, read: Callable[[str], torch.Tensor], saving: bool) -> Tensors:
-        """The tensors that a group becomes."""
-        if group.transform is None:
-            return {group.target: read(group.members[0][0])}
-        transform = copy.deepcopy(group.transform)
-        for name, pattern in group.members:
-            transform.add_tensor(group.target, name, pattern, read(name))
-        made = transform.convert(group.target, model=Bound(self._model), config=self._model.config)
-        found = {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
-        return {library.renamed(n, self._renamings): v for n, v in found.items()} if saving else found
-
-    def others(self, stored: Stored) -> Iterator[Unit]:
-        """What a checkpoint holds besides what is trained, as a save is to hold it: of other modalities, and what no
-        model has a place for. What has its name in the file already is copied as it is."""
-        groups = {
-            name: group
-            for group in self.loading(stored.names())
-            if group.target in self.towers
-            for name in self.made_of(group, stored)
-        }
-
-        def made(read: Callable[[str], torch.Tensor]) -> Callable[[str], torch.Tensor]:
-            return lambda name: self.converted(groups[name], read, saving=False)[name]
-
-        for group in self.saving(set(groups)).values():
-            listed = list(self.converted(group, made(stored.meta), saving=True).items())
-            known = {name for name, _ in listed} <= stored.names()
-            for name, _ in listed if known else ():
-                yield copied(stored, name, name)
-            plain = not group.transform and not groups[group.members[0][0]].transform
-            if not known and plain:
-                yield copied(stored, groups[group.members[0][0]].members[0][0], group.target)
-            elif not known:
-                yield self.unit(group, listed, made(stored.tensor))
-        for name in sorted(self.passed_over(stored.names())):
-            yield copied(stored, name, name)
-
-    def unit(self, group: Group, listed: list[tuple[str, torch.Tensor]], read: Callable[[str], torch.Tensor]) -> Unit:
-        def made() -> Iterator[Iterator[torch.Tensor]]:
-            tensors = self.converted(group, read, saving=True)
-            yield from (pieces(tensors[name]) for name, _ in listed)
-
-        return Unit(listed, made)
-
-    def made_of(self, group: Group, stored: Stored) -> list[str]:
-        """Names of the model's tensors that a group of a file's becomes: several where one tensor holds them."""
-        if group.transform is None or len(group.transform.target_patterns) == 1:
-            return [group.target]
-        return list(self.converted(group, stored.meta, saving=False))
-
-    def missing(self, stored: Stored) -> str | None:
-        """A parameter of another modality that files lack under all of its names."""
-        groups = [group for group in self.loading(stored.names()) if group.target in self.towers]
-        found = {name for group in groups for name in self.made_of(group, stored)}
-        several: dict[int, list[str]] = {}
-        for name, parameter in self._model.named_parameters(remove_duplicate=False):
-            if name in self.towers:
-                several.setdefault(id(parameter), []).append(name)
-        return next((names[0] for names in several.values() if not found & set(names)), None)
-
-    def passed_over(self, names: set[str]) -> set[str]:
-        """Tensors of a file that the library passes over when it loads, and that would be lost."""
-        patterns = [*(self._model._keys_to_ignore_on_load_unexpected or [])]
-        kept = [pattern for pattern in patterns if "inv_freq" not in pattern and "bias" not in pattern]
-        used = {name for group in self.loading(names) for name, _ in group.members}
-        return {name for name in names - used if any(re.search(pattern, name) for pattern in kept)}
-
-    def _conversions(self, legacy: bool) -> list[Any]:
-        return [] if isinstance(self._model, OwnModel) else library.conversions(self._model, legacy)
-
-
-def copied(stored: Stored, name: str, to: str) -> Unit:
-    return Unit([(to, stored.meta(name))], lambda: iter([stored.pieces(name)]))
-
-
-def held(name: str, tensor: torch.Tensor) -> Unit:
-    return Unit([(name, tensor.to("meta"))], lambda: iter([pieces(tensor)]))
-
-
-def pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    flat = tensor.detach().contiguous().view(-1)
-    for first in range(0, flat.numel(), PIECE):
-        yield flat[first : first + PIECE]
 
 
 def load(meta_model: MetaModel, description: dict[str, Any], engine: Engine, source: Path) -> None:
@@ -342,21 +114,6 @@ def save_converted(
         write_files(directory, "model", max_shard, units)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def write_files(directory: Path, base: str, max_shard: int, units: list[Unit]) -> None:
-    from spillway._engine import SafetensorsWriter
-
-    listed = [each for unit in units for each in unit.listed]
-    heads = [(name, TYPES[tensor.dtype], list(tensor.shape)) for name, tensor in listed]
-    writer = SafetensorsWriter(str(directory), base, heads, max_shard)
-    parts = (each for unit in units for each in unit.made())
-    for number, several in enumerate(parts):
-        first = 0
-        for part in several:
-            writer.write(number, first, part.view(torch.uint8).numpy())
-            first += part.numel()
-    writer.finish()
 
 
 def add_files(directory: Path, max_shard: int, units: list[Unit]) -> None:
