@@ -55,7 +55,7 @@ def hands_a_count(kind: type) -> bool:
 
 def behind(kind: type, method: str) -> Any:
     """The method of the Trainer that a streamed one is made from."""
-    streamed = next(place for place, each in enumerate(kind.__mro__) if each.__name__ == "StreamedTraining")
+    streamed = next(place for place, each in enumerate(kind.__mro__) if each.__name__ == "StreamedSession")
     return next(vars(each)[method] for each in kind.__mro__[streamed + 1 :] if method in vars(each))
 
 

@@ -1,0 +1,145 @@
+"""Durable steps of a Trainer: each is committed where the Trainer has logged it, and what a process that died has left
+undone is done when training goes on.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from spillway.integrations import dpo
+from spillway.integrations.durable import DurableRun
+from spillway.integrations.loading import untouched
+from spillway.integrations.sizes import row_count, saves, saving_of
+from spillway.integrations.streamed_session import StreamedSession
+from spillway.output.position import Due
+
+
+class Unfinished(transformers.TrainerCallback):
+    """Does what the process before left undone, when all else is in place."""
+
+    def __init__(self, trainer: DurableSteps) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        self._trainer._finish_step()
+
+
+class DurableSteps(StreamedSession):
+    """Goes on at the step that is durable."""
+
+    _over: bool  # the last step was done before this process
+
+    def train(self, resume_from_checkpoint: Any = None, *positional: Any, **named: Any) -> Any:
+        """With durable steps `resume_from_checkpoint`: True, the newest durable step; "auto", that or a fresh start; a
+        checkpoint of this run, to go back to it."""
+        if not self._durable:
+            if self._pairs is not None:
+                from_where = checkpoint_of(resume_from_checkpoint, self.args.output_dir)
+                self._pairs.refer(self, from_where, began=from_where is not None, durable=False)
+            return super().train(resume_from_checkpoint, *positional, **named)  # type: ignore[misc]
+        run = self._begun(resume_from_checkpoint)
+        if self._pairs is not None:
+            self._pairs.refer(self, run.began_in, began=run.committed > 0, durable=True)
+        unfinished = Unfinished(self)
+        self.add_callback(unfinished)  # type: ignore[attr-defined]
+        try:
+            return super().train(run.resumed(), *positional, **named)  # type: ignore[misc]
+        finally:
+            self.remove_callback(unfinished)  # type: ignore[attr-defined]
+            if self._run is not None:
+                self._run.sweep()
+
+    def _begun(self, resume: Any) -> DurableRun:
+        self.close()
+        untouched(self.model)
+        with torch.random.fork_rng(devices=[]):
+            sizes = self._known_sizes()
+            config = self._config(sizes.shape, sizes.packing)
+            rows = row_count(self.train_dataset)  # type: ignore[attr-defined]
+            run = DurableRun(config, resume, saves(self), rows, saving_of(self, config))
+            self._streamed = run.open(self._made)
+        self._run, self._over = run, False
+        weakref.finalize(self, self._streamed.close)
+        return run
+
+    def _maybe_log_save_evaluate(self, *positional: Any, **named: Any) -> None:
+        """After a step, and once more after the last of an epoch. The step is logged, committed, and then the rest."""
+        run, control = self._run, self.control
+        if run is None:
+            return super()._maybe_log_save_evaluate(*positional, **named)  # type: ignore[misc, no-any-return]
+        run.ending = run.committed == self.state.global_step  # type: ignore[attr-defined]
+        due = Due(control.should_evaluate, control.should_save)
+        if not run.ending:
+            control.should_evaluate = control.should_save = False
+            super()._maybe_log_save_evaluate(*positional, **named)  # type: ignore[misc]
+            self.control.should_evaluate |= due.evaluate
+            self.control.should_save |= due.save
+            run.commit(self, positional[1], named.get("learning_rate"), due)
+        if due or run.ending:
+            super()._maybe_log_save_evaluate(*positional, **named)  # type: ignore[misc]
+            run.done(self)
+        return None
+
+    def _finish_step(self) -> None:
+        """What a process that died left to be done after the step that this one goes on from."""
+        assert self._run is not None
+        position = self._run.position
+        if position is None:
+            return
+        self._tr_loss: torch.Tensor = self._tr_loss + position.loss
+        self._total_loss_scalar: float = self._total_loss_scalar - position.loss  # of steps of this process only
+        self._globalstep_last_logged = position.last_logged
+        self.current_flos = position.flos
+        if self._told is not None:
+            self._told.go_on(self, position.told)
+        self._load_rng_state(str(self._run.scratch))  # type: ignore[attr-defined]
+        state: Any = self.state  # type: ignore[attr-defined]
+        self.control.should_training_stop = self._run.is_over(state.max_steps)
+        rest = (self._tr_loss, position.gradient_norm, self.model, None, state.epoch, None, time.time())
+        if position.due:
+            self.control.should_evaluate, self.control.should_save = position.due["evaluate"], position.due["save"]
+            super()._maybe_log_save_evaluate(*rest, learning_rate=position.learning_rate)  # type: ignore[misc]
+            self._run.done(self)
+        elif self._run.saved_last:
+            self._run.keep_newest(self.args.save_total_limit, state.best_model_checkpoint)
+        ended = self.control.should_training_stop or float(state.epoch).is_integer()
+        if ended and not position.epoch_ended:
+            self.control = self.callback_handler.on_epoch_end(self.args, state, self.control)  # type: ignore[attr-defined]
+            self._maybe_log_save_evaluate(*rest, learning_rate=position.learning_rate)
+        self._over = self.control.should_training_stop
+        self._save_rng_state(str(self._run.scratch))  # type: ignore[attr-defined]
+
+    def _run_epoch(self, *positional: Any, **named: Any) -> Any:
+        """None of a run that had stopped already, and has now done what was left to be done."""
+        if self._over:
+            return None
+        return super()._run_epoch(*positional, **named)  # type: ignore[misc]
+
+    def evaluate(self, *positional: Any, **named: Any) -> Any:
+        if self._pairs is not None and self._run is None:
+            self._pairs.refer(self, None, began=False, durable=False)
+        return super().evaluate(*positional, **named)  # type: ignore[misc]
+
+    def _precompute_ref_logps(self, dataset: Any, name: str, batch_size: int) -> Any:
+        """Called by TRL: by its constructor, when nothing can be computed yet, and for the rows of one evaluation."""
+        return dpo.of_rows(self, dataset) if hasattr(self, "_origin") else dataset
+
+    def _load_best_model(self) -> None:
+        best = Path(self.state.best_model_checkpoint)  # type: ignore[attr-defined]
+        if self._run is None:
+            return self._reopen_from(best, with_state=False)
+        self._streamed = self._run.go_back_to(best, self._made)
+        weakref.finalize(self, self._streamed.close)
+
+
+def checkpoint_of(resume: Any, output_dir: str) -> Path | None:
+    """What transformers takes `resume_from_checkpoint` for."""
+    if resume is True:
+        resume = transformers.trainer_utils.get_last_checkpoint(output_dir)
+    return Path(resume) if resume else None

@@ -1,0 +1,151 @@
+"""A Trainer's checkpoints: the engine's weights and state in place of the library's."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from spillway.base.files import replace_text, write_json
+from spillway.errors import InputError
+from spillway.integrations.durable import keep_newest, payload, saving
+from spillway.integrations.streamed_session import StreamedSession
+from spillway.model import hub
+from spillway.model.source import DTYPES, copy_processors, set_dtype
+from spillway.output import checkpoints, identity, saved, unsaved, volumes
+from spillway.run.openings import STATE
+from spillway.run.session import EngineSession
+
+LOGGER = transformers.logging.get_logger("spillway")
+SCHEDULER = "scheduler.pt"
+ARGUMENTS = "training_args.bin"
+
+
+class StreamedSaves(StreamedSession):
+    """Writes and reads checkpoints; where a save fails, the state stays on the storage paths."""
+
+    _saving_in: str | None  # instead of output_dir
+
+    def _get_output_dir(self, *positional: Any, **named: Any) -> str:
+        return self._saving_in or super()._get_output_dir(*positional, **named)  # type: ignore[misc, no-any-return]
+
+    def _save_checkpoint(self, *positional: Any, **named: Any) -> None:
+        if self.args.push_to_hub:  # from where it is written
+            return super()._save_checkpoint(*positional, **named)  # type: ignore[misc, no-any-return]
+        state: Any = self.state  # type: ignore[attr-defined]
+        run, release = self._run, self.session.release
+        trial = named["trial"] if "trial" in named else (*positional, None, None)[1]
+        output_dir = Path(super()._get_output_dir(trial=trial))  # type: ignore[misc]
+        with run.saving(self) if run else saving(output_dir, release, lambda made: None) as place:
+            self._saving_in = str(place)
+            try:
+                super()._save_checkpoint(*positional, **named)  # type: ignore[misc]
+            finally:
+                self._saving_in = None
+            best = Path(state.best_model_checkpoint or "")
+            if best.parent == place:
+                state.best_model_checkpoint = os.path.join(output_dir, best.name)
+                state.save_to_json(str(best / "trainer_state.json"))
+        limit, chosen = self.args.save_total_limit, state.best_model_checkpoint
+        if run is not None:
+            run.keep_newest(limit, chosen)
+        else:
+            keep_newest(output_dir, limit, chosen, release)
+        return None
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        place = Path(output_dir or self.args.output_dir)
+        with self._left_where_it_fails():
+            place.mkdir(parents=True, exist_ok=True)
+            self.session.save_model(place)
+            if not self._adapted:
+                self._save_configs(place)
+            tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)  # type: ignore[attr-defined]
+            if tokenizer is not None:
+                tokenizer.save_pretrained(place)
+            torch.save(self.args, place / ARGUMENTS)
+            if self._saving_in is None:
+                checkpoints.flush_files(place)
+        if self._saving_in is None:
+            self._take_back()
+        if place == Path(self.args.output_dir):
+            self._saved = self.state.global_step  # type: ignore[attr-defined]
+
+    @contextmanager
+    def _left_where_it_fails(self) -> Iterator[None]:
+        """A failure to save leaves the state on the storage paths and says so."""
+        try:
+            yield
+        except Exception as error:
+            LOGGER.error(f"{unsaved.why(error)}. {self._leave()}")
+            raise
+
+    def _leave(self) -> str:
+        session, output_dir = self.session, Path(self.args.output_dir)
+        config = session.config
+        state: dict[str, Any] = {}
+        try:
+            if self._run is None:
+                name_run(session, output_dir)
+            elif self._run.position is not None:
+                state = payload(self._run.position)
+            words = unsaved.leave(session, config, output_dir, state)
+            self._left = True
+            return f"The step is not saved, but {words}"
+        except Exception as error:
+            return f"The session still has the state: save_model() elsewhere before it closes ({unsaved.why(error)})"
+
+    def _save_configs(self, directory: Path) -> None:
+        saved = copy.deepcopy(self.model.config)
+        set_dtype(saved, DTYPES[self.session.config.weight_dtype])
+        saved.architectures = [type(self.model).__name__]
+        saved.save_pretrained(directory)
+        if self.model.can_generate():
+            self.model.generation_config.save_pretrained(directory)
+        copy_processors(hub.model_directory(self._origin.config), directory)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        with self._left_where_it_fails():
+            self.session.save_state(Path(output_dir))
+            if self._pairs is not None:
+                self._pairs.save(Path(output_dir))
+            saved.seal(Path(output_dir))
+        torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER))  # type: ignore[attr-defined]
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self._run is not None:
+            return  # the session is at that step
+        checkpoint = Path(resume_from_checkpoint)
+        self._reopen_from(checkpoint, with_state=(checkpoint / STATE / "session.json").is_file())
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """The optimizer's part has come with the session, but for the rates that the schedule had reached."""
+        path = Path(checkpoint or "", SCHEDULER)
+        if checkpoint is None or not path.is_file():
+            return
+        schedule: Any = self.lr_scheduler  # type: ignore[attr-defined]
+        schedule.load_state_dict(torch.load(path, weights_only=True))
+        if hasattr(schedule, "get_last_lr"):
+            for group, rate in zip(self.optimizer.param_groups, schedule.get_last_lr(), strict=True):
+                group["lr"] = rate
+
+
+def name_run(session: EngineSession, output_dir: Path) -> None:
+    """What `spillway export` needs to find what a run without durable steps leaves on its paths."""
+    if not volumes.present(session.config.paths):
+        raise InputError("nothing of this run lies on a storage path")
+    known = identity.load(output_dir)
+    if known is not None and known.durability != "none":
+        raise InputError(f"output_dir: {output_dir} is that of another run")
+    known = identity.new(output_dir)
+    known.run = session.run
+    (output_dir / identity.FOLDER).mkdir(parents=True, exist_ok=True)
+    write_json(output_dir / identity.DESCRIPTION, session.description)
+    replace_text(output_dir / "config.yaml", session.config.text())
+    known.save(output_dir)  # the last, since it flushes the directories

@@ -1,0 +1,157 @@
+"""The engine's session behind a Trainer: planned for its data and arguments, opened when it is first needed."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from spillway.config import Config
+from spillway.integrations import dpo, refusals
+from spillway.integrations.durable import DurableRun
+from spillway.integrations.loading import Origin, untouched
+from spillway.integrations.sizes import Sizes, largest, saving_of
+from spillway.integrations.trl_ways import TrlLog, logged_objective
+from spillway.model.batch import WorkShape
+from spillway.model.freeze import frozen_names
+from spillway.output import directory, identity, left, state
+from spillway.run.openings import STATE, read_counts
+from spillway.run.protocol import Keeping, Opening
+from spillway.run.session import EngineSession
+
+
+class StreamedSession:
+    """What the other parts of `StreamedTraining` stand on."""
+
+    _origin: Origin  # how the model was loaded
+    _pairs: dpo.Pairs | None  # of a trainer of preferences
+    _told: TrlLog | None  # of a trainer of TRL's
+    _streamed: EngineSession | None
+    _run: DurableRun | None  # while steps are durable
+    _from: Path | None  # a checkpoint to open the session with
+    _with_state: bool  # optimizer state and all
+    _sizes: Sizes | None
+    _saved: int  # the step of the model in output_dir
+    _left: bool  # a save failed, and the state stays on the storage paths
+
+    # what the Trainer behind has
+    args: Any
+    model: PreTrainedModel
+    optimizer: Any
+    processing_class: Any
+    data_collator: Any
+    control: Any
+
+    @property
+    def session(self) -> EngineSession:
+        """The engine's session; planned and opened when it is first needed."""
+        if self._streamed is None:
+            self._streamed = self._open()
+        return self._streamed
+
+    def close(self) -> None:
+        """Gives the memory and the storage paths back. What was not saved is gone."""
+        if self._streamed is None:
+            return
+        if self._run is not None and self._all_is_saved():
+            self._streamed.give_up_volumes()
+        self._streamed.close()
+        self._streamed = self._run = None
+
+    @property
+    def _durable(self) -> bool:
+        return bool(self._origin.config.durability != "none")
+
+    @property
+    def _adapted(self) -> bool:
+        """What learns are adapters, and files hold these alone."""
+        return bool(self._origin.config.method == "lora")
+
+    def _known_sizes(self) -> Sizes:
+        if self._sizes is None:
+            self._sizes = largest(self, self._origin)
+        return self._sizes
+
+    def _open(self) -> EngineSession:
+        untouched(self.model)
+        with torch.random.fork_rng(devices=[]):
+            sizes = self._known_sizes()
+            config = self._config(sizes.shape, sizes.packing)
+            if self._durable:  # outside of train() nothing is
+                refusals.check_free(config)
+                config = config.replaced(durability="none")
+            opening = Opening()
+            if self._from is not None and self._with_state:
+                config = begun_with(config, self._from)
+                opening = Opening(checkpoint=self._from)
+            elif self._from is not None and self._adapted:
+                opening = Opening(adapters=self._from)
+            elif self._from is not None:
+                config = config.replaced(model=str(self._from), init="pretrained")
+            run = identity.new(Path(self.args.output_dir)).run
+            session = self._made(config, Keeping(run, saving=saving_of(self, config)))
+            session.start(opening)
+        weakref.finalize(self, session.close)
+        return session
+
+    def _made(self, config: Config, keeping: Keeping) -> EngineSession:
+        """Planned, not started."""
+        session = EngineSession(
+            config,
+            self._known_sizes().shape,
+            keeping=keeping,
+            model_config=copy.deepcopy(self.model.config),
+            frozen=frozen_names(self.model),
+            objective=logged_objective(self),
+        )
+        refusals.same_parameters(self.model, session.description)
+        if self._adapted:
+            refusals.same_learning(self.model, session.description)
+        return session
+
+    def _config(self, shape: WorkShape, packing: bool) -> Config:
+        args = self.args
+        return self._origin.config.replaced(
+            output_dir=str(Path(args.output_dir).absolute()),
+            packing=packing,
+            max_length=shape.length,
+            per_device_train_batch_size=shape.batch,
+            gradient_accumulation_steps=shape.micro_batches,
+            learning_rate=args.learning_rate,
+            weight_decay=args.weight_decay,
+            adam_beta1=args.adam_beta1,
+            adam_beta2=args.adam_beta2,
+            adam_epsilon=args.adam_epsilon,
+            max_grad_norm=args.max_grad_norm or 0.0,
+            seed=args.seed,
+            data_seed=args.seed if args.data_seed is None else args.data_seed,
+            optim=refusals.optimizer(str(getattr(args.optim, "value", args.optim))),
+            **(dpo.keys(args) if self._pairs is not None else {}),
+        )
+
+    def _take_back(self) -> None:
+        """It was saved after all, or training goes on."""
+        if self._left and self._streamed is not None:
+            left.forget(Path(self.args.output_dir), self._streamed.config.paths)
+            self._streamed.take_back()
+        self._left = False
+
+    def _reopen_from(self, checkpoint: Path, with_state: bool) -> None:
+        self.close()
+        self._from, self._with_state = checkpoint.absolute(), with_state
+
+    def _all_is_saved(self) -> bool:
+        """Nobody needs what is on the storage paths: the run is at its end and its model in `output_dir`."""
+        state: Any = self.state  # type: ignore[attr-defined]
+        ended = state.max_steps and state.global_step >= state.max_steps and self._saved == state.global_step
+        return bool(ended and not directory.manifests(Path(self.args.output_dir)))
+
+
+def begun_with(config: Config, checkpoint: Path) -> Config:
+    """What layers multiplied in before the checkpoint, where nobody says what they are to."""
+    before = read_counts(checkpoint / STATE).get("compute_dtype", config.weight_dtype)  # as earlier releases had it
+    return state.same_products({"compute_dtype": before}, config)

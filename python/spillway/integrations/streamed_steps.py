@@ -1,0 +1,169 @@
+"""Steps and evaluations of a Trainer over the engine: what `training_step` and `prediction_step` give back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from spillway.data.batches import batch_of, pairs_of
+from spillway.errors import InputError
+from spillway.integrations import refusals
+from spillway.integrations.streamed_session import StreamedSession
+from spillway.integrations.trl_ways import (
+    averages_routers,
+    hands_a_count,
+)
+from spillway.model.batch import Batch
+from spillway.model.describe import decay_names
+
+LOGGER = transformers.logging.get_logger("spillway")
+
+
+class StepProxy(torch.optim.Optimizer):
+    """Parameters and groups as a schedule and a log want to see them; no state, and an update that the engine makes."""
+
+    def __init__(self, groups: list[dict[str, Any]], defaults: dict[str, Any], update: Callable[[float], None]) -> None:
+        super().__init__(groups, defaults)
+        self._update = update
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        rates = {group["lr"] for group in self.param_groups}
+        if len(rates) != 1:
+            raise InputError(
+                f"learning_rate: the groups of parameters have several, {sorted(rates)}; one is taken here"
+            )
+        self._update(float(rates.pop()))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """There are no gradients outside the engine."""
+
+
+class Unwrapped(nn.Module):
+    """Stands where a wrapped model would, so that accelerate wraps nothing."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.module = model
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        raise InputError("model: its weights live in the engine; the Trainer streams them, the model is not called")
+
+
+class StreamedSteps(StreamedSession):
+    """Computes; nothing of the model is wrapped or moved."""
+
+    _samples: list[Any]  # micro-batches of the step to come
+    _items: int | None  # that transformers divides its loss by; releases count differently
+    _shares: list[float]  # of its loss, not handed over yet
+    _norm: torch.Tensor
+
+    def get_batch_samples(self, *positional: Any, **named: Any) -> Any:
+        samples = super().get_batch_samples(*positional, **named)  # type: ignore[misc]
+        self._samples, self._shares = list(samples[0]), []
+        self._items = None if samples[1] is None else int(samples[1])
+        return samples
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        model.train()
+        if self._samples:
+            self._take_back()
+            batches = [self._batch(sample) for sample in self._samples]
+            rate = self.optimizer.param_groups[0]["lr"]
+            count = len(batches)
+            over = None if self._pairs else self._items
+            routers = 1 / count if over and averages_routers(type(self)) else None
+            loss_sum, tokens = self.session.gradients(batches, rate, over, routers)
+            self._shares = [loss_sum / tokens / count if tokens else float("nan")] * count
+            self._samples = []
+            if self._told is not None:
+                self._total_train_tokens: int = self._total_train_tokens + sum(batch.tokens for batch in batches)
+            self._tell("train")
+        return torch.tensor(self._shares.pop(), device=self.args.device)
+
+    def _update(self, learning_rate: float) -> None:
+        session = self.session
+        result = session.update(session.rates(learning_rate))
+        self._norm.fill_(result.grad_norm)
+        if result.skipped:
+            LOGGER.warning("the gradient of this step is not finite, nothing was updated")
+        for notice in session.notices():
+            LOGGER.warning(notice)
+
+    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
+        """The tensor that holds the norm from `optimizer.step()` on, which clips."""
+        self._norm = torch.zeros((), dtype=torch.float64)
+        return self._norm
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> torch.Tensor:
+        return self._clip_grad_norm(model) if grad_norm is None else grad_norm
+
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        batch, logits = self._batch(inputs), None
+        if self._pairs is not None and not prediction_loss_only:
+            raise InputError("compute_metrics: of pairs there are no logits to look at; the log has TRL's own figures")
+        if prediction_loss_only:
+            loss_sum, tokens = self.session.evaluate([batch])
+        elif self._known_sizes().shape.logits:
+            loss_sum, tokens, logits = self.session.evaluate_whole(batch)
+        else:
+            raise InputError(refusals.NO_LOGITS)
+        self._tell("eval")
+        if self._pairs is None:
+            tokens = self._counted(inputs) or tokens
+        loss = loss_sum / tokens if tokens else float("nan")
+        return torch.tensor(loss, device=self.args.device), logits, None if logits is None else inputs["labels"]
+
+    def _counted(self, inputs: Any) -> int | None:
+        """What transformers divides the loss of an evaluation's batch by, where it counts for itself."""
+        if not hands_a_count(type(self)):
+            return None
+        count = self._get_num_items_in_batch([inputs], self.args.device)  # type: ignore[attr-defined]
+        return None if count is None else int(count)
+
+    def _batch(self, inputs: Any) -> Batch:
+        batch = pairs_of(inputs, referred=False) if self._pairs else batch_of(inputs, self._known_sizes().packing)
+        shape, (rows, length) = self._known_sizes().shape, batch.input_ids.shape
+        room = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
+        if rows * length > room:
+            raise InputError(
+                f"max_length: a batch of {rows} rows of {length} tokens was not planned for (the largest was "
+                f"{shape.batch} of {shape.length}); say it beforehand: load(..., max_length={length})"
+            )
+        return batch
+
+    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
+        """It stays on meta."""
+
+    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
+        return model if isinstance(model, Unwrapped) else Unwrapped(model)
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        if self.optimizer is None:
+            decaying = set(self.get_decay_parameter_names(self.model))  # type: ignore[attr-defined]
+            if decaying != set(decay_names(self.model)):
+                raise InputError(
+                    "weight_decay: which parameters decay is transformers' own rule; this Trainer has another"
+                )
+            learning = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
+            parameters = [(name in decaying, parameter) for name, parameter in learning]
+            groups = [
+                {"params": [p for decays, p in parameters if decays], "weight_decay": self.args.weight_decay},
+                {"params": [p for decays, p in parameters if not decays], "weight_decay": 0.0},
+            ]
+            self.optimizer = StepProxy(groups, {"lr": self.args.learning_rate}, self._update)
+        return self.optimizer
+
+    def _tell(self, mode: str) -> None:
+        if self._told is not None:
+            self._told.add(mode, self.session.told())
+
+    def log(self, logs: dict[str, float], *positional: Any, **named: Any) -> None:
+        if self._told is not None:
+            self._told.give(self, "train" if self.model.training else "eval")
+        super().log(logs, *positional, **named)  # type: ignore[misc]
