@@ -36,9 +36,9 @@ class Engine:
     `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "keeps_logits": bool (false;
     true: the caller keeps the logits of as many slices of the head as "kept_logits" of the plan), "placement": {...},
     "storage": [{"directory" or "device", "capacity": bytes, "endurance": bytes that may be written to it in its life
-    (absent: as a usual drive), "far": bool (false; true: its drive is by another memory node than the device, so that
-    of equals the others come first), "node": that memory node}], "near": the memory node of the device, "nodes":
-    [{"id", "capacity": bytes, "update", "update_thread", "read": rates, "pretended": bool}] (memory nodes, the first is
+    (absent: as a usual drive), "far": bool (false; true: its drive is by another NUMA node than the device, so that
+    of equals the others come first), "node": that NUMA node}], "near": the NUMA node of the device, "nodes":
+    [{"id", "capacity": bytes, "update", "update_thread", "read": rates, "pretended": bool}] (NUMA nodes, the first is
     the compute device's), "profile": {...}, "seconds": {visit kind: seconds, as profiled}, "durability": "none",
     "checkpoint" or "step" (absent: step when anything is on storage), "checkpoints": most manifests that are held at
     once while the run goes on, "update_schedule": "auto", "deferred" or "early", "speculative_updates": bool,
@@ -46,7 +46,7 @@ class Engine:
     "erase": bool (what the devices hold), "keep": bool (the volumes stay when the engine closes), "device": {"name":
     "simulated" or "cuda:N", "stream": handle of PyTorch's CUstream, "memory": bytes that may be used there, "work": of
     these, PyTorch's working set, "in_dram": bool (they count there, too), "to_device", "from_device": bytes per second
-    of its link, "links": the same by memory node, as a profile's GPU has them, "latency": seconds of a copy, "update":
+    of its link, "links": the same by NUMA node, as a profile's GPU has them, "latency": seconds of a copy, "update":
     elements per second that it updates (0: not known, and none are unless asked), "bounded": bool (copies and updates
     take at least as long as these say), and, where the planner is not to decide, shares: "weight" and "activation" that
     stay there, "state" of the blocks that live there, "streamed_state" of the others whose states come for their
@@ -179,7 +179,7 @@ class Engine:
     def counters(self) -> str:
         """JSON: bytes per path and direction, busy seconds, peaks per tier, stall seconds by cause, and
         "waits": {tier: {cause: seconds}}: each read and write by the path whose piece came last; and "updates": by
-        memory node (or "dram") {"elements", "seconds"} of its update lane."""
+        NUMA node (or "dram") {"elements", "seconds"} of its update lane."""
     def silence(self) -> str:
         """JSON {path: {"volume", "under_way": requests that it has not answered, "silent_seconds"}}. Any thread may
         ask."""
@@ -195,16 +195,16 @@ def exchange(one: str, other: str) -> bool:
     changed, where the file system or the kernel cannot do that."""
 
 def dram_available() -> int:
-    """Bytes of DRAM this process can take now without swapping or being killed (control groups included)."""
+    """Bytes of DRAM this process can take now without swapping or being killed (cgroups included)."""
 
 def cores() -> int:
-    """Processors this process may run on, by affinity and control group."""
+    """CPUs this process may run on, by affinity and cgroup."""
 
 def drop_from_caches(address: int, bytes: int) -> None:
     """Takes memory out of every cache, so that the next to read it reads memory; for measuring."""
 
 def dram_total() -> int:
-    """Bytes of DRAM of the machine, or the control group's limit where that is less."""
+    """Bytes of DRAM of the machine, or the cgroup's limit where that is less."""
 
 def resident() -> int: ...
 def peak_resident() -> int: ...
@@ -233,17 +233,17 @@ def checkup(places: list[str]) -> list[tuple[str, str, str]]:
     block devices that may become storage paths."""
 
 def probe(directories: list[str], seconds: float = 0.4) -> str:
-    """As measure(), with the memory nodes, the matrix of processors by memory, and each GPU's link from every node."""
+    """As measure(), with the NUMA nodes, the matrix of CPUs by memory, and each GPU's link from every node."""
 
 def save_profile(text: str, path: str) -> None: ...
 def choose_nodes(asked: list[tuple[int, int]], held: int, near: int | None = None) -> str:
-    """Memory nodes for a run, as JSON {"nodes": [{"id", "capacity"}] (the first is nearest to what computes; empty:
+    """NUMA nodes for a run, as JSON {"nodes": [{"id", "capacity"}] (the first is nearest to what computes; empty:
     DRAM is one tier), "dram": bytes asked of that one tier or null, "notice": why nodes are not told apart, or ""}.
     `asked`: (node, bytes) each, none: all that there are; `held`: bytes of the process so far; `near`: the node of the
     GPU that computes. ValueError, MemoryError."""
 
 def near_gpu(gpu: int, places: list[str]) -> tuple[int | None, dict[str, tuple[int, str]]]:
-    """The memory node nearest to a GPU, None: not known; and those of `places` (directories or block devices) whose
+    """The NUMA node nearest to a GPU, None: not known; and those of `places` (directories or block devices) whose
     drive is nearer to another, with that node and words about each."""
 
 def measure_nodes(

@@ -1,4 +1,4 @@
-"""Tensors on memory nodes that the caller names: DRAM of either socket, CXL cards, or several dealt by weight.
+"""Tensors on NUMA nodes that the caller names: DRAM of either socket, CXL cards, or several dealt by weight.
 
 What comes of `empty` is an ordinary tensor to everything else; its memory goes with the last reference to it.
 """

@@ -37,7 +37,7 @@ class Widened:
 
 def widen(model: nn.Module, compute_dtype: str = "auto") -> Widened:
     """Lets `model`, whose parameters are bf16 or fp16 tensors in host memory, multiply in `compute_dtype`: theirs,
-    `fp32`, or with `auto` the faster on these processors, measured here. InputError for another one, or where a model
+    `fp32`, or with `auto` the faster on these CPUs, measured here. InputError for another one, or where a model
     has both types.
 
     With fp32 the copies of a module's parameters are there while it computes, and until its backward pass where

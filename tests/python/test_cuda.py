@@ -121,7 +121,7 @@ def test_a_driver_that_takes_neither_form_is_quoted(bf16: Pair, gpu: PretendedGp
 def test_auto_beside_a_gpu_takes_the_processors_and_says_why(bf16: Pair, gpu: PretendedGpu, given: Path) -> None:
     said = gpu.run(words(given, given / "auto", "--max_steps", "1", verb="plan"))
     assert said.code == 0, said.err
-    line = "Layers compute on the processors, and not Pretended GPU: computing on a GPU is tested over a pretended"
+    line = "Layers compute on the CPUs, and not Pretended GPU: computing on a GPU is tested over a simulated"
     assert line in " ".join(said.out.split()) and "--device cuda takes it (device auto)" in " ".join(said.out.split())
     silent = gpu.run(words(given, given / "auto", "--max_steps", "1", "--device", "cpu", verb="plan"))
     assert silent.code == 0 and "Pretended GPU" not in silent.out

@@ -148,7 +148,7 @@ def test_a_gpu_that_pytorch_does_not_see_is_spoken_of(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert here(given, tmp_path / "out", verb="plan") == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert f"the processors, and not NVIDIA H100: PyTorch {torch.__version__} " in said
+    assert f"the CPUs, and not NVIDIA H100: PyTorch {torch.__version__} " in said
     assert here(given, tmp_path / "out", "--device", "cpu", verb="plan") == 0
     assert "H100" not in capsys.readouterr().out
     assert doctor.gpu()[2].startswith(f"the NVIDIA driver knows NVIDIA H100, but PyTorch {torch.__version__} ")

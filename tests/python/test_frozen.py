@@ -73,7 +73,7 @@ def test_a_run_is_resumed_with_the_same_choice_alone(given: Path, tmp_path: Path
     storage = real_runs.on_path(tmp_path / "path")
     whole, again = tmp_path / "whole", tmp_path / "again"
     assert real_runs.here(given, whole, *choice, "--max_steps", "6") == 0
-    assert "parameters learn" in capsys.readouterr().out.replace("\n", " ")
+    assert "parameters are trainable" in capsys.readouterr().out.replace("\n", " ")
     plan = json.loads((whole / "plan.json").read_text())
     assert 0 < plan["learning_parameters"] < plan["parameters"] / 2
     assert real_runs.here(given, again, *storage, *choice, "--max_steps", "4", "--save_steps", "2") == 0

@@ -205,7 +205,7 @@ def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any) -
         "--method", "lsp", "--lsp_residual", "none", "--lsp_rotate_every", "5"
     )
     assert "lsp_rank: 10 is no multiple of lsp_nonzeros 4; use 8" in said("--method", "lsp", "--lsp_rank", "10")
-    assert "'q_prj' matches no linear layer that learns" in said("--method", "lsp", "--lsp_modules", "q_prj")
+    assert "'q_prj' matches no trainable linear layer" in said("--method", "lsp", "--lsp_modules", "q_prj")
     large = said("--method", "lsp", "--lsp_rank", "4096")
     assert "model.layers.0.self_attn.q_proj: lsp_rank 4096" in large and "choose layers without it" in large
     words = ("--method", "lsp", "--optim", "sgd", "--weight_decay", "0.1")

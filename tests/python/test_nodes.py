@@ -1,4 +1,4 @@
-"""Memory nodes: the key, what is refused, what a person is told, and that no bit depends on them."""
+"""NUMA nodes: the key, what is refused, what a person is told, and that no bit depends on them."""
 
 from __future__ import annotations
 
@@ -102,6 +102,6 @@ def test_what_comes_and_goes_lies_by_the_gpu(monkeypatch: pytest.MonkeyPatch) ->
     found, news = nodes.node_settings([], 0, GIB, {}, {}, 3, paths)
     assert found["storage"] == [paths[0] | {"far": False}, paths[1] | {"far": True, "node": 9}]
     assert found["near"] == 4
-    assert news == ["it is far", "memory nodes are not told apart: first is 4"]
+    assert news == ["it is far", "NUMA nodes are not told apart: first is 4"]
     _, news = nodes.node_settings([], 0, GIB, {}, {})
-    assert news == ["memory nodes are not told apart: first is None"]
+    assert news == ["NUMA nodes are not told apart: first is None"]

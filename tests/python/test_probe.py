@@ -33,7 +33,7 @@ def test_probe_writes_a_profile_that_can_be_read(tmp_path: Path, capsys: pytest.
     assert profile["access"][0]["update"]["threads"] >= 1
     assert profile["layers"][0]["flops_per_second"] > 0
     shown = capsys.readouterr().out
-    assert "Memory nodes" in shown and str(output) in shown
+    assert "NUMA nodes" in shown and str(output) in shown
     assert re.search(r"a processor does [0-9.]+ GFLOP/s in bf16 and [0-9.]+ in fp32.*: compute_dtype auto", shown)
 
     from spillway._engine import check_profile

@@ -143,6 +143,6 @@ def test_running_mean() -> None:
 
 
 def test_far_drives_are_told_with_what_they_cost() -> None:
-    assert tables.far_drives(PLAN) == ""
+    assert tables.remote_drives(PLAN) == ""
     found = {"paths": [{"name": "path:1", "node": 1}], "seconds": 0.2, "why": "path:1: 0.2 s longer"}
-    assert tables.far_drives(PLAN | {"far_drives": found}) == "Far drives: path:1: 0.2 s longer."
+    assert tables.remote_drives(PLAN | {"far_drives": found}) == "Remote drives: path:1: 0.2 s longer."

@@ -18,7 +18,7 @@ TORCHRUN = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}
         (8, 7, {"OMP_NUM_THREADS": "7"}, 7, 1, ["1 core of their own"]),
         (8, 4, {"OMP_NUM_THREADS": "4", "TORCHELASTIC_RUN_ID": "none"}, 4, 4, ["kept as OMP_NUM_THREADS=4 asks"]),
         (1, 1, TORCHRUN, 1, 0, ["1 computes"]),
-        (2, 64, {}, 2, 0, ["not 64 as PyTorch would take", "control group"]),
+        (2, 64, {}, 2, 0, ["not 64 as PyTorch would take", "cgroup"]),
         (2, 64, {"OMP_NUM_THREADS": "64"}, 2, 0, ["not 64"]),
         (16, 8, {}, 8, 8, ["8 compute on 16 cores; ", "8 cores of their own"]),
     ],

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Mean:
-    """Of floats: `value()` is math.fsum(all of them) / count to the last bit, however many they are.
+    """Of floats: `value()` is math.fsum(all of them) / count exactly, however many they are.
 
     Shewchuk's expansion: the partial sums do not overlap, so there are a few dozen at most, and their sum is exact.
     """

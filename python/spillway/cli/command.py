@@ -232,7 +232,7 @@ VERBS = {
     ),
     "probe": Verb(
         "probe [--output FILE] [--storage DIR ...] [--storage_device DEVICE ...]",
-        "measure this machine (memory nodes, paths, products), show it, and write its profile (profile.json)",
+        "measure this machine (NUMA nodes, paths, products), show it, and write its profile (profile.json)",
         probe,
         named=("output",),
         keys=False,

@@ -18,7 +18,7 @@ Finding = tuple[str, str, str]  # what; good, lesser or missing; words
 WORDS = {"good": "yes", "lesser": "in part", "missing": "no"}
 PACKAGES = ("torch", "transformers", "safetensors", "tokenizers")
 OPTIONAL = {  # package: what is not here without it, the extra that brings it
-    "datasets": ("files can be trained on, hub data sets cannot", "data"),
+    "datasets": ("files can be trained on, hub datasets cannot", "data"),
     "pyarrow": ("Parquet files cannot be read", "data"),
     "accelerate": ("no Trainer, and report_to has no trackers", "trainer"),
     "trl": ("no SFTTrainer", "trl"),
@@ -106,7 +106,7 @@ def gpu() -> Finding:
     if not torch.cuda.is_available():
         why = f"the NVIDIA driver knows {model}, but {device.without_cuda()}" if (model := device.listed()) else ""
         why = why or "PyTorch finds none (torch.cuda.is_available())"
-        return "gpu", "missing", f"{why}; training is on the processors"
+        return "gpu", "missing", f"{why}; training is on the CPUs"
     found = [(number, *_engine.load_gpu_kernels(number)) for number in range(torch.cuda.device_count())]
     words = [
         f"cuda:{number} {torch.cuda.get_device_name(number)}, its kernels as {words}" if loaded else words

@@ -67,7 +67,9 @@ def check_method(config: Config) -> None:
             raise InputError(f"{name}: it is for method {method}, and the method is {config.method}")
     for name in ("trainable", "frozen"):
         if config.method == "lora" and getattr(config, name):
-            raise InputError(f"{name}: with method lora the adapters learn and all of the base is frozen; leave it out")
+            raise InputError(
+                f"{name}: with method lora adapters are trained and all of the base is frozen; leave it out"
+            )
     if config.method == "lora" and find_spec("peft") is None:
         raise InputError("method: lora needs the package peft; install it with `pip install peft`")
     if config.method == "lsp":
@@ -195,7 +197,7 @@ def check_dataset(name: str, config: Config) -> None:
     own = (*own, f"{name}_revision")
     for key in own:
         if getattr(config, key) != KEYS[key].default:
-            raise InputError(f"{key}: {value} is a file and has none; it is for named data sets")
+            raise InputError(f"{key}: {value} is a file and has none; it is for named datasets")
 
 
 def check_evaluation(config: Config) -> None:

@@ -145,13 +145,13 @@ GROUPS: dict[str, list[Key]] = {
             "dataset",
             TEXT,
             None,
-            "file (.jsonl, .json, .txt, .parquet), or the name of a data set on the hub",
+            "file (.jsonl, .json, .txt, .parquet), or the name of a dataset on the hub",
             required=True,
         ),
-        Key("dataset_config", TEXT, None, "configuration of a named data set"),
-        Key("dataset_split", TEXT, "train", "split of a named data set"),
-        Key("dataset_revision", TEXT, None, "branch, tag or commit of a named data set, as `model_revision`", "main"),
-        Key("eval_dataset", TEXT, None, "held-out file or data set name"),
+        Key("dataset_config", TEXT, None, "configuration of a named dataset"),
+        Key("dataset_split", TEXT, "train", "split of a named dataset"),
+        Key("dataset_revision", TEXT, None, "branch, tag or commit of a named dataset, as `model_revision`", "main"),
+        Key("eval_dataset", TEXT, None, "held-out file or dataset name"),
         Key("eval_dataset_split", TEXT, "test", "split of a named `eval_dataset`"),
         Key("eval_dataset_revision", TEXT, None, "branch, tag or commit of a named `eval_dataset`", "main"),
         Key("dataset_text_field", TEXT, None, "column with the text", "found by name"),
@@ -304,7 +304,7 @@ GROUPS: dict[str, list[Key]] = {
             "device",
             TEXT,
             "auto",
-            "where visits compute: `cpu`; `simulated`: a device with memory of its own, made of host memory, with the "
+            "where layers compute: `cpu`; `simulated`: a device with memory of its own, made of host memory, with the "
             "link and updates of the `profile`'s first GPU, or else a link as fast as memory and no updates, to see "
             "what a GPU would do and that the results are the same; `cuda:N`: the NVIDIA GPU of that number, `cuda`: "
             "that of the environment's LOCAL_RANK, or the first; `auto` is `cpu`",
@@ -357,7 +357,7 @@ GROUPS: dict[str, list[Key]] = {
             "auto",
             "when parameters are updated: `deferred`: behind the next forward pass; `early`: during backward, as many "
             "as the memory that is left holds old versions of, so that a step that is skipped can be undone; `auto`: "
-            "early where the plan says that is faster. The results are the same to the last bit",
+            "early where the plan says that is faster. The results are bit-identical",
         ),
         Key(
             "speculative_updates",
@@ -370,7 +370,7 @@ GROUPS: dict[str, list[Key]] = {
             "node",
             NODE,
             [],
-            "memory node (of DRAM or CXL) to use and how much of it, `N=SIZE`; may be given several times, what the "
+            "NUMA node (of DRAM or CXL) to use and how much of it, `N=SIZE`; may be given several times, what the "
             "nodes update adds",
             "all, what is free",
         ),
@@ -405,8 +405,8 @@ GROUPS: dict[str, list[Key]] = {
             choice("full", "lora", "lsp"),
             "full",
             "`full`; `lora`: adapters of PEFT on a frozen base, which streams from where it lies and is never written; "
-            "`lsp`: the matrices of layers learn in small spaces of their own (arXiv 2406.10181): d x d instead of "
-            "m x n for gradients and moments, and every weight is trained",
+            "`lsp`: the matrices of layers are trained in small subspaces (arXiv 2406.10181): d x d instead of m x n "
+            "for gradients and moments, and every weight is trained",
         ),
         Key("lora_r", whole(1), None, "rank of the adapters", "16"),
         Key("lora_alpha", whole(1), None, "over `lora_r`, what the adapters' product is multiplied by", "32"),
@@ -425,8 +425,8 @@ GROUPS: dict[str, list[Key]] = {
             "lsp_modules",
             PATTERN,
             [],
-            "regular expression (`re.search`) of the names of linear layers that learn in subspaces; may be given "
-            "several times; everything else that learns does so in full",
+            "regular expression (`re.search`) of the names of linear layers that are trained in subspaces; may be "
+            "given several times; everything else that is trainable is trained in full",
             "all linear layers inside the model's layers, but those too small for `lsp_nonzeros`",
         ),
         Key(

@@ -43,7 +43,7 @@ class StoragePath:
 
 @dataclass(frozen=True)
 class NodeShare:
-    """A memory node, and how much of it may be used."""
+    """A NUMA node, and how much of it may be used."""
 
     node: int
     capacity: int  # bytes

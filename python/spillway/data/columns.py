@@ -108,7 +108,7 @@ PREFERENCE = Columns("preference", ("prompt", "chosen", "rejected"))
 
 
 def preferred(record: Record) -> Preferred:
-    """As TRL's data sets have it; without a prompt, that is what chosen and rejected begin with alike."""
+    """As TRL's datasets have it; without a prompt, that is what chosen and rejected begin with alike."""
     for name in ("chosen", "rejected"):
         column(record, name)
     given = record.row

@@ -1,4 +1,4 @@
-"""Where rows come from: files, or data sets by name. A row is a dictionary and the place a person finds it at."""
+"""Where rows come from: files, or datasets by name. A row is a dictionary and the place a person finds it at."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_document(source: str) -> bool:
 
 
 def read(source: str, name: str | None = None, split: str = "train", revision: str | None = None) -> Iterator[Record]:
-    """The rows of a file, or of configuration `name` and `split` of a named data set at a `revision`, in order."""
+    """The rows of a file, or of configuration `name` and `split` of a named dataset at a `revision`, in order."""
     if not is_data_file(source):
         yield from read_named(source, name, split, revision)
         return
@@ -77,9 +77,7 @@ def read_named(source: str, name: str | None, split: str, revision: str | None) 
     try:
         import datasets
     except ImportError:
-        raise InputError(
-            f"dataset: {source} is no file here, and data sets by name need the package datasets"
-        ) from None
+        raise InputError(f"dataset: {source} is no file here, and datasets by name need the package datasets") from None
     try:
         rows = datasets.load_dataset(source, name, split=split, revision=revision)
     except Exception as error:

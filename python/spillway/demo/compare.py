@@ -1,4 +1,4 @@
-"""Whether two runs computed the same, to the last bit."""
+"""Whether two runs computed the same, bit for bit."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ class Comparison:
 
     def words(self) -> str:
         losses = (
-            f"losses and gradient norms of {self.steps} steps equal to the last bit"
+            f"losses and gradient norms of {self.steps} steps bit-identical"
             if self.first_difference is None
             else f"numbers differ from step {self.first_difference} on"
         )

@@ -1,4 +1,4 @@
-"""A hard memory limit for one program: a control group of its own, version 1 or 2, where this user may make one."""
+"""A hard memory limit for one program: a cgroup of its own, version 1 or 2, where this user may make one."""
 
 import os
 from dataclasses import dataclass
@@ -55,11 +55,11 @@ def place(mount_table: str, group_table: str) -> Place:
             if control.is_file() and "memory" in control.read_text().split():
                 return Place(parent, "memory.max", "memory.swap.max", "0")
         raise Unavailable(f"the group {own} may not pass the memory controller on")
-    raise Unavailable("no control groups are mounted here")
+    raise Unavailable("no cgroups are mounted here")
 
 
 class MemoryLimit:
-    """Owns a control group with a limit of `limit` bytes. Give `enter` to subprocess as preexec_fn; then close()."""
+    """Owns a cgroup with a limit of `limit` bytes. Give `enter` to subprocess as preexec_fn; then close()."""
 
     def __init__(self, limit: int) -> None:
         at = place(Path("/proc/mounts").read_text(), Path("/proc/self/cgroup").read_text())

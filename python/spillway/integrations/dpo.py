@@ -105,14 +105,14 @@ def keys(args: Any) -> dict[str, Any]:
 
 
 class Collated:
-    """The pairs of a data set of TRL's, through its collator; see preferences.Preferences."""
+    """The pairs of a dataset of TRL's, through its collator; see preferences.Preferences."""
 
     def __init__(self, rows: Any, trainer: Any) -> None:
         missing = [name for name in ROWS if name not in (getattr(rows, "column_names", None) or ())]
         if missing:
             raise InputError(
                 "train_dataset: the reference looks at every pair before the first step, by its number; this one has "
-                f"no column {missing[0]}, as TRL makes it of a data set that can be indexed"
+                f"no column {missing[0]}, as TRL makes it of a dataset that can be indexed"
             )
         self._rows, self._trainer = rows, trainer
 

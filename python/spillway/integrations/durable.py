@@ -169,7 +169,7 @@ class DurableRun:
                 return
             self._log.add(trainer.state.log_history)
             replace_text(made / RUN_STATE, self._now(trainer).text() + "\n")
-            saved.seal(made)
+            saved.record_files(made)
 
         with saving(self.output_dir, self.session.release, finish) as place:
             yield place

@@ -21,7 +21,7 @@ from spillway.model.source import DTYPES, generation_config, load_config
 
 LOGGER = transformers.logging.get_logger("spillway")
 
-# what TrainingArguments, the data set and the collator decide
+# what TrainingArguments, the dataset and the collator decide
 ELSEWHERE = (
     "model",
     "tokenizer",
@@ -68,7 +68,7 @@ def load(
     """The model of a directory or hub id as a meta model on `meta`: every module, no weights.
 
     `keys` are those of the configuration that say where bytes live and how they are computed (`dram_budget`,
-    `placement`, `state_format`, `compute_dtype`, `max_length`, `packing` ...) and what of it learns (`trainable`,
+    `placement`, `state_format`, `compute_dtype`, `max_length`, `packing` ...), what is trainable (`trainable`,
     `frozen`, `method="lora"` with `lora_r` and its neighbours); `dtype` is `compute_dtype` by torch's name. What
     TrainingArguments has is said there. `durability="step"`: every finished step of `train()` survives a crash, and
     `train(resume_from_checkpoint=True)` goes on after the last one; by default ("none") checkpoints stand alone, and

@@ -209,7 +209,7 @@ class Session:
         if self.plan.get("durability", "none") == "none":
             self._engine.save_state(place)
             self._state.save(place)
-            saved.seal(place)
+            saved.record_files(place)
 
     def _save_in_run(self, output_dir: Path) -> None:
         """A checkpoint with the state in place of the one before, or where steps are durable without, the model alone;

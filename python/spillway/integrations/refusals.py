@@ -156,12 +156,12 @@ def same_parameters(model: PreTrainedModel, description: dict[str, Any]) -> None
 
 
 def same_learning(model: PreTrainedModel, description: dict[str, Any]) -> None:
-    """With adapters somebody may have set `requires_grad` on the meta model, which changes nothing of what learns."""
+    """With adapters somebody may have set `requires_grad` on the meta model, which changes nothing of that."""
     frozen = {tensor["name"] for block in description["blocks"] for tensor in block["tensors"] if tensor.get("frozen")}
     frozen |= model.spillway_origin.carried
     for name, parameter in model.named_parameters():
         if parameter.requires_grad == (bare_name(name) in frozen):
             raise InputError(
-                f"model: requires_grad of {name} was changed; with method lora the adapters learn and all of the base "
-                "is frozen"
+                f"model: requires_grad of {name} was changed; with method lora adapters are trained and all of the "
+                "base is frozen"
             )

@@ -38,7 +38,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Longest:
-    """Of one data set: the largest micro-batch its collator makes."""
+    """Of one dataset: the largest micro-batch its collator makes."""
 
     rows: int
     length: int
@@ -96,7 +96,7 @@ def held_logits(trainer: Any, held_out: Longest) -> int:
 
 
 def longest(loader: Any, batch: int, name: str, origin: Origin) -> Longest:
-    """`loader`: the data set after columns were removed, and the collator that goes with it."""
+    """`loader`: the dataset after columns were removed, and the collator that goes with it."""
     given = origin.config.max_length if "max_length" in origin.given else None
     rows = loader.dataset
     try:

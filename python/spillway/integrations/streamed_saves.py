@@ -115,7 +115,7 @@ class StreamedSaves(StreamedSession):
             self.session.save_state(Path(output_dir))
             if self._pairs is not None:
                 self._pairs.save(Path(output_dir))
-            saved.seal(Path(output_dir))
+            saved.record_files(Path(output_dir))
         torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER))  # type: ignore[attr-defined]
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:

@@ -68,7 +68,7 @@ class StreamedSession:
 
     @property
     def _adapted(self) -> bool:
-        """What learns are adapters, and files hold these alone."""
+        """What is trained are adapters, and files hold these alone."""
         return bool(self._origin.config.method == "lora")
 
     def _known_sizes(self) -> Sizes:

@@ -39,14 +39,14 @@ def place(config: Config) -> Place:
 
 
 def passed_over(config: Config) -> str:
-    """Why `device: auto` is the processors beside a GPU; empty where there is none, or somebody said what is taken."""
+    """Why `device: auto` is the CPUs beside a GPU; empty where there is none, or somebody said what is taken."""
     if not config.any_device:
         return ""
     if not torch.cuda.is_available():
         gpu = listed()
-        return f"the processors, and not {gpu}: {without_cuda()}" if gpu else ""
+        return f"the CPUs, and not {gpu}: {without_cuda()}" if gpu else ""
     return (
-        f"the processors, and not {torch.cuda.get_device_name(0)}: computing on a GPU is tested over a pretended "
+        f"the CPUs, and not {torch.cuda.get_device_name(0)}: computing on a GPU is tested over a simulated "
         "driver and has never run on a real one; --device cuda takes it"
     )
 

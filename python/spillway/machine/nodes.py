@@ -1,4 +1,4 @@
-"""Memory nodes: which a run uses, how much of each, and how fast each updates."""
+"""NUMA nodes: which a run uses, how much of each, and how fast each updates."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def node_settings(
 ) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
     """What the engine plans with, beside its other settings, and what a person should know about it. `held`: bytes of
     this process; `rule`: what an update is of; `profile`: says the rates; None: they are measured. `gpu`: that visits
-    compute on; what comes and goes lies by it. `storage`: the paths as the engine is told of them; which are far from
-    that GPU is added."""
+    compute on; what comes and goes lies by it. `storage`: the paths as the engine is told of them; which are remote
+    from that GPU is added."""
     from spillway import _engine
 
     with translated():
@@ -40,7 +40,7 @@ def node_settings(
         for path, place in zip(storage, places, strict=True)
     ]
     news = [words for _, words in far.values()]
-    news += [f"memory nodes are not told apart: {choice['notice']}"] if choice["notice"] else []
+    news += [f"NUMA nodes are not told apart: {choice['notice']}"] if choice["notice"] else []
     memory = min(dram_budget, choice["dram"] or dram_budget)
     by_gpu = {} if near is None else {"near": near}
     return {"nodes": found, "dram_budget": memory, "storage": paths} | by_gpu, news

@@ -55,7 +55,7 @@ def paths_comment(places: Sequence[str]) -> list[str]:
 
 
 def layer_rates() -> list[dict[str, float]]:
-    """Operations per second of the largest product of each layer, in bf16 and fp32 on the processors. Where bf16 is
+    """Operations per second of the largest product of each layer, in bf16 and fp32 on the CPUs. Where bf16 is
     done without instructions for it, the largest layers take too long and are left out."""
     rates: list[dict[str, float]] = []
     for hidden, wide in LAYERS:
@@ -119,7 +119,7 @@ def table(title: str, *columns: str) -> Table:
 
 
 def node_table(profile: Profile) -> Table:
-    found = table("Memory nodes", "node", "kind", "memory", "available", "processors", "tier", "firmware promises")
+    found = table("NUMA nodes", "node", "kind", "memory", "available", "CPUs", "tier", "firmware promises")
     for node in profile["nodes"]:
         found.add_row(
             str(node["id"]),
@@ -135,7 +135,7 @@ def node_table(profile: Profile) -> Table:
 
 def access_table(profile: Profile) -> Table:
     """Rates of one thread, and of as many as it takes."""
-    found = table("Processors by memory", "processors of", "memory of", "distance", "", "one thread", "all", "threads")
+    found = table("CPUs by memory", "CPUs of", "memory of", "distance", "", "one thread", "all", "threads")
     for access in profile.get("access", []):
         where = [f"node {access['cpus']}", f"node {access['memory']}", str(access["distance"] or "")]
         for kind, unit, name in KINDS:
@@ -147,7 +147,7 @@ def access_table(profile: Profile) -> Table:
 
 
 def gpu_table(profile: Profile) -> Table:
-    """By memory node: a direction alone, and both at once."""
+    """By NUMA node: a direction alone, and both at once."""
     found = table("GPUs", "GPU", "memory", "TFLOP/s", "node", "to", "from", "to, both at once", "from, both at once")
     for gpu in profile["gpus"]:
         of = [gpu["name"], size(gpu["memory"]), f"{gpu['flops_per_second'] / 1e12:.3g}"]
@@ -159,7 +159,7 @@ def gpu_table(profile: Profile) -> Table:
 
 
 def path_table(profile: Profile) -> Table:
-    found = table("Storage paths", "path", "read", "write", "both at once", "processors")
+    found = table("Storage paths", "path", "read", "write", "both at once", "CPUs")
     for path in profile["paths"]:
         rates = (gigabytes(path[f"{kind}_bytes_per_second"]) for kind in ("read", "write", "mixed"))
         found.add_row(path["name"], *rates, f"{path['cores_at_full_speed']:.2f}")

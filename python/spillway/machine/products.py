@@ -1,6 +1,6 @@
 """What this machine multiplies fastest in, for `compute_dtype: auto`.
 
-Processors without instructions for bf16 multiply it by converting, in some shapes many times slower than fp32, and some
+CPUs without instructions for bf16 multiply it by converting, in some shapes many times slower than fp32, and some
 that have them are kept from using them: so both are measured, in the three products that a linear layer of a training
 step has.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from spillway.config import Config
 
-# Tokens, hidden and wide of one product. The slowest processors seen reach 0.3 GFLOP/s in one of the three, which takes
+# Tokens, hidden and wide of one product. The slowest CPUs seen reach 0.3 GFLOP/s in one of the three, which takes
 # them 30 ms in the smaller shape. In it calls cost as much as products do where these are fast, so where the types are
 # not CLEAR times apart, the larger one decides.
 SMALL, LARGE = (64, 256, 256), (256, 1024, 1024)
@@ -44,7 +44,7 @@ class Products:
 
     narrow: float  # of the type that weights are kept in
     fp32: float
-    instructions: str = ""  # those for products of bf16 that the processors have, where that is the type
+    instructions: str = ""  # those for products of bf16 that the CPUs have, where that is the type
 
     def faster(self, kept: str) -> str:
         return "fp32" if self.fp32 > WORTH * self.narrow else kept
@@ -95,7 +95,7 @@ def slow(given: str) -> str:
 
 
 def instructions() -> str:
-    """Those for products of bf16 that the processors have; empty where they have none."""
+    """Those for products of bf16 that the CPUs have; empty where they have none."""
     try:
         lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -152,7 +152,7 @@ def operations(hidden: int, wide: int, tokens: int) -> float:
 
 
 def seconds(product: Callable[[], Tensor]) -> float:
-    """Of the fastest call, and of this thread's own time: others may take processors meanwhile."""
+    """Of the fastest call, and of this thread's own time: others may take CPUs meanwhile."""
     product()
     best, began = float("inf"), time.thread_time()
     while (now := time.thread_time()) - began < SECONDS or best == float("inf"):

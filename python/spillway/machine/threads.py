@@ -39,7 +39,7 @@ def compute_threads(cores: int, default: int, environment: Mapping[str, str]) ->
     if given == "1" and launcher and cores > 1:
         return cores, f"not 1 as {launcher} asks with {KEY}=1 for several processes a machine: here is one"
     if default > cores:
-        return cores, f"not {default} as PyTorch would take: affinity or the control group allows no more"
+        return cores, f"not {default} as PyTorch would take: affinity or the cgroup allows no more"
     if given and default < cores:
         return default, f"kept as {KEY}={given} asks (unset it to use all)"
     return default, ""

@@ -42,7 +42,11 @@ def describe(meta_model: MetaModel, size: WorkSize, compute_dtype: str) -> dict[
 
     def block(name: str, role: str, parameters: Iterable[nn.Parameter]) -> dict[str, Any]:
         tensors = [
-            {"name": names[id(p)], "shape": list(p.shape), "decay": names[id(p)] in decaying and meta_model.learns(p)}
+            {
+                "name": names[id(p)],
+                "shape": list(p.shape),
+                "decay": names[id(p)] in decaying and meta_model.trainable(p),
+            }
             | ({} if p.requires_grad else {"frozen": True})
             | ({"wide": True} if meta_model.wide(p) else {})
             | ({"table": True} if role == "layer" and p.ndim == 2 and id(p) not in matrices else {})

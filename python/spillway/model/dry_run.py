@@ -106,7 +106,7 @@ class Seen:
 
 
 class Measurement:
-    """A stream over a small copy of the model, and what it was seen to take."""
+    """A stream over a narrow copy of the model, and what it was seen to take."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The proof that a model may be streamed: a small copy with the same flags, run both ways.
+"""Verifies that a model may be streamed: a tiny copy with the same flags, run both ways.
 
 The copy keeps every setting of the configuration and shrinks sizes alone. Its loss and every gradient through the
 stream are compared with the library's own forward and backward pass, in fp32. A model that does anything the stream
@@ -46,7 +46,7 @@ class Equivalence:
 def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = False) -> Equivalence:
     """InputError, naming the model type, when a small model of this configuration does not stream exactly.
 
-    `packing`: prove, too, that it keeps the rows of a packed sequence apart. The proof is made without the linear
+    `packing`: verify, too, that it keeps the rows of a packed sequence apart. This is done without the linear
     layers that it says backward need not compute again.
     """
     kind = config.model_type
@@ -57,7 +57,7 @@ def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = Fal
     except InputError:
         raise
     except Exception as error:  # a constructor that cannot cope with the small sizes
-        raise refusal(kind, f"no small copy of it can be built to prove the stream: {first_line(error)}") from error
+        raise refusal(kind, f"no tiny copy of it can be built to verify the stream: {first_line(error)}") from error
     if meta_model.routers is not None:
         meta_model.routers.coefficient = 1.0  # so that it shows
     with one_thread():

@@ -1,4 +1,4 @@
-"""Which parameters learn: by patterns over names, or as somebody has set `requires_grad` on the meta model.
+"""Which parameters are trainable: by patterns over names, or as somebody has set `requires_grad` on the meta model.
 
 What is frozen streams as a weight alone. A parameter that hangs in several places has several names, and is frozen or
 not in all of them.
@@ -26,7 +26,7 @@ SHOWN = 4  # names in a message
 
 def choose(meta_model: MetaModel, config: Config, source: Path) -> None:
     """What the configuration says, of a model whose checkpoint is `source`. Of a multimodal one patterns see the names
-    in the checkpoint, too, and what is carried along does not learn whatever they say."""
+    in the checkpoint, too, and what is carried along is not trainable whatever they say."""
     if not meta_model.carried:
         return freeze(meta_model.model, config.trainable, config.frozen)
     from spillway.model.files import checkpoint_names
@@ -39,7 +39,7 @@ def choose(meta_model: MetaModel, config: Config, source: Path) -> None:
         if not found([each], own) and found([each], sorted(carried)):
             raise InputError(
                 f"trainable: {each!r} matches only what belongs to other modalities than text, which is carried along "
-                f"as it is; what can learn has names such as {examples(own)}"
+                f"as it is; what can be trained has names such as {examples(own)}"
             )
     freeze(meta_model.model, config.trainable, config.frozen, others)
 
@@ -50,10 +50,10 @@ def freeze(
     frozen: Sequence[str] = (),
     others: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> None:
-    """Leaves to learn what `trainable` finds (nothing given: everything) and `frozen` does not, by `re.search`.
+    """Leaves trainable what `trainable` finds (nothing given: everything) and `frozen` does not, by `re.search`.
     `others`: further names of parameters.
 
-    InputError for a pattern that finds nothing, and when nothing is left to learn.
+    InputError for a pattern that finds nothing, and when nothing is left to train.
     """
     names = names_of(model, others)
     every = [name for several in names.values() for name in several]
@@ -89,7 +89,7 @@ def freeze_kinds(small: MetaModel, meta_model: MetaModel) -> None:
 
 
 def frozen_names(model: nn.Module) -> frozenset[str]:
-    """All names of the parameters that do not learn."""
+    """All names of the parameters that are not trainable."""
     return frozenset(name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad)
 
 

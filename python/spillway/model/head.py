@@ -5,7 +5,7 @@ turns them into their gradient in place, and multiplies it with the slice (into 
 state (into the slice's gradient). Products are of the compute type; the sum over slices of d loss / d hidden is fp32.
 
 A head with a bias, scales or caps makes its logits by the model's own code, slice by slice: such code treats every
-entry of the vocabulary alike, which the proof on a small copy shows.
+entry of the vocabulary alike, which a tiny copy shows.
 
 With fp32, which is for checks against a plain loop, PyTorch's own log-softmax gives each slice's statistics: its sums
 of exponentials are off by some 5e-7, the same for a whole row, and so is the gradient a plain loop sees.
@@ -37,7 +37,7 @@ class HeadCode:
 
     bias: Kept | None = None
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None  # [1, tokens, rows] of logits to final ones
-    learns: bool = True  # its matrix has a gradient
+    trainable: bool = True  # its matrix has a gradient
 
 
 # micro-batch; logits of its labelled tokens, [tokens, rows of the slice]; the slice's first row
@@ -128,7 +128,7 @@ class HeadPass:
                 found = self._logits(selected, table, first_row) if kept is None else kept
                 logits = self._gradient(found, batch, first_row)
                 self._add_hidden_gradient(self._compact(batch, accumulator), logits, table)
-            if self._code.learns:
+            if self._code.trainable:
                 self._give(batch, table, None if logits is None else (logits, selected))
         self._summed = True
 
@@ -265,7 +265,7 @@ class Stats:
     def fold(self, logits: torch.Tensor, first_row: int, labels: torch.Tensor) -> None:
         """Takes in a slice [tokens, rows] of fp32 logits as PyTorch's log-softmax sees it."""
         highest = logits.amax(1)
-        # Where the logit is the largest, the log-softmax is minus the logarithm of the sum, to the last bit.
+        # Where the logit is the largest, the log-softmax is exactly minus the logarithm of the sum.
         log_sum = torch.cat([-logits[part].log_softmax(1).amax(1) for part in token_parts(logits)])
         log_sum[highest == -math.inf] = 0  # nothing to sum
         if self._log_sum is None:

@@ -55,7 +55,7 @@ class Stage:
         device: torch.device,
     ) -> None:
         """`borrowed`: parameters that belong to an earlier stage, see `shared`. `sink`, a bound method, is given every
-        gradient as soon as autograd has it, and must not keep it; `project`, another, makes S for what learns in a
+        gradient as soon as autograd has it, and must not keep it; `project`, another, makes S for what is trained in a
         subspace. `unneeded`: linear layers of a layer, by name, that backward does not compute again.
         `device`: where visits compute.
         """

@@ -71,20 +71,20 @@ class MetaModel:
     kept: torch.dtype = torch.float32  # what its weights are kept in
     kept_types: dict[str, torch.dtype] = field(default_factory=dict)  # of each tensor, where that is not `dtype`
     form: Form = None  # what a layer returns
-    width: int = 0  # elements of a border activation per token
+    width: int = 0  # elements of a boundary activation per token
     entry: list[nn.Parameter] = field(default_factory=list)  # outside the layers, used before them
     tail: list[nn.Parameter] = field(default_factory=list)  # the others outside layers, embedding and head's matrix
     norm: nn.Module | None = None  # all that lies between the last layer and the head, where that is one module
     simple_entry: bool = False  # the embedding's rows are the first hidden state; arguments follow from the shape
     simple_tail: bool = False  # nothing, or `norm`, lies between the last layer and the head
     simple_head: bool = False  # the head's matrix alone makes the logits
-    unused: frozenset[str] = frozenset()  # parameters that get no gradient, as the proof found them (`pattern`)
+    unused: frozenset[str] = frozenset()  # get no gradient, as `verify_equivalence` found (`pattern`)
     carried: list[nn.Parameter] = field(default_factory=list)  # of a multimodal model, what text alone never passes
     routers: Routers | None = None  # of a model that adds their auxiliary loss to its own
 
     def __post_init__(self) -> None:
         self.adapters: Adapted | None = None
-        self.spaces: dict[int, Space] = {}  # by identity of a parameter that learns in a subspace
+        self.spaces: dict[int, Space] = {}  # by identity of a parameter that is trained in a subspace
         self._original: PreTrainedModel | None = None
         self._tower = tower_name(self.model) if is_multimodal(self.config) else None
         self.look_again()
@@ -202,7 +202,7 @@ class MetaModel:
         """Whether a parameter or buffer belongs to another modality than text."""
         return self._tower is not None and not f"{name}.".startswith(self._tower and f"{self._tower}.")
 
-    def learns(self, parameter: nn.Parameter) -> bool:
+    def trainable(self, parameter: nn.Parameter) -> bool:
         """False for what gets no gradient: PyTorch's optimizers leave such a parameter alone, decay included."""
         return parameter.requires_grad and pattern(self.names[id(parameter)]) not in self.unused
 

@@ -1,7 +1,7 @@
 """What lies between a model's parts, found by running it without its layers.
 
 The runs are short and on zeros that take no memory (`MetaModel.stand_ins`), so they cost the same for any size. What
-they cannot tell, that numbers are those of the library, is proven on a small copy (`probe`).
+they cannot tell, that numbers are those of the library, is verified on a tiny copy (`equivalence`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A language model that is not transformers' own: any module with an embedding, a list of blocks and a linear head.
 
 What the stream asks a transformers model for, `Blocks` says of the module: where the parts are, how it is built, and a
-small one of the same code, with which the stream is proven on every start.
+small one of the same code, with which the stream is verified on every start.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class PlainVisit:
 
 
 class PlainEngine:
-    """Weights, border activations and scratch in one arena; gradients summed in fp32 by tensor when `keep`."""
+    """Weights, boundary activations and scratch in one arena; gradients summed in fp32 by tensor when `keep`."""
 
     def __init__(
         self,
@@ -101,10 +101,10 @@ class PlainEngine:
         self._visits = self._schedule(training)
 
     def embedding_forward(self, output: torch.Tensor | None = None) -> None:
-        first = self._border_at_element[0]
+        first = self._boundary_at_element[0]
         columns = self.tensors[0]["shape"][1]
-        border = self._typed[first : first + self._ids.numel() * columns].view(-1, columns)
-        torch.index_select(self.weight(0), 0, self._ids, out=border if output is None else output)
+        boundary = self._typed[first : first + self._ids.numel() * columns].view(-1, columns)
+        torch.index_select(self.weight(0), 0, self._ids, out=boundary if output is None else output)
 
     def next_visit(self) -> PlainVisit:
         self._visit = next(self._visits)
@@ -169,20 +169,20 @@ class PlainEngine:
     def _schedule(self, training: bool) -> Iterator[PlainVisit]:
         last = len(self._layers)
         for place, block in enumerate(self._layers):
-            yield PlainVisit("forward", block, weights=self._weights_at(block), input=self._border_at(place),
-                            output=self._border_at(place + 1))  # fmt: skip
+            yield PlainVisit("forward", block, weights=self._weights_at(block), input=self._boundary_at(place),
+                            output=self._boundary_at(place + 1))  # fmt: skip
         for kind in ("head_loss", "head_gradient") if training else ("head_loss",):
             for number, (first, rows) in enumerate(self._slices()):
                 columns = self.tensors[self._head_tensor()]["shape"][1]
                 weights = self._weights_at(self._head) + self._bytes(first * columns)
                 sums = self._sums_at if kind == "head_gradient" else 0
                 yield PlainVisit(
-                    kind, self._head, number, first, rows, weights, self._border_at(last), accumulator=sums
+                    kind, self._head, number, first, rows, weights, self._boundary_at(last), accumulator=sums
                 )
         if training:
             for place in reversed(range(last)):
                 block = self._layers[place]
-                yield PlainVisit("backward", block, weights=self._weights_at(block), input=self._border_at(place),
+                yield PlainVisit("backward", block, weights=self._weights_at(block), input=self._boundary_at(place),
                                 hidden_gradient=self._gradient_at,
                                 accumulator=self._sums_at if place == last - 1 else 0)  # fmt: skip
             yield PlainVisit("embedding_backward", hidden_gradient=self._gradient_at)
@@ -207,12 +207,12 @@ class PlainEngine:
                 self._block_of.append(number)
                 at = aligned(at + self._places(tensor))
             end += at
-        border = aligned(self.description["tokens"] * self._hidden)
-        self._border_at_element = [end + place * border for place in range(len(self._layers) + 1)]
-        end += border * (len(self._layers) + 1)
+        boundary = aligned(self.description["tokens"] * self._hidden)
+        self._boundary_at_element = [end + place * boundary for place in range(len(self._layers) + 1)]
+        end += boundary * (len(self._layers) + 1)
         self._gradient_at = self._bytes(end)
-        self._sums_at = self._bytes(end + border)
-        size = self._bytes(end + border) + 4 * border
+        self._sums_at = self._bytes(end + boundary)
+        size = self._bytes(end + boundary) + 4 * boundary
         on_host = self._device.type == "cpu"
         self._arena = mapped(size, self._touch) if on_host else on_device(size, self._device)
         self._typed = self._arena.view(self.dtype)
@@ -234,8 +234,8 @@ class PlainEngine:
     def _weights_at(self, block: int) -> int:
         return self._bytes(self._block_first[block])
 
-    def _border_at(self, place: int) -> int:
-        return self._bytes(self._border_at_element[place])
+    def _boundary_at(self, place: int) -> int:
+        return self._bytes(self._boundary_at_element[place])
 
     def _head_tensor(self) -> int:
         return 0 if self._head == 0 else len(self.tensors) - 1

@@ -9,7 +9,7 @@ with E experts, N rows of all layers together and p the softmax of a row. f is a
 layers have run forward, what a layer adds to the gradient is that of sum_t p_te * (E f_e / N), which it can take in its
 own backward visit.
 
-That the sum is the library's is proven on a small copy (`probe`).
+That the sum is the library's is verified on a tiny copy (`equivalence`).
 """
 
 from __future__ import annotations

@@ -20,15 +20,15 @@ class Kept:
         number: int,
         shape: torch.Size,
         dtype: torch.dtype,
-        learns: bool = True,
+        trainable: bool = True,
         device: torch.device | None = None,
     ) -> None:
         self.number = number
         self.leaf = torch.zeros(shape, dtype=dtype, device=device)
         self.sum = torch.zeros(shape, device=device)
         self._added = False
-        self._learns = learns
-        if learns:
+        self._trainable = trainable
+        if trainable:
             self.leaf.requires_grad_().register_post_accumulate_grad_hook(self._take)
 
     def refresh(self, weight: torch.Tensor) -> None:
@@ -38,7 +38,7 @@ class Kept:
             self._added = False
 
     def add(self, gradient: torch.Tensor, rows: slice | None = None) -> None:
-        if not self._learns:
+        if not self._trainable:
             return
         target = self.sum if rows is None else self.sum[rows]
         target += gradient

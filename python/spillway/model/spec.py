@@ -97,7 +97,7 @@ def model_spec(
 
 def verified(spec: ModelSpec) -> Verified:
     """InputError, naming the model type, where a tiny copy of the model does not stream exactly."""
-    stages.say("comparing a small copy with plain PyTorch")
+    stages.say("comparing a tiny copy with plain PyTorch")
     meta_model, config = spec.meta_model, spec.model_config
     found = verify_equivalence(copy.deepcopy(config), spec.packing)
     meta_model.unused = found.unused

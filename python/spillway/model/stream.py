@@ -74,7 +74,7 @@ class Stream:
         self._last = 0  # the last micro-batch of the step
         self._auxiliary = 0.0  # of the loss of what ran last
         self._kept: dict[int, Kept] = {}  # by the engine's number: what other blocks than its own use, too
-        self._spaces: dict[int, Space] = {}  # by the engine's number: what learns in a subspace
+        self._spaces: dict[int, Space] = {}  # by the engine's number: what is trained in a subspace
         self._stack = self._stages(unneeded)
         transform = None if meta_model.simple_head else self._transformed
         self._head = HeadCode(self._head_bias(), transform, meta_model.head.weight.requires_grad)
@@ -259,12 +259,12 @@ class Stream:
         return self._typed[first : first + elements]
 
     def _region(self, offset: int, batch: MicroBatch) -> torch.Tensor:
-        """A micro-batch's part of a border activation."""
+        """A micro-batch's part of a boundary activation."""
         width = self.meta_model.width
         return self._at(offset + batch.first * width * self._typed.element_size(), batch.tokens * width)
 
     def _source(self, offset: int, place: int, batch: MicroBatch, passage: Passage) -> torch.Tensor:
-        """What a stage is given. The embedding's rows lie one after the other, however wide a border is."""
+        """What a stage is given. The embedding's rows lie one after the other, whatever a boundary's width."""
         if place > 0 or self.meta_model.columns == self.meta_model.width:
             return self._input(offset, place, batch, passage)
         columns = self.meta_model.columns

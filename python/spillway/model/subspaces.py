@@ -1,6 +1,6 @@
-"""Which matrices of a model learn in subspaces, and how a layer's backward pass gives S for their gradient.
+"""Which matrices of a model are trained in subspaces, and how a layer's backward pass gives S for their gradient.
 
-A linear layer y = x W' whose W learns so never forms dY' x: its input and its output's gradient go through the engine's
+A linear layer y = x W' trained so never forms dY' x: its input and its output's gradient go through the engine's
 projectors, and of each micro-batch the engine gets S = (dY P)' (x Q). The products are PyTorch's; what they are made
 with, and when projectors are learned, is the engine's. GPT-2's Conv1D is y = x W: there x and dY change places.
 """
@@ -30,7 +30,7 @@ SHOWN = 4  # names in a message
 
 
 def choose(meta_model: MetaModel, config: Config) -> None:
-    """Says in `meta_model.spaces` which parameters learn in subspaces. InputError naming what cannot."""
+    """Says in `meta_model.spaces` which parameters are trained in subspaces. InputError naming what cannot."""
     if config.method != "lsp":
         return
     linears = linear_layers(meta_model)
@@ -38,7 +38,7 @@ def choose(meta_model: MetaModel, config: Config) -> None:
     for each in config.lsp_modules:
         if not any(re.search(each, name) for name in names):
             shown = ", ".join(names[:SHOWN]) or "none"
-            raise InputError(f"lsp_modules: {each!r} matches no linear layer that learns; there are such as {shown}")
+            raise InputError(f"lsp_modules: {each!r} matches no trainable linear layer; there are such as {shown}")
     for name, linear in linears.items():
         if config.lsp_modules and not any(re.search(each, name) for each in config.lsp_modules):
             continue
@@ -46,11 +46,11 @@ def choose(meta_model: MetaModel, config: Config) -> None:
             continue
         meta_model.spaces[id(linear.weight)] = space_of(name, linear, config)
     if not meta_model.spaces:
-        raise InputError("method: lsp is for linear layers inside the model's layers, and none of them learns")
+        raise InputError("method: lsp is for linear layers inside the model's layers, and none of these is trainable")
 
 
 def linear_layers(meta_model: MetaModel) -> dict[str, Any]:
-    """By name: those inside the layers whose weight learns, in the compute type, and hangs in one place alone."""
+    """By name: those inside the layers whose weight is trainable, in the compute type, and hangs in one place alone."""
     inside = {id(module) for layer in meta_model.layers for module in layer.modules()}
     return {
         name: module
@@ -74,7 +74,7 @@ def space_of(name: str, linear: Any, config: Config) -> Space:
 
 
 def choose_kinds(small: MetaModel, meta_model: MetaModel) -> None:
-    """Of a model with fewer layers: what learns in a subspace in any layer of `meta_model`."""
+    """Of a model with fewer layers: what is trained in a subspace in any layer of `meta_model`."""
     kinds = {pattern(meta_model.names[key]): space for key, space in meta_model.spaces.items()}
     for key, name in small.names.items():
         if (space := kinds.get(pattern(name))) is not None:
@@ -116,7 +116,7 @@ class InSubspace(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Inner:
-    """A linear layer whose weight learns in a subspace."""
+    """A linear layer whose weight is trained in a subspace."""
 
     linear: Any  # nn.Linear, or Conv1D
     inside: torch.Tensor  # [d, d], always 0 and of no memory: its gradient is S

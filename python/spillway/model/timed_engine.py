@@ -65,8 +65,8 @@ class TimedEngine(PlainEngine):
     def _regions(self) -> list[tuple[int, int]]:
         """First byte and bytes per token of what lies in the arena by token."""
         width = self._bytes(self._hidden)
-        borders = [(self._bytes(first), width) for first in self._border_at_element]
-        return [*borders, (self._gradient_at, width), (self._sums_at, 4 * self._hidden)]
+        boundaries = [(self._bytes(first), width) for first in self._boundary_at_element]
+        return [*boundaries, (self._gradient_at, width), (self._sums_at, 4 * self._hidden)]
 
     def gradient(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
         super().gradient(tensor, values, micro_batch)
@@ -89,7 +89,7 @@ class TimedEngine(PlainEngine):
         """As they are now in the type that they are kept in, where that is another than visits compute in."""
         kept = DTYPES[self.description["weight_dtype"]]
         if kept != self.dtype:
-            weights = self._typed[: self._border_at_element[0]]
+            weights = self._typed[: self._boundary_at_element[0]]
             size = weights.numel() * kept.itemsize
             there = mapped(size) if self._place.device.type == "cpu" else on_device(size, self._place.device)
             self._kept = there.view(kept).copy_(weights)

@@ -69,7 +69,7 @@ def find_unneeded(layers: Sequence[nn.Module], calls: Sequence[Arguments], hidde
 
 @contextmanager
 def all_learning(layers: Sequence[nn.Module]) -> Iterator[None]:
-    """Inside, nothing is frozen: what is frozen in these layers may learn in others of their kind."""
+    """Inside, nothing is frozen: what is frozen in these layers may be trained in others of their kind."""
     frozen = [p for layer in layers for p in layer.parameters() if not p.requires_grad and p.is_floating_point()]
     for parameter in frozen:
         parameter.requires_grad_(True)

@@ -24,7 +24,7 @@ PIECES, PIECE = 256, 4096
 MOST_HEADER = 100_000_000  # bytes of a safetensors header
 
 
-def seal(directory: Path) -> None:
+def record_files(directory: Path) -> None:
     """Names what a save consists of, when all of it is there."""
     content = {name: told(directory / name) for name in sorted(members(directory))}
     write_json(directory / FILES, {"format": FORMAT, "files": content}, PRIVATE)

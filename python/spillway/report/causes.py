@@ -19,7 +19,7 @@ WORDS = {
     "commit": "waiting for {tier} to be flushed",
 }
 BY_TIER = ("read", "write")  # of which each tier is a cause of its own
-OF_UPDATES = "waiting for the optimizer's update on {tier}"  # where several memory nodes have one
+OF_UPDATES = "waiting for the optimizer's update on {tier}"  # where several NUMA nodes have one
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         device(plan),
         products.said(plan.get("compute_dtype", ""), plan.get("compute_why", "")),
         device_blocks(plan),
-        far_drives(plan),
+        remote_drives(plan),
         subspaces(plan),
         updates(plan),
         durability(plan),
@@ -59,14 +59,14 @@ def device_blocks(plan: Plan) -> str:
     return words
 
 
-def far_drives(plan: Plan) -> str:
-    """Which storage paths are far from the device, and what that costs; empty where none is."""
+def remote_drives(plan: Plan) -> str:
+    """Which storage paths are remote from the device, and what that costs; empty where none is."""
     found = plan.get("far_drives")
-    return f"Far drives: {found['why']}." if found else ""
+    return f"Remote drives: {found['why']}." if found else ""
 
 
 def subspaces(plan: Plan) -> str:
-    """What learns in subspaces and what that saves, beside the same plan in full; empty where nothing does."""
+    """What is trained in subspaces and what that saves, beside the same plan in full; empty where nothing does."""
     found = plan.get("subspaces")
     if not found:
         return ""
@@ -136,7 +136,8 @@ def state(plan: Plan) -> str:
     )
     learning, every = plan.get("learning_parameters", 0), plan.get("parameters", 0)
     if 0 < learning < every:
-        words += f" {learning:,} of {every:,} parameters learn ({100 * learning / every:.2g} %); the others are frozen."
+        share = f"{100 * learning / every:.2g} %"
+        words += f" {learning:,} of {every:,} parameters are trainable ({share}); the others are frozen."
     return words
 
 

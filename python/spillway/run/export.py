@@ -84,7 +84,7 @@ def save(run: StoredRun, engine: Any, payload: dict[str, Any], target: Path) -> 
     save_position(run, payload["run"], target)
     for path in run.output_dir.glob(identity.REFERENCES):
         shutil.copyfile(path, target / identity.FOLDER / path.name)
-    saved.seal(target)
+    saved.record_files(target)
 
 
 def save_position(run: StoredRun, moving: dict[str, Any], target: Path) -> None:

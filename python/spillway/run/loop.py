@@ -270,7 +270,7 @@ class Loop:
             self.state.save(place)
             for each in self.references.values():
                 each.copy(place)
-            saved.seal(place)
+            saved.record_files(place)
 
     def leave(self) -> str:
         """What becomes of a state that could not be saved here, in words; empty where nothing is to be said, or the

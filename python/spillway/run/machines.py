@@ -50,7 +50,7 @@ def plan_elsewhere(config: Config, profile: str, tell: Tell) -> dict[str, Any]:
         tell("storage: of the machine that the profile describes the profile's paths are planned with")
     if config.compute_dtype not in ("auto", config.weight_dtype):
         raise InputError(
-            f"compute_dtype: {config.compute_dtype} over weights of {config.weight_dtype} is for processors, and the "
+            f"compute_dtype: {config.compute_dtype} over weights of {config.weight_dtype} is for CPUs, and the "
             f"profile's machine has GPUs; leave it out, or give compute_dtype {config.weight_dtype}"
         )
     if config.compute_dtype == "auto":

@@ -78,7 +78,7 @@ class StepResult:
     link_bytes: dict[str, int] = field(default_factory=dict)  # with a device: {"to_device", "from_device"}
     skipped: bool = False  # the gradient was not finite: nothing was updated
     loss_scale: float = 1.0  # what the loss was multiplied by before backward
-    # by memory node, where there are several: {"elements", "seconds"} of updates that ended while the step ran
+    # by NUMA node, where there are several: {"elements", "seconds"} of updates that ended while the step ran
     node_updates: dict[str, dict[str, float]] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)  # bytes per path over the run's life, earlier processes too
     subspaces: dict[str, Any] = field(default_factory=dict)  # with method lsp, for rows of metrics.jsonl

@@ -58,7 +58,7 @@ class Pass:
 
 @dataclass
 class Reference:
-    """The log-probabilities of one data set's rows, in the order that `Preferences` has them."""
+    """The log-probabilities of one dataset's rows, in the order that `Preferences` has them."""
 
     path: Path
     header: dict[str, Any]
