@@ -54,7 +54,7 @@ def ids_of(config: Any, sequence: int, step: int) -> Any:
 def engine(arguments: argparse.Namespace) -> dict[str, Any]:
     from spillway.config import resolve
     from spillway.model.batch import Batch, WorkShape
-    from spillway.run.protocol import Opening
+    from spillway.run.protocol import StartPoint
     from spillway.run.session import EngineSession
 
     config = model_config(arguments.shape, arguments.layers)
@@ -67,7 +67,7 @@ def engine(arguments: argparse.Namespace) -> dict[str, Any]:
         if arguments.storage:
             keys |= {"storage": [str(arguments.storage)], "placement": "weight=path,state=path,grad=path"}
         session = EngineSession(resolve({}, keys), WorkShape(1, 1, arguments.sequence, 0, 0))
-        session.start(Opening())
+        session.start(StartPoint())
         results, used = [], []
         for step in range(arguments.steps):
             ids = ids_of(config, arguments.sequence, step)

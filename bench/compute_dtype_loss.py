@@ -25,7 +25,7 @@ from figures import processor
 
 from spillway.config import resolve
 from spillway.model.batch import Batch, WorkShape
-from spillway.run.protocol import Opening
+from spillway.run.protocol import StartPoint
 from spillway.run.session import EngineSession
 
 HERE = Path(__file__).parent
@@ -58,7 +58,7 @@ def engine(arguments: argparse.Namespace, model: Path, steps: Steps, computes: s
     }  # fmt: skip
     session = EngineSession(resolve({}, keys), WorkShape(1, 1, arguments.sequence, 0, 0))
     try:
-        session.start(Opening())
+        session.start(StartPoint())
         results = [session.step(batches, rate) for batches, rate in steps]
     finally:
         session.close()

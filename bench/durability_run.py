@@ -20,7 +20,7 @@ from shapes import config_of, peak_watch, random_tokens
 from spillway._engine import Engine
 from spillway.cli.arguments import parse
 from spillway.model.batch import Batch, WorkShape
-from spillway.run.protocol import Keeping, Opening
+from spillway.run.protocol import Keeping, StartPoint
 from spillway.run.session import EngineSession
 
 
@@ -62,7 +62,7 @@ def opened(arguments: argparse.Namespace, directory: Path) -> EngineSession:
         Keeping("bench-durability", checkpoints=1 if arguments.checkpoint else 0, keep=True),
     )  # fmt: skip
     began = time.perf_counter()
-    session.start(Opening(durable=True, fresh=False) if arguments.resume else Opening())
+    session.start(StartPoint(durable=True, fresh=False) if arguments.resume else StartPoint())
     told = {key: value for key, value in Listening.told.items() if key != "payload"}
     say({"plan": session.plan, "recovery": told, "start_seconds": time.perf_counter() - began})
     return session

@@ -50,7 +50,7 @@ def main() -> None:
 
 def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
     from spillway.model.batch import Batch, WorkShape
-    from spillway.run.protocol import Opening
+    from spillway.run.protocol import StartPoint
     from spillway.run.session import EngineSession
 
     config_of(arguments.shape, arguments.layers).save_pretrained(directory)
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> dict[str, object]:
         words += [f"--{name}", value]
     shape = WorkShape(arguments.micro_batches, arguments.batch, arguments.sequence, 0, 0)
     session = EngineSession(parse(words).config(), shape)
-    session.start(Opening())
+    session.start(StartPoint())
     seconds, losses, norms, stalls = [], [], [], []
     count = arguments.batch * arguments.sequence
     for step in range(arguments.steps):

@@ -29,7 +29,7 @@ from equality_plot import plot
 
 from spillway import _engine
 from spillway.config import Config, resolve
-from spillway.run.protocol import Opening
+from spillway.run.protocol import StartPoint
 from spillway.run.session import EngineSession
 from spillway.run.train import Work, load_work
 
@@ -84,7 +84,7 @@ def steps_of(work: Work) -> Steps:
 def train_engine(config: Config, work: Work, steps: Steps) -> list[float]:
     session = EngineSession(config, work.shape)
     try:
-        session.start(Opening())
+        session.start(StartPoint())
         results = [session.step(batches, rate) for batches, rate in steps]
     finally:
         session.close()

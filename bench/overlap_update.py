@@ -52,7 +52,7 @@ def spoiling(spoiled: list[bool]) -> Any:
 def child(arguments: argparse.Namespace) -> None:
     """Steps of one schedule; prints one JSON line."""
     from spillway.model.batch import Batch, WorkShape
-    from spillway.run.protocol import Opening
+    from spillway.run.protocol import StartPoint
     from spillway.run.session import EngineSession
 
     spoiled = [False]
@@ -62,7 +62,7 @@ def child(arguments: argparse.Namespace) -> None:
                  "--placement", "dram", "--max_grad_norm", "0", "--update_schedule", arguments.child]  # fmt: skip
         shape = WorkShape(1, 1, arguments.sequence, 0, 0)
         session = EngineSession(parse(words).config(), shape, spoiling(spoiled))
-        session.start(Opening())
+        session.start(StartPoint())
         seconds: dict[str, list[float]] = {"with": [], "without": []}
         pending, early = False, arguments.child == "early"
         for step in range(arguments.steps):

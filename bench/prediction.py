@@ -131,7 +131,7 @@ def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttle
 
     from spillway.errors import DoesNotFit
     from spillway.machine import process_memory
-    from spillway.run.protocol import Opening
+    from spillway.run.protocol import StartPoint
 
     with tempfile.TemporaryDirectory() as name, peak_watch() as watch:
         directory, sequence = Path(name), setting["sequence"]
@@ -146,7 +146,7 @@ def child(setting: dict[str, Any], seconds: float, command: str, paths: Throttle
         plan, peaks = session.plan, {"planning": watch.bytes}
         if "candidates" in setting:
             return contest(setting, Planner(session))
-        session.start(Opening())
+        session.start(StartPoint())
         peaks |= {"loading": watch.bytes, "loaded": process_memory.resident()}
         steps = max(LEAST_STEPS, min(MOST_STEPS, round(seconds / plan["predicted_step_seconds"])))
         taken: list[tuple[float, float]] = []

@@ -17,8 +17,8 @@ from spillway.errors import DoesNotFit, InputError
 from spillway.model.batch import Batch, WorkShape
 from spillway.output import volumes
 from spillway.output.directory import nothing_to_resume
-from spillway.run.openings import STATE, tries_of
-from spillway.run.protocol import Keeping, Opening, Recovery, StepResult
+from spillway.run.protocol import Keeping, Recovery, StartPoint, StepResult
+from spillway.run.start_points import STATE, tries_of
 
 GIB = 2**30
 PLAN = {
@@ -101,7 +101,7 @@ class FakeSession:
         self.recovered = False
         self.last: dict[str, Any] = {}
         self.started = False
-        self.opening = Opening()
+        self.start_point = StartPoint()
         self.written = 0
         self.settled: list[int] = []
         self.released: list[bytes] = []
@@ -118,15 +118,15 @@ class FakeSession:
     def what_fits(self) -> dict[str, Any]:
         return FITS
 
-    def start(self, opening: Opening) -> Recovery | None:
-        self.opening = opening
-        tries = tries_of(opening, self.durable)
+    def start(self, start_point: StartPoint) -> Recovery | None:
+        self.start_point = start_point
+        tries = tries_of(start_point, self.durable)
         assert not self.config.storage or Path(self.config.output_dir, "spillway", "run.json").exists()
         if self.volume:
             self.started = True
             self.precious = "reopen" in tries[0] and self.volume.path.exists()
             if "reopen" in tries[0]:
-                self.volume.reopen([str(path / STATE) for path in opening.pinned()])
+                self.volume.reopen([str(path / STATE) for path in start_point.pinned()])
             else:
                 assert self.config.overwrite or not self.volume.path.exists()
             self.volume.write()
@@ -137,7 +137,7 @@ class FakeSession:
                 self.written = found["written"]
                 self.recovered, self.last = True, found["run"]
                 return Recovery(found["steps"], found["run"], f"Recovered step {found['steps']}.")
-        self.load(opening)
+        self.load(start_point)
         return None
 
     def find(self, words: dict[str, Any]) -> dict[str, Any] | None:
@@ -150,12 +150,12 @@ class FakeSession:
         newest: dict[str, Any] | None = self.volume.content["newest"]
         return newest if newest and newest["steps"] >= words.get("at_least", 0) else None
 
-    def load(self, opening: Opening) -> None:
-        if opening.checkpoint is not None:
-            saved = json.loads((opening.checkpoint / "spillway" / "state.json").read_text())
+    def load(self, start_point: StartPoint) -> None:
+        if start_point.checkpoint is not None:
+            saved = json.loads((start_point.checkpoint / "spillway" / "state.json").read_text())
             self.digest = bytes.fromhex(saved["digest"])
             self.steps = saved["steps"]
-        elif opening.fresh:
+        elif start_point.fresh:
             self.digest = hashlib.sha256(f"{self.config.seed}".encode()).digest()
         else:
             raise InputError(f"resume_from_checkpoint: {nothing_to_resume(Path(self.config.output_dir))}")

@@ -13,7 +13,7 @@ from spillway.config.keys import optimizer_keys
 from spillway.config.values import StoragePath
 from spillway.model.batch import WorkShape
 from spillway.output import wear
-from spillway.run.protocol import Opening
+from spillway.run.protocol import StartPoint
 from spillway.run.session import EngineSession
 
 CHUNK = 2048  # elements; the smallest there is
@@ -100,7 +100,7 @@ def opened(
     found = EngineSession(
         config(model, storage=paths, profile=machine, **more), shape, engine_type(chunk, **(settings or {}))
     )
-    found.start(Opening(resume))
+    found.start(StartPoint(resume))
     return found
 
 

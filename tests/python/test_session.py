@@ -24,7 +24,7 @@ from spillway.machine.profile import profile
 from spillway.model import initialise, spec
 from spillway.model.batch import WorkShape
 from spillway.model.equivalence import Equivalence
-from spillway.run.protocol import Keeping, Opening, Recovery, StepResult
+from spillway.run.protocol import Keeping, Recovery, StartPoint, StepResult
 from spillway.run.session import EngineSession
 from spillway.run.settings import placement_shares, storage
 from spillway.run.telemetry import REGROWTH
@@ -60,7 +60,7 @@ def model(tmp_path: Path) -> Path:
 
 def opened(model: Path, resume: Path | None = None, **more: Any) -> EngineSession:
     found = EngineSession(config(model, **more), SHAPE, engine_type=Twin)
-    found.start(Opening(resume))
+    found.start(StartPoint(resume))
     return found
 
 
@@ -148,11 +148,13 @@ def test_the_timeline_is_compressed_json(model: Path, tmp_path: Path) -> None:
 DURABLE = Keeping("the run", checkpoints=4, keep=True)
 
 
-def durable(model: Path, storage: Path, opening: Opening | None, **more: Any) -> tuple[EngineSession, Recovery | None]:
-    """A session whose steps are durable in `storage`; not started where `opening` is None."""
+def durable(
+    model: Path, storage: Path, start_point: StartPoint | None, **more: Any
+) -> tuple[EngineSession, Recovery | None]:
+    """A session whose steps are durable in `storage`; not started where `start_point` is None."""
     storage.mkdir(exist_ok=True)
     session = EngineSession(config(model, storage=[StoragePath(str(storage))], **more), SHAPE, Twin, DURABLE)
-    return session, session.start(opening) if opening else None
+    return session, session.start(start_point) if start_point else None
 
 
 def committed(session: EngineSession, first: int, last: int) -> list[StepResult]:
@@ -165,12 +167,12 @@ def committed(session: EngineSession, first: int, last: int) -> list[StepResult]
 
 def test_a_durable_step_goes_on_bit_by_bit(model: Path, tmp_path: Path) -> None:
     expected = steps(opened(model), 0, 6)
-    killed, recovery = durable(model, tmp_path / "storage", Opening())
+    killed, recovery = durable(model, tmp_path / "storage", StartPoint())
     assert recovery is None
     killed.commit({"step": 0})
     first = committed(killed, 0, 3)
     steps(killed, 3, 4)  # done, not committed
-    session, recovery = durable(model, tmp_path / "storage", Opening(durable=True))
+    session, recovery = durable(model, tmp_path / "storage", StartPoint(durable=True))
     assert recovery == Recovery(3, {"step": 3}, "Recovered step 3.")
     assert session.notices() == ["a bit fell"] and session.notices() == []
     rest = committed(session, 3, 6)
@@ -181,7 +183,7 @@ def test_a_durable_step_goes_on_bit_by_bit(model: Path, tmp_path: Path) -> None:
 
 
 def test_a_manifest_is_small_and_can_be_gone_back_to(model: Path, tmp_path: Path) -> None:
-    session, _ = durable(model, tmp_path / "storage", Opening())
+    session, _ = durable(model, tmp_path / "storage", StartPoint())
     committed(session, 0, 2)
     early = tmp_path / "checkpoint-2"
     early.mkdir()
@@ -190,18 +192,18 @@ def test_a_manifest_is_small_and_can_be_gone_back_to(model: Path, tmp_path: Path
     assert sorted(path.name for path in (early / "spillway").iterdir()) == ["manifest.bin", "session.json", "wear.json"]
     after = committed(session, 2, 5)
     session.close()
-    again, recovery = durable(model, tmp_path / "storage", Opening(early, pinned=lambda: (early,)))
+    again, recovery = durable(model, tmp_path / "storage", StartPoint(early, pinned=lambda: (early,)))
     assert recovery is not None and recovery.step == 2
     assert [r.loss_sum for r in committed(again, 2, 5)] == [r.loss_sum for r in after]
     again.release((early / "spillway" / "manifest.bin").read_bytes())
     again.close()
-    newest, recovery = durable(model, tmp_path / "storage", Opening(early, durable=True))
+    newest, recovery = durable(model, tmp_path / "storage", StartPoint(early, durable=True))
     assert recovery is not None and recovery.step == 5
     assert newest.measured()["written"]["path:0"] >= 400
 
 
 def test_a_manifest_that_the_run_went_back_behind_is_opened_by_name(model: Path, tmp_path: Path) -> None:
-    session, _ = durable(model, tmp_path / "storage", Opening())
+    session, _ = durable(model, tmp_path / "storage", StartPoint())
     places = {}
     for step in (1, 2):
         committed(session, step - 1, step)
@@ -213,9 +215,9 @@ def test_a_manifest_that_the_run_went_back_behind_is_opened_by_name(model: Path,
     def pinned() -> tuple[Path, ...]:
         return tuple(places.values())
 
-    session, _ = durable(model, tmp_path / "storage", Opening(places[1], pinned=pinned))
+    session, _ = durable(model, tmp_path / "storage", StartPoint(places[1], pinned=pinned))
     session.commit({"step": 1})  # killed here, before what came later was removed
-    _, recovery = durable(model, tmp_path / "storage", Opening(places[2], durable=True, pinned=pinned))
+    _, recovery = durable(model, tmp_path / "storage", StartPoint(places[2], durable=True, pinned=pinned))
     assert recovery is not None and recovery.step == 2
 
 
@@ -224,32 +226,32 @@ def test_a_checkpoint_that_stands_alone_begins_a_durable_run(model: Path, tmp_pa
     expected = steps(alone, 0, 2)
     alone.save_state(tmp_path)
     expected += steps(alone, 2, 4)
-    session, recovery = durable(model, tmp_path / "storage", Opening(tmp_path, durable=True))
+    session, recovery = durable(model, tmp_path / "storage", StartPoint(tmp_path, durable=True))
     assert recovery is None
     session.commit({"step": 2})
     committed(session, 2, 3)
-    session, recovery = durable(model, tmp_path / "storage", Opening(tmp_path, durable=True))
+    session, recovery = durable(model, tmp_path / "storage", StartPoint(tmp_path, durable=True))
     assert recovery is not None and recovery.step == 3
     assert steps(session, 3, 4)[0].loss_sum == expected[3].loss_sum
-    _, recovery = durable(model, tmp_path / "storage", Opening(tmp_path))
+    _, recovery = durable(model, tmp_path / "storage", StartPoint(tmp_path))
     assert recovery is None  # asked for by name
 
 
 def test_volumes_without_a_step_go_and_others_stay(model: Path, tmp_path: Path) -> None:
     volume = tmp_path / "storage" / "spillway.volume"
-    session, _ = durable(model, tmp_path / "storage", Opening())
+    session, _ = durable(model, tmp_path / "storage", StartPoint())
     session.commit({"step": 0})
     assert volume.exists()
     session.close()
     assert not volume.exists()
-    session, _ = durable(model, tmp_path / "storage", Opening())
+    session, _ = durable(model, tmp_path / "storage", StartPoint())
     committed(session, 0, 1)
     session.close()
     assert volume.exists()
     session, _ = durable(model, tmp_path / "storage", None)
     session.close()
     assert volume.exists()
-    session, _ = durable(model, tmp_path / "storage", Opening(durable=True))
+    session, _ = durable(model, tmp_path / "storage", StartPoint(durable=True))
     session.give_up_volumes()
     session.close()
     assert not volume.exists()
@@ -257,14 +259,14 @@ def test_volumes_without_a_step_go_and_others_stay(model: Path, tmp_path: Path) 
 
 def test_nothing_to_go_on_from_is_bad_input(model: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no finished step"):
-        durable(model, tmp_path / "storage", Opening(durable=True, fresh=False))
-    session, _ = durable(model, tmp_path / "storage", Opening())
+        durable(model, tmp_path / "storage", StartPoint(durable=True, fresh=False))
+    session, _ = durable(model, tmp_path / "storage", StartPoint())
     session.commit({"step": 0})
     held = torch.load(tmp_path / "storage" / "spillway.volume", weights_only=False)
     held["newest"]["payload"] = "{}"
     torch.save(held, tmp_path / "storage" / "spillway.volume")
     with pytest.raises(InputError, match="cannot be read"):
-        durable(model, tmp_path / "storage", Opening(durable=True))
+        durable(model, tmp_path / "storage", StartPoint(durable=True))
 
 
 class Refusing(Twin):

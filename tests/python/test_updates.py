@@ -17,7 +17,7 @@ from spillway.config.values import StoragePath
 from spillway.errors import InputError
 from spillway.model.batch import WorkShape
 from spillway.report.tables import updates
-from spillway.run.protocol import Opening
+from spillway.run.protocol import StartPoint
 from spillway.run.session import EngineSession
 from test_engine import SHAPE, accumulated, rate
 
@@ -51,7 +51,7 @@ def trained(model: Path, directory: Path, shape: WorkShape = SHAPE, **more: Any)
     keys = {"compute_dtype": "bf16", "placement": "weight=dram,state=dram,grad=50%,activation=path"} | more
     keys |= {"storage": [StoragePath(str(storage), 1 << 30)], "profile": str(profile(model.parent))}
     session = EngineSession(config(model, **keys), shape, engine)
-    session.start(Opening())
+    session.start(StartPoint())
     SEEN.clear()
     steps = [accumulated()[number % 3] for number in range(STEPS)]
     found = [session.step(step, rate(number)) for number, step in enumerate(steps)]

@@ -25,7 +25,7 @@ from spillway.output import checkpoints, directory, identity, saved, state
 from spillway.output.directory import MANIFEST, RUN_STATE
 from spillway.output.identity import Identity
 from spillway.output.position import Due, Log, Position, position_of
-from spillway.run.protocol import Keeping, Opening, Recovery, Saving
+from spillway.run.protocol import Keeping, Recovery, Saving, StartPoint
 from spillway.run.session import EngineSession
 
 GOING_ON = Path(identity.FOLDER, "going_on")  # what transformers resumes from
@@ -76,8 +76,8 @@ class DurableRun:
         try:
             with self._identity.claim(self.output_dir):
                 start = self._start
-                opening = Opening(start.resume, start.durable, start.fresh, start.held)
-                recovery = session.start(opening)
+                start_point = StartPoint(start.resume, start.durable, start.fresh, start.held)
+                recovery = session.start(start_point)
             self._begin(session, recovery)
         except BaseException:
             session.close()
@@ -205,7 +205,7 @@ class DurableRun:
         self.session.close()
         pinned = partial(directory.pinned, self.output_dir)
         self.session = make(self.config, Keeping(self._identity.run, len(pinned()) + 1, keep=True))
-        self.session.start(Opening(checkpoint, durable=False, fresh=False, pinned=pinned))
+        self.session.start(StartPoint(checkpoint, durable=False, fresh=False, pinned=pinned))
         return self.session
 
 

@@ -41,7 +41,7 @@ from spillway.output.summary import endurance, perplexity, summary
 from spillway.report.plot import plot_apart
 from spillway.run import rates, room
 from spillway.run.progress import Display
-from spillway.run.protocol import Keeping, Opening, StepResult
+from spillway.run.protocol import Keeping, StartPoint, StepResult
 from spillway.run.trackers import Trackers
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Session:
             return self
         self._opened = True
         if self._start is None:
-            self._engine.start(Opening())
+            self._engine.start(StartPoint())
         else:
             self._open_run(self._start)
         self._tell_notices()
@@ -311,7 +311,7 @@ class Session:
         self._identity.durability = self.plan.get("durability", "none")
         self._identity.steps = max(self._config.max_steps, 0)
         with self._identity.claim(start.output_dir):
-            recovery = self._engine.start(Opening(start.resume, start.durable, start.fresh, start.held))
+            recovery = self._engine.start(StartPoint(start.resume, start.durable, start.fresh, start.held))
         if recovery is not None:
             self._state = RunState.of(recovery.state, self._state.fixed)
         goes_on = recovery is not None or start.resume is not None

@@ -19,8 +19,8 @@ from spillway.integrations.streamed_session import StreamedSession
 from spillway.model import hub
 from spillway.model.source import DTYPES, copy_processors, set_dtype
 from spillway.output import checkpoints, identity, saved, unsaved, volumes
-from spillway.run.openings import STATE
 from spillway.run.session import EngineSession
+from spillway.run.start_points import STATE
 
 LOGGER = transformers.logging.get_logger("spillway")
 SCHEDULER = "scheduler.pt"

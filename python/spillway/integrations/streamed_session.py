@@ -19,9 +19,9 @@ from spillway.integrations.trl_ways import TrlLog, logged_objective
 from spillway.model.batch import WorkShape
 from spillway.model.freeze import frozen_names
 from spillway.output import directory, identity, left, state
-from spillway.run.openings import STATE, read_counts
-from spillway.run.protocol import Keeping, Opening
+from spillway.run.protocol import Keeping, StartPoint
 from spillway.run.session import EngineSession
+from spillway.run.start_points import STATE, read_counts
 
 
 class StreamedSession:
@@ -84,17 +84,17 @@ class StreamedSession:
             if self._durable:  # outside of train() nothing is
                 refusals.check_free(config)
                 config = config.replaced(durability="none")
-            opening = Opening()
+            start_point = StartPoint()
             if self._from is not None and self._with_state:
                 config = begun_with(config, self._from)
-                opening = Opening(checkpoint=self._from)
+                start_point = StartPoint(checkpoint=self._from)
             elif self._from is not None and self._adapted:
-                opening = Opening(adapters=self._from)
+                start_point = StartPoint(adapters=self._from)
             elif self._from is not None:
                 config = config.replaced(model=str(self._from), init="pretrained")
             run = identity.new(Path(self.args.output_dir)).run
             session = self._made(config, Keeping(run, saving=saving_of(self, config)))
-            session.start(opening)
+            session.start(start_point)
         weakref.finalize(self, session.close)
         return session
 

@@ -82,7 +82,7 @@ def settings(
     if place.on_gpu:
         memory = config.gpu_memory or int(place.free() * (1 - GPU_MARGIN))
         rates = described(profile, number(config.device)) or measured(place)
-        return opening(place) | {"memory": memory, "work": work, **rates}
+        return gpu_settings(place) | {"memory": memory, "work": work, **rates}
     return {
         "name": config.device,
         "memory": config.gpu_memory or dram_budget // SHARE,
@@ -93,10 +93,10 @@ def settings(
 
 def small(config: Config, place: Place) -> dict[str, Any]:
     """For an engine that computes there and holds almost nothing."""
-    return opening(place) | {"memory": SMALL} if place.on_gpu else {}
+    return gpu_settings(place) | {"memory": SMALL} if place.on_gpu else {}
 
 
-def opening(place: Place) -> dict[str, Any]:
+def gpu_settings(place: Place) -> dict[str, Any]:
     """Which GPU, and the stream that PyTorch works in."""
     return {"name": f"cuda:{place.device.index}", "stream": place.stream()}
 
@@ -112,7 +112,7 @@ def left(plan: Mapping[str, Any]) -> int:
 
 def measured(place: Place) -> dict[str, Any]:
     """Bytes per second of each direction of a GPU's link, elements per second of the update in its memory."""
-    rates: dict[str, Any] = json.loads(_engine.measure_device(opening(place)["name"], MEASURED))
+    rates: dict[str, Any] = json.loads(_engine.measure_device(gpu_settings(place)["name"], MEASURED))
     return rates
 
 

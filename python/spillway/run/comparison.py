@@ -25,7 +25,7 @@ from spillway.machine import products
 from spillway.model import hub
 from spillway.model.batch import Batch
 from spillway.run import plain_losses
-from spillway.run.protocol import Keeping, Opening
+from spillway.run.protocol import Keeping, StartPoint
 
 if TYPE_CHECKING:
     import torch
@@ -420,7 +420,7 @@ def train_streamed(
     keeping = Keeping(identity.new(Path.cwd()).run)
     session = EngineSession(place, work.shape, keeping=keeping, model_config=copy.deepcopy(model_config))
     try:
-        session.start(Opening())
+        session.start(StartPoint())
         trained = Trained()
         for step, batches in enumerate(batches_of(config, work, steps, session.log_probabilities)):
             result = session.step(batches, work.rate(step))

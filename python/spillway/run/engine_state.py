@@ -17,8 +17,8 @@ from spillway.model.spec import ModelSpec
 from spillway.output import saved, volumes, wear
 from spillway.output.directory import nothing_to_resume
 from spillway.run.engine_spec import PlannedEngine
-from spillway.run.openings import STATE, on_paths, read_counts, tries_of, write_counts
-from spillway.run.protocol import Opening, Recovery
+from spillway.run.protocol import Recovery, StartPoint
+from spillway.run.start_points import STATE, on_paths, read_counts, tries_of, write_counts
 from spillway.run.telemetry import Telemetry
 
 
@@ -35,11 +35,11 @@ class EngineState:
         self._engine, self._plan, self._durable = planned.engine, planned.plan, planned.durable
         self._description = planned.spec.description
 
-    def start(self, opening: Opening) -> Recovery | None:
+    def start(self, start_point: StartPoint) -> Recovery | None:
         """Maps the memory and opens the volumes; state from there, from a checkpoint, or the model's weights."""
-        recovery = self._recover(opening)
+        recovery = self._recover(start_point)
         if recovery is None:
-            self._load(opening)
+            self._load(start_point)
         elif self._spec.config.init == "pretrained":
             files.load_buffers(self._spec.meta_model, self._spec.source)
         return recovery
@@ -106,19 +106,19 @@ class EngineState:
             self._engine.give_up_volumes()
         self._started = False
 
-    def _recover(self, opening: Opening) -> Recovery | None:
+    def _recover(self, start_point: StartPoint) -> Recovery | None:
         """Starts the engine, with what its paths hold where that is asked for. None: state and weights are to come."""
-        tries = tries_of(opening, self._durable)
+        tries = tries_of(start_point, self._durable)
         self.precious = "reopen" in tries[0] and bool(volumes.present(self._spec.config.paths))
         for words in tries:
             if "checkpoint" in words:
                 saved.check(Path(words["checkpoint"]).parent)
-            told = self._engine.start(json.dumps(words), lambda: [str(path / STATE) for path in opening.pinned()])
+            told = self._engine.start(json.dumps(words), lambda: [str(path / STATE) for path in start_point.pinned()])
             found = json.loads(told)
             self._started = found["found"] or "if_found" not in words
             if found["found"]:
                 return self._going_on(found)
-        if opening.checkpoint is None and not opening.fresh:
+        if start_point.checkpoint is None and not start_point.fresh:
             raise InputError(f"resume_from_checkpoint: {nothing_to_resume(Path(self._spec.config.output_dir))}")
         return None
 
@@ -133,14 +133,14 @@ class EngineState:
         self._telemetry.note(str(damage) for damage in found.get("damage", []))
         return recovery
 
-    def _load(self, opening: Opening) -> None:
+    def _load(self, start_point: StartPoint) -> None:
         adapters = self._spec.adapters
-        if opening.checkpoint is None or adapters is not None:
+        if start_point.checkpoint is None or adapters is not None:
             self._load_model()
-        if opening.checkpoint is not None:
-            self._load_checkpoint(opening.checkpoint)
+        if start_point.checkpoint is not None:
+            self._load_checkpoint(start_point.checkpoint)
         elif adapters is not None:
-            adapters.begin(self._engine, self._description, opening.adapters)
+            adapters.begin(self._engine, self._description, start_point.adapters)
 
     def _load_model(self) -> None:
         """The weights that the run begins with; of adapters the base, which no step changes."""

@@ -18,7 +18,7 @@ from spillway.output.directory import MANIFEST, RUN_STATE, newest_resumable
 from spillway.output.records import METRICS
 from spillway.output.state import RunState
 from spillway.output.trainer_state import trainer_state
-from spillway.run.openings import STATE, read_counts, write_counts
+from spillway.run.start_points import STATE, read_counts, write_counts
 from spillway.run.stored import StoredRun, stored
 
 

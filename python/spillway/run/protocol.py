@@ -45,7 +45,7 @@ class Keeping:
 
 
 @dataclass(frozen=True)
-class Opening:
+class StartPoint:
     """Where a session is to start from; by default from the model's weights."""
 
     checkpoint: Path | None = None  # weights and state of this one
@@ -137,10 +137,10 @@ class SessionProtocol(Protocol):
         """`fit_table` and `longest_sequence` of plan.json: this model at other budgets, sequences and batches.
         Of a session with `only_plan`."""
 
-    def start(self, opening: Opening) -> Recovery | None:
-        """Everything in place for the next step. None: from `opening.checkpoint`, or from the model's weights.
+    def start(self, start_point: StartPoint) -> Recovery | None:
+        """Everything in place for the next step. None: from `start_point.checkpoint`, or from the model's weights.
 
-        errors.InputError where none of what `opening` allows is there."""
+        errors.InputError where none of what `start_point` allows is there."""
 
     def commit(self, state: dict[str, Any]) -> None:
         """After each step, and before the first unless it goes on from a durable one: what was reached becomes durable

@@ -37,9 +37,9 @@ from spillway.output import wear
 from spillway.run import logits
 from spillway.run.engine_spec import engine_spec, planned_engine, work_size
 from spillway.run.engine_state import EngineState
-from spillway.run.openings import STATE
 from spillway.run.profiled import profiled
-from spillway.run.protocol import Keeping, Opening, Recovery, StepResult
+from spillway.run.protocol import Keeping, Recovery, StartPoint, StepResult
+from spillway.run.start_points import STATE
 from spillway.run.telemetry import HeapWatch, Telemetry
 
 if TYPE_CHECKING:
@@ -104,13 +104,13 @@ class EngineSession:
             found: dict[str, Any] = json.loads(self._engine.what_fits(shape.length, shape.batch, *per_token))
         return found
 
-    def start(self, opening: Opening) -> Recovery | None:
+    def start(self, start_point: StartPoint) -> Recovery | None:
         """Maps the memory and opens the volumes; state from there, from a checkpoint, or the model's weights."""
         config = self.config
         hub.fetch_weights(config)
         process_memory.give_back()  # what it was planned in
         with silence.watched([path.place for path in config.paths]), translated(reading=True):
-            recovery = self._state.start(opening)
+            recovery = self._state.start(start_point)
         self._heap.give_back()  # what weights were drawn or converted in lies elsewhere than what steps take
         self._place.watch_peak()
         self._place.bound(device.left(self.plan))
@@ -126,7 +126,7 @@ class EngineSession:
         )
         if config.paths:
             self._silence = silence.SilenceWatch(weakref.WeakMethod(self._silences))
-        before = [wear.read(path / STATE) for path in opening.pinned()]
+        before = [wear.read(path / STATE) for path in start_point.pinned()]
         self._telemetry.written_before = wear.most([self._telemetry.written_before, *before])
         self._telemetry.begin()
         return recovery

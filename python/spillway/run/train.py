@@ -35,7 +35,7 @@ from spillway.run.interruption import Interruption
 from spillway.run.loop import Loop, Work
 from spillway.run.machines import described, plan_elsewhere, refuse_elsewhere
 from spillway.run.progress import Display
-from spillway.run.protocol import Keeping, Opening, Recovery, Saving, SessionProtocol
+from spillway.run.protocol import Keeping, Recovery, Saving, SessionProtocol, StartPoint
 
 Tell = Callable[[str], None]
 
@@ -124,7 +124,7 @@ class Run:
         else:
             self.state.fixed["data"] = work.train.fingerprint()
         held = [] if self.start.clear else directory.manifests(self.start.output_dir)
-        self.opening = Opening(self.start.resume, self.start.durable, self.start.fresh, self.start.held)
+        self.start_point = StartPoint(self.start.resume, self.start.durable, self.start.fresh, self.start.held)
         place = self.start.output_dir
         loop = Loop(self.config, work, self.state, self.display, self.interruption, place, began_in=self.start.resume)
         if self.start.resume and loop.complete():
@@ -192,9 +192,9 @@ class Run:
     def begin(self, session: SessionProtocol) -> Recovery | None:
         """No volume is made before its run is known in `output_dir`."""
         if not any(tier["name"].startswith("path:") for tier in session.plan["tiers"]):
-            return session.start(self.opening)
+            return session.start(self.start_point)
         with self.identity.claim(self.start.output_dir):
-            return session.start(self.opening)
+            return session.start(self.start_point)
 
     def prepare(self, session: SessionProtocol, recovery: Recovery | None) -> None:
         """The first writes of the run; nothing that was durable is removed before what replaces it is."""

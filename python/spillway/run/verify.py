@@ -10,7 +10,7 @@ from spillway.base.sizes import size
 from spillway.config import Config
 from spillway.errors import InputError
 from spillway.output import directory
-from spillway.run.openings import STATE
+from spillway.run.start_points import STATE
 from spillway.run.stored import stored
 
 Say = Callable[[str], None]

@@ -9,37 +9,37 @@ from typing import Any
 from spillway.base.files import PRIVATE, replace_text
 from spillway.errors import InputError
 from spillway.output.directory import MANIFEST
-from spillway.run.protocol import Opening
+from spillway.run.protocol import StartPoint
 
 STATE = "spillway"  # subdirectory of a checkpoint
 NEVER = 2**62  # a step that no run has reached
 
 
-def tries_of(opening: Opening, durable: bool) -> list[dict[str, Any]]:
+def tries_of(start_point: StartPoint, durable: bool) -> list[dict[str, Any]]:
     """What the engine is asked for until it finds something; `durable`: its plan keeps steps on the paths. A try
     that is followed by another, or may not begin anew, leaves the paths as they are when it finds nothing.
 
     A checkpoint that stands alone is loaded when nothing is found, so it only has to be older than what is. One that is
     a manifest is found as the durable step it was made of, unless the run has gone back behind it since.
     """
-    checkpoint = opening.checkpoint
+    checkpoint = start_point.checkpoint
     manifest = checkpoint is not None and (checkpoint / MANIFEST).is_file()
     if manifest and not durable:
         raise InputError(
             f"resume_from_checkpoint: the state of {checkpoint} lies on storage paths, and this run keeps none there; "
             "give the run's storage and durability, or `spillway export` the checkpoint first"
         )
-    must_find = {} if opening.fresh or checkpoint is not None else {"if_found": True}
-    if not durable or (checkpoint is None and not opening.durable):
+    must_find = {} if start_point.fresh or checkpoint is not None else {"if_found": True}
+    if not durable or (checkpoint is None and not start_point.durable):
         return [must_find]
     again: dict[str, Any] = {"reopen": True}
     if checkpoint is None:
         return [again | must_find]
     by_name = [again | {"checkpoint": str(checkpoint / STATE)}] if manifest else []
-    if by_name and not opening.durable:
+    if by_name and not start_point.durable:
         return by_name
     newer = read_counts(checkpoint / STATE)["calls"] + (0 if manifest else 1)
-    first = again | {"at_least": newer if opening.durable else NEVER} | ({"if_found": True} if by_name else {})
+    first = again | {"at_least": newer if start_point.durable else NEVER} | ({"if_found": True} if by_name else {})
     return [first, *by_name]
 
 

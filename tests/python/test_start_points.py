@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from spillway.errors import InputError
-from spillway.run.openings import NEVER, STATE, on_paths, tries_of
-from spillway.run.protocol import Opening
+from spillway.run.protocol import StartPoint
+from spillway.run.start_points import NEVER, STATE, on_paths, tries_of
 
 
 @pytest.fixture
@@ -32,36 +32,36 @@ def again(**more: Any) -> dict[str, Any]:
 
 def test_afresh() -> None:
     for durable in (True, False):
-        assert tries_of(Opening(), durable) == [{}]
-    assert tries_of(Opening(durable=True), durable=False) == [{}]
-    assert tries_of(Opening(fresh=False), durable=False) == [{"if_found": True}]
+        assert tries_of(StartPoint(), durable) == [{}]
+    assert tries_of(StartPoint(durable=True), durable=False) == [{}]
+    assert tries_of(StartPoint(fresh=False), durable=False) == [{"if_found": True}]
 
 
 def test_the_newest_step() -> None:
-    opening = Opening(durable=True)
-    assert tries_of(opening, True) == [again()]
-    assert tries_of(replace(opening, fresh=False), True) == [again(if_found=True)]
+    start_point = StartPoint(durable=True)
+    assert tries_of(start_point, True) == [again()]
+    assert tries_of(replace(start_point, fresh=False), True) == [again(if_found=True)]
 
 
 def test_a_checkpoint_that_stands_alone_only_has_to_be_older(alone: Path) -> None:
-    assert tries_of(Opening(alone, durable=True), True) == [again(at_least=8)]
-    assert tries_of(Opening(alone), True) == [again(at_least=NEVER)]
-    assert tries_of(Opening(alone), False) == [{}]
+    assert tries_of(StartPoint(alone, durable=True), True) == [again(at_least=8)]
+    assert tries_of(StartPoint(alone), True) == [again(at_least=NEVER)]
+    assert tries_of(StartPoint(alone), False) == [{}]
 
 
 def test_a_manifest_is_found_as_its_step_or_gone_back_to(manifest: Path) -> None:
     by_name = again(checkpoint=str(manifest / STATE))
     first = again(at_least=7, if_found=True)  # what is not found there is left as it is for the one that is named
-    assert tries_of(Opening(manifest, durable=True), True) == [first, by_name]
-    assert tries_of(Opening(manifest), True) == [by_name]
+    assert tries_of(StartPoint(manifest, durable=True), True) == [first, by_name]
+    assert tries_of(StartPoint(manifest), True) == [by_name]
     with pytest.raises(InputError, match="checkpoint-7 lies on storage paths.*spillway export"):
-        tries_of(Opening(manifest), False)
+        tries_of(StartPoint(manifest), False)
 
 
 def test_a_checkpoint_without_counts_is_refused(alone: Path) -> None:
     (alone / STATE / "session.json").write_text("{}")
     with pytest.raises(InputError, match="holds no state"):
-        tries_of(Opening(alone, durable=True), True)
+        tries_of(StartPoint(alone, durable=True), True)
 
 
 def test_what_lies_on_a_path() -> None:
