@@ -1,4 +1,4 @@
-"""Files that come along with the package."""
+"""Files that are installed with the package: the profiles of described machines."""
 
 from __future__ import annotations
 

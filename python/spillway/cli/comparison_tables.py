@@ -1,4 +1,4 @@
-"""What training the engine's way and plainly came to."""
+"""The tables of `spillway check`: losses, norms and weights of the streamed run beside those of plain PyTorch."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def number(name: str) -> int:
 def settings(
     config: Config, dram_budget: int, profile: Mapping[str, Any], place: Place = HOST, work: int = 0
 ) -> dict[str, Any]:
-    """What the engine plans and opens it with; {}: visits compute in host memory. `work`: bytes of a GPU that PyTorch's
+    """What the engine plans and opens it with; {}: layers compute in host memory. `work`: bytes of a GPU that PyTorch's
     temporaries take."""
     if config.device == "cpu":
         return {}

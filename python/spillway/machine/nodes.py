@@ -18,7 +18,7 @@ def node_settings(
     profile: Mapping[str, Any] | None, gpu: int | None = None, storage: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
     """What the engine plans with, beside its other settings, and what a person should know about it. `held`: bytes of
-    this process; `rule`: what an update is of; `profile`: says the rates; None: they are measured. `gpu`: that visits
+    this process; `rule`: what an update is of; `profile`: says the rates; None: they are measured. `gpu`: that layers
     compute on; what comes and goes lies by it. `storage`: the paths as the engine is told of them; which are remote
     from that GPU is added."""
     from spillway import _engine

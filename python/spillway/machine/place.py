@@ -1,6 +1,6 @@
 """Where PyTorch computes: host memory, or one GPU.
 
-Whatever is made for a visit is made there; nothing here moves weights or gradients, which is the engine's.
+Whatever is made for a pass is made there; nothing here moves weights or gradients, which is the engine's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Place:
             yield
 
     def seed(self, number: int) -> None:
-        """Of every random number that a visit draws."""
+        """Of every random number that a pass draws."""
         torch.default_generator.manual_seed(number)
         if self.on_gpu:
             torch.cuda.default_generators[self.device.index].manual_seed(number)

@@ -1,4 +1,4 @@
-"""From a configuration to its meta model.
+"""Builds the meta model of a configuration and finds its parts.
 
 The parts are found by looking, not by a table of names: the embedding and the head's matrix by the library's own
 accessors, the layers as the largest list of modules, the rest by running the model with its layers left out

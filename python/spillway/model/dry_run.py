@@ -1,4 +1,4 @@
-"""What PyTorch's part of a step costs here: seconds of every kind of visit and the peak of its temporaries.
+"""What PyTorch's part of a step costs here: seconds of every kind of pass and the peak of its temporaries.
 
 Measured, before anything is allocated, by the stream itself on a model of the same width with one layer of each kind
 and one slice of the vocabulary.
@@ -58,7 +58,7 @@ KINDS = ("forward", "backward", "tail_forward", "tail_backward", "head_loss", "h
 class DryRun:
     process_bytes: int  # in memory before: interpreter, libraries, the meta model
     work_bytes: int  # PyTorch's temporaries at their peak, beyond that
-    seconds: dict[str, float]  # by kind of visit, at the largest step, all micro-batches
+    seconds: dict[str, float]  # by kind of pass, at the largest step, all micro-batches
     device_bytes: int = 0  # PyTorch's temporaries on a GPU at their peak
     per_token: tuple[float, float] = (0.0, 0.0)  # by which both grow with the tokens of a micro-batch, when asked for
     measured_rows: int = 0  # the largest micro-batch that was measured: `work_bytes` of a larger one are extrapolated
@@ -370,7 +370,7 @@ def sample(meta_model: MetaModel, rows: int, length: int, packed: bool) -> Work:
 
 
 def run(stream: Stream, engine: TimedEngine, work: Work, between: list[float]) -> float:
-    """Seconds of one step; what lies outside its visits goes to `between`."""
+    """Seconds of one step; what lies outside its passes goes to `between`."""
     visits, aside = engine.in_visits(), engine.aside
     began = time.perf_counter()
     stream.step(work, {}, 0)

@@ -61,7 +61,7 @@ class Scratch:
 
 
 class HeadPass:
-    """The head's visits of one step or evaluation."""
+    """The head's passes of one step or evaluation."""
 
     def __init__(
         self,

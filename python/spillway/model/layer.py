@@ -1,6 +1,6 @@
-"""One stage of the model, its own layer and what of its code belongs to the same visit, on views of the engine's arena.
+"""One stage of the model: a decoder layer and what of the model's code runs in the same pass, on views of the arena.
 
-The engine changes the arena's bytes between visits, so nothing outlives a visit but the views themselves: they are
+The engine changes the arena's bytes between passes, so nothing outlives a pass but the views themselves: they are
 leaves without history, made once for every place at which the block's weights have lain.
 """
 
@@ -57,7 +57,7 @@ class Stage:
         """`borrowed`: parameters that belong to an earlier stage, see `shared`. `sink`, a bound method, is given every
         gradient as soon as autograd has it, and must not keep it; `project`, another, makes S for what is trained in a
         subspace. `unneeded`: linear layers of a layer, by name, that backward does not compute again.
-        `device`: where visits compute.
+        `device`: where layers compute.
         """
         self._meta_model = meta_model
         self.plan = plan

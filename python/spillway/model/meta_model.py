@@ -48,7 +48,7 @@ class Adapted(Protocol):
 
 @dataclass(frozen=True)
 class StagePlan:
-    """What is visited as one block: the way in and the first layer, a layer, what follows the layers."""
+    """What runs as one block: the way in and the first layer, a layer, what follows the layers."""
 
     name: str
     parameters: list[nn.Parameter]  # that belong to this block; what it shares with an earlier one is not among them

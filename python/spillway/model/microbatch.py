@@ -64,19 +64,19 @@ class Work:
 
     ids: torch.Tensor  # int64 [tokens], one micro-batch after the other
     micro_batches: list[MicroBatch]
-    there: torch.Tensor | None = None  # `ids` where visits compute; None: as they are
+    there: torch.Tensor | None = None  # `ids` where layers compute; None: as they are
     over: int | None = None  # what the loss is a mean of, where a caller counts otherwise than `units`
     routers: float | None = None  # as `routers_weight`, where a caller has it otherwise
 
     def to(self, device: torch.device) -> Work:
-        """For visits there; `ids` stay with the host as well, which gathers the embedding's rows."""
+        """For passes there; `ids` stay with the host as well, which gathers the embedding's rows."""
         if device.type == "cpu":
             return self
         batches = [batch.to(device) for batch in self.micro_batches]
         return replace(self, micro_batches=batches, there=self.ids.to(device, non_blocking=True))
 
     def ids_of(self, batch: MicroBatch) -> torch.Tensor:
-        """Of one micro-batch, where visits compute."""
+        """Of one micro-batch, where layers compute."""
         return batch.part(self.ids if self.there is None else self.there)
 
     @property

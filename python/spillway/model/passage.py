@@ -1,9 +1,9 @@
-"""What one micro-batch takes along from visit to visit besides the hidden state.
+"""What one micro-batch takes along from block to block besides the hidden state.
 
 Each layer's own arguments; and of these the tensors that gradients flow to, because the way in made them (inputs of
 each layer, a copy of the embedding) or because an earlier layer wrote them into a mapping that layers share (keys and
-values) or returned them for a later one. In backward every visit gives such tensors to its layer as leaves and adds up
-their gradients here, until the visit that made them takes the sum along.
+values) or returned them for a later one. In backward every pass gives such tensors to its layer as leaves and adds up
+their gradients here, until the pass that made them takes the sum along.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ class Passage:
 
 
 class Crossing:
-    """One backward visit of one micro-batch: leaves that it was given, outputs that gradients come to."""
+    """One backward pass of one micro-batch: leaves that it was given, outputs that gradients come to."""
 
     def __init__(self, passage: Passage) -> None:
         self._passage = passage
         self._leaves: dict[int, torch.Tensor] = {}
-        self._live: list[Arguments] | None = None  # recorded again by this visit, with history
+        self._live: list[Arguments] | None = None  # recorded again by this pass, with history
         self.outputs: list[torch.Tensor] = []
         self.gradients: list[torch.Tensor] = []
 
@@ -146,7 +146,7 @@ class Crossing:
                 self._expect(kept, made)
 
     def collect(self) -> None:
-        """After backward: the leaves' gradients are added up for the visits to come."""
+        """After backward: the leaves' gradients are added up for the passes to come."""
         for number, leaf in self._leaves.items():
             if leaf.grad is not None:
                 held = self._passage._sums.get(number)

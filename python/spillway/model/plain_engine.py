@@ -1,6 +1,6 @@
 """The engine's contract in plain PyTorch: everything in memory, nothing moves, nothing is updated.
 
-For the probe (gradients are looked at) and the dry run (they are thrown away). The order of visits, the offsets and
+For the probe (gradients are looked at) and the dry run (they are thrown away). The order of passes, the offsets and
 the layout of a block are those of the C++ engine.
 """
 
@@ -132,7 +132,7 @@ class PlainEngine:
         return {}
 
     def __getattr__(self, name: str) -> Any:
-        """What visits ask of subspaces."""
+        """What passes ask of subspaces."""
         if name in INSIDE and self._projections is not None:
             return getattr(self._projections, name)
         raise AttributeError(name)

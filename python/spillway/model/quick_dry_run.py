@@ -28,7 +28,7 @@ class Taken:
 
     tokens: int
     bytes: int  # of temporaries
-    seconds: Kinds  # by kind of visit, with weights from memory
+    seconds: Kinds  # by kind of pass, with weights from memory
 
 
 def shapes(rows: int, length: int) -> list[tuple[int, int]]:
@@ -93,7 +93,7 @@ def bytes_per_token(found: Sequence[Taken]) -> float:
 
 
 def seconds_of(found: Sequence[Taken], warm: Kinds, tokens: int, micro_batches: int) -> Kinds:
-    """Of a step: the first micro-batch of a visit has its weights from memory, the others from caches, which is faster
+    """Of a step: the first micro-batch of a pass has its weights from memory, the others from caches, which is faster
     by as much as it was with the fewest tokens (`warm`)."""
     cold = {kind: on_line(found, kind, tokens) for kind in found[0].seconds}
     saved = {kind: max(0.0, found[0].seconds[kind] - warm.get(kind, found[0].seconds[kind])) for kind in cold}

@@ -7,7 +7,7 @@ has it: over the router logits of all layers of one micro-batch, padding left ou
 
 with E experts, N rows of all layers together and p the softmax of a row. f is a count, without a gradient; so once all
 layers have run forward, what a layer adds to the gradient is that of sum_t p_te * (E f_e / N), which it can take in its
-own backward visit.
+own backward pass.
 
 That the sum is the library's is verified on a tiny copy (`equivalence`).
 """

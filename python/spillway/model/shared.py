@@ -1,8 +1,8 @@
 """Parameters that several layers share, and a head's bias: kept beside the arena while a step runs.
 
-A tensor belongs to one block, and its bytes are there during that block's visits only. Where another block uses it
-too, a copy is kept from its owner's forward visit on, and the gradients that others find for it are added up (fp32)
-until the owner's backward visit, which is the last, hands them over with its own.
+A tensor belongs to one block, and its bytes are there during that block's passes only. Where another block uses it
+too, a copy is kept from its owner's forward pass on, and the gradients that others find for it are added up (fp32)
+until the owner's backward pass, which is the last, hands them over with its own.
 """
 
 from __future__ import annotations

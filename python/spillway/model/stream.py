@@ -1,4 +1,5 @@
-"""A step over the engine's visits: the engine says whose turn it is and where its bytes lie, this computes."""
+"""A step in the engine's order: the engine says which block runs its forward or backward pass next and where its bytes
+lie, and this computes it."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class Stream:
         kept_logits: int = 0,
     ) -> None:
         """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that need
-        not be computed again in backward, as `verify_equivalence` found them. `after_visit` is called between visits,
+        not be computed again in backward, as `verify_equivalence` found them. `after_visit` is called between passes,
         when PyTorch holds no temporaries. `place`: where the engine's device memory is. `kept_logits`: slices of the
         head whose logits stay from the loss to its gradient, as plan.json has it.
         """
@@ -184,7 +185,7 @@ class Stream:
             gradient = self._output(visit.hidden_gradient, place, batch, passage)
             result = stage.backward(source, gradient, batch, turn.work.ids_of(batch), passage)
             self._input(visit.hidden_gradient, place, batch, passage).copy_(result)
-        for kept in self._owned[place]:  # what this block's own visit found no gradient for
+        for kept in self._owned[place]:  # what this block's own pass found no gradient for
             kept.hand_over(self._give)
 
     def _embedding_backward(self, visit: Visit | PlainVisit, turn: Turn) -> None:
@@ -307,7 +308,7 @@ class Stream:
 
 @dataclass
 class Turn:
-    """What the visits of one step share."""
+    """What the passes of one step share."""
 
     work: Work
     passages: list[Passage]  # by micro-batch

@@ -153,7 +153,7 @@ def project(engine: Any, tensor: int, space: Space, x: torch.Tensor, dy: torch.T
     engine.compress(tensor, 1, x, inner)
     signs = torch.empty(x.shape[1])
     engine.signs(tensor, signs)
-    there = signs.to(x.device, non_blocking=True).to(x.dtype)  # a copy that waits would wait for all of the visit
+    there = signs.to(x.device, non_blocking=True).to(x.dtype)  # a copy that waits would wait for all of the pass
     engine.sample(tensor, (dy.T @ (x @ there)).float())
     return outer @ inner.T
 

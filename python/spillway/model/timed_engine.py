@@ -13,7 +13,7 @@ from spillway.machine.place import HOST, Place
 from spillway.model.plain_engine import PlainEngine, PlainVisit, count, mapped, on_device
 from spillway.model.source import DTYPES
 
-STREAMED = ("forward", "head_loss", "head_gradient", "backward")  # visits with weights
+STREAMED = ("forward", "head_loss", "head_gradient", "backward")  # passes with weights
 
 
 class LossKernels(Protocol):
@@ -26,7 +26,7 @@ class LossKernels(Protocol):
 
 
 class TimedEngine(PlainEngine):
-    """Takes gradients as the engine does, keeps none, and keeps the seconds of every visit."""
+    """Takes gradients as the engine does, keeps none, and keeps the seconds of every pass."""
 
     def __init__(
         self, description: dict[str, Any], several: bool, kernels: LossKernels | None, place: Place = HOST
@@ -40,7 +40,7 @@ class TimedEngine(PlainEngine):
         if kernels is not None:
             self.loss_stats = kernels.loss_stats  # type: ignore[method-assign]
             self.loss_gradient = kernels.loss_gradient  # type: ignore[method-assign]
-        self.cold = True  # weights come from memory, as for the first micro-batch of a visit, not from caches
+        self.cold = True  # weights come from memory, as for the first micro-batch of a pass, not from caches
         self.seconds: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
         self.aside = 0.0  # seconds that no run has
         self._kept: torch.Tensor | None = None  # where weights are widened from, when they are
@@ -86,7 +86,7 @@ class TimedEngine(PlainEngine):
         return visit
 
     def keep_weights(self) -> None:
-        """As they are now in the type that they are kept in, where that is another than visits compute in."""
+        """As they are now in the type that they are kept in, where that is another than layers compute in."""
         kept = DTYPES[self.description["weight_dtype"]]
         if kept != self.dtype:
             weights = self._typed[: self._boundary_at_element[0]]
@@ -95,7 +95,7 @@ class TimedEngine(PlainEngine):
             self._kept = there.view(kept).copy_(weights)
 
     def _weights_in(self, memory: torch.Tensor, visit: PlainVisit) -> torch.Tensor:
-        """Those of a visit, in the arena or as they are kept."""
+        """Those of a pass, in the arena or as they are kept."""
         elements = visit.rows * self.tensors[self._head_tensor()]["shape"][1] or self._block_elements(visit.block)
         first = visit.weights // self.dtype.itemsize
         return memory[first : first + elements]
@@ -116,5 +116,5 @@ class TimedEngine(PlainEngine):
         super().end_visit()
 
     def in_visits(self) -> float:
-        """Seconds of all visits so far."""
+        """Seconds of all passes so far."""
         return sum(sum(map(sum, kinds.values())) for kinds in self.seconds.values())

@@ -1,4 +1,4 @@
-"""Linear layers that need not be computed again.
+"""Linear layers whose outputs backward does not need, so that recomputation leaves them out.
 
 Backward, a layer is recomputed for the values that its gradients are made of. The output of its last linear layers (the
 down projection of an MLP, which is only added to the residual) is no such value: its product, a tenth of the layer's

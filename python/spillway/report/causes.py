@@ -32,7 +32,7 @@ class Cause:
 def causes(facts: Facts) -> list[Cause]:
     """Sums to the median step, which is the one that the page shows; empty while nothing is measured. Waits are counted
     over all steps, so each cause has the share of the median step that it has of all. What is not waiting is compute:
-    PyTorch's visits and what lies between them."""
+    PyTorch's passes and what lies between them."""
     count = facts.summary.get("steps_here", 0)
     if not count or not facts.logged_seconds or not facts.step_seconds:
         return []

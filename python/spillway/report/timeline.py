@@ -58,7 +58,7 @@ class Step:
 
     @property
     def seconds(self) -> float:
-        """From the first visit to the last; what updates do before and after belongs to the neighbours."""
+        """From the first pass to the last; what updates do before and after belongs to the neighbours."""
         visits = self.lanes["compute"]
         return max((span.end for span in visits), default=0.0) - self.first
 

@@ -31,7 +31,7 @@ def engine_settings(
     config: Config, dry_run: DryRun, keeping: Keeping, learning: int, update_cores: int = 0, place: Place = HOST
 ) -> dict[str, Any]:
     """What the engine plans with; see _engine.pyi. `learning`: parameters that do. `update_cores`: that compute leaves
-    to updates. `place`: where visits compute."""
+    to updates. `place`: where layers compute."""
     dram_budget = config.dram_budget or default_budget()
     # What is measured in must not be the run's peak: less than its states take, or than its budget leaves for them.
     spare = min(EXACT_BYTES * learning, max(0, dram_budget - process_memory.resident()) // 4)

@@ -12,7 +12,7 @@ from spillway.machine.place import Place
 from spillway.output import wear
 from spillway.run.protocol import PathBytes
 
-HOLES, SHARE_OF_HOLES = 24 * 2**20, 0.1  # bytes by which the heap grows in one visit at most, as seen, or part of work
+HOLES, SHARE_OF_HOLES = 24 * 2**20, 0.1  # bytes by which the heap grows in one pass at most, as seen, or part of work
 REGROWTH = 4 * 2**20  # bytes since the heap was given back that make it worth doing again: it takes a tenth of a second
 LINK_WAYS = ("to_device", "from_device")
 
@@ -136,7 +136,7 @@ class HeapWatch:
         self.in_use = process_memory.resident()
 
     def look(self) -> None:
-        """Between two visits."""
+        """Between two passes."""
         most = max(self._planned - self._holes, self.in_use + REGROWTH)
         if self._planned and process_memory.resident() > most:
             self.give_back()
