@@ -198,11 +198,11 @@ def test_evaluation_is_the_loss_and_changes_nothing() -> None:
     model = tiny_model(tiny_config("llama"))
     pieces = [batch(random_ids(2, 11, 3)), batch(random_ids(1, 12, 4))]
     stream, twin = streamed(model, "fp32", [pieces])
-    before = twin.memory()[: twin._border_at(0)].clone()
+    before = twin.memory()[: twin._boundary_at(0)].clone()
     outcome = stream.evaluate(arrange(pieces))
     expected = sum(float(loss_of(model.eval(), piece).detach()) for piece in pieces)
     assert abs(outcome.loss_sum - expected) <= 1e-6 * expected and outcome.label_tokens == 20 + 11
-    assert torch.equal(before, twin.memory()[: twin._border_at(0)])
+    assert torch.equal(before, twin.memory()[: twin._boundary_at(0)])
 
 
 def test_bf16_stays_near_the_fp32_curve() -> None:
@@ -247,10 +247,10 @@ def test_no_gradient_stays_behind(config: PreTrainedConfig) -> None:
     batches = full_batches(1)
     stream, _ = streamed(model, "fp32", batches)
     stream.step(arrange(batches[0]), UPDATE, 0)
-    for module in stream._meta_model.stack:
+    for module in stream.meta_model.stack:
         assert all(parameter.grad is None and not parameter.is_meta for parameter in module.parameters())
     stream.close()
-    assert all(parameter.is_meta for parameter in stream._meta_model.model.parameters())
+    assert all(parameter.is_meta for parameter in stream.meta_model.model.parameters())
 
 
 def test_nothing_keeps_an_engine_alive() -> None:
