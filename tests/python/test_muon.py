@@ -32,7 +32,7 @@ from test_engine import (
     save,
     train,
 )
-from test_hf_stream import assert_equal_curves
+from test_stream import assert_equal_curves
 from test_recovery import KILLED, LIMIT
 
 MUON = {"optim": "muon"}
