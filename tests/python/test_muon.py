@@ -32,8 +32,8 @@ from test_engine import (
     save,
     train,
 )
-from test_stream import assert_equal_curves
 from test_recovery import KILLED, LIMIT
+from test_stream import assert_equal_curves
 
 MUON = {"optim": "muon"}
 ADJUSTMENTS = ["original", "match_rms_adamw"]
