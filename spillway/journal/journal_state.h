@@ -155,7 +155,7 @@ class JournalState {
   void collect_released();
   void pump();
 
-  // Records: bookkeeper_records.cc
+  // Records: journal_state_records.cc
   void queue_record(ObjectKind kind, std::uint32_t object, Version* version);
   void issue_records();
   void issue_copy(RecordTask* task, std::uint32_t copy);
@@ -166,7 +166,7 @@ class JournalState {
   void start_syncs();
   void fail(const std::exception_ptr& error);
 
-  // Commits: bookkeeper_commits.cc
+  // Commits: journal_state_commits.cc
   void push(Job job);
   void start_front();
   void advance_commit();
