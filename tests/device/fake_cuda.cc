@@ -5,7 +5,7 @@
 // is refused and which copy fails comes from the environment. It ends the process where a GPU would go on with what is
 // somebody else's by then: memory that is freed or unregistered while a copy is under way to or from it.
 //
-// Where PyTorch plays along on the host (tests/python/pretended_gpu.py) its tensors are not allocated here; they are
+// Where PyTorch plays along on the host (tests/python/fake_gpu.py) its tensors are not allocated here; they are
 // lent (fakeCudaLend) while a call uses them, so that all other addresses are still refused.
 #include <algorithm>
 #include <cstdio>

@@ -1,5 +1,5 @@
-"""The `spillway` command on a GPU that is pretended (pretended_gpu.py): the whole Python path over the engine's `cuda`
-twin, with the bits of a run on the processor; and with drivers that are too old."""
+"""The `spillway` command on a GPU that is faked (fake_gpu.py): the whole Python path over the engine's `cuda`
+device, with the bits of a run on the processor; and with drivers that are too old."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from fake_gpu import FakeGpu, Said, build_driver
 from native import GPU, file_bytes
 from needs import lacks
-from pretended_gpu import PretendedGpu, Said, build_driver
 from real_runs import here, inputs, words
 from spillway import _engine
 from spillway.output.records import rows
@@ -21,12 +21,12 @@ STEPS = ("--max_steps", "4", "--save_steps", "4")
 
 
 @pytest.fixture(scope="module")
-def gpu() -> Iterator[PretendedGpu]:
+def gpu() -> Iterator[FakeGpu]:
     if not _engine.gpu_kernels():
         lacks("nvcc", f"there are no kernels to run: {_engine.load_gpu_kernels(0)[1]}")
     if refusal := build_driver():
         lacks("compiler", refusal)
-    process = PretendedGpu()
+    process = FakeGpu()
     yield process
     process.close()
 
@@ -44,9 +44,9 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Pair:
-    """Runs of one configuration on the processor, and on the pretended GPU."""
+    """Runs of one configuration on the processor, and on the fake GPU."""
 
-    def __init__(self, given: Path, gpu: PretendedGpu, name: str, *more: str) -> None:
+    def __init__(self, given: Path, gpu: FakeGpu, name: str, *more: str) -> None:
         computes = () if "--compute_dtype" in more else ("--compute_dtype", "bf16")  # auto may be another there
         self._given, self._gpu, self._more = given, gpu, (*STEPS, *computes, *more)
         self._plain = given / name
@@ -78,7 +78,7 @@ def least_of(refused: Said) -> str:
 
 
 @pytest.fixture(scope="module")
-def bf16(given: Path, gpu: PretendedGpu) -> Pair:
+def bf16(given: Path, gpu: FakeGpu) -> Pair:
     return Pair(given, gpu, "bf16")
 
 
@@ -96,7 +96,7 @@ def test_a_gpu_with_little_memory_changes_no_bit(bf16: Pair, given: Path, tmp_pa
     assert plan["device_blocks"]["state_and_update"] == 0 and plan["device_bytes_per_step"]["to_device"] > 0
 
 
-def test_an_old_driver_compiles_the_kernels(bf16: Pair, gpu: PretendedGpu) -> None:
+def test_an_old_driver_compiles_the_kernels(bf16: Pair, gpu: FakeGpu) -> None:
     """As of CUDA 11.4, which takes nothing of what nvcc 13 makes but the text that is marked as old enough."""
     bf16.on_gpu("--gpu_memory", "96MiB", FAKE_CUDA_VERSION="11040")
     said = gpu.run(["doctor"], FAKE_CUDA_VERSION="11040")
@@ -108,7 +108,7 @@ def test_an_old_driver_compiles_the_kernels(bf16: Pair, gpu: PretendedGpu) -> No
     assert "cuda:0 Pretended GPU, its kernels as machine code" in newest
 
 
-def test_a_driver_that_takes_neither_form_is_quoted(bf16: Pair, gpu: PretendedGpu, tmp_path: Path) -> None:
+def test_a_driver_that_takes_neither_form_is_quoted(bf16: Pair, gpu: FakeGpu, tmp_path: Path) -> None:
     refused = bf16.run(tmp_path / "out", FAKE_CUDA_VERSION="10020")
     assert refused.code == 2 and not (tmp_path / "out").exists()
     for part in ("driver (for CUDA 10.2)", "NO_BINARY_FOR_GPU", "UNSUPPORTED_PTX_VERSION", "ptxas fatal", "11.0"):
@@ -118,7 +118,7 @@ def test_a_driver_that_takes_neither_form_is_quoted(bf16: Pair, gpu: PretendedGp
     assert "UNSUPPORTED_PTX_VERSION" in words
 
 
-def test_auto_beside_a_gpu_takes_the_processors_and_says_why(bf16: Pair, gpu: PretendedGpu, given: Path) -> None:
+def test_auto_beside_a_gpu_takes_the_processors_and_says_why(bf16: Pair, gpu: FakeGpu, given: Path) -> None:
     said = gpu.run(words(given, given / "auto", "--max_steps", "1", verb="plan"))
     assert said.code == 0, said.err
     line = "Layers compute on the CPUs, and not Pretended GPU: computing on a GPU is tested over a simulated"
@@ -146,7 +146,7 @@ FORMS = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", FORMS)
-def test_every_form_has_the_bits_of_the_processor(given: Path, gpu: PretendedGpu, name: str) -> None:
+def test_every_form_has_the_bits_of_the_processor(given: Path, gpu: FakeGpu, name: str) -> None:
     pair = Pair(given, gpu, name, *FORMS[name])
     pair.on_gpu("--gpu_memory", "96MiB")
     pair.on_gpu("--gpu_memory", least_of(pair.run(given / "never", "--gpu_memory", "4KiB")))

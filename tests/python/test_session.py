@@ -1,4 +1,4 @@
-"""A session over the twin engine: what the trainer asks of it, checkpoints that transformers loads, errors as ours."""
+"""A session over the fake engine: what the trainer asks of it, checkpoints that transformers loads, errors as ours."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as hf_logging
 
 import native
+from fake_engine import FakeEngine
 from hf_models import batch, random_ids, tiny_config, tiny_model
 from spillway import _engine
 from spillway.config.values import StoragePath
@@ -28,7 +29,6 @@ from spillway.run.protocol import Keeping, Recovery, StartPoint, StepResult
 from spillway.run.session import EngineSession
 from spillway.run.settings import placement_shares, storage
 from spillway.run.telemetry import REGROWTH
-from twin import Twin
 
 SHAPE = WorkShape(micro_batches=2, batch=2, length=12, eval_batch=2, eval_length=12)
 
@@ -59,7 +59,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def opened(model: Path, resume: Path | None = None, **more: Any) -> EngineSession:
-    found = EngineSession(config(model, **more), SHAPE, engine_type=Twin)
+    found = EngineSession(config(model, **more), SHAPE, engine_type=FakeEngine)
     found.start(StartPoint(resume))
     return found
 
@@ -86,8 +86,8 @@ def test_a_step_reports_what_the_trainer_writes_down(model: Path) -> None:
 
 def test_the_plan_counts_what_drawing_weights_takes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(initialise, "work_bytes", lambda _: 1 << 28)
-    assert EngineSession(config(model, init="random"), SHAPE, Twin).settings["work_bytes"] >= 1 << 28
-    assert EngineSession(config(model), SHAPE, Twin).settings["work_bytes"] < 1 << 28
+    assert EngineSession(config(model, init="random"), SHAPE, FakeEngine).settings["work_bytes"] >= 1 << 28
+    assert EngineSession(config(model), SHAPE, FakeEngine).settings["work_bytes"] < 1 << 28
 
 
 def test_the_saved_model_loads_without_a_word_and_gives_the_same_loss(model: Path, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def durable(
 ) -> tuple[EngineSession, Recovery | None]:
     """A session whose steps are durable in `storage`; not started where `start_point` is None."""
     storage.mkdir(exist_ok=True)
-    session = EngineSession(config(model, storage=[StoragePath(str(storage))], **more), SHAPE, Twin, DURABLE)
+    session = EngineSession(config(model, storage=[StoragePath(str(storage))], **more), SHAPE, FakeEngine, DURABLE)
     return session, session.start(start_point) if start_point else None
 
 
@@ -269,7 +269,7 @@ def test_nothing_to_go_on_from_is_bad_input(model: Path, tmp_path: Path) -> None
         durable(model, tmp_path / "storage", StartPoint(durable=True))
 
 
-class Refusing(Twin):
+class Refusing(FakeEngine):
     """Fails as the C++ engine does."""
 
     failure: Exception = MemoryError("dram: 5 GiB asked, 4 GiB there")
@@ -326,9 +326,9 @@ def test_placement_that_means_nothing_is_refused(text: str) -> None:
 def test_settings_name_every_fact_the_planner_needs(model: Path, tmp_path: Path) -> None:
     found: dict[str, Any] = {}
 
-    def engine(description: str, settings: str) -> Twin:
+    def engine(description: str, settings: str) -> FakeEngine:
         found.update(json.loads(settings), description=json.loads(description))
-        return Twin(description, settings)
+        return FakeEngine(description, settings)
 
     machine = tmp_path / "machine.json"
     measured = json.loads(_engine.measure([], 0.01))
@@ -392,7 +392,7 @@ def test_packing_is_proven_before_it_is_used(model: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(spec, "verify_equivalence", verify_equivalence)
     for packing, eval_packing in ((False, None), (True, None), (False, True)):
-        EngineSession(config(model, packing=packing, eval_packing=eval_packing), SHAPE, engine_type=Twin)
+        EngineSession(config(model, packing=packing, eval_packing=eval_packing), SHAPE, engine_type=FakeEngine)
     assert asked == [False, True, True]
 
 

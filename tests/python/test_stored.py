@@ -1,4 +1,4 @@
-"""`verify` and `export` of runs over the twin engine: what is damaged has a name, what is exported stands alone."""
+"""`verify` and `export` of runs over the fake engine: what is damaged has a name, what is exported stands alone."""
 
 import json
 import shutil
@@ -11,10 +11,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import real_runs
+from fake_engine import FakeEngine
 from real_runs import here, metrics, names
 from spillway.base import calls
 from spillway.cli import main
-from twin import Twin
 
 KEYS = ["--max_steps", "5", "--save_steps", "2", "--compute_dtype", "fp32"]
 
@@ -25,8 +25,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def twin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "native_engine", lambda: Twin)
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "native_engine", lambda: FakeEngine)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def finished(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     path = tmp_path_factory.mktemp("finished")
     (path / "storage").mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calls, "native_engine", lambda: Twin)
+        patch.setattr(calls, "native_engine", lambda: FakeEngine)
         assert here(inputs, path / "out", *KEYS, "--storage", str(path / "storage")) == 0
     yield path
 
@@ -55,7 +55,7 @@ def test_what_is_exported_needs_no_path_and_goes_on_as_the_run_did(
     source = finished / "out" / f"checkpoint-{step}"
     files = names(tmp_path / "alone")
     assert files == names(source)
-    assert names(tmp_path / "alone" / "spillway") == ["files.json", "run.json", "session.json", "twin.pt"]
+    assert names(tmp_path / "alone" / "spillway") == ["files.json", "run.json", "session.json", "fake.pt"]
     for name in files:
         if name != "spillway":
             assert (tmp_path / "alone" / name).read_bytes() == (source / name).read_bytes(), name
@@ -116,7 +116,7 @@ def test_no_run_to_look_at(verb: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert "expects the output_dir of a run" in capsys.readouterr().err
 
 
-class Failing(Twin):
+class Failing(FakeEngine):
     """Its disk is full when the state is written."""
 
     def save_state(self, directory: str, step: int) -> None:

@@ -13,12 +13,12 @@ import pytest
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from fake_engine import FakeEngine
 from hf_models import batch, random_ids, tiny_config, tiny_model
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, decay_names, describe
 from spillway.model.microbatch import IGNORED, arrange
 from spillway.model.stream import Stream
-from twin import Twin
 
 RATE, DECAY, CLIP = 1e-3, 0.1, 1.0
 UPDATE = {"learning_rate": RATE, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": DECAY,
@@ -27,18 +27,20 @@ FAMILIES = [("llama", True, {}), ("llama", False, {}), ("qwen2", True, {}), ("mi
             ("qwen3", True, {})]  # fmt: skip
 
 
-def streamed(model: PreTrainedModel, dtype: str, batches: list[list[Any]], kept_logits: int = 0) -> tuple[Stream, Twin]:
-    """A twin engine with the weights of `model`."""
+def streamed(
+    model: PreTrainedModel, dtype: str, batches: list[list[Any]], kept_logits: int = 0
+) -> tuple[Stream, FakeEngine]:
+    """A fake engine with the weights of `model`."""
     size = WorkSize(max(map(len, batches)), max(sum(b.input_ids.numel() for b in step) for step in batches))
     torch_dtype = torch.float32 if dtype == "fp32" else torch.bfloat16
     meta_model = build(copy.deepcopy(model.config), torch_dtype)
-    twin = Twin(
+    fake = FakeEngine(
         json.dumps(describe(meta_model, size, dtype)), json.dumps({"dram_budget": 1 << 30}), chunk_elements=2048
     )
     weights = dict(model.named_parameters())
-    for number, tensor in enumerate(twin.tensors):
-        twin.store_tensor(number, 0, weights[tensor["name"]].detach().float().flatten())
-    return Stream(meta_model, twin, 0, kept_logits=kept_logits), twin
+    for number, tensor in enumerate(fake.tensors):
+        fake.store_tensor(number, 0, weights[tensor["name"]].detach().float().flatten())
+    return Stream(meta_model, fake, 0, kept_logits=kept_logits), fake
 
 
 def train_streamed(model: PreTrainedModel, batches: list[list[Any]], dtype: str = "fp32") -> list[float]:
@@ -103,9 +105,9 @@ def test_uneven_micro_batches_count_tokens_not_batches() -> None:
     assert_equal_curves(train_streamed(model, batches), train_plain(model, batches))
 
 
-def values_of(twin: Twin, number: int) -> torch.Tensor:
-    values = torch.empty(math.prod(twin.tensors[number]["shape"]))
-    twin.fetch_tensor(number, 0, values)
+def values_of(fake: FakeEngine, number: int) -> torch.Tensor:
+    values = torch.empty(math.prod(fake.tensors[number]["shape"]))
+    fake.fetch_tensor(number, 0, values)
     return values
 
 
@@ -120,13 +122,13 @@ def test_logits_that_are_kept_change_no_bit(dtype: str) -> None:
     ]
     found = []
     for kept in (0, 2, 1000):
-        stream, twin = streamed(model, dtype, batches, kept)
+        stream, fake = streamed(model, dtype, batches, kept)
         losses = [stream.step(arrange(step), UPDATE, number).loss_sum for number, step in enumerate(batches)]
         losses.append(stream.evaluate(arrange(batches[0])).loss_sum)
         buffers = [name for name in stream._scratch._buffers if name.startswith("logits ")]
         assert bool(buffers) == (kept > 0)
         assert kept != 2 or len(buffers) == 2 * 3
-        found.append((losses, [values_of(twin, number) for number in range(len(twin.tensors))]))
+        found.append((losses, [values_of(fake, number) for number in range(len(fake.tensors))]))
     for other in found[1:]:
         assert other[0] == found[0][0]
         assert all(torch.equal(one, same) for one, same in zip(other[1], found[0][1], strict=True))
@@ -197,12 +199,12 @@ def test_the_padding_token_as_text_learns_as_in_the_library() -> None:
 def test_evaluation_is_the_loss_and_changes_nothing() -> None:
     model = tiny_model(tiny_config("llama"))
     pieces = [batch(random_ids(2, 11, 3)), batch(random_ids(1, 12, 4))]
-    stream, twin = streamed(model, "fp32", [pieces])
-    before = twin.memory()[: twin._boundary_at(0)].clone()
+    stream, fake = streamed(model, "fp32", [pieces])
+    before = fake.memory()[: fake._boundary_at(0)].clone()
     outcome = stream.evaluate(arrange(pieces))
     expected = sum(float(loss_of(model.eval(), piece).detach()) for piece in pieces)
     assert abs(outcome.loss_sum - expected) <= 1e-6 * expected and outcome.label_tokens == 20 + 11
-    assert torch.equal(before, twin.memory()[: twin._boundary_at(0)])
+    assert torch.equal(before, fake.memory()[: fake._boundary_at(0)])
 
 
 def test_bf16_stays_near_the_fp32_curve() -> None:
@@ -219,17 +221,17 @@ def test_dropout_draws_the_same_when_a_layer_is_computed_again() -> None:
     """The gradient of a step with dropout agrees with finite differences of its own loss only if the masks do."""
     model = tiny_model(tiny_config("llama", attention_dropout=0.5))
     piece = [batch(random_ids(2, 12, 1))]
-    stream, twin = streamed(model, "fp32", [piece])
-    number = next(n for n, t in enumerate(twin.tensors) if t["name"] == "model.layers.0.self_attn.v_proj.weight")
+    stream, fake = streamed(model, "fp32", [piece])
+    number = next(n for n, t in enumerate(fake.tensors) if t["name"] == "model.layers.0.self_attn.v_proj.weight")
     state = torch.get_rng_state()
     first = stream.step(arrange(piece), {**UPDATE, "learning_rate": 0.0}, 5)
-    direction = twin.gradients[number]
+    direction = fake.gradients[number]
     assert torch.equal(state, torch.get_rng_state())
     losses = []
     for sign in (1, -1):
-        twin.weight(number).add_(direction, alpha=sign * 0.05)
+        fake.weight(number).add_(direction, alpha=sign * 0.05)
         losses.append(stream.step(arrange(piece), {**UPDATE, "learning_rate": 0.0}, 5).loss_sum / 22)
-        twin.weight(number).copy_(twin.masters[number])
+        fake.weight(number).copy_(fake.masters[number])
     slope = (losses[0] - losses[1]) / 0.1
     assert slope == pytest.approx(float((direction * direction).sum()), rel=0.02)
     other = stream.step(arrange(piece), {**UPDATE, "learning_rate": 0.0}, 6)
@@ -257,9 +259,9 @@ def test_nothing_keeps_an_engine_alive() -> None:
     """Layers, leaves and hooks form no cycle that the garbage collector cannot see."""
     model = tiny_model(tiny_config("llama"))
     batches = full_batches(1)
-    stream, twin = streamed(model, "fp32", batches)
+    stream, fake = streamed(model, "fp32", batches)
     stream.step(arrange(batches[0]), UPDATE, 0)
-    alive = weakref.ref(twin)
-    del stream, twin
+    alive = weakref.ref(fake)
+    del stream, fake
     gc.collect()
     assert alive() is None

@@ -26,7 +26,7 @@ def split(master: torch.Tensor) -> torch.Tensor:
     return high.to(torch.int16).view(torch.bfloat16)
 
 
-class Twin(PlainEngine):
+class FakeEngine(PlainEngine):
     """Stands in for spillway._engine.Engine."""
 
     def __init__(self, description: str, settings: str, chunk_elements: int = 4096) -> None:
@@ -156,14 +156,14 @@ class Twin(PlainEngine):
     def save_state(self, directory: str, step: int) -> None:
         path = Path(directory)
         path.mkdir(parents=True, exist_ok=True)
-        torch.save(self.state() | {"step": step}, path / "twin.pt")
+        torch.save(self.state() | {"step": step}, path / "fake.pt")
 
     def state(self) -> dict[str, Any]:
         optimizer = self.optimizer.state_dict() if self.optimizer else None
         return {"masters": self.masters, "optimizer": optimizer, "step": self.steps}
 
     def load_state(self, directory: str, weights: str, step: int) -> str:
-        self.take(torch.load(Path(directory) / "twin.pt", weights_only=False) | {"step": step})
+        self.take(torch.load(Path(directory) / "fake.pt", weights_only=False) | {"step": step})
         return "exact"
 
     def take(self, found: dict[str, Any]) -> None:

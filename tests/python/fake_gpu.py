@@ -1,4 +1,4 @@
-"""Runs the `spillway` command on a GPU that is pretended: a process in which the engine's `cuda` twin finds the driver
+"""Runs the `spillway` command on a GPU that is faked: a process in which the engine's `cuda` device finds the driver
 of tests/device/fake_cuda.cc, and PyTorch plays its own part on the host.
 
 Of Spillway nothing is replaced but what takes time and moves no bit: loss.png is not drawn, a layer is measured a few
@@ -43,14 +43,14 @@ STREAMED = ("gradient", "head_gradient", "loss_stats", "loss_gradient", "compres
 def build_driver() -> str:
     """Brings the driver up to date in the tree that the package was built in; why that cannot be done, or ""."""
     if not (TREE / "CMakeCache.txt").exists():
-        return f"{TREE} is not there, where the driver of the pretended GPU is built (make install)"
+        return f"{TREE} is not there, where the driver of the fake GPU is built (make install)"
     cmake = str(Path(sys.executable).parent / "cmake")
     with open(TREE / "pretended_driver.lock", "w") as lock:  # of several processes of pytest one builds
         fcntl.flock(lock, fcntl.LOCK_EX)
         for words in ([str(TREE), "-DSPILLWAY_TESTS=ON"], ["--build", str(TREE), "--target", "pretended_cuda"]):
             done = subprocess.run([cmake, *words], capture_output=True, text=True)
             if done.returncode != 0:
-                return f"the driver of the pretended GPU does not build: {(done.stdout + done.stderr)[-1000:]}"
+                return f"the driver of the fake GPU does not build: {(done.stdout + done.stderr)[-1000:]}"
     return ""
 
 
@@ -63,7 +63,7 @@ class Said:
     err: str
 
 
-class PretendedGpu:
+class FakeGpu:
     """The process; commands run in it one after the other."""
 
     def __init__(self) -> None:
