@@ -1,4 +1,4 @@
-"""Tensors on NUMA nodes that the caller names: DRAM of either socket, CXL cards, or several dealt by weight.
+"""Tensors on NUMA nodes that the caller names: DRAM of either socket, CXL cards, or striped over several by weight.
 
 What comes of `empty` is an ordinary tensor to everything else; its memory goes with the last reference to it.
 """
@@ -29,7 +29,7 @@ def empty(
     huge_pages: bool = True,
     pinned: bool = False,
 ) -> torch.Tensor:
-    """A tensor on one node, or dealt over several: page by page, or in pieces of `granularity` bytes ("8MiB"), evenly
+    """A tensor on one node, or striped over several: page by page, or in pieces of `granularity` bytes ("8MiB"), evenly
     or by `weights`. It is zeroed, and every page of it is in place.
 
     `strict`: refused (DoesNotFit) when a node cannot hold its part; otherwise full nodes are passed over. InputError:

@@ -1,6 +1,6 @@
 """Which parameters are trainable: by patterns over names, or as somebody has set `requires_grad` on the meta model.
 
-What is frozen streams as a weight alone. A parameter that hangs in several places has several names, and is frozen or
+What is frozen streams as a weight alone. A parameter in several places has several names, and is frozen or
 not in all of them.
 """
 

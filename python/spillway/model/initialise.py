@@ -112,14 +112,14 @@ def draw_stage(
     everything = [*stage.parameters, *stage.shared]
     scratch.clear()
     drawn = [nn.Parameter(scratch.take(p.shape).zero_(), requires_grad=False) for p in everything]
-    meta_model.hang(everything, drawn)
+    meta_model.attach(everything, drawn)
     torch.default_generator.manual_seed(mixed(*key, 0))
     for module in modules_of(meta_model, stage):
         meta_model.model._init_weights(module)
     for number, parameter in enumerate(stage.parameters, start=first_tensor):
         owner, name = meta_model.places[id(parameter)][0]
         engine.store_tensor(number, 0, owner._parameters[name].detach().view(-1))  # type: ignore[union-attr]
-    meta_model.hang(everything, everything)
+    meta_model.attach(everything, everything)
 
 
 def modules_of(meta_model: MetaModel, stage: StagePlan) -> list[nn.Module]:

@@ -24,18 +24,18 @@ from spillway.model.unneeded import uncomputed
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a parameter hangs in its modules, and where its elements lie in its block."""
+    """Where a parameter is attached in its modules, and where its elements lie in its block."""
 
     places: Places
     tensor: int  # the engine's number
     first: int  # counted in elements of the compute type from the block's start
-    meta: nn.Parameter  # what hangs there while the stage is bound to no bytes; fp32 where it is wide
+    meta: nn.Parameter  # what is attached there while the stage is bound to no bytes; fp32 where it is wide
 
-    def hang(self, tensor: torch.Tensor) -> None:
-        hang(self.places, tensor)
+    def attach(self, tensor: torch.Tensor) -> None:
+        attach(self.places, tensor)
 
 
-Borrowed = tuple[Places, torch.Tensor, nn.Parameter]  # where it hangs, the leaf to hang there, what is on meta
+Borrowed = tuple[Places, torch.Tensor, nn.Parameter]  # where it is attached, the leaf to attach there, what is on meta
 GradientSink = Callable[[int, torch.Tensor], None]  # tensor number, its gradient
 Projection = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]  # tensor number, x, dY: S
 
@@ -82,9 +82,9 @@ class Stage:
         if leaves is None:
             leaves = self._leaves[first] = [self._leaf(arena, first, slot) for slot in self._slots]
         for slot, leaf in zip(self._slots, leaves, strict=True):
-            slot.hang(leaf)
+            slot.attach(leaf)
         for places, leaf, _ in self._borrowed:
-            hang(places, leaf)
+            attach(places, leaf)
 
     def bound(self, tensor: int) -> torch.Tensor:
         """What one of the stage's own parameters is bound to."""
@@ -127,9 +127,9 @@ class Stage:
     def release(self) -> None:
         """Lets go of the arena: the parameters are on meta again."""
         for slot in self._slots:
-            slot.hang(slot.meta)
+            slot.attach(slot.meta)
         for places, _, meta in self._borrowed:
-            hang(places, meta)
+            attach(places, meta)
         self._leaves.clear()
 
     def _again(self, hidden: torch.Tensor, batch: MicroBatch, ids: torch.Tensor, crossing: Crossing) -> torch.Tensor:
@@ -191,7 +191,7 @@ class Stage:
         leaf.register_post_accumulate_grad_hook(hand_over)
 
 
-def hang(places: Places, tensor: torch.Tensor) -> None:
+def attach(places: Places, tensor: torch.Tensor) -> None:
     for owner, name in places:
         owner._parameters[name] = tensor  # type: ignore[assignment]
 

@@ -21,7 +21,7 @@ from spillway.model.router import Routers
 from spillway.model.source import is_multimodal
 from spillway.model.text_tower import tower_name
 
-Places = list[tuple[nn.Module, str]]  # where a parameter hangs
+Places = list[tuple[nn.Module, str]]  # where a parameter is attached
 
 
 @dataclass(frozen=True)
@@ -218,13 +218,13 @@ class MetaModel:
         chosen = list(self.entry if parameters is None else parameters)
         before = [owner._parameters[name] for owner, name in (self.places[id(p)][0] for p in chosen)]
         leaves = [zeros(p, device).detach().requires_grad_() for p in chosen]
-        self.hang(chosen, leaves)
+        self.attach(chosen, leaves)
         try:
             yield leaves
         finally:
-            self.hang(chosen, before)  # type: ignore[arg-type]
+            self.attach(chosen, before)  # type: ignore[arg-type]
 
-    def hang(self, parameters: Iterable[nn.Parameter], tensors: Iterable[torch.Tensor]) -> None:
+    def attach(self, parameters: Iterable[nn.Parameter], tensors: Iterable[torch.Tensor]) -> None:
         for parameter, tensor in zip(parameters, tensors, strict=True):
             for owner, name in self.places[id(parameter)]:
                 owner._parameters[name] = tensor  # type: ignore[assignment]

@@ -99,7 +99,7 @@ def carry(
     for parameter in outer:
         if id(parameter) in apart:
             parameter.requires_grad_(False)
-    meta_model.hang(meta_model.carried, meta_model.carried)
+    meta_model.attach(meta_model.carried, meta_model.carried)
     try:
         made = record(meta_model, batch, ids_of(meta_model, 1), rows_of(meta_model, 1))
         if any(tensor.is_meta for tensor in [*given_to_layers(made), *given_by_tail(meta_model, batch, made)]):
@@ -149,7 +149,7 @@ def silent_entry(meta_model: MetaModel, batch: MicroBatch, unknown: list[nn.Para
         owner, name = meta_model.places[id(parameter)][0]
         leaf = owner._parameters[name]
         assert leaf is not None
-        meta_model.hang([parameter], [parameter])
+        meta_model.attach([parameter], [parameter])
         try:
             made = record(meta_model, batch, ids_of(meta_model, 1), rows_of(meta_model, 1))
             given = [made.first, *(t for c in made.calls for t in tensors_in([c.positional, c.keywords]))]
@@ -158,7 +158,7 @@ def silent_entry(meta_model: MetaModel, batch: MicroBatch, unknown: list[nn.Para
         except Exception:  # it is used
             found.append(parameter)
         finally:
-            meta_model.hang([parameter], [leaf])
+            meta_model.attach([parameter], [leaf])
     return found
 
 

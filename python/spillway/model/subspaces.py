@@ -50,7 +50,7 @@ def choose(meta_model: MetaModel, config: Config) -> None:
 
 
 def linear_layers(meta_model: MetaModel) -> dict[str, Any]:
-    """By name: those inside the layers whose weight is trainable, in the compute type, and hangs in one place alone."""
+    """By name: those inside the layers whose weight is trainable, in the compute type, and used in one place alone."""
     inside = {id(module) for layer in meta_model.layers for module in layer.modules()}
     return {
         name: module

@@ -270,7 +270,7 @@ class EngineSession:
         }
 
     def notices(self) -> list[str]:
-        """What a person should know about the paths and was not told yet: no O_DIRECT, one that was taken out."""
+        """What a person should know about the paths and was not told yet: no O_DIRECT, one that was retired."""
         return self._telemetry.notices()
 
     def write_timeline(self, path: Path) -> None:

@@ -82,7 +82,7 @@ class Telemetry:
         self._notices += words
 
     def notices(self) -> list[str]:
-        """What a person should know about the paths and was not told yet: no O_DIRECT, one that was taken out."""
+        """What a person should know about the paths and was not told yet: no O_DIRECT, one that was retired."""
         counters = self._counters()
         found = [path["notice"] for path in counters.get("paths", {}).values() if path.get("notice")]
         found += [counters["device"]["notice"]] if counters.get("device", {}).get("notice") else []
