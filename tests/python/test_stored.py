@@ -55,7 +55,7 @@ def test_what_is_exported_needs_no_path_and_goes_on_as_the_run_did(
     source = finished / "out" / f"checkpoint-{step}"
     files = names(tmp_path / "alone")
     assert files == names(source)
-    assert names(tmp_path / "alone" / "spillway") == ["files.json", "run.json", "session.json", "fake.pt"]
+    assert names(tmp_path / "alone" / "spillway") == ["fake.pt", "files.json", "run.json", "session.json"]
     for name in files:
         if name != "spillway":
             assert (tmp_path / "alone" / name).read_bytes() == (source / name).read_bytes(), name
