@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spillway.base import silence
-from spillway.base.calls import EngineType, native_engine, translated
+from spillway.base import calls, silence
+from spillway.base.calls import EngineType, translated
 from spillway.base.files import flush, new_file
 from spillway.config import optimizers
 from spillway.machine import device, process_memory
@@ -71,7 +71,7 @@ class EngineSession:
         computing = compute(config)
         self._verified = verified(model_spec(config, model_config, frozen, only_plan))
         self._spec = self._verified.spec
-        engine_type = engine_type or native_engine()
+        engine_type = engine_type or calls.native_engine()
         self._profiled = profiled(self._verified, computing, shape, engine_type, only_plan)
         self._keeping = keeping or Keeping(str(Path(config.output_dir).absolute()))
         told = engine_spec(self._profiled, self._keeping)
