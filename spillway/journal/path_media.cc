@@ -7,9 +7,9 @@ namespace spillway::journal {
 PathMedia::Call* PathMedia::begin(Done done) {
   const MutexLock lock(mutex_);
   if (spare_.empty()) {
+    spare_.reserve(all_.size() + 1);  // first, so that `ended` has room for all there are
     all_.push_back(std::make_unique<Call>());
     spare_.push_back(all_.back().get());
-    spare_.reserve(all_.size());
   }
   Call* call = spare_.back();
   spare_.pop_back();

@@ -342,7 +342,7 @@ void Engine::fail_all_pending(const std::exception_ptr& cause) {
   wants_sync_wake_ = false;
   while (true) {
     std::vector<Request> syncs = std::exchange(incoming_syncs_, {});
-    if (registration_ != nullptr) std::exchange(registration_, nullptr)->set_value("the path has failed");
+    if (registration_ != nullptr) std::exchange(registration_, nullptr)->set_value(std::move(unregistered_));
     lock.unlock();
     for (; added_ < taken_.size(); ++added_) {
       taken_[added_].done(taken_[added_].context, taken_[added_].token, cause);

@@ -144,6 +144,8 @@ class Engine {
   std::uint64_t outstanding_ SPILLWAY_GUARDED_BY(mutex_) = 0;
   std::promise<std::string>* registration_ SPILLWAY_GUARDED_BY(mutex_) = nullptr;
   std::span<std::byte> to_register_ SPILLWAY_GUARDED_BY(mutex_);
+  /// The answer of a path that has failed, made beforehand: memory may have run out by then.
+  std::string unregistered_ SPILLWAY_GUARDED_BY(mutex_) = "the path has failed";
   bool wants_wake_ SPILLWAY_GUARDED_BY(mutex_) = false;       ///< the thread waits and could begin another piece
   bool wants_sync_wake_ SPILLWAY_GUARDED_BY(mutex_) = false;  ///< the thread waits and could begin a flush
   bool stopping_ SPILLWAY_GUARDED_BY(mutex_) = false;
