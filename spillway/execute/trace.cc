@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "spillway/plan/classes.h"
+#include "spillway/plan/memory_breakdown.h"
 
 namespace spillway::execute {
 namespace {
@@ -141,7 +141,7 @@ std::vector<double> position_times(const plan::Schedule& schedule, Start&& start
 /// The arena by class over the step, where it changes; positions that begin together count as the last of them.
 template <class Start>
 void add_memory(json& events, int process, const plan::Schedule& schedule, Start&& start, double end) {
-  const auto held = plan::classes_by_position(schedule);
+  const auto held = plan::breakdown_by_position(schedule);
   const auto times = position_times(schedule, start, end);
   const std::map<std::string, Bytes>* told = nullptr;
   std::set<std::string> classes;

@@ -4,8 +4,8 @@
 
 #include "spillway/base/error.h"
 #include "spillway/plan/arena_layout.h"
+#include "spillway/plan/bisect.h"
 #include "spillway/plan/device_workspace.h"
-#include "spillway/plan/largest.h"
 
 namespace spillway::plan {
 
@@ -97,7 +97,7 @@ bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std:
 
 /// The most that can stay beside a window; what try_it() leaves is of that.
 std::size_t DeviceChoice::most(const DeviceSchedule& schedule, std::uint32_t ahead) {
-  const auto found = largest(free_.size(), [&](std::size_t free) { return try_it(schedule, free, ahead); });
+  const auto found = bisect(free_.size(), [&](std::size_t free) { return try_it(schedule, free, ahead); });
   try_it(schedule, found, ahead);
   return found;
 }
@@ -112,7 +112,7 @@ std::size_t DeviceChoice::most_living(const DeviceSchedule& schedule) {
   blocks_ = {};
   list_units();
   const auto ahead = budget_.window > 0 ? static_cast<std::uint32_t>(budget_.window) - 1 : 0;
-  return largest(states_.size(), [&](std::size_t living) {
+  return bisect(states_.size(), [&](std::size_t living) {
     blocks_.living = living;
     return try_it(schedule, 0, ahead);
   });

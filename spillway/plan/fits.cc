@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "spillway/base/error.h"
+#include "spillway/plan/bisect.h"
 #include "spillway/plan/fits_json.h"
-#include "spillway/plan/largest.h"
 #include "spillway/plan/planner.h"
 
 namespace spillway::plan {
@@ -140,7 +140,7 @@ std::uint64_t longest_sequence(const FitRequest& request, Cells& cells) {
   const auto fits = [&](std::uint64_t grains) {
     return cells.rate(request.budget.dram, grains * grain, request.batch) > 0;
   };
-  return grain * (fits(most) ? most : largest(most - 1, fits));
+  return grain * (fits(most) ? most : bisect(most - 1, fits));
 }
 
 }  // namespace

@@ -5,17 +5,12 @@
 #include <optional>
 #include <string>
 
-#include "spillway/plan/device_workspace.h"
-#include "spillway/plan/regions.h"
+#include "spillway/plan/room.h"
 #include "spillway/plan/saving.h"
-#include "spillway/plan/schedule.h"
 #include "spillway/plan/simulate.h"
-#include "spillway/plan/storage_need.h"
+#include "spillway/plan/trial.h"
 
 namespace spillway::plan {
-
-/// Bytes the engine's own tables, rings and threads take beside the arena.
-inline constexpr Bytes kEngineBytes = 24 * MiB;
 
 /// Numbers of blocks that a device may update (residency.h), and what a plan with them comes to.
 struct LivingTried {
@@ -37,13 +32,10 @@ struct InFull {
   static constexpr double kNoHelp = 0.02;
 };
 
-struct Plan {
+/// A placement that is laid out, its schedule with the dependencies that shared bytes need.
+struct Plan : LaidOut {
   Durability durability = Durability::none;
-  bool ample = false;  ///< all that was tried had room: more DRAM would not change the plan. False says nothing
-  Residency residency;
-  Lookahead lookahead;
-  Schedule schedule;    ///< laid out, with the dependencies that shared bytes need
-  Bytes arena = 0;      ///< bytes of the DRAM arena
+  bool ample = false;   ///< all that was tried had room: more DRAM would not change the plan. False says nothing
   Bytes resident = 0;   ///< bytes at its bottom that stay; above them, between steps, is scratch for one chunk at least
   Bytes subspaces = 0;  ///< bytes of projectors and of work on subspaces, beside the arena
   Bytes update_workspace = 0;  ///< bytes that updates of whole matrices work on, beside the arena
@@ -51,15 +43,12 @@ struct Plan {
                                ///< where that is in DRAM
   std::uint64_t kept_slices = 0;  ///< of the head: their logits are kept from the loss to its gradient, not made again
   Bytes kept_logits = 0;          ///< that they take at most, outside of the arena
-  Bytes device_arena = 0;         ///< bytes of the arena of a device with memory of its own
-  DeviceWorkspace device_workspace = {};  ///< what lies at its end, for arithmetic
-  Bytes device_peak = 0;                  ///< with PyTorch's working set there
-  std::vector<Region> regions;            ///< of the arena on memory nodes; empty: there is one
-  std::vector<Bytes> node_peaks;          ///< by node, as Budget::nodes: sums to `dram_peak`; empty: there is one
-  Bytes path_bytes = 0;                   ///< on all paths, without what follows
-  Bytes path_overhead = 0;                ///< of each path: superblock and records
-  Bytes path_spare = 0;                   ///< of `path_bytes`, for images that wait for a flush
-  std::vector<Bytes> volumes;  ///< by path: what its volume reserves for data; together at least `path_bytes`
+  Bytes device_peak = 0;          ///< with PyTorch's working set there
+  std::vector<Bytes> node_peaks;  ///< by node, as Budget::nodes: sums to `dram_peak`; empty: there is one
+  Bytes path_bytes = 0;           ///< on all paths, without what follows
+  Bytes path_overhead = 0;        ///< of each path: superblock and records
+  Bytes path_spare = 0;           ///< of `path_bytes`, for images that wait for a flush
+  std::vector<Bytes> volumes;     ///< by path: what its volume reserves for data; together at least `path_bytes`
   Bytes read_per_step = 0, written_per_step = 0;
   Bytes to_device_per_step = 0, from_device_per_step = 0;
   std::size_t living = 0;                 ///< blocks that live on the device, slices of a head each counted as one

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "spillway/plan/classes.h"
+#include "spillway/plan/memory_breakdown.h"
 #include "tests/plan/models.h"
 
 namespace spillway::execute {
@@ -54,7 +54,7 @@ TEST_F(Trace, TheArenaOverTheStepIsWhatThePlanHolds) {
     before = counter["ts"];
   }
   std::uint64_t peak = 0;
-  for (const auto& held : plan::classes_by_position(plan_.schedule)) {
+  for (const auto& held : plan::breakdown_by_position(plan_.schedule)) {
     std::uint64_t sum = 0;
     for (const auto& [name, bytes] : held) sum += bytes;
     peak = std::max(peak, sum);

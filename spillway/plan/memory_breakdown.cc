@@ -1,4 +1,4 @@
-#include "spillway/plan/classes.h"
+#include "spillway/plan/memory_breakdown.h"
 
 #include <array>
 #include <numeric>
@@ -55,7 +55,7 @@ std::map<std::string, Bytes> named(const Held& held) {
 
 }  // namespace
 
-std::map<std::string, Bytes> classes_of(const Schedule& schedule, Bytes arena, Tier tier) {
+std::map<std::string, Bytes> memory_breakdown(const Schedule& schedule, Bytes arena, Tier tier) {
   Held best{};
   std::int64_t peak = -1;
   walk(schedule, tier, [&](const Held& now) {
@@ -70,7 +70,7 @@ std::map<std::string, Bytes> classes_of(const Schedule& schedule, Bytes arena, T
   return out;
 }
 
-std::vector<std::map<std::string, Bytes>> classes_by_position(const Schedule& schedule, Tier tier) {
+std::vector<std::map<std::string, Bytes>> breakdown_by_position(const Schedule& schedule, Tier tier) {
   std::vector<std::map<std::string, Bytes>> out;
   out.reserve(schedule.positions);
   walk(schedule, tier, [&](const Held& now) { out.push_back(named(now)); });

@@ -1,0 +1,123 @@
+#include "spillway/plan/account.h"
+
+#include <algorithm>
+
+#include "spillway/plan/arena_layout.h"
+#include "spillway/plan/memory_breakdown.h"
+#include "spillway/plan/prediction.h"
+#include "spillway/plan/reserve.h"
+#include "spillway/plan/traffic.h"
+
+namespace spillway::plan {
+namespace {
+
+/// Keeps the logits of as many slices as there is room for, from the head's loss to its gradient. Returns the rates of
+/// the head then: of its three products in the second pass one is that of the first.
+Rates keep_logits(const Problem& problem, const Room& room, Plan& plan) {
+  const auto& [description, layout, budget, rates, durability] = problem;
+  auto out = rates;
+  const auto role = description.tied_head ? state::BlockRole::embedding : state::BlockRole::head;
+  const auto head = std::ranges::find(layout.blocks(), role, &state::Block::role);
+  if (!budget.keeps_logits || budget.device || head == layout.blocks().end()) return out;
+  const bool several = !plan.node_peaks.empty();
+  const auto capacity = several ? room.nodes[0] : budget.dram;
+  const auto peak = several ? plan.node_peaks[0] : plan.dram_peak;
+  const Bytes slice = description.tokens * head->slice_rows * state::field_bytes(description.computes()).weight;
+  plan.kept_slices = std::min<std::uint64_t>(head->chunks, (capacity - std::min(capacity, peak)) / slice);
+  plan.kept_logits = plan.kept_slices * slice;
+  plan.dram_peak += plan.kept_logits;
+  if (several) plan.node_peaks[0] += plan.kept_logits;
+  plan.ample = plan.ample && plan.kept_slices == head->chunks;
+  const auto part = static_cast<double>(plan.kept_slices) / static_cast<double>(head->chunks);
+  out.head_gradient -= part * std::min(rates.head_loss, rates.head_gradient / 3);
+  return out;
+}
+
+void count_peaks(const Problem& problem, const Room& room, Plan& plan) {
+  plan.subspaces = room.subspaces;
+  plan.update_workspace = room.update_workspace;
+  plan.dram_peak = room.fixed + plan.arena;
+  if (problem.budget.device) plan.device_peak = problem.budget.device->work + plan.device_arena;
+  if (plan.regions.empty()) return;
+  plan.node_peaks = bytes_by_node(plan.regions, room.nodes.size());
+  plan.node_peaks[0] += room.fixed;
+}
+
+void count_traffic(Plan& plan) {
+  const auto moved = traffic_of(plan.schedule);
+  plan.read_per_step = moved.read;
+  plan.written_per_step = moved.written;
+  plan.to_device_per_step = moved.to_device;
+  plan.from_device_per_step = moved.from_device;
+}
+
+void count_classes(const Problem& problem, Plan& plan) {
+  plan.dram_classes = memory_breakdown(plan.schedule, plan.arena);
+  if (!problem.budget.device) return;
+  const auto arithmetic = plan.device_workspace.bytes();
+  plan.device_classes = memory_breakdown(plan.schedule, plan.device_arena - arithmetic, Tier::device);
+  plan.device_classes["arithmetic"] = arithmetic;
+}
+
+/// What the same plan would write and take if its steps were not durable.
+void count_durability(const Problem& problem, Plan& plan) {
+  auto without = make_schedule(problem.description, problem.layout, plan.residency, plan.lookahead);
+  static_cast<void>(lay_out(without));
+  plan.durable_per_step = plan.written_per_step - std::min(plan.written_per_step, traffic_of(without).written);
+  const auto seconds = predict_laid_out(problem, std::move(without)).step_seconds;
+  plan.durable_seconds = std::max(0.0, plan.prediction.step_seconds - seconds);
+}
+
+/// How much faster the same step were with all drives near.
+void count_remote_drives(const Problem& problem, Plan& plan) {
+  auto near = problem.rates;
+  near.paths = near.near_paths;
+  const auto seconds =
+      predict({problem.description, problem.layout, problem.budget, near, problem.durability}, plan.schedule)
+          .step_seconds;
+  plan.far_seconds = std::max(0.0, plan.prediction.step_seconds - seconds);
+}
+
+void count_early(Plan& plan) {
+  for (const auto& early : plan.schedule.early) {
+    if (early.task == kNone) continue;
+    ++plan.early_chunks;
+    plan.undo += plan.schedule.buffers[early.undo].bytes;
+  }
+}
+
+}  // namespace
+
+void account_for_paths(const Problem& problem, Plan& plan) {
+  const auto& [description, layout, budget, rates, durability] = problem;
+  auto need = budget.has_path() ? storage_need(description, layout, plan.residency, durability, budget.checkpoints)
+                                : StorageNeed{};
+  if (need.bytes() > 0) plan.path_overhead = budget.superblock;
+  if (durability != Durability::none) plan.path_overhead += budget.records;
+  const bool durable = durability != Durability::none || (!budget.durability && need.bytes() > 0);
+  if (budget.saving) {
+    plan.saving = saving_need(description, layout, *budget.saving, durable && need.classes.contains("state"));
+  }
+  const auto left = leave_room(budget, plan.saving.value_or(SavingNeed{}), need, plan.path_overhead);
+  if (!budget.has_path()) return;
+  plan.volumes = reserve(left, rates, durability, plan.path_overhead, need);
+  plan.path_spare = need.spare;
+  plan.path_classes = need.classes;
+  plan.path_bytes = need.bytes();
+}
+
+void account_for_step(const Problem& asked, const Room& room, Plan& plan) {
+  add_reuse_dependencies(plan.schedule);
+  count_peaks(asked, room, plan);
+  const auto rates = keep_logits(asked, room, plan);
+  const Problem problem{asked.description, asked.layout, asked.budget, rates, asked.durability};
+  plan.resident = resident_bytes(plan.schedule);
+  count_traffic(plan);
+  plan.prediction = predict(problem, plan.schedule);
+  if (problem.redo().gradients) count_durability(problem, plan);
+  if (!rates.near_paths.empty()) count_remote_drives(problem, plan);
+  count_early(plan);
+  count_classes(problem, plan);
+}
+
+}  // namespace spillway::plan

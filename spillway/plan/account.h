@@ -1,0 +1,17 @@
+// What a plan that was found comes to: bytes by tier and class, the predicted step, and what durability, remote drives
+// and early updates are of it.
+#pragma once
+
+#include "spillway/plan/planner.h"
+#include "spillway/plan/room.h"
+
+namespace spillway::plan {
+
+/// Reserves the volumes. Throws Error(does_not_fit) where paths or file systems are too small.
+void account_for_paths(const Problem& problem, Plan& plan);
+
+/// Fills in the rest of a plan whose placement is laid out: `schedule` is given the dependencies that shared bytes
+/// need, DRAM that is left keeps logits, and what all of it takes is told.
+void account_for_step(const Problem& problem, const Room& room, Plan& plan);
+
+}  // namespace spillway::plan

@@ -1,0 +1,52 @@
+#include "spillway/plan/early_updates.h"
+
+#include "spillway/plan/bisect.h"
+
+namespace spillway::plan {
+namespace {
+
+Residency with_undo(const Residency& residency, const std::vector<Index>& order, std::size_t count) {
+  auto out = residency;
+  out.undo.assign(residency.weight.size(), false);
+  for (std::size_t i = 0; i < count; ++i) out.undo[order[i]] = true;
+  return out;
+}
+
+}  // namespace
+
+std::vector<Index> early_order(const state::Layout& layout, const LaidOut& laid_out) {
+  std::vector<Index> out;
+  for (const auto& visit : laid_out.schedule.visits) {
+    if (visit.grad == kNone) continue;
+    const auto& block = layout.blocks()[visit.block];
+    const bool layer = visit.kind == VisitKind::backward;
+    const auto first = static_cast<Index>(block.first_chunk + (layer ? 0 : visit.slice));
+    for (Index c = first; c < first + (layer ? block.chunks : 1); ++c) {
+      if (can_be_early(layout, laid_out.residency, c)) out.push_back(c);
+    }
+  }
+  return out;
+}
+
+double choose_early(const Problem& problem, Trial& trial, Residency& residency, const Lookahead& lookahead) {
+  const auto& budget = problem.budget;
+  if (budget.updates == Updates::deferred || (budget.clipping && !budget.speculate)) return 0;
+  const auto order = early_order(problem.layout, trial.last());
+  const auto lay_out = [&](std::size_t n) { return trial.lay_out(with_undo(residency, order, n), lookahead); };
+  const auto deferred = trial.step_seconds();
+  const auto most = bisect(order.size(), lay_out);
+  std::size_t best = budget.updates == Updates::early ? most : 0;
+  auto seconds = best > 0 ? trial.step_seconds() : kWorthIt * deferred;
+  for (auto count = most; budget.updates == Updates::automatic && count > 0; count /= 2) {
+    if (!lay_out(count)) continue;
+    const auto found = trial.step_seconds();
+    if (found >= seconds) continue;
+    best = count;
+    seconds = found;
+  }
+  if (best > 0) residency = with_undo(residency, order, best);
+  trial.lay_out(residency, lookahead);
+  return best > 0 ? deferred - seconds : 0;
+}
+
+}  // namespace spillway::plan

@@ -1,0 +1,79 @@
+#include "spillway/plan/refusals.h"
+
+#include <algorithm>
+
+#include "spillway/base/error.h"
+#include "spillway/plan/arena_layout.h"
+#include "spillway/plan/bisect.h"
+
+namespace spillway::plan {
+namespace {
+
+constexpr const char* kSmallerStep = " or with a smaller max_length or per_device_train_batch_size";
+
+/// MiB of the first node, which is what settings can enlarge for sure: what comes and goes lies there.
+Bytes least_first_node(const Problem& problem, const Room& room, const Residency& least, const Lookahead& lookahead,
+                       Bytes enough) {
+  const auto ways = dealings(problem.rates, room.nodes.size(), problem.budget.has_path());
+  return enough - bisect(enough - std::min(enough, room.nodes[0] / MiB), [&](Bytes less) {
+           auto other = room;
+           other.nodes[0] = (enough - less) * MiB;
+           Trial trial(problem, std::move(other));
+           return std::ranges::any_of(ways, [&](const Dealing& way) {
+             trial.deal_by(&way);
+             return trial.lay_out(least, lookahead);
+           });
+         });
+}
+
+[[noreturn]] void refuse_nodes(const Problem& problem, const Room& room, const Residency& least,
+                               const Lookahead& lookahead, Bytes padding) {
+  const auto& nodes = problem.budget.nodes;
+  std::string there;
+  for (std::size_t n = 0; n < room.nodes.size(); ++n) {
+    there += text(there.empty() ? "" : ", ", nodes[n].name(), " with ", human(room.nodes[n]));
+  }
+  auto schedule = problem.schedule(least, lookahead);
+  const auto arena = arena_of(problem, schedule);
+  const auto moving = arena - resident_bytes(schedule);
+  const auto enough = ceil_div(room.fixed + arena + padding, MiB);
+  throw Error(
+      ErrorCode::does_not_fit,
+      text("does not fit on the memory nodes: the smallest plan for this placement needs ", human(room.fixed + moving),
+           " on ", nodes[0].name(), " for the process and what comes and goes, and ", human(arena - moving),
+           " there and on the others for what stays, and there is ", there, ". It would fit with --node ", nodes[0].id,
+           "=", least_first_node(problem, room, least, lookahead, enough), "MiB",
+           problem.budget.has_path() ? ", with --placement auto" : ", with --storage DIR", kSmallerStep));
+}
+
+[[noreturn]] void refuse_dram(const Problem& problem, const Room& room, Bytes arena) {
+  const auto& budget = problem.budget;
+  auto message = text(
+      "does not fit in DRAM: the smallest plan for this placement needs ", human(room.fixed + arena),
+      " (interpreter and libraries ", human(budget.process), ", PyTorch's working set ", human(budget.work), ", arena ",
+      human(arena), ", engine ", human(kEngineBytes + room.subspaces + room.update_workspace), "), and dram_budget is ",
+      human(budget.dram), ". It would fit with --dram_budget ", ceil_div(room.fixed + arena, MiB), "MiB");
+  auto other = budget;
+  if (!other.has_path()) other.paths.emplace_back();
+  other.placement = {};
+  const auto spilled = smallest_arena({problem.description, problem.layout, other, problem.rates, problem.durability});
+  if (spilled + MiB < arena) {
+    message += text(budget.has_path() ? ", with --placement auto" : ", with --storage DIR", " and --dram_budget ",
+                    ceil_div(room.fixed + spilled, MiB), "MiB");
+  }
+  throw Error(ErrorCode::does_not_fit, text(message, ",", kSmallerStep));
+}
+
+}  // namespace
+
+void refuse(const Problem& problem, const Units& units, const Room& room, std::uint32_t device_ahead) {
+  const auto least = units.with(0);
+  const auto lookahead = lookahead_at(problem, 0, device_ahead);
+  auto schedule = problem.schedule(least, lookahead);
+  const auto padding = node_padding(room.nodes.size(), problem.layout, problem.weight_element());
+  const auto arena = arena_of(problem, schedule) + padding;
+  if (arena <= room.arena && room.has_nodes()) refuse_nodes(problem, room, least, lookahead, padding);
+  refuse_dram(problem, room, arena);
+}
+
+}  // namespace spillway::plan

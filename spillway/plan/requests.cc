@@ -1,0 +1,55 @@
+#include "spillway/plan/requests.h"
+
+#include "spillway/base/error.h"
+#include "spillway/plan/units.h"
+
+namespace spillway::plan {
+namespace {
+
+void check_placement(const Problem& problem) {
+  if (problem.budget.has_path()) return;
+  if (problem.durability == Durability::step) {
+    throw Error(ErrorCode::bad_input,
+                "durability: step keeps every step on the storage paths, but there is none; add --storage DIR or use "
+                "--durability none");
+  }
+  for (const auto group : {Group::weight, Group::activation, Group::grad, Group::state}) {
+    if (asked_share(problem.budget.placement, group).value_or(1) < 1) {
+      throw Error(ErrorCode::bad_input,
+                  "placement asks for a storage path, but there is none; add --storage DIR or use --placement dram");
+    }
+  }
+}
+
+void check_updates(const Budget& budget) {
+  if (budget.updates != Updates::early || !budget.clipping || budget.speculate) return;
+  throw Error(ErrorCode::bad_input,
+              "update_schedule early updates chunks during backward, but the factor that max_grad_norm clips by is "
+              "known only after it; add --speculative_updates (by a predicted factor, undone when it was wrong), or "
+              "use --max_grad_norm 0 or --update_schedule deferred");
+}
+
+void check_learning(const state::Layout& layout) {
+  if (layout.learning_parameters() > 0) return;
+  throw Error(ErrorCode::bad_input, "all tensors of the model are frozen, so there is nothing to train");
+}
+
+void check_device_state(const Problem& problem) {
+  const auto& device = problem.budget.device;
+  if (!device || device->state.value_or(0) == 0) return;
+  if (const auto why = no_device_update(problem.description.rule()); !why.empty()) {
+    throw Error(ErrorCode::bad_input, text("placement asks for states on the device, but ", why,
+                                           "; leave them to the host, or train with the first"));
+  }
+}
+
+}  // namespace
+
+void check_request(const Problem& problem) {
+  check_placement(problem);
+  check_updates(problem.budget);
+  check_learning(problem.layout);
+  check_device_state(problem);
+}
+
+}  // namespace spillway::plan

@@ -1,0 +1,164 @@
+#include "spillway/plan/search.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "spillway/plan/bisect.h"
+#include "spillway/plan/early_updates.h"
+#include "spillway/plan/traffic.h"
+
+namespace spillway::plan {
+namespace {
+
+/// Of lookahead, in the order in which they are tried.
+constexpr std::array<std::uint32_t, 5> kLevels{4, 3, 2, 1, 0};
+
+DeviceSchedule device_schedule(const Problem& problem) {
+  return [problem](const DeviceResidency& stays, std::uint32_t ahead) {
+    return problem.schedule(least_residency(problem, stays), {.device = ahead, .join = problem.budget.device->join});
+  };
+}
+
+struct Choice {
+  Residency residency = {};
+  std::uint32_t level = 0;
+  double seconds = 0;
+  Bytes moved = 0;
+  const Dealing* dealing = nullptr;
+
+  [[nodiscard]] bool any() const noexcept { return !residency.weight.empty(); }
+  [[nodiscard]] bool better_than(const Choice& other) const noexcept {
+    return seconds != other.seconds ? seconds < other.seconds : moved < other.moved;
+  }
+};
+
+class Search {
+ public:
+  Search(const Problem& problem, const Units& units, const Room& room, std::uint32_t device_ahead)
+      : problem_(problem), units_(units), device_ahead_(device_ahead), trial_(problem, room) {
+    if (room.has_nodes()) dealings_ = dealings(problem.rates, room.nodes.size(), problem.budget.has_path());
+  }
+
+  std::optional<Found> run() {
+    auto best = best_dealing();
+    if (!best.any()) return std::nullopt;
+    Found out;
+    trial_.deal_by(best.dealing);
+    lay_out(best.residency, best.level);
+    out.early_saves = choose_early(problem_, trial_, best.residency, at(best.level));
+    lengthen(best);
+    out.ample = trial_.ample();
+    out.laid_out = trial_.take();
+    return out;
+  }
+
+ private:
+  [[nodiscard]] Lookahead at(std::uint32_t level) const { return lookahead_at(problem_, level, device_ahead_); }
+  bool lay_out(const Residency& residency, std::uint32_t level) { return trial_.lay_out(residency, at(level)); }
+
+  Choice best_dealing() {
+    std::vector<const Dealing*> ways;
+    for (const auto& dealing : dealings_) ways.push_back(&dealing);
+    if (ways.empty()) ways.push_back(nullptr);
+    Choice best;
+    for (const auto* way : ways) {
+      trial_.deal_by(way);
+      auto now = fastest();
+      if (!now.any()) continue;
+      if (!best.any() || now.seconds < kWorthIt * best.seconds) best = std::move(now);
+    }
+    return best;
+  }
+
+  Choice fastest() {
+    Choice best;
+    for (const auto level : kLevels) {
+      if (!lay_out(units_.with(0), level)) continue;
+      bisect(units_.free(), [&](std::size_t n) { return lay_out(units_.with(n), level); });
+      const auto& last = trial_.last();
+      Choice now{last.residency, level, trial_.step_seconds(), traffic_of(last.schedule).on_paths(), trial_.dealing()};
+      if (!best.any() || now.better_than(best)) best = std::move(now);
+    }
+    return best;
+  }
+
+  void lengthen(const Choice& best) {
+    const auto chunks = problem_.layout.chunks().size();
+    bisect(chunks > best.level ? chunks - best.level : 0,
+           [&](std::size_t more) { return lay_out(best.residency, best.level + static_cast<std::uint32_t>(more)); });
+  }
+
+  const Problem problem_;
+  const Units& units_;
+  const std::uint32_t device_ahead_;
+  std::vector<Dealing> dealings_;
+  Trial trial_;
+};
+
+}  // namespace
+
+Lookahead lookahead_at(const Problem& problem, std::uint32_t level, std::uint32_t device_ahead) {
+  Lookahead out{.state_read = 1, .write = 1, .weight_read = 1, .backward = 1, .grad_write = level, .head = 1};
+  if (level > 1) {
+    out = {.state_read = level,
+           .write = level,
+           .weight_read = std::min(level, 8U),
+           .backward = 2,
+           .grad_write = 2,
+           .head = 2};
+  }
+  const auto& budget = problem.budget;
+  out.device = device_ahead;
+  if (budget.device) out.join = budget.device->join;
+  if (budget.window > 0) out.backward = static_cast<std::uint32_t>(budget.window);
+  const auto most = static_cast<std::uint32_t>(problem.layout.chunks().size());
+  out.state_read = std::min(out.state_read, most);
+  out.write = std::min(out.write, most);
+  return out;
+}
+
+std::size_t share_of(const std::optional<double>& share, std::size_t all) noexcept {
+  return static_cast<std::size_t>(std::lround(share.value_or(0) * static_cast<double>(all)));
+}
+
+UpdatedThere asked_updates(const Problem& problem) {
+  const auto& device = *problem.budget.device;
+  const auto most = DeviceChoice(problem.description, problem.layout, problem.budget).may_live();
+  const auto living = share_of(device.state, most);
+  return {living, share_of(device.passing, most - living)};
+}
+
+DeviceChoice choose_device(const Problem& problem, std::optional<UpdatedThere> there) {
+  DeviceChoice out(problem.description, problem.layout, problem.budget);
+  if (problem.budget.device) out.choose(device_schedule(problem), there ? *there : asked_updates(problem));
+  return out;
+}
+
+std::size_t most_living(const Problem& problem) {
+  return DeviceChoice(problem.description, problem.layout, problem.budget).most_living(device_schedule(problem));
+}
+
+Bytes smallest_arena(const Problem& problem) {
+  const auto device = choose_device(problem);
+  const Units units(problem, device.residency());
+  auto schedule = problem.schedule(units.with(0), lookahead_at(problem, 0, device.ahead()));
+  return arena_of(problem, schedule);
+}
+
+bool spills(const Problem& problem) {
+  if (!problem.budget.has_path() || problem.budget.device) return false;
+  const Units units(problem, std::nullopt);
+  const auto most = units.with(units.free());
+  if (!units.all_stay(most)) return true;
+  const auto ahead = choose_device(problem).ahead();
+  Trial trial(problem, room_of(problem, 0));
+  return std::ranges::none_of(
+      kLevels, [&](std::uint32_t level) { return trial.lay_out(most, lookahead_at(problem, level, ahead)); });
+}
+
+std::optional<Found> search(const Problem& problem, const Units& units, const Room& room, std::uint32_t device_ahead) {
+  return Search(problem, units, room, device_ahead).run();
+}
+
+}  // namespace spillway::plan

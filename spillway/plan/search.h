@@ -1,0 +1,47 @@
+// The search over placements and lookaheads, by simulating what has room.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "spillway/plan/device_choice.h"
+#include "spillway/plan/trial.h"
+#include "spillway/plan/units.h"
+
+namespace spillway::plan {
+
+/// Lookahead of a level, with copies to and from a device so many visits ahead. Level 0 is the least that works: a
+/// block's gradient has left before the next is made. Each level keeps more chunks in flight.
+[[nodiscard]] Lookahead lookahead_at(const Problem& problem, std::uint32_t level, std::uint32_t device_ahead);
+
+/// What stays on the device of the budget, where there is one; `there`: blocks that it updates, none: as the budget
+/// says. Throws Error(does_not_fit).
+[[nodiscard]] DeviceChoice choose_device(const Problem& problem, std::optional<UpdatedThere> there = {});
+/// Blocks that have room to live on that device.
+[[nodiscard]] std::size_t most_living(const Problem& problem);
+/// A share of so many; none: 0.
+[[nodiscard]] std::size_t share_of(const std::optional<double>& share, std::size_t all) noexcept;
+/// Blocks that the budget asks to live there and to pass.
+[[nodiscard]] UpdatedThere asked_updates(const Problem& problem);
+
+/// Bytes of the smallest arena that what the caller placed allows.
+[[nodiscard]] Bytes smallest_arena(const Problem& problem);
+
+/// Whether something has to lie on a path: the caller placed it there, or not all of the rest fits in DRAM. False says
+/// nothing.
+[[nodiscard]] bool spills(const Problem& problem);
+
+/// What was found.
+struct Found {
+  LaidOut laid_out;
+  double early_saves = 0;  ///< seconds of a step
+  bool ample = false;      ///< whatever was tried had room
+};
+
+/// For each lookahead the most that can stay; of these the fastest, and of equals the one that moves least. With
+/// several NUMA nodes the fastest way to deal what stays to them, of which a later one is worth it from a percent on.
+/// Early updates are added then, and what is left lengthens the lookahead. None when nothing fits.
+[[nodiscard]] std::optional<Found> search(const Problem& problem, const Units& units, const Room& room,
+                                          std::uint32_t device_ahead);
+
+}  // namespace spillway::plan

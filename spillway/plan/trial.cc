@@ -1,0 +1,66 @@
+#include "spillway/plan/trial.h"
+
+#include <algorithm>
+
+#include "spillway/plan/arena_layout.h"
+#include "spillway/plan/prediction.h"
+
+namespace spillway::plan {
+
+Bytes arena_of(const Problem& problem, Schedule& schedule) {
+  const auto rule = problem.description.rule();
+  auto scratch = largest_chunk_bytes(rule, problem.layout);
+  if (problem.redo().gradients) {
+    scratch += largest_grad_bytes(rule, problem.layout);
+    if (schedule.rows != kNone) scratch += round_up(schedule.buffers[schedule.rows].bytes, 4096);
+  }
+  const auto laid_out = lay_out(schedule);  // first: resident_bytes() reads the offsets it gives
+  return std::max(laid_out, resident_bytes(schedule) + scratch);
+}
+
+bool Trial::lay_out(const Residency& residency, const Lookahead& lookahead) {
+  const bool done = has_room(residency, lookahead);
+  ample_ = ample_ && done;
+  return done;
+}
+
+bool Trial::has_room(const Residency& residency, const Lookahead& lookahead) {
+  auto schedule = problem_.schedule(residency, lookahead);
+  if (live_peak(schedule) > room_.arena) return false;
+  LaidOut out{.residency = residency, .lookahead = lookahead, .arena = arena_of(problem_, schedule)};
+  if (out.arena > room_.arena) return false;
+  if (dealing_ != nullptr && !place_on(schedule, out.arena, out)) return false;
+  if (problem_.budget.device) {
+    out.device_workspace =
+        device_workspace(problem_.layout, problem_.description.tied_head, problem_.description.tokens);
+    out.device_arena = round_up(plan::lay_out(schedule, Tier::device), 256) + out.device_workspace.bytes();
+  }
+  out.schedule = std::move(schedule);
+  last_ = std::move(out);
+  return true;
+}
+
+/// Deals what stays to the nodes and lays it out so; false when a node or the budget is too small.
+bool Trial::place_on(Schedule& schedule, Bytes arena, LaidOut& out) const {
+  const auto padding = node_padding(room_.nodes.size(), problem_.layout, problem_.weight_element());
+  auto free = room_.nodes;
+  const auto moving = room_.fixed + arena - resident_bytes(schedule);
+  const auto take = [](Bytes& from, Bytes what) { from -= std::min(from, what); };
+  if (free[0] < moving) return false;
+  take(free[0], moving);
+  for (auto& it : free) take(it, padding);
+  auto node = deal(problem_.description, problem_.layout, out.residency, problem_.rates, *dealing_, std::move(free),
+                   problem_.budget.streams_weights);
+  if (!node) return false;
+  out.residency.node = std::move(*node);
+  set_nodes(schedule, out.residency);
+  out.regions = place_on_nodes(schedule, problem_.layout, arena);
+  out.arena = out.regions.back().end;
+  return out.arena <= room_.arena;
+}
+
+double Trial::step_seconds() const {
+  return predict_laid_out(problem_, last_.schedule).step_seconds;
+}
+
+}  // namespace spillway::plan

@@ -1,0 +1,61 @@
+// One placement, laid out: whether it has room, and what it comes to.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "spillway/plan/device_workspace.h"
+#include "spillway/plan/nodes.h"
+#include "spillway/plan/regions.h"
+#include "spillway/plan/room.h"
+
+namespace spillway::plan {
+
+/// A placement with its schedule and its arenas.
+struct LaidOut {
+  Residency residency = {};
+  Lookahead lookahead = {};
+  Schedule schedule = {};                 ///< laid out
+  Bytes arena = 0;                        ///< bytes of the DRAM arena
+  std::vector<Region> regions = {};       ///< of that arena on NUMA nodes; empty: there is one
+  Bytes device_arena = 0;                 ///< bytes of the arena of a device with memory of its own
+  DeviceWorkspace device_workspace = {};  ///< what lies at its end, for arithmetic
+};
+
+/// Tries placements one after the other in the same room.
+class Trial {
+ public:
+  Trial(const Problem& problem, Room room) : problem_(problem), room_(std::move(room)) {}
+
+  /// How what stays is dealt to NUMA nodes from now on; null, as at first: there is one node. It must outlive that.
+  void deal_by(const Dealing* dealing) noexcept { dealing_ = dealing; }
+  [[nodiscard]] const Dealing* dealing() const noexcept { return dealing_; }
+
+  /// Lays a placement out; false when it has no room, and then what was laid out before stays.
+  bool lay_out(const Residency& residency, const Lookahead& lookahead);
+  /// Whether everything that was tried had room.
+  [[nodiscard]] bool ample() const noexcept { return ample_; }
+
+  /// The last placement that had room.
+  [[nodiscard]] const LaidOut& last() const noexcept { return last_; }
+  [[nodiscard]] LaidOut take() noexcept { return std::move(last_); }
+  [[nodiscard]] double step_seconds() const;  ///< of it, predicted
+
+  [[nodiscard]] const Room& room() const noexcept { return room_; }
+
+ private:
+  bool has_room(const Residency& residency, const Lookahead& lookahead);
+  bool place_on(Schedule& schedule, Bytes arena, LaidOut& out) const;
+
+  const Problem problem_;
+  const Room room_;
+  const Dealing* dealing_ = nullptr;
+  bool ample_ = true;
+  LaidOut last_;
+};
+
+/// Lays a schedule out; bytes of its arena, with room above what is resident to load and save a chunk, and to update it
+/// again.
+[[nodiscard]] Bytes arena_of(const Problem& problem, Schedule& schedule);
+
+}  // namespace spillway::plan

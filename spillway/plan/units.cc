@@ -1,0 +1,142 @@
+#include "spillway/plan/units.h"
+
+#include <algorithm>
+#include <array>
+
+namespace spillway::plan {
+namespace {
+
+using state::BlockRole;
+
+/// By chunk, of activations by boundary: whether it stays.
+template <class Residencies>
+auto& flags_of(Residencies& residency, Group group) {
+  return group == Group::weight       ? residency.weight
+         : group == Group::activation ? residency.activation
+         : group == Group::grad       ? residency.grad
+                                      : residency.state;
+}
+
+void keep(Residency& residency, const Unit& unit) {
+  std::fill_n(flags_of(residency, unit.group).begin() + unit.first, unit.count, true);
+}
+
+Index boundaries(const state::Layout& layout) {
+  return static_cast<Index>(std::ranges::count(layout.blocks(), BlockRole::layer, &state::Block::role));
+}
+
+std::array<Group, 4> groups(const Problem& problem) {
+  if (problem.redo().gradients) return {Group::weight, Group::activation, Group::state, Group::grad};
+  return {Group::weight, Group::activation, Group::grad, Group::state};
+}
+
+}  // namespace
+
+std::optional<double> asked_share(const Placement& placement, Group group) noexcept {
+  return group == Group::weight       ? placement.weight
+         : group == Group::activation ? placement.activation
+         : group == Group::grad       ? placement.grad
+                                      : placement.state;
+}
+
+Residency least_residency(const Problem& problem, const std::optional<DeviceResidency>& device) {
+  const auto& layout = problem.layout;
+  const auto chunks = layout.chunks().size();
+  const std::vector<bool> none(chunks, false);
+  Residency out{none, none, none, std::vector<bool>(boundaries(layout), false)};
+  out.device = device;
+  for (Index c = 0; c < chunks; ++c) {
+    const bool there = out.on_device(c);
+    out.weight[c] = there;
+    out.state[c] = there || !has_state(layout.chunks()[c].learning);
+    out.grad[c] = out.gradient_there(c) || !has_gradient(layout.chunks()[c].learning);
+  }
+  std::fill_n(out.activation.begin(), first_backward(layout), true);
+  return out;
+}
+
+Units::Units(const Problem& problem, const std::optional<DeviceResidency>& device)
+    : problem_(problem), fixed_(least_residency(problem, device)) {
+  for (const auto group : groups(problem)) list(group);
+  fix();
+}
+
+void Units::list(Group group) {
+  if (group != Group::activation) {
+    for (const auto& block : problem_.layout.blocks()) list_block(group, block);
+    return;
+  }
+  const auto bytes = problem_.description.border_bytes();
+  for (auto i = first_backward(problem_.layout); i < boundaries(problem_.layout); ++i) {
+    units_.push_back({group, i, 1, bytes});
+  }
+}
+
+void Units::list_block(Group group, const state::Block& block) {
+  const auto first = static_cast<Index>(block.first_chunk);
+  const bool layer = block.role == BlockRole::layer;
+  if (layer && elsewhere(group, first)) return;
+  if (!layer || group == Group::state) {
+    for (Index c = first; c < first + block.chunks; ++c) list_chunk(group, c);
+    return;
+  }
+  if (group == Group::weight) {
+    const auto bytes = block.elements * problem_.weight_element();
+    units_.push_back({group, first, static_cast<Index>(block.chunks), bytes});
+  } else if (const auto learning = static_cast<Index>(block.learning_chunks); learning > 0) {
+    Bytes bytes = 0;
+    for (Index c = first; c < first + learning; ++c) bytes += bytes_of(group, c);
+    units_.push_back({group, first, learning, bytes});
+  }
+}
+
+void Units::list_chunk(Group group, Index chunk) {
+  if (elsewhere(group, chunk)) return;
+  if (group == Group::grad && !has_dense_grad(problem_.description, problem_.layout, chunk)) return;
+  if (group == Group::state && !has_state(problem_.layout.chunks()[chunk].learning)) return;
+  units_.push_back({group, chunk, 1, bytes_of(group, chunk)});
+}
+
+Bytes Units::bytes_of(Group group, Index chunk) const {
+  const auto rule = problem_.description.rule();
+  const auto& it = problem_.layout.chunks()[chunk];
+  return group == Group::weight ? weight_bytes(rule, it)
+         : group == Group::grad ? grad_bytes(rule, it)
+                                : state_bytes(rule, it);
+}
+
+/// On a device, and nowhere on the host.
+bool Units::elsewhere(Group group, Index chunk) const {
+  return group == Group::grad ? fixed_.gradient_there(chunk) : fixed_.on_device(chunk);
+}
+
+void Units::fix() {
+  for (const auto group : groups(problem_)) {
+    const auto share =
+        problem_.budget.has_path() ? asked_share(problem_.budget.placement, group) : std::optional<double>(1.0);
+    Bytes total = 0, kept = 0;
+    for (const auto& unit : units_) total += unit.group == group ? unit.bytes : 0;
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      const auto& unit = units_[i];
+      if (unit.group != group) continue;
+      if (!share) {
+        free_.push_back(i);
+      } else if (static_cast<double>(kept) < *share * static_cast<double>(total) - 0.5) {
+        keep(fixed_, unit);
+        kept += unit.bytes;
+      }
+    }
+  }
+}
+
+Residency Units::with(std::size_t free) const {
+  auto out = fixed_;
+  for (std::size_t i = 0; i < free; ++i) keep(out, units_[free_[i]]);
+  return out;
+}
+
+bool Units::all_stay(const Residency& residency) const {
+  return std::ranges::all_of(units_, [&](const Unit& unit) { return flags_of(residency, unit.group)[unit.first]; });
+}
+
+}  // namespace spillway::plan

@@ -1,0 +1,57 @@
+// What of a model can stay in DRAM, unit by unit, and which units the planner may choose among.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "spillway/plan/problem.h"
+
+namespace spillway::plan {
+
+/// What lies together by kind.
+enum class Group : std::uint8_t { weight, activation, grad, state };
+
+/// What becomes resident together: a layer's weights or gradients, one slice of a table, one boundary activation, one
+/// chunk's state.
+struct Unit {
+  Group group = Group::weight;
+  Index first = 0;  ///< chunk; boundary for activations
+  Index count = 1;
+  Bytes bytes = 0;
+};
+
+/// The share of a group that the caller placed in DRAM; none: the planner decides.
+[[nodiscard]] std::optional<double> asked_share(const Placement& placement, Group group) noexcept;
+
+/// The least that the host keeps beside what stays on a device (none: there is no device): what there is none of counts
+/// as kept, and so does what lives on the device, since nothing of it lies on a path.
+[[nodiscard]] Residency least_residency(const Problem& problem, const std::optional<DeviceResidency>& device);
+
+/// What can stay, beside what the caller fixed in Budget::placement; without a path everything is fixed to stay. Units
+/// are listed by group, most traffic saved per byte first: weights, activations, gradients, states; a gradient that is
+/// logged is written wherever it stays, so then states come before gradients.
+class Units {
+ public:
+  Units(const Problem& problem, const std::optional<DeviceResidency>& device);
+
+  [[nodiscard]] std::size_t free() const noexcept { return free_.size(); }  ///< units that the planner may keep
+  /// What is fixed, and the first `free` of those that the planner may keep.
+  [[nodiscard]] Residency with(std::size_t free) const;
+  /// Whether nothing of it lies on a path.
+  [[nodiscard]] bool all_stay(const Residency& residency) const;
+
+ private:
+  void list(Group group);
+  void list_block(Group group, const state::Block& block);
+  void list_chunk(Group group, Index chunk);
+  void fix();
+  [[nodiscard]] Bytes bytes_of(Group group, Index chunk) const;
+  [[nodiscard]] bool elsewhere(Group group, Index chunk) const;
+
+  const Problem problem_;
+  Residency fixed_;
+  std::vector<Unit> units_;
+  std::vector<std::size_t> free_;  ///< indices into `units_`
+};
+
+}  // namespace spillway::plan
