@@ -79,6 +79,36 @@ struct LayerProfile {
   bool operator==(const LayerProfile&) const = default;
 };
 
+/// The three products of a linear layer with a weight of [outer, inner] and so many tokens, on all processors.
+struct ProductRate {
+  std::uint64_t tokens = 0, inner = 0, outer = 0;
+  double forward_flops_per_second = 0;  ///< [tokens, inner] x [inner, outer]
+  double input_flops_per_second = 0;    ///< [tokens, outer] x [outer, inner], the gradient of the input
+  double weight_flops_per_second = 0;   ///< [outer, tokens] x [tokens, inner], that of the weight
+
+  bool operator==(const ProductRate&) const = default;
+};
+
+/// Causal attention over rows of so many tokens, on all processors. Operations are those of the pairs that the mask
+/// leaves: half of all.
+struct AttentionRate {
+  std::uint64_t tokens = 0;
+  double forward_flops_per_second = 0;
+  double backward_flops_per_second = 0;  ///< of twice the operations of forward
+
+  bool operator==(const AttentionRate&) const = default;
+};
+
+/// What PyTorch reaches on the processors in one type, by class of operation.
+struct ComputeProfile {
+  std::string dtype = "fp32";               ///< bf16, fp16 or fp32
+  std::vector<ProductRate> products;        ///< at least one
+  std::vector<AttentionRate> attention;     ///< none: as products
+  double elementwise_bytes_per_second = 0;  ///< read and written by operations on each element; 0 = they take nothing
+
+  bool operator==(const ComputeProfile&) const = default;
+};
+
 /// Copies between a memory node and a GPU, as measured: each direction alone, and both at once. Bytes a second.
 struct LinkProfile {
   unsigned node = 0;  ///< the memory node's number
@@ -92,15 +122,16 @@ struct LinkProfile {
 
 /// A GPU and its link. 0 = unknown; update and peer: there is none.
 struct GpuProfile {
-  std::string name = "0";                 ///< shown as gpu:NAME
-  Bytes memory = 0;                       ///< bytes, of which
-  Bytes reserved = 0;                     ///< for context, libraries and the allocator
-  double flops_per_second = 0;            ///< of bf16 products, as training reaches them
-  double update_elements_per_second = 0;  ///< AdamW of exact states in its own memory
-  double to_gpu_bytes_per_second = 0;     ///< of its link
-  double from_gpu_bytes_per_second = 0;   ///< and the other way; both at once
-  double peer_bytes_per_second = 0;       ///< from and to the other GPUs, each way
-  std::vector<LinkProfile> links;         ///< by memory node; nodes differ; empty: not measured
+  std::string name = "0";                   ///< shown as gpu:NAME
+  Bytes memory = 0;                         ///< bytes, of which
+  Bytes reserved = 0;                       ///< for context, libraries and the allocator
+  double flops_per_second = 0;              ///< of bf16 products, as training reaches them
+  double update_elements_per_second = 0;    ///< AdamW of exact states in its own memory
+  double to_gpu_bytes_per_second = 0;       ///< of its link
+  double from_gpu_bytes_per_second = 0;     ///< and the other way; both at once
+  double peer_bytes_per_second = 0;         ///< from and to the other GPUs, each way
+  std::vector<LinkProfile> links;           ///< by memory node; nodes differ; empty: not measured
+  double elementwise_bytes_per_second = 0;  ///< read and written by operations on each element; 0 = in `flops`
 
   bool operator==(const GpuProfile&) const = default;
 };
@@ -122,6 +153,7 @@ struct Profile {
   double compute_flops_per_second = 0;              ///< of the compute device; 0 = unknown
   std::vector<NodeAccess> access;                   ///< processors by memory, as measured; no pair twice
   std::vector<LayerProfile> layers;                 ///< rates of compute by layer shape
+  std::vector<ComputeProfile> compute;              ///< the same by type and class of operation; types differ
 
   bool operator==(const Profile&) const = default;
 };

@@ -157,6 +157,21 @@ Json json_of(const LayerProfile& layer) {
           {"fp32_flops_per_second", layer.fp32_flops_per_second}};
 }
 
+Json json_of(const ProductRate& rate) {
+  return {{"tokens", rate.tokens},
+          {"inner", rate.inner},
+          {"outer", rate.outer},
+          {"forward_flops_per_second", rate.forward_flops_per_second},
+          {"input_flops_per_second", rate.input_flops_per_second},
+          {"weight_flops_per_second", rate.weight_flops_per_second}};
+}
+
+Json json_of(const AttentionRate& rate) {
+  return {{"tokens", rate.tokens},
+          {"forward_flops_per_second", rate.forward_flops_per_second},
+          {"backward_flops_per_second", rate.backward_flops_per_second}};
+}
+
 Json json_of(const LinkProfile& link) {
   return {{"node", link.node},
           {"to_gpu_bytes_per_second", link.to_gpu_bytes_per_second},
@@ -174,15 +189,25 @@ Json json_of(const GpuProfile& gpu) {
               {"to_gpu_bytes_per_second", gpu.to_gpu_bytes_per_second},
               {"from_gpu_bytes_per_second", gpu.from_gpu_bytes_per_second},
               {"peer_bytes_per_second", gpu.peer_bytes_per_second}};
+  put(out, "elementwise_bytes_per_second", gpu.elementwise_bytes_per_second);
   for (const auto& link : gpu.links) out["links"].push_back(json_of(link));
   return out;
 }
+
+Json json_of(const ComputeProfile& compute);
 
 template <class Entry>
 Json list_of(const std::vector<Entry>& entries) {
   Json out = Json::array();
   for (const auto& entry : entries) out.push_back(json_of(entry));
   return out;
+}
+
+Json json_of(const ComputeProfile& compute) {
+  return {{"dtype", compute.dtype},
+          {"products", list_of(compute.products)},
+          {"attention", list_of(compute.attention)},
+          {"elementwise_bytes_per_second", compute.elementwise_bytes_per_second}};
 }
 
 PathProfile path_from(const Object& object) {
@@ -260,12 +285,45 @@ LayerProfile layer_from(const Object& object) {
           object.number("fp32_flops_per_second", kMostRate)};
 }
 
+ProductRate product_from(const Object& object) {
+  object.refuse_others(
+      {"tokens", "inner", "outer", "forward_flops_per_second", "input_flops_per_second", "weight_flops_per_second"});
+  const auto size = [&](const char* key) { return static_cast<std::uint64_t>(object.positive(key, kMostBytes)); };
+  return {size("tokens"),
+          size("inner"),
+          size("outer"),
+          object.positive("forward_flops_per_second", kMostRate),
+          object.positive("input_flops_per_second", kMostRate),
+          object.positive("weight_flops_per_second", kMostRate)};
+}
+
+AttentionRate attention_from(const Object& object) {
+  object.refuse_others({"tokens", "forward_flops_per_second", "backward_flops_per_second"});
+  return {static_cast<std::uint64_t>(object.positive("tokens", kMostBytes)),
+          object.positive("forward_flops_per_second", kMostRate),
+          object.positive("backward_flops_per_second", kMostRate)};
+}
+
 /// The entries of a list that may be missing.
 template <class From>
 auto list_from(const Object& object, const char* key, const From& from) {
   std::vector<std::invoke_result_t<From, const Object&>> out;
   if (!object.has(key)) return out;
   for (const Json& entry : object.list(key)) out.push_back(from(object.entry(entry, key, out.size())));
+  return out;
+}
+
+ComputeProfile compute_from(const Object& object) {
+  object.refuse_others({"dtype", "products", "attention", "elementwise_bytes_per_second"});
+  ComputeProfile out;
+  out.dtype = object.word("dtype");
+  if (out.dtype != "bf16" && out.dtype != "fp16" && out.dtype != "fp32") {
+    object.refuse("dtype", text("is ", out.dtype, "; known: bf16, fp16, fp32"));
+  }
+  out.products = list_from(object, "products", product_from);
+  if (out.products.empty()) object.refuse("products", "is empty");
+  out.attention = list_from(object, "attention", attention_from);
+  out.elementwise_bytes_per_second = object.optional("elementwise_bytes_per_second", kMostTransfer);
   return out;
 }
 
@@ -289,14 +347,16 @@ LinkProfile link_from(const Object& object) {
 }
 
 GpuProfile gpu_from(const Object& object) {
-  object.refuse_others({"name", "memory", "reserved", "flops_per_second", "update_elements_per_second",
-                        "to_gpu_bytes_per_second", "from_gpu_bytes_per_second", "peer_bytes_per_second", "links"});
+  object.refuse_others({"name", "memory", "reserved", "flops_per_second", "elementwise_bytes_per_second",
+                        "update_elements_per_second", "to_gpu_bytes_per_second", "from_gpu_bytes_per_second",
+                        "peer_bytes_per_second", "links"});
   GpuProfile out;
   out.name = object.word("name");
   out.memory = object.whole("memory", kMostBytes);
   out.reserved = object.has("reserved") ? object.whole("reserved", kMostBytes) : 0;
   if (out.reserved >= out.memory) object.refuse(out.memory == 0 ? "memory" : "reserved", "leaves no memory");
   out.flops_per_second = object.positive("flops_per_second", kMostRate);
+  out.elementwise_bytes_per_second = object.optional("elementwise_bytes_per_second", kMostTransfer);
   out.update_elements_per_second = object.optional("update_elements_per_second", kMostRate);
   out.to_gpu_bytes_per_second = object.positive("to_gpu_bytes_per_second", kMostTransfer);
   out.from_gpu_bytes_per_second = object.positive("from_gpu_bytes_per_second", kMostTransfer);
@@ -336,6 +396,8 @@ void refuse_all_twins(const Object& object, const Profile& profile) {
   refuse_twins(object, "paths", profile.paths, ".name", name, "is the name of an earlier path");
   const auto pair = [](const auto& access) { return std::pair(access.cpus, access.memory); };
   refuse_twins(object, "access", profile.access, "", pair, "is of an earlier pair");
+  const auto dtype = [](const auto& of) { return of.dtype; };
+  refuse_twins(object, "compute", profile.compute, ".dtype", dtype, "is that of an earlier entry");
 }
 
 Json parsed(std::string_view words, const std::string& source) {
@@ -366,6 +428,7 @@ std::string to_json(const Profile& profile) {
   out["compute_flops_per_second"] = profile.compute_flops_per_second;
   if (!profile.access.empty()) out["access"] = list_of(profile.access);
   if (!profile.layers.empty()) out["layers"] = list_of(profile.layers);
+  if (!profile.compute.empty()) out["compute"] = list_of(profile.compute);
   return out.dump(2) + "\n";
 }
 
@@ -377,7 +440,7 @@ Profile from_json(std::string_view words, const std::string& source) {
   }
   object.refuse_others({kFormatKey, "machine", "comment", "cores", "dram_total", "dram_available", "nodes", "gpus",
                         "paths", "update_elements_per_second", kUpdateAll, kUpdateBeside, kShareBeside,
-                        "copy_bytes_per_second", "compute_flops_per_second", "access", "layers"});
+                        "copy_bytes_per_second", "compute_flops_per_second", "access", "layers", "compute"});
   Profile out;
   if (object.has("machine")) out.machine = object.word("machine");
   out.comment = comment_from(json, object);
@@ -396,6 +459,7 @@ Profile from_json(std::string_view words, const std::string& source) {
   out.compute_flops_per_second = object.number("compute_flops_per_second", kMostRate);
   out.access = list_from(object, "access", access_from);
   out.layers = list_from(object, "layers", layer_from);
+  out.compute = list_from(object, "compute", compute_from);
   if (out.cores == 0) object.refuse("cores", "is 0");
   if (out.dram_total == 0) object.refuse("dram_total", "is 0");
   if (out.dram_available > out.dram_total) object.refuse("dram_available", "is more than dram_total");

@@ -33,6 +33,8 @@ Profile described() {
   out.nodes = {{0, false, 20 * GiB, 1.5e9, 0, 0}, {2, true, 100 * GiB, 0.4e9, 5.5e10, 3.5e10}};
   out.gpus = {{"0", 80 * GiB, 1 * GiB, 4e14, 5e10, 5.25e10, 5.125e10, 2e11}};
   out.paths[1].capacity = 5'000'000'000;
+  out.gpus[0].elementwise_bytes_per_second = 1e12;
+  out.compute = {{"bf16", {{256, 896, 4864, 5e10, 4e10, 3e10}}, {{1024, 2e10, 1e10}}, 9e9}};
   return out;
 }
 

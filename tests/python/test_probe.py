@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spillway.cli import doctor, main
-from spillway.machine import probe
+from spillway.machine import compute_rates, probe
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +21,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_engine, "probe", lambda places: measured(places, 0.004))
     monkeypatch.setattr(probe, "SECONDS", 0.0)
     monkeypatch.setattr(probe, "LAYERS", ((64, 128),))
+    for name, value in {"SECONDS": 0.0, "SHAPES": ((64, 128),), "TOKENS": (8, 16), "ROWS": (16,), "LEAST": 1}.items():
+        monkeypatch.setattr(compute_rates, name, value)
 
 
 def test_probe_writes_a_profile_that_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,6 +34,8 @@ def test_probe_writes_a_profile_that_can_be_read(tmp_path: Path, capsys: pytest.
     assert node["kind"] == "dram" and node["capacity"] > 0 and node["update_elements_per_second"] > 0
     assert profile["access"][0]["update"]["threads"] >= 1
     assert profile["layers"][0]["flops_per_second"] > 0
+    assert {found["dtype"] for found in profile["compute"]} == {"fp32", "bf16"}
+    assert all(found["elementwise_bytes_per_second"] > 0 for found in profile["compute"])
     shown = capsys.readouterr().out
     assert "NUMA nodes" in shown and str(output) in shown
     assert re.search(r"a processor does [0-9.]+ GFLOP/s in bf16 and [0-9.]+ in fp32.*: compute_dtype auto", shown)

@@ -14,7 +14,7 @@ from rich.table import Table
 from spillway.base.calls import translated
 from spillway.base.sizes import size
 from spillway.errors import InputError
-from spillway.machine import products
+from spillway.machine import compute_rates, products
 
 OUTPUT = "profile.json"
 # Hidden and intermediate width of decoder layers of about 0.5, 1.5 and 7 billion parameters.
@@ -39,10 +39,11 @@ def probe(output: Path, places: Sequence[str], show: Show) -> Profile:
     with translated():
         show("measuring memory" + (f" and {', '.join(places)}" if places else ""))
         profile: Profile = json.loads(_engine.probe([str(place) for place in places]))
-        gpus = [gpu | {"flops_per_second": gpu_rate(gpu["name"])} for gpu in profile["gpus"]]
+        gpus = [gpu | gpu_rates(gpu["name"]) for gpu in profile["gpus"]]
         profile["gpus"] = [gpu for gpu in gpus if gpu["flops_per_second"]]
         show("measuring products")
         profile["layers"] = layer_rates()
+        profile["compute"] = compute_rates.compute_rates()
         profile["compute_flops_per_second"] = max(layer["flops_per_second"] for layer in profile["layers"])
         profile["comment"] = [f"spillway probe, {time.strftime('%Y-%m-%d %H:%M')}", *paths_comment(places)]
         text = _engine.check_profile(json.dumps(profile), str(output))
@@ -74,6 +75,14 @@ def gpu_rate(number: str) -> float:
     if not torch.cuda.is_available() or int(number) >= torch.cuda.device_count():
         return 0.0
     return max(product_rate(hidden, wide, f"cuda:{number}", GPU_TOKENS) for hidden, wide in LAYERS)
+
+
+def gpu_rates(number: str) -> dict[str, float]:
+    """And of operations on each element."""
+    if not (products := gpu_rate(number)):
+        return {"flops_per_second": 0.0}
+    elements = compute_rates.elementwise(compute_rates.TYPES["bf16"], f"cuda:{number}")
+    return {"flops_per_second": products, "elementwise_bytes_per_second": elements}
 
 
 def product_rate(hidden: int, wide: int, device: str = "cpu", tokens: int = TOKENS, dtype: str = "bfloat16") -> float:

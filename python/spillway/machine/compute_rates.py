@@ -1,0 +1,123 @@
+"""What PyTorch reaches on the processors by class of operation, for the `compute` of a profile: the three products of a
+linear layer by type and size, causal attention, and operations on each element. The time of any layer follows from
+these and its shapes (the engine's plan/derived.h)."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TYPES = {"fp32": "float32", "bf16": "bfloat16"}
+# Inner and outer size of weights: of attention and of the feed-forward, of models of 0.1 to 7 billion parameters.
+SHAPES = ((256, 256), (896, 128), (896, 896), (896, 4864), (4864, 896), (1536, 1536), (1536, 8960), (8960, 1536))
+TOKENS = (256, 1024, 4096)
+ROWS = (256, 1024, 2048)  # tokens of a row of attention
+HEADS, SIZE = 14, 64
+HIDDEN, INNER = 896, 4864  # of the operations on each element
+NORM_PASSES, GATE_PASSES, BACKWARD = 7, 5, 3  # as plan/derived.cc counts what they read and write
+SECONDS = 0.12  # of each
+PATIENCE = 1.0  # seconds that one call may take; larger ones are left out
+LEAST = 3  # calls
+
+
+def compute_rates() -> list[dict[str, Any]]:
+    return [{"dtype": name, **rates(dtype)} for name, dtype in TYPES.items()]
+
+
+def rates(dtype: str) -> dict[str, Any]:
+    return {
+        "products": products(dtype),
+        "attention": [attention(rows, dtype) for rows in ROWS],
+        "elementwise_bytes_per_second": elementwise(dtype),
+    }
+
+
+def products(dtype: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    slowest = 0.0
+    for inner, outer in SHAPES:
+        for tokens in TOKENS:
+            if slowest and 2.0 * tokens * inner * outer / slowest > PATIENCE:
+                continue
+            found.append(product(tokens, inner, outer, dtype))
+            slowest = min(value for key, value in found[-1].items() if key.endswith("second"))
+    return found
+
+
+def product(tokens: int, inner: int, outer: int, dtype: str) -> dict[str, Any]:
+    given, weight, gradient = made(tokens, inner, dtype), made(outer, inner, dtype), made(tokens, outer, dtype)
+    operations = 2.0 * tokens * inner * outer
+    return {
+        "tokens": tokens,
+        "inner": inner,
+        "outer": outer,
+        "forward_flops_per_second": operations / seconds(lambda: given @ weight.t()),
+        "input_flops_per_second": operations / seconds(lambda: gradient @ weight),
+        "weight_flops_per_second": operations / seconds(lambda: gradient.t() @ given),
+    }
+
+
+def attention(rows: int, dtype: str) -> dict[str, Any]:
+    """Operations of the pairs that the mask leaves: half of all."""
+    import torch
+
+    parts = [
+        made(HEADS * rows, SIZE, dtype).view(1, HEADS, rows, SIZE).requires_grad_() for _ in ("query", "key", "value")
+    ]
+    call = torch.nn.functional.scaled_dot_product_attention
+    gradient = torch.ones_like(parts[0])
+    forward = seconds(lambda: call(*parts, is_causal=True))
+    both = seconds(lambda: torch.autograd.grad(call(*parts, is_causal=True), parts, gradient), grad=True)
+    operations = 2.0 * HEADS * SIZE * rows * rows
+    return {
+        "tokens": rows,
+        "forward_flops_per_second": operations / forward,
+        "backward_flops_per_second": 2 * operations / max(both - forward, forward / 2),
+    }
+
+
+def elementwise(dtype: str, device: str = "cpu") -> float:
+    """Bytes a second that a norm and a gate read and write, forward and backward."""
+    import torch
+
+    tokens = TOKENS[1]
+    hidden, gate, up = (made(tokens, width, dtype, device).requires_grad_() for width in (HIDDEN, INNER, INNER))
+    scale = made(1, HIDDEN, dtype, device).requires_grad_()
+    gradients = [torch.ones_like(hidden), torch.ones_like(gate)]
+
+    def call() -> None:
+        wide = hidden.float()
+        normed = scale * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(hidden.dtype)
+        gated = torch.nn.functional.silu(gate) * up
+        found = torch.autograd.grad([normed, gated], [hidden, scale, gate, up], gradients)
+        if found[0].device.type == "cuda":
+            torch.cuda.synchronize(found[0].device)
+
+    bytes = BACKWARD * tokens * hidden.element_size() * (NORM_PASSES * HIDDEN + GATE_PASSES * INNER)
+    return bytes / seconds(call, grad=True)
+
+
+def made(rows: int, columns: int, dtype: str, device: str = "cpu") -> Tensor:
+    import torch
+
+    return torch.randn(rows, columns, device=device).to(getattr(torch, dtype))
+
+
+def seconds(call: Callable[[], object], grad: bool = False) -> float:
+    """Median of a call's, once it is warm."""
+    import torch
+
+    taken: list[float] = []
+    with torch.set_grad_enabled(grad):
+        call()
+        began = time.perf_counter()
+        while len(taken) < LEAST or time.perf_counter() - began < SECONDS:
+            before = time.perf_counter()
+            call()
+            taken.append(time.perf_counter() - before)
+    return statistics.median(taken)

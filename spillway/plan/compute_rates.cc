@@ -1,0 +1,90 @@
+#include "spillway/plan/compute_rates.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "spillway/base/error.h"
+
+namespace spillway::plan {
+namespace {
+
+/// Shapes that are this near, in logarithms of their sizes, are the same.
+constexpr double kSame = 1e-6;
+/// Of all shapes as many as say something of one in between.
+constexpr std::size_t kNeighbours = 4;
+
+/// Of points by their distances: the mean of the nearest ones' logarithms, each weighted by its distance's square.
+double between(std::vector<std::pair<double, double>> distances_and_rates) {
+  auto& points = distances_and_rates;
+  std::ranges::sort(points);
+  if (points.front().first < kSame) return points.front().second;
+  double weights = 0, sum = 0;
+  for (std::size_t i = 0; i < std::min(kNeighbours, points.size()); ++i) {
+    const auto weight = 1 / (points[i].first * points[i].first);
+    weights += weight;
+    sum += weight * std::log(points[i].second);
+  }
+  return std::exp(sum / weights);
+}
+
+machine::ProductRate alike(std::uint64_t tokens, std::uint64_t inner, std::uint64_t outer, double rate) {
+  return {tokens, inner, outer, rate, rate, rate};
+}
+
+}  // namespace
+
+ComputeRates ComputeRates::of_processors(const machine::Profile& profile, state::ComputeType type) {
+  ComputeRates out;
+  const auto found = std::ranges::find(profile.compute, state::name_of(type), &machine::ComputeProfile::dtype);
+  if (found != profile.compute.end()) {
+    out.products_ = found->products;
+    out.attention_ = found->attention;
+    out.elementwise_ = found->elementwise_bytes_per_second;
+    return out;
+  }
+  const bool whole = type == state::ComputeType::fp32;
+  for (const auto& layer : profile.layers) {
+    const auto rate = whole ? layer.fp32_flops_per_second : layer.flops_per_second;
+    if (rate > 0) out.products_.push_back(alike(layer.tokens, layer.hidden, layer.intermediate, rate));
+  }
+  if (out.products_.empty() && profile.compute_flops_per_second > 0) {
+    out.products_.push_back(alike(1, 1, 1, profile.compute_flops_per_second));
+  }
+  if (!out.products_.empty()) return out;
+  throw Error(ErrorCode::bad_input,
+              text("the profile of ", profile.machine, " cannot be planned with: it has no GPU and ",
+                   "compute_flops_per_second is 0"));
+}
+
+ComputeRates ComputeRates::of_gpu(const machine::GpuProfile& gpu) {
+  ComputeRates out;
+  out.products_.push_back(alike(1, 1, 1, gpu.flops_per_second));
+  out.elementwise_ = gpu.elementwise_bytes_per_second;
+  return out;
+}
+
+double ComputeRates::product(Product product, double tokens, double inner, double outer) const {
+  std::vector<std::pair<double, double>> points;
+  for (const auto& it : products_) {
+    const auto apart =
+        std::hypot(std::log(static_cast<double>(it.tokens) / tokens), std::log(static_cast<double>(it.inner) / inner),
+                   std::log(static_cast<double>(it.outer) / outer));
+    points.emplace_back(apart, product == Product::forward ? it.forward_flops_per_second
+                               : product == Product::input ? it.input_flops_per_second
+                                                           : it.weight_flops_per_second);
+  }
+  return between(std::move(points));
+}
+
+double ComputeRates::attention(double tokens, bool backward) const {
+  if (attention_.empty()) return product(Product::forward, tokens, tokens, tokens);
+  std::vector<std::pair<double, double>> points;
+  for (const auto& it : attention_) {
+    points.emplace_back(std::abs(std::log(static_cast<double>(it.tokens) / tokens)),
+                        backward ? it.backward_flops_per_second : it.forward_flops_per_second);
+  }
+  return between(std::move(points));
+}
+
+}  // namespace spillway::plan

@@ -1,0 +1,37 @@
+// What a compute device reaches, by class of operation: what the time of a visit is derived from.
+#pragma once
+
+#include <vector>
+
+#include "spillway/machine/profile.h"
+#include "spillway/state/rule.h"
+
+namespace spillway::plan {
+
+/// A matrix product of a linear layer whose weight is [outer, inner].
+enum class Product : std::uint8_t { forward, input, weight };
+
+class ComputeRates {
+ public:
+  /// Of the processors, which multiply in `type`: Profile::compute of that type, else Profile::layers, else
+  /// Profile::compute_flops_per_second for everything. Throws Error(bad_input) when the profile has none of them.
+  static ComputeRates of_processors(const machine::Profile& profile, state::ComputeType type);
+  /// Of a GPU: every product at its one rate.
+  static ComputeRates of_gpu(const machine::GpuProfile& gpu);
+
+  /// Operations per second: the rates of the nearest shapes that were measured, weighted by how near they are.
+  [[nodiscard]] double product(Product product, double tokens, double inner, double outer) const;
+  /// Operations per second over rows of so many tokens, of those that a causal mask leaves.
+  [[nodiscard]] double attention(double tokens, bool backward) const;
+  /// Seconds of operations on each element that read and write so many bytes.
+  [[nodiscard]] double elementwise_seconds(double bytes) const noexcept {
+    return elementwise_ > 0 ? bytes / elementwise_ : 0;
+  }
+
+ private:
+  std::vector<machine::ProductRate> products_;  ///< at least one
+  std::vector<machine::AttentionRate> attention_;
+  double elementwise_ = 0;
+};
+
+}  // namespace spillway::plan

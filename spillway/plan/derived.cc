@@ -1,0 +1,162 @@
+#include "spillway/plan/derived.h"
+
+#include <algorithm>
+
+namespace spillway::plan {
+namespace {
+
+using state::BlockRole;
+
+// Times that operations on each element of a layer read or write an array: of the width of the hidden state (two norms
+// of seven each, two sums of three), of queries and keys (rotation), and of the feed-forward (activation and product).
+constexpr double kHiddenPasses = 20, kRotatedPasses = 10, kInnerPasses = 5;
+/// A backward pass has these once more recomputed, and their gradients twice as many.
+constexpr double kBackwardPasses = 3;
+/// Reads and writes of a gradient's element: PyTorch's, the sum in fp32, what is kept.
+constexpr double kGradientPasses = 3;
+/// The hidden state outside of the layers: looked up, its gradient summed by rows.
+constexpr double kOutsidePasses = 8;
+/// A norm alone: forward, and with backward.
+constexpr double kNormPasses = 7;
+/// Logits: made, their maximum and sums; a second time for their gradient, written over them.
+constexpr double kLossPasses = 2, kGradientOfLossPasses = 4;
+
+// Arrays of a micro-batch that a backward pass holds at once: of each width.
+constexpr double kHiddenHeld = 10, kRotatedHeld = 2, kInnerHeld = 5;
+
+struct Matrix {
+  double inner = 0, outer = 0;
+  double gradient = 1;  ///< of the whole product for its own gradient
+};
+
+/// Of a block: tensors of two dimensions or more.
+std::vector<Matrix> matrices_of(const state::Layout& layout, const state::Block& block) {
+  std::vector<Matrix> out;
+  for (auto t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
+    const auto& tensor = layout.tensors()[t];
+    if (tensor.spec.shape.size() < 2) continue;
+    const auto inner = static_cast<double>(tensor.spec.shape.back());
+    const auto elements = static_cast<double>(tensor.elements);
+    const auto core = state::learns(tensor.spec.learning) ? static_cast<double>(tensor.core()) : 0;
+    out.push_back({inner, elements / inner, core / elements});
+  }
+  return out;
+}
+
+class Deriver {
+ public:
+  Deriver(const Description& description, const state::Layout& layout, const StepShape& shape,
+          const ComputeRates& compute)
+      : description_(description),
+        layout_(layout),
+        shape_(shape),
+        compute_(compute),
+        tokens_(shape.tokens()),
+        times_(static_cast<double>(description.micro_batches)),
+        element_(static_cast<double>(state::field_bytes(description.computes()).weight)) {}
+
+  void set(Rates& rates) const {
+    set_layers(rates);
+    const auto role = description_.tied_head ? BlockRole::embedding : BlockRole::head;
+    const auto head = std::ranges::find(layout_.blocks(), role, &state::Block::role);
+    if (head != layout_.blocks().end() && head->chunks > 0) set_head(*head, rates);
+    rates.between = times_ * passes(kOutsidePasses * hidden());
+  }
+
+ private:
+  [[nodiscard]] double hidden() const { return static_cast<double>(description_.hidden); }
+  /// Seconds of operations that read or write so many elements for each token.
+  [[nodiscard]] double passes(double elements) const {
+    return compute_.elementwise_seconds(tokens_ * elements * element_);
+  }
+  [[nodiscard]] double product(Product which, double inner, double outer) const {
+    return 2 * tokens_ * inner * outer / compute_.product(which, tokens_, inner, outer);
+  }
+
+  void set_layers(Rates& rates) const {
+    const state::Block* last = nullptr;
+    double forward = 0, backward = 0, layers = 0;
+    for (const auto& block : layout_.blocks()) {
+      if (block.role != BlockRole::layer) continue;
+      const auto [there, back] = layer(block);
+      forward += there, backward += back, ++layers;
+      last = &block;
+    }
+    if (last != nullptr && layers > 1 && matrices_of(layout_, *last).empty()) {  // a norm before the head
+      const auto [there, back] = layer(*last);
+      rates.tail_forward = times_ * there;
+      rates.tail_backward = times_ * back;
+      forward -= there, backward -= back, --layers;
+    }
+    rates.forward = layers > 0 ? times_ * forward / layers : 0;
+    rates.backward = layers > 0 ? times_ * backward / layers : 0;
+  }
+
+  /// Seconds of a micro-batch, forward and backward.
+  [[nodiscard]] std::pair<double, double> layer(const state::Block& block) const {
+    const auto matrices = matrices_of(layout_, block);
+    if (matrices.empty()) return {passes(kNormPasses * hidden()), passes(kBackwardPasses * kNormPasses * hidden())};
+    double forward = 0, gradients = 0;
+    for (const auto& it : matrices) {
+      forward += product(Product::forward, it.inner, it.outer);
+      gradients += product(Product::input, it.inner, it.outer);
+      if (it.gradient > 0) gradients += it.gradient * product(Product::weight, it.inner, it.outer);
+    }
+    const auto sequence = static_cast<double>(shape_.sequence);
+    const auto pairs = 2 * static_cast<double>(shape_.query) * sequence * tokens_;
+    const auto rotated = static_cast<double>(shape_.query + shape_.key);
+    const auto arrays = passes(kHiddenPasses * hidden() + kRotatedPasses * rotated +
+                               kInnerPasses * static_cast<double>(shape_.feed_forward));
+    forward += pairs / compute_.attention(sequence, false) + arrays;
+    gradients += 2 * pairs / compute_.attention(sequence, true) + (kBackwardPasses - 1) * arrays;
+    gradients +=
+        compute_.elementwise_seconds(kGradientPasses * static_cast<double>(block.learning_elements) * element_);
+    return {forward, forward + gradients};
+  }
+
+  /// A slice of the head.
+  void set_head(const state::Block& head, Rates& rates) const {
+    const auto rows = static_cast<double>(head.rows) / static_cast<double>(head.chunks);
+    const auto inner = static_cast<double>(head.columns);
+    const auto logits = product(Product::forward, inner, rows);
+    rates.head_loss = times_ * (logits + passes(kLossPasses * rows));
+    rates.head_gradient = times_ * (logits + product(Product::input, inner, rows) +
+                                    (head.learning_chunks > 0 ? product(Product::weight, inner, rows) : 0) +
+                                    passes(kGradientOfLossPasses * rows) +
+                                    compute_.elementwise_seconds(kGradientPasses * rows * inner * element_));
+  }
+
+  const Description& description_;
+  const state::Layout& layout_;
+  const StepShape& shape_;
+  const ComputeRates& compute_;
+  const double tokens_, times_, element_;
+};
+
+}  // namespace
+
+void derive_seconds(const Description& description, const state::Layout& layout, const StepShape& shape,
+                    const ComputeRates& compute, Rates& rates) {
+  Deriver(description, layout, shape, compute).set(rates);
+}
+
+Bytes derive_work(const Description& description, const state::Layout& layout, const StepShape& shape) {
+  const auto element = static_cast<double>(state::field_bytes(description.computes()).weight);
+  const auto hidden = static_cast<double>(description.hidden);
+  const auto rotated = static_cast<double>(shape.query + 2 * shape.key);
+  const auto held =
+      shape.tokens() * element *
+      (kHiddenHeld * hidden + kRotatedHeld * rotated + kInnerHeld * static_cast<double>(shape.feed_forward));
+  double matrix = 0, slice = 0;
+  for (const auto& block : layout.blocks()) {
+    if (block.role == BlockRole::layer) {
+      for (const auto& it : matrices_of(layout, block)) matrix = std::max(matrix, it.inner * it.outer);
+    } else {
+      slice = std::max(slice, static_cast<double>(block.slice_rows));
+    }
+  }
+  const auto head = shape.tokens() * slice * (element + sizeof(float));
+  return static_cast<Bytes>(std::max(held + matrix * element, head));
+}
+
+}  // namespace spillway::plan
