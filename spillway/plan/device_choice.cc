@@ -72,7 +72,7 @@ DeviceResidency DeviceChoice::with(std::size_t free) const {
 
 Bytes DeviceChoice::room() const noexcept {
   const auto& device = *budget_.device;
-  return device.capacity - std::min(device.capacity, device.work);
+  return device.capacity - std::min(device.capacity, device.work + spare_);
 }
 
 /// An arena with what arithmetic needs behind it.

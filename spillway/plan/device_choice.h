@@ -26,8 +26,9 @@ using DeviceSchedule = std::function<Schedule(const DeviceResidency&, std::uint3
 /// where everything else stays, and of one where no more fits.
 class DeviceChoice {
  public:
-  DeviceChoice(const Description& description, const state::Layout& layout, const Budget& budget)
-      : description_(description), layout_(layout), budget_(budget) {}
+  /// `spare`: bytes of the device that are left to buffers whose lifetimes only the whole schedule knows.
+  DeviceChoice(const Description& description, const state::Layout& layout, const Budget& budget, Bytes spare = 0)
+      : description_(description), layout_(layout), budget_(budget), spare_(spare) {}
 
   /// For a budget with a device. Throws Error(does_not_fit) with what would fit.
   void choose(const DeviceSchedule& schedule, UpdatedThere blocks);
@@ -60,6 +61,7 @@ class DeviceChoice {
   const Description& description_;
   const state::Layout& layout_;
   const Budget& budget_;
+  const Bytes spare_;
   std::vector<Unit> fixed_, free_;  ///< what the caller asked for; what may be kept beside
   std::vector<Unit> states_;        ///< what may live there, or pass
   UpdatedThere blocks_;             ///< of them the first so many live there, and so many of the next pass

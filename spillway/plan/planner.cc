@@ -16,22 +16,52 @@
 namespace spillway::plan {
 namespace {
 
+/// What was found with `spare` bytes of a device left alone.
+struct Attempt {
+  Room room;
+  Found found;
+  Bytes excess = 0;  ///< of the device's arena over what it may have
+};
+
+Attempt attempt(const Problem& problem, UpdatedThere blocks, Bytes spare) {
+  const auto choice = choose_device(problem, blocks, spare);
+  const Units units(problem, choice.residency());
+  auto room = room_of(problem, choice.bytes());
+  auto found = search(problem, units, room, choice.ahead());
+  if (!found) refuse(problem, units, room, choice.ahead());
+  Attempt out{std::move(room), std::move(*found)};
+  if (const auto& device = problem.budget.device) {
+    const auto peak = device->work + out.found.laid_out.device_arena;
+    out.excess = peak - std::min(peak, device->capacity);
+  }
+  return out;
+}
+
+/// Lifetimes on a device depend on the lookahead of the host, too, so that what was chosen to stay there may turn out
+/// to be too much: then less stays.
+Attempt attempt_within(const Problem& problem, UpdatedThere blocks) {
+  constexpr int kTries = 4;
+  Bytes spare = 0;
+  auto out = attempt(problem, blocks, spare);
+  for (int tried = 1; out.excess > 0 && tried < kTries; ++tried) {
+    spare += out.excess;
+    out = attempt(problem, blocks, spare);
+  }
+  return out;
+}
+
 /// With a device that updates these blocks; none: as the budget says.
 Plan plan_one(const Problem& problem, std::optional<UpdatedThere> there = {}) {
   check_request(problem);
   const bool device = problem.budget.device.has_value();
   const auto blocks = !device ? UpdatedThere{} : there ? *there : asked_updates(problem);
-  const auto choice = choose_device(problem, blocks);
-  const Units units(problem, choice.residency());
-  const auto room = room_of(problem, choice.bytes());
-  auto found = search(problem, units, room, choice.ahead());
-  if (!found) refuse(problem, units, room, choice.ahead());
-  Plan out{{std::move(found->laid_out)}};
+  auto [room, found, excess] = attempt_within(problem, blocks);
+  Plan out{{std::move(found.laid_out)}};
   out.durability = problem.durability;
-  out.ample = found->ample && !device;
+  out.ample = found.ample && !device;
   out.living = blocks.living;
   out.passing = blocks.passing;
-  out.early_saves = found->early_saves;
+  out.early_saves = found.early_saves;
   account_for_paths(problem, out);
   account_for_step(problem, room, out);
   return out;

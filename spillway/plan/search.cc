@@ -129,8 +129,8 @@ UpdatedThere asked_updates(const Problem& problem) {
   return {living, share_of(device.passing, most - living)};
 }
 
-DeviceChoice choose_device(const Problem& problem, std::optional<UpdatedThere> there) {
-  DeviceChoice out(problem.description, problem.layout, problem.budget);
+DeviceChoice choose_device(const Problem& problem, std::optional<UpdatedThere> there, Bytes spare) {
+  DeviceChoice out(problem.description, problem.layout, problem.budget, spare);
   if (problem.budget.device) out.choose(device_schedule(problem), there ? *there : asked_updates(problem));
   return out;
 }

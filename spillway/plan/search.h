@@ -15,8 +15,9 @@ namespace spillway::plan {
 [[nodiscard]] Lookahead lookahead_at(const Problem& problem, std::uint32_t level, std::uint32_t device_ahead);
 
 /// What stays on the device of the budget, where there is one; `there`: blocks that it updates, none: as the budget
-/// says. Throws Error(does_not_fit).
-[[nodiscard]] DeviceChoice choose_device(const Problem& problem, std::optional<UpdatedThere> there = {});
+/// says; `spare`: as DeviceChoice's. Throws Error(does_not_fit).
+[[nodiscard]] DeviceChoice choose_device(const Problem& problem, std::optional<UpdatedThere> there = {},
+                                         Bytes spare = 0);
 /// Blocks that have room to live on that device.
 [[nodiscard]] std::size_t most_living(const Problem& problem);
 /// A share of so many; none: 0.
