@@ -1,14 +1,15 @@
 // What the simulator says of each paper's own method on its machine, beside the published figure, and of Spillway's
 // there.
 //   papers PROFILES    the folder with papers-*.json; prints one JSON object
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "bench/spillway_plan.h"
 #include "spillway/base/error.h"
 #include "spillway/machine/profile_json.h"
-#include "spillway/plan/device_plan.h"
 #include "study/cxl.h"
 #include "study/host_memory.h"
 #include "study/lsp.h"
@@ -21,6 +22,11 @@ using namespace spillway::plan;
 using namespace spillway::study;
 using nlohmann::json;
 using spillway::GiB;
+using spillway::bench::least_host_memory;
+using spillway::bench::llama_matrices;
+using spillway::bench::PlannedModel;
+using spillway::bench::spillway_plan;
+using spillway::machine::Profile;
 
 constexpr double kGiB = static_cast<double>(GiB);
 
@@ -44,9 +50,10 @@ class Report {
  public:
   explicit Report(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
-  [[nodiscard]] Hardware machine(const std::string& name) const {
-    return make_hardware(spillway::machine::load_profile(folder_ / ("papers-" + name + ".json")));
+  [[nodiscard]] Profile profile(const std::string& name) const {
+    return spillway::machine::load_profile(folder_ / ("papers-" + name + ".json"));
   }
+  [[nodiscard]] Hardware machine(const std::string& name) const { return make_hardware(profile(name)); }
   /// A figure of the paper beside the simulated one. `how`: "given" to the simulator, "fitted" to it, "about" where the
   /// paper names no number, or "" where it was predicted.
   void row(const std::string& table, const std::string& what, const Published& published, double simulated,
@@ -109,7 +116,31 @@ double lost(const Hardware& hardware, const CxlWork& work, CxlPlacement how, dou
   return 100 * (1 - dram / cxl_step_seconds(hardware, work, how));
 }
 
+PlannedModel planned(const DecoderShape& shape) {
+  const auto size = [](std::uint64_t of) { return static_cast<std::int64_t>(of); };
+  return {.layers = shape.layers,
+          .hidden = size(shape.hidden),
+          .vocabulary = size(shape.vocabulary),
+          .matrices = llama_matrices(size(shape.hidden), size(shape.query), size(shape.key), size(shape.feed_forward)),
+          .tied = shape.tied,
+          .query = shape.query,
+          .key = shape.key,
+          .feed_forward = shape.feed_forward};
+}
+
+/// Percent of DRAM-only throughput that Spillway's own plan loses with a card beside less DRAM.
+double lost_by_plan(const Profile& profile, PlannedModel model, double batch, double tokens) {
+  model.sequence = static_cast<std::uint64_t>(tokens);
+  model.batch = static_cast<std::uint64_t>(batch);
+  auto dram = profile;
+  dram.nodes = {profile.nodes.front()};
+  dram.nodes.front().capacity = dram.dram_total = dram.dram_available = 1024 * GiB;
+  const auto with_card = spillway_plan(profile, model).prediction.step_seconds;
+  return 100 * (1 - spillway_plan(dram, model).prediction.step_seconds / with_card);
+}
+
 void cxl_steps(Report& report) {
+  const auto profile = report.profile("cxl");
   auto one = report.machine("cxl"), two = one;
   two.nodes.push_back(two.nodes.back());
   two.nodes.back().name = "numa:3";
@@ -117,43 +148,29 @@ void cxl_steps(Report& report) {
   const struct {
     double batch, tokens;
   } table[] = {{1, 4096}, {8, 4096}, {16, 4096}, {1, 32768}, {2, 32768}, {3, 32768}};
-  double least = 100, most = 0, most_two = 0, gain = 0, dealt_least = 100, dealt_most = -100;
+  double least = 100, most = 0, most_two = 0, gain = 0, plan_least = 100, plan_most = -100;
+  const DecoderShape smaller{"7B", 28, 3584, 18944, 3584, 512, 152064, false, true},
+      larger{"12B", 40, 5120, 14336, 4096, 1024, 131072};
   for (const bool large : {false, true}) {
     for (const auto& it : table) {
       const CxlWork work{large ? 12.2e9 : 7.6e9, large ? 40U : 28U, large ? 5120U : 3584U, it.tokens, it.batch};
       const auto dram = cxl_step_seconds(one, work, CxlPlacement::dram_only);
       const auto own = lost(one, work, CxlPlacement::class_wise, dram);
-      const auto dealt = lost(one, work, CxlPlacement::dealt, dram);
+      const auto plan = lost_by_plan(profile, planned(large ? larger : smaller), it.batch, it.tokens);
       least = std::min(least, own);
       most = std::max(most, own);
       most_two = std::max(most_two, lost(two, work, CxlPlacement::class_wise, dram));
       gain = std::max(gain, 100 * ((100 - own) / (100 - lost(one, work, CxlPlacement::interleaved, dram)) - 1));
-      dealt_least = std::min(dealt_least, dealt);
-      dealt_most = std::max(dealt_most, dealt);
+      plan_least = std::min(plan_least, plan);
+      plan_most = std::max(plan_most, plan);
     }
   }
   report.row("cxl_steps", "class-wise, one card, least that is lost (%)", paper(1), least);
   report.row("cxl_steps", "class-wise, one card, most that is lost (%)", paper(3), most);
   report.row("cxl_steps", "class-wise, two cards, most that is lost (%)", paper(0), most_two, "about");
   report.row("cxl_steps", "most gained over interleaving, one card (%)", paper(21), gain, "fitted");
-  report.plan("cxl_steps", "Spillway, one card, least that is lost (%)", dealt_least);
-  report.plan("cxl_steps", "Spillway, one card, most that is lost (%)", dealt_most);
-}
-
-DeviceWork work_of(const DecoderShape& shape, std::uint64_t sequence) {
-  return {.sequence = sequence, .query = shape.query, .key = shape.key, .feed_forward = shape.feed_forward};
-}
-
-ModelSizes sizes_of_shape(const DecoderShape& shape, double state) {
-  const auto layer = static_cast<double>(shape.layer_parameters());
-  return {.layers = static_cast<double>(shape.layers),
-          .layer = layer,
-          .matrix = layer,
-          .table = static_cast<double>(shape.table()),
-          .tables = 2,
-          .hidden = static_cast<double>(shape.hidden),
-          .vocabulary = static_cast<double>(shape.vocabulary),
-          .state = state};
+  report.plan("cxl_steps", "Spillway, one card, least that is lost (%)", plan_least);
+  report.plan("cxl_steps", "Spillway, one card, most that is lost (%)", plan_most);
 }
 
 void host_memory_table(Report& report) {
@@ -163,13 +180,16 @@ void host_memory_table(Report& report) {
       {"Qwen2.5-14B", 48, 5120, 13824, 5120, 1024, 152064, false, true},
       {"Qwen2.5-32B", 64, 5120, 27648, 5120, 1024, 152064, false, true},
   };
+  const auto profile = report.profile("lohan");  // any machine with a GPU
   double saved = 0;
   for (const auto& shape : table) {
     const auto zero = static_cast<double>(zero_infinity_memory(shape).total());
     saved += 100 * (1 - static_cast<double>(memascend_memory(shape).total()) / zero) / 4;
-    // The least that Spillway needs: nothing resident, activations not counted.
-    auto least = host_memory(sizes_of_shape(shape, 10), work_of(shape, 1), 1, true);
-    report.plan("host_memory", shape.name + ", Spillway at least, GiB", sum_of(least) / kGiB);
+    // The least that Spillway needs: nothing resident, next to no activations.
+    auto model = planned(shape);
+    model.sequence = 1;
+    const auto least = static_cast<double>(least_host_memory(profile, model));
+    report.plan("host_memory", shape.name + ", Spillway at least, GiB", least / kGiB);
   }
   report.row("host_memory", "saved by MemAscend on average (%)", paper(55.7), saved, "fitted");
 }
@@ -276,19 +296,26 @@ void lohan_drives(Report& report) {
     const auto flops = [&](double seconds) { return 8 * work.parameters * work.tokens / seconds / 1e12; };
     report.row("lohan", name, paper(published), flops(lohan_seconds(lohan, work)),
                drives == 1 || drives == 6 ? "fitted" : "");
-    DeviceRequest request{
-        .hardware = lohan,
-        .work = {.sequence = 1024, .batch = 8, .micro_batches = 8, .query = 5120, .key = 5120, .feed_forward = 20480}};
-    request.model = {.layers = 40,
-                     .layer = 13e9 / 40,
-                     .matrix = 13e9 / 40,
-                     .table = 2.6e8,
-                     .tables = 1,
-                     .hidden = 5120,
-                     .vocabulary = 50257};
-    request.hardware.dram_available = 128 * GiB;
-    request.budget.durability = Durability::none;
-    report.plan("lohan", name + ", Spillway, 128 GiB of DRAM", flops(plan_for(request).step.seconds));
+    auto profile = report.profile("lohan");
+    for (int d = 1; d < drives; ++d) {
+      profile.paths.push_back(profile.paths.front());
+      profile.paths.back().name = std::to_string(d);
+    }
+    PlannedModel model{.layers = 40,
+                       .hidden = 5120,
+                       .vocabulary = 50257,
+                       .matrices = {{15360, 5120}, {5120, 5120}, {20480, 5120}, {5120, 20480}},
+                       .tied = true,
+                       .query = 5120,
+                       .key = 5120,
+                       .feed_forward = 20480,
+                       .sequence = 1024,
+                       .batch = 8,
+                       .micro_batches = 8,
+                       .dram = 128 * GiB,
+                       .durability = Durability::none};
+    const auto plan = spillway_plan(profile, model);
+    report.plan("lohan", name + ", Spillway, 128 GiB of DRAM", flops(plan.prediction.step_seconds));
   }
 }
 
@@ -300,6 +327,7 @@ struct LspRun {
   std::string name;
   LspModel model;
   double tokens = 0, rank = 0, nonzeros = 0;
+  double row = 0;  ///< tokens of a row
   LspDelays delays;
 
   [[nodiscard]] LspWork work(double d) const {
@@ -318,6 +346,7 @@ LspRun deepseek() {
       .tokens = 4 * 1024,
       .rank = 2048,
       .nonzeros = 8,
+      .row = 1024,
       .delays = {.process = 1, .apply = 2, .late = 10}};
 }
 LspRun llama() {
@@ -327,7 +356,8 @@ LspRun llama() {
                     .table = 32000 * 3200},
           .tokens = 16 * 512,
           .rank = 1024,
-          .nonzeros = 16};
+          .nonzeros = 16,
+          .row = 512};
 }
 LspRun gpt2() {
   return {.name = "GPT2-774M",
@@ -336,7 +366,8 @@ LspRun gpt2() {
                     .table = 50257 * 1280},
           .tokens = 4 * 512,
           .rank = 512,
-          .nonzeros = 16};
+          .nonzeros = 16,
+          .row = 512};
 }
 
 /// The machine with the device's rate at which the run takes so many seconds.
@@ -350,11 +381,34 @@ Hardware fitted(Hardware hardware, const LspRun& run, LspMethod method, double d
   return hardware;
 }
 
+/// The run as Spillway plans it on a machine whose GPU computes as fast as `hardware`'s.
+Plan planned(Profile profile, const Hardware& hardware, const LspRun& run, double d) {
+  auto& gpu = profile.gpus.front();
+  gpu.flops_per_second = hardware.devices.front().flops;
+  gpu.to_gpu_bytes_per_second = hardware.devices.front().to_device;
+  gpu.from_gpu_bytes_per_second = hardware.devices.front().from_device;
+  const auto size = [](double of) { return static_cast<std::int64_t>(of); };
+  PlannedModel model{.layers = run.model.layers, .hidden = size(run.model.matrices.front().columns)};
+  for (const auto& it : run.model.matrices) {
+    model.matrices.push_back({size(it.rows), size(it.columns), it.count, it.trained});
+    model.feed_forward = std::max(model.feed_forward, static_cast<std::uint64_t>(std::max(it.rows, it.columns)));
+  }
+  model.vocabulary = size(run.model.table) / model.hidden;
+  model.tables_train = false;
+  model.query = model.key = static_cast<std::uint64_t>(model.hidden);
+  model.sequence = static_cast<std::uint64_t>(run.row);
+  model.batch = static_cast<std::uint64_t>(run.tokens / run.row);
+  model.rank = static_cast<std::uint64_t>(d);
+  model.nonzeros = static_cast<std::uint64_t>(run.nonzeros);
+  model.rotate = d > 0 ? static_cast<std::uint64_t>(kRotation) : 0;
+  return spillway_plan(profile, model);
+}
+
 /// Spillway's rows of a run, beside the same without offload.
-void spillway_rows(Report& report, const Hardware& hardware, const LspRun& run) {
+void spillway_rows(Report& report, const Profile& profile, const Hardware& hardware, const LspRun& run) {
   const auto resident = run.seconds(hardware, LspMethod::resident, 0);
   const auto row = [&](const std::string& what, double d) {
-    const auto seconds = run.seconds(hardware, LspMethod::spillway, d);
+    const auto seconds = planned(profile, hardware, run, d).prediction.step_seconds;
     report.plan("lsp", run.name + ", Spillway, " + what, seconds);
     report.plan("lsp", run.name + ", Spillway, " + what + ", times as long as without offload", seconds / resident);
   };
@@ -363,7 +417,8 @@ void spillway_rows(Report& report, const Hardware& hardware, const LspRun& run) 
 }
 
 void lsp(Report& report) {
-  const auto bare = report.machine("lsp"), laptop_bare = report.machine("lsp-laptop");
+  const auto profile = report.profile("lsp"), laptop_profile = report.profile("lsp-laptop");
+  const auto bare = make_hardware(profile), laptop_bare = make_hardware(laptop_profile);
   const auto row = [&](const Hardware& on, const LspRun& run, const std::string& what, LspMethod method, double d,
                        double published, const char* how = "") {
     report.row("lsp", run.name + ", " + what, repository(published), run.seconds(on, method, d), how);
@@ -373,7 +428,7 @@ void lsp(Report& report) {
   row(card, first, "without offload", LspMethod::resident, 0, 1.634, "given");
   row(card, first, "ZeRO-Offload as measured there", LspMethod::zero, 0, 4.108, "fitted");
   row(card, first, "LSP, d = 2048", LspMethod::published, 2048, 1.968);
-  spillway_rows(report, card, first);
+  spillway_rows(report, profile, card, first);
 
   const auto second = llama();
   const auto for_second = fitted(bare, second, LspMethod::published, 256, 1.77);
@@ -382,7 +437,7 @@ void lsp(Report& report) {
   row(for_second, second, "LSP, d = 256", LspMethod::published, 256, 1.77, "fitted");
   row(for_second, second, "LSP, d = 512", LspMethod::published, 512, 1.80);
   row(for_second, second, "LSP, d = 1024", LspMethod::published, 1024, 1.94);
-  spillway_rows(report, for_second, second);
+  spillway_rows(report, profile, for_second, second);
 
   const auto third = gpt2();
   const auto laptop = fitted(laptop_bare, third, LspMethod::adapters, 0, 1.17);
@@ -390,18 +445,18 @@ void lsp(Report& report) {
   report.plan("lsp", third.name + ", without offload", third.seconds(laptop, LspMethod::resident, 0));
   row(laptop, third, "ZeRO-Offload as measured there", LspMethod::published, 0, 3.14, "fitted");
   row(laptop, third, "LSP, d = 512", LspMethod::published, 512, 1.538);
-  spillway_rows(report, laptop, third);
+  spillway_rows(report, laptop_profile, laptop, third);
 
   for (const double gigabytes : {10.0, 25.0}) {
     auto linked = card;
     linked.devices.front().to_device = linked.devices.front().from_device = gigabytes * 1e9;
     for (const double d : {0.0, first.rank}) {
-      const auto step = lsp_step(linked, first.model, first.work(d), LspMethod::spillway);
+      const auto plan = planned(profile, linked, first, d);
       const auto what =
           std::to_string(static_cast<int>(gigabytes)) + " GB/s each way, " + (d > 0 ? "d = 2048" : "whole gradients");
-      report.plan("lsp_links", what + ", seconds", step.seconds);
-      report.plan("lsp_links", what + ", GB down", step.down / 1e9);
-      report.plan("lsp_links", what + ", GB up", step.up / 1e9);
+      report.plan("lsp_links", what + ", seconds", plan.prediction.step_seconds);
+      report.plan("lsp_links", what + ", GB down", static_cast<double>(plan.from_device_per_step) / 1e9);
+      report.plan("lsp_links", what + ", GB up", static_cast<double>(plan.to_device_per_step) / 1e9);
     }
   }
 }

@@ -22,7 +22,7 @@ from spillway.base.sizes import pace
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "papers.md"
-MODELS = ("Qwen2.5-7B", "Llama-2-13B", "Qwen2.5-32B", "Llama-3.1-70B")
+MODELS = ("Qwen2.5-1.5B", "Qwen2.5-7B", "Llama-2-13B")
 MACHINES = {"workstation": 2048, "laptop": 1024}  # and the sequence planned for; none with several GPUs
 TOLERANCE = 10  # percent
 

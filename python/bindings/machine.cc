@@ -22,7 +22,7 @@
 #include "spillway/machine/node_rates.h"
 #include "spillway/machine/probe.h"
 #include "spillway/machine/profile_json.h"
-#include "spillway/plan/json.h"
+#include "spillway/plan/described.h"
 #include "spillway/state/rule.h"
 #include "spillway/sys/cpu.h"
 #include "spillway/sys/exchange.h"
@@ -189,15 +189,17 @@ void bind_machine(nb::module_& module) {
       },
       "A profile checked and completed; ValueError names the key.");
   module.def(
-      "plan_machine",
+      "describe_machine",
       [](const std::string& description, const std::string& settings, const std::string& profile,
          const std::string& source) {
-        const nb::gil_scoped_release release;
         const auto machine = spillway::machine::from_json(profile, source);
-        return spillway::plan::plan_json(spillway::plan::parse_request(description, settings, machine));
+        const auto found = spillway::plan::describe_machine(description, settings, machine);
+        auto out = nlohmann::json::parse(found.settings);
+        out["profile"] = nlohmann::json::parse(spillway::machine::to_json(found.profile));
+        return out.dump();
       },
       nb::arg("description"), nb::arg("settings"), nb::arg("profile"), nb::arg("source") = "profile",
-      "The plan for the machine of a profile, as JSON; see plan/json.h. MemoryError: it does not fit.");
+      "Settings of an Engine for the machine of a profile, as JSON; see plan/described.h.");
   module.def(
       "reset_peak_resident", [] { return spillway::sys::reset_peak_resident(); },
       "Starts peak_resident() anew from the present; False where the kernel refuses.");

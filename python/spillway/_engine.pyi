@@ -299,9 +299,11 @@ class OutOfMemoryExit:
     def __init__(self, words: str, code: int) -> None: ...
     def close(self) -> None: ...
 
-def plan_machine(description: str, settings: str, profile: str, source: str = ...) -> str:
-    """The plan for the machine of a profile, as JSON. `settings`: work {sequence, batch, micro_batches, query, key,
-    feed_forward}, dram_budget, gpu_memory (0: what the profile has), durability. MemoryError: it does not fit."""
+def describe_machine(description: str, settings: str, profile: str, source: str = ...) -> str:
+    """Settings of an Engine for the machine of a profile, as JSON. `settings`: work {sequence, batch, query, key,
+    feed_forward}, dram_budget and gpu_memory (0: what the profile has), gpu (whether it computes), simulated (the share
+    of dram_budget that a simulated device has; 0: there is none), and what an Engine is told of this machine beside
+    that. MemoryError: more of a node is asked for than there is."""
 
 def place(
     bytes: int,

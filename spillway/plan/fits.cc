@@ -6,13 +6,13 @@
 #include <functional>
 #include <future>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include "spillway/base/error.h"
 #include "spillway/plan/bisect.h"
-#include "spillway/plan/fits_json.h"
 #include "spillway/plan/planner.h"
 
 namespace spillway::plan {
@@ -143,14 +143,14 @@ std::uint64_t longest_sequence(const FitRequest& request, Cells& cells) {
   return grain * (fits(most) ? most : bisect(most - 1, fits));
 }
 
-}  // namespace
-
-nlohmann::json fits_json(const FitTable& table) {
+nlohmann::json json_of(const FitTable& table) {
   return {{"dram_budgets", table.budgets},
           {"sequences", table.sequences},
           {"batches", table.batches},
           {"tokens_per_second", table.rates}};
 }
+
+}  // namespace
 
 FitTable fit_table(const FitRequest& request) {
   check(request);
@@ -168,8 +168,7 @@ std::string fits_json(const FitRequest& request) {
   check(request);
   Cells cells(request);
   const auto table = fit_table(request, cells);  // first: from the small budgets, of which the large ones follow
-  return nlohmann::json({{"longest_sequence", longest_sequence(request, cells)}, {"fit_table", fits_json(table)}})
-      .dump();
+  return nlohmann::json({{"longest_sequence", longest_sequence(request, cells)}, {"fit_table", json_of(table)}}).dump();
 }
 
 }  // namespace spillway::plan

@@ -5,7 +5,6 @@
 
 #include "spillway/machine/profile.h"
 #include "spillway/plan/description.h"
-#include "spillway/plan/device_plan.h"
 
 namespace spillway::plan {
 
@@ -24,11 +23,5 @@ namespace spillway::plan {
 /// "from_device", "links"}}, the links as a profile's GPU has them, and {"near"}, the memory node of the device, with
 /// {"storage": [{"far", "node"}]}, beside the machine's own rates; missing = unknown.
 [[nodiscard]] Rates parse_rates(const std::string& text, const machine::Profile& profile);
-
-/// What is asked of a machine that a profile describes. `settings`: {"work": {"sequence", "batch", "micro_batches",
-/// "query", "key", "feed_forward"}, optional "dram_budget", "gpu_memory",
-/// "durability", "nodes": [{"id", "capacity"}]}.
-[[nodiscard]] DeviceRequest parse_request(const std::string& description, const std::string& settings,
-                                          const machine::Profile& profile);
 
 }  // namespace spillway::plan

@@ -7,12 +7,9 @@
 namespace spillway::plan {
 namespace {
 
-constexpr double kUpdateTraffic = 26;  ///< bytes that an update moves for an element, as a profile's rates are
-constexpr double kFitMemory = 12;      ///< bytes: a gradient is read twice, and half of it written and read
-
-/// Elements of layers' matrices: all, those that learn, and those of their gradients.
+/// Elements of layers' matrices: all, those that learn, those of their gradients, and those that learn in subspaces.
 struct Products {
-  double all = 0, learning = 0, gradients = 0;
+  double all = 0, learning = 0, gradients = 0, inside = 0;
 };
 
 /// Of an average step: a matrix learns again in one of so many. 0: only when its projectors miss too much.
@@ -28,6 +25,7 @@ Products products_of(const state::Layout& layout) {
     if (!learns(tensor.spec.learning)) continue;
     out.learning += static_cast<double>(tensor.elements);
     out.gradients += static_cast<double>(tensor.core());
+    out.inside += tensor.subspace.rank > 0 ? static_cast<double>(tensor.elements) : 0;
   }
   return out;
 }
@@ -52,26 +50,6 @@ std::uint64_t fit_elements(const SubspaceChecks& checks, const state::Chunk& chu
   return static_cast<std::uint64_t>(whole * turn(checks));
 }
 
-FitShare fit_share(const Description& description, const state::Layout& layout) {
-  const auto turns = turn(description.subspaces);
-  double elements = 0;
-  FitShare out;
-  for (const auto& tensor : layout.tensors()) {
-    if (layout.blocks()[tensor.block].role != state::BlockRole::layer) continue;
-    elements += static_cast<double>(tensor.elements);
-    if (tensor.subspace.rank == 0) continue;
-    const auto learned = turns * static_cast<double>(tensor.elements);
-    out.products += learned / static_cast<double>(description.micro_batches);
-    out.bytes += learned * sizeof(float);
-    out.memory += learned * kFitMemory;
-    out.traffic += learned * static_cast<double>(tensor.subspace.nonzeros) * kFitWork * kUpdateTraffic;
-  }
-  if (elements == 0) return {};
-  out.products /= std::max(1.0, products_of(layout).all);
-  out.bytes /= elements, out.memory /= elements, out.traffic /= elements;
-  return out;
-}
-
 Description in_full(Description description) {
   for (auto& block : description.blocks) {
     for (auto& tensor : block.tensors) {
@@ -81,15 +59,11 @@ Description in_full(Description description) {
   return description;
 }
 
-double gradient_products(const state::Layout& layout) {
-  const auto found = products_of(layout);
-  return found.all > 0 ? found.gradients / found.all : 1;
-}
-
 double products_with_fits(const Description& description, const state::Layout& layout) {
   const auto found = products_of(layout);
   const auto here = 2 * found.all + found.gradients;
-  return here > 0 ? 1 + fit_share(description, layout).products * found.all / here : 1;
+  const auto learned = turn(description.subspaces) * found.inside / static_cast<double>(description.micro_batches);
+  return here > 0 ? 1 + learned / here : 1;
 }
 
 double products_in_full(const state::Layout& layout) {

@@ -23,22 +23,9 @@ inline constexpr double kFitWork = 0.6;
 /// they are learned again only when they miss too much.
 [[nodiscard]] std::uint64_t fit_elements(const SubspaceChecks& checks, const state::Chunk& chunk) noexcept;
 
-/// The same of all layers, and what leads to it: the gradient of a first micro-batch, formed whole, and left to the
-/// host.
-struct FitShare {
-  double products = 0;  ///< operations, of those for whole gradients of all matrices
-  double bytes = 0;     ///< per element of a layer, that leave a device
-  double memory = 0;    ///< and that learning moves in the host's memory
-  double traffic = 0;   ///< per element of a layer: bytes that an update which takes as long on one core would move
-};
-[[nodiscard]] FitShare fit_share(const Description& description, const state::Layout& layout);
-
-/// How much longer backward takes with those products than without.
+/// How much longer backward takes with the products that learning on a schedule needs: the gradient of a first
+/// micro-batch, formed whole.
 [[nodiscard]] double products_with_fits(const Description& description, const state::Layout& layout);
-
-/// Operations that make the gradients of layers' matrices, of those for whole gradients of all of them: a subspace
-/// takes d² / (m n), a frozen matrix nothing. The factors' own way through the projectors does not count.
-[[nodiscard]] double gradient_products(const state::Layout& layout);
 
 /// How much longer backward takes with the products of whole gradients: with each matrix a product to compute again,
 /// one for the input's gradient, and where it learns one for its own.

@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "spillway/base/error.h"
-#include "spillway/plan/model_sizes.h"
 #include "tests/plan/models.h"
 
 namespace spillway::plan {
@@ -132,19 +131,6 @@ TEST(Planner, WhatIsFrozenLiesOnAPathOnceHoweverManyCheckpointsThereAre) {
   const auto kept = bill("up|down|embed", 1, Durability::step);
   EXPECT_GE(kept.durability, some.weight) << "what stays in memory has an image, too";
   EXPECT_LT(kept.durability, some.weight + 5 * 30 * MiB);
-}
-
-TEST(Planner, SizesForADeviceCountWhatLearns) {
-  const auto sizes = [](const std::string& frozen) {
-    const auto description = test::describe({.hidden = 256, .ffn = 1024, .chunk_elements = 1 << 18, .frozen = frozen});
-    return sizes_of(description, description.layout());
-  };
-  const auto all = sizes(""), some = sizes("up|down|embed");
-  EXPECT_EQ(all.learning, 1);
-  EXPECT_EQ(all.grad, 2);
-  EXPECT_EQ(some.weight, all.weight);
-  EXPECT_NEAR(some.grad, 2 * some.learning, 1e-12);
-  EXPECT_LT(some.update_traffic(), all.update_traffic() / 50);
 }
 
 TEST(Planner, AModelThatIsWhollyFrozenIsRefused) {

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "spillway/plan/model_sizes.h"
 #include "tests/plan/models.h"
 
 namespace spillway::plan {
@@ -16,9 +15,9 @@ Description model(std::uint64_t rotate, std::uint64_t micro_batches = 2) {
                          .checks = {.every = 3, .threshold = 0.5, .rotate = rotate}});
 }
 
-/// Elements of layers: in all tensors, in matrices, and in those that learn in subspaces.
+/// Elements of layers: in matrices, in those that learn in subspaces, and in gradients of matrices.
 struct Elements {
-  double all = 0, matrices = 0, inside = 0;
+  double matrices = 0, inside = 0, gradients = 0;
 };
 
 Elements elements_of(const state::Layout& layout) {
@@ -26,44 +25,31 @@ Elements elements_of(const state::Layout& layout) {
   for (const auto& tensor : layout.tensors()) {
     if (layout.blocks()[tensor.block].role != state::BlockRole::layer) continue;
     const auto elements = static_cast<double>(tensor.elements);
-    out.all += elements;
-    if (tensor.spec.shape.size() > 1) out.matrices += elements;
+    if (tensor.spec.shape.size() < 2) continue;
+    out.matrices += elements;
+    out.gradients += static_cast<double>(tensor.core());
     if (tensor.subspace.rank > 0) out.inside += elements;
   }
   return out;
 }
 
-TEST(SubspaceShare, FitsTakeAProductAGradientAndTheHost) {
-  const auto description = model(20, 4);
-  const auto layout = description.layout();
-  const auto elements = elements_of(layout);
-  ASSERT_GT(elements.inside, 0);
-  const auto share = fit_share(description, layout);
-  EXPECT_DOUBLE_EQ(share.products, elements.inside / elements.matrices / 20 / 4) << "the first of four micro-batches";
-  EXPECT_DOUBLE_EQ(share.bytes, 4 * elements.inside / elements.all / 20);
-  EXPECT_DOUBLE_EQ(share.memory, 3 * share.bytes);
-  EXPECT_DOUBLE_EQ(share.traffic, 26 * 8 * kFitWork * elements.inside / elements.all / 20);
-}
-
 TEST(SubspaceShare, FitsAreForgottenWhereNothingIsLearnedOnASchedule) {
   for (const auto& description : {model(0), in_full(model(20))}) {
     const auto layout = description.layout();
-    const auto share = fit_share(description, layout);
-    EXPECT_EQ(0, share.products + share.bytes + share.traffic);
     EXPECT_EQ(1, products_with_fits(description, layout));
   }
 }
 
 TEST(SubspaceShare, BackwardIsLongerByTheirProducts) {
-  const auto description = model(5, 1);
-  const auto layout = description.layout();
-  const auto elements = elements_of(layout);
-  const auto without = 2 * elements.matrices + gradient_products(layout) * elements.matrices;
-  EXPECT_DOUBLE_EQ(products_with_fits(description, layout), 1 + elements.inside / 5 / without);
-  const auto sizes = sizes_of(description, layout), never = sizes_of(model(0, 1), layout);
-  EXPECT_DOUBLE_EQ(sizes.gradient_products - never.gradient_products, elements.inside / 5 / elements.matrices);
-  EXPECT_EQ(never.fits.traffic, 0);
-  EXPECT_GT(sizes.fits.traffic, 0);
+  for (const std::uint64_t micro_batches : {1U, 4U}) {
+    const auto description = model(5, micro_batches);
+    const auto layout = description.layout();
+    const auto elements = elements_of(layout);
+    ASSERT_GT(elements.inside, 0);
+    const auto without = 2 * elements.matrices + elements.gradients;
+    const auto learned = elements.inside / 5 / static_cast<double>(micro_batches);  // the first of them
+    EXPECT_DOUBLE_EQ(products_with_fits(description, layout), 1 + learned / without);
+  }
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ def longest(plan: Plan) -> str:
     found = plan["longest_sequence"]
     if not found:
         return "No sequence fits at this batch."
-    if "machine" not in plan and found >= plan["fit_table"]["sequences"][-1]:
+    if found >= plan["fit_table"]["sequences"][-1]:
         return f"Sequences of {found} tokens fit at this batch; longer ones were not looked at."
     return f"The longest sequence that fits at this batch: {found} tokens."
 

@@ -1,18 +1,45 @@
-"""Plans for a machine that a profile describes and that is not this one: nothing is measured or profiled, and read is
-nothing but the model's configuration."""
+"""Plans for a machine that a profile describes and that is not this one: the engine's own planner, told of the
+profile's memory, paths and GPU, and with times that follow from rates and shapes. Nothing is run, and read is nothing
+but the model's configuration."""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spillway.config import Config
-from spillway.errors import InputError
+from spillway.errors import DoesNotFit, InputError
 
+GIB = 2**30
+GROUPS = ("weight", "state", "grad", "activation")
 Tell = Callable[[str], None]
+Plan = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one plan is made from, as the engine's bindings take it."""
+
+    description: dict[str, Any]
+    settings: dict[str, Any]
+    profile: dict[str, Any]
+    source: str  # what errors call the profile by
+
+    def engine(self) -> tuple[Any, dict[str, Any]]:
+        """An engine that has planned, and the settings that it has planned with. Raises InputError, DoesNotFit."""
+        from spillway import _engine
+        from spillway.base.calls import translated
+
+        description = json.dumps(self.description)
+        with translated():
+            text = _engine.describe_machine(
+                description, json.dumps(self.settings), json.dumps(self.profile), self.source
+            )
+            return _engine.Engine(description, text), json.loads(text)
 
 
 def described(config: Config) -> str | None:
@@ -38,7 +65,7 @@ def refuse_elsewhere(config: Config) -> None:
         raise InputError("gpu_memory: device cpu has no memory of its own; this key needs --device cuda or simulated")
 
 
-def plan_elsewhere(config: Config, profile: str, tell: Tell) -> dict[str, Any]:
+def plan_elsewhere(config: Config, text: str, tell: Tell) -> Plan:
     """The plan for the profile's machine. Raises InputError, or DoesNotFit with what would fit."""
     from spillway import _engine
     from spillway.base.calls import translated
@@ -48,30 +75,164 @@ def plan_elsewhere(config: Config, profile: str, tell: Tell) -> dict[str, Any]:
         tell(notice)
     if config.paths:
         tell("storage: of the machine that the profile describes the profile's paths are planned with")
-    if config.compute_dtype not in ("auto", config.weight_dtype):
-        raise InputError(
-            f"compute_dtype: {config.compute_dtype} over weights of {config.weight_dtype} is for CPUs, and the "
-            f"profile's machine has GPUs; leave it out, or give compute_dtype {config.weight_dtype}"
-        )
-    if config.compute_dtype == "auto":
-        config = config.computing(config.weight_dtype, "as weights are kept, on a GPU")
+    with translated():
+        profile = json.loads(_engine.check_profile(text, str(config.profile)))
+    on_gpu = computes_on_gpu(config, profile)
+    if on_gpu and len(profile["gpus"]) > 1:
+        count, machine = len(profile["gpus"]), profile["machine"]
+        tell(f"profile: of the {count} GPUs of {machine} one is planned with, since one process trains")
+    config = settled(config, profile, on_gpu)
     config = hub.settled(config.replaced(init="random"), tell, only=("model",))  # no weights
-    description, attention = describe_model(config)
-    settings = {
+    description, widths = describe_model(config)
+    asked = Asked(description, settings_of(config, widths, on_gpu), profile, str(config.profile))
+    engine, settings = asked.engine()
+    plan: Plan = {**json.loads(engine.plan()), "machine": profile["machine"]}
+    if config.chosen:
+        plan["compute_why"] = config.chosen
+    plan |= bounds(plan) | {"shares": shares(plan)}
+    plan["what_if"] = [outcome(what, other) for what, other in changes(asked, settings["dram_budget"])]
+    growth = settings["work_per_token"]
+    work, per_token = settings["work"], (0.0, growth) if on_gpu else (growth, 0.0)
+    with translated():
+        return plan | json.loads(engine.what_fits(work["sequence"], work["batch"], *per_token))
+
+
+def computes_on_gpu(config: Config, profile: dict[str, Any]) -> bool:
+    return bool(profile["gpus"]) and (config.any_device or config.device.startswith("cuda"))
+
+
+def settled(config: Config, profile: dict[str, Any], on_gpu: bool) -> Config:
+    """`config` with `compute_dtype: auto` as what is faster there."""
+    from spillway.machine import products
+
+    kept = config.weight_dtype
+    if on_gpu and config.compute_dtype not in ("auto", kept):
+        raise InputError(
+            f"compute_dtype: {config.compute_dtype} over weights of {kept} is for CPUs, and the "
+            f"profile's machine has GPUs; leave it out, or give compute_dtype {kept}"
+        )
+    if config.compute_dtype != "auto":
+        return config
+    if on_gpu or kept == "fp32":
+        return config.computing(kept, "as weights are kept" + (", on a GPU" if on_gpu else ""))
+    found = products.Products(product_rate(profile, kept), product_rate(profile, "fp32"))
+    if not found.narrow or not found.fp32:
+        return config.computing(kept, "as weights are kept, since the profile does not say what is faster")
+    return config.computing(found.faster(kept), "by the products of the profile")
+
+
+def product_rate(profile: dict[str, Any], dtype: str) -> float:
+    """Floating point operations per second of its largest product; 0: the profile does not say."""
+    for compute in profile.get("compute", []):
+        if compute["dtype"] == dtype:
+            largest = max(compute["products"], key=lambda it: it["tokens"] * it["inner"] * it["outer"])
+            return float(largest["forward_flops_per_second"])
+    key = {"bf16": "flops_per_second", "fp32": "fp32_flops_per_second"}.get(dtype)
+    layers = profile.get("layers", [])
+    return float(max(layers, key=lambda it: it["hidden"])[key]) if key and layers else 0.0
+
+
+def settings_of(config: Config, widths: dict[str, int], on_gpu: bool) -> dict[str, Any]:
+    """What is asked of the machine; see _engine.pyi."""
+    from spillway.machine import device, process_memory
+    from spillway.run.settings import placement_shares
+
+    asked = {} if config.durability is None else {"durability": config.durability}
+    return asked | {
         "work": {
             "sequence": config.max_length,
             "batch": config.per_device_train_batch_size * config.rows_each,
-            "micro_batches": config.gradient_accumulation_steps,
-            **attention,
+            **widths,
         },
         "dram_budget": config.dram_budget or 0,
         "gpu_memory": config.gpu_memory or 0,
-        "durability": config.durability or "",
+        "gpu": on_gpu,
+        "simulated": 1 / device.SHARE if config.device == "simulated" else 0.0,
+        "process_bytes": process_memory.resident(),
+        "placement": placement_shares(config.placement),
+        "window": config.window or 0,
+        "update_schedule": config.update_schedule,
+        "speculative_updates": config.speculative_updates,
+        "clipping": config.max_grad_norm > 0,
+        "keeps_logits": not on_gpu,
         "nodes": [{"id": share.node, "capacity": share.capacity} for share in config.node],
     }
-    with translated():
-        text = _engine.plan_machine(json.dumps(description), json.dumps(settings), profile, str(config.profile))
-    return {**json.loads(text), "state_format": config.state_format, "optimizer": config.optim}
+
+
+def bounds(plan: Plan) -> Plan:
+    """What each resource needs of a step alone, and which is next to the one that bounds it."""
+    paths = plan.get("path_bytes_per_step", {})
+    storage = next(iter(paths)) if len(paths) == 1 else "paths"
+    named = {storage if name == "transfer" else name: value for name, value in plan["seconds"].items()}
+    alone = {name: value for name, value in named.items() if value > 0 and name != "stall"}
+    order = [name for name in sorted(alone, key=lambda name: -alone[name]) if name != plan["bottleneck"]]
+    return {
+        "seconds_alone": alone,
+        "next_bottleneck": order[0] if order else "",
+        "link_bytes_per_step": plan.get("device_bytes_per_step", {"to_device": 0, "from_device": 0}),
+    }
+
+
+def shares(plan: Plan) -> Plan:
+    """Of each group of fields what lies on the device and on paths; of states what is on each node of memory."""
+    held: dict[str, dict[str, int]] = {group: {} for group in GROUPS}
+    for entry in plan["bytes"]:
+        if entry["class"] in held:
+            held[entry["class"]][entry["tier"]] = entry["bytes"]
+
+    def share(group: str, belongs: Callable[[str], bool]) -> float:
+        found = held[group]
+        return sum(bytes for tier, bytes in found.items() if belongs(tier)) / max(1, sum(found.values()))
+
+    names = [tier["name"] for tier in plan["tiers"]]
+    nodes = [name for name in names if name != "device" and not name.startswith("path:")]
+    states = sum(held["state"].get(name, 0) for name in nodes)
+    paths = {name: sum(held[group].get(name, 0) for group in GROUPS) for name in names if name.startswith("path:")}
+    return {
+        "device": {group: share(group, lambda tier: tier == "device") for group in GROUPS},
+        "path": {group: share(group, lambda tier: tier.startswith("path:")) for group in GROUPS},
+        "state_by_node": [held["state"].get(name, 0) / max(1, states) for name in nodes],
+        "by_path": [bytes / max(1, sum(paths.values())) for bytes in paths.values()],
+        "window": plan["lookahead"]["backward"],
+    }
+
+
+def changes(asked: Asked, dram: int) -> Iterator[tuple[str, Asked]]:
+    """One more of each kind of thing that the machine has, and twice the sequence. `dram`: the budget now."""
+
+    def altered() -> Asked:
+        return copy.deepcopy(asked)
+
+    more = altered()
+    more.settings["dram_budget"] = dram + GIB
+    for number in ("dram_total", "dram_available"):
+        more.profile[number] += GIB
+    for node in [node for node in more.profile["nodes"] if node["kind"] == "dram"][:1]:
+        node["capacity"] += GIB
+    yield "1 GiB more DRAM", more
+    for card in [node for node in asked.profile["nodes"] if node["kind"] == "cxl"][:1]:
+        more = altered()
+        more.profile["nodes"].append(card | {"id": 1 + max(node["id"] for node in more.profile["nodes"])})
+        more.settings["dram_budget"] = dram + card["capacity"]
+        yield f"one more CXL card as numa:{card['id']}", more
+    for path in asked.profile["paths"][:1]:
+        more = altered()
+        more.profile["paths"].append(path | {"name": "another drive"})
+        yield f"one more drive as path:{path['name']}", more
+    more = altered()
+    more.description["tokens"] *= 2
+    more.settings["work"]["sequence"] *= 2
+    yield f"sequences of {more.settings['work']['sequence']}", more
+
+
+def outcome(what: str, asked: Asked) -> dict[str, Any]:
+    """An entry of `what_if`."""
+    try:
+        plan = json.loads(asked.engine()[0].plan())
+    except DoesNotFit:
+        return {"what": what, "fits": False, "step_seconds": 0, "tokens_per_second": 0}
+    rates = {"step_seconds": plan["predicted_step_seconds"], "tokens_per_second": plan["tokens_per_second"]}
+    return {"what": what, "fits": True, **rates}
 
 
 def describe_model(config: Config) -> tuple[dict[str, Any], dict[str, int]]:

@@ -1,0 +1,205 @@
+#include "spillway/plan/described.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "spillway/base/error.h"
+#include "spillway/plan/derived.h"
+#include "spillway/plan/json.h"
+
+namespace spillway::plan {
+namespace {
+
+using nlohmann::json;
+
+/// Of what may be taken of a machine, where no budget is given; the rest is left alone.
+constexpr double kTaken = 0.9;
+/// What a process with a GPU holds on the host beside the engine's memory: interpreter, PyTorch and its device
+/// libraries. An estimate; on this machine it is measured.
+constexpr Bytes kProcessOfGpu = 3 * GiB / 2;
+/// Working sets are planned with this much more than is derived: what holes of the heap take on this machine
+/// (model/dry_run), and by how much two dry runs differ.
+constexpr double kSlack = 1.5, kGpuSlack = 1.2;
+/// A path of which the profile knows no capacity.
+constexpr Bytes kAnyCapacity = Bytes{1} << 50;
+/// A simulated copy's time in plain copies: its target is poisoned first.
+constexpr double kSimulatedPasses = 1.5;
+
+class Describer {
+ public:
+  Describer(const std::string& description, const std::string& settings, const machine::Profile& profile)
+      : description_(parse_description(description)),
+        layout_(description_.layout()),
+        out_(json::parse(settings)),
+        profile_(profile) {
+    const auto& work = out_.at("work");
+    const auto size = [&](const char* key) { return std::max<std::uint64_t>(1, work.at(key).get<std::uint64_t>()); };
+    shape_ = {size("sequence"), size("batch"), size("query"), size("key"), size("feed_forward")};
+    gpu_ = !profile.gpus.empty() && out_.value("gpu", true);
+  }
+
+  DescribedMachine describe() {
+    check();
+    set_memory();
+    set_nodes();
+    set_paths();
+    set_device();
+    set_compute();
+    if (profile_.nodes.size() == 1 && profile_.update_elements_per_second_all_cores == 0) {
+      profile_.update_elements_per_second_all_cores = profile_.nodes.front().update_elements_per_second;
+    }
+    return {out_.dump(), std::move(profile_)};
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw Error(ErrorCode::bad_input, text("the profile of ", profile_.machine, " cannot be planned with: ", what));
+  }
+
+  void check() const {
+    const bool updates =
+        std::ranges::any_of(profile_.nodes, [](const auto& node) { return node.update_elements_per_second > 0; });
+    if (!profile_.nodes.empty() && !updates) refuse("no memory node has an update rate");
+    if (profile_.nodes.empty() && profile_.update_elements_per_second <= 0) refuse("it has no update rate");
+    for (const auto& path : profile_.paths) {
+      if (path.read_bytes_per_second <= 0 || path.write_bytes_per_second <= 0) {
+        refuse(text("path:", path.name, " lacks a rate"));
+      }
+    }
+  }
+
+  void set_memory() {
+    if (out_.value("dram_budget", Bytes{0}) == 0) {
+      Bytes cards = 0;
+      for (const auto& node : profile_.nodes) cards += node.cxl ? node.capacity : 0;
+      out_["dram_budget"] = static_cast<Bytes>(kTaken * static_cast<double>(profile_.dram_available + cards));
+    }
+    if (gpu_) out_["process_bytes"] = std::max(out_.value("process_bytes", Bytes{0}), kProcessOfGpu);
+  }
+
+  /// One node is DRAM as a single tier, unless it is asked for.
+  void set_nodes() {
+    auto asked = out_.value("nodes", json::array());
+    if (asked.empty() && profile_.nodes.size() > 1) {
+      for (const auto& node : profile_.nodes) asked.push_back({{"id", node.id}, {"capacity", node.capacity}});
+    }
+    auto nodes = json::array();
+    for (const auto& entry : asked) nodes.push_back(node_of(entry.at("id"), entry.at("capacity")));
+    // What comes and goes lies on the first.
+    std::stable_partition(nodes.begin(), nodes.end(), [&](const json& node) { return !known(node.at("id"))->cxl; });
+    out_["nodes"] = std::move(nodes);
+  }
+
+  [[nodiscard]] const machine::NodeProfile* known(unsigned id) const {
+    const auto found = std::ranges::find(profile_.nodes, id, &machine::NodeProfile::id);
+    return found == profile_.nodes.end() ? nullptr : &*found;
+  }
+
+  [[nodiscard]] json node_of(unsigned id, Bytes capacity) const {
+    const auto* node = known(id);
+    if (node == nullptr) {
+      throw Error(ErrorCode::bad_input, text("node: the profile of ", profile_.machine, " has no numa:", id));
+    }
+    if (capacity > node->capacity) {
+      throw Error(ErrorCode::does_not_fit,
+                  text("node: ", human(capacity), " are asked of numa:", id, ", which has ", human(node->capacity)));
+    }
+    const auto thread = node->update_elements_per_second_thread;
+    return {{"id", id},
+            {"capacity", capacity},
+            {"update", node->update_elements_per_second},
+            {"update_thread", thread > 0 ? thread : profile_.update_elements_per_second},
+            {"read", node->read_bytes_per_second}};
+  }
+
+  void set_paths() {
+    out_["storage"] = json::array();
+    for (auto& path : profile_.paths) {
+      out_["storage"].push_back(
+          {{"directory", "path:" + path.name}, {"capacity", path.capacity > 0 ? path.capacity : kAnyCapacity}});
+      if (path.mixed_bytes_per_second <= 0) {  // a share of the time each
+        path.mixed_bytes_per_second = 2 / (1 / path.read_bytes_per_second + 1 / path.write_bytes_per_second);
+      }
+    }
+  }
+
+  void set_device() {
+    const auto asked = out_.value("gpu_memory", Bytes{0});
+    if (const auto share = out_.value("simulated", 0.0); share > 0) {
+      const auto part = static_cast<Bytes>(share * static_cast<double>(out_.at("dram_budget").get<Bytes>()));
+      out_["device"] = {{"name", "simulated"}, {"memory", asked > 0 ? asked : part}, {"in_dram", true}};
+      if (profile_.gpus.empty()) {
+        const auto memory = profile_.copy_bytes_per_second / kSimulatedPasses;
+        out_["device"].update({{"to_device", memory}, {"from_device", memory}, {"update", 0.0}});
+      } else {
+        out_["device"].update(link_of(profile_.gpus.front()));
+      }
+      gpu_ = false;
+    } else if (gpu_) {
+      const auto& gpu = profile_.gpus.front();
+      out_["device"] = {{"name", "cuda:0"}, {"memory", asked > 0 ? std::min(asked, gpu.memory) : gpu.memory}};
+      out_["device"].update(link_of(gpu));
+      out_["update_cores"] = std::max(3U, profile_.cores) - 2;  // two are for the caller and for copies
+    }
+  }
+
+  [[nodiscard]] json link_of(const machine::GpuProfile& gpu) const {
+    json out{{"to_device", gpu.to_gpu_bytes_per_second},
+             {"from_device", gpu.from_gpu_bytes_per_second},
+             {"update", gpu.update_elements_per_second},
+             {"links", json::array()}};
+    for (const auto& link : gpu.links) {
+      out["links"].push_back({{"node", link.node},
+                              {"to_gpu_bytes_per_second_together", link.to_gpu_bytes_per_second_together},
+                              {"from_gpu_bytes_per_second_together", link.from_gpu_bytes_per_second_together}});
+    }
+    if (!gpu.links.empty()) return out;
+    for (const auto& node : profile_.nodes) {
+      const auto bounded = [](double link, double ceiling) { return ceiling > 0 ? std::min(link, ceiling) : link; };
+      out["links"].push_back(
+          {{"node", node.id},
+           {"to_gpu_bytes_per_second_together", bounded(gpu.to_gpu_bytes_per_second, node.to_gpus_bytes_per_second)},
+           {"from_gpu_bytes_per_second_together",
+            bounded(gpu.from_gpu_bytes_per_second, node.from_gpus_bytes_per_second)}});
+    }
+    return out;
+  }
+
+  void set_compute() {
+    const auto compute = gpu_ ? ComputeRates::of_gpu(profile_.gpus.front())
+                              : ComputeRates::of_processors(profile_, description_.computes());
+    Rates rates;
+    derive_seconds(description_, layout_, shape_, compute, rates);
+    out_["seconds"] = {{"forward", rates.forward},
+                       {"backward", rates.backward},
+                       {"tail_forward", rates.tail_forward},
+                       {"tail_backward", rates.tail_backward},
+                       {"head_loss", rates.head_loss},
+                       {"head_gradient", rates.head_gradient},
+                       {"between", rates.between}};
+    const auto work = static_cast<double>(derive_work(description_, layout_, shape_));
+    if (gpu_) {
+      out_["device"]["work"] = profile_.gpus.front().reserved + static_cast<Bytes>(kGpuSlack * work);
+      out_["work_bytes"] = 0;
+    } else {
+      out_["work_bytes"] = static_cast<Bytes>(kSlack * work);
+    }
+    out_["work_per_token"] = (gpu_ ? kGpuSlack : kSlack) * work / shape_.tokens();
+  }
+
+  const Description description_;
+  const state::Layout layout_;
+  json out_;
+  machine::Profile profile_;
+  StepShape shape_;
+  bool gpu_ = false;
+};
+
+}  // namespace
+
+DescribedMachine describe_machine(const std::string& description, const std::string& settings,
+                                  const machine::Profile& profile) {
+  return Describer(description, settings, profile).describe();
+}
+
+}  // namespace spillway::plan

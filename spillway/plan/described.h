@@ -1,0 +1,31 @@
+// A machine that a profile describes, told to the engine's planner in the words in which this machine is told to it.
+#pragma once
+
+#include <string>
+
+#include "spillway/machine/profile.h"
+
+namespace spillway::plan {
+
+/// What an engine plans with.
+struct DescribedMachine {
+  std::string settings;      ///< JSON, for parse_budget() and, with `profile`, for parse_rates()
+  machine::Profile profile;  ///< with what its other entries say of what it lacks
+};
+
+/// The settings that an engine plans with (parse_budget(), parse_rates()) for the machine of a profile, as JSON: what
+/// `settings` says, and beside it what is measured of this machine and derived for another. "dram_budget": where it is
+/// 0, what may be taken there less a tenth; "storage", "nodes" and, of the first GPU, "device": the profile's;
+/// "seconds" and "work_bytes": by rates and shapes (derived.h), with "work_per_token", by which the working set grows.
+///
+/// `settings` has {"work": {"sequence", "batch", "query", "key", "feed_forward"}} beside those of parse_budget(), and
+/// optional "nodes": [{"id", "capacity"}], which are used and no others; "gpu": false where the processors compute
+/// although there is a GPU; "gpu_memory"; and "simulated": that share of "dram_budget" is the memory of a simulated
+/// device, unless "gpu_memory" says it.
+///
+/// Throws Error(bad_input) for a machine without a rate that a step needs, or a node that it does not have, and
+/// Error(does_not_fit) for more of a node than there is.
+[[nodiscard]] DescribedMachine describe_machine(const std::string& description, const std::string& settings,
+                                                const machine::Profile& profile);
+
+}  // namespace spillway::plan

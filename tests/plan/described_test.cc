@@ -1,0 +1,162 @@
+#include "spillway/plan/described.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "spillway/base/error.h"
+#include "spillway/plan/json.h"
+#include "spillway/plan/planner.h"
+
+namespace spillway::plan {
+namespace {
+
+using nlohmann::json;
+
+machine::Profile workstation() {
+  machine::Profile out;
+  out.machine = "a workstation";
+  out.cores = 16;
+  out.dram_total = 64 * GiB;
+  out.dram_available = 60 * GiB;
+  out.nodes = {{.id = 0, .capacity = 64 * GiB, .update_elements_per_second = 2e9}};
+  out.gpus = {{.memory = 24 * GiB,
+               .reserved = GiB,
+               .flops_per_second = 1e14,
+               .update_elements_per_second = 3e10,
+               .to_gpu_bytes_per_second = 25e9,
+               .from_gpu_bytes_per_second = 25e9}};
+  out.paths = {{.name = "fast", .read_bytes_per_second = 6e9, .write_bytes_per_second = 3e9, .capacity = 1000 * GiB}};
+  out.update_elements_per_second = 5e8;
+  out.compute_flops_per_second = 1e12;
+  out.copy_bytes_per_second = 9e9;
+  return out;
+}
+
+/// A model of about 1.5 billion parameters.
+std::string model() {
+  json blocks = json::array();
+  blocks.push_back(
+      {{"name", "embed"}, {"role", "embedding"}, {"tensors", {{{"name", "embed"}, {"shape", {32000, 2048}}}}}});
+  for (int i = 0; i < 24; ++i) {
+    const auto name = [&](const char* what) { return text("layers.", i, ".", what); };
+    blocks.push_back({{"name", name("")},
+                      {"role", "layer"},
+                      {"tensors",
+                       {{{"name", name("qkv")}, {"shape", {6144, 2048}}},
+                        {{"name", name("out")}, {"shape", {2048, 2048}}},
+                        {{"name", name("up")}, {"shape", {16384, 2048}}},
+                        {{"name", name("down")}, {"shape", {2048, 8192}}}}}});
+  }
+  return json{{"compute_dtype", "bf16"}, {"hidden_size", 2048}, {"micro_batches", 4},
+              {"tokens", 4096},          {"tied_head", true},   {"blocks", blocks}}
+      .dump();
+}
+
+json settings() {
+  return {{"work", {{"sequence", 1024}, {"batch", 1}, {"query", 2048}, {"key", 2048}, {"feed_forward", 8192}}}};
+}
+
+json described(const json& asked, const machine::Profile& profile = workstation()) {
+  return json::parse(describe_machine(model(), asked.dump(), profile).settings);
+}
+
+Plan planned(const json& asked, const machine::Profile& profile = workstation()) {
+  const auto found = describe_machine(model(), asked.dump(), profile);
+  const auto description = parse_description(model());
+  return make_plan(description, description.layout(), parse_budget(found.settings),
+                   parse_rates(found.settings, found.profile));
+}
+
+TEST(Described, TheMachineIsWhatTheProfileSaysUnlessTheKeysDo) {
+  const auto found = described(settings());
+  EXPECT_EQ(found.at("dram_budget"), static_cast<Bytes>(0.9 * static_cast<double>(60 * GiB)));
+  EXPECT_EQ(found.at("device").at("memory"), 24 * GiB);
+  EXPECT_EQ(found.at("device").at("to_device"), 25e9);
+  EXPECT_EQ(found.at("update_cores"), 14);
+  EXPECT_EQ(found.at("storage").size(), 1U);
+  EXPECT_TRUE(found.at("nodes").empty()) << "one node is one tier";
+  EXPECT_GT(found.at("seconds").at("backward"), found.at("seconds").at("forward"));
+  auto asked = settings();
+  asked["dram_budget"] = 8 * GiB;
+  asked["gpu_memory"] = 4 * GiB;
+  const auto bounded = described(asked);
+  EXPECT_EQ(bounded.at("dram_budget"), 8 * GiB);
+  EXPECT_EQ(bounded.at("device").at("memory"), 4 * GiB);
+}
+
+TEST(Described, PlansHoldTheBudgets) {
+  for (const Bytes dram : {6 * GiB, 16 * GiB, 54 * GiB}) {
+    for (const Bytes gpu : {3 * GiB, 6 * GiB, 24 * GiB}) {
+      auto asked = settings();
+      asked["dram_budget"] = dram;
+      asked["gpu_memory"] = gpu;
+      const auto plan = planned(asked);
+      EXPECT_LE(plan.dram_peak, dram);
+      EXPECT_LE(plan.device_peak, gpu);
+      EXPECT_GT(plan.prediction.step_seconds, plan.prediction.compute_seconds * 0.999);
+    }
+  }
+}
+
+TEST(Described, AModelThatFitsOnTheGpuLivesThere) {
+  auto asked = settings();
+  const auto plan = planned(asked);
+  EXPECT_GT(plan.living, 20U);
+  EXPECT_EQ(plan.written_per_step, 0U);
+}
+
+TEST(Described, ProcessorsComputeWhereAskedOrWhereThereIsNoGpu) {
+  auto asked = settings();
+  asked["gpu"] = false;
+  EXPECT_FALSE(described(asked).contains("device"));
+  auto profile = workstation();
+  profile.gpus.clear();
+  const auto found = described(settings(), profile);
+  EXPECT_FALSE(found.contains("device"));
+  EXPECT_GT(found.at("work_bytes"), 0);
+  profile.compute_flops_per_second = 0;
+  EXPECT_THROW(static_cast<void>(described(settings(), profile)), Error);
+}
+
+TEST(Described, ASimulatedDeviceComputesOnTheProcessorsAndCountsAsDram) {
+  auto asked = settings();
+  asked["simulated"] = 0.25;
+  asked["dram_budget"] = 40 * GiB;
+  const auto found = described(asked);
+  EXPECT_EQ(found.at("device").at("memory"), 10 * GiB);
+  EXPECT_EQ(found.at("device").at("in_dram"), true);
+  auto on_processors = settings();
+  on_processors["gpu"] = false;
+  EXPECT_EQ(found.at("seconds"), described(on_processors).at("seconds"));
+  const auto plan = planned(asked);
+  EXPECT_LE(plan.dram_peak, 40 * GiB);
+}
+
+TEST(Described, NodesAreThoseOfTheProfileOrThoseThatAreNamed) {
+  auto profile = workstation();
+  profile.nodes.insert(profile.nodes.begin(),
+                       {.id = 2, .cxl = true, .capacity = 32 * GiB, .update_elements_per_second = 5e8});
+  const auto all = described(settings(), profile).at("nodes");
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0].at("id"), 0) << "what comes and goes lies in DRAM";
+  auto asked = settings();
+  asked["nodes"] = {{{"id", 0}, {"capacity", 8 * GiB}}};
+  EXPECT_EQ(described(asked, profile).at("nodes").size(), 1U);
+  asked["nodes"] = {{{"id", 9}, {"capacity", GiB}}};
+  EXPECT_THROW(static_cast<void>(described(asked, profile)), Error);
+  asked["nodes"] = {{{"id", 2}, {"capacity", 33 * GiB}}};
+  EXPECT_THROW(static_cast<void>(described(asked, profile)), Error);
+}
+
+TEST(Described, ARateThatAStepNeedsIsAskedFor) {
+  auto profile = workstation();
+  profile.nodes[0].update_elements_per_second = 0;
+  EXPECT_THROW(static_cast<void>(described(settings(), profile)), Error);
+  profile = workstation();
+  profile.paths[0].read_bytes_per_second = 0;
+  EXPECT_THROW(static_cast<void>(described(settings(), profile)), Error);
+}
+
+}  // namespace
+}  // namespace spillway::plan
