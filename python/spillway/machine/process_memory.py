@@ -30,7 +30,6 @@ RESET_PEAK = "5"
 STACK = 8 << 20  # bytes of address space of a thread's stack
 # What PyTorch and oneDNN say when memory is refused; oneDNN has no other words for code that it could not make.
 REFUSED = ("can't allocate memory", "not enough memory", "bad_alloc", "out of memory", "could not create a primitive")
-UNCHECKED = 16 << 20  # bytes beyond a bound; libraries do not check their small allocations, and crash without them
 
 
 # PyTorch keeps a compiled product for every shape of matrix it meets, up to 1024 of them in each of two caches, some
@@ -110,30 +109,24 @@ class OutOfBounds(Exception):
 
 @contextmanager
 def bounded(most: int | None) -> Iterator[None]:
-    """As long as it is open this process may hold `most` bytes in memory, about: the kernel refuses to map much more,
-    and what asked for it ends with OutOfBounds instead of the process by the kernel. So does, when it has ended, what
-    held more at any time. Where a library crashes over what it was refused, the process ends with the exit code of
-    DoesNotFit. None: no bound.
+    """As long as it is open this process may hold `most` bytes in memory, about: the kernel refuses to map more, and
+    what asked for it ends with OutOfBounds instead of the process by the kernel. Libraries do not check their small
+    allocations: where one crashes over what it was refused, the process ends with the exit code of DoesNotFit. None: no
+    bound.
 
     The kernel counts what is mapped, so what the heap has free counts as held, and stacks of threads may come to be.
     """
     if most is None:
         yield
         return
-    if most <= resident():
-        raise OutOfBounds
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     stacks = (os.cpu_count() or 1) * STACK
-    limit = _field("VmData") + max(0, most - resident() - _free()) + stacks + UNCHECKED
+    limit = _field("VmData") + max(0, most - resident() - _free()) + stacks
     found = [value for value in (limit, soft, hard) if value != resource.RLIM_INFINITY]
     crashed = OutOfMemoryExit(f"spillway: {no_room(most)}\n", DoesNotFit.exit_code)
     resource.setrlimit(resource.RLIMIT_DATA, (min(found), hard))
-    before = peak()
     try:
         yield
-        # The mark of an earlier peak stands where nothing has reset it, and says nothing of this.
-        if most < peak() != before:
-            raise OutOfBounds
     except MemoryError as error:
         raise OutOfBounds from error
     except RuntimeError as error:  # PyTorch's and oneDNN's
