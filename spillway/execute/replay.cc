@@ -45,7 +45,7 @@ std::size_t Replay::missing(std::size_t chunk) const {
       std::ranges::count_if(commits_, [&](const auto* commit) { return commit->step > version; }));
 }
 
-Bytes Replay::scratch() const noexcept {
+Bytes Replay::scratch() const {
   const auto gradient = largest_grad_bytes(parts_.description.rule(), parts_.layout);
   Bytes rows = 0;
   std::map<std::uint64_t, Bytes> of_step;

@@ -42,7 +42,7 @@ class Replay {
   [[nodiscard]] std::size_t missing(std::size_t chunk) const;
 
   /// Bytes of memory that replaying takes beside weight and state: a gradient and the rows of an embedding.
-  [[nodiscard]] Bytes scratch() const noexcept;
+  [[nodiscard]] Bytes scratch() const;
   /// Reads the snapshot, verified, and updates it `missing` times. Memory is aligned to 4096; a null pointer leaves
   /// that part alone, only where nothing is missing. Throws Error(corrupt) naming what was damaged.
   void load(std::size_t chunk, std::byte* weight, std::byte* state, std::span<std::byte> scratch);

@@ -63,8 +63,8 @@ TEST(Rate, NoiseIsDamped) {
   std::uniform_real_distribution<double> noise(0.6, 1.4);
   Rate rate(kExpected);
   double sum = 0, squares = 0;
-  constexpr int kRounds = 2000;
-  for (int round = -40; round < kRounds; ++round) {
+  constexpr int kStretches = 2000;
+  for (int round = -40; round < kStretches; ++round) {
     const Bytes bytes = (10 + random() % 40) * MiB;
     rate.add(Direction::write, bytes, static_cast<double>(bytes) / (200 * kMega) * noise(random));
     if (round < 0) continue;
@@ -72,9 +72,9 @@ TEST(Rate, NoiseIsDamped) {
     sum += relative;
     squares += relative * relative;
   }
-  const double mean = sum / kRounds;
+  const double mean = sum / kStretches;
   EXPECT_NEAR(mean, 1, 0.12);
-  EXPECT_LT(std::sqrt(squares / kRounds - mean * mean), 0.1) << "a single stretch is off by 0.25";
+  EXPECT_LT(std::sqrt(squares / kStretches - mean * mean), 0.1) << "a single stretch is off by 0.25";
 }
 
 TEST(Rate, WhatACacheAnswersDoesNotCount) {
