@@ -1,0 +1,40 @@
+// What a caller tells a step, and what it is told of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace spillway::execute {
+
+struct StepUpdate {
+  double learning_rate = 0;
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  double weight_decay = 0;
+  double max_grad_norm = 0;  ///< 0: no clipping
+};
+
+struct StepBegin {
+  std::span<const std::int64_t> ids;  ///< token ids of all micro-batches; empty without an embedding
+  std::vector<std::uint64_t> counts;  ///< tokens of each micro-batch
+  bool training = true;               ///< false: forward and head_loss passes only
+  /// What end_step() will be given, as far as that is known: chunks that the plan updates early are updated by it. When
+  /// end_step() is given another one, or nothing was expected, they are put back and the result is the same.
+  std::optional<StepUpdate> update = std::nullopt;
+};
+
+struct StepResult {
+  double grad_norm = 0;      ///< before clipping
+  double clip = 1;           ///< factor applied to the gradient
+  double loss_scale = 1;     ///< of this step; the gradient is given multiplied by it
+  bool skipped = false;      ///< a gradient was not finite: no update
+  std::int64_t step = 0;     ///< optimizer steps so far
+  double seconds = 0;        ///< from begin_step() to here
+  double stall_seconds = 0;  ///< of these, waiting in next_pass()
+  std::size_t early = 0;     ///< chunks that were updated during backward
+  std::size_t undone = 0;    ///< of these, put back: the step was skipped, or decided otherwise
+};
+
+}  // namespace spillway::execute
