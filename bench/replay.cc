@@ -49,10 +49,10 @@ spillway::StepResult step(spillway::Engine& engine, const std::vector<std::int64
                           std::vector<std::byte>& zeros) {
   engine.begin_step({.ids = ids, .counts = {ids.size()}});
   engine.embedding_forward();
-  while (const auto visit = engine.next_visit()) {
-    if (visit->kind == spillway::plan::VisitKind::head_gradient) engine.head_gradient(zeros.data(), 0);
-    if (visit->kind == spillway::plan::VisitKind::embedding_backward) engine.embedding_backward(zeros.data());
-    engine.end_visit();
+  while (const auto pass = engine.next_pass()) {
+    if (pass->kind == spillway::plan::VisitKind::head_gradient) engine.head_gradient(zeros.data(), 0);
+    if (pass->kind == spillway::plan::VisitKind::embedding_backward) engine.embedding_backward(zeros.data());
+    engine.end_pass();
   }
   return engine.end_step({.learning_rate = 1e-5, .max_grad_norm = 1});
 }

@@ -72,11 +72,11 @@ class Updates {
   /// Seconds that the updates of one step take.
   double step() {
     engine_->begin_step({.ids = {}, .counts = {1}});
-    while (const auto visit = engine_->next_visit()) {
-      if (visit->kind == plan::VisitKind::backward) {
-        engine_->gradient(engine_->layout().blocks()[visit->block].first_tensor, gradient_.data(), 0);
+    while (const auto pass = engine_->next_pass()) {
+      if (pass->kind == plan::VisitKind::backward) {
+        engine_->gradient(engine_->layout().blocks()[pass->block].first_tensor, gradient_.data(), 0);
       }
-      engine_->end_visit();
+      engine_->end_pass();
     }
     engine_->end_step({.learning_rate = 1e-5});
     const auto began = Clock::now();

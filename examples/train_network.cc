@@ -91,18 +91,18 @@ class Training {
     engine_.begin_step({.ids = {}, .counts = {kRows}});
     bool first = true;
     float loss = 0;
-    while (const auto visit = engine_.next_visit()) {
-      if (visit->kind == spillway::plan::VisitKind::forward) {
-        if (first) std::copy(in_.begin(), in_.end(), floats(visit->input));
-        forward(floats(visit->weights), floats(visit->input), floats(visit->output));
+    while (const auto pass = engine_.next_pass()) {
+      if (pass->kind == spillway::plan::VisitKind::forward) {
+        if (first) std::copy(in_.begin(), in_.end(), floats(pass->input));
+        forward(floats(pass->weights), floats(pass->input), floats(pass->output));
         first = false;
       } else {
-        if (visit->output != nullptr) loss = start_backward(floats(visit->output), floats(visit->hidden_gradient));
-        backward(floats(visit->weights), floats(visit->input), floats(visit->hidden_gradient), dw_, db_);
-        engine_.gradient(2 * visit->block, reinterpret_cast<std::byte*>(dw_.data()), 0);
-        engine_.gradient(2 * visit->block + 1, reinterpret_cast<std::byte*>(db_.data()), 0);
+        if (pass->output != nullptr) loss = start_backward(floats(pass->output), floats(pass->hidden_gradient));
+        backward(floats(pass->weights), floats(pass->input), floats(pass->hidden_gradient), dw_, db_);
+        engine_.gradient(2 * pass->block, reinterpret_cast<std::byte*>(dw_.data()), 0);
+        engine_.gradient(2 * pass->block + 1, reinterpret_cast<std::byte*>(db_.data()), 0);
       }
-      engine_.end_visit();
+      engine_.end_pass();
     }
     engine_.end_step({.learning_rate = 1e-3, .weight_decay = 0.01, .max_grad_norm = 1.0});
     return loss;

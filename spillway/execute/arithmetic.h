@@ -1,4 +1,4 @@
-// Where the arithmetic of visits is done besides PyTorch's.
+// Where the arithmetic of passes is done besides PyTorch's.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace spillway::execute {
 
-/// A device, and the stream that visits are issued to.
+/// A device, and the stream that passes are issued to.
 struct Arithmetic {
   device::Device& device;
   device::Stream stream = 0;

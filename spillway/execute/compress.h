@@ -1,4 +1,4 @@
-// Subspaces as work of the device that visits compute on: the factors of a gradient through the projectors of their
+// Subspaces as work of the device that passes compute on: the factors of a gradient through the projectors of their
 // matrix, and what the host is to know of it.
 #pragma once
 
@@ -16,18 +16,18 @@ namespace spillway::execute {
 /// a matrix, which is next to nothing for the link.
 class Compress {
  public:
-  /// `type`: of what visits compute in. `where`: as Gradients; its workspace has room for the copies. References must
+  /// `type`: of what passes compute in. `where`: as Gradients; its workspace has room for the copies. References must
   /// outlive it.
   Compress(const state::Layout& layout, state::ComputeType type, const Subspaces& subspaces, const Arithmetic& where);
 
   /// kernels::compress() by side 0 (P) or 1 (Q) of a tensor's pair, in the order of the stream: in [tokens][rows of the
-  /// side, or more], out [columns][tokens], both where visits compute.
+  /// side, or more], out [columns][tokens], both where passes compute.
   void run(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
            std::byte* out);
 
   /// Copies such values to the host, to `to`, in the order of the stream; on the host at once.
   void fetch(std::span<const float> values, std::span<float> to);
-  /// Values that a visit has left where it computes, for the host, which waits for the stream. Good until the next
+  /// Values that a pass has left where it computes, for the host, which waits for the stream. Good until the next
   /// call.
   [[nodiscard]] std::span<const float> here(std::span<const float> values);
 

@@ -40,7 +40,7 @@ json of_path(const storage::Path& path) {
           {"volume", path.volume().string()}};
 }
 
-/// Measured rates, and the paths that were taken out.
+/// Measured rates, and the paths that were retired.
 void add_pool(json& out, const storage::Pool& pool, const plan::Budget& budget) {
   const auto states = pool.paths();
   for (std::size_t p = 0; p < states.size(); ++p) {
@@ -57,36 +57,39 @@ void add_pool(json& out, const storage::Pool& pool, const plan::Budget& budget) 
 
 }  // namespace
 
-std::string counters(const Run& run, const plan::Budget& budget) {
+std::string counters(const Counted& run, const plan::Budget& budget) {
   json out;
-  out["arena_bytes"] = run.arena.size();
-  out["stall_seconds"] = run.executor->waits().by_lane();
-  for (const auto& [cause, seconds] : run.executor->waits().seconds()) {
+  const auto& waits = run.executor.waits();
+  out["arena_bytes"] = run.resources.host().size();
+  out["stall_seconds"] = waits.by_lane();
+  for (const auto& [cause, seconds] : waits.seconds()) {
     out["waits"][waited_for(budget, cause)][plan::name_of(cause.lane)] = seconds;
   }
-  const auto updated = run.executor->updated();
+  const auto updated = run.executor.updated();
   for (std::size_t unit = 0; unit < updated.size(); ++unit) {
     out["updates"][node_name(budget, unit)] = {{"elements", updated[unit].elements},
                                                {"seconds", updated[unit].seconds}};
   }
-  for (std::size_t p = 0; p < run.paths.size(); ++p) out["paths"][budget.paths[p].name] = of_path(*run.paths[p]);
-  if (run.journal) out["stall_seconds"]["commit"] = run.waited();
-  if (const auto* device = run.device.device.get()) {
+  const auto paths = run.storage.paths();
+  for (std::size_t p = 0; p < paths.size(); ++p) out["paths"][budget.paths[p].name] = of_path(*paths[p]);
+  if (run.saving.durable()) out["stall_seconds"]["commit"] = run.saving.waited();
+  if (const auto* device = run.resources.device()) {
     out["device"] = {{"name", device->name()},
                      {"memory", device->memory().size()},
                      {"to_device", device->copied(device::Direction::to_device)},
                      {"from_device", device->copied(device::Direction::from_device)},
                      {"notice", device->notice()}};
   }
-  if (run.pool) add_pool(out, *run.pool, budget);
+  if (const auto* pool = run.storage.pool()) add_pool(out, *pool, budget);
   return out.dump();
 }
 
-std::string silence(const Run& run, const plan::Budget& budget) {
+std::string silence(const Counted& run, const plan::Budget& budget) {
   auto out = json::object();
-  for (std::size_t p = 0; p < run.paths.size(); ++p) {
-    const auto counted = run.paths[p]->counters();
-    out[budget.paths[p].name] = {{"volume", run.paths[p]->volume().string()},
+  const auto paths = run.storage.paths();
+  for (std::size_t p = 0; p < paths.size(); ++p) {
+    const auto counted = paths[p]->counters();
+    out[budget.paths[p].name] = {{"volume", paths[p]->volume().string()},
                                  {"under_way", counted.under_way},
                                  {"silent_seconds", counted.silent_seconds}};
   }

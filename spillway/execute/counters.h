@@ -6,18 +6,29 @@
 #include <string>
 #include <vector>
 
+#include "spillway/execute/executor.h"
 #include "spillway/execute/nodes.h"
-#include "spillway/execute/run.h"
+#include "spillway/execute/resources.h"
+#include "spillway/execute/run_storage.h"
+#include "spillway/execute/saving.h"
 
 namespace spillway::execute {
 
-/// Bytes moved by path, measured rates and paths taken out; elements updated by node; seconds waited, by what for.
-[[nodiscard]] std::string counters(const Run& run, const plan::Budget& budget);
+/// The parts of a run that count what they do.
+struct Counted {
+  const Resources& resources;
+  const RunStorage& storage;
+  const Executor& executor;
+  const Saving& saving;
+};
+
+/// Bytes moved by path, measured rates and retired paths; elements updated by NUMA node; seconds waited, by what for.
+[[nodiscard]] std::string counters(const Counted& run, const plan::Budget& budget);
 
 /// By path its volume, what it has not answered yet and for how long it has been silent. Any thread may ask.
-[[nodiscard]] std::string silence(const Run& run, const plan::Budget& budget);
+[[nodiscard]] std::string silence(const Counted& run, const plan::Budget& budget);
 
-/// Bytes by memory node, planned and as the kernel says of `arena`; {} where the plan deals nothing to nodes.
+/// Bytes by NUMA node, planned and as the kernel says of `arena`; {} where the plan places nothing on nodes.
 [[nodiscard]] std::string where(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule,
                                 const plan::Budget& budget, const std::vector<NodeOptions>& nodes,
                                 std::span<const std::byte> arena);

@@ -1,5 +1,5 @@
 // What projectors miss, as the running estimates in the records that go with S (subspace/bias.h): work of the device
-// that visits compute on, in the order of its stream. The host reads all records at once, with the norm of the step.
+// that passes compute on, in the order of its stream. The host reads all records at once, with the norm of the step.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +21,11 @@ class Estimates {
 
   /// A training step begins: no record is written.
   void begin();
-  /// A backward visit of the block begins.
+  /// A backward pass of the block begins.
   void open(const state::Block& block);
-  /// G z of a micro-batch, [rows], fp32, where visits compute; it stays until the stream has come to it.
+  /// G z of a micro-batch, [rows], fp32, where passes compute; it stays until the stream has come to it.
   void take(std::size_t tensor, std::span<const float> seen);
-  /// The step's S is complete; `squares` are its tiles' sums, where visits compute. Writes its record to `out` there.
+  /// The step's S is complete; `squares` are its tiles' sums, where passes compute. Writes its record to `out` there.
   void close(std::size_t tensor, std::span<const double> squares, std::byte* out);
   /// Gives the copy of all records to the host to the stream; tell() after the stream has come to it.
   void fetch();

@@ -131,7 +131,7 @@ const float* Gradients::unrounded(const Target& to, const std::byte* values) {
 void Gradients::take(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
   const auto& it = layout_.tensors().at(tensor);
   if (visit_ == nullptr || visit_->kind != plan::VisitKind::backward || it.block != visit_->block) {
-    throw Error(ErrorCode::internal, text("a gradient of ", it.spec.name, " outside its block's backward visit"));
+    throw Error(ErrorCode::internal, text("a gradient of ", it.spec.name, " outside its block's backward pass"));
   }
   if (!has_gradient(it.spec.learning)) {
     throw Error(ErrorCode::bad_input, text("a gradient of ", it.spec.name, ", which is frozen"));

@@ -1,5 +1,5 @@
 // Gradients on their way from autograd to their chunks: summed over micro-batches in fp32, rounded once, with the
-// global norm and the finite check folded into the pass that rounds. All of it is work of the device that visits
+// global norm and the finite check folded into the pass that rounds. All of it is work of the device that passes
 // compute on, in the order of its stream; the host waits for the norm alone, at the end of the step.
 #pragma once
 
@@ -24,8 +24,8 @@ namespace spillway::execute {
 
 class Gradients {
  public:
-  /// `rows` may be null. Of a tensor that learns in a subspace the gradient is S. What is handed over is of the type
-  /// that visits compute in, and stays until the stream has come to it. All references must outlive it.
+  /// `rows` may be null. The gradient of a tensor that is trained in a subspace is S. What is handed over is of the
+  /// type that passes compute in, and stays until the stream has come to it. All references must outlive it.
   Gradients(const plan::Schedule& schedule, const state::Layout& layout, const plan::Description& description,
             Arenas arenas, EmbeddingRows* rows, Subspaces& subspaces, Team& team, const Arithmetic& where);
 
@@ -36,9 +36,9 @@ class Gradients {
   /// Beside S, what the estimate of a subspace's errors needs of the micro-batch: see Estimates.
   void take_seen(std::size_t tensor, std::span<const float> seen) { estimates_.take(tensor, seen); }
   void take_slice(const std::byte* values, std::uint64_t micro_batch);
-  /// d loss / d output of the embedding, [tokens, columns], in host memory: the open visit is embedding_backward.
+  /// d loss / d output of the embedding, [tokens, columns], in host memory: the open pass is embedding_backward.
   void take_rows(const std::byte* values);
-  /// Ends the open visit: what got no gradient is zero.
+  /// Ends the open pass: what got no gradient is zero.
   void close();
 
   /// Sum of squares of the whole gradient, added in tensor order. Waits for the stream.

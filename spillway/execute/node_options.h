@@ -1,4 +1,4 @@
-// How a memory node is used, beside its budget.
+// How a NUMA node is used, beside its budget.
 #pragma once
 
 namespace spillway::execute {

@@ -1,4 +1,4 @@
-// The memory nodes of a plan on this machine: which part of the arena is put where, and who updates it.
+// The NUMA nodes of a plan on this machine: which part of the arena is put where, and who updates it.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace spillway::execute {
 [[nodiscard]] std::vector<memory::ArenaPart> arena_parts(const plan::Plan& plan, const plan::Budget& budget,
                                                          const std::vector<NodeOptions>& options);
 
-/// By node, each on the processors nearest to it.
+/// By node, each on the CPUs nearest to it.
 [[nodiscard]] std::vector<UpdateLane> update_lanes(const plan::Budget& budget, const plan::Rates& rates,
                                                    const std::vector<NodeOptions>& options);
 

@@ -53,7 +53,9 @@ StepProtocol::StepProtocol(const Options& options, const StepPosition& at, bool 
       state_(recovered ? StepState::publish : StepState::begin),
       resting_(state_),
       at_(at),
-      scaler_(options.scales_loss) {}
+      scaler_(options.scales_loss) {
+  publication_.update = optim::make_step(*options.optimizer, {});
+}
 
 void StepProtocol::refuse(const char* call) const {
   throw Error(ErrorCode::bad_input, text(call, " is out of order: ", kSituations[static_cast<std::size_t>(state_)]));
@@ -113,14 +115,14 @@ Publication StepProtocol::publish() {
   return out;
 }
 
-std::optional<kernels::UpdateStep> StepProtocol::begin(const std::optional<StepUpdate>& expected) {
+std::optional<optim::Step> StepProtocol::begin(const std::optional<StepUpdate>& expected) {
   require(Call::begin);
-  state_ = StepState::passes;
-  predicted_.reset();
+  std::optional<optim::Step> predicted;
   if (expected && options_.early && expects_no_clipping(*expected)) {
-    predicted_ = update_of(*expected, 1 / static_cast<float>(scaler_.scale()), at_.updates + 1);
+    predicted = update_of(*expected, 1 / static_cast<float>(scaler_.scale()), at_.updates + 1);
   }
-  return predicted_;
+  state_ = StepState::passes;
+  return predicted_ = predicted;
 }
 
 bool StepProtocol::expects_no_clipping(const StepUpdate& update) const noexcept {
@@ -134,6 +136,7 @@ void StepProtocol::norm() {
 
 Decision StepProtocol::decide(const kernels::Norm& norm, const StepUpdate& update) {
   require(Call::decide);
+  check(update);
   state_ = StepState::decide;
   Decision out{.loss_scale = scaler_.scale(), .skipped = !norm.finite()};
   out.grad_norm = std::sqrt(norm.sum) / out.loss_scale;
@@ -153,16 +156,15 @@ Decision StepProtocol::decide(const kernels::Norm& norm, const StepUpdate& updat
   return out;
 }
 
-kernels::UpdateStep StepProtocol::update_of(const StepUpdate& update, float factor, std::int64_t number) const {
-  return {.optimizer = options_.optimizer,
-          .learning_rate = update.learning_rate,
-          .beta1 = update.beta1,
-          .beta2 = update.beta2,
-          .epsilon = update.epsilon,
-          .weight_decay = update.weight_decay,
-          .gradient_scale = factor,
-          .step = number,
-          .seed = options_.seed};
+optim::Step StepProtocol::update_of(const StepUpdate& update, float factor, std::int64_t number) const {
+  auto named = update.others;
+  named.emplace("learning_rate", update.learning_rate);
+  named.emplace("weight_decay", update.weight_decay);
+  auto out = optim::make_step(*options_.optimizer, named);
+  out.gradient_scale = factor;
+  out.step = number;
+  out.seed = options_.seed;
+  return out;
 }
 
 void StepProtocol::evaluate() {

@@ -14,7 +14,8 @@
 #include "spillway/execute/loss_scaler.h"
 #include "spillway/execute/step_values.h"
 #include "spillway/kernels/gradient.h"
-#include "spillway/kernels/update.h"
+#include "spillway/optim/optimizers.h"
+#include "spillway/optim/step.h"
 
 namespace spillway::execute {
 
@@ -50,20 +51,20 @@ struct Decision {
 struct Commitment {
   StepPosition at;
   bool skipped = false;
-  kernels::UpdateStep update;  ///< of the last step that was not skipped; its number is at.updates
+  optim::Step update;  ///< of the last step that was not skipped; its number is at.updates
 };
 
 /// What the lanes are to do for the step that was committed.
 struct Publication {
-  bool pending = false;        ///< there is an update that was not done
-  bool kept = false;           ///< what was done of it early is not done again
-  kernels::UpdateStep update;  ///< matters when it is pending
+  bool pending = false;  ///< there is an update that was not done
+  bool kept = false;     ///< what was done of it early is not done again
+  optim::Step update;    ///< matters when it is pending
 };
 
 class StepProtocol {
  public:
   struct Options {
-    kernels::Optimizer optimizer = kernels::Optimizer::adamw;
+    const optim::Descriptor* optimizer = &optim::adamw;
     std::uint64_t seed = 0;    ///< of stochastic rounding
     bool scales_loss = false;  ///< gradients are fp16
     bool early = false;        ///< the plan has chunks that are updated early
@@ -88,6 +89,9 @@ class StepProtocol {
   void require_rest(const char* call) const;
   void require_passes(const char* call) const;
 
+  /// Throws Error(bad_input) where the optimizer has no such hyperparameters.
+  void check(const StepUpdate& update) const { static_cast<void>(update_of(update, 1, 1)); }
+
   // Each of these throws Error(bad_input) and changes nothing where its state does not allow it:
 
   /// Weights and states are loaded; neither in passes nor with an update pending. Then: after how many updates, or
@@ -102,7 +106,7 @@ class StepProtocol {
   Publication publish();
   /// publish -> passes. Returns what early updates of the step apply; none when they cannot be right. `expected`: what
   /// decide() will be given, as far as that is known.
-  std::optional<kernels::UpdateStep> begin(const std::optional<StepUpdate>& expected);
+  std::optional<optim::Step> begin(const std::optional<StepUpdate>& expected);
   /// passes -> norm.
   void norm();
   /// norm -> decide. `norm`: of the whole gradient, added over all processes.
@@ -116,17 +120,17 @@ class StepProtocol {
   void require(Call call) const;
   [[noreturn]] void refuse(const char* call) const;
   [[nodiscard]] bool expects_no_clipping(const StepUpdate& update) const noexcept;
-  [[nodiscard]] kernels::UpdateStep update_of(const StepUpdate& update, float factor, std::int64_t number) const;
+  [[nodiscard]] optim::Step update_of(const StepUpdate& update, float factor, std::int64_t number) const;
 
   const Options options_;
   StepState state_;
   StepState resting_;  ///< state that an evaluation goes back to
   StepPosition at_;
   LossScaler scaler_;
-  unsigned unclipped_ = 0;                        ///< steps in a row that were neither clipped nor skipped
-  std::optional<kernels::UpdateStep> predicted_;  ///< what early updates of this step apply
-  bool skipped_ = false;                          ///< the last step was
-  Publication publication_;                       ///< of the last step that was decided
+  unsigned unclipped_ = 0;                ///< steps in a row that were neither clipped nor skipped
+  std::optional<optim::Step> predicted_;  ///< what early updates of this step apply
+  bool skipped_ = false;                  ///< the last step was
+  Publication publication_;               ///< of the last step that was decided
 };
 
 }  // namespace spillway::execute

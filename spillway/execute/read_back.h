@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "spillway/execute/recovery.h"
 #include "spillway/execute/replay.h"
-#include "spillway/execute/run.h"
+#include "spillway/execute/run_plan.h"
+#include "spillway/execute/volumes.h"
 #include "spillway/memory/arena.h"
 #include "spillway/state/checkpoint.h"
 
@@ -17,12 +19,12 @@ namespace spillway::execute {
 /// The chunks of the newest durable step, or of a checkpoint, for whoever saves them.
 class ReadBack : public state::ChunkStore {
  public:
-  /// `checkpoint`: directory of a manifest, of a checkpoint or of what Run::leave() has left. Throws Error(bad_input)
-  /// when there is neither.
+  /// `checkpoint`: directory of a manifest, of a checkpoint or of what Saving::leave() has left. Throws
+  /// Error(bad_input) when there is neither.
   ReadBack(const RunPlan& plan, VolumeSettings volumes, unsigned threads,
            const std::optional<std::filesystem::path>& checkpoint);
 
-  [[nodiscard]] const Found& found() const noexcept { return found_; }
+  [[nodiscard]] const Recovery& recovery() const noexcept { return recovery_; }
   [[nodiscard]] state::ChunkStream stream();
   /// As Tensors::fetch().
   void fetch(std::size_t tensor, std::uint64_t first, std::span<float> values);
@@ -35,7 +37,7 @@ class ReadBack : public state::ChunkStore {
   void describe();
 
   const RunPlan plan_;
-  Found found_;
+  Recovery recovery_;
   std::vector<std::unique_ptr<storage::Path>> paths_;
   std::vector<storage::Path*> path_pointers_;
   journal::Recovered recovered_;
@@ -47,25 +49,5 @@ class ReadBack : public state::ChunkStore {
   std::size_t fetched_ = ~std::size_t{0};                ///< the chunk in `stream_`, where fetch() has left one
   std::span<std::byte> stream_, chunk_, replay_memory_;  ///< in the arena
 };
-
-/// What `verify` tells.
-struct Verified {
-  struct Damage {
-    std::uint32_t path = 0;
-    std::filesystem::path file;
-    Bytes offset = 0;  ///< in the file
-    Bytes bytes = 0;
-    std::string what;
-  };
-  Bytes bytes = 0;                    ///< read
-  std::optional<std::uint64_t> step;  ///< the newest durable one
-  std::vector<Damage> damage;
-};
-
-/// Reads every byte that counts: superblocks, records, the newest durable step and what replays it, and the checkpoints
-/// whose manifests are in `pinned`. Damage is told, not thrown. Throws Error(bad_input) when there is no volume of the
-/// run.
-[[nodiscard]] Verified verify(const RunPlan& plan, VolumeSettings volumes,
-                              const std::vector<std::filesystem::path>& pinned);
 
 }  // namespace spillway::execute

@@ -32,7 +32,8 @@ class Replay {
     Team& team;
   };
 
-  /// Of what a run left, or of a checkpoint; both as RecordCheck has found them good. All references must outlive it.
+  /// Of what a run left, or of a checkpoint; both as journal::RecordCheck has found them good. All references must
+  /// outlive it.
   Replay(const Parts& parts, const journal::Recovered& recovered);
   Replay(const Parts& parts, const journal::Manifest& manifest);
 

@@ -36,7 +36,7 @@ class EmbeddingRows {
   void begin(std::span<const std::int64_t> ids);
 
   /// Copies the rows of all tokens whose id lies in `chunk` from `weights` to output [tokens, columns], of the type
-  /// that visits compute in.
+  /// that passes compute in.
   void gather(const state::Chunk& chunk, const std::byte* weights, std::byte* output, Team& team) const;
 
   /// The step's rows of the table that lie in a chunk.

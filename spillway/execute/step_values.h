@@ -7,13 +7,15 @@
 #include <span>
 #include <vector>
 
+#include "spillway/optim/step.h"
+
 namespace spillway::execute {
 
 struct StepUpdate {
   double learning_rate = 0;
-  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double weight_decay = 0;
-  double max_grad_norm = 0;  ///< 0: no clipping
+  double max_grad_norm = 0;        ///< 0: no clipping
+  optim::NamedValues others = {};  ///< further hyperparameters (optim/step.h); what is not there has its default
 };
 
 struct StepBegin {

@@ -47,11 +47,11 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
     if (task.kind != plan::TaskKind::write_rows) continue;
     add(Field::rows, task.subject, task.bytes, text("gradient of the embedding's rows, part ", task.subject));
   }
-  const auto& borders = plan.residency.activation;
-  objects_[static_cast<std::size_t>(Field::activation)].resize(borders.size());
-  const auto border = round_up(description.border_bytes(), storage::kTransferAlignment);
-  for (std::size_t i = 0; i < borders.size(); ++i) {
-    if (!borders[i] && border > 0) add(Field::activation, i, border, text("input of layer ", i));
+  const auto& boundaries = plan.residency.activation;
+  objects_[static_cast<std::size_t>(Field::activation)].resize(boundaries.size());
+  const auto bytes = round_up(description.border_bytes(), storage::kTransferAlignment);
+  for (std::size_t i = 0; i < boundaries.size(); ++i) {
+    if (!boundaries[i] && bytes > 0) add(Field::activation, i, bytes, text("input of layer ", i));
   }
 }
 
@@ -112,9 +112,9 @@ void Store::pair(const Object& it, storage::Pool::Request& request) {
 }
 
 void Store::begin_write(Object& it, const Transfer& transfer) {
-  if (it.written && !it.kept) pool_.release(it.places);
+  if (it.written && !it.owned) pool_.release(it.places);
   it.written = true;
-  it.kept = false;
+  it.owned = false;
   it.bytes = transfer.bytes;
   it.version = transfer.version;
   it.snapshot = transfer.snapshot;
@@ -134,6 +134,15 @@ void Store::run(const Transfer& transfer) {
   waited.context = &waiter;
   start(waited);
   waiter.wait();
+}
+
+void Store::write(Field field, std::size_t chunk, std::span<const std::byte> memory, std::uint64_t version) {
+  run({.direction = storage::Direction::write,
+       .field = field,
+       .subject = chunk,
+       .memory = const_cast<std::byte*>(memory.data()),  // a write only reads it
+       .bytes = memory.size(),
+       .version = version});
 }
 
 void Store::give_up(const std::exception_ptr& error) {
@@ -161,7 +170,7 @@ void Store::note(Object& it) {
     thread_local std::vector<journal::Piece> pieces;
     pieces.clear();
     append(it, 0, pieces);
-    it.kept = true;
+    it.owned = true;
     const auto id = it.field == Field::grad ? gradients_.of_chunk(it.subject) : gradients_.of_rows(it.subject);
     return journal_->gradient_written(id, it.version, pieces);
   }
@@ -192,7 +201,7 @@ void Store::tell_snapshot(std::size_t chunk, std::uint64_t version) {
   snapshot.pieces.clear();
   append(weight, journal::kWeightPart, snapshot.pieces);
   append(state, journal::kStatePart, snapshot.pieces);
-  weight.kept = state.kept = true;
+  weight.owned = state.owned = true;
   snapshot.told = version;
   snapshot.any = true;
   journal_->snapshot_written(chunk, version, snapshot.pieces);
@@ -221,7 +230,7 @@ void Store::adopt(const journal::StoredObject& stored) {
       throw Error(ErrorCode::corrupt,
                   text("the record of ", it.name, " names ", next, " pieces instead of ", it.places.size()));
     }
-    it.written = it.kept = true;
+    it.written = it.owned = true;
   };
   take(Field::weight, journal::kWeightPart);
   take(Field::state, journal::kStatePart);
@@ -232,7 +241,7 @@ void Store::adopt(const journal::StoredObject& stored) {
 void Store::drop_passing() {
   for (const auto field : {Field::grad, Field::activation, Field::rows}) {
     for (auto& it : objects_[static_cast<std::size_t>(field)]) {
-      if (it.written && !it.kept) pool_.release(it.places);
+      if (it.written && !it.owned) pool_.release(it.places);
       it.written = false;
     }
   }

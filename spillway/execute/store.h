@@ -1,4 +1,4 @@
-// Field groups and border activations on the paths, by number, wherever the pool has put them last.
+// Field groups and boundary activations on the paths, by number, wherever the pool has put them last.
 //
 // A write takes new places. What it replaces is given back first when nothing here has to survive the run; what the
 // journal of a durable run was told of is its own until it releases it.
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,7 @@
 
 namespace spillway::execute {
 
-/// `rows`: parts of the gradient of an embedding's rows.
+/// `rows`: parts of the sparse embedding gradient.
 enum class Field : std::uint8_t { weight, state, grad, activation, rows };
 
 /// "weights of model.layers.0.mlp.up_proj.weight to model.norm.weight (chunk 3)": for messages. Not of activations.
@@ -30,7 +31,7 @@ class Store {
   struct Transfer {
     storage::Direction direction = storage::Direction::read;
     Field field = Field::weight;
-    std::size_t subject = 0;  ///< chunk; border of activations; part of rows
+    std::size_t subject = 0;  ///< chunk; boundary of activations; part of the sparse embedding gradient
     std::byte* memory = nullptr;
     Bytes bytes = 0;
     std::uint64_t version = 0;  ///< of a write: the step that it is of
@@ -52,6 +53,8 @@ class Store {
   void start(const Transfer& transfer);
   /// Starts a transfer and waits for it; throws its error.
   void run(const Transfer& transfer);
+  /// Writes the weight or the state of a chunk, as step `version` left it, and waits for it.
+  void write(Field field, std::size_t chunk, std::span<const std::byte> memory, std::uint64_t version);
 
   /// The run has failed, elsewhere than in a transfer: what is not written yet will not be, and nobody waits for it.
   void give_up(const std::exception_ptr& error);
@@ -83,8 +86,8 @@ class Store {
     std::size_t subject = 0;
     std::vector<storage::Place> places;
     bool written = false;
-    bool kept = false;  ///< the journal has its places
-    std::string name;   ///< for errors
+    bool owned = false;  ///< by the journal, which releases its places
+    std::string name;    ///< for errors
     // Of the write under way:
     Bytes bytes = 0;
     std::uint64_t version = 0;

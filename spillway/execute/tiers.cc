@@ -62,7 +62,7 @@ void Tiers::store(std::size_t chunk, const std::byte* weight, const std::byte* s
   const auto& it = layout_.chunks()[chunk];
   stored_ = stored_ || weight != nullptr;
   if (on_device(chunk)) {
-    device_->synchronise();  // visits of an evaluation may still read it
+    device_->synchronise();  // passes of an evaluation may still read it
     const auto to = there(chunk);
     copy(device::Direction::to_device, to.weight, weight, weight_bytes(rule_, it));
     copy(device::Direction::to_device, to.state, state, state_bytes(rule_, it));

@@ -2,13 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "spillway/execute/volume_options.h"
 #include "spillway/journal/journal_spec.h"
 #include "spillway/plan/planner.h"
 #include "spillway/state/layout.h"
@@ -17,19 +16,7 @@
 
 namespace spillway::execute {
 
-/// A directory, or a block device that is taken whole.
-struct VolumePlace {
-  std::filesystem::path path;
-  bool device = false;
-
-  [[nodiscard]] std::filesystem::path file() const;  ///< that holds the volume's bytes
-};
-
-struct VolumeSettings {
-  std::vector<VolumePlace> places;
-  bool overwrite = false;      ///< replace volumes of another run, and those in which this one has committed steps
-  bool erase = false;          ///< of block devices: remove what else they hold
-  bool keep = false;           ///< leave them behind at the end
+struct VolumeSettings : VolumeOptions {
   std::string run;             ///< identity of the run
   sys::RingFactory ring = {};  ///< of the paths' threads; empty: the machine's best
 };

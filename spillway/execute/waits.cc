@@ -10,16 +10,16 @@ using plan::Lane;
 
 namespace {
 
-struct Step {
+struct Reached {
   Index task = plan::kNone;
   bool previous = false;
   Times times;
 };
 
 /// Of what `task` needed, what ended last; through tasks that were skipped, which end with their own needs.
-Step last_need(const plan::Schedule& schedule, const Step& step, const Waits::Look& look) {
-  Step last;
-  std::vector<Step> open{step};
+Reached last_need(const plan::Schedule& schedule, const Reached& step, const Waits::Look& look) {
+  Reached last;
+  std::vector<Reached> open{step};
   for (std::size_t looked = 0; !open.empty() && looked < schedule.tasks.size(); ++looked) {
     const auto it = open.back();
     open.pop_back();
@@ -46,7 +46,7 @@ Cause cause_of(const plan::Task& task, const Times& times) {
 }  // namespace
 
 void Waits::add(const plan::Schedule& schedule, Index visit, double begin, double end, const Look& look) {
-  Step at{visit, false, {}};
+  Reached at{visit, false, {}};
   Cause cause;  // of what `at` itself waits for once its needs are there: its lane
   auto until = end;
   while (until > begin) {

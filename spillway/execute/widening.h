@@ -1,4 +1,4 @@
-// The weights of a visit in the type that it multiplies in, where that is wider than the one they are kept and moved
+// The weights of a pass in the type that it multiplies in, where that is wider than the one they are kept and moved
 // in.
 #pragma once
 
@@ -18,8 +18,8 @@ class Widening {
   Widening(const plan::Schedule& schedule, const state::Layout& layout, const state::UpdateRule& rule, Arenas arenas,
            const Arithmetic& where);
 
-  /// Where the visit finds its weights: the ones in memory, or, in the order of the stream, their fp32 copy, which is
-  /// good until the next visit's. Null where it has none.
+  /// Where the pass finds its weights: the ones in memory, or, in the order of the stream, their fp32 copy, which is
+  /// good until the next pass's. Null where it has none.
   [[nodiscard]] std::byte* weights(const plan::Visit& visit) const;
 
  private:

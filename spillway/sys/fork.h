@@ -44,9 +44,10 @@ class OfProcess {
   OfProcess(const OfProcess&) = delete;
   OfProcess& operator=(const OfProcess&) = delete;
 
-  [[nodiscard]] T* operator->() const {
+  [[nodiscard]] T* operator->() const { return &**this; }
+  [[nodiscard]] T& operator*() const {
     if (forks_ != forks()) refuse_forked();
-    return object_.get();
+    return *object_;
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "spillway/base/error.h"
+#include "spillway/engine_testing.h"
 
 namespace spillway::calls {
 
@@ -70,7 +71,7 @@ Settings Scenes::settings(Scenario scenario, const Stage& stage, bool before) co
                                         : scenario == Scenario::grow ? kPaths
                                                                      : kMixed);
   out.budget.checkpoints = 1;
-  out.storage.ring = stage.ring;
+  use_ring(out, stage.ring);
   return out;
 }
 
@@ -156,7 +157,7 @@ void Scenes::play(Scenario scenario, const Stage& stage, const Settings& setting
       told.kept = true;
       train(engine, kOld + 1, kNew, told);
       engine.close();
-      engine.start({.reopen = true, .checkpoint = kept(stage), .pinned = manifests(stage)});
+      engine.start({.reopen = true, .checkpoint = kept(stage), .pinned = [&] { return manifests(stage); }});
       told.begun = kOld;
       told.durable = 0;  // it went back
       train(engine, kOld + 1, kNew, told);
@@ -226,11 +227,11 @@ AssertionResult Scenes::goes_on(Scenario scenario, const Stage& stage, const Tol
   const auto least = std::max<std::uint64_t>(oldest, told.durable);
   const auto most = std::max({least, std::uint64_t{oldest}, told.begun.load(), told.gone ? kOld : 0});
   auto again = settings(scenario, stage);
-  again.storage.ring = {};
+  again.hooks = nullptr;
   const bool anew = told.gone && partly_gone(stage);
   again.storage.overwrite = anew;
   Engine engine(run_.description(), again);
-  const auto found = engine.start({.reopen = !anew, .pinned = manifests(stage)});
+  const auto found = engine.start({.reopen = !anew, .pinned = [&] { return manifests(stage); }});
   const auto step = found.found ? found.step : 0;
   if (scenario == Scenario::checkpoint ? step < kOld || step > kNew : step < least || step > most) {
     return AssertionFailure() << "step " << step << " instead of " << least << " to " << most;

@@ -145,7 +145,8 @@ TEST(DeviceState, CheckpointsStandAloneAndLieOnPaths) {
     EXPECT_TRUE(run.holds(alone, 8)) << state;
   }
   Engine back(run.description(), settings);
-  ASSERT_EQ(back.start({.reopen = true, .checkpoint = manifest, .pinned = {manifest}}).step, 3U);
+  ASSERT_EQ(back.start({.reopen = true, .checkpoint = manifest, .pinned = [&] { return std::vector{manifest}; }}).step,
+            3U);
   EXPECT_TRUE(run.holds(back, 3));
   run.train(back, 4, 8);
   EXPECT_TRUE(run.holds(back, 8));

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "spillway/engine_testing.h"
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
 #include "tests/contract/lives.h"
@@ -84,7 +85,7 @@ TEST_P(Checkpoints, EveryOneThatIsListedCanBeGoneBackTo) {
   std::uint64_t step = 16;
   for (const auto& checkpoint : {kept[0], kept[1], kept[0]}) {  // back, on to a newer line, and back again
     Engine engine(run_.description(), settings({0, 0, 0, 0}));
-    const auto found = engine.start({.reopen = true, .checkpoint = checkpoint, .pinned = kept});
+    const auto found = engine.start({.reopen = true, .checkpoint = checkpoint, .pinned = [&] { return kept; }});
     ASSERT_TRUE(found.found);
     ASSERT_EQ(found.step, step);
     ASSERT_EQ(found.payload, text("step ", step));
@@ -95,7 +96,7 @@ TEST_P(Checkpoints, EveryOneThatIsListedCanBeGoneBackTo) {
     step = step == 16 ? 20 : 16;
   }
   Engine engine(run_.description(), settings());
-  const auto found = engine.start({.reopen = true, .pinned = kept});
+  const auto found = engine.start({.reopen = true, .pinned = [&] { return kept; }});
   ASSERT_TRUE(found.found);
   EXPECT_EQ(found.step, GetParam() == Durability::step ? 19 : 16);
   EXPECT_TRUE(run_.holds(engine, found.step));
@@ -236,9 +237,9 @@ TEST(Durability, TheLeastRoomIsEnough) {
         refused = std::exchange(capacity, kept);
       }
     }
-    settings.storage.ring = [](const sys::File& file, unsigned depth) {
+    use_ring(settings, [](const sys::File& file, unsigned depth) {
       return std::make_unique<SlowRing>(sys::make_ring(file, depth));
-    };
+    });
     Engine engine(run.description(), settings);
     engine.start();
     run.fill(engine);

@@ -85,7 +85,7 @@ TEST_F(EarlyDurable, EveryCheckpointCanBeGoneBackTo) {
     std::uint64_t step = 3;
     for (const auto& checkpoint : kept) {
       Engine engine(run_.description(), settings(plan::Updates::early, {1, 0.8, 0, 1}, durability));
-      const auto found = engine.start({.reopen = true, .checkpoint = checkpoint, .pinned = kept});
+      const auto found = engine.start({.reopen = true, .checkpoint = checkpoint, .pinned = [&] { return kept; }});
       ASSERT_EQ(found.step, step);
       ASSERT_TRUE(run_.holds(engine, step));
       run_.train(engine, step + 1, step + 4);

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <random>
 
+#include "spillway/engine_testing.h"
 #include "spillway/sys/faulty_ring.h"
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
@@ -22,7 +23,7 @@ class Fault : public ::testing::Test {
   Fault() {  // what the drives are asked for, to choose from
     const auto faults = std::make_shared<sys::Faults>();
     auto settings = DurableRun::settings(where_.path(), 1, kPlacement);
-    settings.storage.ring = sys::faulty(sys::make_ring, faults);
+    use_ring(settings, sys::faulty(sys::make_ring, faults));
     Engine engine(run_.description(), settings);
     engine.start();
     run_.fill(engine);
@@ -40,7 +41,7 @@ class Fault : public ::testing::Test {
   Outcome live(std::size_t paths, const std::shared_ptr<sys::Faults>& faults) {
     auto settings = DurableRun::settings(where_.path(), paths, kPlacement);
     settings.storage.overwrite = true;
-    settings.storage.ring = sys::faulty(sys::make_ring, faults);
+    use_ring(settings, sys::faulty(sys::make_ring, faults));
     Outcome out;
     try {
       Engine engine(run_.description(), settings);
@@ -129,9 +130,9 @@ TEST_F(Fault, APathThatTakesNoMoreWritesIsLeftOutAndTheRunGoesOn) {
     auto settings = DurableRun::settings(where_.path(), 2, kPlacement);
     settings.storage.overwrite = true;
     int rings = 0;  // the second path's fails
-    settings.storage.ring = [&](const sys::File& file, unsigned depth) {
+    use_ring(settings, [&](const sys::File& file, unsigned depth) {
       return sys::faulty(sys::make_ring, rings++ % 2 == 0 ? healthy : faults)(file, depth);
-    };
+    });
     // From some step on, whatever it is given to write.
     std::uint64_t ended = 0;
     {

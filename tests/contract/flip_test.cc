@@ -46,8 +46,7 @@ class Flip : public ::testing::Test {
     const auto layout = run_.description().layout();
     const auto spec = execute::journal_spec(run_.description(), layout, plan::Durability::step, "a run", 1);
     const journal::MetadataLayout metadata(spec);
-    const execute::VolumeSettings volumes{
-        .places = {{where_.path() / "0"}}, .overwrite = false, .erase = false, .keep = true, .run = "a run"};
+    const execute::VolumeSettings volumes{{.places = {{where_.path() / "0"}}, .keep = true}, "a run"};
     const std::vector<Bytes> as_they_are{0};
     const auto paths =
         execute::open_volumes(volumes, as_they_are, metadata.bytes(), execute::fingerprint(run_.description(), layout),

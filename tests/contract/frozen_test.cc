@@ -129,18 +129,18 @@ TEST(FrozenTensors, HaveNoGradientAndVolumesOfAnotherChoiceAreRefused) {
     run.train(engine, 1, 1);
     engine.begin_step({.ids = std::vector<std::int64_t>(32, 1), .counts = {16, 16}});
     engine.embedding_forward();
-    while (const auto visit = engine.next_visit()) {
-      if (visit->kind == plan::VisitKind::backward && visit->block == 1) {
+    while (const auto pass = engine.next_pass()) {
+      if (pass->kind == plan::VisitKind::backward && pass->block == 1) {
         const std::vector<std::byte> zeros(64 * 96 * 2);
         EXPECT_NO_THROW(engine.gradient(2, zeros.data(), 0));
         EXPECT_THROW(engine.gradient(1, zeros.data(), 0), Error) << "layers.0.up";
         break;
       }
-      if (visit->kind == plan::VisitKind::head_gradient) {
-        const std::vector<std::byte> zeros(visit->rows * 64 * 2);
+      if (pass->kind == plan::VisitKind::head_gradient) {
+        const std::vector<std::byte> zeros(pass->rows * 64 * 2);
         for (const std::uint64_t m : {0, 1}) engine.head_gradient(zeros.data(), m);
       }
-      engine.end_visit();
+      engine.end_pass();
     }
   }
   const auto other = plan::test::describe({.layers = 1, .tokens = 32, .frozen = "down"});

@@ -12,6 +12,7 @@
 #include <span>
 #include <thread>
 
+#include "spillway/engine_testing.h"
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
 #include "tests/contract/killing_ring.h"
@@ -66,7 +67,7 @@ class Kill : public ::testing::Test {
   /// Starts or goes on until the last step; in a process of its own, which dies as `death` says. A byte for every step
   /// that ended comes over `pipe`.
   void live(Settings settings, const Death& death, int pipe) const {
-    settings.storage.ring = test::killing(sys::make_ring, fate(death));
+    use_ring(settings, test::killing(sys::make_ring, fate(death)));
     Engine engine(run_.description(), settings);
     const auto found = engine.start({.reopen = started_});
     if (!found.found) run_.fill(engine);
@@ -177,7 +178,7 @@ TEST_P(KillAt, APointOfTheCommitPath) {
   const auto [point, after] = GetParam();
   const auto whole = fate({});
   auto counting = settings({0, 0, 0, 0});
-  counting.storage.ring = test::killing(sys::make_ring, whole);
+  use_ring(counting, test::killing(sys::make_ring, whole));
   {
     Engine engine(run_.description(), counting);
     engine.start();

@@ -77,7 +77,7 @@ inline void expect_same_bits_in_lives(const DurableRun& run, std::uint64_t steps
     pretend_nodes(settings, random);
     Engine engine(run.description(), settings);
     const bool goes_on = life > 0 && durability != Durability::none;
-    const auto found = engine.start({.reopen = goes_on, .pinned = kept});
+    const auto found = engine.start({.reopen = goes_on, .pinned = [&] { return kept; }});
     ASSERT_EQ(found.found, goes_on);
     if (!goes_on) run.fill(engine);
     const auto from = goes_on ? found.step : 0;

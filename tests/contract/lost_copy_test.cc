@@ -6,6 +6,7 @@
 #include <fstream>
 #include <functional>
 
+#include "spillway/engine_testing.h"
 #include "spillway/execute/journal_objects.h"
 #include "spillway/journal/manifest.h"
 #include "spillway/storage/superblock.h"
@@ -84,9 +85,9 @@ TEST_F(LostCopy, APathThatNeverTookACommitDoesNotMakeTheRunBeginAnew) {
   for (Bytes at = 0; at < 16 * MiB; at += 4096) faults->fail(sys::Operation::write, at, EIO, 1'000'000);
   auto failing = settings_;
   int rings = 0;  // of the paths in their order
-  failing.storage.ring = [&](const sys::File& file, unsigned depth) {
+  use_ring(failing, [&](const sys::File& file, unsigned depth) {
     return sys::faulty(sys::make_ring, rings++ == 0 ? faults : healthy)(file, depth);
-  };
+  });
   train(failing, 4);
   expect_goes_on_after(4);
 }
@@ -214,7 +215,8 @@ TEST_F(Crafted, AManifestThatSaysWhatCannotBeIsRefusedByItsName) {
     craft(change);
     const auto file = (checkpoint_ / "manifest.bin").string();
     EXPECT_ERROR(Engine(run_.description(), settings_).read_back(checkpoint_), ErrorCode::corrupt, file);
-    EXPECT_ERROR(Engine(run_.description(), settings_).start({.reopen = true, .pinned = {checkpoint_}}),
+    EXPECT_ERROR(Engine(run_.description(), settings_)
+                     .start({.reopen = true, .pinned = [this] { return std::vector{checkpoint_}; }}),
                  ErrorCode::corrupt, file);
     EXPECT_ERROR(Engine(run_.description(), settings_).start({.reopen = true, .checkpoint = checkpoint_}),
                  ErrorCode::corrupt, file);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <random>
 
+#include "spillway/engine_testing.h"
 #include "spillway/storage/volume.h"
 #include "tests/contract/directory.h"
 #include "tests/contract/durable_run.h"
@@ -47,7 +48,7 @@ class PowerCut : public ::testing::Test {
   /// Starts or goes on, to the last step or until the power goes after so many events.
   Life live(const Settings& plain, bool first, const std::shared_ptr<sys::PowerCut>& power, std::uint64_t floor) {
     auto now = plain;
-    now.storage.ring = sys::power_cut(sys::make_thread_ring, power);
+    use_ring(now, sys::power_cut(sys::make_thread_ring, power));
     Life out{.durable = floor};
     try {
       Engine engine(run_->description(), now);

@@ -52,12 +52,12 @@ class Reference {
     for (auto& it : x) it = test::to_bf16(normal(random));
     for (auto& it : y) it = test::to_bf16(normal(random));
     engine_.begin_step({.counts = {description_.tokens}});
-    while (const auto visit = engine_.next_visit()) {
-      if (visit->kind == plan::VisitKind::backward && visit->block == 0) {
+    while (const auto pass = engine_.next_pass()) {
+      if (pass->kind == plan::VisitKind::backward && pass->block == 0) {
         learned_ = engine_.learns_projectors(tensor_);
         s = toy_.inside(tensor_, x, y, 0);
       }
-      engine_.end_visit();
+      engine_.end_pass();
     }
     follow(x, y, s, update);
     return engine_.end_step(update);
@@ -239,7 +239,7 @@ TEST(Subspace, WhatCannotBeIsRefusedByName) {
   Reference reference(shape);
   EXPECT_NE(message([&] { reference.step(1, {.learning_rate = 1e-2, .weight_decay = 0.1}); }).find("weight_decay"),
             std::string::npos);
-  EXPECT_NE(message([&] { static_cast<void>(reference.engine().learns_projectors(0)); }).find("visit"),
+  EXPECT_NE(message([&] { static_cast<void>(reference.engine().learns_projectors(0)); }).find("pass"),
             std::string::npos);
 }
 

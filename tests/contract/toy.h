@@ -1,4 +1,4 @@
-// A toy "network" for engine tests: arithmetic that touches every byte a visit may touch, so that a stale, late or
+// A toy "network" for engine tests: arithmetic that touches every byte a pass may touch, so that a stale, late or
 // misplaced byte changes the result. No model of anything.
 #pragma once
 
@@ -106,14 +106,14 @@ class Toy {
         {embeds ? std::span<const std::int64_t>(ids) : std::span<const std::int64_t>(), counts, training, expected});
     if (embeds) engine_.embedding_forward();
     first_forward_ = !embeds;
-    while (const auto visit = engine_.next_visit()) {
-      run(*visit);
-      engine_.end_visit();
+    while (const auto pass = engine_.next_pass()) {
+      run(*pass);
+      engine_.end_pass();
     }
     return engine_.end_step(update);
   }
 
-  /// Where the arithmetic of visits is done, in the order of these calls: at once, or behind the caller.
+  /// Where the arithmetic of passes is done, in the order of these calls: at once, or behind the caller.
   std::function<void(std::function<void()>)> compute = [](const std::function<void()>& work) { work(); };
 
   /// Where gradients are made for the engine: so many numbers of bf16.
@@ -133,7 +133,7 @@ class Toy {
   static float noise(std::uint64_t x) { return static_cast<float>(mix(x + 1) >> 40) / 16777216.0F - 0.5F; }
 
   [[nodiscard]] bool fp32() const { return description_.computes() == state::ComputeType::fp32; }
-  /// What lies where a visit computes.
+  /// What lies where a pass computes.
   [[nodiscard]] Numbers see(std::byte* at) const { return {at, fp32()}; }
 
   float sum_of(std::byte* weights, std::uint64_t elements) const {
@@ -165,80 +165,80 @@ class Toy {
     return {weights + engine_.tensor_offset(number) * (fp32() ? 4 : 2), fp32() || it.spec.wide};
   }
 
-  void run(const Visit& visit) {
+  void run(const BlockPass& pass) {
     const auto n = description_.tokens * description_.hidden;
-    const auto& block = engine_.layout().blocks()[visit.block];
-    switch (visit.kind) {
+    const auto& block = engine_.layout().blocks()[pass.block];
+    switch (pass.kind) {
       case plan::VisitKind::forward:
-        compute([=, this, &block, first = first_forward_] { forward(visit, block, n, first); });
+        compute([=, this, &block, first = first_forward_] { forward(pass, block, n, first); });
         first_forward_ = false;
         break;
       case plan::VisitKind::head_loss:
-        compute([=, this, &block] { carry_ += sum_of(visit.weights, visit.rows * block.columns); });
+        compute([=, this, &block] { carry_ += sum_of(pass.weights, pass.rows * block.columns); });
         break;
       case plan::VisitKind::head_gradient:
-        head_gradient(visit, block, n);
+        head_gradient(pass, block, n);
         break;
       case plan::VisitKind::backward:
-        backward(visit, block, n);
+        backward(pass, block, n);
         break;
       case plan::VisitKind::embedding_backward:
-        engine_.embedding_backward(visit.hidden_gradient);
+        engine_.embedding_backward(pass.hidden_gradient);
         break;
       case plan::VisitKind::embedding:
         break;
     }
   }
 
-  void forward(const Visit& visit, const state::Block& block, std::uint64_t n, bool first) const {
-    const auto in = see(visit.input), out = see(visit.output);
+  void forward(const BlockPass& pass, const state::Block& block, std::uint64_t n, bool first) const {
+    const auto in = see(pass.input), out = see(pass.output);
     for (std::uint64_t i = 0; first && i < n; ++i) in.set(i, 0.5F);
-    const auto factor = 1 + sum_of(visit.weights, block);
+    const auto factor = 1 + sum_of(pass.weights, block);
     for (std::uint64_t i = 0; i < n; ++i) out.set(i, in[i] * factor + 0.01F * static_cast<float>(i % 3));
   }
 
-  void head_gradient(const Visit& visit, const state::Block& block, std::uint64_t n) {
+  void head_gradient(const BlockPass& pass, const state::Block& block, std::uint64_t n) {
     const auto factor = std::make_shared<float>();
     compute([=, this, &block] {
-      *factor = sum_of(visit.weights, visit.rows * block.columns) + see(visit.input)[visit.rows % n];
+      *factor = sum_of(pass.weights, pass.rows * block.columns) + see(pass.input)[pass.rows % n];
     });
-    const auto count = visit.rows * block.columns;
+    const auto count = pass.rows * block.columns;
     const auto gradient = memory(2 * count);  // room for either type
     for (std::size_t m = 0; m < micro_batches_; ++m) {
-      compute([=, to = see(reinterpret_cast<std::byte*>(gradient.get())), weight = see(visit.weights)] {
+      compute([=, to = see(reinterpret_cast<std::byte*>(gradient.get())), weight = see(pass.weights)] {
         for (std::size_t i = 0; i < count; ++i) to.set(i, weight[i] * 0.3F + *factor + noise(m * 31 + i));
       });
       if (block.learning_chunks > 0) engine_.head_gradient(reinterpret_cast<std::byte*>(gradient.get()), m);
     }
-    compute([=, gradient = gradient, last = visit.slice == block.chunks - 1] {  // which stays until here
+    compute([=, gradient = gradient, last = pass.slice == block.chunks - 1] {  // which stays until here
       for (std::uint64_t i = 0; i < n; ++i) {
-        visit.accumulator[i] = (last ? 0 : visit.accumulator[i]) + *factor * 1e-3F;
+        pass.accumulator[i] = (last ? 0 : pass.accumulator[i]) + *factor * 1e-3F;
       }
     });
   }
 
-  void backward(const Visit& visit, const state::Block& block, std::uint64_t n) {
+  void backward(const BlockPass& pass, const state::Block& block, std::uint64_t n) {
     const auto factor = std::make_shared<float>();
     compute([=, this, &block] {
-      const auto hidden = see(visit.hidden_gradient);
-      if (visit.accumulator != nullptr) {
-        for (std::uint64_t i = 0; i < n; ++i) hidden.set(i, visit.accumulator[i]);
-      } else if (visit.output != nullptr) {
-        std::copy(visit.output, visit.output + n * (fp32() ? 4 : 2), visit.hidden_gradient);
+      const auto hidden = see(pass.hidden_gradient);
+      if (pass.accumulator != nullptr) {
+        for (std::uint64_t i = 0; i < n; ++i) hidden.set(i, pass.accumulator[i]);
+      } else if (pass.output != nullptr) {
+        std::copy(pass.output, pass.output + n * (fp32() ? 4 : 2), pass.hidden_gradient);
       }
-      *factor = sum_of(visit.weights, block);
+      *factor = sum_of(pass.weights, block);
     });
     for (std::size_t t = block.first_tensor; t < block.first_tensor + block.tensors; ++t) {
       const auto& it = engine_.layout().tensors()[t];
       if (it.subspace.rank > 0) {
         for (std::size_t m = 0; m < micro_batches_; ++m) {
-          fp32() ? inside<float>(visit, t, factor, m) : inside<std::uint16_t>(visit, t, factor, m);
+          fp32() ? inside<float>(pass, t, factor, m) : inside<std::uint16_t>(pass, t, factor, m);
         }
       } else if (learns(it.spec.learning)) {
-        gradients(visit, t, factor);
+        gradients(pass, t, factor);
       }
     }
-    compute([=, hidden = see(visit.hidden_gradient), in = see(visit.input)] {
+    compute([=, hidden = see(pass.hidden_gradient), in = see(pass.input)] {
       for (std::uint64_t i = 0; i < n; ++i) hidden.set(i, hidden[i] * 0.9F + in[i] * 1e-3F + *factor);
     });
   }
@@ -254,13 +254,13 @@ class Toy {
 
   /// A matrix that learns in a subspace: a few tokens' inputs and output gradients.
   template <class T>
-  void inside(const Visit& visit, std::size_t tensor, const std::shared_ptr<float>& factor, std::size_t m) {
+  void inside(const BlockPass& pass, std::size_t tensor, const std::shared_ptr<float>& factor, std::size_t m) {
     constexpr std::size_t kTokens = 5;
     const auto& it = engine_.layout().tensors()[tensor];
     const auto x = shared<T>(kTokens * it.subspace.columns), y = shared<T>(kTokens * it.subspace.rows);
     compute([=, this, &it, poisoned = poisoned_] {
-      const auto pull = see(visit.hidden_gradient)[m] + see(visit.input)[tensor % 7];
-      const auto weight = weights_of(visit.weights, it);
+      const auto pull = see(pass.hidden_gradient)[m] + see(pass.input)[tensor % 7];
+      const auto weight = weights_of(pass.weights, it);
       for (std::size_t i = 0; i < x->size(); ++i) {
         put((*x)[i], weight[i % it.elements] * 0.2F + *factor + noise(i * 3 + m));
       }
@@ -361,13 +361,13 @@ class Toy {
     return reinterpret_cast<std::byte*>(values.data());
   }
 
-  void gradients(const Visit& visit, std::size_t tensor, const std::shared_ptr<float>& factor) {
+  void gradients(const BlockPass& pass, std::size_t tensor, const std::shared_ptr<float>& factor) {
     const auto& it = engine_.layout().tensors()[tensor];
     const auto gradient = memory(2 * it.elements);  // room for either type
     for (std::size_t m = 0; m < micro_batches_; ++m) {
       compute([=, this, &it, poisoned = poisoned_] {
-        const auto pull = see(visit.hidden_gradient)[m] + see(visit.input)[tensor % 7];
-        const auto weight = weights_of(visit.weights, it);
+        const auto pull = see(pass.hidden_gradient)[m] + see(pass.input)[tensor % 7];
+        const auto weight = weights_of(pass.weights, it);
         const Numbers to{reinterpret_cast<std::byte*>(gradient.get()), fp32() || it.spec.wide};
         for (std::size_t i = 0; i < it.elements; ++i) {
           const auto value = weight[i] * 0.2F + *factor + pull + noise(i + m) * 0.1F;

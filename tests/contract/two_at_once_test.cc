@@ -91,7 +91,7 @@ TEST_F(TwoAtOnce, CheckpointsThatTheFirstHasMadeMeanwhileKeepTheirPlaces) {
     const auto before = open_volumes();
     second = std::async(std::launch::async, [this] {
       Engine engine(run_.description(), settings_);
-      const auto found = engine.start({.reopen = true, .list_pinned = [this] { return listed(); }});
+      const auto found = engine.start({.reopen = true, .pinned = [this] { return listed(); }});
       EXPECT_EQ(found.step, 4U);
       run_.train(engine, 5, 12);
       engine.close();

@@ -69,8 +69,8 @@ const std::byte* bytes(const auto& values) {
 /// One step in which tensor t of micro-batch m has the gradient normal(n, 1000 step + 10 t + m).
 StepResult step(Engine& engine, std::uint64_t number, std::uint64_t micro_batches, const StepUpdate& update) {
   engine.begin_step({.counts = std::vector<std::uint64_t>(micro_batches, 8 / micro_batches)});
-  while (const auto visit = engine.next_visit()) {
-    for (std::size_t t = 0; visit->kind == plan::VisitKind::backward && t < 4; ++t) {
+  while (const auto pass = engine.next_pass()) {
+    for (std::size_t t = 0; pass->kind == plan::VisitKind::backward && t < 4; ++t) {
       const auto& it = engine.layout().tensors()[t];
       for (std::uint64_t m = 0; m < micro_batches && learns(it.spec.learning); ++m) {
         const auto values = normal(it.elements, 1000 * number + 10 * t + m, 0.1F);
@@ -78,7 +78,7 @@ StepResult step(Engine& engine, std::uint64_t number, std::uint64_t micro_batche
         engine.gradient(t, it.spec.wide ? bytes(values) : bytes(zeros), m);
       }
     }
-    engine.end_visit();
+    engine.end_pass();
   }
   return engine.end_step(update);
 }
@@ -166,13 +166,13 @@ TEST(WideTensors, AreHandedOutAsTheyWereStored) {
     }
     engine.begin_step({.counts = {8}, .training = false});
     std::size_t seen = 0;
-    while (const auto visit = engine.next_visit()) {
+    while (const auto pass = engine.next_pass()) {
       for (std::size_t t = 1; t < 4; ++t) {
-        const auto* at = reinterpret_cast<const float*>(visit->weights + 2 * engine.layout().tensors()[t].first);
+        const auto* at = reinterpret_cast<const float*>(pass->weights + 2 * engine.layout().tensors()[t].first);
         EXPECT_EQ(std::vector<float>(at, at + stored[t].size()), stored[t]);
         ++seen;
       }
-      engine.end_visit();
+      engine.end_pass();
     }
     engine.end_step({});
     EXPECT_EQ(seen, 3U);

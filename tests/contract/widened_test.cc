@@ -109,10 +109,10 @@ TEST(WidenedVisits, FindTheWeightsAsFp32) {
   const auto& tensors = engine.layout().tensors();
   for (std::size_t t = 0; t < tensors.size(); ++t) engine.store_tensor(t, 0, Layer::normal(tensors[t].elements, t));
   engine.begin_step({.counts = {8}, .training = false});
-  const auto visit = engine.next_visit();
-  ASSERT_TRUE(visit);
+  const auto pass = engine.next_pass();
+  ASSERT_TRUE(pass);
   for (std::size_t t = 0; t < tensors.size(); ++t) {
-    const auto* found = reinterpret_cast<const float*>(visit->weights) + engine.tensor_offset(t);
+    const auto* found = reinterpret_cast<const float*>(pass->weights) + engine.tensor_offset(t);
     const auto stored = Layer::normal(tensors[t].elements, t);
     for (std::size_t i = 0; i < stored.size(); ++i) {
       const auto narrow = to_float(to_bf16(stored[i]));
@@ -123,7 +123,7 @@ TEST(WidenedVisits, FindTheWeightsAsFp32) {
       ASSERT_NEAR(found[i], tensors[t].spec.wide ? stored[i] : narrow, apart) << tensors[t].spec.name << ' ' << i;
     }
   }
-  engine.end_visit();
+  engine.end_pass();
 }
 
 /// So that the norm, which is of gradients as they are kept, is that of sums rounded once.
@@ -135,8 +135,8 @@ TEST(WidenedVisits, GradientsAreSummedInFp32AndRoundedOnce) {
     const auto& tensors = engine.layout().tensors();
     engine.begin_step({.counts = std::vector<std::uint64_t>(micro_batches, 2)});
     double expected = 0;
-    while (const auto visit = engine.next_visit()) {
-      for (std::size_t t = 0; visit->kind == plan::VisitKind::backward && t < tensors.size(); ++t) {
+    while (const auto pass = engine.next_pass()) {
+      for (std::size_t t = 0; pass->kind == plan::VisitKind::backward && t < tensors.size(); ++t) {
         if (!state::learns(tensors[t].spec.learning)) continue;
         std::vector<float> sum(tensors[t].elements, 0);
         for (std::uint64_t m = 0; m < micro_batches; ++m) {
@@ -151,7 +151,7 @@ TEST(WidenedVisits, GradientsAreSummedInFp32AndRoundedOnce) {
           expected += kept * kept;
         }
       }
-      engine.end_visit();
+      engine.end_pass();
     }
     EXPECT_NEAR(engine.end_step({}).grad_norm, std::sqrt(expected), 1e-6 * std::sqrt(expected));
   }

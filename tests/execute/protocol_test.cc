@@ -14,21 +14,21 @@
 namespace spillway::execute {
 namespace {
 
-using Options = StepProtocol::Options;
+using ProtocolOptions = StepProtocol::Options;
 
-constexpr StepUpdate kUpdate{.learning_rate = 0.01, .weight_decay = 0.1, .max_grad_norm = 1};
+const StepUpdate kGiven{.learning_rate = 0.01, .weight_decay = 0.1, .max_grad_norm = 1};
 constexpr kernels::Norm kSmall{.sum = 0.25}, kLarge{.sum = 16},
     kNotFinite{.sum = std::numeric_limits<double>::infinity()};
 
-void run_passes(StepProtocol& it, const std::optional<StepUpdate>& expected = std::nullopt) {
+void begin_passes(StepProtocol& it, const std::optional<StepUpdate>& expected = std::nullopt) {
   if (it.state() == StepState::begin || it.state() == StepState::decide) it.commit();
   if (it.state() == StepState::commit) it.publish();
   it.begin(expected);
 }
 
-Decision run_step(StepProtocol& it, const kernels::Norm& norm = kSmall, const StepUpdate& update = kUpdate,
-                  const std::optional<StepUpdate>& expected = std::nullopt) {
-  run_passes(it, expected);
+Decision take_step(StepProtocol& it, const kernels::Norm& norm = kSmall, const StepUpdate& update = kGiven,
+                   const std::optional<StepUpdate>& expected = std::nullopt) {
+  begin_passes(it, expected);
   it.norm();
   return it.decide(norm, update);
 }
@@ -43,12 +43,12 @@ struct Way {
 /// To every state; to `decide` with an update pending and without one.
 const std::array<Way, 8> kWays = {{
     {"begin", [](StepProtocol&) {}},
-    {"passes", [](StepProtocol& it) { run_passes(it); }},
-    {"norm", [](StepProtocol& it) { run_passes(it), it.norm(); }},
-    {"decide", [](StepProtocol& it) { run_step(it); }},
-    {"decide, skipped", [](StepProtocol& it) { run_step(it, kNotFinite); }},
-    {"commit", [](StepProtocol& it) { run_step(it), it.commit(); }},
-    {"publish", [](StepProtocol& it) { run_step(it), it.commit(), it.publish(); }},
+    {"passes", [](StepProtocol& it) { begin_passes(it); }},
+    {"norm", [](StepProtocol& it) { begin_passes(it), it.norm(); }},
+    {"decide", [](StepProtocol& it) { take_step(it); }},
+    {"decide, skipped", [](StepProtocol& it) { take_step(it, kNotFinite); }},
+    {"commit", [](StepProtocol& it) { take_step(it), it.commit(); }},
+    {"publish", [](StepProtocol& it) { take_step(it), it.commit(), it.publish(); }},
     {"evaluate", [](StepProtocol& it) { it.evaluate(); }},
 }};
 
@@ -70,9 +70,9 @@ const std::array<Call, 11> kCalls = {{
      "x...x.x.", std::nullopt},
     {"commit", [](StepProtocol& it) { it.commit(); }, "x..xx...", StepState::commit},
     {"publish", [](StepProtocol& it) { it.publish(); }, ".....x..", StepState::publish},
-    {"begin", [](StepProtocol& it) { it.begin(kUpdate); }, "......x.", StepState::passes},
+    {"begin", [](StepProtocol& it) { it.begin(kGiven); }, "......x.", StepState::passes},
     {"norm", [](StepProtocol& it) { it.norm(); }, ".x......", StepState::norm},
-    {"decide", [](StepProtocol& it) { it.decide(kSmall, kUpdate); }, "..x.....", StepState::decide},
+    {"decide", [](StepProtocol& it) { it.decide(kSmall, kGiven); }, "..x.....", StepState::decide},
     {"evaluate", [](StepProtocol& it) { it.evaluate(); }, "x...x.x.", StepState::evaluate},
     {"end_evaluation", [](StepProtocol& it) { it.end_evaluation(); }, ".......x", StepState::begin},
 }};
@@ -81,7 +81,7 @@ TEST(StepProtocol, HasATableOfTransitions) {
   for (const auto& call : kCalls) {
     for (std::size_t way = 0; way < kWays.size(); ++way) {
       SCOPED_TRACE(text(call.name, " in ", kWays[way].name));
-      StepProtocol it(Options{});
+      StepProtocol it(ProtocolOptions{});
       kWays[way].go(it);
       const auto before = it.state();
       const auto position = it.position();
@@ -104,8 +104,8 @@ TEST(StepProtocol, HasATableOfTransitions) {
 }
 
 TEST(StepProtocol, SaysWhatIsUnderWayWhereACallIsOutOfOrder) {
-  StepProtocol it(Options{});
-  run_passes(it);
+  StepProtocol it(ProtocolOptions{});
+  begin_passes(it);
   try {
     it.begin(std::nullopt);
     FAIL() << "two steps are under way";
@@ -118,7 +118,7 @@ TEST(StepProtocol, SaysWhatIsUnderWayWhereACallIsOutOfOrder) {
 TEST(StepProtocol, GoesBackToWhereAnEvaluationBegan) {
   for (const auto* way : {&kWays[0], &kWays[4], &kWays[6]}) {
     SCOPED_TRACE(way->name);
-    StepProtocol it(Options{});
+    StepProtocol it(ProtocolOptions{});
     way->go(it);
     const auto before = it.state();
     const auto position = it.position();
@@ -131,12 +131,12 @@ TEST(StepProtocol, GoesBackToWhereAnEvaluationBegan) {
 }
 
 TEST(StepProtocol, GoesOnFromADurableStepWithoutACommit) {
-  StepProtocol it(Options{}, {.step = 7, .applied = 6, .updates = 5}, true);
+  StepProtocol it(ProtocolOptions{}, {.step = 7, .applied = 6, .updates = 5}, true);
   EXPECT_EQ(it.state(), StepState::publish);
   EXPECT_FALSE(it.pending());
   it.begin(std::nullopt);
   it.norm();
-  it.decide(kSmall, kUpdate);
+  it.decide(kSmall, kGiven);
   EXPECT_EQ(it.position(), (StepPosition{.step = 8, .applied = 8, .updates = 6}));
   EXPECT_EQ(it.commit().update.step, 6);
 }
@@ -146,7 +146,7 @@ TEST(StepProtocol, GoesOnFromADurableStepWithoutACommit) {
 TEST(StepProtocol, ClipsByTheNormAndUndoesTheLossScale) {
   StepProtocol it({.scales_loss = true});
   it.load_scale({4, 0});
-  const auto found = run_step(it, {.sum = 16.0 * 16 * 4}, kUpdate);  // the scaled gradient's norm is 32
+  const auto found = take_step(it, {.sum = 16.0 * 16 * 4}, kGiven);  // the scaled gradient's norm is 32
   EXPECT_EQ(found.loss_scale, 4);
   EXPECT_EQ(found.grad_norm, 8);
   EXPECT_EQ(found.clip, 1 / (8 + 1e-6F));
@@ -158,18 +158,18 @@ TEST(StepProtocol, ClipsByTheNormAndUndoesTheLossScale) {
 }
 
 TEST(StepProtocol, DoesNotClipWithoutALimit) {
-  StepProtocol it(Options{});
-  auto update = kUpdate;
+  StepProtocol it(ProtocolOptions{});
+  auto update = kGiven;
   update.max_grad_norm = 0;
-  EXPECT_EQ(run_step(it, kLarge, update).clip, 1);
+  EXPECT_EQ(take_step(it, kLarge, update).clip, 1);
 }
 
 TEST(StepProtocol, SkipsAStepWhoseGradientIsNotFinite) {
   StepProtocol it({.scales_loss = true});
-  run_step(it);
+  take_step(it);
   it.commit(), it.publish();
   const auto scale = it.scaler().scale();
-  const auto found = run_step(it, kNotFinite);
+  const auto found = take_step(it, kNotFinite);
   EXPECT_TRUE(found.skipped);
   EXPECT_FALSE(found.kept);
   EXPECT_FALSE(it.pending());
@@ -179,48 +179,48 @@ TEST(StepProtocol, SkipsAStepWhoseGradientIsNotFinite) {
   const auto commitment = it.commit();
   EXPECT_TRUE(commitment.skipped);
   EXPECT_EQ(commitment.at.step, 2U);
-  EXPECT_EQ(commitment.update.learning_rate, kUpdate.learning_rate) << "of the step before";
+  EXPECT_EQ(commitment.update.learning_rate(), kGiven.learning_rate) << "of the step before";
   EXPECT_EQ(commitment.update.step, 1);
   EXPECT_FALSE(it.publish().pending);
-  EXPECT_FALSE(run_step(it).skipped);
+  EXPECT_FALSE(take_step(it).skipped);
   EXPECT_FALSE(it.commit().skipped);
 }
 
 TEST(StepProtocol, PublishesAnUpdateOnce) {
-  StepProtocol it(Options{});
-  run_step(it);
+  StepProtocol it(ProtocolOptions{});
+  take_step(it);
   EXPECT_TRUE(it.pending());
   it.commit();
   EXPECT_TRUE(it.publish().pending);
   EXPECT_FALSE(it.pending());
-  run_step(it, kNotFinite);
+  take_step(it, kNotFinite);
   it.commit();
   EXPECT_FALSE(it.publish().pending);
 }
 
 TEST(StepProtocol, CountsFromWhatWasLoaded) {
-  StepProtocol it(Options{});
+  StepProtocol it(ProtocolOptions{});
   it.load_updates(40);
   it.load_step(44);
   const auto commitment = it.commit();
   EXPECT_EQ(commitment.at, (StepPosition{.step = 44, .applied = 44, .updates = 40}));
   EXPECT_EQ(commitment.update.step, 40);
-  run_step(it);
+  take_step(it);
   EXPECT_EQ(it.position(), (StepPosition{.step = 45, .applied = 45, .updates = 41}));
 }
 
 // ---- what is predicted
 
-StepUpdate unclipped() {
-  auto out = kUpdate;
+StepUpdate without_limit() {
+  auto out = kGiven;
   out.max_grad_norm = 0;
   return out;
 }
 
 TEST(StepProtocol, PredictsNothingWhereNothingIsUpdatedEarlyOrExpected) {
-  StepProtocol late(Options{}), early({.early = true});
+  StepProtocol late(ProtocolOptions{}), early({.early = true});
   late.commit(), late.publish();
-  EXPECT_FALSE(late.begin(unclipped()));
+  EXPECT_FALSE(late.begin(without_limit()));
   early.commit(), early.publish();
   EXPECT_FALSE(early.begin(std::nullopt));
 }
@@ -232,25 +232,40 @@ TEST(StepProtocol, KeepsWhatWasPredictedAndNothingElse) {
     kernels::Norm norm;
     bool kept;
   };
-  auto rate = unclipped();
+  auto rate = without_limit();
   rate.learning_rate = 0.02;
-  auto limit = unclipped();
+  auto limit = without_limit();
   limit.max_grad_norm = 100;
   const std::array<Row, 5> rows = {{
-      {"as expected", unclipped(), unclipped(), kSmall, true},
-      {"another rate", unclipped(), rate, kSmall, false},
-      {"a limit that does not clip", unclipped(), limit, kSmall, true},
-      {"a limit that clips", unclipped(), kUpdate, kLarge, false},
-      {"not finite", unclipped(), unclipped(), kNotFinite, false},
+      {"as expected", without_limit(), without_limit(), kSmall, true},
+      {"another rate", without_limit(), rate, kSmall, false},
+      {"a limit that does not clip", without_limit(), limit, kSmall, true},
+      {"a limit that clips", without_limit(), kGiven, kLarge, false},
+      {"not finite", without_limit(), without_limit(), kNotFinite, false},
   }};
   for (const auto& row : rows) {
     SCOPED_TRACE(row.name);
     StepProtocol it({.early = true});
-    const auto found = run_step(it, row.norm, row.given, row.expected);
+    const auto found = take_step(it, row.norm, row.given, row.expected);
     EXPECT_EQ(found.kept, row.kept);
     it.commit();
     EXPECT_EQ(it.publish().kept, row.kept);
   }
+}
+
+TEST(StepProtocol, RefusesHyperparametersThatTheOptimizerHasNotAndStaysAsItWas) {
+  StepProtocol it({.early = true});
+  auto wrong = without_limit();
+  wrong.others["momentum of none"] = 1;
+  it.commit(), it.publish();
+  EXPECT_THROW(it.check(wrong), Error);
+  EXPECT_THROW(it.begin(wrong), Error);
+  EXPECT_EQ(it.state(), StepState::publish);
+  it.begin(without_limit());
+  it.norm();
+  EXPECT_THROW(it.decide(kSmall, wrong), Error);
+  EXPECT_EQ(it.state(), StepState::norm);
+  EXPECT_TRUE(it.decide(kSmall, without_limit()).kept);
 }
 
 TEST(StepProtocol, PredictsTheFactorAndTheNumberOfTheUpdate) {
@@ -258,7 +273,7 @@ TEST(StepProtocol, PredictsTheFactorAndTheNumberOfTheUpdate) {
   it.load_updates(5);
   it.load_scale({8, 0});
   it.commit(), it.publish();
-  const auto predicted = it.begin(unclipped());
+  const auto predicted = it.begin(without_limit());
   ASSERT_TRUE(predicted);
   EXPECT_EQ(predicted->gradient_scale, 1.0F / 8);
   EXPECT_EQ(predicted->step, 6);
@@ -269,22 +284,22 @@ TEST(StepProtocol, SpeculatesAfterStepsThatDidNotClip) {
   for (const bool speculates : {false, true}) {
     StepProtocol it({.early = true, .speculates = speculates});
     const auto predicts = [&] {
-      run_passes(it);
+      begin_passes(it);
       it.norm();
-      it.decide(kSmall, kUpdate);
+      it.decide(kSmall, kGiven);
       it.commit(), it.publish();
-      const bool out = it.begin(kUpdate).has_value();
+      const bool out = it.begin(kGiven).has_value();
       it.norm();
       return out;
     };
     EXPECT_FALSE(predicts());  // one step
-    it.decide(kSmall, kUpdate);
+    it.decide(kSmall, kGiven);
     EXPECT_EQ(predicts(), speculates);  // three
-    it.decide(kLarge, kUpdate);         // which clips
+    it.decide(kLarge, kGiven);          // which clips
     EXPECT_FALSE(predicts());
-    it.decide(kSmall, kUpdate);
+    it.decide(kSmall, kGiven);
     EXPECT_EQ(predicts(), speculates);
-    it.decide(kNotFinite, kUpdate);
+    it.decide(kNotFinite, kGiven);
     EXPECT_FALSE(predicts());
   }
 }

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <map>
 
+#include "spillway/engine_testing.h"
 #include "spillway/storage/volume.h"
 #include "spillway/sys/power_cut.h"
 #include "tests/contract/toy.h"
@@ -42,9 +43,9 @@ class Process {
     if (life_.ending == Ending::power_cut) {
       power_ = std::make_shared<sys::PowerCut>();
       power_->cut_after(life_.event);
-      settings_.storage.ring = spoiled(sys::power_cut(sys::make_thread_ring, power_), life_);
+      use_ring(settings_, spoiled(sys::power_cut(sys::make_thread_ring, power_), life_));
     } else {
-      settings_.storage.ring = spoiled(ring, life_);
+      use_ring(settings_, spoiled(ring, life_));
     }
   }
 
@@ -104,7 +105,7 @@ class Process {
   void open(Engine& engine) {
     const auto found = engine.start({.reopen = life_.opening != Opening::anew && keeps(),
                                      .checkpoint = order_.checkpoint,
-                                     .list_pinned = [this] { return pinned(); }});
+                                     .pinned = [this] { return pinned(); }});
     if (found.found) {
       step_ = found.step;
       say("opened", found.payload);

@@ -1,0 +1,249 @@
+// spillway::EngineStep for Python: converts arrays, releases the GIL around every wait. No logic.
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "engine.h"
+
+using namespace nb::literals;
+
+namespace {
+
+using Array = nb::ndarray<nb::device::cpu, nb::c_contig>;
+using Anywhere = nb::ndarray<nb::c_contig>;                 // where passes compute
+using PassTokens = nb::ndarray<nb::ndim<2>, nb::c_contig>;  // there, too
+using Ids = nb::ndarray<std::int64_t, nb::ndim<1>, nb::device::cpu, nb::c_contig>;
+
+template <class Any>
+std::byte* bytes_of(const Any& array) {
+  return static_cast<std::byte*>(array.data());
+}
+
+/// What a pass hands over, in the memory that it computes in.
+template <class T = std::byte, class Any = Anywhere>
+T* there(const Engine& engine, const Any& array, const char* what) {
+  const auto gpu = engine.gpu();
+  const bool fits = gpu ? array.device_type() == nb::device::cuda::value && array.device_id() == *gpu
+                        : array.device_type() == nb::device::cpu::value;
+  if (fits) return static_cast<T*>(array.data());
+  throw spillway::Error(
+      spillway::ErrorCode::bad_input,
+      spillway::text(what, " lies on device type ", array.device_type(), ", number ", array.device_id(),
+                     "; passes compute ", gpu ? spillway::text("on cuda:", *gpu) : "in host memory"));
+}
+
+template <class T>
+T* there(const Engine& engine, const Anywhere& array, std::size_t count, const char* what) {
+  if (array.dtype() != nb::dtype<T>() || array.size() != count) {
+    throw spillway::Error(spillway::ErrorCode::bad_input,
+                          spillway::text(what, ": ", count, " elements of another type are needed"));
+  }
+  return there<T>(engine, array, what);
+}
+
+const char* kind_name(spillway::plan::VisitKind kind) {
+  static constexpr const char* kNames[] = {"embedding",     "forward",  "head_loss",
+                                           "head_gradient", "backward", "embedding_backward"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+/// A block pass with offsets into Engine.device_memory() instead of pointers, or into Engine.memory() where it is on
+/// the host.
+struct PyVisit {
+  std::string kind = "end";
+  std::size_t block = 0, slice = 0;
+  std::uint64_t first_row = 0, rows = 0;
+  std::uint64_t weights = 0, input = 0, output = 0, hidden_gradient = 0, accumulator = 0;
+};
+
+PyVisit convert(const Engine& engine, const spillway::BlockPass& pass) {
+  const bool on_host = pass.kind == spillway::plan::VisitKind::embedding_backward;
+  const auto base = (on_host ? engine.memory() : engine.device_memory()).data();
+  const auto offset = [&](const void* at) {
+    return at == nullptr ? 0 : static_cast<std::uint64_t>(static_cast<const std::byte*>(at) - base);
+  };
+  return {kind_name(pass.kind),    pass.block,          pass.slice,
+          pass.first_row,          pass.rows,           offset(pass.weights),
+          offset(pass.input),      offset(pass.output), offset(pass.hidden_gradient),
+          offset(pass.accumulator)};
+}
+
+/// Hyperparameters by name, and "max_grad_norm".
+spillway::StepUpdate parse_update(const std::map<std::string, double>& update) {
+  spillway::StepUpdate out;
+  for (const auto& [name, value] : update) {
+    if (name == "learning_rate") {
+      out.learning_rate = value;
+    } else if (name == "weight_decay") {
+      out.weight_decay = value;
+    } else {
+      (name == "max_grad_norm" ? out.max_grad_norm : out.others[name]) = value;
+    }
+  }
+  return out;
+}
+
+void bind_passes(PyEngine& engine) {
+  engine
+      .def(
+          "begin_step",
+          [](Engine& self, const Ids& ids, std::vector<std::uint64_t> counts, bool training,
+             const std::optional<std::map<std::string, double>>& update) {
+            const nb::gil_scoped_release release;
+            spillway::StepBegin begin{{ids.data(), ids.size()}, std::move(counts), training};
+            if (update) begin.update = parse_update(*update);
+            self.begin_step(begin);
+          },
+          "ids"_a, "counts"_a, "training"_a, "update"_a.none() = nb::none())
+      .def(
+          "embedding_forward",
+          [](Engine& self, const std::optional<Array>& output) {
+            const nb::gil_scoped_release release;
+            self.embedding_forward(output ? bytes_of(*output) : nullptr);
+          },
+          "output"_a.none() = nb::none())
+      .def("next_visit",
+           [](Engine& self) {
+             const nb::gil_scoped_release release;
+             const auto pass = self.next_pass();
+             return pass ? convert(self, *pass) : PyVisit{};
+           })
+      .def("end_visit", &Engine::end_pass, WithoutGil())
+      .def("memory",
+           [](Engine& self) {
+             const auto memory = self.memory();
+             return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(self));
+           })
+      .def("device_memory",
+           [](Engine& self) {
+             const auto memory = self.device_memory();
+             const auto gpu = self.gpu();
+             if (!gpu) {
+               return nb::cast(
+                   nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(self)));
+             }
+             // NumPy has no arrays there; PyTorch is who computes.
+             return nb::cast(nb::ndarray<nb::pytorch, std::uint8_t, nb::ndim<1>>(
+                 memory.data(), {memory.size()}, nb::find(self), {}, nb::dtype<std::uint8_t>(), nb::device::cuda::value,
+                 *gpu));
+           })
+      .def("tensor_offset", &Engine::tensor_offset);
+}
+
+void bind_gradients(PyEngine& engine) {
+  engine
+      .def("gradient",
+           [](Engine& self, std::size_t tensor, const Anywhere& values, std::uint64_t micro_batch) {
+             const nb::gil_scoped_release release;
+             self.gradient(tensor, there(self, values, "a gradient"), micro_batch);
+           })
+      .def("head_gradient",
+           [](Engine& self, const Anywhere& values, std::uint64_t micro_batch) {
+             const nb::gil_scoped_release release;
+             self.head_gradient(there(self, values, "the head's gradient"), micro_batch);
+           })
+      .def("embedding_backward", [](Engine& self, const Array& values) {
+        const nb::gil_scoped_release release;
+        self.embedding_backward(bytes_of(values));
+      });
+}
+
+void bind_subspaces(PyEngine& engine) {
+  engine.def("learns_projectors", &Engine::learns_projectors)
+      .def("learn_projectors",
+           [](Engine& self, std::size_t tensor, const Anywhere& gradient) {
+             const nb::gil_scoped_release release;
+             const auto n = gradient.size();
+             self.learn_projectors(tensor, {there<float>(self, gradient, n, "a gradient to learn from"), n});
+           })
+      .def("compress",
+           [](Engine& self, std::size_t tensor, unsigned side, const PassTokens& in, const PassTokens& out) {
+             const nb::gil_scoped_release release;
+             self.compress(tensor, side, there(self, in, "tokens"), in.shape(1), in.shape(0),
+                           there(self, out, "compressed tokens"));
+           })
+      .def("signs",
+           [](const Engine& self, std::size_t tensor, const EngineFloats& out) {
+             self.signs(tensor, {out.data(), out.size()});
+           })
+      .def("sample", [](Engine& self, std::size_t tensor, const Anywhere& values) {
+        const nb::gil_scoped_release release;
+        self.sample(tensor, {there<float>(self, values, values.size(), "a sample"), values.size()});
+      });
+}
+
+void bind_losses(PyEngine& engine) {
+  engine
+      .def("loss_stats",
+           [](Engine& self, const Anywhere& logits, std::uint64_t first_row, const Anywhere& labels,
+              const Anywhere& maximum, const Anywhere& sum, const Anywhere& gold) {
+             const nb::gil_scoped_release release;
+             const auto tokens = logits.shape(0);
+             self.loss_stats(there(self, logits, "logits"), tokens, logits.shape(1), first_row,
+                             there<std::int64_t>(self, labels, tokens, "labels"),
+                             there<float>(self, maximum, tokens, "maximum"), there<float>(self, sum, tokens, "sum"),
+                             there<float>(self, gold, tokens, "gold"));
+           })
+      .def("loss_gradient",
+           [](Engine& self, const Anywhere& logits, std::uint64_t first_row, const Anywhere& labels,
+              const Anywhere& maximum, const Anywhere& log_sum, double scale) {
+             const nb::gil_scoped_release release;
+             const auto tokens = logits.shape(0);
+             self.loss_gradient(there(self, logits, "logits"), tokens, logits.shape(1), first_row,
+                                there<std::int64_t>(self, labels, tokens, "labels"),
+                                there<float>(self, maximum, tokens, "maximum"),
+                                there<float>(self, log_sum, tokens, "log_sum"), static_cast<float>(scale));
+           })
+      .def("loss_scale",
+           [](const Engine& self) {
+             const auto state = self.loss_scale();
+             return std::make_pair(state.scale, state.good);
+           })
+      .def("set_loss_scale", [](Engine& self, double scale, std::int64_t good) {
+        self.set_loss_scale({scale, good});
+      });
+}
+
+void bind_end(PyEngine& engine) {
+  engine.def("end_step", [](Engine& self, const std::map<std::string, double>& update) {
+    const auto step = parse_update(update);
+    spillway::StepResult out;
+    {
+      const nb::gil_scoped_release release;
+      out = self.end_step(step);
+    }
+    return std::map<std::string, double>{{"grad_norm", out.grad_norm},
+                                         {"clip", out.clip},
+                                         {"loss_scale", out.loss_scale},
+                                         {"skipped", out.skipped ? 1.0 : 0.0},
+                                         {"step", static_cast<double>(out.step)},
+                                         {"seconds", out.seconds},
+                                         {"stall_seconds", out.stall_seconds},
+                                         {"early", static_cast<double>(out.early)},
+                                         {"undone", static_cast<double>(out.undone)}};
+  });
+}
+
+}  // namespace
+
+void bind_engine_step(nb::module_& module, PyEngine& engine) {
+  nb::class_<PyVisit>(module, "Visit",
+                      "A block's forward or backward pass; offsets are bytes from the start of Engine.memory().")
+      .def_ro("kind", &PyVisit::kind)
+      .def_ro("block", &PyVisit::block)
+      .def_ro("slice", &PyVisit::slice)
+      .def_ro("first_row", &PyVisit::first_row)
+      .def_ro("rows", &PyVisit::rows)
+      .def_ro("weights", &PyVisit::weights)
+      .def_ro("input", &PyVisit::input)
+      .def_ro("output", &PyVisit::output)
+      .def_ro("hidden_gradient", &PyVisit::hidden_gradient)
+      .def_ro("accumulator", &PyVisit::accumulator);
+  bind_passes(engine);
+  bind_gradients(engine);
+  bind_subspaces(engine);
+  bind_losses(engine);
+  bind_end(engine);
+}

@@ -1,0 +1,54 @@
+// What an engine is made of, behind its three faces; not for programs.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "spillway/engine.h"
+#include "spillway/execute/read_back.h"
+#include "spillway/execute/run.h"
+
+namespace spillway {
+
+/// A planned run, and what it has become: started, read back, or neither.
+class EngineParts {
+ public:
+  EngineParts(plan::Description description, Settings settings);
+  ~EngineParts();
+  EngineParts(const EngineParts&) = delete;
+  EngineParts& operator=(const EngineParts&) = delete;
+
+  [[nodiscard]] const plan::Description& description() const noexcept { return description_; }
+  [[nodiscard]] const Settings& settings() const noexcept { return settings_; }
+  [[nodiscard]] const state::Layout& layout() const noexcept { return layout_; }
+  [[nodiscard]] const plan::Budget& budget() const noexcept { return budget_; }
+  [[nodiscard]] const plan::Plan& plan() const noexcept { return plan_; }
+
+  Recovery start(const Opening& opening);
+  Recovery read_back(const std::optional<std::filesystem::path>& checkpoint);
+  [[nodiscard]] Verification verify(const std::vector<std::filesystem::path>& pinned) const;
+  void close();
+  void give_up_volumes() noexcept;
+
+  /// Throws Error(bad_input) where the engine is not started.
+  [[nodiscard]] execute::Run& run() const;
+  [[nodiscard]] bool started() const noexcept { return run_ != nullptr; }
+  /// Null: read_back() was not called.
+  [[nodiscard]] execute::ReadBack* reader() const noexcept { return reader_.get(); }
+
+ private:
+  [[nodiscard]] execute::RunPlan run_plan() const;
+  [[nodiscard]] execute::VolumeSettings volumes() const;
+
+  const plan::Description description_;
+  const Settings settings_;
+  const state::Layout layout_;
+  const plan::Budget budget_;
+  const plan::Plan plan_;
+  std::unique_ptr<execute::Run> run_;
+  std::unique_ptr<execute::ReadBack> reader_;
+};
+
+}  // namespace spillway

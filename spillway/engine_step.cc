@@ -1,0 +1,97 @@
+// EngineStep: what is asked of a step, handed to the run.
+#include "spillway/engine_parts.h"
+#include "spillway/execute/element.h"
+
+namespace spillway {
+namespace {
+
+device::Logits logits_of(const EngineParts& parts, std::byte* values, std::uint64_t tokens, std::uint64_t rows,
+                         std::uint64_t first_row, const std::int64_t* labels) {
+  return {execute::element_of(parts.description().computes()), values, tokens, rows, first_row, labels};
+}
+
+}  // namespace
+
+void EngineStep::begin_step(const StepBegin& begin) {
+  parts_->run().step().begin(begin);
+}
+void EngineStep::embedding_forward(std::byte* output) {
+  parts_->run().step().embedding_forward(output);
+}
+std::optional<BlockPass> EngineStep::next_pass() {
+  return parts_->run().step().next_pass();
+}
+void EngineStep::end_pass() {
+  parts_->run().step().end_pass();
+}
+
+std::span<std::byte> EngineStep::memory() const {
+  return parts_->run().resources().host();
+}
+std::span<std::byte> EngineStep::device_memory() const {
+  return parts_->run().resources().computing();
+}
+std::optional<int> EngineStep::gpu() const {
+  return parts_->plan().residency.device ? execute::gpu_of(parts_->settings().device.name) : std::nullopt;
+}
+std::uint64_t EngineStep::tensor_offset(std::size_t tensor) const {
+  const auto first = parts_->layout().tensors().at(tensor).first;
+  return parts_->description().widens() ? plan::widened_first(parts_->layout(), tensor) : first;
+}
+
+void EngineStep::gradient(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {
+  parts_->run().step().gradients().layer(tensor, values, micro_batch);
+}
+void EngineStep::head_gradient(const std::byte* values, std::uint64_t micro_batch) {
+  parts_->run().step().gradients().head(values, micro_batch);
+}
+void EngineStep::embedding_backward(const std::byte* values) {
+  parts_->run().step().gradients().embedding(values);
+}
+
+bool EngineStep::learns_projectors(std::size_t tensor) const {
+  return parts_->run().step().gradients().learns_projectors(tensor);
+}
+void EngineStep::learn_projectors(std::size_t tensor, std::span<const float> gradient) {
+  parts_->run().step().gradients().learn_projectors(tensor, gradient);
+}
+void EngineStep::compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride,
+                          std::size_t tokens, std::byte* out) {
+  parts_->run().step().gradients().compress(tensor, side, in, in_stride, tokens, out);
+}
+void EngineStep::signs(std::size_t tensor, std::span<float> out) const {
+  parts_->run().step().gradients().signs(tensor, out);
+}
+void EngineStep::sample(std::size_t tensor, std::span<const float> values) {
+  parts_->run().step().gradients().sample(tensor, values);
+}
+
+void EngineStep::loss_stats(std::byte* logits, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
+                            const std::int64_t* labels, float* maximum, float* sum, float* gold) {
+  const auto slice = logits_of(*parts_, logits, tokens, rows, first_row, labels);
+  parts_->run().resources().compute(device::LossStats{slice, maximum, sum, gold});
+}
+void EngineStep::loss_gradient(std::byte* logits, std::uint64_t tokens, std::uint64_t rows, std::uint64_t first_row,
+                               const std::int64_t* labels, const float* maximum, const float* log_sum, float scale) {
+  const auto slice = logits_of(*parts_, logits, tokens, rows, first_row, labels);
+  parts_->run().resources().compute(device::LossGradient{slice, maximum, log_sum, scale});
+}
+
+StepResult EngineStep::end_step(const StepUpdate& update) {
+  return parts_->run().step().end(update);
+}
+kernels::Norm EngineStep::norm() {
+  return parts_->run().step().norm();
+}
+StepResult EngineStep::decide(const kernels::Norm& norm, const StepUpdate& update) {
+  return parts_->run().step().decide(norm, update);
+}
+
+execute::LossScaler::State EngineStep::loss_scale() const {
+  return parts_->run().step().protocol().scaler().state();
+}
+void EngineStep::set_loss_scale(const execute::LossScaler::State& state) {
+  parts_->run().step().protocol().load_scale(state);
+}
+
+}  // namespace spillway

@@ -1,0 +1,46 @@
+// EngineTelemetry: what was planned, and what the run's parts say of themselves.
+#include "spillway/engine_parts.h"
+#include "spillway/execute/trace.h"
+#include "spillway/plan/fits.h"
+
+namespace spillway {
+
+std::string EngineTelemetry::plan_json() const {
+  return plan::to_json(parts_->plan(), parts_->description(), parts_->layout(), parts_->budget());
+}
+std::string EngineTelemetry::what_fits(std::uint64_t sequence, std::uint64_t batch, double work_per_token,
+                                       double device_per_token) const {
+  return plan::fits_json({.description = parts_->description(),
+                          .budget = parts_->budget(),
+                          .rates = parts_->settings().rates,
+                          .sequence = sequence,
+                          .batch = batch,
+                          .work_per_token = work_per_token,
+                          .device_per_token = device_per_token});
+}
+std::string EngineTelemetry::counters() const {
+  return execute::counters(parts_->run().counted(), parts_->budget());
+}
+std::string EngineTelemetry::silence() const {
+  return execute::silence(parts_->run().counted(), parts_->budget());
+}
+std::string EngineTelemetry::where() const {
+  return execute::where(parts_->plan(), parts_->layout(), parts_->description().rule(), parts_->budget(),
+                        parts_->settings().nodes, parts_->run().resources().host());
+}
+std::string EngineTelemetry::timeline() const {
+  const auto times = parts_->started() ? parts_->run().step().executor().last_times() : std::vector<execute::Times>{};
+  return execute::trace(parts_->plan(), parts_->layout(), times);
+}
+
+std::vector<ProjectorState> EngineTelemetry::projectors() const {
+  auto& subspaces = parts_->run().resources().subspaces();
+  std::vector<ProjectorState> out;
+  for (std::size_t t = 0; t < parts_->layout().tensors().size(); ++t) {
+    if (parts_->layout().tensors()[t].subspace.rank == 0) continue;
+    out.push_back({t, subspaces.fits(t), subspaces.error(t)});
+  }
+  return out;
+}
+
+}  // namespace spillway

@@ -1,0 +1,24 @@
+// A block's forward or backward pass, as the caller is given it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "spillway/plan/schedule.h"
+
+namespace spillway::execute {
+
+/// Over all micro-batches. Pointers are into the engine's memory and valid until end_pass(); null where there is none.
+struct BlockPass {
+  plan::VisitKind kind = plan::VisitKind::forward;
+  std::size_t block = 0;                  ///< index into the description's blocks
+  std::size_t slice = 0;                  ///< embedding and head: slice of the table
+  std::uint64_t first_row = 0, rows = 0;  ///< embedding and head: rows of the slice
+  std::byte* weights = nullptr;           ///< the block's weights, or the slice's, in the compute type
+  std::byte* input = nullptr;             ///< [tokens, hidden]: the block's input; head: output of the last layer
+  std::byte* output = nullptr;            ///< forward: to be written; first backward without a head: the last output
+  std::byte* hidden_gradient = nullptr;   ///< backward: d loss / d output on entry, d loss / d input on exit
+  float* accumulator = nullptr;           ///< head_gradient and first backward: [tokens, hidden] scratch
+};
+
+}  // namespace spillway::execute

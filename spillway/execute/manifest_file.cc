@@ -1,0 +1,39 @@
+#include "spillway/execute/manifest_file.h"
+
+#include <system_error>
+
+#include "spillway/base/error.h"
+#include "spillway/state/file.h"
+
+namespace spillway::execute {
+
+journal::Manifest read_manifest(const std::filesystem::path& directory, std::uint64_t identity,
+                                const journal::RecordCheck& check) {
+  const auto file = directory / kManifestName;
+  const auto bytes = journal::read_manifest_file(file);
+  try {
+    auto manifest = journal::decode_manifest(bytes, identity);
+    if (const auto wrong = check.objection(manifest); !wrong.empty()) {
+      throw Error(ErrorCode::corrupt,
+                  text("the manifest of a checkpoint says what cannot be: ", wrong, "; use another checkpoint"));
+    }
+    return manifest;
+  } catch (const Error& error) {
+    throw Error(error.code(), text(file.string(), ": ", error.what()), 0, file.string());
+  }
+}
+
+void write_manifest(const std::filesystem::path& directory, std::span<const std::byte> bytes) {
+  const auto name = directory / kManifestName;
+  try {
+    auto file = state::File::create(name, bytes.size(), state::kPrivate);
+    file.write(0, bytes);
+    file.finish();
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove(name, ignored);
+    throw;
+  }
+}
+
+}  // namespace spillway::execute

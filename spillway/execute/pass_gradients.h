@@ -1,0 +1,51 @@
+// What the caller hands over in a block's backward pass: gradients, or what those of a matrix in a subspace are made
+// of.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "spillway/execute/compress.h"
+#include "spillway/execute/gradients.h"
+#include "spillway/execute/passes.h"
+#include "spillway/execute/resources.h"
+
+namespace spillway::execute {
+
+/// Every call throws Error(bad_input) outside the pass that it belongs to, and of what is frozen. Gradients, tokens and
+/// samples lie in the memory that passes compute in.
+class PassGradients {
+ public:
+  /// All references must outlive it.
+  PassGradients(const RunPlan& plan, Resources& resources, const Passes& passes, Gradients& gradients);
+
+  /// One micro-batch's gradient of a tensor of the block, in the compute type. Micro-batches rise.
+  void layer(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch);
+  /// The gradient of the head's slice, [rows, columns].
+  void head(const std::byte* values, std::uint64_t micro_batch);
+  /// d loss / d embedding output, [tokens, columns].
+  void embedding(const std::byte* values);
+
+  // Of a tensor that is trained in a subspace:
+
+  [[nodiscard]] bool learns_projectors(std::size_t tensor) const;
+  void learn_projectors(std::size_t tensor, std::span<const float> gradient);
+  /// As Compress::run().
+  void compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride, std::size_t tokens,
+                std::byte* out);
+  void signs(std::size_t tensor, std::span<float> out) const;
+  void sample(std::size_t tensor, std::span<const float> seen);
+
+ private:
+  [[nodiscard]] Subspaces& subspaces(std::size_t tensor, const char* call) const;
+  void require_trainable(const plan::Visit& visit, const char* call) const;
+
+  const state::Layout& layout_;
+  Resources& resources_;
+  const Passes& passes_;
+  Gradients& gradients_;
+  Compress compress_;
+};
+
+}  // namespace spillway::execute

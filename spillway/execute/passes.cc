@@ -1,0 +1,106 @@
+#include "spillway/execute/passes.h"
+
+#include "spillway/base/error.h"
+
+namespace spillway::execute {
+
+using plan::kNone;
+using plan::VisitKind;
+
+Passes::Passes(const RunPlan& plan, Resources& resources, EmbeddingRows* rows, Gradients& gradients, Executor& executor)
+    : schedule_(plan.plan.schedule),
+      layout_(plan.layout),
+      arenas_(resources.arenas()),
+      team_(resources.team()),
+      rows_(rows),
+      gradients_(gradients),
+      executor_(executor),
+      widening_(schedule_, layout_, plan.description.rule(), arenas_, resources.arithmetic()) {}
+
+void Passes::begin(const Mode& mode) {
+  executor_.begin(mode);
+  open_ = nullptr;
+  left_ = true;
+}
+
+void Passes::require_ended() {
+  if (left_ && executor_.next() != nullptr) {
+    throw Error(ErrorCode::bad_input, "end_step() before the last pass has ended");
+  }
+  left_ = false;
+}
+
+void Passes::embedding_forward(std::byte* output) {
+  if (rows_ == nullptr) throw Error(ErrorCode::bad_input, "this model has no embedding block");
+  if (output == nullptr) output = first_input();
+  const auto& block = layout_.blocks()[rows_->block()];
+  for (std::size_t i = 0; i < block.chunks; ++i) {
+    const auto* visit = executor_.next();
+    rows_->gather(layout_.chunks()[block.first_chunk + visit->slice], at(visit->weights), output, team_);
+    executor_.done();
+  }
+}
+
+std::byte* Passes::first_input() const {
+  if (schedule_.embedding_output != kNone) return at(schedule_.embedding_output);
+  for (const auto& visit : schedule_.visits) {
+    if (visit.kind == VisitKind::forward && visit.input != kNone) return at(visit.input);
+  }
+  throw Error(ErrorCode::bad_input, "no layer takes the embedding's rows; pass an output");
+}
+
+std::optional<BlockPass> Passes::next() {
+  open_ = executor_.next();
+  left_ = open_ != nullptr;
+  if (!left_) return std::nullopt;
+  if (open_->grad != kNone) gradients_.open(*open_);
+  return describe(*open_);
+}
+
+void Passes::end() {
+  if (open_ == nullptr) throw Error(ErrorCode::bad_input, "end_pass() without a pass");
+  if (open_->grad != kNone) gradients_.close();
+  open_ = nullptr;
+  executor_.done();
+}
+
+const plan::Visit& Passes::open(VisitKind kind, const char* call) const {
+  if (open_ == nullptr || open_->kind != kind) throw Error(ErrorCode::bad_input, text(call, " outside its pass"));
+  return *open_;
+}
+
+BlockPass Passes::describe(const plan::Visit& visit) const {
+  BlockPass out{.kind = visit.kind, .block = visit.block, .slice = visit.slice};
+  out.weights = widening_.weights(visit);
+  out.input = at(visit.input);
+  out.output = at(visit.output);
+  out.hidden_gradient = hidden_gradient(visit);
+  out.accumulator = accumulator(visit);
+  const auto& block = layout_.blocks()[visit.block];
+  if (block.role == state::BlockRole::layer) return out;
+  const auto& chunk = layout_.chunks()[block.first_chunk + visit.slice];
+  out.first_row = chunk.first / block.columns;
+  out.rows = chunk.used / block.columns;
+  return out;
+}
+
+std::byte* Passes::hidden_gradient(const plan::Visit& visit) const {
+  switch (visit.kind) {
+    case VisitKind::backward:
+    case VisitKind::head_gradient:
+      return at(schedule_.hidden_gradient);
+    case VisitKind::embedding_backward:
+      return at(schedule_.embedding_gradient != kNone ? schedule_.embedding_gradient : schedule_.hidden_gradient);
+    default:
+      return nullptr;
+  }
+}
+
+float* Passes::accumulator(const plan::Visit& visit) const {
+  if (schedule_.accumulator == kNone) return nullptr;
+  const auto& buffer = schedule_.buffers[schedule_.accumulator];
+  const bool lives = visit.position >= buffer.first && visit.position <= buffer.last;
+  return lives ? reinterpret_cast<float*>(at(schedule_.accumulator)) : nullptr;
+}
+
+}  // namespace spillway::execute

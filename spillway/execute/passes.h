@@ -1,0 +1,58 @@
+// The block passes of a step or of an evaluation, one after the other, as the caller computes them.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "spillway/execute/block_pass.h"
+#include "spillway/execute/executor.h"
+#include "spillway/execute/gradients.h"
+#include "spillway/execute/resources.h"
+#include "spillway/execute/rows.h"
+#include "spillway/execute/run_plan.h"
+#include "spillway/execute/widening.h"
+
+namespace spillway::execute {
+
+class Passes {
+ public:
+  /// `rows` may be null: no embedding. All references must outlive it.
+  Passes(const RunPlan& plan, Resources& resources, EmbeddingRows* rows, Gradients& gradients, Executor& executor);
+
+  /// An instance of the schedule with passes begins.
+  void begin(const Mode& mode);
+  /// Whether passes of it are left, as far as next() has told.
+  [[nodiscard]] bool left() const noexcept { return left_; }
+  /// Throws Error(bad_input) unless all of them have ended.
+  void require_ended();
+
+  /// Runs the passes of the embedding: row of token t to output[t]; null: to the input of the first layer. Throws
+  /// Error(bad_input) without an embedding.
+  void embedding_forward(std::byte* output);
+  /// The next one, when its bytes are there; empty: there is none.
+  [[nodiscard]] std::optional<BlockPass> next();
+  /// Throws Error(bad_input) where none is open.
+  void end();
+  /// The one that is open. Throws Error(bad_input), naming `call`, where it is not of that kind.
+  [[nodiscard]] const plan::Visit& open(plan::VisitKind kind, const char* call) const;
+
+ private:
+  [[nodiscard]] std::byte* at(plan::Index buffer) const { return arenas_.at(schedule_, buffer); }
+  [[nodiscard]] std::byte* first_input() const;
+  [[nodiscard]] BlockPass describe(const plan::Visit& visit) const;
+  [[nodiscard]] std::byte* hidden_gradient(const plan::Visit& visit) const;
+  [[nodiscard]] float* accumulator(const plan::Visit& visit) const;
+
+  const plan::Schedule& schedule_;
+  const state::Layout& layout_;
+  const Arenas arenas_;
+  Team& team_;
+  EmbeddingRows* const rows_;
+  Gradients& gradients_;
+  Executor& executor_;
+  const Widening widening_;
+  const plan::Visit* open_ = nullptr;
+  bool left_ = false;
+};
+
+}  // namespace spillway::execute

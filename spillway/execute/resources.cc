@@ -1,0 +1,51 @@
+#include "spillway/execute/resources.h"
+
+#include <algorithm>
+
+#include "spillway/execute/nodes.h"
+
+namespace spillway::execute {
+namespace {
+
+memory::Arena map_arena(const RunPlan& plan, std::span<storage::Path* const> paths) {
+  memory::Arena out(plan.plan.arena, arena_parts(plan.plan, plan.budget, plan.nodes));
+  for (auto* path : paths) path->register_memory(out.span());
+  return out;
+}
+
+}  // namespace
+
+Resources::Resources(const RunPlan& plan, unsigned threads, std::span<storage::Path* const> paths)
+    : resident_(plan.plan.resident),
+      arena_(map_arena(plan, paths)),
+      subspaces_(plan.description, plan.layout),
+      team_(std::max(1U, threads)),
+      open_(open(plan)),
+      cpu_(open_.device ? nullptr : device::make_cpu()),
+      arithmetic_(make_arithmetic(plan)) {
+  arithmetic_.device.use(crew());
+  for (auto& room : subspaces_.rooms()) arithmetic_.device.register_host(std::as_writable_bytes(std::span(room)));
+}
+
+OpenDevice Resources::open(const RunPlan& plan) const {
+  if (!plan.plan.residency.device) return {};
+  auto out = open_device(plan.device);
+  out.device->register_host(arena_.span());
+  out.device->allocate(plan.plan.device_arena);
+  return out;
+}
+
+Arithmetic Resources::make_arithmetic(const RunPlan& plan) {
+  const auto sizes = plan::device_workspace(plan.layout, plan.description.tied_head, plan.description.tokens);
+  if (cpu_) return {*cpu_, cpu_->adopt_stream(nullptr), nullptr, sizes};
+  auto* const end = open_.device->memory().data() + plan.plan.device_arena;
+  return {*open_.device, open_.stream, end - sizes.bytes(), sizes};
+}
+
+device::Crew Resources::crew() {
+  return {&team_, [](void* self, std::size_t tiles, const void* body, Team::Call call) {
+            static_cast<Team*>(self)->run_erased(tiles, body, call);
+          }};
+}
+
+}  // namespace spillway::execute

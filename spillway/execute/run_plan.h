@@ -1,0 +1,25 @@
+// What follows from a planned run alone.
+#pragma once
+
+#include <vector>
+
+#include "spillway/execute/device_options.h"
+#include "spillway/execute/node_options.h"
+#include "spillway/plan/planner.h"
+
+namespace spillway::execute {
+
+/// Outlives everything made of it.
+struct RunPlan {
+  const plan::Description& description;
+  const state::Layout& layout;
+  const plan::Budget& budget;
+  const plan::Rates& rates;
+  const plan::Plan& plan;
+  const std::vector<NodeOptions>& nodes;
+  const DeviceOptions& device;
+
+  [[nodiscard]] bool durable() const noexcept { return plan.durability != plan::Durability::none; }
+};
+
+}  // namespace spillway::execute

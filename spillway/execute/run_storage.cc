@@ -1,0 +1,147 @@
+#include "spillway/execute/run_storage.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "spillway/base/error.h"
+#include "spillway/execute/manifest_file.h"
+#include "spillway/execute/names.h"
+#include "spillway/journal/record_check.h"
+#include "spillway/storage/superblock.h"
+
+namespace spillway::execute {
+namespace {
+
+/// Times that volumes are looked at again because another process of the run had them, and has removed them since, or
+/// has made them and recorded steps.
+constexpr int kLooks = 8;
+
+/// Throws where a checkpoint lies on storage paths, and there is nothing to go back to.
+void require_no_checkpoint(const Opening& opening) {
+  if (!opening.checkpoint) return;
+  throw Error(ErrorCode::bad_input, text(opening.checkpoint->string(),
+                                         " lies on storage paths, but these hold nothing of this run; name the ",
+                                         "paths that the run was started with, and a durability other than none"));
+}
+
+}  // namespace
+
+bool RunStorage::open(const Opening& opening, Recovery& recovery) {
+  return open(opening, recovery, kLooks);
+}
+
+bool RunStorage::open(const Opening& opening, Recovery& recovery, int looks) {
+  std::optional<journal::JournalSpec> spec;
+  std::optional<journal::MetadataLayout> layout;  // of their records
+  if (plan_.durable()) {
+    spec = journal_spec(plan_.description, plan_.layout, plan_.plan.durability, volumes_.run, volumes_.places.size());
+    layout.emplace(*spec);
+  }
+  const bool there = layout && opening.reopen && holds_run(volumes_, *layout);
+  if (!there) {
+    require_no_checkpoint(opening);
+    if (opening.if_found) return false;
+    require_nothing_is_lost(volumes_, layout ? &*layout : nullptr);
+  }
+  const auto open_as = [&](std::span<const Bytes> capacities) {
+    open_paths(capacities, spec, there ? VolumeMode::reopen : VolumeMode::make);
+    if (there) read(opening, recovery);
+    return recovery.found || !opening.if_found;
+  };
+  try {  // what cannot be gone on with is not made larger first
+    if (there && !open_as(std::vector<Bytes>(volumes_.places.size()))) return false;
+    if (!there || !large_enough()) static_cast<void>(open_as(plan_.plan.volumes));
+  } catch (const Error& error) {
+    const bool changed = opening.reopen && error.errno_value() == (there ? ENOENT : EEXIST);
+    if (!changed || looks <= 1) throw;
+    return open(opening, recovery, looks - 1);
+  }
+  return true;
+}
+
+void RunStorage::open_paths(std::span<const Bytes> capacities, const std::optional<journal::JournalSpec>& spec,
+                            VolumeMode mode) {
+  journal_.reset();
+  paths_.clear();
+  path_pointers_.clear();
+  const Bytes records = spec ? journal::MetadataLayout(*spec).bytes() : 0;
+  paths_ = open_volumes(volumes_, capacities, records, fingerprint(plan_.description, plan_.layout), mode);
+  for (const auto& path : paths_) path_pointers_.push_back(path.get());
+  if (spec) journal_ = std::make_unique<journal::RunJournal>(*spec, path_pointers_, plan_.plan.path_spare / 2);
+}
+
+bool RunStorage::large_enough() const {
+  return std::ranges::equal(paths_, plan_.plan.volumes,
+                            [](const auto& path, Bytes capacity) { return path->capacity() >= capacity; });
+}
+
+void RunStorage::read(const Opening& opening, Recovery& recovery) {
+  const auto phases = recovery.phases;
+  recovery = {};
+  recovery.phases = phases;
+  found_ = {};
+  const journal::RecordCheck check(journal_->spec(), object_sizes(plan_.description, plan_.layout, journal_->spec()),
+                                   capacities_of(paths_));
+  if (opening.pinned) {
+    for (const auto& directory : opening.pinned()) {
+      found_.pinned.push_back(read_manifest(directory, journal_->identity(), check));
+    }
+  }
+  if (opening.checkpoint) found_.back = read_manifest(*opening.checkpoint, journal_->identity(), check);
+  const Clocked clocked(recovery.phases.records);
+  const ObjectNames names(plan_.description, plan_.layout);
+  auto& recovered = found_.recovered;
+  recovered = journal::recover(
+      journal_->spec(), journal_->media(),
+      {.name = [&](auto kind, auto object) { return names.of(kind, object); },
+       .objection = [&](auto kind, auto object, auto pieces) { return check.objection(kind, object, pieces); },
+       .pinned = found_.pinned});
+  for (const auto& damage : recovered.damage) {
+    recovery.damage.push_back(
+        text("path:", damage.path, " at byte ", storage::kSuperblockExtent + damage.offset, ": ", damage.what));
+  }
+  const bool counts = recovered.found && recovered.newest.step >= opening.at_least;
+  if (found_.back) return recovery.take(found_.back->commit, *plan_.description.optimizer);
+  if (counts) return recovery.take(recovered.newest, *plan_.description.optimizer);
+  if (opening.at_least > 0 || recovered.damage.empty()) return;
+  throw Error(ErrorCode::corrupt, text("no durable step was found on the storage paths, and ", recovery.damage.size(),
+                                       " of their records are damaged, the first is ", recovery.damage.front(),
+                                       ". Resume from a checkpoint, or start anew with --overwrite"));
+}
+
+void RunStorage::start(const Recovery& recovery) {
+  pool_ = std::make_unique<storage::Pool>(pool_paths(paths_, plan_.rates, plan_.budget.paths),
+                                          journal_ ? journal_->pool_options() : storage::PoolOptions{});
+  if (journal_) open_journal(recovery.found);
+  store_ = std::make_unique<Store>(plan_.plan, plan_.description, plan_.layout, *pool_, journal_.get());
+}
+
+void RunStorage::open_journal(bool resume) {
+  journal_->attach(*pool_);
+  for (const auto place : found_.recovered.places) pool_->claim(place);
+  journal_->open({.before = &found_.recovered,
+                  .back = found_.back ? &*found_.back : nullptr,
+                  .resume = resume,
+                  .pinned = found_.pinned});
+}
+
+Replay RunStorage::replay(Team& team) {
+  const Replay::Parts parts{plan_.description, plan_.layout, path_pointers_, *pool_, team};
+  return found_.back ? Replay(parts, *found_.back) : Replay(parts, found_.recovered);
+}
+
+void RunStorage::started() {
+  found_ = {};
+  remove_on_close(!volumes_.keep);
+}
+
+void RunStorage::remove_on_close(bool remove) noexcept {
+  for (const auto& path : paths_) path->remove_on_close(remove);
+}
+
+void RunStorage::stop() noexcept {
+  if (journal_) journal_->stop();
+  if (pool_) pool_->close();
+}
+
+}  // namespace spillway::execute

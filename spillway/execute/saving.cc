@@ -1,0 +1,149 @@
+#include "spillway/execute/saving.h"
+
+#include <numeric>
+
+#include "spillway/base/error.h"
+#include "spillway/optim/step.h"
+#include "spillway/storage/waiter.h"
+
+namespace spillway::execute {
+
+Saving::Saving(const RunPlan& plan, RunStorage& storage, Tiers& tiers, std::span<std::byte> scratch,
+               std::optional<std::uint64_t> committed)
+    : plan_(plan),
+      rule_(plan.description.rule()),
+      storage_(storage),
+      tiers_(tiers),
+      scratch_(scratch),
+      committed_(committed) {
+  gradients_.resize(GradientIds(plan.description, plan.layout).count());
+  std::iota(gradients_.begin(), gradients_.end(), 0U);
+}
+
+void Saving::publish_snapshots(std::uint64_t version) {
+  auto& store = *storage_.store();
+  for (std::size_t c = 0; c < plan_.layout.chunks().size(); ++c) {
+    if (store.published(c, version)) continue;
+    write(c, version);
+    store.publish(c, version);
+  }
+}
+
+/// What is not on a path.
+void Saving::write(std::size_t chunk, std::uint64_t version) {
+  const auto& it = plan_.layout.chunks()[chunk];
+  auto& store = *storage_.store();
+  if (tiers_.on_device(chunk)) write_from_device(chunk, version);
+  if (const auto* weight = tiers_.resident_weight(chunk)) {
+    store.write(Field::weight, chunk, {weight, weight_bytes(rule_, it)}, version);
+  }
+  const bool stateful = store.place_bytes(Field::state, chunk) > 0;
+  if (const auto* state = tiers_.resident_state(chunk); state != nullptr && stateful) {
+    store.write(Field::state, chunk, {state, state_bytes(rule_, it)}, version);
+  }
+}
+
+/// Through the scratch memory.
+void Saving::write_from_device(std::size_t chunk, std::uint64_t version) {
+  const auto& it = plan_.layout.chunks()[chunk];
+  const auto weight = scratch_.first(weight_bytes(rule_, it));
+  const auto state = scratch_.subspan(weight.size(), state_bytes(rule_, it));
+  tiers_.load(chunk, weight.data(), state.data());
+  storage_.store()->write(Field::weight, chunk, weight, version);
+  if (has_state(it.learning)) storage_.store()->write(Field::state, chunk, state, version);
+}
+
+void Saving::commit(const Commitment& of, std::string_view payload) {
+  const auto previous = held_ ? (held_->skipped ? held_->previous : held_->step) : 0;
+  held_ = {of.at.step, previous, of.skipped, optim::encode(*plan_.description.optimizer, of.update),
+           std::string(payload)};
+  if (!storage_.run_journal()->keeps_gradients()) return;
+  const auto before = committed_;
+  commit_held();
+  // What is not durable yet is at most this step.
+  const Clocked clocked(waited_);
+  if (before) storage_.run_journal()->wait_durable(*before);
+}
+
+void Saving::commit_held() {
+  if (!held_) return;
+  storage_.run_journal()->commit({.step = held_->step,
+                                  .previous = held_->previous,
+                                  .skipped = held_->skipped,
+                                  .update = held_->update,
+                                  .payload = std::as_bytes(std::span(held_->payload)),
+                                  .gradients = gradients_});
+  committed_ = held_->step;
+  held_.reset();
+}
+
+std::vector<std::byte> Saving::checkpoint(std::uint64_t version) {
+  publish_snapshots(version);
+  commit_held();
+  return journal::encode(storage_.run_journal()->checkpoint());
+}
+
+void Saving::release(std::span<const std::byte> manifest) {
+  storage_.run_journal()->unpin(journal::decode_manifest(manifest, storage_.run_journal()->identity()));
+}
+
+void Saving::wait_durable() {
+  auto* journal = storage_.run_journal();
+  if (journal != nullptr && journal->keeps_gradients() && committed_) journal->wait_durable(*committed_);
+}
+
+// ---- runs that are not durable
+
+std::vector<std::byte> Saving::leave(const Commitment& of, std::string_view payload) {
+  auto* store = storage_.store();
+  if (store == nullptr) throw Error(ErrorCode::bad_input, "nothing of this run lies on a storage path");
+  store->drop_passing();
+  check_room();
+  const auto& volumes = storage_.volumes();
+  const auto spec =
+      journal_spec(plan_.description, plan_.layout, plan::Durability::checkpoint, volumes.run, volumes.places.size());
+  journal::Commit commit{.step = of.at.step,
+                         .previous = of.at.applied,
+                         .skipped = of.skipped,
+                         .update = optim::encode(*plan_.description.optimizer, of.update),
+                         .payload = {}};
+  const auto bytes = std::as_bytes(std::span(payload));
+  commit.payload.assign(bytes.begin(), bytes.end());
+  journal::Manifest out{
+      .identity = journal::MetadataLayout(spec).identity(), .commit = std::move(commit), .snapshots = {}};
+  for (std::size_t c = 0; c < plan_.layout.chunks().size(); ++c) {
+    write(c, of.at.applied);
+    out.snapshots.push_back(store->stored(c, of.at.applied, storage_.paths()));
+  }
+  flush_paths();
+  storage_.remove_on_close(false);
+  return journal::encode(out);
+}
+
+void Saving::take_back() noexcept {
+  if (!durable()) storage_.remove_on_close(true);
+}
+
+void Saving::check_room() const {
+  const auto& store = *storage_.store();
+  Bytes needed = 0;
+  for (std::size_t c = 0; c < plan_.layout.chunks().size(); ++c) {
+    for (const auto field : {Field::weight, Field::state}) {
+      if (!store.written(field, c)) needed += store.place_bytes(field, c);
+    }
+  }
+  const auto free = storage_.pool()->free();
+  if (needed <= free) return;
+  throw Error(ErrorCode::does_not_fit, text("what this run keeps in memory takes ", human(needed),
+                                            " of the storage paths, of whose volumes ", human(free), " are free"));
+}
+
+void Saving::flush_paths() {
+  for (auto* path : storage_.paths()) {
+    storage::Waiter waiter;
+    path->sync(&storage::Waiter::done, &waiter, 0);
+    waiter.wait();
+  }
+}
+
+}  // namespace spillway::execute

@@ -1,0 +1,255 @@
+#include "spillway/execute/step.h"
+
+#include "spillway/base/error.h"
+#include "spillway/execute/nodes.h"
+
+namespace spillway::execute {
+namespace {
+
+StepProtocol::Options options_of(const RunPlan& plan) {
+  const auto& description = plan.description;
+  return {.optimizer = description.optimizer,
+          .seed = description.seed,
+          .scales_loss = description.type == state::ComputeType::fp16,
+          .early = plan.plan.early_chunks > 0,
+          .speculates = plan.budget.speculate};
+}
+
+std::unique_ptr<EmbeddingRows> make_rows(const RunPlan& plan, std::byte* memory) {
+  const auto* table = table_of(plan.layout);
+  if (table == nullptr) return nullptr;
+  const auto block = static_cast<std::size_t>(table - plan.layout.blocks().data());
+  auto out = std::make_unique<EmbeddingRows>(plan.description, plan.layout, block);
+  const auto& schedule = plan.plan.schedule;
+  if (schedule.rows != plan::kNone) {  // else the table is frozen
+    out->place(reinterpret_cast<float*>(memory + schedule.buffers[schedule.row_sums].offset),
+               memory + schedule.buffers[schedule.rows].offset);
+  }
+  return out;
+}
+
+UpdateCores cores_of(const RunPlan& plan) {
+  return {plan.rates.update_cores, plan.rates.cores, update_lanes(plan.budget, plan.rates, plan.nodes)};
+}
+
+}  // namespace
+
+Step::Step(const Parts& parts, const StepPosition& at, bool recovered)
+    : parts_(parts),
+      layout_(parts.plan.layout),
+      protocol_(options_of(parts.plan), at, recovered),
+      rows_(make_rows(parts.plan, parts.resources.host().data())),
+      updater_(parts.plan.plan.schedule, layout_, parts.plan.description.rule(), parts.resources.host().data(),
+               rows_.get(), parts.resources.subspaces()),
+      device_updates_(parts.plan.plan.schedule, layout_, parts.plan.description.rule(), parts.resources.arenas(),
+                      parts.resources.subspaces()),
+      gradients_(parts.plan.plan.schedule, layout_, parts.plan.description, parts.resources.arenas(), rows_.get(),
+                 parts.resources.subspaces(), parts.resources.team(), parts.resources.arithmetic()),
+      executor_(parts.plan.plan.schedule, parts.resources.host().data(), parts.store, updater_, cores_of(parts.plan),
+                {parts.resources.device(), parts.resources.stream(), &device_updates_}),
+      passes_(parts.plan, parts.resources, rows_.get(), gradients_, executor_),
+      pass_gradients_(parts.plan, parts.resources, passes_, gradients_) {}
+
+// ---- begin
+
+void Step::begin(const StepBegin& begin) {
+  protocol_.require_rest("begin_step()");
+  check(begin);
+  if (!begin.training) settle_updates();
+  parts_.tensors.settle();
+  if (begin.training) {
+    begin_subspaces();
+    commit_unless_done();
+  }
+  if (rows_) rows_->begin(begin.ids);
+  began_ = executor_.now();
+  stalled_before_ = executor_.waits().sum();
+  gradients_.begin(begin.counts.size());
+  if (!begin.training) {
+    protocol_.evaluate();
+    return passes_.begin(mode({}, true, false, false));
+  }
+  const auto pending = publish();
+  const auto predicted = protocol_.begin(begin.update);
+  if (predicted) updater_.set_early(*predicted);
+  passes_.begin(mode(pending, true, true, predicted.has_value()));
+}
+
+void Step::check(const StepBegin& begin) const {
+  std::uint64_t tokens = 0;
+  for (const auto count : begin.counts) tokens += count;
+  const auto& description = parts_.plan.description;
+  if (begin.counts.empty() || begin.counts.size() > description.micro_batches || tokens > description.tokens) {
+    throw Error(ErrorCode::bad_input,
+                text("a step of ", begin.counts.size(), " micro-batches and ", tokens, " tokens; the plan holds 1 to ",
+                     description.micro_batches, " micro-batches and ", description.tokens, " tokens"));
+  }
+  if (rows_ && begin.ids.size() != tokens) {
+    throw Error(ErrorCode::bad_input, text(begin.ids.size(), " token ids for ", tokens, " tokens"));
+  }
+  if (begin.update) check(*begin.update);
+}
+
+void Step::check(const StepUpdate& update) const {
+  protocol_.check(update);
+  if (update.weight_decay == 0 || !parts_.resources.subspaces().any()) return;
+  const auto& optimizer = *parts_.plan.description.optimizer;
+  if (optimizer.decoupled_decay) return;
+  throw Error(ErrorCode::bad_input,
+              text("weight_decay ", update.weight_decay, " with method lsp: ", optimizer.name,
+                   " adds it to the gradient, which is not there for a matrix that learns in a subspace; use adamw or "
+                   "lion, or weight_decay 0"));
+}
+
+/// The projectors that passes go by: those that the last update had.
+void Step::begin_subspaces() {
+  auto& subspaces = parts_.resources.subspaces();
+  if (!subspaces.any()) return;
+  if (!subspaces_read_) restore_subspaces();  // no update is pending after a start or a load
+  subspaces_read_ = true;
+  subspaces.begin(protocol_.position().updates, protocol_.scaler().scale());
+}
+
+void Step::restore_subspaces() {
+  const auto rule = parts_.plan.description.rule();
+  for (const auto& chunk : layout_.chunks()) {
+    if (chunk.subspace.rank == 0) continue;
+    const auto* state = parts_.tiers.resident_state(chunk.id);
+    if (state == nullptr) {
+      auto* const scratch = parts_.resources.scratch().data();
+      parts_.tiers.load(chunk.id, nullptr, scratch);
+      state = scratch;
+    }
+    parts_.resources.subspaces().restore(layout_.spans(chunk.id).front().tensor,
+                                         state + state_fields(rule, chunk).pair);
+  }
+}
+
+/// The update of the step before, where one is pending, is what the lanes apply from now on.
+Publication Step::publish() {
+  if (protocol_.state() != StepState::commit) return {};
+  auto out = protocol_.publish();
+  if (!out.pending) return out;
+  updater_.set(out.update);
+  device_updates_.set(out.update);
+  return out;
+}
+
+Mode Step::mode(const Publication& publication, bool visits, bool backward, bool early) {
+  const auto& at = protocol_.position();
+  return {.update = publication.pending,
+          .visits = visits,
+          .backward = backward,
+          .early = early,
+          .kept = publication.kept,
+          .stored = parts_.tiers.take_stored(),
+          .updated = at.applied,
+          .updates = static_cast<std::uint64_t>(at.updates),
+          .step = at.step + 1};
+}
+
+// ---- passes
+
+void Step::embedding_forward(std::byte* output) {
+  protocol_.require_passes("embedding_forward()");
+  passes_.embedding_forward(output);
+}
+
+std::optional<BlockPass> Step::next_pass() {
+  protocol_.require_passes("next_pass()");
+  return passes_.next();
+}
+
+// ---- end
+
+kernels::Norm Step::norm() {
+  passes_.require_ended();
+  protocol_.norm();
+  return gradients_.total();
+}
+
+StepResult Step::decide(const kernels::Norm& norm, const StepUpdate& update) {
+  check(update);
+  const auto decision = protocol_.decide(norm, update);
+  StepResult out{.grad_norm = decision.grad_norm,
+                 .clip = decision.clip,
+                 .loss_scale = decision.loss_scale,
+                 .skipped = decision.skipped};
+  auto& subspaces = parts_.resources.subspaces();
+  if (subspaces.any()) subspaces.end(!decision.skipped);
+  settle_early(decision, out);
+  measure(out);
+  return out;
+}
+
+void Step::measure(StepResult& out) const {
+  out.step = protocol_.position().updates;
+  out.seconds = executor_.now() - began_;
+  out.stall_seconds = executor_.waits().sum() - stalled_before_;
+}
+
+/// Early updates stay where they applied what was decided; else the old versions are put back.
+void Step::settle_early(const Decision& decision, StepResult& out) {
+  const auto& chunks = executor_.end_early();
+  out.early = chunks.size();
+  if (decision.kept) return;
+  updater_.undo().restore(chunks, parts_.resources.team());
+  out.undone = chunks.size();
+}
+
+StepResult Step::end(const StepUpdate& update) {
+  protocol_.require_passes("end_step()");
+  passes_.require_ended();
+  if (protocol_.state() == StepState::evaluate) {
+    protocol_.end_evaluation();
+    StepResult out;
+    measure(out);
+    return out;
+  }
+  check(update);
+  return decide(norm(), update);
+}
+
+// ---- between steps
+
+void Step::commit(std::string_view payload) {
+  const bool durable = parts_.saving.durable();
+  if (durable && protocol_.state() == StepState::begin) {  // what every later step is replayed from
+    settle();
+    if (parts_.plan.plan.durability == plan::Durability::step) {
+      parts_.saving.publish_snapshots(protocol_.position().step);
+    }
+  }
+  const auto commitment = protocol_.commit();
+  if (durable) parts_.saving.commit(commitment, payload);
+}
+
+void Step::commit_unless_done(std::string_view payload) {
+  if (protocol_.state() == StepState::begin || protocol_.state() == StepState::decide) commit(payload);
+}
+
+void Step::settle_updates() {
+  if (passes_.left()) protocol_.require_rest("reading or changing weights");
+  if (protocol_.pending()) commit_unless_done();
+  if (const auto pending = publish(); pending.pending) {
+    executor_.begin(mode(pending, false, false, false));
+    if (executor_.next() != nullptr) throw Error(ErrorCode::internal, "a flush has passes");
+  }
+  executor_.drain();
+}
+
+void Step::settle() {
+  settle_updates();
+  parts_.tensors.settle();
+}
+
+void Step::load() {
+  if (parts_.saving.durable() && protocol_.state() != StepState::begin) {
+    throw Error(ErrorCode::bad_input, "this run is durable and has begun; weights and states change by steps alone");
+  }
+  settle_updates();
+  protocol_.load();
+  subspaces_read_ = false;
+}
+
+}  // namespace spillway::execute

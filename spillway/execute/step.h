@@ -1,0 +1,96 @@
+// Steps on the machine: the protocol's calls, carried out by the lanes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "spillway/execute/device_updates.h"
+#include "spillway/execute/executor.h"
+#include "spillway/execute/gradients.h"
+#include "spillway/execute/pass_gradients.h"
+#include "spillway/execute/passes.h"
+#include "spillway/execute/protocol.h"
+#include "spillway/execute/resources.h"
+#include "spillway/execute/rows.h"
+#include "spillway/execute/run_plan.h"
+#include "spillway/execute/saving.h"
+#include "spillway/execute/step_values.h"
+#include "spillway/execute/tensors.h"
+#include "spillway/execute/tiers.h"
+#include "spillway/execute/updater.h"
+
+namespace spillway::execute {
+
+class Step {
+ public:
+  /// What steps work with and on; all of it must outlive them.
+  struct Parts {
+    const RunPlan& plan;
+    Resources& resources;
+    Store* store = nullptr;  ///< null: nothing is on a path
+    Tiers& tiers;
+    Tensors& tensors;
+    Saving& saving;
+  };
+  /// `recovered`: `at` is of a durable step; else weights and states are to be loaded.
+  Step(const Parts& parts, const StepPosition& at, bool recovered);
+
+  /// Throws Error(bad_input), and nothing has changed, for a step that the plan has no room for, for ids outside the
+  /// embedding, for hyperparameters that the optimizer cannot take, and where a step is under way.
+  void begin(const StepBegin& begin);
+  void embedding_forward(std::byte* output);
+  [[nodiscard]] std::optional<BlockPass> next_pass();
+  void end_pass() { passes_.end(); }
+  [[nodiscard]] PassGradients& gradients() noexcept { return pass_gradients_; }
+
+  /// After the last pass of a training step: the sum of squares of the gradient that this process has.
+  [[nodiscard]] kernels::Norm norm();
+  /// Of the whole gradient. The update itself waits for the next step, or for settle().
+  StepResult decide(const kernels::Norm& norm, const StepUpdate& update);
+  /// Both at once, where this process has the whole gradient; of an evaluation neither.
+  StepResult end(const StepUpdate& update);
+
+  /// The journal is given the step that was decided, or what was loaded before the first.
+  void commit(std::string_view payload);
+  /// Whatever needs the last step's updates commits it first, unless that was done.
+  void commit_unless_done(std::string_view payload = {});
+  /// Weights and states are to be read or changed: every update is done. Throws Error(bad_input) while passes are left.
+  void settle_updates();
+  /// The same with every stored tensor on its tier; the memory above what is resident is free.
+  void settle();
+  /// Weights and states are to be loaded: every update is done. Throws Error(bad_input) where a durable run has
+  /// committed something.
+  void load();
+
+  [[nodiscard]] StepProtocol& protocol() noexcept { return protocol_; }
+  [[nodiscard]] const StepProtocol& protocol() const noexcept { return protocol_; }
+  [[nodiscard]] const Executor& executor() const noexcept { return executor_; }
+
+ private:
+  void check(const StepBegin& begin) const;
+  void check(const StepUpdate& update) const;
+  void begin_subspaces();
+  void restore_subspaces();
+  [[nodiscard]] Publication publish();
+  [[nodiscard]] Mode mode(const Publication& publication, bool visits, bool backward, bool early);
+  void settle_early(const Decision& decision, StepResult& out);
+  void measure(StepResult& out) const;
+
+  const Parts parts_;
+  const state::Layout& layout_;
+  StepProtocol protocol_;
+  const std::unique_ptr<EmbeddingRows> rows_;  ///< null: no embedding
+  Updater updater_;
+  DeviceUpdates device_updates_;
+  Gradients gradients_;
+  Executor executor_;
+  Passes passes_;
+  PassGradients pass_gradients_;
+  bool subspaces_read_ = false;  ///< projectors in memory are those of the states
+  double began_ = 0, stalled_before_ = 0;
+};
+
+}  // namespace spillway::execute
