@@ -1,0 +1,65 @@
+// What a run says of itself, by the names that pages and logs use.
+#include "spillway/execute/counters.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/execute/planned.h"
+
+namespace spillway::execute {
+namespace {
+
+using nlohmann::json;
+using test::Planned;
+
+TEST(Counters, TellOfPathsUpdatesAndWaits) {
+  const Planned planned;
+  execute::Run run(planned.run_plan(), planned.volumes(), 1, {});
+  test::fill(run, planned);
+  test::train_step(run, planned);
+  run.commit("");
+  run.flush();
+  const auto found = json::parse(counters(run.counted(), planned.budget));
+  EXPECT_EQ(found["arena_bytes"], planned.plan.arena);
+  const auto& path = found["paths"]["path:0"];
+  EXPECT_GT(path["written"].get<Bytes>(), planned.layout.parameters() * 12);
+  EXPECT_GT(path["read"].get<Bytes>(), 0U);
+  EXPECT_GT(path["used"].get<Bytes>(), 0U);
+  EXPECT_EQ(path["volume"], planned.volume().string());
+  EXPECT_TRUE(found["outages"].empty());
+  for (const auto* lane : {"read", "update", "write", "commit"}) EXPECT_TRUE(found["stall_seconds"].contains(lane));
+  std::uint64_t elements = 0;
+  for (const auto& chunk : planned.layout.chunks()) elements += chunk.used;
+  EXPECT_EQ(found["updates"]["dram"]["elements"], elements);
+  EXPECT_FALSE(found.contains("device"));
+}
+
+TEST(Counters, TellOfTheDeviceAndOfNoPath) {
+  const Planned planned({.placement = {1, 1, 1, 1}, .durability = plan::Durability::none, .paths = 0, .device = true});
+  execute::Run run(planned.run_plan(), planned.volumes(), 1, {});
+  test::fill(run, planned);
+  test::train_step(run, planned);
+  const auto found = json::parse(counters(run.counted(), planned.budget));
+  EXPECT_GT(found["device"]["to_device"].get<Bytes>(), 0U);
+  EXPECT_FALSE(found.contains("paths"));
+  EXPECT_FALSE(found["stall_seconds"].contains("commit"));
+  EXPECT_EQ(silence(run.counted(), planned.budget), "{}");
+}
+
+TEST(Silence, IsOfEachPath) {
+  const Planned planned({.paths = 2});
+  execute::Run run(planned.run_plan(), planned.volumes(), 1, {});
+  const auto found = json::parse(silence(run.counted(), planned.budget));
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found["path:1"]["volume"], planned.volume(1).string());
+  EXPECT_EQ(found["path:1"]["under_way"], 0);
+}
+
+TEST(Where, IsEmptyWhereMemoryIsOneTier) {
+  const Planned planned;
+  EXPECT_EQ(where(planned.plan, planned.layout, planned.description.rule(), planned.budget, {}, {}), "{}");
+}
+
+}  // namespace
+}  // namespace spillway::execute

@@ -1,0 +1,126 @@
+// The embedding's rows of a step: gathered by token, their gradients summed in token order, put in place.
+#include "spillway/execute/rows.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "tests/plan/models.h"
+#include "tests/sys/failing.h"
+
+namespace spillway::execute {
+namespace {
+
+float to_float(std::uint16_t bits) {
+  return std::bit_cast<float>(std::uint32_t{bits} << 16);
+}
+std::uint16_t to_bf16(float value) {  // of small whole numbers, which bf16 holds exactly
+  return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
+}
+
+class Rows : public ::testing::TestWithParam<bool> {
+ protected:
+  Rows()
+      : description(plan::test::describe(
+            {.layers = 1, .hidden = 8, .vocabulary = 600, .tied = GetParam(), .tokens = 200, .chunk_elements = 2048})),
+        layout(description.layout()),
+        rows(description, layout, 0),
+        sums(200 * 8),
+        rounded(plan::rows_bytes(200, 8, 2)) {
+    rows.place(sums.data(), rounded.data());
+    for (std::size_t i = 0; i < 200; ++i) ids.push_back(static_cast<std::int64_t>(i * i % 597));
+  }
+
+  const plan::Description description;
+  const state::Layout layout;
+  EmbeddingRows rows;
+  std::vector<float> sums;
+  std::vector<std::byte> rounded;
+  std::vector<std::int64_t> ids;
+  Team team{2};
+};
+
+TEST_P(Rows, AreGatheredForEveryToken) {
+  rows.begin(ids);
+  std::vector<std::uint16_t> output(200 * 8);
+  const auto& block = layout.blocks().front();
+  ASSERT_GT(block.chunks, 1U);
+  for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
+    const auto& chunk = layout.chunks()[c];
+    std::vector<std::uint16_t> table(chunk.used);
+    for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::uint16_t>((chunk.first + i) * 7);
+    rows.gather(chunk, reinterpret_cast<const std::byte*>(table.data()), reinterpret_cast<std::byte*>(output.data()),
+                team);
+  }
+  for (std::size_t t = 0; t < ids.size(); ++t) {
+    for (std::size_t k = 0; k < 8; ++k) {
+      ASSERT_EQ(output[t * 8 + k], static_cast<std::uint16_t>((static_cast<std::size_t>(ids[t]) * 8 + k) * 7));
+    }
+  }
+}
+
+TEST_P(Rows, HaveTheSumOfTheirTokensGradients) {
+  rows.begin(ids);
+  ASSERT_EQ(rows.dense(), GetParam());
+  std::fill(sums.begin(), sums.end(), 2.0F);  // what a tied head has left; another table starts from zero
+  std::vector<std::uint16_t> gradient(200 * 8);
+  std::map<std::int64_t, float> expected;
+  for (std::size_t t = 0; t < ids.size(); ++t) {
+    const auto value = static_cast<float>(t % 5);
+    std::fill_n(gradient.begin() + static_cast<std::ptrdiff_t>(t * 8), 8, to_bf16(value));
+    expected.try_emplace(ids[t], GetParam() ? 2.0F : 0.0F).first->second += value;
+  }
+  const auto norm = rows.round(reinterpret_cast<const std::byte*>(gradient.data()), team);
+  double squares = 0;
+  for (const auto& [id, sum] : expected) squares += 8.0 * sum * sum;
+  EXPECT_EQ(norm.sum, squares);
+  ASSERT_EQ(rows.rows().size(), expected.size());
+  for (const auto& chunk : layout.chunks()) {
+    if (chunk.block != 0) continue;
+    std::vector<std::uint16_t> out(chunk.used, 0x1234);
+    rows.patch(chunk, reinterpret_cast<std::byte*>(out.data()));
+    const auto first = static_cast<std::int64_t>(chunk.first / 8);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const auto it = expected.find(first + static_cast<std::int64_t>(i / 8));
+      if (it == expected.end()) {
+        ASSERT_EQ(out[i], 0x1234) << "another row's gradient is left alone";
+      } else {
+        ASSERT_EQ(to_float(out[i]), it->second);
+      }
+    }
+  }
+}
+
+TEST_P(Rows, RefuseWhatTheTableOrThePlanHasNoRoomFor) {
+  EXPECT_ERROR(rows.begin(std::vector<std::int64_t>{3, 600}), ErrorCode::bad_input, "token 1 has id 600");
+  EXPECT_ERROR(rows.begin(std::vector<std::int64_t>{-1}), ErrorCode::bad_input, "has id -1");
+  EXPECT_ERROR(rows.begin(std::vector<std::int64_t>(201)), ErrorCode::bad_input, "a step of 201 tokens");
+  rows.begin({});
+  EXPECT_TRUE(rows.rows().empty());
+}
+
+TEST_P(Rows, OfARecordThatCannotBeAreRefused) {
+  rows.begin(ids);
+  const std::vector<std::uint16_t> gradient(200 * 8);
+  rows.round(reinterpret_cast<const std::byte*>(gradient.data()), team);
+  std::vector<std::byte> out(layout.chunks()[0].used * 2);
+  const auto patch = [&] { patch_rows(layout.blocks()[0], description.type, layout.chunks()[0], out.data(), rounded); };
+  EXPECT_NO_THROW(patch());
+  for (const std::int64_t value : {std::int64_t{-1}, std::int64_t{600}}) {  // as the first id, and as the count
+    for (const std::size_t at : {0U, 8U}) {
+      const auto before = rounded;
+      std::memcpy(&rounded[at], &value, sizeof value);
+      EXPECT_ERROR(patch(), ErrorCode::corrupt, "names rows that it does not have");
+      rounded = before;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tied, Rows, ::testing::Bool());
+
+}  // namespace
+}  // namespace spillway::execute

@@ -1,0 +1,117 @@
+// Field groups on a path: written, read again, given up.
+#include "spillway/execute/store.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+#include "spillway/execute/resources.h"
+#include "spillway/execute/run_storage.h"
+#include "tests/execute/planned.h"
+#include "tests/sys/failing.h"
+
+namespace spillway::execute {
+namespace {
+
+using storage::Direction;
+using test::Planned;
+
+class StoreTest : public ::testing::TestWithParam<plan::Durability> {
+ protected:
+  StoreTest() : planned({.durability = GetParam()}), storage(planned.run_plan(), planned.volumes(false)) {
+    Recovery recovery;
+    EXPECT_TRUE(storage.open({}, recovery));
+    resources.emplace(planned.run_plan(), 1, storage.paths());
+    storage.start(recovery);
+  }
+  ~StoreTest() override { storage.stop(); }
+
+  [[nodiscard]] std::span<std::byte> memory(Bytes at, Bytes bytes) { return resources->scratch().subspan(at, bytes); }
+  [[nodiscard]] Bytes weights() const { return weight_bytes(planned.description.rule(), planned.layout.chunks()[0]); }
+  [[nodiscard]] Bytes states() const { return state_bytes(planned.description.rule(), planned.layout.chunks()[0]); }
+  void read(Field field, std::span<std::byte> to) {
+    storage.store()->run(
+        {.direction = Direction::read, .field = field, .subject = 0, .memory = to.data(), .bytes = to.size()});
+  }
+
+  const Planned planned;
+  std::optional<Resources> resources;
+  RunStorage storage;
+};
+
+TEST_P(StoreTest, ReadsWhatWasWrittenLast) {
+  auto& store = *storage.store();
+  const auto out = memory(0, weights()), in = memory(round_up(weights(), 4096), weights());
+  for (const auto value : {std::byte{1}, std::byte{2}}) {
+    std::ranges::fill(out, value);
+    store.write(Field::weight, 0, out, 1);
+    std::ranges::fill(in, std::byte{});
+    read(Field::weight, in);
+    EXPECT_TRUE(std::ranges::equal(in, out));
+  }
+}
+
+TEST_P(StoreTest, RefusesToReadWhatWasNeverWritten) {
+  EXPECT_ERROR(read(Field::state, memory(0, states())), ErrorCode::internal, "before it was written");
+}
+
+TEST_P(StoreTest, RefusesAnotherLength) {
+  const std::span more(resources->scratch().data(), weights() + 4 * MiB);  // of which nothing is read
+  EXPECT_ERROR(storage.store()->write(Field::weight, 0, more, 1), ErrorCode::internal, "which has");
+}
+
+TEST_P(StoreTest, CountsPlaces) {
+  auto& store = *storage.store();
+  EXPECT_EQ(store.place_bytes(Field::weight, 0), round_up(weights(), storage::kExtentAlignment));
+  const auto free = storage.pool()->free();
+  EXPECT_FALSE(store.written(Field::weight, 0));
+  store.write(Field::weight, 0, memory(0, weights()), 1);
+  EXPECT_TRUE(store.written(Field::weight, 0));
+  EXPECT_EQ(storage.pool()->free(), free - store.place_bytes(Field::weight, 0));
+  store.write(Field::weight, 0, memory(0, weights()), 2);
+  EXPECT_EQ(storage.pool()->free(), free - store.place_bytes(Field::weight, 0)) << "nothing has to survive the run";
+}
+
+TEST_P(StoreTest, GivesUpGradientsAndActivations) {
+  auto& store = *storage.store();
+  const auto free = storage.pool()->free();
+  const auto bytes = grad_bytes(planned.description.rule(), planned.layout.chunks()[0]);
+  if (GetParam() == plan::Durability::none) {
+    store.write(Field::grad, 0, memory(0, bytes), 1);
+    EXPECT_LT(storage.pool()->free(), free);
+  }
+  store.drop_passing();
+  EXPECT_EQ(storage.pool()->free(), free);
+  EXPECT_FALSE(store.written(Field::grad, 0));
+}
+
+TEST_P(StoreTest, MakesASnapshotOfBothParts) {
+  if (GetParam() == plan::Durability::none) GTEST_SKIP() << "has no journal";
+  auto& store = *storage.store();
+  store.write(Field::weight, 0, memory(0, weights()), 3);
+  store.write(Field::state, 0, memory(0, states()), 3);
+  EXPECT_FALSE(store.published(0, 3));
+  store.publish(0, 3);
+  EXPECT_TRUE(store.published(0, 3));
+  EXPECT_TRUE(store.published(0, 2));
+  EXPECT_FALSE(store.published(0, 4));
+  const auto found = store.stored(0, 3, storage.paths());
+  EXPECT_EQ(found.object, 0U);
+  EXPECT_EQ(found.version, 3U);
+  Bytes bytes = 0;
+  for (const auto& piece : found.pieces) bytes += piece.bytes;
+  EXPECT_EQ(bytes, weights() + states());
+}
+
+TEST(Store, NamesChunksByTheirTensors) {
+  const Planned planned;
+  const auto name = name_of(planned.layout, Field::state, 0);
+  EXPECT_TRUE(name.starts_with("residual and moments of layers.0.up")) << name;
+  EXPECT_TRUE(name.ends_with("(chunk 0)")) << name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Durability, StoreTest, ::testing::Values(plan::Durability::none, plan::Durability::step));
+
+}  // namespace
+}  // namespace spillway::execute
