@@ -46,7 +46,7 @@ endfunction()
 
 # spillway_tests(ROOM [libraries...]): every tests/ROOM/*_test.cc, in one program `ROOM_test`.
 function(spillway_tests room)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${room}/*_test.cc)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${room}/*_test.cc ${CMAKE_CURRENT_SOURCE_DIR}/${room}/*/*_test.cc)
   if(NOT sources)
     return()
   endif()

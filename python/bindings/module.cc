@@ -53,4 +53,5 @@ NB_MODULE(_engine, module) {
   bind_optim(module);
   bind_optimizer(module);
   bind_subspace(module);
+  bind_timeline(module);
 }

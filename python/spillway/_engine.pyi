@@ -194,6 +194,13 @@ def exchange(one: str, other: str) -> bool:
     """Two names of one file system change what they have, files or directories, at once. False, and nothing has
     changed, where the file system or the kernel cannot do that."""
 
+def task_kinds() -> list[tuple[str, str]]:
+    """What the names of tasks in a timeline begin with, and the colours that the report's page gives them."""
+
+def lane_names() -> list[str]:
+    """Names of lanes in the order of their threads in a timeline, which counts from 1; behind them come the update
+    lanes of further nodes."""
+
 def dram_available() -> int:
     """Bytes of DRAM this process can take now without swapping or being killed (cgroups included)."""
 

@@ -20,6 +20,10 @@ struct Arenas {
   [[nodiscard]] std::byte* at(const plan::Schedule& schedule, plan::Index buffer) const noexcept {
     return buffer == plan::kNone ? nullptr : at(schedule.buffers[buffer]);
   }
+  /// Null without a buffer.
+  [[nodiscard]] std::byte* at(const plan::Schedule& schedule, const plan::Place& place) const noexcept {
+    return place.any() ? at(schedule.buffers[place.buffer]) + place.offset : nullptr;
+  }
 };
 
 }  // namespace spillway::execute

@@ -4,13 +4,12 @@
 #include <exception>
 
 #include "spillway/base/thread.h"
+#include "spillway/execute/arenas.h"
 
 namespace spillway::execute {
 
 using device::Direction;
 using plan::Index;
-using plan::Lane;
-using plan::TaskKind;
 
 static_assert(plan::kGoodCopy == device::kGoodCopy);
 
@@ -19,11 +18,6 @@ namespace {
 /// Of a heap whose top is due first.
 bool later(const CopyLane::Copy& a, const CopyLane::Copy& b) {
   return a.deadline > b.deadline;
-}
-
-/// Of a lane of ours, whose tasks wait for visits on the device.
-bool is_ours(const plan::Task& task) {
-  return task.lane == Lane::to_device || task.lane == Lane::from_device || task.lane == Lane::device_update;
 }
 
 }  // namespace
@@ -116,7 +110,7 @@ Copies::Copies(const plan::Schedule& schedule, std::byte* host, device::Device& 
   needs_.resize(schedule.tasks.size());
   std::vector<std::uint8_t> seen(2 * schedule.tasks.size(), 0);
   for (Index t = 0; t < schedule.tasks.size(); ++t) {
-    if (!is_ours(schedule.tasks[t])) continue;
+    if (!plan::is_of_device(schedule.tasks[t].lane)) continue;
     std::fill(seen.begin(), seen.end(), std::uint8_t{0});
     collect(t, false, seen, needs_[t]);
   }
@@ -131,9 +125,9 @@ void Copies::collect(Index task, bool previous, std::vector<std::uint8_t>& seen,
     if (mark != 0) continue;
     mark = 1;
     const auto& it = schedule_.tasks[need.task];
-    if (it.kind == TaskKind::visit) {
-      if (!schedule_.visits[it.subject].on_host) out.push_back({it.subject, before});
-    } else if (is_ours(it)) {
+    if (it.op == plan::Op::compute) {
+      if (!schedule_.visits[it.what.index].on_host) out.push_back({it.what.index, before});
+    } else if (plan::is_of_device(it.lane)) {
       collect(need.task, before, seen, out);
     }
   }
@@ -182,20 +176,18 @@ std::optional<device::Event> Copies::last_of(const std::vector<Need>& needs, std
 void Copies::start(std::uint64_t instance, Index task, std::uint64_t deadline, storage::Done done, void* context,
                    std::uint64_t token) {
   const auto& it = schedule_.tasks[task];
-  if (it.lane == Lane::device_update) {
-    return updates_.start({.updates = it.subject,
+  if (it.op == plan::Op::update) {
+    return updates_.start({.updates = it.what.index,
                            .after = last_of(needs_[task], instance),
                            .deadline = deadline,
                            .done = done,
                            .context = context,
                            .token = token});
   }
-  auto* const there = device_.memory().data() + schedule_.buffers[it.buffer].offset + it.buffer_offset;
-  auto* const here = host_ + schedule_.buffers[it.host_buffer].offset + it.host_offset;
-  const bool up = it.lane == Lane::to_device;
-  (up ? up_ : down_)
-      .start({.to = up ? there : here,
-              .from = up ? here : there,
+  const Arenas arenas(host_, device_.memory().data());
+  (plan::traits(it.lane).fetches ? up_ : down_)
+      .start({.to = arenas.at(schedule_, it.to),
+              .from = arenas.at(schedule_, it.from),
               .bytes = it.bytes,
               .after = last_of(needs_[task], instance),
               .deadline = deadline,

@@ -13,17 +13,8 @@ std::string node_name(const plan::Budget& budget, std::size_t unit) {
 
 /// The tier that a wait was for.
 std::string waited_for(const plan::Budget& budget, const Cause& cause) {
-  switch (cause.lane) {
-    case plan::Lane::read:
-    case plan::Lane::write:
-      return budget.paths.at(cause.unit).name;
-    case plan::Lane::to_device:
-    case plan::Lane::from_device:
-    case plan::Lane::device_update:
-      return "device";
-    default:
-      return node_name(budget, cause.unit);
-  }
+  if (plan::is_path(cause.lane)) return budget.paths.at(cause.unit).name;
+  return plan::is_of_device(cause.lane) ? "device" : node_name(budget, cause.unit);
 }
 
 json of_path(const storage::Path& path) {

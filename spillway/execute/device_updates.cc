@@ -25,22 +25,11 @@ DeviceUpdates::DeviceUpdates(const plan::Schedule& schedule, const state::Layout
       arenas_(arenas),
       inside_(layout, rule, subspaces, reinterpret_cast<float*>(arenas.at(schedule, schedule.delta))) {}
 
-plan::Passing DeviceUpdates::place(plan::Index chunk) const {
-  const auto& it = schedule_;
-  if (!it.passing.empty() && it.passing[chunk].weight != plan::kNone) return it.passing[chunk];
-  return {.weight = it.update_weight[chunk],
-          .state = it.update_state[chunk],
-          .grad = it.update_grad[chunk],
-          .weight_at = it.weight_at[chunk],
-          .state_at = it.state_at[chunk],
-          .grad_at = it.grad_at[chunk]};
-}
-
 void DeviceUpdates::run(device::Device& device, device::Stream stream, plan::Index chunk) {
-  const auto it = place(chunk);
-  const state::GroupPointers groups{.weight = arenas_.at(schedule_, it.weight) + it.weight_at,
-                                    .state = arenas_.at(schedule_, it.state) + it.state_at,
-                                    .grad = arenas_.at(schedule_, it.grad) + it.grad_at};
+  const auto& it = schedule_.updated_at(chunk);
+  const state::GroupPointers groups{.weight = arenas_.at(schedule_, it.weight),
+                                    .state = arenas_.at(schedule_, it.state),
+                                    .grad = arenas_.at(schedule_, it.grad)};
   if (layout_.chunks()[chunk].subspace.rank > 0) {
     return inside_.run(device, stream, layout_.chunks()[chunk], groups, step_);
   }

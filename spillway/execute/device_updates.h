@@ -27,9 +27,6 @@ class DeviceUpdates {
   void run(device::Device& device, device::Stream stream, plan::Index chunk);
 
  private:
-  /// Where the chunk is when it is updated.
-  [[nodiscard]] plan::Passing place(plan::Index chunk) const;
-
   const plan::Schedule& schedule_;
   const state::Layout& layout_;
   const state::UpdateRule rule_;

@@ -9,24 +9,23 @@
 namespace spillway::execute {
 
 using plan::Lane;
+using plan::ObjectKind;
+using plan::Op;
 using plan::Phase;
 using plan::Task;
-using plan::TaskKind;
 
 namespace {
 
-Field field_of(TaskKind kind) {
+/// As what the store knows it.
+Field field_of(ObjectKind kind) {
   switch (kind) {
-    case TaskKind::read_weight:
-    case TaskKind::write_weight:
+    case ObjectKind::weight:
       return Field::weight;
-    case TaskKind::read_state:
-    case TaskKind::write_state:
+    case ObjectKind::state:
       return Field::state;
-    case TaskKind::read_grad:
-    case TaskKind::write_grad:
+    case ObjectKind::gradient:
       return Field::grad;
-    case TaskKind::write_rows:
+    case ObjectKind::sparse_gradient:
       return Field::rows;
     default:
       return Field::activation;
@@ -71,7 +70,7 @@ void Executor::make_lanes(std::vector<UpdateLane> lanes, unsigned fit_threads) {
     if (task.lane == Lane::update) count = std::max<std::size_t>(count, task.unit + 1U);
   }
   lanes.resize(count);
-  fits_ = std::ranges::any_of(schedule_.tasks, [](const Task& task) { return task.lane == Lane::fit; });
+  fits_ = std::ranges::any_of(schedule_.tasks, [](const Task& task) { return task.op == Op::refit; });
   if (fits_) lanes.push_back({.threads = fit_threads});
   for (auto& options : lanes) {
     auto& lane = *updates_.emplace_back(std::make_unique<Updates>());
@@ -124,24 +123,24 @@ double Executor::now() const {
 
 bool Executor::runs(const Bank& its_bank, const Task& task) const {
   if (!runs(its_bank.mode, task)) return false;
-  if (task.lane == Lane::fit || follows_learning(task)) return fits(task);
+  if (task.op == Op::refit || follows_refit(task)) return fits(task);
   if (task.stays && its_bank.mode.visits) {
     return schedule_.runs_once(task) ? its_bank.sends.stored : its_bank.sends.updated;
   }
-  return !(schedule_.settled_by_early(task) && its_bank.kept[task.subject]);
+  return !(schedule_.settled_by_early(task) && its_bank.kept[task.what.index]);
 }
 
 /// Whether a visit has left something to learn of any of the task's chunks.
 bool Executor::fits(const Task& task) const {
-  for (auto c = task.subject; c < task.subject + task.count; ++c) {
+  for (auto c = task.what.index; c < task.what.end(); ++c) {
     if (work_.fits(c)) return true;
   }
   return false;
 }
 
 bool Executor::is_for_update(const Task& task) const {
-  if (task.kind == TaskKind::upload_weight) return schedule_.updated_there(task.subject);
-  return task.kind == TaskKind::read_weight && schedule_.update_task[task.subject] != plan::kNone;
+  if (task.moves(Lane::to_device, ObjectKind::weight)) return schedule_.updated_there(task.what.index);
+  return task.moves(Lane::read, ObjectKind::weight) && schedule_.update_task[task.what.index] != plan::kNone;
 }
 
 bool Executor::runs(const Mode& mode, const Task& task) const {
@@ -223,24 +222,21 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
     return;
   }
   its_bank.times[start.task].start = now();
-  switch (task.lane) {
-    case Lane::read:
-    case Lane::write:
-    case Lane::to_device:
-    case Lane::from_device:
-    case Lane::device_update:
+  switch (traits(task.lane).server) {
+    case plan::Server::paths:
+    case plan::Server::link:
+    case plan::Server::device:
       transfers.push_back(start);
       break;
-    case Lane::update:
-    case Lane::fit: {
+    case plan::Server::cores: {
       auto& lane = lane_of(task);
       push(!patient_.empty() && patient_[start.task] ? lane.patient : lane.ready,
            {start.instance * schedule_.positions + task.deadline, start});
       lane.wake.notify_one();
       break;
     }
-    case Lane::compute:
-      visit_ready_[task.subject] = 1;
+    case plan::Server::caller:
+      visit_ready_[task.what.index] = 1;
       caller_waits_ = false;  // from now on, not when it wakes up: no patient update begins beside its visit
       compute_wake_.notify_all();
       break;
@@ -411,18 +407,19 @@ void Executor::launch(std::vector<Start>& transfers) {
 void Executor::launch_transfer(const Start& start, const Task& task) {
   const auto deadline = start.instance * schedule_.positions + task.deadline;
   const auto token = start.instance * schedule_.tasks.size() + start.task;
-  if (task.lane == Lane::to_device || task.lane == Lane::from_device || task.lane == Lane::device_update) {
+  if (is_of_device(task.lane)) {
     return copies_->start(start.instance, start.task, deadline, &Executor::transfer_done, this, token);
   }
   const auto& mode = bank(start.instance).mode;
   const bool updates = task.phase == Phase::update;
-  store_->start({.direction = task.lane == Lane::read ? storage::Direction::read : storage::Direction::write,
-                 .field = field_of(task.kind),
-                 .subject = task.subject,
-                 .memory = arena_ + schedule_.buffers[task.buffer].offset + task.buffer_offset,
+  const auto& memory = task.memory();
+  store_->start({.direction = traits(task.lane).fetches ? storage::Direction::read : storage::Direction::write,
+                 .field = field_of(task.what.kind),
+                 .subject = task.what.index,
+                 .memory = arena_ + schedule_.buffers[memory.buffer].offset + memory.offset,
                  .bytes = task.bytes,
                  .version = updates ? mode.updated : mode.step,
-                 .snapshot = updates && schedule_.makes_image(task.subject, mode.updates),
+                 .snapshot = updates && schedule_.makes_image(task.what.index, mode.updates),
                  .deadline = deadline,
                  .done = &Executor::transfer_done,
                  .context = this,
@@ -458,7 +455,7 @@ void Executor::transfer_done(void* context, std::uint64_t token, const std::exce
 // ---- updates ----
 
 Executor::Updates& Executor::lane_of(const Task& task) {
-  return task.lane == Lane::fit ? *updates_.back() : *updates_[task.unit];
+  return task.op == Op::refit ? *updates_.back() : *updates_[task.unit];
 }
 
 /// Nothing but a later update waits for a fit: whatever else has work goes before it.
@@ -477,10 +474,10 @@ void Executor::update_lane(Updates& lane) {
     const auto& task = schedule_.tasks[start.task];
     auto& times = bank(start.instance).times[start.task];
     times.start = now();
-    if (task.lane == Lane::fit) {
-      fit(lock, lane, task.subject);
+    if (task.op == Op::refit) {
+      fit(lock, lane, task.what.index);
     } else {
-      update(lock, lane, task.subject, task.phase == Phase::early);
+      update(lock, lane, task.what.index, task.phase == Phase::early);
     }
     times.end = now();
     lane.done.elements += task.bytes;

@@ -58,7 +58,8 @@ OnNodes on_nodes(const plan::Plan& plan, const state::Layout& layout, const stat
     if (residency.on_device(static_cast<plan::Index>(c))) continue;
     const auto& chunk = layout.chunks()[c];
     const auto node = residency.node[c];
-    const auto weight = schedule.buffers[schedule.update_weight[c]].offset + schedule.weight_at[c];
+    const auto& place = schedule.groups[c].weight;
+    const auto weight = schedule.buffers[place.buffer].offset + place.offset;
     const auto state =
         schedule.resident_state[c] == plan::kNone ? 0 : schedule.buffers[schedule.resident_state[c]].offset;
     const auto weights = residency.weight[c] ? weight_bytes(rule, chunk) : 0;

@@ -44,8 +44,8 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
     }
   }
   for (const auto& task : plan.schedule.tasks) {
-    if (task.kind != plan::TaskKind::write_rows) continue;
-    add(Field::rows, task.subject, task.bytes, text("gradient of the embedding's rows, part ", task.subject));
+    if (!task.moves(plan::ObjectKind::sparse_gradient)) continue;
+    add(Field::rows, task.what.index, task.bytes, text("gradient of the embedding's rows, part ", task.what.index));
   }
   const auto& boundaries = plan.residency.activation;
   objects_[static_cast<std::size_t>(Field::activation)].resize(boundaries.size());

@@ -14,20 +14,18 @@ Tiers::Tiers(const plan::Plan& plan, const state::Layout& layout, const state::U
 
 std::byte* Tiers::resident_weight(std::size_t chunk) const {
   if (!plan_.residency.weight[chunk] || on_device(chunk)) return nullptr;
-  const auto& schedule = plan_.schedule;
-  return arenas_.at(schedule, schedule.update_weight[chunk]) + schedule.weight_at[chunk];
+  return arenas_.at(plan_.schedule, plan_.schedule.groups[chunk].weight);
 }
 
 std::byte* Tiers::resident_state(std::size_t chunk) const {
   const auto& schedule = plan_.schedule;
   if (schedule.resident_state[chunk] == plan::kNone) return nullptr;
-  return arenas_.at(schedule, schedule.update_state[chunk]) + schedule.state_at[chunk];
+  return arenas_.at(schedule, schedule.groups[chunk].state);
 }
 
 Tiers::There Tiers::there(std::size_t chunk) const {
-  const auto& schedule = plan_.schedule;
-  return {arenas_.at(schedule, schedule.update_weight[chunk]) + schedule.weight_at[chunk],
-          arenas_.at(schedule, schedule.update_state[chunk]) + schedule.state_at[chunk]};
+  const auto& groups = plan_.schedule.groups[chunk];
+  return {arenas_.at(plan_.schedule, groups.weight), arenas_.at(plan_.schedule, groups.state)};
 }
 
 void Tiers::copy(device::Direction direction, std::byte* to, const std::byte* from, Bytes bytes) {

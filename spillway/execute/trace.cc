@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "spillway/base/error.h"
 #include "spillway/plan/memory_breakdown.h"
 
 namespace spillway::execute {
@@ -13,62 +14,32 @@ namespace {
 
 using nlohmann::json;
 using plan::Lane;
-using plan::TaskKind;
-using plan::VisitKind;
-
-const char* kind_name(TaskKind kind) {
-  static constexpr const char* kNames[] = {"read weight",
-                                           "read state",
-                                           "read grad",
-                                           "read activation",
-                                           "write weight",
-                                           "write state",
-                                           "write grad",
-                                           "write activation",
-                                           "write rows",
-                                           "update",
-                                           "visit",
-                                           "upload weight",
-                                           "upload activation",
-                                           "download grad",
-                                           "download activation",
-                                           "download hidden",
-                                           "download weight",
-                                           "download state",
-                                           "upload state",
-                                           "upload grad",
-                                           "fit",
-                                           "download record",
-                                           "upload projectors"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
-const char* visit_name(VisitKind kind) {
-  static constexpr const char* kNames[] = {"embedding",     "forward",  "head loss",
-                                           "head gradient", "backward", "embedding backward"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
 
 std::string task_name(const plan::Plan& plan, const state::Layout& layout, const plan::Task& task) {
-  if (task.kind == TaskKind::visit) {
-    const auto& visit = plan.schedule.visits[task.subject];
-    return std::string(visit_name(visit.kind)) + " " + layout.blocks()[visit.block].name + " " +
-           std::to_string(visit.slice);
+  const auto& what = task.what;
+  if (task.op == plan::Op::compute) {
+    const auto& pass = plan.schedule.visits[what.index];
+    return text(traits(pass.kind).name, " ", layout.blocks()[pass.block].name, " ", pass.slice);
   }
-  if (task.kind == TaskKind::download_hidden) return kind_name(task.kind);
-  if (task.kind == TaskKind::read_activation || task.kind == TaskKind::write_activation ||
-      task.kind == TaskKind::upload_activation || task.kind == TaskKind::download_activation) {
-    return std::string(kind_name(task.kind)) + " " + std::to_string(task.subject);
+  const auto name = plan::label_of(task.op, task.lane, what.kind).name;
+  switch (traits(what.kind).numbered) {
+    case plan::Numbered::alone:
+      return name;
+    case plan::Numbered::by_number:
+      return text(name, " ", what.index);
+    case plan::Numbered::by_chunk:
+      break;
   }
-  const auto chunks = task.count == 1 ? " chunk " + std::to_string(task.subject)
-                                      : " chunks " + std::to_string(task.subject) + " to " +
-                                            std::to_string(task.subject + task.count - 1);
-  return std::string(kind_name(task.kind)) + " " + layout.blocks()[layout.chunks()[task.subject].block].name + chunks;
+  const auto& block = layout.blocks()[layout.chunks()[what.index].block].name;
+  return what.count == 1 ? text(name, " ", block, " chunk ", what.index)
+                         : text(name, " ", block, " chunks ", what.index, " to ", what.end() - 1);
 }
+
+constexpr auto kUnits = static_cast<unsigned>(plan::kLanes.size());
 
 /// The first lane of each kind has its number, later update lanes those after them all.
 int thread_of(const plan::Task& task) {
-  return static_cast<int>(task.unit == 0 ? static_cast<unsigned>(task.lane) + 1 : task.unit + 8U);
+  return static_cast<int>(task.unit == 0 ? static_cast<unsigned>(task.lane) + 1 : task.unit + kUnits);
 }
 
 /// Serial lanes as slices; transfers overlap, so they are asynchronous spans.
@@ -78,8 +49,7 @@ void add_task(json& events, int process, const plan::Task& task, std::size_t id,
   const int thread = thread_of(task);
   json args = {{"bytes", task.bytes}, {"deadline", task.deadline}};
   if (task.every > 1) args["every"] = task.every;
-  if (task.lane == Lane::compute || task.lane == Lane::update || task.lane == Lane::device_update ||
-      task.lane == Lane::fit) {
+  if (task.op != plan::Op::transfer) {
     events.push_back({{"ph", "X"},
                       {"name", name},
                       {"pid", process},
@@ -109,20 +79,20 @@ void add_task(json& events, int process, const plan::Task& task, std::size_t id,
 
 void add_names(json& events, int process, const char* name, std::size_t nodes, bool device, bool fits) {
   events.push_back({{"ph", "M"}, {"name", "process_name"}, {"pid", process}, {"args", {{"name", name}}}});
-  for (const auto lane : {Lane::compute, Lane::update, Lane::read, Lane::write, Lane::to_device, Lane::from_device,
-                          Lane::device_update, Lane::fit}) {
-    if (lane == Lane::fit ? !fits : lane >= Lane::to_device && !device) continue;
+  for (std::size_t number = 0; number < plan::kLanes.size(); ++number) {
+    const auto lane = static_cast<Lane>(number);
+    if (lane == Lane::refit ? !fits : is_of_device(lane) && !device) continue;
     events.push_back({{"ph", "M"},
                       {"name", "thread_name"},
                       {"pid", process},
-                      {"tid", static_cast<int>(lane) + 1},
+                      {"tid", number + 1},
                       {"args", {{"name", plan::name_of(lane)}}}});
   }
   for (std::size_t unit = 1; unit < nodes; ++unit) {
     events.push_back({{"ph", "M"},
                       {"name", "thread_name"},
                       {"pid", process},
-                      {"tid", unit + 8},
+                      {"tid", unit + kUnits},
                       {"args", {{"name", "update, node " + std::to_string(unit)}}}});
   }
 }
@@ -164,7 +134,7 @@ std::string trace(const plan::Plan& plan, const state::Layout& layout, const std
   json events = json::array();
   const auto& tasks = plan.schedule.tasks;
   const bool device = plan.residency.device.has_value();
-  const bool fits = std::ranges::any_of(tasks, [](const plan::Task& task) { return task.lane == Lane::fit; });
+  const bool fits = std::ranges::any_of(tasks, [](const plan::Task& task) { return task.op == plan::Op::refit; });
   add_names(events, 1, "measured", plan.node_peaks.size(), device, fits);
   add_names(events, 2, "predicted", plan.node_peaks.size(), device, fits);
   double zero = std::numeric_limits<double>::infinity();

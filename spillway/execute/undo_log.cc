@@ -21,12 +21,13 @@ std::size_t UndoLog::slices(plan::Index chunk) const noexcept {
 UndoLog::Part UndoLog::part(plan::Index chunk, std::size_t slice, int which) const noexcept {
   const auto undo = schedule_.early[chunk].undo;
   const auto all = schedule_.buffers[undo].bytes;
-  const auto weight = all - schedule_.buffers[schedule_.update_state[chunk]].bytes;
+  const auto weight = all - schedule_.buffers[schedule_.groups[chunk].state.buffer].bytes;
   const Bytes first = which == 0 ? 0 : weight, last = which == 0 ? weight : all;
   const auto begin = std::clamp(slice * kSlice, first, last);
   const auto end = std::clamp((slice + 1) * kSlice, first, last);
-  auto* const live =
-      which == 0 ? at(schedule_.update_weight[chunk]) + schedule_.weight_at[chunk] : at(schedule_.update_state[chunk]);
+  const auto& groups = schedule_.groups[chunk];
+  const auto& place = which == 0 ? groups.weight : groups.state;
+  auto* const live = at(place.buffer) + place.offset;
   return {live + (begin - first), at(undo) + begin, end - begin};
 }
 

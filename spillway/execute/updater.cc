@@ -25,18 +25,17 @@ std::size_t Updater::unit_of(plan::Index chunk) const {
   return task == plan::kNone ? 0 : schedule_.tasks[task].unit;
 }
 
-std::byte* Updater::at(plan::Index buffer) const {
-  return arena_ + schedule_.buffers[buffer].offset;
+std::byte* Updater::at(const plan::Place& place) const {
+  return arena_ + schedule_.buffers[place.buffer].offset + place.offset;
 }
 
 std::byte* Updater::grad(plan::Index chunk, bool early) const {
-  const auto& it = schedule_.early[chunk];
-  return early ? at(it.grad) + it.grad_at : at(schedule_.update_grad[chunk]) + schedule_.grad_at[chunk];
+  return at(early ? schedule_.early[chunk].grad : schedule_.groups[chunk].grad);
 }
 
 state::GroupPointers Updater::groups(plan::Index chunk, bool early) const {
-  return {at(schedule_.update_weight[chunk]) + schedule_.weight_at[chunk],
-          at(schedule_.update_state[chunk]) + schedule_.state_at[chunk], grad(chunk, early)};
+  const auto& it = schedule_.groups[chunk];
+  return {at(it.weight), at(it.state), grad(chunk, early)};
 }
 
 void Updater::prepare(plan::Index chunk, bool early) {
@@ -61,8 +60,7 @@ bool Updater::fits(plan::Index chunk) const {
 
 /// On the host, where the gradient's record is or its projectors leave for where that is.
 void Updater::end_fit(plan::Index chunk) {
-  const auto& task = schedule_.tasks[schedule_.fit_task[chunk]];
-  learned_.end_fit(tensor(chunk), at(task.buffer) + task.buffer_offset);
+  learned_.end_fit(tensor(chunk), at(schedule_.tasks[schedule_.refit_task[chunk]].to));
 }
 
 }  // namespace spillway::execute

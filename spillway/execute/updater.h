@@ -48,7 +48,7 @@ class Updater : public UpdateWork {
  private:
   [[nodiscard]] state::GroupPointers groups(plan::Index chunk, bool early) const;
   [[nodiscard]] std::byte* grad(plan::Index chunk, bool early) const;
-  [[nodiscard]] std::byte* at(plan::Index buffer) const;
+  [[nodiscard]] std::byte* at(const plan::Place& place) const;
   [[nodiscard]] ChunkUpdate& update_of(plan::Index chunk) { return updates_[unit_of(chunk)]; }
   [[nodiscard]] const ChunkUpdate& update_of(plan::Index chunk) const { return updates_[unit_of(chunk)]; }
   [[nodiscard]] std::size_t unit_of(plan::Index chunk) const;

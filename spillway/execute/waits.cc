@@ -39,8 +39,7 @@ Reached last_need(const plan::Schedule& schedule, const Reached& step, const Wai
 }
 
 Cause cause_of(const plan::Task& task, const Times& times) {
-  const bool moves = task.lane == Lane::read || task.lane == Lane::write;
-  return {task.lane, moves ? times.path : task.unit};
+  return {task.lane, is_path(task.lane) ? times.path : task.unit};
 }
 
 }  // namespace

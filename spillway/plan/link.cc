@@ -12,26 +12,26 @@ double rate_of(const Rates& rates, std::size_t node, bool up) {
 }
 
 bool of_states(const Task& task) {
-  return task.kind == TaskKind::upload_state || task.kind == TaskKind::download_state;
+  return task.moves(ObjectKind::state);
 }
 
 bool of_weights(const Task& task) {
-  return task.kind == TaskKind::upload_weight || task.kind == TaskKind::download_weight;
+  return task.moves(ObjectKind::weight);
 }
 
 }  // namespace
 
 double copy_seconds(const Task& task, const Schedule& schedule, const state::Layout& layout,
                     const state::UpdateRule& rule, const Rates& rates) {
-  const bool up = task.lane == Lane::to_device;
+  const bool up = traits(task.lane).fetches;
   const auto at = [&](Bytes bytes, std::size_t node) {
     const auto rate = rate_of(rates, node, up);
     return rate > 0 ? static_cast<double>(bytes) / rate : 0;
   };
-  const bool stays = (of_states(task) || of_weights(task)) && schedule.buffers[task.host_buffer].whole;
+  const bool stays = (of_states(task) || of_weights(task)) && schedule.buffers[task.on_host().buffer].whole;
   if (!stays || schedule.node.empty()) return rates.copy_latency + at(task.bytes, 0);
   double out = rates.copy_latency;
-  for (auto c = task.subject; c < task.subject + task.count; ++c) {
+  for (auto c = task.what.index; c < task.what.end(); ++c) {
     const auto& chunk = layout.chunks()[c];
     out += at(of_states(task) ? state_bytes(rule, chunk) : weight_bytes(rule, chunk), schedule.node[c]);
   }

@@ -5,10 +5,6 @@
 
 namespace spillway::plan {
 
-[[nodiscard]] constexpr bool is_copy(const Task& task) noexcept {
-  return task.lane == Lane::to_device || task.lane == Lane::from_device;
-}
-
 /// Seconds of a copy, alone or beside the other direction, which does not slow it down. What stays on a memory node
 /// goes at the rate of the link from there (NodeRates), what comes and goes at that of the first node.
 [[nodiscard]] double copy_seconds(const Task& task, const Schedule& schedule, const state::Layout& layout,

@@ -110,8 +110,8 @@ namespace {
 
 /// Whether a copy from the device is of what would stay there but for durability; what passes goes home anyway.
 bool stays_else(const Residency& residency, const Task& task) {
-  if (task.kind == TaskKind::download_grad) return residency.gradient_there(task.subject);
-  return residency.on_device(task.subject);
+  if (task.moves(ObjectKind::gradient)) return residency.gradient_there(task.what.index);
+  return residency.on_device(task.what.index);
 }
 
 }  // namespace
@@ -134,8 +134,9 @@ DeviceBlocks device_blocks(const Plan& plan, const Description& description, con
     for (auto c = first; head && c < first + block.chunks; ++c) count(c);
   }
   for (const auto& task : plan.schedule.tasks) {
-    const bool kept = task.kind == TaskKind::download_grad || task.kind == TaskKind::download_weight ||
-                      task.kind == TaskKind::download_state;
+    const bool kept =
+        task.lane == Lane::from_device &&
+        (task.moves(ObjectKind::gradient) || task.moves(ObjectKind::weight) || task.moves(ObjectKind::state));
     if (kept && stays_else(plan.residency, task)) out.durable += task.bytes / task.every;
   }
   return out;

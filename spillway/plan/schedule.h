@@ -20,58 +20,13 @@
 #include <vector>
 
 #include "spillway/plan/description.h"
+#include "spillway/plan/kinds.h"
 #include "spillway/plan/residency.h"
 
 namespace spillway::plan {
 
-enum class Lane : std::uint8_t { compute, update, read, write, to_device, from_device, device_update, fit };
-
-/// As timelines and stalls say it: "read", "to_device".
-[[nodiscard]] constexpr const char* name_of(Lane lane) noexcept {
-  constexpr const char* kNames[] = {"compute",   "update",      "read",          "write",
-                                    "to_device", "from_device", "device_update", "fit"};
-  return kNames[static_cast<std::size_t>(lane)];
-}
-
 /// Where a buffer lies. On a device without memory of its own everything is the host's.
 enum class Tier : std::uint8_t { host, device };
-
-enum class TaskKind : std::uint8_t {
-  read_weight,
-  read_state,
-  read_grad,
-  read_activation,
-  write_weight,
-  write_state,
-  write_grad,
-  write_activation,
-  write_rows,
-  update,
-  visit,
-  // Copies to a device with memory of its own, and from there:
-  upload_weight,
-  upload_activation,
-  download_grad,
-  download_activation,
-  download_hidden,  ///< the gradient of hidden states, for the embedding
-  download_weight,  ///< of a chunk that lives there, for its image; of one that passes, to where its master lies
-  download_state,
-  upload_state,  ///< of a chunk that passes, for its update
-  upload_grad,
-  fit,  ///< projectors, from a gradient that a visit has left, into the gradient's record
-  // Where a device updates what learns in subspaces, and gradients stay there (plan/learned.h):
-  download_record,  ///< of the first of a block's chunks: then what projectors are learned from has left it, too
-  upload_pair,      ///< projectors that were learned, into the gradient's record there
-};
-
-enum class VisitKind : std::uint8_t {
-  embedding,           ///< gather the rows of one slice
-  forward,             ///< one layer block
-  head_loss,           ///< pass 1 over one slice of the head
-  head_gradient,       ///< pass 2
-  backward,            ///< one layer block, recomputed
-  embedding_backward,  ///< scatter the rows' gradients
-};
 
 /// What a task is for; an instance runs the phases that apply to it and skips the others.
 enum class Phase : std::uint8_t {
@@ -88,29 +43,51 @@ struct Dependency {
   bool previous = false;  ///< of the instance before this one
 };
 
+/// What a task is about: one, or neighbours.
+struct Object {
+  ObjectKind kind = ObjectKind::chunk;
+  Index index = kNone;
+  Index count = 1;  ///< copies of weights, states and gradients: chunks from `index` on, neighbours on both sides
+
+  [[nodiscard]] Index end() const noexcept { return index + count; }
+};
+
+/// Bytes of a buffer.
+struct Place {
+  Index buffer = kNone;
+  Bytes offset = 0;  ///< from the start of the buffer
+
+  [[nodiscard]] bool any() const noexcept { return buffer != kNone; }
+};
+
 struct Task {
-  TaskKind kind = TaskKind::visit;
+  Op op = Op::compute;
   Lane lane = Lane::compute;
-  std::uint16_t unit = 0;   ///< which of the lanes of that kind; update: the node, an index into Budget::nodes
-  Index subject = kNone;    ///< chunk; border for activations; index into Schedule::visits for visits; part of the rows
-  Index count = 1;          ///< copies of weights and gradients: chunks from `subject` on, neighbours on both sides
-  Index buffer = kNone;     ///< transfers: where the bytes are; copies: on the device
-  Bytes buffer_offset = 0;  ///< transfers: from the start of the buffer
-  Index host_buffer = kNone;  ///< copies: where the bytes are on the host, and
-  Bytes host_offset = 0;      ///< from the start of that buffer
-  Bytes bytes = 0;  ///< transfers: bytes moved; updates: elements; fits: as much of an update, of an average step
+  std::uint16_t unit = 0;  ///< which of the lanes of that kind; update: the node, an index into Budget::nodes
+  Object what;
+  Place from, to;   ///< transfers; no buffer: a storage path. Refits: `to`, where projectors are learned
+  Bytes bytes = 0;  ///< transfers: bytes moved; updates: elements; refits: as much of an update, of an average step
   std::uint32_t deadline =
       0;  ///< position that needs it, counted from the start of the instance; may exceed `positions`
   Phase phase = Phase::forward;
   std::uint32_t every = 1, turn = 0;  ///< phase update: runs when the count of updates modulo `every` is `turn`
   bool stays = false;  ///< what it brings stays on the device: with visits, it runs when that has changed on the host
   std::vector<Dependency> needs;
+
+  [[nodiscard]] bool moves(ObjectKind kind) const noexcept { return op == Op::transfer && what.kind == kind; }
+  [[nodiscard]] bool moves(Lane by, ObjectKind kind) const noexcept { return lane == by && moves(kind); }
+  /// Of a transfer between memory and a path: the end that is in memory.
+  [[nodiscard]] const Place& memory() const noexcept { return to.any() ? to : from; }
+  /// Of a copy between the host and a device.
+  [[nodiscard]] const Place& on_host() const noexcept { return traits(lane).fetches ? from : to; }
+  [[nodiscard]] const Place& on_device() const noexcept { return traits(lane).fetches ? to : from; }
 };
 
-/// Copies that only move something where a visit has left projectors to be learned: next to nothing for the link, and
+/// Copies that only move something where a visit has left projectors to be refitted: next to nothing for the link, and
 /// in plans nothing.
-[[nodiscard]] constexpr bool follows_learning(const Task& task) noexcept {
-  return task.kind == TaskKind::download_record || task.kind == TaskKind::upload_pair;
+[[nodiscard]] constexpr bool follows_refit(const Task& task) noexcept {
+  return task.op == Op::transfer &&
+         (task.what.kind == ObjectKind::refit_record || task.what.kind == ObjectKind::projectors);
 }
 
 enum class BufferClass : std::uint8_t {
@@ -165,19 +142,16 @@ struct Redo {
   std::uint32_t period = 1;  ///< updates between two images of a chunk whose state is resident
 };
 
-/// Where the update on a device finds a chunk whose master, state and gradient lie on the host
-/// (DeviceResidency::passing).
-struct Passing {
-  Index weight = kNone, state = kNone, grad = kNone;  ///< buffers there; kNone: the chunk does not pass
-  Bytes weight_at = 0, state_at = 0, grad_at = 0;     ///< offsets in these buffers
+/// Where a chunk's field groups lie.
+struct GroupPlaces {
+  Place weight, state, grad;
 };
 
 /// The update of a chunk during backward.
 struct Early {
   Index task = kNone;  ///< kNone: there is none
   Index undo = kNone;  ///< buffer for the bytes it changes: weight, then state
-  Index grad = kNone;  ///< buffer with the gradient, and
-  Bytes grad_at = 0;   ///< where in it
+  Place grad;
 };
 
 struct Schedule {
@@ -186,17 +160,17 @@ struct Schedule {
   std::vector<Buffer> buffers;
   std::uint32_t positions = 0;
   std::vector<Index> update_task;  ///< by chunk; kNone: it does not learn
-  std::vector<Index> fit_task;     ///< by chunk; kNone: it does not learn in a subspace
+  std::vector<Index> refit_task;   ///< by chunk; kNone: it does not learn in a subspace
   Index delta = kNone;             ///< buffer on a device: the change of one S that is updated there; kNone: none is
-  std::vector<Index> resident_weight;                           ///< by block (layers) : buffer; kNone otherwise
-  std::vector<Index> resident_slice;                            ///< by chunk (tables): buffer; kNone otherwise
-  std::vector<Index> resident_state;                            ///< by chunk: buffer; kNone otherwise
-  std::vector<Index> update_weight, update_state, update_grad;  ///< by chunk: buffers that the update works on; kNone
-                                                                ///< of what does not learn, but for a resident weight;
-                                                                ///< of what passes through a device: its places on the
-                                                                ///< host
-  std::vector<Bytes> weight_at, state_at, grad_at;              ///< by chunk: offset in that buffer
-  Index hidden_gradient = kNone, accumulator = kNone;           ///< buffers
+  std::vector<Index> resident_weight;  ///< by block (layers) : buffer; kNone otherwise
+  std::vector<Index> resident_slice;   ///< by chunk (tables): buffer; kNone otherwise
+  std::vector<Index> resident_state;   ///< by chunk: buffer; kNone otherwise
+  /// By chunk: where its groups are around an update; of what does not learn a weight that stays alone, else nothing.
+  /// Of what a device updates and has its master on the host: the places on the host.
+  std::vector<GroupPlaces> groups;
+  /// By chunk: places on a device where such a chunk is updated; empty: there is none, or no weight: it is not one.
+  std::vector<GroupPlaces> visiting = {};
+  Index hidden_gradient = kNone, accumulator = kNone;  ///< buffers
   Index embedding_output = kNone,
         embedding_gradient = kNone;  ///< with a device: where the embedding's visits, on the host, find both
   Index widened =
@@ -205,7 +179,6 @@ struct Schedule {
         rows = kNone;  ///< buffers of an embedding that learns: fp32 gradient of the step's rows; rounded, pending
   std::vector<std::uint32_t> image_every, image_turn;  ///< by chunk: as Task's, of its images; every 0: no image
   std::vector<Early> early;                            ///< by chunk
-  std::vector<Passing> passing = {};                   ///< by chunk; empty: none passes
   std::vector<std::uint16_t> node;                     ///< by chunk: as Residency::node; empty: the first
 
   /// Whether the update that is number `updates` of the run leaves an image of the chunk on the paths.
@@ -213,19 +186,23 @@ struct Schedule {
     return image_every[chunk] != 0 && updates % image_every[chunk] == image_turn[chunk];
   }
 
+  /// Where the update of a chunk finds its groups.
+  [[nodiscard]] const GroupPlaces& updated_at(Index chunk) const {
+    return !visiting.empty() && visiting[chunk].weight.any() ? visiting[chunk] : groups[chunk];
+  }
   /// Whether a device updates the chunk.
   [[nodiscard]] bool updated_there(Index chunk) const {
     return update_task[chunk] != kNone && tasks[update_task[chunk]].lane == Lane::device_update;
   }
   /// Whether it runs once and not in every step: it brings to a device what stays there and the host does not update.
   [[nodiscard]] bool runs_once(const Task& task) const {
-    return task.stays && (update_task[task.subject] == kNone || updated_there(task.subject));
+    return task.stays && (update_task[task.what.index] == kNone || updated_there(task.what.index));
   }
 
   /// Whether nothing is left to do for this task when the chunk's early update of the instance before is kept.
   [[nodiscard]] bool settled_by_early(const Task& task) const {
-    return task.phase == Phase::update && (task.kind == TaskKind::update || task.kind == TaskKind::read_grad) &&
-           early[task.subject].task != kNone;
+    return task.phase == Phase::update && (task.op == Op::update || task.moves(Lane::read, ObjectKind::gradient)) &&
+           early[task.what.index].task != kNone;
   }
 };
 

@@ -34,13 +34,6 @@ std::size_t update_lanes(const Schedule& schedule, const Rates& rates) {
   return out;
 }
 
-/// Times that a visit reads its block's weights for each micro-batch.
-double passes(VisitKind kind) {
-  return kind == VisitKind::backward                                             ? 3
-         : kind == VisitKind::embedding || kind == VisitKind::embedding_backward ? 0
-                                                                                 : 1;
-}
-
 /// Seconds that a visit takes at least because weights that it reads in place lie on other nodes than the first.
 double weight_seconds(const Schedule& schedule, const Description& description, const state::Layout& layout,
                       const Rates& rates, Index visit) {
@@ -58,13 +51,13 @@ double weight_seconds(const Schedule& schedule, const Description& description, 
     seconds[node] += static_cast<double>(layout.chunks()[c].elements * element) / rates.nodes[node].read;
   }
   const auto most = std::ranges::max_element(seconds);
-  const auto reads = passes(it.kind) * static_cast<double>(description.micro_batches);
+  const auto reads = static_cast<double>(traits(it.kind).weight_reads) * static_cast<double>(description.micro_batches);
   const auto times = description.widens() ? std::min(1.0, reads) : reads;  // else of a copy that is near
   return most == seconds.end() ? 0 : *most * times;
 }
 
-/// Lanes behind those of updates, whose work is counted in seconds; kTimed: how many.
-enum TimedLane : std::size_t { kToDevice, kFromDevice, kDeviceUpdate, kFit, kTimed };
+/// Lanes behind those of updates: their work is counted in seconds. (Paths have their place there, and serve apart.)
+constexpr std::size_t kFirstTimed = static_cast<std::size_t>(Lane::read);
 
 double device_update_seconds(const Task& task, const Rates& rates) {
   return rates.device_update > 0 ? static_cast<double>(task.bytes) / rates.device_update : 0;
@@ -81,7 +74,7 @@ class Machine {
         steps_(steps),
         tasks_(schedule.tasks.size()),
         updates_(update_lanes(schedule, rates)) {
-    lanes_.resize(kUpdates + updates_ + kTimed);
+    lanes_.resize(kUpdates + updates_ + kLanes.size() - kFirstTimed);
     same_.resize(tasks_);
     next_.resize(tasks_);
     work_.resize(tasks_);
@@ -89,13 +82,13 @@ class Machine {
       const auto& task = schedule.tasks[t];
       for (const auto& dependency : task.needs) (dependency.previous ? next_ : same_)[dependency.task].push_back(t);
       work_[t] =
-          task.kind == TaskKind::visit ? std::max(visit_seconds(schedule, layout, rates, task.subject),
-                                                  weight_seconds(schedule, description, layout, rates, task.subject))
-          : schedule.settled_by_early(task) || schedule.runs_once(task) || follows_learning(task) ? 0
-          : is_copy(task)                    ? copy_seconds(task, schedule, layout, description.rule(), rates)
+          task.op == Op::compute ? std::max(visit_seconds(schedule, layout, rates, task.what.index),
+                                            weight_seconds(schedule, description, layout, rates, task.what.index))
+          : schedule.settled_by_early(task) || schedule.runs_once(task) || follows_refit(task) ? 0
+          : is_link(task.lane)               ? copy_seconds(task, schedule, layout, description.rule(), rates)
           : task.lane == Lane::device_update ? device_update_seconds(task, rates)
-          : task.lane == Lane::fit           ? static_cast<double>(task.bytes) / rates.update_with(1)
-                                   : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
+          : task.lane == Lane::refit         ? static_cast<double>(task.bytes) / rates.update_with(1)
+                                     : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
     }
     if (rates.update_cores == 0) patient_ = patient_updates(schedule);
     waiting_.assign(tasks_ * steps, 0);
@@ -138,29 +131,16 @@ class Machine {
   static constexpr std::size_t kCompute = 0, kUpdates = 1;  ///< the first of them
 
   LaneState& lane_of(const Task& task) {
-    switch (task.lane) {
-      case Lane::compute:
-        return lanes_[kCompute];
-      case Lane::update:
-        return lanes_[kUpdates + task.unit];
-      case Lane::to_device:
-        return timed(kToDevice);
-      case Lane::from_device:
-        return timed(kFromDevice);
-      case Lane::fit:
-        return timed(kFit);
-      default:
-        break;
-    }
-    return timed(kDeviceUpdate);
+    if (task.lane == Lane::compute) return lanes_[kCompute];
+    return task.lane == Lane::update ? lanes_[kUpdates + task.unit] : timed(task.lane);
   }
-  LaneState& timed(std::size_t lane) { return lanes_[kUpdates + updates_ + lane]; }
+  LaneState& timed(Lane lane) { return lanes_[kUpdates + updates_ + static_cast<std::size_t>(lane) - kFirstTimed]; }
 
   void make_ready(std::size_t n) {
     const auto& task = schedule_.tasks[n % tasks_];
     const auto deadline = (n / tasks_) * schedule_.positions + task.deadline;
-    const bool transfer = task.lane == Lane::read || task.lane == Lane::write;
-    if ((transfer || task.lane == Lane::update || task.lane == Lane::fit) && work(n) <= 0) return skipped_.push_back(n);
+    const bool transfer = is_path(task.lane);
+    if ((transfer || traits(task.lane).server == Server::cores) && work(n) <= 0) return skipped_.push_back(n);
     if (transfer) return (task.lane == Lane::read ? reads_ : writes_).queue.add(deadline, n, work(n), most_in_flight());
     auto& lane = lane_of(task);
     (!patient_.empty() && patient_[n % tasks_] ? lane.patient : lane.ready).push({deadline, n});
@@ -215,7 +195,7 @@ class Machine {
     const bool own = rates_.update_cores > 0;  // updates and the paths' threads take nothing of what compute has
     const bool reads = !reads_.queue.idle(), writes = !writes_.queue.idle();
     const bool both = reads && writes;
-    for (std::size_t lane = 0; lane < kTimed; ++lane) timed(lane).rate = 1;  // seconds already
+    for (auto lane = kUpdates + updates_; lane < lanes_.size(); ++lane) lanes_[lane].rate = 1;  // seconds already
     reads_.rate = both ? storage_.mixed / 2 : storage_.read;
     writes_.rate = both ? storage_.mixed / 2 : storage_.write;
     const double moved = (reads ? reads_.rate : 0) + (writes ? writes_.rate : 0);
@@ -254,7 +234,7 @@ class Machine {
 
   /// Updates on a device take of what visits there have.
   void share_device() {
-    auto& update = timed(kDeviceUpdate);
+    auto& update = timed(Lane::device_update);
     if (!update.busy || !lanes_[kCompute].busy) return;
     update.rate /= 2;
     lanes_[kCompute].rate /= 2;
@@ -425,12 +405,12 @@ Simulation simulate(const Schedule& schedule, const Description& description, co
     out.tasks.push_back({times.start - begin, times.end - begin});
     const auto& task = schedule.tasks[t];
     if (schedule.settled_by_early(task) || schedule.runs_once(task)) continue;
-    if (is_copy(task)) {
+    if (is_link(task.lane)) {
       (task.lane == Lane::to_device ? out.to_device_seconds : out.from_device_seconds) +=
           copy_seconds(task, schedule, layout, description.rule(), rates) / task.every;
     }
     if (task.lane == Lane::device_update) out.device_update_seconds += device_update_seconds(task, rates);
-    if (task.lane == Lane::read || task.lane == Lane::write) {
+    if (is_path(task.lane)) {
       out.transfer_seconds += static_cast<double>(task.bytes) / task.every;
     }
   }

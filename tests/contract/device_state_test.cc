@@ -95,7 +95,7 @@ TEST(DeviceState, StatesThatPassLieOnTheHost) {
   const auto& plan = all.plan();
   std::size_t updated = 0, learning = 0;
   for (const auto& task : plan.schedule.tasks) {
-    if (task.kind == plan::TaskKind::update) ++(task.lane == plan::Lane::device_update ? updated : learning);
+    if (task.op == plan::Op::update) ++(task.lane == plan::Lane::device_update ? updated : learning);
   }
   EXPECT_EQ(learning, all.layout().blocks().front().chunks);  // the table's
   EXPECT_EQ(updated + learning, all.layout().chunks().size());

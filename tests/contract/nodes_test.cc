@@ -153,7 +153,8 @@ TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
   for (std::size_t c = 0; c < engine.layout().chunks().size(); ++c) {
     const auto& chunk = engine.layout().chunks()[c];
     const auto id = settings.budget.nodes[plan.residency.node[c]].id;
-    const auto* weight = arena + schedule.buffers[schedule.update_weight[c]].offset + schedule.weight_at[c];
+    const auto* weight =
+        arena + schedule.buffers[schedule.groups[c].weight.buffer].offset + schedule.groups[c].weight.offset;
     const auto* state = arena + schedule.buffers[schedule.resident_state[c]].offset;
     EXPECT_TRUE(lies_on(weight, weight_bytes(description.rule(), chunk), id)) << "weight of chunk " << c;
     EXPECT_TRUE(lies_on(state, state_bytes(description.rule(), chunk), id)) << "state of chunk " << c;

@@ -30,11 +30,12 @@ struct Fixture {
   }
 
   [[nodiscard]] std::span<std::byte> weight(plan::Index c) {
-    return std::span(arena).subspan(schedule.buffers[schedule.update_weight[c]].offset + schedule.weight_at[c],
-                                    layout.chunks()[c].elements * 2);
+    return std::span(arena).subspan(
+        schedule.buffers[schedule.groups[c].weight.buffer].offset + schedule.groups[c].weight.offset,
+        layout.chunks()[c].elements * 2);
   }
   [[nodiscard]] std::span<std::byte> state(plan::Index c) {
-    const auto& buffer = schedule.buffers[schedule.update_state[c]];
+    const auto& buffer = schedule.buffers[schedule.groups[c].state.buffer];
     return std::span(arena).subspan(buffer.offset, buffer.bytes);
   }
 

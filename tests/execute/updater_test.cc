@@ -39,12 +39,12 @@ class UpdaterTest : public ::testing::Test {
     }
   }
 
-  [[nodiscard]] std::byte* at(plan::Index buffer) { return arena.data() + schedule.buffers[buffer].offset; }
+  [[nodiscard]] std::byte* at(const plan::Place& place) {
+    return arena.data() + schedule.buffers[place.buffer].offset + place.offset;
+  }
   [[nodiscard]] state::GroupPointers groups(plan::Index c, bool early) {
-    auto* grad = early ? at(schedule.early[c].grad) + schedule.early[c].grad_at
-                       : at(schedule.update_grad[c]) + schedule.grad_at[c];
-    return {at(schedule.update_weight[c]) + schedule.weight_at[c], at(schedule.update_state[c]) + schedule.state_at[c],
-            grad};
+    const auto& it = schedule.groups[c];
+    return {at(it.weight), at(it.state), at(early ? schedule.early[c].grad : it.grad)};
   }
   [[nodiscard]] optim::Step step(double rate) const {
     auto out = optim::make_step(*description.optimizer, {{"learning_rate", rate}, {"weight_decay", 0.1}});

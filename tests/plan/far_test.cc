@@ -123,14 +123,20 @@ TEST(Far, LinksFromOtherNodesHaveRatesOfTheirOwn) {
   schedule.node[1] = 1;
   schedule.buffers = {{.whole = true}, {.whole = false}};
   const auto rule = description.rule();
-  const auto seconds = [&](TaskKind kind, Lane lane, Index count, Index host) {
-    const Task task{.kind = kind, .lane = lane, .subject = 0, .count = count, .host_buffer = host, .bytes = 1000};
+  const auto seconds = [&](ObjectKind kind, Lane lane, Index count, Index host) {
+    const bool up = traits(lane).fetches;
+    const Task task{.op = Op::transfer,
+                    .lane = lane,
+                    .what = {kind, 0, count},
+                    .from = {up ? host : 1},
+                    .to = {up ? 1 : host},
+                    .bytes = 1000};
     return copy_seconds(task, schedule, layout, rule, rates);
   };
   const auto weight = [&](Index c) { return static_cast<double>(weight_bytes(rule, layout.chunks()[c])); };
-  EXPECT_NEAR(seconds(TaskKind::upload_weight, Lane::to_device, 2, 0), weight(0) / 4e9 + weight(1) / 1e9, 1e-12);
-  EXPECT_NEAR(seconds(TaskKind::upload_weight, Lane::to_device, 2, 1), 1000 / 4e9, 1e-15) << "from a window";
-  EXPECT_NEAR(seconds(TaskKind::download_grad, Lane::from_device, 2, 0), 1000 / 8e9, 1e-15);
+  EXPECT_NEAR(seconds(ObjectKind::weight, Lane::to_device, 2, 0), weight(0) / 4e9 + weight(1) / 1e9, 1e-12);
+  EXPECT_NEAR(seconds(ObjectKind::weight, Lane::to_device, 2, 1), 1000 / 4e9, 1e-15) << "from a window";
+  EXPECT_NEAR(seconds(ObjectKind::gradient, Lane::from_device, 2, 0), 1000 / 8e9, 1e-15);
 }
 
 }  // namespace

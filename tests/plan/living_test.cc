@@ -49,7 +49,7 @@ TEST_F(Living, WithRoomForAllOfThemAllBlocksLiveThereAndNothingOfThemCrossesTheL
   EXPECT_LE(found.from_device_per_step, round_up(border, 4096));
   for (const auto& task : found.schedule.tasks) {
     const bool layer = task.lane == Lane::update &&
-                       layout_.blocks()[layout_.chunks()[task.subject].block].role != state::BlockRole::embedding;
+                       layout_.blocks()[layout_.chunks()[task.what.index].block].role != state::BlockRole::embedding;
     EXPECT_FALSE(layer);
   }
   EXPECT_GT(found.prediction.device_update_seconds, 0);

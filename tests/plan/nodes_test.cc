@@ -141,7 +141,7 @@ TEST_F(Nodes, RegionsCoverTheArenaAndHoldTheirChunks) {
     const auto& chunk = layout_.chunks()[c];
     const auto node = found.residency.node[c];
     const auto state = schedule.buffers[schedule.resident_state[c]].offset;
-    const auto weight = schedule.buffers[schedule.update_weight[c]].offset + schedule.weight_at[c];
+    const auto weight = schedule.buffers[schedule.groups[c].weight.buffer].offset + schedule.groups[c].weight.offset;
     for (const auto offset :
          {state, state + state_bytes(rule, chunk) - 1, weight, weight + weight_bytes(rule, chunk) - 1}) {
       EXPECT_EQ(node_at(offset), node) << "chunk " << c;

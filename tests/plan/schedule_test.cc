@@ -8,32 +8,13 @@
 
 #include "spillway/plan/arena_layout.h"
 #include "tests/plan/models.h"
+#include "tests/plan/residencies.h"
 
 namespace spillway::plan {
 namespace {
 
 using test::describe;
 using test::Shape;
-
-Residency random_residency(const Description& description, const state::Layout& layout, std::mt19937& random) {
-  std::bernoulli_distribution coin(std::uniform_real_distribution<>(0, 1)(random));
-  const auto chunks = layout.chunks().size();
-  Residency out{std::vector<bool>(chunks), std::vector<bool>(chunks), std::vector<bool>(chunks), {}};
-  for (const auto& block : layout.blocks()) {
-    const bool weight = coin(random), grad = coin(random);
-    for (std::size_t i = block.first_chunk; i < block.first_chunk + block.chunks; ++i) {
-      const bool layer = block.role == state::BlockRole::layer;
-      out.weight[i] = layer ? weight : coin(random);
-      out.grad[i] = layer ? grad : coin(random);
-      out.state[i] = coin(random);
-    }
-    if (block.role == state::BlockRole::layer) out.activation.push_back(coin(random));
-  }
-  const auto undo = random() % 2 == 0 ? chunks : 0;
-  for (std::size_t c = 0; c < undo; ++c) out.undo.push_back(coin(random));
-  (void)description;
-  return out;
-}
 
 bool alive(const Buffer& buffer, std::uint32_t position) {
   if (buffer.whole) return true;
@@ -111,7 +92,7 @@ TEST(Schedule, RandomPlacementsNeverShareLiveBytesAndNeverDeadlock) {
                           .grad_write = static_cast<std::uint32_t>(random() % 5),
                           .head = 1 + static_cast<std::uint32_t>(random() % 4)};
     const Redo redo{.gradients = random() % 2 == 0, .period = 1 + static_cast<std::uint32_t>(random() % 4)};
-    auto schedule = make_schedule(description, layout, random_residency(description, layout, random), ahead, redo);
+    auto schedule = make_schedule(description, layout, test::random_residency(layout, random), ahead, redo);
     const auto total = lay_out(schedule);
     EXPECT_GE(total, live_peak(schedule));
     expect_disjoint(schedule, total);
@@ -126,7 +107,7 @@ TEST(Schedule, OnlyChunksWhoseWeightAndStateStayInMemoryAreEarlyAndTheirOldVersi
   for (int round = 0; round < 50; ++round) {
     const auto description = describe({.layers = 3, .tied = round % 2 == 0, .chunk_elements = 4096});
     const state::Layout layout(description.blocks, description.chunk_elements);
-    const auto residency = random_residency(description, layout, random);
+    const auto residency = test::random_residency(layout, random);
     const auto schedule = make_schedule(description, layout, residency, {});
     for (Index c = 0; c < layout.chunks().size(); ++c) {
       const auto& it = schedule.early[c];
@@ -138,7 +119,7 @@ TEST(Schedule, OnlyChunksWhoseWeightAndStateStayInMemoryAreEarlyAndTheirOldVersi
       ASSERT_TRUE(residency.weight[c] && residency.state[c]);
       ASSERT_EQ(undo.bytes, layout.chunks()[c].elements * 12);
       ASSERT_EQ(undo.last, schedule.positions - 1);
-      const auto made = std::ranges::find_if(schedule.visits, [&](const auto& v) { return v.grad == it.grad; });
+      const auto made = std::ranges::find_if(schedule.visits, [&](const auto& v) { return v.grad == it.grad.buffer; });
       ASSERT_EQ(undo.first, made->position);
       const auto& needs = schedule.tasks[it.task].needs;
       ASSERT_TRUE(std::ranges::any_of(needs, [&](const auto& n) { return n.task == made->task && !n.previous; }));
@@ -158,8 +139,8 @@ TEST(Schedule, AnEarlyUpdateWaitsForTheImageOfTheVersionItChanges) {
     if (it.task == kNone) continue;
     ++early;
     for (const auto& need : schedule.tasks[it.task].needs) {
-      const auto kind = schedule.tasks[need.task].kind;
-      images += kind == TaskKind::write_weight || kind == TaskKind::write_state ? 1 : 0;
+      const auto& task = schedule.tasks[need.task];
+      images += task.moves(Lane::write, ObjectKind::weight) || task.moves(Lane::write, ObjectKind::state) ? 1 : 0;
     }
   }
   EXPECT_GT(early, 0U);
@@ -174,7 +155,7 @@ struct GradientBytes {
 GradientBytes gradient_bytes(const Schedule& schedule, const Residency& residency) {
   std::vector<bool> resident(schedule.buffers.size(), false);
   for (Index c = 0; c < residency.grad.size(); ++c) {
-    if (residency.grad[c] && schedule.update_grad[c] != kNone) resident[schedule.update_grad[c]] = true;
+    if (residency.grad[c] && schedule.groups[c].grad.buffer != kNone) resident[schedule.groups[c].grad.buffer] = true;
   }
   if (schedule.rows != kNone) resident[schedule.rows] = true;  // the rows of an embedding always wait in memory
   GradientBytes out;
@@ -202,7 +183,7 @@ TEST(Schedule, GradientsTakeNoMoreThanOneBlockAndWhatWasPlaced) {
       if (it.role == state::BlockRole::layer) block = std::max(block, it.elements * 2);
     }
     block = std::max(block, layout.largest_chunk() * 2);
-    const auto residency = random_residency(description, layout, random);
+    const auto residency = test::random_residency(layout, random);
     const auto bytes = gradient_bytes(make_schedule(description, layout, residency, {.grad_write = 0}), residency);
     ASSERT_LE(bytes.alive, block + bytes.placed) << "round " << round;
   }
@@ -229,8 +210,8 @@ TEST(Schedule, WhatIsFrozenIsReadTwiceAndNeverWrittenOrUpdated) {
                                       {.gradients = true, .period = 4});
   std::vector<Bytes> read(layout.chunks().size(), 0), written = read;
   for (const auto& task : schedule.tasks) {
-    if (task.lane == Lane::read) read[task.subject] += task.bytes;
-    if (task.lane == Lane::write) written[task.subject] += task.bytes;
+    if (task.lane == Lane::read) read[task.what.index] += task.bytes;
+    if (task.lane == Lane::write) written[task.what.index] += task.bytes;
   }
   std::size_t frozen = 0;
   for (const auto& chunk : layout.chunks()) {
@@ -322,10 +303,10 @@ TEST(Schedule, WhatTakesAGradientWaitsForItsProjectors) {
     shape.subspace = round % 2 == 0 ? "up|down" : "up";
     const auto description = describe(shape);
     const auto layout = description.layout();
-    const auto residency = random_residency(description, layout, random);
+    const auto residency = test::random_residency(layout, random);
     const auto schedule = make_schedule(description, layout, residency, {}, {.gradients = random() % 2 == 0});
     for (Index c = 0; c < layout.chunks().size(); ++c) {
-      const auto fit = schedule.fit_task[c];
+      const auto fit = schedule.refit_task[c];
       ASSERT_EQ(fit != kNone, layout.chunks()[c].subspace.rank > 0);
       if (fit == kNone) continue;
       ++fits;
@@ -335,7 +316,7 @@ TEST(Schedule, WhatTakesAGradientWaitsForItsProjectors) {
         EXPECT_TRUE(needs(schedule, task, fit, false));
       }
       for (Index t = 0; t < schedule.tasks.size(); ++t) {
-        if (schedule.tasks[t].kind != TaskKind::write_grad || schedule.tasks[t].subject != c) continue;
+        if (!schedule.tasks[t].moves(Lane::write, ObjectKind::gradient) || schedule.tasks[t].what.index != c) continue;
         ++writes;
         EXPECT_TRUE(needs(schedule, t, fit, false));
       }
@@ -355,7 +336,7 @@ TEST(Schedule, FitsWaitForAVisitThatWaitsUnlessAPathTakesTheirGradient) {
     const auto schedule = make_schedule(description, layout,
                                         {dram, dram, std::vector<bool>(n, !written), std::vector<bool>(4, true)}, {});
     const auto patient = patient_updates(schedule);
-    for (const auto fit : schedule.fit_task) {
+    for (const auto fit : schedule.refit_task) {
       if (fit == kNone) continue;
       EXPECT_EQ(patient[fit], !written);
     }
@@ -372,7 +353,7 @@ TEST(Schedule, FitsCountByHowOftenTheyRun) {
     std::uint64_t sum = 0;
     for (const auto& task :
          make_schedule(description, layout, {dram, dram, dram, std::vector<bool>(4, true)}, {}).tasks) {
-      sum += task.kind == TaskKind::fit ? task.bytes : 0;
+      sum += task.op == Op::refit ? task.bytes : 0;
     }
     return sum;
   };
@@ -387,8 +368,8 @@ TEST(Schedule, AnUntiedEmbeddingHasNoGradientOnThePath) {
   const std::vector<bool> path(layout.chunks().size(), false);
   const auto schedule = make_schedule(description, layout, {path, path, path, std::vector<bool>(4, false)}, {});
   for (const auto& task : schedule.tasks) {
-    if (task.kind == TaskKind::write_grad) {
-      EXPECT_NE(layout.blocks()[layout.chunks()[task.subject].block].role, state::BlockRole::embedding);
+    if (task.moves(Lane::write, ObjectKind::gradient)) {
+      EXPECT_NE(layout.blocks()[layout.chunks()[task.what.index].block].role, state::BlockRole::embedding);
     }
   }
 }

@@ -131,7 +131,7 @@ TEST_F(Simulate, AnUrgentWriteWaitsForWhatThePathsWereHanded) {
     const auto found = plan(0, 1, rate);
     double out = 0;
     for (Index t = 0; t < found.schedule.tasks.size(); ++t) {
-      if (found.schedule.tasks[t].kind != TaskKind::write_activation) continue;
+      if (!found.schedule.tasks[t].moves(Lane::write, ObjectKind::boundary)) continue;
       out = std::max(out, found.prediction.tasks[t].end - found.prediction.tasks[t].start);
     }
     return out;

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from spillway._engine import lane_names, task_kinds
+
 PROCESSES = {1: "measured", 2: "predicted"}
-LANES = {1: "compute", 2: "update", 3: "read", 4: "write"}
-# Where there is a device, and of projectors that are learned; after them come the updates of further nodes.
-OTHER_LANES = {5: "to_device", 6: "from_device", 7: "device_update", 8: "fit"}
 
 
 @dataclass(frozen=True)
@@ -27,33 +26,26 @@ class Span:
     @property
     def kind(self) -> str:
         """What it is, without which one."""
-        for known in KINDS:
-            if self.name.startswith(known):
-                return known
-        return "other"
+        return max((known for known in KINDS if self.name.startswith(known)), key=len, default="other")
 
 
-# Kinds of tasks, with which their names begin, and their colours, as the page's variables.
-KINDS = {
-    "embedding backward": "c3", "embedding": "c1", "forward": "c1", "head loss": "c2", "head gradient": "c2",
-    "backward": "c3", "update": "c4", "read weight": "c5", "read state": "c6", "read grad": "c7",
-    "read activation": "c8", "write weight": "c5", "write state": "c6", "write grad": "c7", "write activation": "c8",
-    "write rows": "c7", "upload weight": "c5", "upload activation": "c8", "download grad": "c7",
-    "download activation": "c8", "download hidden": "c6", "download weight": "c5", "download state": "c6",
-    "upload state": "c6", "upload grad": "c7", "upload projectors": "c2", "download record": "c7", "fit": "c2",
-    "other": "c8",
-}  # fmt: skip
+# Kinds of tasks, with which their names begin, and their colours, as the page's variables: the engine's own table.
+KINDS = {**dict(task_kinds()), "other": "c8"}
+# Numbers of lanes' threads in the trace, from 1 on; after them come the updates of further nodes.
+LANES = dict(enumerate(lane_names(), start=1))
+# That every timeline shows, whether they were used or not.
+ALWAYS = ("compute", "update", "read", "write")
 
 
 def lane_of(number: int) -> str:
-    return {**LANES, **OTHER_LANES}.get(number, f"update {number - len(LANES) - len(OTHER_LANES)}")
+    return LANES.get(number, f"update {number - len(LANES)}")
 
 
 @dataclass
 class Step:
     """One of the two: as it was, as it was predicted."""
 
-    lanes: dict[str, list[Span]] = field(default_factory=lambda: {name: [] for name in LANES.values()})
+    lanes: dict[str, list[Span]] = field(default_factory=lambda: {name: [] for name in ALWAYS})
     memory: list[tuple[float, dict[str, int]]] = field(default_factory=list)  # seconds; bytes of the arena by class
 
     @property

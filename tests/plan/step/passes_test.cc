@@ -1,5 +1,5 @@
 // What holds for every schedule with a device: who waits for whom, and what lies where.
-#include "spillway/plan/device_lanes.h"
+#include "spillway/plan/step/passes.h"
 
 #include <gtest/gtest.h>
 
@@ -11,6 +11,7 @@
 #include "spillway/plan/arena_layout.h"
 #include "spillway/plan/planner.h"
 #include "tests/plan/models.h"
+#include "tests/plan/residencies.h"
 
 namespace spillway::plan {
 namespace {
@@ -18,47 +19,7 @@ namespace {
 using test::describe;
 
 bool is_copy(const Task& task) {
-  return task.lane == Lane::to_device || task.lane == Lane::from_device;
-}
-
-/// Weight, state and gradient of `chunk` are in the device's memory.
-void live_there(Residency& residency, DeviceResidency& device, std::size_t chunk) {
-  device.weight[chunk] = device.state[chunk] = true;
-  residency.weight[chunk] = residency.state[chunk] = residency.grad[chunk] = true;
-}
-
-/// `chunk` comes to the device for its update; its gradient stays there, or comes, too.
-void let_pass(Residency& residency, DeviceResidency& device, std::size_t chunk, bool gradient) {
-  device.passing[chunk] = true;
-  if (gradient) device.grad[chunk] = residency.grad[chunk] = true;
-}
-
-Residency random_device_residency(const Description& description, const state::Layout& layout, std::mt19937& random) {
-  Residency out;
-  const auto chunks = layout.chunks().size();
-  for (auto* flags : {&out.weight, &out.state, &out.grad}) flags->assign(chunks, false);
-  const std::vector<bool> none(chunks, false);
-  DeviceResidency device{none, {}, none, none, none};
-  for (const auto& block : layout.blocks()) {
-    const bool layer = block.role == state::BlockRole::layer;
-    const bool weight = random() % 2 == 0, grad = random() % 2 == 0, there = random() % 3 == 0;
-    const bool lives = random() % 3 == 0, passes = random() % 2 == 0, gradient = random() % 2 == 0;
-    for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
-      out.weight[c] = layer ? weight : random() % 2 == 0;
-      out.grad[c] = layer ? grad : random() % 2 == 0;
-      out.state[c] = random() % 2 == 0;
-      device.weight[c] = layer ? there : random() % 3 == 0;
-      if (!can_be_on_device(description, layout, static_cast<Index>(c))) continue;
-      if (lives) live_there(out, device, c);
-      if (!lives && passes && learns(layout.chunks()[c].learning)) let_pass(out, device, c, gradient);
-    }
-    if (layer) {
-      out.activation.push_back(random() % 2 == 0);
-      device.activation.push_back(random() % 2 == 0);
-    }
-  }
-  out.device = device;
-  return out;
+  return is_link(task.lane);
 }
 
 class DeviceSchedules : public ::testing::Test {
@@ -73,7 +34,7 @@ class DeviceSchedules : public ::testing::Test {
       if (round % 3 == 1) shape.subspace = round % 2 == 0 ? "up|down" : "up";
       const auto description = describe(shape);
       const auto layout = description.layout();
-      const auto residency = random_device_residency(description, layout, random);
+      const auto residency = test::random_device_residency(description, layout, random);
       const Lookahead ahead{.state_read = 1 + static_cast<std::uint32_t>(random() % 3),
                             .write = 1 + static_cast<std::uint32_t>(random() % 3),
                             .backward = 1 + static_cast<std::uint32_t>(random() % 2),
@@ -94,12 +55,12 @@ class DeviceSchedules : public ::testing::Test {
 TEST_F(DeviceSchedules, NoHostTaskWaitsForAVisitOfTheDevice) {
   each([](const Schedule& schedule, const auto&, const auto&, int round) {
     for (const auto& task : schedule.tasks) {
-      const bool visit = task.kind == TaskKind::visit && !schedule.visits[task.subject].on_host;
+      const bool visit = task.op == Op::compute && !schedule.visits[task.what.index].on_host;
       if (visit || is_copy(task) || task.lane == Lane::device_update) continue;
       for (const auto& need : task.needs) {
         const auto& other = schedule.tasks[need.task];
-        const bool chained = task.kind == TaskKind::visit;  // the caller's own order
-        EXPECT_FALSE(other.kind == TaskKind::visit && !schedule.visits[other.subject].on_host && !chained)
+        const bool chained = task.op == Op::compute;  // the caller's own order
+        EXPECT_FALSE(other.op == Op::compute && !schedule.visits[other.what.index].on_host && !chained)
             << "round " << round << ", a task of lane " << name_of(task.lane);
       }
     }
@@ -124,12 +85,12 @@ TEST_F(DeviceSchedules, CopiesGoFromTierToTierWithinTheirBuffers) {
     for (const auto& task : schedule.tasks) {
       if (!is_copy(task)) continue;
       ++copies;
-      const auto& there = schedule.buffers[task.buffer];
-      const auto& here = schedule.buffers[task.host_buffer];
+      const auto& there = schedule.buffers[task.on_device().buffer];
+      const auto& here = schedule.buffers[task.on_host().buffer];
       EXPECT_EQ(there.tier, Tier::device) << round;
       EXPECT_EQ(here.tier, Tier::host) << round;
-      EXPECT_LE(task.buffer_offset + task.bytes, there.bytes) << round;
-      EXPECT_LE(task.host_offset + task.bytes, here.bytes) << round;
+      EXPECT_LE(task.on_device().offset + task.bytes, there.bytes) << round;
+      EXPECT_LE(task.on_host().offset + task.bytes, here.bytes) << round;
       EXPECT_GT(task.bytes, 0U) << round;
     }
     EXPECT_GT(copies, 0U) << round;
@@ -137,10 +98,10 @@ TEST_F(DeviceSchedules, CopiesGoFromTierToTierWithinTheirBuffers) {
 }
 
 /// Of one kind, into a buffer of the device or out of it, in order.
-std::vector<const Task*> copies_of(const Schedule& schedule, TaskKind kind, Index buffer) {
+std::vector<const Task*> copies_of(const Schedule& schedule, Lane lane, ObjectKind kind, Index buffer) {
   std::vector<const Task*> out;
   for (const auto& task : schedule.tasks) {
-    if (task.kind == kind && task.buffer == buffer) out.push_back(&task);
+    if (task.moves(lane, kind) && task.on_device().buffer == buffer) out.push_back(&task);
   }
   return out;
 }
@@ -150,25 +111,25 @@ void expect_joined(const Schedule& schedule, const std::vector<const Task*>& cop
   const auto learns = [&](Index c) { return schedule.update_task[c] != kNone; };
   // What stays, or is updated there, is sent at other times than what is frozen beside it.
   const bool differ = std::ranges::any_of(copies, [&](const Task* it) {
-    return it->stays || (it->kind == TaskKind::upload_weight && schedule.updated_there(it->subject));
+    return it->stays || (it->moves(Lane::to_device, ObjectKind::weight) && schedule.updated_there(it->what.index));
   });
   Bytes at = 0;
-  auto next = copies.front()->subject;
+  auto next = copies.front()->what.index;
   for (std::size_t i = 0; i < copies.size(); ++i) {
     const auto& it = *copies[i];
-    EXPECT_EQ(it.buffer_offset, at) << round;
-    EXPECT_EQ(it.host_offset, at) << round;
-    EXPECT_EQ(it.subject, next) << round;
+    EXPECT_EQ(it.on_device().offset, at) << round;
+    EXPECT_EQ(it.on_host().offset, at) << round;
+    EXPECT_EQ(it.what.index, next) << round;
     at += it.bytes;
-    next += it.count;
-    for (auto c = it.subject; differ && c < next; ++c) {
-      EXPECT_EQ(learns(c), learns(it.subject)) << round;
+    next += it.what.count;
+    for (auto c = it.what.index; differ && c < next; ++c) {
+      EXPECT_EQ(learns(c), learns(it.what.index)) << round;
     }
     const bool last = i + 1 == copies.size();
-    const bool apart = differ && (last || learns(next) != learns(it.subject));
+    const bool apart = differ && (last || learns(next) != learns(it.what.index));
     EXPECT_TRUE(it.bytes >= join || copies.size() == 1 || apart) << round << ": " << it.bytes << " of " << join;
   }
-  EXPECT_EQ(at, schedule.buffers[copies.front()->buffer].bytes) << round;
+  EXPECT_EQ(at, schedule.buffers[copies.front()->on_device().buffer].bytes) << round;
 }
 
 TEST_F(DeviceSchedules, NeighboursAreCopiedTogether) {
@@ -181,13 +142,14 @@ TEST_F(DeviceSchedules, NeighboursAreCopiedTogether) {
     const auto layout = description.layout();
     const Bytes join = random() % (64 * KiB);
     const bool durable = random() % 2 == 0;  // gradients that stay are logged by joined copies, too
-    const auto schedule = make_schedule(description, layout, random_device_residency(description, layout, random),
+    const auto schedule = make_schedule(description, layout, test::random_device_residency(description, layout, random),
                                         {.join = join}, {.gradients = durable, .period = 3});
     for (Index b = 0; b < schedule.buffers.size(); ++b) {
-      for (const auto kind : {TaskKind::upload_weight, TaskKind::download_grad}) {
-        const auto copies = copies_of(schedule, kind, b);
+      for (const auto& [lane, kind] : {std::pair(Lane::to_device, ObjectKind::weight),
+                                       std::pair(Lane::from_device, ObjectKind::gradient)}) {
+        const auto copies = copies_of(schedule, lane, kind, b);
         if (!copies.empty()) expect_joined(schedule, copies, join, round);
-        for (const auto* copy : copies) joined += copy->count > 1 ? 1 : 0;
+        for (const auto* copy : copies) joined += copy->what.count > 1 ? 1 : 0;
       }
     }
   }
@@ -201,10 +163,10 @@ bool waits(const Schedule& schedule, Index task, Index on, bool previous) {
 }
 
 /// Of one chunk, and perhaps of its neighbours; kNone: there is none.
-Index task_of(const Schedule& schedule, TaskKind kind, Index chunk) {
+Index task_of(const Schedule& schedule, Lane lane, ObjectKind kind, Index chunk) {
   for (Index t = 0; t < schedule.tasks.size(); ++t) {
     const auto& it = schedule.tasks[t];
-    if (it.kind == kind && it.subject <= chunk && chunk < it.subject + it.count) return t;
+    if (it.moves(lane, kind) && it.what.index <= chunk && chunk < it.what.end()) return t;
   }
   return kNone;
 }
@@ -213,26 +175,25 @@ Index task_of(const Schedule& schedule, TaskKind kind, Index chunk) {
 void expect_written(const Schedule& schedule, Index copy, std::vector<Bytes>& written, int round) {
   const auto& it = schedule.tasks[copy];
   Bytes at = 0;
-  auto subject = it.subject;
-  const auto kind = it.kind == TaskKind::download_weight ? TaskKind::write_weight : TaskKind::write_state;
+  auto subject = it.what.index;
   for (const auto& write : schedule.tasks) {
-    if (write.kind != kind || write.buffer != it.host_buffer) continue;
-    EXPECT_EQ(write.subject, subject++) << round;
-    EXPECT_EQ(write.buffer_offset, at) << round;
+    if (!write.moves(Lane::write, it.what.kind) || write.from.buffer != it.to.buffer) continue;
+    EXPECT_EQ(write.what.index, subject++) << round;
+    EXPECT_EQ(write.from.offset, at) << round;
     EXPECT_EQ(write.every, it.every) << round;
     EXPECT_EQ(write.turn, it.turn) << round;
     EXPECT_EQ(write.needs.size(), 1U) << round;
     EXPECT_EQ(write.needs.front().task, copy) << round;
     at += write.bytes;
-    written[write.subject] += write.bytes;
+    written[write.what.index] += write.bytes;
     // The next update of each waits for the copy, which waits for the one before.
-    const auto update = schedule.update_task[write.subject];
+    const auto update = schedule.update_task[write.what.index];
     EXPECT_TRUE(waits(schedule, update, copy, true)) << round;
     EXPECT_TRUE(waits(schedule, copy, update, false)) << round;
   }
-  EXPECT_EQ(subject, it.subject + it.count) << round;
+  EXPECT_EQ(subject, it.what.end()) << round;
   EXPECT_EQ(at, it.bytes) << round;
-  EXPECT_EQ(at, schedule.buffers[it.host_buffer].bytes) << round;
+  EXPECT_EQ(at, schedule.buffers[it.to.buffer].bytes) << round;
 }
 
 /// Images of what lives on a device leave it in copies of so many bytes, but for the rest of a block, and whole.
@@ -245,18 +206,18 @@ TEST_F(DeviceSchedules, ImagesLeaveTogether) {
     const auto description = describe(shape);
     const auto layout = description.layout();
     const Bytes join = random() % (64 * KiB);
-    const auto residency = random_device_residency(description, layout, random);
+    const auto residency = test::random_device_residency(description, layout, random);
     const auto schedule =
         make_schedule(description, layout, residency, {.join = join}, {.gradients = true, .period = 3});
     std::vector<Bytes> written(layout.chunks().size());
     for (Index t = 0; t < schedule.tasks.size(); ++t) {
       const auto& task = schedule.tasks[t];
-      const bool image = task.kind == TaskKind::download_weight || task.kind == TaskKind::download_state;
-      if (!image || !residency.on_device(task.subject)) continue;
-      joined += task.count > 1 ? 1 : 0;
+      const bool image = task.moves(Lane::from_device, ObjectKind::weight) || task.moves(Lane::from_device, ObjectKind::state);
+      if (!image || !residency.on_device(task.what.index)) continue;
+      joined += task.what.count > 1 ? 1 : 0;
       expect_written(schedule, t, written, round);
-      const auto& block = layout.blocks()[layout.chunks()[task.subject].block];
-      const bool whole = task.subject == block.first_chunk && task.count == block.learning_chunks;
+      const auto& block = layout.blocks()[layout.chunks()[task.what.index].block];
+      const bool whole = task.what.index == block.first_chunk && task.what.count == block.learning_chunks;
       const bool slice = block.role != state::BlockRole::layer;
       EXPECT_TRUE(task.bytes >= join || whole || slice) << round << ": " << task.bytes << " of " << join;
     }
@@ -275,7 +236,7 @@ TEST_F(DeviceSchedules, ProjectorsThatWereLearnedComeBackBeforeTheUpdateThatTake
   std::size_t stay = 0, come = 0, logged = 0;
   each([&](const Schedule& schedule, const Description& description, const state::Layout& layout, int round) {
     for (Index c = 0; c < layout.chunks().size(); ++c) {
-      const auto fit = schedule.fit_task[c];
+      const auto fit = schedule.refit_task[c];
       if (fit == kNone || !schedule.updated_there(c)) continue;
       const auto& copies = schedule.tasks[fit].needs;
       EXPECT_TRUE(std::ranges::all_of(copies, [&](const Dependency& it) { return is_copy(schedule.tasks[it.task]); }))
@@ -283,10 +244,10 @@ TEST_F(DeviceSchedules, ProjectorsThatWereLearnedComeBackBeforeTheUpdateThatTake
       EXPECT_FALSE(copies.empty()) << round;
       EXPECT_NE(schedule.delta, kNone) << round;
       const auto update = schedule.update_task[c];
-      const auto pair = task_of(schedule, TaskKind::upload_pair, c);
+      const auto pair = task_of(schedule, Lane::to_device, ObjectKind::projectors, c);
       if (pair == kNone) {  // in the gradient, which comes
         ++come;
-        EXPECT_TRUE(waits(schedule, task_of(schedule, TaskKind::upload_grad, c), fit, true)) << round;
+        EXPECT_TRUE(waits(schedule, task_of(schedule, Lane::to_device, ObjectKind::gradient, c), fit, true)) << round;
         continue;
       }
       ++stay;
@@ -295,11 +256,12 @@ TEST_F(DeviceSchedules, ProjectorsThatWereLearnedComeBackBeforeTheUpdateThatTake
       const auto& it = schedule.tasks[pair];
       const auto fields = state::pair_fields(layout.chunks()[c].subspace);
       EXPECT_EQ(it.bytes, fields.bytes - fields.p) << round;
-      EXPECT_EQ(it.buffer, schedule.update_grad[c]) << round;
-      EXPECT_EQ(it.buffer_offset, schedule.grad_at[c] + core_bytes(description.rule(), layout.chunks()[c]) + fields.p);
-      EXPECT_EQ(it.host_offset, schedule.tasks[fit].buffer_offset + fields.p) << round;
-      EXPECT_EQ(it.host_buffer, schedule.tasks[fit].buffer) << round;
-      logged += task_of(schedule, TaskKind::write_grad, c) != kNone ? 1 : 0;
+      const auto& grad = schedule.groups[c].grad;
+      EXPECT_EQ(it.to.buffer, grad.buffer) << round;
+      EXPECT_EQ(it.to.offset, grad.offset + core_bytes(description.rule(), layout.chunks()[c]) + fields.p);
+      EXPECT_EQ(it.from.offset, schedule.tasks[fit].to.offset + fields.p) << round;
+      EXPECT_EQ(it.from.buffer, schedule.tasks[fit].to.buffer) << round;
+      logged += task_of(schedule, Lane::write, ObjectKind::gradient, c) != kNone ? 1 : 0;
     }
   });
   EXPECT_GT(stay, 10U);
@@ -334,60 +296,60 @@ bool follows(const Schedule& schedule, Index task, Index other) {
 std::size_t expect_gradients_come(const Schedule& schedule, const Description& description, const state::Layout& layout,
                                   const Task& up, int round) {
   Bytes at = 0;
-  for (auto c = up.subject; c < up.subject + up.count; ++c) {
-    EXPECT_EQ(schedule.passing[c].grad, up.buffer) << round;
-    EXPECT_EQ(schedule.passing[c].grad_at, at) << round;
-    EXPECT_EQ(schedule.update_grad[c], up.host_buffer) << round;
-    EXPECT_EQ(schedule.grad_at[c], up.host_offset + at) << round;
+  for (auto c = up.what.index; c < up.what.end(); ++c) {
+    EXPECT_EQ(schedule.visiting[c].grad.buffer, up.to.buffer) << round;
+    EXPECT_EQ(schedule.visiting[c].grad.offset, at) << round;
+    EXPECT_EQ(schedule.groups[c].grad.buffer, up.from.buffer) << round;
+    EXPECT_EQ(schedule.groups[c].grad.offset, up.from.offset + at) << round;
     at += grad_bytes(description.rule(), layout.chunks()[c]);
   }
   EXPECT_EQ(at, up.bytes) << round;
-  EXPECT_EQ(at, schedule.buffers[up.buffer].bytes) << round;
-  return up.count;
+  EXPECT_EQ(at, schedule.buffers[up.to.buffer].bytes) << round;
+  return up.what.count;
 }
 
 TEST_F(DeviceSchedules, WhatPassesIsUpdatedBetweenItsCopies) {
   std::size_t passing = 0, gradients = 0, together = 0, images = 0;
   each([&](const Schedule& schedule, const Description& description, const state::Layout& layout, int round) {
-    if (schedule.passing.empty()) return;
+    if (schedule.visiting.empty()) return;
     std::vector<Crossing> states(layout.chunks().size());
     for (const auto& task : schedule.tasks) {
-      if (task.kind == TaskKind::upload_state) states[task.subject].up += task.bytes;
-      if (task.kind == TaskKind::download_state) states[task.subject].down += task.bytes;
-      if (task.kind == TaskKind::upload_grad) {
+      if (task.moves(Lane::to_device, ObjectKind::state)) states[task.what.index].up += task.bytes;
+      if (task.moves(Lane::from_device, ObjectKind::state)) states[task.what.index].down += task.bytes;
+      if (task.moves(Lane::to_device, ObjectKind::gradient)) {
         const auto count = expect_gradients_come(schedule, description, layout, task, round);
         gradients += count;
         together += count > 1 ? 1 : 0;
         const auto next =
-            task.subject + task.count;  // in the same buffer, and its bytes go elsewhere: then enough do here
-        const bool more = next < schedule.grad_at.size() && schedule.update_grad[next] == task.host_buffer;
+            task.what.end();  // in the same buffer, and its bytes go elsewhere: then enough do here
+        const bool more = next < schedule.groups.size() && schedule.groups[next].grad.buffer == task.from.buffer;
         EXPECT_TRUE(!more || task.bytes >= least_) << round;
       }
       // What is written of a chunk's image comes from the copy, not from the update.
       if (task.phase != Phase::update || task.lane != Lane::write) continue;
       for (const auto& need : task.needs) {
         const auto& other = schedule.tasks[need.task];
-        if (other.kind != TaskKind::update) continue;
-        EXPECT_EQ(schedule.passing[other.subject].weight, kNone) << round;
+        if (other.op != Op::update) continue;
+        EXPECT_EQ(schedule.visiting[other.what.index].weight.buffer, kNone) << round;
       }
     }
     for (Index c = 0; c < layout.chunks().size(); ++c) {
-      const auto& it = schedule.passing[c];
-      if (it.weight == kNone) continue;
+      const auto& it = schedule.visiting[c];
+      if (!it.weight.any()) continue;
       ++passing;
       EXPECT_TRUE(schedule.updated_there(c)) << round;
       EXPECT_EQ(schedule.early[c].task, kNone) << round;
-      for (const auto buffer : {it.weight, it.state, it.grad}) {
-        EXPECT_EQ(schedule.buffers[buffer].tier, Tier::device) << round;
+      for (const auto& place : {it.weight, it.state, it.grad}) {
+        EXPECT_EQ(schedule.buffers[place.buffer].tier, Tier::device) << round;
       }
-      EXPECT_EQ(schedule.buffers[schedule.update_weight[c]].tier, Tier::host) << round;
-      EXPECT_EQ(schedule.buffers[schedule.update_state[c]].tier, Tier::host) << round;
+      EXPECT_EQ(schedule.buffers[schedule.groups[c].weight.buffer].tier, Tier::host) << round;
+      EXPECT_EQ(schedule.buffers[schedule.groups[c].state.buffer].tier, Tier::host) << round;
       const auto bytes = state_bytes(description.rule(), layout.chunks()[c]);
       EXPECT_EQ(states[c].up, bytes) << round;
       EXPECT_EQ(states[c].down, bytes) << round;
       // An image is told when both its parts are written: neither may be written anew before.
-      const auto weight = task_of(schedule, TaskKind::write_weight, c);
-      const auto state = task_of(schedule, TaskKind::write_state, c);
+      const auto weight = task_of(schedule, Lane::write, ObjectKind::weight, c);
+      const auto state = task_of(schedule, Lane::write, ObjectKind::state, c);
       if (weight == kNone || state == kNone) continue;
       ++images;
       EXPECT_TRUE(follows(schedule, weight, state)) << round;

@@ -1,0 +1,90 @@
+#include <algorithm>
+
+#include "spillway/plan/step/gradients.h"
+#include "spillway/plan/step/passes.h"
+#include "spillway/plan/step/transfers.h"
+#include "spillway/plan/step/weights.h"
+
+namespace spillway::plan::step {
+namespace {
+
+void add_backward_weights(StepGraph& graph, Index b, Index forward, Index pass) {
+  const auto first = graph.chunk_of(b, 0);
+  if (graph.residency.weight[first] || graph.copy_stays(first)) {
+    return graph.set_weights(pass, {graph.host_weights[forward].buffer, {}});
+  }
+  Bytes bytes = 0;
+  for (Index i = 0; i < graph.block(b).chunks; ++i) bytes += graph.weight_bytes(first + i);
+  HostWeights weights;
+  weights.buffer = graph.add_buffer(BufferClass::window, bytes, graph.order.before_pass(pass, graph.lookahead.backward),
+                                    graph.order.position(pass));
+  if (graph.computes_on_host(pass)) graph.lets_go(graph.task_of(pass), weights.buffer);
+  Bytes offset = 0;
+  for (Index i = 0; i < graph.block(b).chunks; ++i) {
+    weights.reads.push_back(add_pass_read(graph, first + i, {weights.buffer, offset}, pass));
+    offset += graph.weight_bytes(first + i);
+  }
+  graph.set_weights(pass, std::move(weights));
+}
+
+/// The embedding's gradient of this step's tokens: a few rows, summed in fp32, rounded once, put in place by the
+/// update.
+void add_rows(StepGraph& graph) {
+  if (!graph.table_learns()) return;
+  const auto& order = graph.order;
+  const auto& table = graph.block(order.embedding_block);
+  const auto count = std::min(table.rows, graph.description.tokens);
+  const auto back = order.embedding_backward;
+  const auto first = graph.description.tied_head ? order.head_gradient.front() : back;
+  auto& out = graph.out;
+  out.row_sums = graph.add_buffer(BufferClass::scratch, count * table.columns * sizeof(float), order.position(first),
+                                  order.position(back));
+  graph.fills(graph.task_of(first), out.row_sums);
+  graph.lets_go(graph.task_of(back), out.row_sums);
+  const auto bytes = rows_bytes(count, table.columns, state::field_bytes(graph.description.type).grad);
+  out.rows = graph.add_buffer(BufferClass::grad, bytes, order.position(back),
+                              order.update(graph.chunk_of(order.embedding_block, table.chunks - 1)));
+  graph.fills(graph.task_of(back), out.rows);
+  for (Bytes at = 0; graph.redo.gradients && at < bytes; at += kRowsPart) {
+    const Object part{ObjectKind::sparse_gradient, static_cast<Index>(at / kRowsPart)};
+    const auto log = add_gradient_log(graph, part, {out.rows, at}, std::min(kRowsPart, bytes - at), order.positions());
+    graph.need(log, graph.task_of(back));
+  }
+  for (std::size_t s = 0; s < table.chunks; ++s) {
+    graph.lets_go(out.update_task[graph.chunk_of(order.embedding_block, s)], out.rows);
+  }
+}
+
+/// Where a device computes, the embedding finds a copy of it on the host, which takes it from the buffer last.
+void add_hidden_gradient(StepGraph& graph) {
+  const auto& order = graph.order;
+  const auto first = order.first_differentiated(), last = order.last_differentiated();
+  if (graph.description.hidden == 0 || first == kNone) return;
+  const auto bytes = round_up(graph.description.border_bytes(), 4096);
+  auto& out = graph.out.hidden_gradient;
+  out =
+      graph.add_buffer(BufferClass::scratch, bytes, order.position(first), order.position(last), graph.compute_tier());
+  graph.fills(graph.task_of(first), out);
+  if (!graph.has_device() || last != order.embedding_backward) graph.lets_go(graph.task_of(last), out);
+}
+
+}  // namespace
+
+void add_backward(StepGraph& graph) {
+  const auto& order = graph.order;
+  for (auto i = order.lowest; i < order.layers.size(); ++i) {
+    const auto b = order.layers[i];
+    add_backward_weights(graph, b, order.forward[i], order.backward[i]);
+    const auto learning = graph.block(b).learning_chunks;
+    if (learning > 0) add_gradient(graph, order.backward[i], graph.chunk_of(b, 0), learning);
+  }
+  if (graph.table_learns() && !graph.description.tied_head) {
+    for (Index s = 0; s < graph.block(order.embedding_block).chunks; ++s) {
+      stage_gradient(graph, graph.chunk_of(order.embedding_block, s));
+    }
+  }
+  add_rows(graph);
+  add_hidden_gradient(graph);
+}
+
+}  // namespace spillway::plan::step

@@ -1,0 +1,45 @@
+#include <algorithm>
+
+#include "spillway/plan/step/passes.h"
+
+namespace spillway::plan::step {
+namespace {
+
+Phase phase_of(VisitKind kind) {
+  if (kind == VisitKind::embedding || kind == VisitKind::forward) return Phase::forward;
+  return kind == VisitKind::head_loss ? Phase::head_loss : Phase::backward;
+}
+
+}  // namespace
+
+void add_block_passes(StepGraph& graph) {
+  for (Index p = 0; p < graph.out.visits.size(); ++p) {
+    auto& pass = graph.out.visits[p];
+    pass.task = graph.add(Task{.op = Op::compute,
+                               .lane = Lane::compute,
+                               .what = {ObjectKind::pass, p},
+                               .deadline = pass.position,
+                               .phase = phase_of(pass.kind)});
+    if (p > 0) graph.need(pass.task, graph.task_of(p - 1));
+  }
+}
+
+void add_widened(StepGraph& graph) {
+  if (!graph.description.widens()) return;
+  std::uint64_t most = 0;
+  Index first = kNone, last = kNone;
+  for (Index p = 0; p < graph.out.visits.size(); ++p) {
+    const auto values = widened_values(graph.layout, graph.out.visits[p]);
+    if (values == 0) continue;
+    most = std::max(most, values);
+    if (first == kNone) first = p;
+    last = p;
+  }
+  if (first == kNone) return;
+  graph.out.widened = graph.add_buffer(BufferClass::scratch, round_up(most * sizeof(float), 4096),
+                                       graph.order.position(first), graph.order.position(last), graph.compute_tier());
+  graph.fills(graph.task_of(first), graph.out.widened);
+  graph.lets_go(graph.task_of(last), graph.out.widened);
+}
+
+}  // namespace spillway::plan::step

@@ -1,0 +1,115 @@
+#include <algorithm>
+
+#include "spillway/plan/step/passes.h"
+#include "spillway/plan/step/transfers.h"
+
+namespace spillway::plan::step {
+namespace {
+
+class Boundaries {
+ public:
+  explicit Boundaries(StepGraph& graph) : graph_(graph), order_(graph.order) {}
+
+  void run() {
+    const auto layers = static_cast<Index>(order_.layers.size());
+    for (Index i = 0; i < layers; ++i) add(i);
+    const auto last = add_last();
+    graph_.boundary_out[layers] = graph_.boundary_in[layers] = last;
+    for (Index i = 0; i < layers; ++i) join(i);
+    if (order_.head == kNone && order_.any_backward()) graph_.out.visits[order_.backward.back()].output = last;
+  }
+
+ private:
+  [[nodiscard]] Index task_of(Index pass) const { return graph_.task_of(pass); }
+  /// The first is filled by the embedding's passes, or by the caller in the first forward pass.
+  [[nodiscard]] Index maker(Index i) const {
+    return i > 0 ? order_.forward[i - 1] : order_.embedding.empty() ? order_.forward[0] : order_.embedding.front();
+  }
+  /// Passes find it in the memory that they compute in, and nothing is copied.
+  [[nodiscard]] bool in_place(Index i) const { return !graph_.boundary_is_copied(i); }
+  /// The host fills it, whoever computes.
+  [[nodiscard]] bool gathered(Index i) const { return i == 0 && !order_.embedding.empty(); }
+
+  void add(Index i) {
+    const auto back = order_.backward[i];
+    const bool kept = graph_.residency.activation[i] || graph_.boundary_there(i);
+    if (back == kNone || kept) {
+      keep(i, back);
+    } else {
+      spill(i, back);
+    }
+    if (!graph_.has_device()) {
+      graph_.brings(task_of(i == 0 ? order_.forward[i] : maker(i)), graph_.complete(i));
+    }
+  }
+
+  void keep(Index i, Index back) {
+    const bool until_forward = back == kNone || (graph_.boundary_there(i) && !in_place(i));
+    const auto last = until_forward ? order_.forward[i] : back;
+    const auto tier = in_place(i) ? graph_.compute_tier() : Tier::host;
+    const auto buffer =
+        graph_.add_buffer(BufferClass::activation, bytes_, order_.position(maker(i)), order_.position(last), tier);
+    graph_.boundary_out[i] = graph_.boundary_in[i] = buffer;
+    if (in_place(i) || gathered(i)) graph_.fills(task_of(maker(i)), buffer);
+    if (in_place(i)) graph_.lets_go(task_of(last), buffer);
+  }
+
+  /// To a path after forward, and back before backward.
+  void spill(Index i, Index back) {
+    const auto user = order_.position(order_.forward[i]);
+    const auto leave = std::min(user + 1 + graph_.lookahead.backward, order_.backward_start() - 1);
+    const auto left = std::max(user, leave);
+    const auto away = graph_.add_buffer(BufferClass::activation, bytes_, order_.position(maker(i)), left);
+    graph_.boundary_out[i] = away;
+    if (in_place(i) || gathered(i)) graph_.fills(task_of(maker(i)), away);
+    if (in_place(i)) graph_.lets_go(task_of(order_.forward[i]), away);
+    const Object what{ObjectKind::boundary, i};
+    const auto write = add_write(graph_, what, {away}, bytes_, left, Phase::backward);
+    graph_.need(write, graph_.complete(i));
+    const auto first = order_.before_pass(back, graph_.lookahead.backward);
+    const auto home = graph_.add_buffer(BufferClass::activation, bytes_, first, order_.position(back));
+    graph_.boundary_in[i] = home;
+    if (in_place(i)) graph_.lets_go(task_of(back), home);
+    const auto read = add_read(graph_, what, {home}, bytes_, order_.position(back), Phase::backward);
+    graph_.boundary_reads[i] = read;
+    graph_.need(read, write);
+    graph_.need(write, read, true);
+    graph_.need(task_of(back), read);
+  }
+
+  /// What the last layer leaves to the head, or to the caller.
+  Index add_last() {
+    const auto maker = order_.forward.back();
+    const auto end = order_.head != kNone    ? order_.head_gradient.back()
+                     : order_.any_backward() ? order_.backward.back()
+                                             : maker;
+    const auto out = graph_.add_buffer(BufferClass::activation, bytes_, order_.position(maker), order_.position(end),
+                                       graph_.compute_tier());
+    graph_.fills(task_of(maker), out);
+    graph_.lets_go(task_of(end), out);
+    return out;
+  }
+
+  void join(Index i) {
+    auto& passes = graph_.out.visits;
+    const auto back = order_.backward[i];
+    if (in_place(i)) {
+      passes[order_.forward[i]].input = graph_.boundary_out[i];
+      if (back != kNone) passes[back].input = graph_.boundary_in[i];
+    }
+    const bool last = i + 1 == order_.layers.size();
+    if (last || in_place(i + 1)) passes[order_.forward[i]].output = graph_.boundary_out[i + 1];
+  }
+
+  StepGraph& graph_;
+  const StepOrder& order_;
+  const Bytes bytes_ = round_up(graph_.description.border_bytes(), 4096);
+};
+
+}  // namespace
+
+void add_boundaries(StepGraph& graph) {
+  if (graph.description.hidden != 0) Boundaries(graph).run();
+}
+
+}  // namespace spillway::plan::step

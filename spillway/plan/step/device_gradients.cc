@@ -1,0 +1,86 @@
+#include "spillway/plan/joined.h"
+#include "spillway/plan/step/passes.h"
+#include "spillway/plan/step/transfers.h"
+
+namespace spillway::plan::step {
+namespace {
+
+/// Gradients of neighbours that a pass makes, by copies of so many bytes.
+std::vector<Joined> copies(const StepGraph& graph, const Visit& pass) {
+  auto chunks = chunks_of(graph.layout, pass);
+  const auto& block = graph.block(pass.block);
+  if (block.role == state::BlockRole::layer) chunks.count = static_cast<Index>(block.learning_chunks);
+  return joined(chunks, graph.lookahead.join, [&](Index c) { return graph.grad_bytes(c); });
+}
+
+/// A gradient that stays until the update; what a durable step keeps of it is a copy.
+void log_gradient(StepGraph& graph, Index p) {
+  const auto pass = graph.out.visits[p];
+  if (graph.write_grad[chunks_of(graph.layout, pass).first] == kNone) return;
+  const auto until = graph.order.device_after(p);
+  const auto staging = graph.add_buffer(BufferClass::grad, graph.out.buffers[pass.grad].bytes, pass.position, until);
+  for (const auto& it : copies(graph, pass)) {
+    const auto copy = graph.add(Task{.op = Op::transfer,
+                                     .lane = Lane::from_device,
+                                     .what = {ObjectKind::gradient, it.chunks.first, it.chunks.count},
+                                     .from = {pass.grad, it.at},
+                                     .to = {staging, it.at},
+                                     .bytes = it.bytes,
+                                     .deadline = until,
+                                     .phase = Phase::backward});
+    graph.need(copy, pass.task);
+    graph.out.buffers[pass.grad].earlier_tasks.push_back(copy);
+    graph.fills(copy, staging);
+    auto at = it.at;
+    for (auto c = it.chunks.first; c < it.chunks.end(); ++c) {
+      graph.brings(copy, graph.of(c, ChunkEvent::gradient_complete));
+      graph.place(graph.write_grad[c], {staging, at});
+      graph.lets_go(graph.write_grad[c], staging);
+      at += graph.grad_bytes(c);
+    }
+  }
+}
+
+/// To where the host has it.
+void take_gradient(StepGraph& graph, Index p) {
+  const auto host = graph.grads[p];
+  const auto there = graph.add_buffer(BufferClass::grad, graph.out.buffers[host].bytes, graph.order.position(p),
+                                      graph.order.device_after(p), Tier::device);
+  graph.out.visits[p].grad = there;
+  graph.fills(graph.task_of(p), there);
+  for (const auto& it : copies(graph, graph.out.visits[p])) {
+    const auto copy = add_download(graph, {ObjectKind::gradient, it.chunks.first, it.chunks.count}, {there, it.at},
+                                   {host, it.at}, it.bytes, p);
+    for (auto c = it.chunks.first; c < it.chunks.end(); ++c) {
+      graph.brings(copy, graph.of(c, ChunkEvent::gradient_complete));
+      if (graph.out.groups[c].grad.buffer == host) graph.brings(copy, graph.of(c, ChunkEvent::gradient_ready), true);
+    }
+  }
+}
+
+/// The gradient of the embedding's output goes to the host.
+void hand_over_hidden(StepGraph& graph) {
+  const auto user = graph.order.embedding_backward;
+  const auto from = graph.out.hidden_gradient;
+  if (user == kNone || from == kNone) return;
+  const auto bytes = graph.out.buffers[from].bytes;
+  const auto maker = user - 1;
+  auto& to = graph.out.embedding_gradient;
+  to = graph.add_buffer(BufferClass::scratch, bytes, graph.order.position(maker), graph.order.position(user));
+  graph.lets_go(graph.task_of(user), to);
+  const auto copy = add_download(graph, {ObjectKind::hidden_gradient}, {from}, {to}, bytes, maker);
+  graph.need(graph.task_of(user), copy);
+}
+
+}  // namespace
+
+void add_device_gradients(StepGraph& graph) {
+  for (Index p = 0; p < graph.out.visits.size(); ++p) {
+    if (graph.grads[p] == kNone) continue;
+    const bool stays = graph.gradient_there(chunks_of(graph.layout, graph.out.visits[p]).first);
+    stays ? log_gradient(graph, p) : take_gradient(graph, p);
+  }
+  hand_over_hidden(graph);
+}
+
+}  // namespace spillway::plan::step

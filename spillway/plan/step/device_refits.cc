@@ -1,0 +1,111 @@
+#include <algorithm>
+
+#include "spillway/plan/step/passes.h"
+
+namespace spillway::plan::step {
+namespace {
+
+class DeviceRefits {
+ public:
+  explicit DeviceRefits(StepGraph& graph) : graph_(graph), out_(graph.out) {}
+
+  void run() {
+    if (!add_delta()) return;
+    for (const auto pass : graph_.order.backward) {
+      if (pass != kNone) passes_.push_back(pass);
+    }
+    for (auto it = passes_.rbegin(); it != passes_.rend(); ++it) add(out_.visits[*it]);
+  }
+
+ private:
+  /// The change of one S: one update runs at a time. False: no such matrix is updated there.
+  bool add_delta() {
+    Bytes most = 0;
+    for (Index c = 0; c < graph_.chunks(); ++c) {
+      if (!graph_.residency.updated_there(c)) continue;
+      most = std::max(most, graph_.chunk(c).subspace.elements() * sizeof(float));
+    }
+    if (most > 0) out_.delta = graph_.add_whole(BufferClass::scratch, most, Tier::device);
+    return most > 0;
+  }
+
+  void add(const Visit& pass) {
+    const auto all = chunks_of(graph_.layout, pass);
+    std::vector<Index> chunks;
+    for (auto c = all.first; c < all.end(); ++c) {
+      if (out_.refit_task[c] != kNone && graph_.gradient_there(c)) chunks.push_back(c);
+    }
+    if (chunks.empty()) return;
+    if (graph_.write_grad[chunks.front()] != kNone) {
+      for (const auto c : chunks) bring(c, logged(c));
+      return;
+    }
+    Place place{stage(pass, chunks)};
+    for (const auto c : chunks) {
+      bring(c, place);
+      place.offset += fields(c).bytes;
+    }
+  }
+
+  [[nodiscard]] state::PairFields fields(Index c) const { return state::pair_fields(graph_.chunk(c).subspace); }
+  /// Projectors in a gradient.
+  [[nodiscard]] Place behind(Place gradient, Index c) const {
+    return {gradient.buffer, gradient.offset + core_bytes(graph_.rule, graph_.chunk(c))};
+  }
+  [[nodiscard]] Place on_device(Index c) const { return behind(out_.groups[c].grad, c); }
+  /// In the copy of its gradient that goes to a path, behind the refit.
+  [[nodiscard]] Place logged(Index c) const { return behind(out_.tasks[graph_.write_grad[c]].from, c); }
+
+  /// For projectors alone, one behind the other.
+  Index stage(const Visit& pass, const std::vector<Index>& chunks) {
+    Bytes bytes = 0;
+    for (const auto c : chunks) bytes += fields(c).bytes;
+    const auto here = graph_.add_buffer(BufferClass::grad, bytes, pass.position, graph_.order.positions() - 1);
+    const auto first = chunks.front();
+    const auto arrival = add_copy(Lane::from_device, {ObjectKind::refit_record, first, chunks.back() - first + 1},
+                                  on_device(first), {here}, sizeof(state::FitRecord), first);
+    graph_.need(arrival, pass.task);
+    graph_.fills(arrival, here);
+    for (const auto c : chunks) graph_.brings(arrival, graph_.of(c, ChunkEvent::gradient_complete));
+    return here;
+  }
+
+  /// Between the host and a gradient on the device. Its deadline is that of chunk c's refit.
+  Index add_copy(Lane lane, Object what, Place from, Place to, Bytes bytes, Index c) {
+    const auto task = graph_.add(Task{.op = Op::transfer,
+                                      .lane = lane,
+                                      .what = what,
+                                      .from = from,
+                                      .to = to,
+                                      .bytes = bytes,
+                                      .deadline = out_.tasks[out_.refit_task[c]].deadline,
+                                      .phase = Phase::backward});
+    out_.buffers[out_.tasks[task].on_device().buffer].earlier_tasks.push_back(task);
+    return task;
+  }
+
+  /// Its values: the record there is that of the pass.
+  void bring(Index c, Place place) {
+    const auto refit = out_.refit_task[c];
+    graph_.place(refit, place);
+    const auto its = fields(c);
+    const auto there = on_device(c);
+    const auto up = add_copy(Lane::to_device, {ObjectKind::projectors, c}, {place.buffer, place.offset + its.p},
+                             {there.buffer, there.offset + its.p}, its.bytes - its.p, c);
+    graph_.need(up, refit);
+    graph_.lets_go(up, place.buffer);
+    graph_.brings(up, graph_.of(c, ChunkEvent::projectors_there), true);
+  }
+
+  StepGraph& graph_;
+  Schedule& out_;
+  std::vector<Index> passes_;  ///< backward, of the lowest layer first
+};
+
+}  // namespace
+
+void add_device_refits(StepGraph& graph) {
+  DeviceRefits(graph).run();
+}
+
+}  // namespace spillway::plan::step

@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <map>
+
+#include "spillway/plan/step/passes.h"
+#include "spillway/plan/step/transfers.h"
+
+namespace spillway::plan::step {
+namespace {
+
+class DeviceWeights {
+ public:
+  explicit DeviceWeights(StepGraph& graph) : graph_(graph), order_(graph.order) {}
+
+  void run() {
+    for (Index p = 0; p < graph_.out.visits.size(); ++p) {
+      if (!graph_.computes_on_host(p) && graph_.host_weights[p].buffer != kNone) add(p);
+    }
+    for (const auto& [chunk, copy] : kept_) replace_between(copy);
+  }
+
+ private:
+  /// A copy of weights that stays: tasks that bring it, and passes that read it.
+  struct Kept {
+    Index buffer = kNone;
+    std::vector<Index> uploads, readers;
+  };
+
+  [[nodiscard]] Visit& pass(Index p) { return graph_.out.visits[p]; }
+  [[nodiscard]] Range chunks_of(Index p) { return plan::chunks_of(graph_.layout, pass(p)); }
+
+  void add(Index p) {
+    const auto chunks = chunks_of(p);
+    if (graph_.device_resident(chunks.first)) return read_in_place(p, chunks);
+    if (graph_.copy_stays(chunks.first)) return keep(p, chunks);
+    if (p > 0 && same_slice(p - 1, p)) {  // the turn from the first pass over a head
+      auto& window = graph_.out.buffers[pass(p - 1).weights];
+      window.last = order_.position(p);
+      graph_.lets_go(graph_.task_of(p), pass(p - 1).weights);
+      pass(p).weights = pass(p - 1).weights;
+      return;
+    }
+    add_window(p, chunks);
+  }
+
+  /// An update changes what passes of the step before have read.
+  void read_in_place(Index p, Range chunks) {
+    pass(p).weights = graph_.host_weights[p].buffer;
+    for (auto c = chunks.first; c < chunks.end(); ++c) {
+      graph_.need(graph_.out.update_task[c], graph_.task_of(p), true);
+    }
+  }
+
+  void keep(Index p, Range chunks) {
+    auto& kept = kept_[chunks.first];
+    kept.readers.push_back(p);
+    if (kept.buffer == kNone) {
+      kept.buffer = graph_.add_whole(BufferClass::weight, host(p).bytes, Tier::device);
+      for (const auto& it : copies(chunks, true)) kept.uploads.push_back(upload(it, kept.buffer, p));
+    }
+    pass(p).weights = kept.buffer;
+  }
+
+  /// Copies that stay are replaced, where they have changed, when the passes of the step before have read them.
+  void replace_between(const Kept& kept) {
+    for (const auto upload : kept.uploads) {
+      for (const auto reader : kept.readers) graph_.need(upload, graph_.task_of(reader), true);
+    }
+  }
+
+  void add_window(Index p, Range chunks) {
+    const auto groups = copies(chunks, graph_.device_updated(chunks.first));
+    auto first = order_.device_before(p), last = order_.position(p);
+    for (const auto& it : groups) {
+      if (!brings_master(it.chunks.first, p)) continue;
+      first = std::min(first, order_.update(it.chunks.first));
+      last = std::max(last, order_.device_after_update(it.chunks.end() - 1));
+    }
+    const auto window = graph_.add_buffer(BufferClass::window, host(p).bytes, first, last, Tier::device);
+    graph_.lets_go(graph_.task_of(p), window);
+    pass(p).weights = window;
+    for (const auto& it : groups) upload(it, window, p);
+  }
+
+  /// `apart`: what learns and what does not is sent at different times.
+  [[nodiscard]] std::vector<Joined> copies(Range chunks, bool apart) const {
+    const auto size = [this](Index c) { return graph_.weight_bytes(c); };
+    const auto ends = [this](Index c) { return graph_.learns(c) != graph_.learns(c - 1); };
+    return joined(chunks, graph_.lookahead.join, size, apart ? Parted(ends) : Parted{});
+  }
+
+  [[nodiscard]] const Buffer& host(Index p) const { return graph_.out.buffers[graph_.host_weights[p].buffer]; }
+
+  /// The first pass that reads such chunks does so after their update, which takes the weights from the same copy.
+  [[nodiscard]] bool brings_master(Index c, Index p) {
+    const auto kind = pass(p).kind;
+    return graph_.device_updated(c) && (kind == VisitKind::forward || kind == VisitKind::head_loss);
+  }
+
+  Index upload(const Joined& it, Index there, Index p) {
+    const auto& weights = graph_.host_weights[p];
+    const auto first = it.chunks.first;
+    const auto task = add_upload(graph_, {ObjectKind::weight, first, it.chunks.count}, {weights.buffer, it.at},
+                                 {there, it.at}, it.bytes, p);
+    const bool master = brings_master(first, p);
+    if (master) {
+      graph_.out.tasks[task].phase = Phase::forward;
+      graph_.out.tasks[task].deadline = order_.update(first);
+      graph_.master_uploads.push_back(task);
+    }
+    for (auto c = first; c < it.chunks.end(); ++c) {
+      if (!master) graph_.need(task, graph_.of(c, ChunkEvent::weight_updated));
+      if (!weights.reads.empty()) graph_.need(task, weights.reads[c - chunks_of(p).first]);
+    }
+    return task;
+  }
+
+  [[nodiscard]] bool same_slice(Index a, Index b) {
+    const auto& one = pass(a);
+    const auto& other = pass(b);
+    return !one.on_host && graph_.block(other.block).role != state::BlockRole::layer && one.block == other.block &&
+           one.slice == other.slice;
+  }
+
+  StepGraph& graph_;
+  const StepOrder& order_;
+  std::map<Index, Kept> kept_;  ///< by first chunk
+};
+
+}  // namespace
+
+void add_device_weights(StepGraph& graph) {
+  DeviceWeights(graph).run();
+}
+
+}  // namespace spillway::plan::step

@@ -1,0 +1,137 @@
+#include "spillway/plan/step/gradients.h"
+
+#include <algorithm>
+
+#include "spillway/plan/step/transfers.h"
+#include "spillway/plan/subspace_share.h"
+
+namespace spillway::plan::step {
+namespace {
+
+/// The update of chunk c as soon as its gradient is complete, and room for what it changes until the step ends.
+void add_early(StepGraph& graph, Index c, Index pass, Place grad) {
+  if (!graph.is_early(c)) return;
+  const auto at = graph.order.position(pass);
+  const auto update = graph.out.update_task[c];
+  const auto task = graph.add(Task{.op = Op::update,
+                                   .lane = Lane::update,
+                                   .unit = graph.out.tasks[update].unit,
+                                   .what = {ObjectKind::chunk, c},
+                                   .bytes = graph.out.tasks[update].bytes,
+                                   .deadline = at,
+                                   .phase = Phase::early});
+  const auto bytes = graph.weight_bytes(c) + graph.out.buffers[graph.out.resident_state[c]].bytes;
+  const auto undo = graph.add_buffer(BufferClass::undo, bytes, at, graph.order.positions() - 1);
+  graph.fills(task, undo);
+  graph.lets_go(task, undo);
+  if (!graph.residency.grad[c]) graph.lets_go(task, grad.buffer);
+  graph.need(task, graph.of(c, ChunkEvent::gradient_complete));
+  graph.need(task, graph.of(c, ChunkEvent::snapshot_taken));
+  graph.need(update, task, true);
+  graph.out.early[c] = {.task = task, .undo = undo, .grad = grad};
+}
+
+/// What the pass has left to learn of chunk c is part of its gradient before anything takes that.
+void add_refit(StepGraph& graph, Index c, Place grad) {
+  const Place there{grad.buffer, grad.offset + core_bytes(graph.rule, graph.chunk(c))};
+  const auto refit = graph.add(Task{.op = Op::refit,
+                                    .lane = Lane::refit,
+                                    .what = {ObjectKind::projectors, c},
+                                    .to = graph.gradient_there(c) ? Place{} : there,
+                                    .bytes = fit_elements(graph.description.subspaces, graph.chunk(c)),
+                                    .deadline = graph.order.update(c) + graph.order.positions(),
+                                    .phase = Phase::backward});
+  graph.out.refit_task[c] = refit;
+  graph.need(refit, graph.of(c, ChunkEvent::gradient_complete));
+  graph.brings(refit, graph.of(c, ChunkEvent::gradient_ready), true);
+  graph.need(graph.out.early[c].task, refit);
+  graph.need(graph.write_grad[c], refit);
+}
+
+/// To a path, until the update or, where it stays, so that a step is durable.
+void write_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::uint32_t leave) {
+  const Object what{ObjectKind::gradient, c};
+  const auto bytes = graph.grad_bytes(c);
+  auto& write = graph.write_grad[c];
+  if (!graph.residency.grad[c]) {
+    write = add_write(graph, what, grad, bytes, leave, Phase::backward);
+  } else if (!graph.redo.gradients) {
+    return;
+  } else if (graph.gradient_there(c)) {
+    write = add_gradient_log(graph, what, {}, bytes, graph.order.device_after(pass));
+  } else {
+    write = add_gradient_log(graph, what, grad, bytes, graph.order.positions());
+    // The update of a tied table puts rows into it.
+    const bool table = graph.block(graph.out.visits[pass].block).role == state::BlockRole::embedding;
+    if (table) graph.need(graph.out.update_task[c], write, true);
+  }
+  graph.need(write, graph.of(c, ChunkEvent::gradient_complete));
+}
+
+void add_sums(StepGraph& graph, Index pass, std::uint64_t values) {
+  if (graph.description.micro_batches < 2 || graph.description.type == state::ComputeType::fp32) return;
+  const auto at = graph.order.position(pass);
+  const auto sum = graph.add_buffer(BufferClass::scratch, values * sizeof(float), at, at, graph.compute_tier());
+  graph.fills(graph.task_of(pass), sum);
+  graph.lets_go(graph.task_of(pass), sum);
+  graph.out.visits[pass].grad_sum = sum;
+}
+
+void add_chunk_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::uint32_t leave) {
+  if (graph.computes_on_host(pass)) graph.brings(graph.task_of(pass), graph.of(c, ChunkEvent::gradient_complete));
+  write_gradient(graph, c, pass, grad, leave);
+  if (graph.residency.grad[c]) {
+    graph.out.groups[c].grad = grad;
+    graph.lets_go(graph.of(c, ChunkEvent::gradient_used), grad.buffer);
+  } else {
+    stage_gradient(graph, c);
+  }
+  add_early(graph, c, pass, grad);
+  if (graph.chunk(c).subspace.rank > 0) add_refit(graph, c, grad);
+}
+
+}  // namespace
+
+void add_gradient(StepGraph& graph, Index pass, Index first, std::size_t chunks) {
+  const auto& order = graph.order;
+  const auto end = static_cast<Index>(first + chunks);
+  std::uint64_t values = 0;
+  Bytes bytes = 0;
+  for (auto c = first; c < end; ++c) {
+    values += graph.chunk(c).core;
+    bytes += graph.grad_bytes(c);
+  }
+  const auto at = order.position(pass);
+  const auto leave = graph.residency.grad[first] ? order.update(end - 1)
+                                                 : std::min(at + graph.lookahead.grad_write, order.positions() - 1);
+  const bool there = graph.gradient_there(first);
+  const auto grad = graph.add_buffer(BufferClass::grad, bytes, at, leave, there ? Tier::device : Tier::host);
+  graph.grads[pass] = grad;
+  if (there || graph.computes_on_host(pass)) {
+    graph.fills(graph.task_of(pass), grad);
+    graph.out.visits[pass].grad = grad;
+  }
+  add_sums(graph, pass, values);
+  Bytes offset = 0;
+  for (auto c = first; c < end; ++c) {
+    add_chunk_gradient(graph, c, pass, {grad, offset}, leave);
+    offset += graph.grad_bytes(c);
+  }
+}
+
+void stage_gradient(StepGraph& graph, Index c) {
+  const auto update = graph.out.update_task[c];
+  const auto bytes = graph.grad_bytes(c);
+  const auto at = graph.order.update(c);
+  const bool dense = has_dense_grad(graph.description, graph.layout, c);
+  const auto first = dense ? graph.order.before_update(c, graph.lookahead.weight_read) : at;
+  const Place there{graph.add_buffer(BufferClass::staging, bytes, first, at)};
+  graph.out.groups[c].grad = there;
+  graph.lets_go(graph.of(c, ChunkEvent::gradient_used), there.buffer);
+  if (!dense) return graph.fills(update, there.buffer);
+  const auto read = add_read(graph, {ObjectKind::gradient, c}, there, bytes, at, Phase::update);
+  graph.need(read, graph.write_grad[c], true);
+  graph.brings(read, graph.of(c, ChunkEvent::gradient_ready));
+}
+
+}  // namespace spillway::plan::step

@@ -1,0 +1,106 @@
+#include "spillway/plan/step/graph.h"
+
+#include <utility>
+
+namespace spillway::plan::step {
+
+StepGraph::StepGraph(const Description& of, const state::Layout& its_layout, const Residency& where,
+                     const Lookahead& ahead, const Redo& durable)
+    : description(of),
+      layout(its_layout),
+      residency(where),
+      lookahead(ahead),
+      redo(durable),
+      rule(of.rule()),
+      order(of, its_layout, ahead, where.device.has_value()),
+      snapshots(its_layout, rule, where, ahead.join) {
+  const auto n = layout.chunks().size(), passes = order.passes().size(), boundaries = order.layers.size() + 1;
+  bringers_.resize(n * kChunkEvents + boundaries);
+  out.visits = order.passes();
+  out.positions = order.positions();
+  out.node = residency.node;
+  for (auto* list : {&out.update_task, &out.refit_task, &out.resident_slice, &out.resident_state, &write_weight,
+                     &write_grad, &snapshot_weight, &snapshot_state}) {
+    list->assign(n, kNone);
+  }
+  out.early.assign(n, {});
+  out.groups.assign(n, {});
+  out.resident_weight.assign(layout.blocks().size(), kNone);
+  host_weights.assign(passes, {});
+  grads.assign(passes, kNone);
+  for (auto* list : {&boundary_out, &boundary_in, &boundary_reads}) list->assign(boundaries, kNone);
+}
+
+bool StepGraph::table_learns() const {
+  return order.embedding_block != kNone && block(order.embedding_block).learning_chunks > 0;
+}
+
+bool StepGraph::boundary_is_copied(Index i) const {
+  if (!has_device()) return false;
+  const bool gathered = i == 0 && !order.embedding.empty();
+  return gathered || !(boundary_there(i) || order.backward[i] == kNone);
+}
+
+bool StepGraph::is_early(Index c) const {
+  return !residency.undo.empty() && residency.undo[c] && can_be_early(layout, residency, c);
+}
+
+Index StepGraph::add(Task task) {
+  out.tasks.push_back(std::move(task));
+  return static_cast<Index>(out.tasks.size() - 1);
+}
+
+Index StepGraph::add(Buffer buffer) {
+  out.buffers.push_back(std::move(buffer));
+  return static_cast<Index>(out.buffers.size() - 1);
+}
+
+Index StepGraph::add_buffer(BufferClass kind, Bytes bytes, std::uint32_t first, std::uint32_t last, Tier tier) {
+  return add(Buffer{.kind = kind, .tier = tier, .bytes = bytes, .first = first, .last = last});
+}
+
+Index StepGraph::add_whole(BufferClass kind, Bytes bytes, Tier tier) {
+  return add(Buffer{.kind = kind, .tier = tier, .bytes = bytes, .whole = true});
+}
+
+void StepGraph::need(Index task, Index on, bool previous) {
+  if (task != kNone && on != kNone) out.tasks[task].needs.push_back({on, previous});
+}
+
+void StepGraph::need(Index task, Event on, bool previous) {
+  if (task != kNone) waiters_.push_back({task, on, previous});
+}
+
+void StepGraph::brings(Index task, Event event, bool previous) {
+  bringers_[event.number].push_back({task, previous});
+}
+
+Event StepGraph::of(Index chunk, ChunkEvent event) const {
+  return {static_cast<Index>(chunk * kChunkEvents + static_cast<std::size_t>(event))};
+}
+
+Event StepGraph::complete(Index boundary) const {
+  return {static_cast<Index>(layout.chunks().size() * kChunkEvents + boundary)};
+}
+
+void StepGraph::place(Index task, Place where) {
+  auto& it = out.tasks[task];
+  (it.op == Op::refit ? it.to : it.from) = where;
+}
+
+void StepGraph::set_weights(Index pass, HostWeights weights) {
+  if (computes_on_host(pass)) out.visits[pass].weights = weights.buffer;
+  host_weights[pass] = std::move(weights);
+}
+
+Schedule StepGraph::freeze() && {
+  for (const auto& it : waiters_) {
+    for (const auto& by : bringers_[it.on.number]) need(it.task, by.task, it.previous || by.previous);
+  }
+  for (const auto& it : users_) {
+    for (const auto& by : bringers_[it.last.number]) lets_go(by.task, it.buffer);
+  }
+  return std::move(out);
+}
+
+}  // namespace spillway::plan::step

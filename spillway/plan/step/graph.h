@@ -1,0 +1,152 @@
+// A step while it is made: tasks, buffers and what waits for what. Each pass over it adds tasks and edges, and none
+// changes what another has made.
+//
+// What a pass makes may wait for an event before the pass has run that brings the event about: who writes a gradient to
+// a path waits until it is on the host, whether a pass of a block leaves it there or a copy from a device. freeze()
+// turns events into the tasks that were said to bring them about; one that nobody brings about holds up nobody.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "spillway/plan/step/order.h"
+#include "spillway/plan/step/snapshots.h"
+
+namespace spillway::plan::step {
+
+/// What happens to a chunk in a step.
+enum class ChunkEvent : std::uint8_t {
+  weight_read,        ///< its weight has come from a path to where the update works on it
+  state_read,         ///< so has its state
+  gradient_complete,  ///< its gradient is in host memory, as far as anything there waits for it
+  gradient_ready,     ///< the gradient is where the update finds it, or is brought from to a device
+  gradient_used,      ///< nothing needs the buffer any more that the update found it in
+  projectors_there,   ///< those that were refitted on the host have come to the gradient on the device
+  weight_updated,     ///< the new weight is at its place on the host
+  state_updated,      ///< so is the new state
+  snapshot_taken,     ///< of what an update has left, all that a durable step writes has left the place of the update
+};
+inline constexpr std::size_t kChunkEvents = 9;
+
+/// Such an event, or that a boundary activation is complete in host memory.
+struct Event {
+  Index number = kNone;
+};
+
+/// Where a pass finds its weights on the host.
+struct HostWeights {
+  Index buffer = kNone;
+  std::vector<Index> reads;  ///< tasks that bring them, by chunk of the pass; empty: they stay, or were there before
+};
+
+class StepGraph {
+ public:
+  StepGraph(const Description& description, const state::Layout& layout, const Residency& residency,
+            const Lookahead& lookahead, const Redo& redo);
+  StepGraph(const StepGraph&) = delete;
+  StepGraph& operator=(const StepGraph&) = delete;
+
+  // What the step is made for:
+  const Description& description;
+  const state::Layout& layout;
+  const Residency& residency;
+  const Lookahead& lookahead;
+  const Redo& redo;
+  const state::UpdateRule rule;
+  const StepOrder order;
+
+  [[nodiscard]] const state::Block& block(Index b) const { return layout.blocks()[b]; }
+  [[nodiscard]] const state::Chunk& chunk(Index c) const { return layout.chunks()[c]; }
+  [[nodiscard]] Index chunks() const { return static_cast<Index>(layout.chunks().size()); }
+  [[nodiscard]] Index chunk_of(Index b, std::size_t i) const { return static_cast<Index>(block(b).first_chunk + i); }
+  [[nodiscard]] bool learns(Index c) const { return state::learns(chunk(c).learning); }
+  [[nodiscard]] bool table_learns() const;
+  [[nodiscard]] Bytes weight_bytes(Index c) const { return state::weight_bytes(rule, chunk(c)); }
+  [[nodiscard]] Bytes state_bytes(Index c) const { return state::state_bytes(rule, chunk(c)); }
+  [[nodiscard]] Bytes grad_bytes(Index c) const { return state::grad_bytes(rule, chunk(c)); }
+
+  // Where things live:
+  [[nodiscard]] bool has_device() const noexcept { return residency.device.has_value(); }
+  /// The memory that passes compute in, but those of the embedding.
+  [[nodiscard]] Tier compute_tier() const noexcept { return has_device() ? Tier::device : Tier::host; }
+  [[nodiscard]] bool computes_on_host(Index pass) const { return !has_device() || out.visits[pass].on_host; }
+  /// Weight, state and gradient are on a device, and have no other place.
+  [[nodiscard]] bool device_resident(Index c) const { return residency.on_device(c); }
+  /// The master is on the host, and a device updates it.
+  [[nodiscard]] bool device_updated(Index c) const { return residency.passes(c); }
+  [[nodiscard]] Tier home(Index c) const { return device_resident(c) ? Tier::device : Tier::host; }
+  /// The copy of the weight that forward has brought to the device stays there.
+  [[nodiscard]] bool copy_stays(Index c) const { return has_device() && residency.device->weight[c]; }
+  /// The gradient stays on the device until the update.
+  [[nodiscard]] bool gradient_there(Index c) const { return residency.gradient_there(c); }
+  /// A boundary activation stays on the device from forward to backward.
+  [[nodiscard]] bool boundary_there(Index i) const { return has_device() && residency.device->activation[i]; }
+
+  /// A boundary activation crosses between the host and the device: the first, which the embedding's passes leave on
+  /// the host, and those that do not stay.
+  [[nodiscard]] bool boundary_is_copied(Index i) const;
+  /// The chunk may be updated before its step is decided, and there is room for its old version.
+  [[nodiscard]] bool is_early(Index c) const;
+
+  // What passes make:
+  Schedule out;  ///< unfinished: without what waits for events
+  Index add(Task task);
+  Index add(Buffer buffer);
+  Index add_buffer(BufferClass kind, Bytes bytes, std::uint32_t first, std::uint32_t last, Tier tier = Tier::host);
+  /// In use at every position.
+  Index add_whole(BufferClass kind, Bytes bytes, Tier tier = Tier::host);
+  [[nodiscard]] Index task_of(Index pass) const { return out.visits[pass].task; }
+
+  /// Of kNone nothing is waited for, and nobody waits.
+  void need(Index task, Index on, bool previous = false);
+  void need(Index task, Event on, bool previous = false);
+  /// The event has come when the task has ended, of the instance before when `previous`; and all others of that event.
+  void brings(Index task, Event event, bool previous = false);
+
+  /// Who fills a buffer first, and who lets go of it last: of two that share bytes the one waits for the other.
+  void fills(Index task, Index buffer) { out.buffers[buffer].first_tasks.push_back(task); }
+  void lets_go(Index task, Index buffer) { out.buffers[buffer].last_tasks.push_back(task); }
+  void lets_go(Event event, Index buffer) { users_.push_back({buffer, event}); }
+
+  [[nodiscard]] Event of(Index chunk, ChunkEvent event) const;
+  [[nodiscard]] Event complete(Index boundary) const;
+
+  /// Says where a task takes its bytes, or has them, that was made without knowing it.
+  void place(Index task, Place where);
+  /// The pass finds its weights so on the host; there it reads them, unless it computes on a device.
+  void set_weights(Index pass, HostWeights weights);
+
+  // Handles that several passes read; tasks and buffers are kNone where there is none:
+  const SnapshotGroups snapshots;                      ///< of what lives on a device
+  std::vector<HostWeights> host_weights;               ///< by pass
+  std::vector<Index> boundary_out, boundary_in;        ///< by boundary: buffers on the host, in forward and backward
+  std::vector<Index> boundary_reads;                   ///< by boundary: the task that brings it back from a path
+  std::vector<Index> grads;                            ///< by pass: buffer of its gradient, where the update has it
+  std::vector<Index> write_weight, write_grad;         ///< by chunk: tasks
+  std::vector<Index> snapshot_weight, snapshot_state;  ///< by chunk: tasks that write what stays in memory
+  std::vector<Index> master_uploads;                   ///< tasks that bring weights to a device for their update there
+
+  /// The schedule, with every event resolved.
+  [[nodiscard]] Schedule freeze() &&;
+
+ private:
+  struct Bringer {
+    Index task;
+    bool previous;
+  };
+  struct Waiter {
+    Index task;
+    Event on;
+    bool previous;
+  };
+  struct User {
+    Index buffer;
+    Event last;
+  };
+
+  std::vector<std::vector<Bringer>> bringers_;  ///< by event
+  std::vector<Waiter> waiters_;
+  std::vector<User> users_;
+};
+
+}  // namespace spillway::plan::step

@@ -1,0 +1,116 @@
+#include "spillway/plan/step/order.h"
+
+#include <algorithm>
+
+namespace spillway::plan::step {
+
+using state::BlockRole;
+
+StepOrder::StepOrder(const Description& description, const state::Layout& layout, const Lookahead& lookahead,
+                     bool device)
+    : layout_(layout), lookahead_(lookahead), device_(device), updates_(layout.chunks().size(), 0) {
+  find_blocks(description);
+  place(description.tied_head);
+}
+
+void StepOrder::find_blocks(const Description& description) {
+  for (Index b = 0; b < layout_.blocks().size(); ++b) {
+    const auto role = layout_.blocks()[b].role;
+    if (role == BlockRole::layer) layers.push_back(b);
+    if (role == BlockRole::embedding) embedding_block = b;
+    if (role == BlockRole::head) head = b;
+  }
+  if (description.tied_head) head = embedding_block;
+  lowest = first_backward(layout_);
+}
+
+Index StepOrder::add(VisitKind kind, Index block, Index slice) {
+  const bool of_table = kind == VisitKind::embedding || kind == VisitKind::embedding_backward;
+  passes_.push_back(
+      {.kind = kind, .block = block, .slice = slice, .position = positions_++, .on_host = device_ && of_table});
+  return static_cast<Index>(passes_.size() - 1);
+}
+
+void StepOrder::place(bool tied_head) {
+  for (Index b = 0; b < layout_.blocks().size(); ++b) {
+    const auto& block = layout_.blocks()[b];
+    for (Index i = 0; i < block.chunks; ++i) {
+      updates_[block.first_chunk + i] = positions_++;
+      if (block.role == BlockRole::embedding) embedding.push_back(add(VisitKind::embedding, b, i));
+      if (block.role == BlockRole::head) head_loss.push_back(add(VisitKind::head_loss, b, i));
+    }
+    if (block.role == BlockRole::layer) forward.push_back(add(VisitKind::forward, b));
+  }
+  last_update_ = updates_.back();
+  const auto slices = head == kNone ? Index{0} : static_cast<Index>(layout_.blocks()[head].chunks);
+  for (Index s = 0; tied_head && s < slices; ++s) head_loss.push_back(add(VisitKind::head_loss, head, s));
+  for (auto s = slices; s-- > 0;) head_gradient.push_back(add(VisitKind::head_gradient, head, s));
+  backward_start_ = positions_;
+  backward.assign(layers.size(), kNone);
+  for (auto i = layers.size(); i-- > lowest;) backward[i] = add(VisitKind::backward, layers[i]);
+  if (embedding_block != kNone && layout_.blocks()[embedding_block].learning_chunks > 0) {
+    embedding_backward = add(VisitKind::embedding_backward, embedding_block);
+  }
+}
+
+Index StepOrder::pass_of_gradient(Index chunk) const {
+  const auto block = static_cast<Index>(layout_.chunks()[chunk].block);
+  if (layout_.blocks()[block].role != BlockRole::layer) {
+    const auto slice = chunk - layout_.blocks()[block].first_chunk;
+    return head_gradient[head_gradient.size() - 1 - slice];
+  }
+  const auto layer = std::ranges::lower_bound(layers, block) - layers.begin();
+  return backward[static_cast<std::size_t>(layer)];
+}
+
+Index StepOrder::first_differentiated() const {
+  return head != kNone ? head_gradient.front() : any_backward() ? backward.back() : kNone;
+}
+
+Index StepOrder::last_differentiated() const {
+  if (embedding_backward != kNone) return embedding_backward;
+  return any_backward() ? backward[lowest] : head != kNone ? head_gradient.back() : kNone;
+}
+
+std::uint32_t StepOrder::before_update(Index c, std::uint32_t ahead) const {
+  return updates_[c > ahead ? c - ahead : 0];
+}
+
+std::uint32_t StepOrder::after_update(Index c) const {
+  const auto n = updates_.size();
+  const auto later = c + static_cast<std::size_t>(lookahead_.write);
+  const auto at = later < n ? updates_[later] : last_update_ + static_cast<std::uint32_t>(later - (n - 1));
+  const auto limit = c < lookahead_.state_read ? backward_start_ - 1 : positions_ - 1;
+  return std::max(updates_[c], std::min(at, limit));
+}
+
+std::uint32_t StepOrder::before_pass(Index pass, std::uint32_t ahead) const {
+  const auto at = position(pass);
+  const auto early = at > ahead ? at - ahead : 0;
+  return std::min(at, std::max(early, last_update_ + 1));
+}
+
+std::uint32_t StepOrder::device_before(Index pass) const {
+  return position(pass - std::min(pass, lookahead_.device));
+}
+
+std::uint32_t StepOrder::device_after(Index pass) const {
+  return position(std::min<Index>(pass + lookahead_.device, static_cast<Index>(passes_.size() - 1)));
+}
+
+std::uint32_t StepOrder::device_before_update(Index c) const {
+  for (auto other = c - std::min(c, lookahead_.device); other < c; ++other) {
+    if (learns(other)) return updates_[other];
+  }
+  return updates_[c];
+}
+
+std::uint32_t StepOrder::device_after_update(Index c) const {
+  const auto end = std::min<std::size_t>(std::size_t{c} + lookahead_.device + 1, updates_.size());
+  for (auto other = static_cast<Index>(end); other-- > c + 1;) {
+    if (learns(other)) return updates_[other];
+  }
+  return updates_[c];
+}
+
+}  // namespace spillway::plan::step

@@ -1,0 +1,22 @@
+#include "spillway/plan/step/snapshots.h"
+
+namespace spillway::plan::step {
+
+SnapshotGroups::SnapshotGroups(const state::Layout& layout, const state::UpdateRule& rule, const Residency& residency,
+                               Bytes join) {
+  if (!residency.device) return;
+  groups_ = image_groups(layout, rule, *residency.device, join);
+  members_.resize(layout.chunks().size());
+  for (const auto& group : groups_) {
+    for (auto c = group.chunks.first; c < group.chunks.end(); ++c) {
+      members_[c].with_before = c > group.chunks.first;
+      members_[c].last_weight = group.chunks.end() - 1;
+    }
+    for (const auto& it : group.states) {
+      members_[it.chunks.first].state_bytes = it.bytes;
+      for (auto c = it.chunks.first; c < it.chunks.end(); ++c) members_[c].last_state = it.chunks.end() - 1;
+    }
+  }
+}
+
+}  // namespace spillway::plan::step

@@ -1,0 +1,29 @@
+// Transfers between memory and the storage paths, and between a device and the host, as a step's passes make them.
+#pragma once
+
+#include "spillway/plan/step/graph.h"
+
+namespace spillway::plan::step {
+
+/// From a path to where it fills the buffer; back from where it is the last to need it.
+Index add_read(StepGraph& graph, Object what, Place to, Bytes bytes, std::uint32_t deadline, Phase phase);
+Index add_write(StepGraph& graph, Object what, Place from, Bytes bytes, std::uint32_t deadline, Phase phase);
+
+/// Chunk c's weight, written after its update, when a step is durable and the weight stays in memory at `from`; and its
+/// state.
+void add_weight_snapshot(StepGraph& graph, Index c, Place from);
+void add_state_snapshot(StepGraph& graph, Index c, Place from);
+
+/// Says in which steps the chunks leave their snapshots: those whose state stays in memory in turn.
+void time_snapshots(StepGraph& graph);
+
+/// Writes a gradient that stays in memory until its update, which is the next instance's. `from`: in a buffer that
+/// `made` waits for; of a chunk whose gradient stays on a device: unknown yet.
+Index add_gradient_log(StepGraph& graph, Object what, Place from, Bytes bytes, std::uint32_t deadline);
+
+/// To where a pass reads it, when the pass needs it: fills its buffer.
+Index add_upload(StepGraph& graph, Object what, Place from, Place to, Bytes bytes, Index pass);
+/// Of what a pass has made.
+Index add_download(StepGraph& graph, Object what, Place from, Place to, Bytes bytes, Index pass);
+
+}  // namespace spillway::plan::step

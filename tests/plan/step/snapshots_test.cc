@@ -1,0 +1,56 @@
+// Neighbours that live on a device leave it together.
+#include "spillway/plan/step/snapshots.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/plan/models.h"
+#include "tests/plan/residencies.h"
+
+namespace spillway::plan::step {
+namespace {
+
+TEST(SnapshotGroups, HaveEveryChunkThatLivesThereOnce) {
+  std::mt19937 random(11);
+  std::size_t together = 0;
+  for (int round = 0; round < 40; ++round) {
+    const auto description = test::describe(test::random_shape(random, round));
+    const auto layout = description.layout();
+    const auto residency = test::random_device_residency(description, layout, random);
+    const SnapshotGroups found(layout, description.rule(), residency, random() % (64 * KiB));
+    std::vector<int> times(layout.chunks().size(), 0);
+    for (const auto& group : found.groups()) {
+      for (auto c = group.chunks.first; c < group.chunks.end(); ++c) {
+        ++times[c];
+        EXPECT_EQ(found.with_before(c), c > group.chunks.first);
+        EXPECT_EQ(found.last_weight(c), group.chunks.end() - 1);
+        EXPECT_GE(found.last_state(c), c);
+        together += found.with_before(c) ? 1 : 0;
+      }
+      Bytes states = 0, sums = 0;
+      for (auto c = group.chunks.first; c < group.chunks.end(); ++c) {
+        states += state::state_bytes(description.rule(), layout.chunks()[c]);
+        sums += found.state_bytes(c);
+      }
+      EXPECT_EQ(sums, states);
+    }
+    for (Index c = 0; c < times.size(); ++c) {
+      EXPECT_EQ(times[c], residency.on_device(c) && learns(layout.chunks()[c].learning) ? 1 : 0) << round;
+    }
+  }
+  EXPECT_GT(together, 20U);
+}
+
+TEST(SnapshotGroups, WithoutADeviceThereAreNone) {
+  std::mt19937 random(1);
+  const auto description = test::describe({});
+  const auto layout = description.layout();
+  const SnapshotGroups none(layout, description.rule(), test::random_residency(layout, random), kGoodCopy);
+  EXPECT_TRUE(none.groups().empty());
+  EXPECT_FALSE(none.with_before(1));
+  EXPECT_EQ(none.state_bytes(0), 0U);
+}
+
+}  // namespace
+}  // namespace spillway::plan::step

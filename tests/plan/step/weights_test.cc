@@ -1,0 +1,74 @@
+// Weights that do not stay come for their update and the pass behind it, and go back.
+#include "spillway/plan/step/weights.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "spillway/plan/step/passes.h"
+#include "tests/plan/models.h"
+
+namespace spillway::plan::step {
+namespace {
+
+class Weights : public ::testing::Test {
+ protected:
+  Weights() : description_(test::describe({.layers = 2, .tied = false})), layout_(description_.layout()) {}
+
+  [[nodiscard]] Residency all(bool stays) const {
+    const std::vector<bool> every(layout_.chunks().size(), stays);
+    return {every, every, every, std::vector<bool>(3, true)};
+  }
+
+  const Description description_;
+  const state::Layout layout_;
+};
+
+TEST_F(Weights, ASliceIsReadForItsUpdateAndWrittenAfterIt) {
+  const auto residency = all(false);
+  const Lookahead lookahead;
+  const Redo redo;
+  StepGraph graph(description_, layout_, residency, lookahead, redo);
+  add_block_passes(graph);
+  add_updates(graph);
+  const auto pass = graph.order.head_loss.front();
+  const auto last = graph.order.positions() - 1;
+  add_slice_forward(graph, graph.order.head, 0, pass, last);
+  const auto c = graph.chunk_of(graph.order.head, 0);
+  const auto window = graph.host_weights[pass].buffer;
+  ASSERT_EQ(graph.host_weights[pass].reads.size(), 1U);
+  const auto read = graph.host_weights[pass].reads.front(), write = graph.write_weight[c];
+  const auto update = graph.out.update_task[c];
+  const auto out = std::move(graph).freeze();
+  EXPECT_EQ(out.visits[pass].weights, window);
+  EXPECT_EQ(out.buffers[window].last, last);
+  EXPECT_EQ(out.groups[c].weight.buffer, window);
+  const auto waits = [&](Index task, Index on) {
+    return std::ranges::any_of(out.tasks[task].needs, [&](const auto& it) { return it.task == on && !it.previous; });
+  };
+  EXPECT_TRUE(waits(update, read));
+  EXPECT_TRUE(waits(write, update));
+  EXPECT_TRUE(waits(out.visits[pass].task, update));
+}
+
+TEST_F(Weights, WhatStaysIsNotReadAgain) {
+  const auto residency = all(true);
+  const Lookahead lookahead;
+  const Redo redo;
+  StepGraph graph(description_, layout_, residency, lookahead, redo);
+  add_block_passes(graph);
+  add_updates(graph);
+  add_forward(graph);
+  for (const auto pass : graph.order.forward) {
+    EXPECT_TRUE(graph.host_weights[pass].reads.empty());
+    EXPECT_TRUE(graph.out.buffers[graph.host_weights[pass].buffer].whole);
+  }
+  const auto before = graph.out.tasks.size();
+  const Place there{graph.add_buffer(BufferClass::window, 4096, 0, 1)};
+  const auto read = add_pass_read(graph, 0, there, graph.order.forward.front());
+  EXPECT_EQ(graph.out.tasks.size(), before + 1);
+  EXPECT_EQ(graph.out.tasks[read].phase, Phase::forward);
+}
+
+}  // namespace
+}  // namespace spillway::plan::step
