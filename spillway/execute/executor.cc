@@ -40,7 +40,7 @@ Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* stor
   if (device.device != nullptr) {
     copies_ = std::make_unique<Copies>(schedule, arena, *device.device, device.stream, *device.updates);
   }
-  if (cores.own == 0) patient_ = plan::patient_updates(schedule);
+  if (cores.own == 0) idle_priority_ = plan::idle_priority(schedule);
   const auto n = schedule.tasks.size();
   same_.resize(n);
   next_.resize(n);
@@ -76,7 +76,7 @@ void Executor::make_lanes(std::vector<UpdateLane> lanes, unsigned fit_threads) {
     auto& lane = *updates_.emplace_back(std::make_unique<Updates>());
     lane.pace = Pace(options.limit);
     lane.options = std::move(options);
-    for (auto* heap : {&lane.ready, &lane.patient}) heap->reserve(schedule_.tasks.size());
+    for (auto* heap : {&lane.ready, &lane.when_idle}) heap->reserve(schedule_.tasks.size());
     lane.transfers.reserve(schedule_.tasks.size());
   }
   try {
@@ -230,14 +230,14 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
       break;
     case plan::Server::cores: {
       auto& lane = lane_of(task);
-      push(!patient_.empty() && patient_[start.task] ? lane.patient : lane.ready,
+      push(!idle_priority_.empty() && idle_priority_[start.task] ? lane.when_idle : lane.ready,
            {start.instance * schedule_.positions + task.deadline, start});
       lane.wake.notify_one();
       break;
     }
     case plan::Server::caller:
       visit_ready_[task.what.index] = 1;
-      caller_waits_ = false;  // from now on, not when it wakes up: no patient update begins beside its visit
+      caller_waits_ = false;  // from now on, not when it wakes up: no update of idle priority begins beside its visit
       compute_wake_.notify_all();
       break;
   }
@@ -525,13 +525,13 @@ void Executor::fit(std::unique_lock<std::mutex>& lock, Updates& lane, Index chun
 }
 
 bool Executor::may_update(const Updates& lane) const noexcept {
-  return !lane.ready.empty() || (caller_waits_ && !lane.patient.empty());
+  return !lane.ready.empty() || (caller_waits_ && !lane.when_idle.empty());
 }
 
 Executor::Start Executor::pop_update(Updates& lane) {
-  const bool patient =
-      caller_waits_ && !lane.patient.empty() && (lane.ready.empty() || lane.ready.front() < lane.patient.front());
-  auto& heap = patient ? lane.patient : lane.ready;
+  const bool idle =
+      caller_waits_ && !lane.when_idle.empty() && (lane.ready.empty() || lane.ready.front() < lane.when_idle.front());
+  auto& heap = idle ? lane.when_idle : lane.ready;
   std::pop_heap(heap.begin(), heap.end());
   const auto start = heap.back().start;
   heap.pop_back();
@@ -542,7 +542,7 @@ template <class Done>
 void Executor::help_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, const Done& is_done) {
   caller_waits_ = true;
   for (auto& lane : updates_) {
-    if (!lane->patient.empty()) lane->wake.notify_one();
+    if (!lane->when_idle.empty()) lane->wake.notify_one();
   }
   while (!failure_ && !is_done()) {
     if (!help(lock)) wake.wait(lock);
@@ -607,7 +607,7 @@ void Executor::helper_lane(Updates& lane) {
 }
 
 bool Executor::helpers_may(const Updates& lane) const noexcept {
-  return has_tiles(lane) && (caller_waits_ || patient_.empty());
+  return has_tiles(lane) && (caller_waits_ || idle_priority_.empty());
 }
 
 bool Executor::has_tiles(const Updates& lane) noexcept {

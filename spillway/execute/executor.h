@@ -76,7 +76,7 @@ struct Mode {
 };
 
 /// Who updates. With cores of their own, each has a thread and updates run as soon as they can. Without, they share the
-/// caller's: one thread runs beside it what reads wait for, and what can wait (plan::patient_updates) runs while the
+/// caller's: one thread runs beside it what reads wait for, and what can wait (plan::idle_priority) runs while the
 /// caller waits, with its help and that of a thread on each further core.
 struct UpdateCores {
   unsigned own = 0;
@@ -169,7 +169,7 @@ class Executor {
   struct Updates {
     UpdateLane options;
     Updated done;
-    std::vector<UpdateEntry> ready, patient;  ///< heaps; patient ones run only while the caller waits
+    std::vector<UpdateEntry> ready, when_idle;  ///< heaps; what is of idle priority runs only while the caller waits
     Tiles active;
     std::atomic<std::size_t> next_tile{0};
     bool early = false;  ///< the update under way is an early one
@@ -236,7 +236,7 @@ class Executor {
   std::uint64_t instances_ = 0;  ///< begun so far
   std::size_t visit_ = 0;        ///< next index into schedule_.visits of the newest instance
   std::vector<std::uint8_t> visit_ready_;
-  std::vector<bool> patient_;  ///< by task: runs only while the caller waits; empty: none
+  std::vector<bool> idle_priority_;  ///< by task: runs only while the caller waits; empty: none
   bool caller_waits_ = false;
   std::vector<std::unique_ptr<Updates>> updates_;  ///< by unit; then, where there are fits, that of these
   bool fits_ = false;

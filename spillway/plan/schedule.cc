@@ -64,7 +64,7 @@ Schedule make_schedule(const Description& description, const state::Layout& layo
   return std::move(graph).freeze();
 }
 
-std::vector<bool> patient_updates(const Schedule& schedule) {
+std::vector<bool> idle_priority(const Schedule& schedule) {
   std::vector<bool> out;
   for (const auto& task : schedule.tasks) {
     out.push_back((task.lane == Lane::update && task.phase == Phase::update) || task.lane == Lane::refit);

@@ -206,11 +206,11 @@ struct Schedule {
   }
 };
 
-/// By task: updates that may wait until compute waits, when they share its cores: what they work on stays in memory,
-/// and no read waits for the bytes that they let go, nor a copy to a device for the weights. (A thread beside compute
-/// costs it more than the update takes: the other threads of a matrix product wait for the one that is held up.)
-/// `schedule` has the dependencies of shared bytes.
-[[nodiscard]] std::vector<bool> patient_updates(const Schedule& schedule);
+/// By task: of idle priority, updates that may wait until compute waits, when they share its cores: what they work on
+/// stays in memory, and no read waits for the bytes that they let go, nor a copy to a device for the weights. (A thread
+/// beside compute costs it more than the update takes: the other threads of a matrix product wait for the one that is
+/// held up.) `schedule` has the dependencies of shared bytes.
+[[nodiscard]] std::vector<bool> idle_priority(const Schedule& schedule);
 
 /// Bytes before the first of `count` rounded rows in the rows buffer: their count and their ids (int64).
 [[nodiscard]] constexpr Bytes rows_header(std::uint64_t count) noexcept {

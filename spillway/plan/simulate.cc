@@ -90,7 +90,7 @@ class Machine {
           : task.lane == Lane::refit         ? static_cast<double>(task.bytes) / rates.update_with(1)
                                      : static_cast<double>(task.bytes) * (task.phase == Phase::early ? kEarlyWork : 1);
     }
-    if (rates.update_cores == 0) patient_ = patient_updates(schedule);
+    if (rates.update_cores == 0) idle_ = idle_priority(schedule);
     waiting_.assign(tasks_ * steps, 0);
     times_.resize(tasks_ * steps);
   }
@@ -117,7 +117,7 @@ class Machine {
  private:
   struct LaneState {
     std::priority_queue<Ready> ready;
-    std::priority_queue<Ready> patient;  ///< that run only while compute waits
+    std::priority_queue<Ready> idle;  ///< of idle priority: they run only while compute waits
     bool busy = false;
     std::size_t node = 0;
     double left = 0;
@@ -143,7 +143,7 @@ class Machine {
     if ((transfer || traits(task.lane).server == Server::cores) && work(n) <= 0) return skipped_.push_back(n);
     if (transfer) return (task.lane == Lane::read ? reads_ : writes_).queue.add(deadline, n, work(n), most_in_flight());
     auto& lane = lane_of(task);
-    (!patient_.empty() && patient_[n % tasks_] ? lane.patient : lane.ready).push({deadline, n});
+    (!idle_.empty() && idle_[n % tasks_] ? lane.idle : lane.ready).push({deadline, n});
   }
 
   /// Bytes that the paths have in flight in one direction, while more wait: half where the other one has any.
@@ -186,8 +186,8 @@ class Machine {
 
   /// What the lane does next: null when there is nothing. (Compute is the first lane, and has begun what it can.)
   [[nodiscard]] std::priority_queue<Ready>* next_of(LaneState& lane) const {
-    const bool patient = !lane.patient.empty() && !lanes_[kCompute].busy;
-    if (patient && (lane.ready.empty() || lane.ready.top() < lane.patient.top())) return &lane.patient;
+    const bool idle = !lane.idle.empty() && !lanes_[kCompute].busy;
+    if (idle && (lane.ready.empty() || lane.ready.top() < lane.idle.top())) return &lane.idle;
     return lane.ready.empty() ? nullptr : &lane.ready;
   }
 
@@ -319,7 +319,7 @@ class Machine {
   std::size_t tasks_;
   std::vector<std::vector<Index>> same_, next_;
   std::vector<double> work_;
-  std::vector<bool> patient_;  ///< by task; empty: updates have cores of their own
+  std::vector<bool> idle_;  ///< by task; empty: updates have cores of their own
   std::vector<std::uint32_t> waiting_;
   std::vector<TaskTimes> times_;
   std::size_t updates_;

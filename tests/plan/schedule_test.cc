@@ -274,18 +274,18 @@ TEST(Schedule, UpdatesCanWaitWhereNoReadWaitsForThem) {
                              .state = std::vector<bool>(n, true),
                              .grad = std::vector<bool>(n, true),
                              .activation = std::vector<bool>(4, true)};
-  const auto patient = [&] {
+  const auto idle = [&] {
     auto schedule = make_schedule(description, layout, residency, {});
     static_cast<void>(lay_out(schedule));
     add_reuse_dependencies(schedule);
-    const auto flags = patient_updates(schedule);
+    const auto flags = idle_priority(schedule);
     std::vector<bool> out;
     for (const auto task : schedule.update_task) out.push_back(flags[task]);
     return out;
   };
-  EXPECT_EQ(patient(), std::vector<bool>(n, true));
+  EXPECT_EQ(idle(), std::vector<bool>(n, true));
   residency.state[n / 2] = false;
-  const auto found = patient();
+  const auto found = idle();
   EXPECT_FALSE(found[n / 2]);
   EXPECT_TRUE(found.back()) << "what the others let go of is not what its reads wait for";
 }
@@ -335,10 +335,10 @@ TEST(Schedule, FitsWaitForAVisitThatWaitsUnlessAPathTakesTheirGradient) {
   for (const bool written : {false, true}) {
     const auto schedule = make_schedule(description, layout,
                                         {dram, dram, std::vector<bool>(n, !written), std::vector<bool>(4, true)}, {});
-    const auto patient = patient_updates(schedule);
+    const auto idle = idle_priority(schedule);
     for (const auto fit : schedule.refit_task) {
       if (fit == kNone) continue;
-      EXPECT_EQ(patient[fit], !written);
+      EXPECT_EQ(idle[fit], !written);
     }
   }
 }

@@ -1,4 +1,4 @@
-#include "spillway/plan/joined.h"
+#include "spillway/plan/coalesced.h"
 #include "spillway/plan/step/passes.h"
 #include "spillway/plan/step/transfers.h"
 
@@ -6,11 +6,11 @@ namespace spillway::plan::step {
 namespace {
 
 /// Gradients of neighbours that a pass makes, by copies of so many bytes.
-std::vector<Joined> copies(const StepGraph& graph, const Visit& pass) {
+std::vector<Coalesced> copies(const StepGraph& graph, const Visit& pass) {
   auto chunks = chunks_of(graph.layout, pass);
   const auto& block = graph.block(pass.block);
   if (block.role == state::BlockRole::layer) chunks.count = static_cast<Index>(block.learning_chunks);
-  return joined(chunks, graph.lookahead.join, [&](Index c) { return graph.grad_bytes(c); });
+  return coalesce(chunks, graph.lookahead.join, [&](Index c) { return graph.grad_bytes(c); });
 }
 
 /// A gradient that stays until the update; what a durable step keeps of it is a copy.

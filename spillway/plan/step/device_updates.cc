@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "spillway/plan/joined.h"
+#include "spillway/plan/coalesced.h"
 #include "spillway/plan/step/passes.h"
 
 namespace spillway::plan::step {
@@ -81,15 +81,15 @@ class DeviceUpdates {
   }
 
   /// Those that lie behind one another on the host are one copy.
-  [[nodiscard]] std::vector<Joined> gradients_that_come() const {
+  [[nodiscard]] std::vector<Coalesced> gradients_that_come() const {
     const auto comes = [&](Index c) { return graph_.device_updated(c) && !graph_.gradient_there(c); };
     const auto host = [&](Index c) { return out_.groups[c].grad.buffer; };
-    std::vector<Joined> out;
+    std::vector<Coalesced> out;
     for (Index c = 0; c < graph_.chunks();) {
       Range range{c, 1};
       if (comes(c)) {
         while (range.end() < graph_.chunks() && comes(range.end()) && host(range.end()) == host(c)) ++range.count;
-        std::ranges::move(joined(range, graph_.lookahead.join, [&](Index i) { return graph_.grad_bytes(i); }),
+        std::ranges::move(coalesce(range, graph_.lookahead.join, [&](Index i) { return graph_.grad_bytes(i); }),
                           std::back_inserter(out));
       }
       c = range.end();
@@ -97,7 +97,7 @@ class DeviceUpdates {
     return out;
   }
 
-  void bring_gradients(const Joined& it) {
+  void bring_gradients(const Coalesced& it) {
     const auto first = it.chunks.first, last = it.chunks.end() - 1;
     const auto here = out_.groups[first].grad;
     const auto there = graph_.add_buffer(BufferClass::grad, it.bytes, order_.device_before_update(first),

@@ -82,10 +82,10 @@ class DeviceWeights {
   }
 
   /// `apart`: what learns and what does not is sent at different times.
-  [[nodiscard]] std::vector<Joined> copies(Range chunks, bool apart) const {
+  [[nodiscard]] std::vector<Coalesced> copies(Range chunks, bool apart) const {
     const auto size = [this](Index c) { return graph_.weight_bytes(c); };
     const auto ends = [this](Index c) { return graph_.learns(c) != graph_.learns(c - 1); };
-    return joined(chunks, graph_.lookahead.join, size, apart ? Parted(ends) : Parted{});
+    return coalesce(chunks, graph_.lookahead.join, size, apart ? Separate(ends) : Separate{});
   }
 
   [[nodiscard]] const Buffer& host(Index p) const { return graph_.out.buffers[graph_.host_weights[p].buffer]; }
@@ -96,7 +96,7 @@ class DeviceWeights {
     return graph_.device_updated(c) && (kind == VisitKind::forward || kind == VisitKind::head_loss);
   }
 
-  Index upload(const Joined& it, Index there, Index p) {
+  Index upload(const Coalesced& it, Index there, Index p) {
     const auto& weights = graph_.host_weights[p];
     const auto first = it.chunks.first;
     const auto task = add_upload(graph_, {ObjectKind::weight, first, it.chunks.count}, {weights.buffer, it.at},

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "spillway/plan/joined.h"
+#include "spillway/plan/coalesced.h"
 
 namespace spillway::plan::step {
 
@@ -12,7 +12,7 @@ class SnapshotGroups {
  public:
   SnapshotGroups(const state::Layout& layout, const state::UpdateRule& rule, const Residency& residency, Bytes join);
 
-  [[nodiscard]] const std::vector<ImageGroup>& groups() const noexcept { return groups_; }
+  [[nodiscard]] const std::vector<SnapshotGroup>& groups() const noexcept { return groups_; }
   /// The snapshots of the chunk leave in the same steps as those of the chunk before.
   [[nodiscard]] bool with_before(Index chunk) const { return of(chunk).with_before; }
   /// Bytes of the states of the chunk and of those behind it in one buffer; 0: its state lies behind another one.
@@ -30,7 +30,7 @@ class SnapshotGroups {
   /// Without groups nothing is kept by chunk.
   [[nodiscard]] Member of(Index chunk) const { return members_.empty() ? Member{} : members_[chunk]; }
 
-  std::vector<ImageGroup> groups_;
+  std::vector<SnapshotGroup> groups_;
   std::vector<Member> members_;  ///< by chunk; empty: no chunk lives on a device
 };
 

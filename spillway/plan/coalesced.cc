@@ -1,10 +1,10 @@
-#include "spillway/plan/joined.h"
+#include "spillway/plan/coalesced.h"
 
 namespace spillway::plan {
 
-std::vector<Joined> joined(Range chunks, Bytes join, const ChunkBytes& bytes, const Parted& parted) {
-  const auto apart = [&](Index c) { return parted && parted(c); };
-  std::vector<Joined> out;
+std::vector<Coalesced> coalesce(Range chunks, Bytes join, const ChunkBytes& bytes, const Separate& separate) {
+  const auto apart = [&](Index c) { return separate && separate(c); };
+  std::vector<Coalesced> out;
   Bytes at = 0;
   for (auto c = chunks.first; c < chunks.end(); ++c) {
     if (out.empty() || out.back().bytes >= join || apart(c)) out.push_back({{c, 0}, at, 0});
@@ -20,13 +20,13 @@ std::vector<Joined> joined(Range chunks, Bytes join, const ChunkBytes& bytes, co
   return out;
 }
 
-std::vector<ImageGroup> image_groups(const state::Layout& layout, const state::UpdateRule& rule,
-                                     const DeviceResidency& residency, Bytes join) {
+std::vector<SnapshotGroup> snapshot_groups(const state::Layout& layout, const state::UpdateRule& rule,
+                                           const DeviceResidency& residency, Bytes join) {
   const auto weight = [&](Index c) { return state::weight_bytes(rule, layout.chunks()[c]); };
   const auto state = [&](Index c) { return state::state_bytes(rule, layout.chunks()[c]); };
-  std::vector<ImageGroup> out;
+  std::vector<SnapshotGroup> out;
   const auto add = [&](Range living) {
-    for (const auto& it : joined(living, join, weight)) out.push_back({it.chunks, joined(it.chunks, join, state)});
+    for (const auto& it : coalesce(living, join, weight)) out.push_back({it.chunks, coalesce(it.chunks, join, state)});
   };
   for (const auto& block : layout.blocks()) {
     const Range learning{static_cast<Index>(block.first_chunk), static_cast<Index>(block.learning_chunks)};

@@ -9,28 +9,29 @@
 namespace spillway::plan {
 
 /// Neighbours that are one copy.
-struct Joined {
+struct Coalesced {
   Range chunks;
   Bytes at = 0, bytes = 0;  ///< in the buffer of them all
 };
 
 /// Bytes of a chunk; and whether it may not go with the one before it.
 using ChunkBytes = std::function<Bytes(Index)>;
-using Parted = std::function<bool(Index)>;
+using Separate = std::function<bool(Index)>;
 
 /// All of `chunks`, in order, by copies of at least `join` bytes where there are so many: a rest at the end goes with
-/// those before it. `parted`: empty: they all may go together.
-[[nodiscard]] std::vector<Joined> joined(Range chunks, Bytes join, const ChunkBytes& bytes, const Parted& parted = {});
+/// those before it. `separate`: empty: they all may go together.
+[[nodiscard]] std::vector<Coalesced> coalesce(Range chunks, Bytes join, const ChunkBytes& bytes,
+                                              const Separate& separate = {});
 
 /// Chunks of a block that live on a device and have their images in the same steps: their weights are one copy, their
 /// states, which lie behind one another as far as they are one copy, one or more.
-struct ImageGroup {
+struct SnapshotGroup {
   Range chunks;
-  std::vector<Joined> states;
+  std::vector<Coalesced> states;
 };
 
 /// Of all chunks that live there and learn, in order.
-[[nodiscard]] std::vector<ImageGroup> image_groups(const state::Layout& layout, const state::UpdateRule& rule,
-                                                   const DeviceResidency& residency, Bytes join);
+[[nodiscard]] std::vector<SnapshotGroup> snapshot_groups(const state::Layout& layout, const state::UpdateRule& rule,
+                                                         const DeviceResidency& residency, Bytes join);
 
 }  // namespace spillway::plan

@@ -1,5 +1,5 @@
 // Neighbours that are copied together.
-#include "spillway/plan/joined.h"
+#include "spillway/plan/coalesced.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 namespace spillway::plan {
 namespace {
 
-TEST(Joined, CoversAllChunksInOrderAndIsLargeWhereItCanBe) {
+TEST(Coalesced, CoversAllChunksInOrderAndIsLargeWhereItCanBe) {
   std::mt19937 random(17);
   for (int round = 0; round < 500; ++round) {
     std::vector<Bytes> sizes(1 + random() % 12);
@@ -21,7 +21,7 @@ TEST(Joined, CoversAllChunksInOrderAndIsLargeWhereItCanBe) {
     const auto split = static_cast<Index>(first + random() % (2 * sizes.size()));
     const Bytes join = random() % 30;
     const auto of = [&](Index c) { return sizes[c - first]; };
-    const auto out = joined({first, static_cast<Index>(sizes.size())}, join, of, [&](Index c) { return c == split; });
+    const auto out = coalesce({first, static_cast<Index>(sizes.size())}, join, of, [&](Index c) { return c == split; });
     auto next = first;
     Bytes at = 0;
     for (const auto& it : out) {
@@ -42,7 +42,7 @@ TEST(Joined, CoversAllChunksInOrderAndIsLargeWhereItCanBe) {
   }
 }
 
-TEST(Joined, ImageGroupsAreOfOneBlockAndHoldAllThatLivesAndLearns) {
+TEST(Coalesced, SnapshotGroupsAreOfOneBlockAndHoldAllThatLivesAndLearns) {
   std::mt19937 random(23);
   std::size_t several = 0;
   for (int round = 0; round < 60; ++round) {
@@ -61,7 +61,7 @@ TEST(Joined, ImageGroupsAreOfOneBlockAndHoldAllThatLivesAndLearns) {
     }
     const Bytes join = random() % (64 * KiB);
     std::vector<int> seen(layout.chunks().size());
-    for (const auto& group : image_groups(layout, rule, residency, join)) {
+    for (const auto& group : snapshot_groups(layout, rule, residency, join)) {
       several += group.chunks.count > 1 ? 1 : 0;
       const auto& block = layout.blocks()[layout.chunks()[group.chunks.first].block];
       EXPECT_TRUE(block.role == state::BlockRole::layer || group.chunks.count == 1) << round;
