@@ -20,13 +20,13 @@ void bind_timeline(nanobind::module_& module) {
       },
       "What the names of tasks in a timeline begin with, and the colours that the report's page gives them.");
   module.def(
-      "lane_names",
+      "lanes",
       [] {
-        std::vector<std::string> out;
-        for (const auto& lane : spillway::plan::kLanes) out.emplace_back(lane.name);
+        std::vector<std::pair<std::string, bool>> out;
+        for (const auto& lane : spillway::plan::kLanes) out.emplace_back(lane.name, lane.moves != nullptr);
         return out;
       },
-      "Names of lanes in the order of their threads in a timeline, which counts from 1; behind them come the update "
-      "lanes "
-      "of further nodes.");
+      "Names of lanes in the order of their threads in a timeline, which counts from 1, and whether their tasks "
+      "overlap, "
+      "as transfers do; behind them come the update lanes of further nodes.");
 }

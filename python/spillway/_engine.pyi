@@ -197,9 +197,9 @@ def exchange(one: str, other: str) -> bool:
 def task_kinds() -> list[tuple[str, str]]:
     """What the names of tasks in a timeline begin with, and the colours that the report's page gives them."""
 
-def lane_names() -> list[str]:
-    """Names of lanes in the order of their threads in a timeline, which counts from 1; behind them come the update
-    lanes of further nodes."""
+def lanes() -> list[tuple[str, bool]]:
+    """Names of lanes in the order of their threads in a timeline, which counts from 1, and whether their tasks overlap,
+    as transfers do; behind them come the update lanes of further nodes."""
 
 def dram_available() -> int:
     """Bytes of DRAM this process can take now without swapping or being killed (cgroups included)."""

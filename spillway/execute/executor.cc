@@ -9,23 +9,21 @@
 namespace spillway::execute {
 
 using plan::Lane;
-using plan::ObjectKind;
-using plan::Op;
 using plan::Phase;
 using plan::Task;
 
 namespace {
 
 /// As what the store knows it.
-Field field_of(ObjectKind kind) {
+Field field_of(plan::ObjectKind kind) {
   switch (kind) {
-    case ObjectKind::weight:
+    case plan::ObjectKind::weight:
       return Field::weight;
-    case ObjectKind::state:
+    case plan::ObjectKind::state:
       return Field::state;
-    case ObjectKind::gradient:
+    case plan::ObjectKind::gradient:
       return Field::grad;
-    case ObjectKind::sparse_gradient:
+    case plan::ObjectKind::sparse_gradient:
       return Field::rows;
     default:
       return Field::activation;
@@ -70,7 +68,7 @@ void Executor::make_lanes(std::vector<UpdateLane> lanes, unsigned fit_threads) {
     if (task.lane == Lane::update) count = std::max<std::size_t>(count, task.unit + 1U);
   }
   lanes.resize(count);
-  fits_ = std::ranges::any_of(schedule_.tasks, [](const Task& task) { return task.op == Op::refit; });
+  fits_ = std::ranges::any_of(schedule_.tasks, [](const Task& task) { return task.op == plan::Op::refit; });
   if (fits_) lanes.push_back({.threads = fit_threads});
   for (auto& options : lanes) {
     auto& lane = *updates_.emplace_back(std::make_unique<Updates>());
@@ -123,7 +121,7 @@ double Executor::now() const {
 
 bool Executor::runs(const Bank& its_bank, const Task& task) const {
   if (!runs(its_bank.mode, task)) return false;
-  if (task.op == Op::refit || follows_refit(task)) return fits(task);
+  if (task.op == plan::Op::refit || follows_refit(task)) return fits(task);
   if (task.stays && its_bank.mode.visits) {
     return schedule_.runs_once(task) ? its_bank.sends.stored : its_bank.sends.updated;
   }
@@ -139,8 +137,8 @@ bool Executor::fits(const Task& task) const {
 }
 
 bool Executor::is_for_update(const Task& task) const {
-  if (task.moves(Lane::to_device, ObjectKind::weight)) return schedule_.updated_there(task.what.index);
-  return task.moves(Lane::read, ObjectKind::weight) && schedule_.update_task[task.what.index] != plan::kNone;
+  if (task.moves(Lane::to_device, plan::ObjectKind::weight)) return schedule_.updated_there(task.what.index);
+  return task.moves(Lane::read, plan::ObjectKind::weight) && schedule_.update_task[task.what.index] != plan::kNone;
 }
 
 bool Executor::runs(const Mode& mode, const Task& task) const {
@@ -455,7 +453,7 @@ void Executor::transfer_done(void* context, std::uint64_t token, const std::exce
 // ---- updates ----
 
 Executor::Updates& Executor::lane_of(const Task& task) {
-  return task.op == Op::refit ? *updates_.back() : *updates_[task.unit];
+  return task.op == plan::Op::refit ? *updates_.back() : *updates_[task.unit];
 }
 
 /// Nothing but a later update waits for a fit: whatever else has work goes before it.
@@ -474,7 +472,7 @@ void Executor::update_lane(Updates& lane) {
     const auto& task = schedule_.tasks[start.task];
     auto& times = bank(start.instance).times[start.task];
     times.start = now();
-    if (task.op == Op::refit) {
+    if (task.op == plan::Op::refit) {
       fit(lock, lane, task.what.index);
     } else {
       update(lock, lane, task.what.index, task.phase == Phase::early);

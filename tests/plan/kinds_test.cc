@@ -26,7 +26,7 @@ TEST(Kinds, EveryTaskOfASchedule) {
   const auto labels = kind_labels();
   std::set<std::string> seen;
   std::mt19937 random(4);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 200; ++round) {
     auto shape = test::random_shape(random, round);
     if (round % 3 == 0) shape.subspace = "up|down";
     const auto description = test::describe(shape);

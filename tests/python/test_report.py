@@ -21,15 +21,16 @@ from breadth import some
 from needs import needs
 from real_runs import here, on_path
 from spillway import report
+from spillway._engine import task_kinds
 from spillway.base.sizes import duration, pace, size
 from spillway.errors import InputError
 from spillway.output import identity
 from spillway.output.records import rows
 from spillway.output.summary import quartiles
-from spillway.report import advice, charts
+from spillway.report import advice, charts, timeline
 from spillway.report.causes import causes
 from spillway.report.facts import read
-from spillway.report.timeline import Span, steps, union
+from spillway.report.timeline import KINDS, Span, steps, union
 from spillway.run.loop import Loop
 
 BROWSER = next(
@@ -277,6 +278,16 @@ def test_waits_are_told_by_path_and_sum_to_their_causes(tmp_path: Path) -> None:
                 assert found[f"{way} {tier}"].seconds == pytest.approx(part * waits[tier][way])
                 assert f"seconds-{way}-{tier}" in page
     assert "read" not in found and "write" not in found
+
+
+def test_kinds_of_tasks_are_the_engines_own_list() -> None:
+    assert {name: KINDS[name] for name, _ in task_kinds()} == dict(task_kinds())
+    assert Span("embedding backward embed 0", 0, 1).kind == "embedding backward"
+    assert Span("download grad layer chunks 3 to 5", 0, 1).kind == "download grad"
+    assert Span("what no engine says", 0, 1).kind == "other"
+    for page in Path(timeline.__file__).parent.glob("*.py"):
+        repeated = [name for name, _ in task_kinds() if " " in name and f'"{name}' in page.read_text()]
+        assert not repeated, f"{page.name} has a list of its own: {repeated}"
 
 
 def test_the_timeline_is_read_as_it_was_written(finished: Path) -> None:

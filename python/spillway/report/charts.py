@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
-from spillway.report.timeline import KINDS, Step, union
+from spillway.report.timeline import KINDS, TRANSFERS, Step, union
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960, 76, 24, 14, 34
-TRANSFERS = ("read", "write", "to_device", "from_device")  # lanes
 CLASSES = {
     "weight": "c5", "window": "c1", "state": "c6", "staging": "c4", "grad": "c7", "activation": "c8", "scratch": "c2",
     "undo": "c3",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from spillway._engine import lane_names, task_kinds
+from spillway._engine import lanes, task_kinds
 
 PROCESSES = {1: "measured", 2: "predicted"}
 
@@ -32,7 +32,8 @@ class Span:
 # Kinds of tasks, with which their names begin, and their colours, as the page's variables: the engine's own table.
 KINDS = {**dict(task_kinds()), "other": "c8"}
 # Numbers of lanes' threads in the trace, from 1 on; after them come the updates of further nodes.
-LANES = dict(enumerate(lane_names(), start=1))
+LANES = {number: name for number, (name, _) in enumerate(lanes(), start=1)}
+TRANSFERS = {name for name, overlaps in lanes() if overlaps}
 # That every timeline shows, whether they were used or not.
 ALWAYS = ("compute", "update", "read", "write")
 
