@@ -8,7 +8,7 @@ namespace spillway::plan {
 namespace {
 
 /// Of what is asked of a link that carries so much; 0 = unknown.
-double share_of(double carried, double asked) {
+double part_carried(double carried, double asked) {
   return carried > 0 && asked > carried ? carried / asked : 1;
 }
 
@@ -43,9 +43,9 @@ std::vector<PathRates> over_the_link(std::vector<PathRates> rates, const std::ve
       all.mixed += it.mixed;
     });
     const auto here = crossing(profile, node, near), there = crossing(profile, near, node);
-    const auto reads = share_of(here, all.read), writes = share_of(there, all.write);
+    const auto reads = part_carried(here, all.read), writes = part_carried(there, all.write);
     // Half of it goes each way; the directions do not slow each other down.
-    const auto both = std::min(share_of(here, all.mixed / 2), share_of(there, all.mixed / 2));
+    const auto both = std::min(part_carried(here, all.mixed / 2), part_carried(there, all.mixed / 2));
     each([&](PathRates& it) { it = {it.read * reads, it.write * writes, it.mixed * both}; });
   }
   return rates;
