@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "module.h"
+#include "spillway/base/error.h"
 #include "spillway/device/cuda.h"
 #include "spillway/device/cuda_launch.h"
 #include "spillway/execute/device_options.h"

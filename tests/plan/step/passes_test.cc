@@ -145,8 +145,8 @@ TEST_F(DeviceSchedules, NeighboursAreCopiedTogether) {
     const auto schedule = make_schedule(description, layout, test::random_device_residency(description, layout, random),
                                         {.join = join}, {.gradients = durable, .period = 3});
     for (Index b = 0; b < schedule.buffers.size(); ++b) {
-      for (const auto& [lane, kind] : {std::pair(Lane::to_device, ObjectKind::weight),
-                                       std::pair(Lane::from_device, ObjectKind::gradient)}) {
+      for (const auto& [lane, kind] :
+           {std::pair(Lane::to_device, ObjectKind::weight), std::pair(Lane::from_device, ObjectKind::gradient)}) {
         const auto copies = copies_of(schedule, lane, kind, b);
         if (!copies.empty()) expect_joined(schedule, copies, join, round);
         for (const auto* copy : copies) joined += copy->what.count > 1 ? 1 : 0;
@@ -212,7 +212,8 @@ TEST_F(DeviceSchedules, ImagesLeaveTogether) {
     std::vector<Bytes> written(layout.chunks().size());
     for (Index t = 0; t < schedule.tasks.size(); ++t) {
       const auto& task = schedule.tasks[t];
-      const bool image = task.moves(Lane::from_device, ObjectKind::weight) || task.moves(Lane::from_device, ObjectKind::state);
+      const bool image =
+          task.moves(Lane::from_device, ObjectKind::weight) || task.moves(Lane::from_device, ObjectKind::state);
       if (!image || !residency.on_device(task.what.index)) continue;
       joined += task.what.count > 1 ? 1 : 0;
       expect_written(schedule, t, written, round);
@@ -320,8 +321,7 @@ TEST_F(DeviceSchedules, WhatPassesIsUpdatedBetweenItsCopies) {
         const auto count = expect_gradients_come(schedule, description, layout, task, round);
         gradients += count;
         together += count > 1 ? 1 : 0;
-        const auto next =
-            task.what.end();  // in the same buffer, and its bytes go elsewhere: then enough do here
+        const auto next = task.what.end();  // in the same buffer, and its bytes go elsewhere: then enough do here
         const bool more = next < schedule.groups.size() && schedule.groups[next].grad.buffer == task.from.buffer;
         EXPECT_TRUE(!more || task.bytes >= least_) << round;
       }
