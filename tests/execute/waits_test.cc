@@ -40,7 +40,7 @@ class Tasks {
   std::vector<Times> times_, before_;
 };
 
-const Cause kUpdate{Lane::update, 0};
+const Cause kUpdateLane{Lane::update, 0};
 Cause read_of(std::uint32_t path) {
   return {Lane::read, path};
 }
@@ -60,7 +60,7 @@ TEST(Waits, WhatFedAnUpdateHasItsOwnPart) {
   const auto read = tasks.add(Lane::read, {0, 5, 1});
   const auto update = tasks.add(Lane::update, {6, 8}, {{read}});  // from 5 to 6 its lane was at others
   tasks.add(Lane::compute, {}, {{update}});
-  EXPECT_EQ(tasks.wait(2, 8), (std::map<Cause, double>{{read_of(1), 3}, {kUpdate, 3}}));
+  EXPECT_EQ(tasks.wait(2, 8), (std::map<Cause, double>{{read_of(1), 3}, {kUpdateLane, 3}}));
 }
 
 TEST(Waits, AWriteThatKeptItsMemoryDelaysTheRead) {

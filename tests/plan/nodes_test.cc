@@ -234,10 +234,10 @@ TEST_F(Nodes, AreTiersInThePlansFile) {
   set_rates({4e8, 1e8});
   const auto asked = budget({kPlenty, kPlenty});
   const auto found = plan(asked);
-  const auto json = to_json(found, description_, layout_, asked);
-  EXPECT_NE(json.find("\"numa:0\""), std::string::npos);
-  EXPECT_NE(json.find("\"numa:1\""), std::string::npos);
-  EXPECT_EQ(json.find("\"dram\""), std::string::npos);
+  const auto written = to_json(found, description_, layout_, asked);
+  EXPECT_NE(written.find("\"numa:0\""), std::string::npos);
+  EXPECT_NE(written.find("\"numa:1\""), std::string::npos);
+  EXPECT_EQ(written.find("\"dram\""), std::string::npos);
 }
 
 }  // namespace
