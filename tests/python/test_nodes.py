@@ -22,7 +22,8 @@ RATES = {"update": 1e8, "update_thread": 1e8}
 
 
 def pretended(count: int) -> list[dict[str, Any]]:
-    return [{"id": 2 * n, "capacity": GIB, "pretended": True} | RATES for n in range(count)]
+    # More than a process of many tests has.
+    return [{"id": 2 * n, "capacity": 4 * GIB, "pretended": True} | RATES for n in range(count)]
 
 
 def test_key() -> None:
