@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import checking
+
 # The arrows of ARCHITECTURE.md. Each entry may also import `errors` and the C++ engine, `_engine`.
 PACKAGES: dict[str, set[str]] = {
     "errors": set(),
@@ -77,16 +79,6 @@ def violations(root: Path) -> Iterator[str]:
                 yield f"{path}:{line}: {found}"
 
 
-def main() -> int:
-    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent
-    if not (root / "python" / ROOT_NAME).is_dir():
-        print(f"{root} holds no python/{ROOT_NAME} to check", file=sys.stderr)
-        return 2
-    found = list(violations(root))
-    print(*found, sep="\n", end="\n" if found else "")
-    print(f"imports: {len(found)} against the packages' direction" if found else "imports: all arrows point up")
-    return 1 if found else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    needs, wrong = f"python/{ROOT_NAME}", "against the packages' direction"
+    sys.exit(checking.main(violations, needs, "imports", wrong, "all arrows point up"))

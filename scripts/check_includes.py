@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import checking
+
 # The arrows of ARCHITECTURE.md. An entry with a slash allows one header (of plain values), not the whole room.
 ROOMS: dict[str, set[str]] = {
     "base": set(),
@@ -82,16 +84,5 @@ def violations(root: Path) -> Iterator[str]:
                 yield f"{path}:{number}: {fault}"
 
 
-def main() -> int:
-    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent
-    if not (root / "spillway").is_dir():
-        print(f"{root} holds no spillway/ to check", file=sys.stderr)
-        return 2
-    found = list(violations(root))
-    print(*found, sep="\n", end="\n" if found else "")
-    print(f"includes: {len(found)} against the rooms' direction" if found else "includes: all arrows point up")
-    return 1 if found else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(checking.main(violations, "spillway", "includes", "against the rooms' direction", "all arrows point up"))

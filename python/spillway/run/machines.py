@@ -82,7 +82,8 @@ def plan_elsewhere(config: Config, text: str, tell: Tell) -> Plan:
         count, machine = len(profile["gpus"]), profile["machine"]
         tell(f"profile: of the {count} GPUs of {machine} one is planned with, since one process trains")
     config = settled(config, profile, on_gpu)
-    config = hub.settled(config.replaced(init="random"), tell, only=("model",))  # no weights
+    # Neither weights nor a tokenizer:
+    config = hub.settled(config.replaced(init="random", tokenizer=config.model), tell, only=("model",))
     description, widths = describe_model(config)
     asked = Asked(description, settings_of(config, widths, on_gpu), profile, str(config.profile))
     engine, settings = asked.engine()
@@ -237,26 +238,18 @@ def outcome(what: str, asked: Asked) -> dict[str, Any]:
 
 def describe_model(config: Config) -> tuple[dict[str, Any], dict[str, int]]:
     """The engine's description, from config.json alone; and sizes that its tensors do not say."""
-    from spillway.model import freeze, hub
-    from spillway.model.building import build
     from spillway.model.describe import WorkSize, describe
-    from spillway.model.lora import adapters_of
-    from spillway.model.source import DTYPES, load_config, text_config
-    from spillway.model.subspaces import choose
+    from spillway.model.source import text_config
+    from spillway.model.spec import model_spec
     from spillway.run.settings import subspace_checks, update_rule
 
-    model = load_config(hub.model_directory(config))
-    meta_model = build(copy.deepcopy(model), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
-    if (adapters := adapters_of(config)) is not None:
-        adapters.adapt(meta_model)
-    else:
-        freeze.choose(meta_model, config, hub.model_directory(config))
-    choose(meta_model, config)
+    spec = model_spec(config, only_plan=True)
     rows = config.per_device_train_batch_size * config.rows_each
     tokens = config.max_length * rows * config.gradient_accumulation_steps
     size = WorkSize(config.gradient_accumulation_steps, tokens)
     rule = update_rule(config) | subspace_checks(config)
-    return describe(meta_model, size, config.compute_dtype) | rule | {"seed": config.seed}, widths(text_config(model))
+    description = describe(spec.meta_model, size, config.compute_dtype) | rule | {"seed": config.seed}
+    return description, widths(text_config(spec.model_config))
 
 
 def widths(model: Any) -> dict[str, int]:
