@@ -3,60 +3,65 @@
 namespace spillway::plan::step {
 namespace {
 
-void add_snapshot(StepGraph& graph, ObjectKind kind, Index c, Place from, Bytes bytes, Index last_of_copy) {
-  if (!graph.redo.gradients) return;
-  const bool weight = kind == ObjectKind::weight;
+struct Move {
+  Object what;
+  Place from, to;
+  Bytes bytes;
+};
+
+Index add_transfer(StepGraph& graph, Lane lane, Phase phase, const Move& move, std::uint32_t deadline) {
+  return graph.add(Task{.op = Op::transfer,
+                        .lane = lane,
+                        .what = move.what,
+                        .from = move.from,
+                        .to = move.to,
+                        .bytes = move.bytes,
+                        .deadline = deadline,
+                        .phase = phase});
+}
+
+Index add_snapshot(StepGraph& graph, Move move, Index last_of_copy) {
+  if (!graph.redo.gradients) return kNone;
+  const auto c = move.what.index;
   const bool resident = graph.device_resident(c);
   const auto& order = graph.order;
   const auto deadline = resident            ? order.device_after_update(last_of_copy)
                         : graph.is_early(c) ? order.position(order.pass_of_gradient(c))
                                             : order.update(c) + order.positions();
-  const auto write = graph.add(Task{.op = Op::transfer,
-                                    .lane = Lane::write,
-                                    .what = {kind, c},
-                                    .from = resident ? Place{} : from,
-                                    .bytes = bytes,
-                                    .deadline = deadline,
-                                    .phase = Phase::update,
-                                    .every = graph.out.image_every[c],
-                                    .turn = graph.out.image_turn[c]});
-  graph.need(write, graph.of(c, weight ? ChunkEvent::weight_updated : ChunkEvent::state_updated));
+  if (resident) move.from = {};
+  const auto write = add_transfer(graph, Lane::write, Phase::update, move, deadline);
+  graph.out.tasks[write].every = graph.out.image_every[c];
+  graph.out.tasks[write].turn = graph.out.image_turn[c];
   if (!resident) graph.brings(write, graph.of(c, ChunkEvent::snapshot_taken));
-  (weight ? graph.snapshot_weight : graph.snapshot_state)[c] = write;
+  return write;
 }
 
 }  // namespace
 
 Index add_read(StepGraph& graph, Object what, Place to, Bytes bytes, std::uint32_t deadline, Phase phase) {
-  const auto task = graph.add(Task{.op = Op::transfer,
-                                   .lane = Lane::read,
-                                   .what = what,
-                                   .to = to,
-                                   .bytes = bytes,
-                                   .deadline = deadline,
-                                   .phase = phase});
+  const auto task = add_transfer(graph, Lane::read, phase, {what, {}, to, bytes}, deadline);
   graph.fills(task, to.buffer);
   return task;
 }
 
 Index add_write(StepGraph& graph, Object what, Place from, Bytes bytes, std::uint32_t deadline, Phase phase) {
-  const auto task = graph.add(Task{.op = Op::transfer,
-                                   .lane = Lane::write,
-                                   .what = what,
-                                   .from = from,
-                                   .bytes = bytes,
-                                   .deadline = deadline,
-                                   .phase = phase});
+  const auto task = add_transfer(graph, Lane::write, phase, {what, from, {}, bytes}, deadline);
   graph.lets_go(task, from.buffer);
   return task;
 }
 
 void add_weight_snapshot(StepGraph& graph, Index c, Place from) {
-  add_snapshot(graph, ObjectKind::weight, c, from, graph.weight_bytes(c), graph.snapshots.last_weight(c));
+  const Move move{{ObjectKind::weight, c}, from, {}, graph.weight_bytes(c)};
+  const auto write = add_snapshot(graph, move, graph.snapshots.last_weight(c));
+  graph.need(write, graph.of(c, ChunkEvent::weight_updated));
+  graph.snapshot_weight[c] = write;
 }
 
 void add_state_snapshot(StepGraph& graph, Index c, Place from) {
-  add_snapshot(graph, ObjectKind::state, c, from, graph.state_bytes(c), graph.snapshots.last_state(c));
+  const Move move{{ObjectKind::state, c}, from, {}, graph.state_bytes(c)};
+  const auto write = add_snapshot(graph, move, graph.snapshots.last_state(c));
+  graph.need(write, graph.of(c, ChunkEvent::state_updated));
+  graph.snapshot_state[c] = write;
 }
 
 void time_snapshots(StepGraph& graph) {
@@ -74,42 +79,27 @@ void time_snapshots(StepGraph& graph) {
 }
 
 Index add_gradient_log(StepGraph& graph, Object what, Place from, Bytes bytes, std::uint32_t deadline) {
-  const auto write = graph.add(Task{.op = Op::transfer,
-                                    .lane = Lane::write,
-                                    .what = what,
-                                    .from = from,
-                                    .bytes = bytes,
-                                    .deadline = deadline,
-                                    .phase = Phase::backward});
+  const auto write = add_transfer(graph, Lane::write, Phase::backward, {what, from, {}, bytes}, deadline);
   if (from.any()) graph.out.buffers[from.buffer].earlier_tasks.push_back(write);
   return write;
 }
 
 Index add_upload(StepGraph& graph, Object what, Place from, Place to, Bytes bytes, Index pass) {
-  const auto task = graph.add(Task{.op = Op::transfer,
-                                   .lane = Lane::to_device,
-                                   .what = what,
-                                   .from = from,
-                                   .to = to,
-                                   .bytes = bytes,
-                                   .deadline = graph.order.position(pass),
-                                   .phase = graph.out.tasks[graph.task_of(pass)].phase,
-                                   .stays = graph.out.buffers[to.buffer].whole});
+  const auto reader = graph.task_of(pass);
+  const auto& buffers = graph.out.buffers;
+  const Move move{what, from, to, bytes};
+  const auto task =
+      add_transfer(graph, Lane::to_device, graph.out.tasks[reader].phase, move, graph.order.position(pass));
+  graph.out.tasks[task].stays = buffers[to.buffer].whole;
   graph.fills(task, to.buffer);
-  if (!graph.out.buffers[from.buffer].whole) graph.lets_go(task, from.buffer);
-  graph.need(graph.task_of(pass), task);
+  if (!buffers[from.buffer].whole) graph.lets_go(task, from.buffer);
+  graph.need(reader, task);
   return task;
 }
 
 Index add_download(StepGraph& graph, Object what, Place from, Place to, Bytes bytes, Index pass) {
-  const auto task = graph.add(Task{.op = Op::transfer,
-                                   .lane = Lane::from_device,
-                                   .what = what,
-                                   .from = from,
-                                   .to = to,
-                                   .bytes = bytes,
-                                   .deadline = graph.out.buffers[from.buffer].last,
-                                   .phase = Phase::backward});
+  const auto deadline = graph.out.buffers[from.buffer].last;
+  const auto task = add_transfer(graph, Lane::from_device, Phase::backward, {what, from, to, bytes}, deadline);
   graph.lets_go(task, from.buffer);
   graph.fills(task, to.buffer);
   graph.need(task, graph.task_of(pass));
