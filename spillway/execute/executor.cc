@@ -162,6 +162,8 @@ bool Executor::runs(const Mode& mode, const Task& task) const {
 // ---- instances ----
 
 void Executor::begin(Mode mode) {
+  if (store_ != nullptr && mode.update) store_->reserve_gradients(mode.updated);
+  if (store_ != nullptr && mode.backward) store_->expect_gradients(mode.step);
   std::unique_lock lock(mutex_);
   const auto instance = instances_;
   auto& now_bank = bank(instance);

@@ -8,7 +8,11 @@
 namespace spillway::execute {
 namespace {
 
-constexpr const char* kFieldNames[] = {"weights", "residual and moments", "gradient"};
+constexpr const char* kFieldNames[] = {"weights", "remainder and moments", "gradient"};
+
+bool is_gradient(Field field) {
+  return field == Field::grad || field == Field::rows;
+}
 
 std::size_t object_pieces(Bytes bytes) {
   return ceil_div(bytes, storage::kExtentAlignment);
@@ -28,9 +32,11 @@ std::string name_of(const state::Layout& layout, Field field, std::size_t chunk)
 
 Store::Store(const plan::Plan& plan, const plan::Description& description, const state::Layout& layout,
              storage::Pool& pool, journal::RunJournal* journal)
-    : pool_(pool), journal_(journal), gradients_(description, layout) {
+    : pool_(pool),
+      journal_(journal),
+      gradients_(description, layout),
+      redo_(journal != nullptr && journal->keeps_gradients()) {
   const auto rule = description.rule();
-  const bool durable = journal != nullptr, redo = durable && journal->keeps_gradients();
   for (auto& field : objects_) field.resize(layout.chunks().size());
   snapshots_.resize(layout.chunks().size());
   for (std::size_t c = 0; c < layout.chunks().size(); ++c) {
@@ -39,13 +45,16 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
     snapshots_[c].constant = !learns(chunk.learning);
     add_field(Field::weight, weight_bytes(rule, chunk));
     add_field(Field::state, state_bytes(rule, chunk));
-    if ((redo || !plan.residency.grad[c]) && plan::has_dense_grad(description, layout, static_cast<plan::Index>(c))) {
+    if ((redo_ || !plan.residency.grad[c]) && plan::has_dense_grad(description, layout, static_cast<plan::Index>(c))) {
       add_field(Field::grad, grad_bytes(rule, chunk));
     }
   }
   for (const auto& task : plan.schedule.tasks) {
     if (!task.moves(plan::ObjectKind::sparse_gradient)) continue;
     add(Field::rows, task.what.index, task.bytes, text("gradient of the embedding's rows, part ", task.what.index));
+  }
+  for (const auto field : {Field::grad, Field::rows}) {
+    for (const auto& it : objects_[static_cast<std::size_t>(field)]) gradient_places_ += it.places.size();
   }
   const auto& boundaries = plan.residency.activation;
   objects_[static_cast<std::size_t>(Field::activation)].resize(boundaries.size());
@@ -98,6 +107,7 @@ storage::Pool::Request Store::request(const Transfer& transfer) {
   out.done = &Store::ended;
   out.context = &it;
   if (it.snapshot && journal_ != nullptr) pair(it, out);
+  if (redo_ && is_gradient(it.field)) out.group = &gradients_of(it.version);
   return out;
 }
 
@@ -145,6 +155,14 @@ void Store::write(Field field, std::size_t chunk, std::span<const std::byte> mem
        .version = version});
 }
 
+void Store::expect_gradients(std::uint64_t version) {
+  if (redo_) pool_.expect(gradients_of(version), gradient_places_);
+}
+
+void Store::reserve_gradients(std::uint64_t version) {
+  if (redo_) pool_.reserve(gradients_of(version));
+}
+
 void Store::give_up(const std::exception_ptr& error) {
   if (journal_ != nullptr) journal_->give_up(error);
 }
@@ -165,8 +183,8 @@ void Store::ended(void* context, std::uint64_t /*token*/, const std::exception_p
 
 /// A write has ended: the journal is told when that makes something whole.
 void Store::note(Object& it) {
-  if (it.field == Field::grad || it.field == Field::rows) {
-    if (!journal_->keeps_gradients()) return;
+  if (is_gradient(it.field)) {
+    if (!redo_) return;
     thread_local std::vector<journal::Piece> pieces;
     pieces.clear();
     append(it, 0, pieces);

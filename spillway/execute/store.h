@@ -59,6 +59,14 @@ class Store {
   /// The run has failed, elsewhere than in a transfer: what is not written yet will not be, and nobody waits for it.
   void give_up(const std::exception_ptr& error);
 
+  // Durable steps:
+
+  /// The gradients of step `version` are going to be written.
+  void expect_gradients(std::uint64_t version);
+  /// Snapshots of step `version` are going to be written. Nothing that they replace is free before the step is durable,
+  /// and it is not before all its gradients are written: those that have not begun keep their places.
+  void reserve_gradients(std::uint64_t version);
+
   // Durable runs, between steps:
 
   /// Both parts of the chunk, as they were written last, are its snapshot of step `version`; tells the journal unless
@@ -111,6 +119,7 @@ class Store {
   [[nodiscard]] Object& object(Field field, std::size_t subject);
   [[nodiscard]] const Object& object(Field field, std::size_t subject) const;
   [[nodiscard]] storage::Pool::Request request(const Transfer& transfer);
+  [[nodiscard]] storage::Pool::Group& gradients_of(std::uint64_t version) { return gradient_groups_[version % 2]; }
   void begin_write(Object& object, const Transfer& transfer);
   void pair(const Object& object, storage::Pool::Request& request);
   static void ended(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
@@ -122,6 +131,9 @@ class Store {
   journal::RunJournal* const journal_;
   const GradientIds gradients_;
   std::array<std::deque<Object>, 5> objects_;  ///< by field, by subject
+  const bool redo_;                            ///< the journal keeps gradients
+  std::uint64_t gradient_places_ = 0;          ///< that those of a step take
+  std::array<storage::Pool::Group, 2> gradient_groups_;
 
   mutable std::mutex mutex_;         ///< guards the snapshots but for what was told of them
   std::vector<Snapshot> snapshots_;  ///< by chunk

@@ -92,6 +92,8 @@ class Pool::Impl {
   Impl& operator=(const Impl&) = delete;
 
   void start(const Request& request);
+  void expect(Group& group, std::uint64_t places);
+  void reserve(Group& group);
   void release(std::span<const Place> places);
   void claim(Place place);
   void retire(std::uint32_t path, int errno_value, std::string_view reason);
@@ -106,6 +108,7 @@ class Pool::Impl {
   void require(const Request& request) const SPILLWAY_REQUIRES(mutex_);
   [[nodiscard]] std::uint64_t available() const SPILLWAY_REQUIRES(mutex_);
   [[nodiscard]] bool joins_other(std::uint32_t id) SPILLWAY_REQUIRES(mutex_);
+  void leave(Group& group, Active& active) SPILLWAY_REQUIRES(mutex_);
   void serve_waiting(DeferredCallbacks& deferred) SPILLWAY_REQUIRES(mutex_);
   void serve_other(const UnplacedWrite& first, DeferredCallbacks& deferred) SPILLWAY_REQUIRES(mutex_);
   void place(const UnplacedWrite& pieces, DeferredCallbacks& deferred) SPILLWAY_REQUIRES(mutex_);
@@ -172,6 +175,7 @@ void Pool::Impl::start(const Request& request) {
   } else {
     std::ranges::fill(request.places, kNowhere);
     waiting_pieces_ += pieces;
+    if (request.group != nullptr) leave(*request.group, actives_[id]);
     if (!joins_other(id)) {
       const auto more = request.pair != nullptr && request.pair->half ? request.more : 0;
       waiting_.push({request.deadline, arrivals_, id, 0, pieces, more, actives_[id].reserved});
@@ -201,6 +205,29 @@ bool Pool::Impl::joins_other(std::uint32_t id) {
   reserved_ -= pair->reserved;
   pair->reserved = 0;
   return false;
+}
+
+/// A write of the group has come, and may have the places that were kept for it.
+void Pool::Impl::leave(Group& group, Active& active) {
+  const auto places = std::min<std::uint64_t>(group.left, active.pieces());
+  group.left -= places;
+  if (!group.reserved) return;
+  reserved_ -= places;
+  active.reserved = true;
+}
+
+void Pool::Impl::expect(Group& group, std::uint64_t places) {
+  MutexLock lock(mutex_);
+  if (group.reserved) reserved_ -= group.left;
+  group = {places, false};
+  DeferredCallbacks deferred;
+  serve_waiting(deferred);
+  call_deferred(deferred);
+}
+
+void Pool::Impl::reserve(Group& group) {
+  const MutexLock lock(mutex_);
+  if (!std::exchange(group.reserved, true)) reserved_ += group.left;
 }
 
 void Pool::Impl::require(const Request& request) const {
@@ -429,6 +456,12 @@ void Pool::run(Request request) {
   request.context = &waiter;
   start(request);
   waiter.wait();
+}
+void Pool::expect(Group& group, std::uint64_t places) {
+  impl_->expect(group, places);
+}
+void Pool::reserve(Group& group) {
+  impl_->reserve(group);
 }
 void Pool::release(std::span<const Place> places) {
   impl_->release(places);

@@ -78,6 +78,13 @@ class Pool {
     std::uint32_t reserved = 0;   ///< places for the one that is to come
   };
 
+  /// Writes that have to be placed before others may take the last places, because only they let places become free.
+  /// The owner keeps the group as long as the pool, or until all of it have ended, and does not look into it.
+  struct Group {
+    std::uint64_t left = 0;  ///< places of those that are to come
+    bool reserved = false;   ///< no other write gets these places
+  };
+
   struct Request {
     Direction direction = Direction::read;
     std::byte* memory = nullptr;   ///< aligned to kTransferAlignment; untouched by the caller until Done
@@ -90,6 +97,7 @@ class Pool {
     std::uint64_t token = 0;
     Pair* pair = nullptr;                ///< of a write: which it belongs to,
     std::uint32_t more = 0;              ///< and the places that the other one takes; must outlive both
+    Group* group = nullptr;              ///< of a write: which it belongs to
     std::string_view what = {};          ///< names the content in errors; must outlive the request
     std::uint32_t* last_path = nullptr;  ///< if given: set before Done to the path whose piece ended last
   };
@@ -107,6 +115,10 @@ class Pool {
   void start(const Request& request);
   /// Starts a request and waits for its end; throws its error. Not from a listener. Overwrites done and context.
   void run(Request request);
+  /// The group's writes will take that many places from now on. What was left of it before is forgotten.
+  void expect(Group& group, std::uint64_t places);
+  /// Keeps free places for those of the group that have not been started yet.
+  void reserve(Group& group);
   /// Makes the places free. Throws Error(internal) when one was free already.
   void release(std::span<const Place> places);
   /// Marks a place as in use from before; to be called before the first start. Throws Error(internal) when it does not

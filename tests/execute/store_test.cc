@@ -104,10 +104,25 @@ TEST_P(StoreTest, MakesASnapshotOfBothParts) {
   EXPECT_EQ(bytes, weights() + states());
 }
 
+TEST_P(StoreTest, KeepsPlacesForGradientsThatComeLate) {
+  if (GetParam() == plan::Durability::none) GTEST_SKIP() << "has no journal";
+  auto& store = *storage.store();
+  const auto free = storage.pool()->free();
+  Bytes gradients = 0;
+  for (std::size_t c = 0; c < planned.layout.chunks().size(); ++c) gradients += store.place_bytes(Field::grad, c);
+  store.expect_gradients(1);
+  EXPECT_EQ(storage.pool()->free(), free) << "snapshots of the step before may take them";
+  store.reserve_gradients(1);
+  EXPECT_LE(storage.pool()->free(), free - gradients);
+  const auto kept = storage.pool()->free();
+  store.write(Field::grad, 0, memory(0, grad_bytes(planned.description.rule(), planned.layout.chunks()[0])), 1);
+  EXPECT_EQ(storage.pool()->free(), kept) << "it has taken a place that was not its own";
+}
+
 TEST(Store, NamesChunksByTheirTensors) {
   const Planned planned;
   const auto name = name_of(planned.layout, Field::state, 0);
-  EXPECT_TRUE(name.starts_with("residual and moments of layers.0.up")) << name;
+  EXPECT_TRUE(name.starts_with("remainder and moments of layers.0.up")) << name;
   EXPECT_TRUE(name.ends_with("(chunk 0)")) << name;
 }
 

@@ -237,6 +237,48 @@ TEST_P(PoolContract, BothOfAPairMayWait) {
   EXPECT_EQ(pool_.free(), 0);
 }
 
+TEST_P(PoolContract, AGroupKeepsThePlacesOfThoseThatComeLate) {
+  Object full = object(30 * MiB), other = object(6 * MiB), early = object(2 * MiB), late = object(3 * MiB);
+  full.write(pool_);
+  Pool::Group group;
+  pool_.expect(group, 5);
+  EXPECT_EQ(pool_.free(), 10 * MiB) << "nothing is kept before it is asked for";
+  Ends ends;
+  const auto start = [&](Object& it, std::uint64_t token, Pool::Group* its) {
+    auto request = it.request(Direction::write);
+    request.deadline = its == nullptr ? 0 : 1;  // the others are more urgent
+    request.done = &Ends::done;
+    request.context = &ends;
+    request.token = token;
+    request.group = its;
+    pool_.start(request);
+  };
+  start(early, 0, &group);
+  ends.await(1);
+  pool_.reserve(group);
+  EXPECT_EQ(pool_.free(), 5 * MiB) << "of ten two are used and three are kept";
+  start(other, 1, nullptr);
+  EXPECT_EQ(pool_.waiting(), 6 * MiB) << "it has taken places that were kept";
+  start(late, 2, &group);
+  ends.await(2);
+  EXPECT_EQ(pool_.waiting(), 6 * MiB);
+  pool_.release(std::span(full.places).first(1));
+  ends.await(3);
+  EXPECT_EQ(pool_.free(), 0);
+}
+
+TEST_P(PoolContract, WhatIsLeftOfAGroupIsForgottenWhenItBeginsAnew) {
+  Object full = object(36 * MiB), other = object(4 * MiB);
+  full.write(pool_);
+  Pool::Group group;
+  pool_.expect(group, 4);
+  pool_.reserve(group);
+  EXPECT_EQ(pool_.free(), 0);
+  pool_.expect(group, 4);
+  EXPECT_EQ(pool_.free(), 4 * MiB);
+  other.write(pool_);
+}
+
 TEST_P(PoolContract, ScarcityIsToldAndCanBeAnsweredAtOnce) {
   std::vector<Place> old;
   Pool* owner = nullptr;
