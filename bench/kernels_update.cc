@@ -4,7 +4,7 @@
 //
 //   kernels_update [--form NAME] [--optimizer NAME] [--params N] [--rounds R] [--threads T] [--json FILE]
 //
-// NAME of a form: exact, bf16, int8 (bf16 weights and residuals, moments in 32, 16 and 8 bits), fp32, fp16, or any
+// NAME of a form: exact, bf16, int8 (bf16 weights and remainders, moments in 32, 16 and 8 bits), fp32, fp16, or any
 // WEIGHTS-MOMENTS such as fp16-int8. Prints, for 1 to T threads, parameters per second, GB/s of each, and the update's
 // share of both ceilings: medians, and the spread of the shares. FILE gets a line of JSON for each.
 #include <sys/mman.h>

@@ -3,7 +3,7 @@
 //   project [--hidden N] [--rank D] [--nonzeros R] [--tokens T] [--rounds N] [--layers L]
 //
 // Rounds of each in turn, so that a noisy machine slows all: compress() of an input and of an output gradient, with 1
-// thread, bf16 and fp32; apply() over the matrices of L layers, bf16 weight and residual, beside a rewrite of the same
+// thread, bf16 and fp32; apply() over the matrices of L layers, bf16 weight and remainder, beside a rewrite of the same
 // bytes (its own reads and writes without arithmetic). Medians. bench/project.py puts the dense products beside these.
 #include "spillway/kernels/project.h"
 

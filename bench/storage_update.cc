@@ -2,8 +2,8 @@
 // the real kernel, and the state is written back to new places, through the real pool, with a window of a few chunks.
 //
 // One line per step: seconds from the first read to the end of the last write (nothing is flushed), GB/s (1e9) each
-// way, staging memory, CPU. State: bf16 weight, 16-bit residual, fp32 moments (12 bytes per parameter); the gradient is
-// bf16 and stays where it is. With --ask a step is made for every line on standard input, until its end.
+// way, staging memory, CPU. State: bf16 weight, 16-bit remainder, fp32 moments (12 bytes per parameter); the gradient
+// is bf16 and stays where it is. With --ask a step is made for every line on standard input, until its end.
 // `bench/storage_vs_deepspeed.py` and `bench/storage_vs_fio.py` put others beside it.
 #include <array>
 #include <chrono>

@@ -28,7 +28,7 @@ using namespace spillway;  // NOLINT
 
 constexpr std::size_t kChunk = std::size_t{4} << 20, kTile = std::size_t{64} << 10;
 
-/// Weight, residual and both moments of all parameters, array by array within a chunk, as a chunk lies in memory.
+/// Weight, remainder and both moments of all parameters, array by array within a chunk, as a chunk lies in memory.
 class State {
  public:
   explicit State(std::size_t params) : params_(params / kChunk * kChunk), bytes_(params_ * 12), grads_(params_ * 2) {

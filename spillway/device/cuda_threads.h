@@ -186,13 +186,13 @@ struct AdamWArguments {
 SPILLWAY_ON_DEVICE inline void adamw(const AdamWArguments& a, Grid grid) {
   const auto& it = a.update;
   for (auto i = grid.thread; i < it.n; i += grid.threads) {
-    const float weight = kernels::as_float(kernels::scalar::join_bits(it.weight[i], it.residual[i]));
+    const float weight = kernels::as_float(kernels::scalar::join_bits(it.weight[i], it.remainder[i]));
     float exp_avg = it.exp_avg[i], exp_avg_sq = it.exp_avg_sq[i];
     const float grad = kernels::widen(it.grad[i]) * a.formula.gradient_scale;
     const float next = kernels::quiet(a.formula.scalar(weight, grad, exp_avg, exp_avg_sq));
     it.exp_avg[i] = kernels::quiet(exp_avg);
     it.exp_avg_sq[i] = kernels::quiet(exp_avg_sq);
-    kernels::scalar::split_bits(kernels::as_bits(next), it.weight[i], it.residual[i]);
+    kernels::scalar::split_bits(kernels::as_bits(next), it.weight[i], it.remainder[i]);
   }
 }
 
@@ -246,9 +246,9 @@ SPILLWAY_ON_DEVICE inline void apply(const Apply& a, Grid grid) {
     for (std::uint64_t s = 0; s < p.nonzeros; ++s) {
       change = std::fma(p.values[s * p.stride() + row], spread(a.expansion, first + s, column), change);
     }
-    const float master = kernels::as_float(kernels::scalar::join_bits(a.weight[i], a.residual[i]));
+    const float master = kernels::as_float(kernels::scalar::join_bits(a.weight[i], a.remainder[i]));
     const float next = kernels::quiet(std::fma(master, a.keep, change));
-    kernels::scalar::split_bits(kernels::as_bits(next), a.weight[i], a.residual[i]);
+    kernels::scalar::split_bits(kernels::as_bits(next), a.weight[i], a.remainder[i]);
   }
 }
 

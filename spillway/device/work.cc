@@ -91,7 +91,7 @@ void on_host(const AdamWUpdate& it, const Crew& crew) {
     const auto bytes = [at](auto* from) { return reinterpret_cast<std::byte*>(from + at); };
     kernels::update({},
                     {.weight = bytes(it.weight),
-                     .rest = bytes(it.residual),
+                     .rest = bytes(it.remainder),
                      .moments = {bytes(it.exp_avg), bytes(it.exp_avg_sq)},
                      .grad = reinterpret_cast<const std::byte*>(it.grad + at),
                      .n = n},
@@ -145,7 +145,7 @@ void on_host(const Apply& it, const Crew& crew) {
     work.resize(std::max(work.size(), kernels::apply_work(it.expansion)));
     kernels::apply(kernels::Weights::split, it.expansion, it.keep,
                    {.weight = reinterpret_cast<std::byte*>(it.weight + at),
-                    .rest = reinterpret_cast<std::byte*>(it.residual + at),
+                    .rest = reinterpret_cast<std::byte*>(it.remainder + at),
                     .n = n},
                    it.first + at, work.data());
   });

@@ -98,9 +98,9 @@ struct LossGradient {
   float scale = 1;
 };
 
-/// AdamW on weights that lie as bf16 and residual, fp32 moments, bf16 gradient: kernels::update of the `exact` format.
+/// AdamW on weights that lie as bf16 and remainder, fp32 moments, bf16 gradient: kernels::update of the `exact` format.
 struct AdamWUpdate {
-  std::uint16_t *weight = nullptr, *residual = nullptr;
+  std::uint16_t *weight = nullptr, *remainder = nullptr;
   float *exp_avg = nullptr, *exp_avg_sq = nullptr;
   const std::uint16_t* grad = nullptr;
   std::uint64_t n = 0;
@@ -127,10 +127,10 @@ struct Compress {
 };
 
 /// master = keep * master + P * delta * Q^T over elements [first, first + n) of a matrix whose weights lie as bf16 and
-/// residual: kernels::apply().
+/// remainder: kernels::apply().
 struct Apply {
   kernels::Expansion expansion;
-  std::uint16_t *weight = nullptr, *residual = nullptr;  ///< of element `first`
+  std::uint16_t *weight = nullptr, *remainder = nullptr;  ///< of element `first`
   std::uint64_t first = 0, n = 0;
   float keep = 1;
 };

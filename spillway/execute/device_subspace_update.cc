@@ -52,7 +52,7 @@ void DeviceSubspaceUpdate::change(const There& it, const kernels::UpdateStep& st
   const auto matrix = locate(rule_, it.chunk, span, it.groups, 0, space.rows * space.columns).span;
   it.device.run(it.stream, device::Apply{.expansion = expansion_of(space, it.ours, delta_),
                                          .weight = as<std::uint16_t>(matrix.weight),
-                                         .residual = as<std::uint16_t>(matrix.rest),
+                                         .remainder = as<std::uint16_t>(matrix.rest),
                                          .n = matrix.n,
                                          .keep = kept_by(step, layout_.tensors()[span.tensor].spec.decay)});
 }

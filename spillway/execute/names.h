@@ -16,7 +16,7 @@ class ObjectNames {
   /// Both must outlive it.
   ObjectNames(const plan::Description& description, const state::Layout& layout);
 
-  /// "weights, residual and moments of model.norm.weight (chunk 12)"
+  /// "weights, remainder and moments of model.norm.weight (chunk 12)"
   [[nodiscard]] std::string of(journal::ObjectKind kind, std::uint32_t object) const;
   /// Bytes [first, first + bytes) of a part of an object: "exp_avg of model.layers.3.mlp.up_proj.weight (chunk 17)".
   [[nodiscard]] std::string of(journal::ObjectKind kind, std::uint32_t object, std::uint32_t part, Bytes first,

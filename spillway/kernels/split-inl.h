@@ -12,18 +12,18 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway::kernels::HWY_NAMESPACE {
 
 template <class D>
-HWY_INLINE Vec<Bits<D>> join_bits(D, Vec<Half<D>> weight, Vec<Half<D>> residual) {
+HWY_INLINE Vec<Bits<D>> join_bits(D, Vec<Half<D>> weight, Vec<Half<D>> remainder) {
   const Bits<D> du;
-  const auto high = hn::Sub(weight, hn::ShiftRight<15>(residual));
-  return hn::Or(hn::ShiftLeft<16>(hn::PromoteTo(du, high)), hn::PromoteTo(du, residual));
+  const auto high = hn::Sub(weight, hn::ShiftRight<15>(remainder));
+  return hn::Or(hn::ShiftLeft<16>(hn::PromoteTo(du, high)), hn::PromoteTo(du, remainder));
 }
 
 template <class D>
-HWY_INLINE void split_bits(D d, Vec<Bits<D>> bits, std::uint16_t* weight, std::uint16_t* residual) {
+HWY_INLINE void split_bits(D d, Vec<Bits<D>> bits, std::uint16_t* weight, std::uint16_t* remainder) {
   const Half<D> dh;
   const auto rounded = hn::Add(bits, hn::Set(Bits<D>(), 0x8000));
   hn::StoreU(low_halves(d, hn::ShiftRight<16>(rounded)), dh, weight);
-  hn::StoreU(low_halves(d, bits), dh, residual);
+  hn::StoreU(low_halves(d, bits), dh, remainder);
 }
 
 #if HWY_TARGET != HWY_SCALAR
@@ -45,10 +45,10 @@ HWY_INLINE void widen_pair(D d, const std::uint16_t* bf16, Vec<D>& even, Vec<D>&
 }
 
 template <class D>
-HWY_INLINE void join_pair(D d, const std::uint16_t* weight, const std::uint16_t* residual, Vec<D>& even, Vec<D>& odd) {
+HWY_INLINE void join_pair(D d, const std::uint16_t* weight, const std::uint16_t* remainder, Vec<D>& even, Vec<D>& odd) {
   const hn::Repartition<std::uint16_t, D> halves;
   const Bits<D> du;
-  const auto low = hn::LoadU(halves, residual);
+  const auto low = hn::LoadU(halves, remainder);
   const auto high = hn::BitCast(du, hn::Sub(hn::LoadU(halves, weight), hn::ShiftRight<15>(low)));
   const auto rest = hn::BitCast(du, low), mask = hn::Set(du, 0xFFFF);
   even = hn::BitCast(d, select_bits(d, mask, rest, hn::ShiftLeft<16>(high)));
@@ -56,7 +56,7 @@ HWY_INLINE void join_pair(D d, const std::uint16_t* weight, const std::uint16_t*
 }
 
 template <class D>
-HWY_INLINE void split_pair(D d, Vec<D> even, Vec<D> odd, std::uint16_t* weight, std::uint16_t* residual) {
+HWY_INLINE void split_pair(D d, Vec<D> even, Vec<D> odd, std::uint16_t* weight, std::uint16_t* remainder) {
   const hn::Repartition<std::uint16_t, D> halves;
   const Bits<D> du;
   const auto a = hn::BitCast(du, even), b = hn::BitCast(du, odd);
@@ -64,7 +64,7 @@ HWY_INLINE void split_pair(D d, Vec<D> even, Vec<D> odd, std::uint16_t* weight, 
   const auto high = select_bits(d, mask, hn::ShiftRight<16>(hn::Add(a, half)), hn::Add(b, half));
   const auto low = select_bits(d, mask, a, hn::ShiftLeft<16>(b));
   hn::StoreU(hn::BitCast(halves, high), halves, weight);
-  hn::StoreU(hn::BitCast(halves, low), halves, residual);
+  hn::StoreU(hn::BitCast(halves, low), halves, remainder);
 }
 #endif
 

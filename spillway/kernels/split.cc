@@ -10,16 +10,16 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway::kernels::HWY_NAMESPACE {
 namespace {
 
-void split(const float* master, std::uint16_t* weight, std::uint16_t* residual, std::size_t n) {
+void split(const float* master, std::uint16_t* weight, std::uint16_t* remainder, std::size_t n) {
   for_each_vector<float>(n, [=](auto d, std::size_t i) HWY_ATTR {
-    split_bits(d, hn::BitCast(Bits<decltype(d)>(), hn::LoadU(d, master + i)), weight + i, residual + i);
+    split_bits(d, hn::BitCast(Bits<decltype(d)>(), hn::LoadU(d, master + i)), weight + i, remainder + i);
   });
 }
 
-void join(const std::uint16_t* weight, const std::uint16_t* residual, float* master, std::size_t n) {
+void join(const std::uint16_t* weight, const std::uint16_t* remainder, float* master, std::size_t n) {
   for_each_vector<float>(n, [=](auto d, std::size_t i) HWY_ATTR {
     const Half<decltype(d)> dh;
-    const auto bits = join_bits(d, hn::LoadU(dh, weight + i), hn::LoadU(dh, residual + i));
+    const auto bits = join_bits(d, hn::LoadU(dh, weight + i), hn::LoadU(dh, remainder + i));
     hn::StoreU(hn::BitCast(d, bits), d, master + i);
   });
 }
@@ -34,22 +34,22 @@ namespace spillway::kernels {
 HWY_EXPORT(split);
 HWY_EXPORT(join);
 
-void split(const float* master, std::uint16_t* weight, std::uint16_t* residual, std::size_t n) {
-  HWY_DYNAMIC_DISPATCH(split)(master, weight, residual, n);
+void split(const float* master, std::uint16_t* weight, std::uint16_t* remainder, std::size_t n) {
+  HWY_DYNAMIC_DISPATCH(split)(master, weight, remainder, n);
 }
 
-void join(const std::uint16_t* weight, const std::uint16_t* residual, float* master, std::size_t n) {
-  HWY_DYNAMIC_DISPATCH(join)(weight, residual, master, n);
+void join(const std::uint16_t* weight, const std::uint16_t* remainder, float* master, std::size_t n) {
+  HWY_DYNAMIC_DISPATCH(join)(weight, remainder, master, n);
 }
 
 namespace scalar {
 
-void split(const float* master, std::uint16_t* weight, std::uint16_t* residual, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) split_bits(std::bit_cast<std::uint32_t>(master[i]), weight[i], residual[i]);
+void split(const float* master, std::uint16_t* weight, std::uint16_t* remainder, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) split_bits(std::bit_cast<std::uint32_t>(master[i]), weight[i], remainder[i]);
 }
 
-void join(const std::uint16_t* weight, const std::uint16_t* residual, float* master, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) master[i] = std::bit_cast<float>(join_bits(weight[i], residual[i]));
+void join(const std::uint16_t* weight, const std::uint16_t* remainder, float* master, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) master[i] = std::bit_cast<float>(join_bits(weight[i], remainder[i]));
 }
 
 }  // namespace scalar

@@ -5,7 +5,7 @@
 namespace spillway::machine {
 namespace {
 
-/// Weight and residual, two moments, gradient.
+/// Weight and remainder, two moments, gradient.
 constexpr Bytes kBytes = 2 + 2 + 4 + 4 + 2;
 
 }  // namespace
@@ -17,7 +17,7 @@ double device_update_rate(device::Device& device, double seconds) {
   const auto halves = [&](Bytes first) { return reinterpret_cast<std::uint16_t*>(memory.data() + first * n); };
   const auto floats = [&](Bytes first) { return reinterpret_cast<float*>(memory.data() + first * n); };
   const device::AdamWUpdate work{.weight = halves(8),
-                                 .residual = halves(10),
+                                 .remainder = halves(10),
                                  .exp_avg = floats(0),
                                  .exp_avg_sq = floats(4),
                                  .grad = halves(12),

@@ -7,7 +7,7 @@ namespace spillway::plan {
 
 namespace {
 
-/// An AdamW update of exact states moves so many bytes: weight, residual and moments in and out, the gradient in.
+/// An AdamW update of exact states moves so many bytes: weight, remainder and moments in and out, the gradient in.
 constexpr double kExactTraffic = 26;
 
 }  // namespace

@@ -92,7 +92,7 @@ struct Task {
 
 enum class BufferClass : std::uint8_t {
   weight,      ///< resident weights
-  state,       ///< resident residual and moments
+  state,       ///< resident remainder and moments
   grad,        ///< gradients from backward to update, or on their way to a path
   activation,  ///< border activations
   window,      ///< weights on their way through memory

@@ -18,9 +18,9 @@ void check_range(const ChunkFields& chunk, std::uint64_t first, std::uint64_t co
                 text(count, " elements at ", first, " of a chunk that has ", chunk.elements, " of them"));
   }
   const bool rest =
-      chunk.rounded || chunk.residual != nullptr || chunk.master != nullptr || chunk.type == ComputeType::fp32;
+      chunk.rounded || chunk.remainder != nullptr || chunk.master != nullptr || chunk.type == ComputeType::fp32;
   if (chunk.weight == nullptr || !rest) {
-    throw Error(ErrorCode::internal, "masters of a chunk without its weight or residual");
+    throw Error(ErrorCode::internal, "masters of a chunk without its weight or remainder");
   }
 }
 
@@ -30,8 +30,8 @@ std::uint16_t* bits16(const ChunkFields& chunk) {
 
 /// The weight that split() would give.
 std::uint16_t upper(float master) {
-  std::uint16_t weight = 0, residual = 0;
-  kernels::scalar::split_bits(std::bit_cast<std::uint32_t>(master), weight, residual);
+  std::uint16_t weight = 0, remainder = 0;
+  kernels::scalar::split_bits(std::bit_cast<std::uint32_t>(master), weight, remainder);
   return weight;
 }
 
@@ -58,7 +58,7 @@ ChunkFields chunk_fields(ComputeType type, std::uint64_t elements, std::byte* we
                          Learning learning) {
   ChunkFields fields{.type = type, .elements = elements, .weight = weight, .rounded = learning == Learning::frozen};
   if (fields.rounded) return fields;
-  if (state != nullptr && type == ComputeType::bf16) fields.residual = reinterpret_cast<std::uint16_t*>(state);
+  if (state != nullptr && type == ComputeType::bf16) fields.remainder = reinterpret_cast<std::uint16_t*>(state);
   if (state != nullptr && type == ComputeType::fp16) fields.master = reinterpret_cast<float*>(state);
   return fields;
 }
@@ -68,7 +68,7 @@ void to_chunk(std::span<const float> masters, const ChunkFields& chunk, std::uin
   if (masters.empty()) return;
   if (chunk.rounded && chunk.type != ComputeType::fp32) return to_rounded(masters, chunk, first);
   if (chunk.type == ComputeType::bf16) {
-    kernels::split(masters.data(), bits16(chunk) + first, chunk.residual + first, masters.size());
+    kernels::split(masters.data(), bits16(chunk) + first, chunk.remainder + first, masters.size());
   } else if (chunk.type == ComputeType::fp16) {
     std::memcpy(chunk.master + first, masters.data(), masters.size_bytes());
     std::ranges::transform(masters, bits16(chunk) + first, kernels::round_fp16);
@@ -82,7 +82,7 @@ void from_chunk(const ChunkFields& chunk, std::uint64_t first, std::span<float> 
   if (masters.empty()) return;
   if (chunk.rounded && chunk.type != ComputeType::fp32) return from_rounded(chunk, first, masters);
   if (chunk.type == ComputeType::bf16) {
-    kernels::join(bits16(chunk) + first, chunk.residual + first, masters.data(), masters.size());
+    kernels::join(bits16(chunk) + first, chunk.remainder + first, masters.data(), masters.size());
   } else if (chunk.type == ComputeType::fp16) {
     std::memcpy(masters.data(), chunk.master + first, masters.size_bytes());
   } else {

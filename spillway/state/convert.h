@@ -12,11 +12,11 @@ namespace spillway::state {
 /// Views of the masters in the two groups of one chunk; nothing is owned. A group that was not given has null fields.
 struct ChunkFields {
   ComputeType type = ComputeType::bf16;
-  std::uint64_t elements = 0;         ///< Chunk::values(): the length of every array below
-  std::byte* weight = nullptr;        ///< bf16, fp16 or fp32, by `type`
-  std::uint16_t* residual = nullptr;  ///< bf16 only, else null
-  float* master = nullptr;            ///< fp16 only, else null
-  bool rounded = false;               ///< there is no residual and no master: masters are what the weights say
+  std::uint64_t elements = 0;          ///< Chunk::values(): the length of every array below
+  std::byte* weight = nullptr;         ///< bf16, fp16 or fp32, by `type`
+  std::uint16_t* remainder = nullptr;  ///< bf16 only, else null
+  float* master = nullptr;             ///< fp16 only, else null
+  bool rounded = false;                ///< there is no remainder and no master: masters are what the weights say
 };
 
 /// The fields of a chunk of `elements` elements in memory: its weight group and its state group, aligned to 4 bytes,
@@ -30,7 +30,7 @@ struct ChunkFields {
   return chunk_fields(chunk.wide ? ComputeType::fp32 : type, chunk.values(), weight, state, chunk.learning);
 }
 
-/// Makes `masters` the elements [first, first + size) of the chunk, bit for bit: bf16 weight and residual, fp16 weight
+/// Makes `masters` the elements [first, first + size) of the chunk, bit for bit: bf16 weight and remainder, fp16 weight
 /// and master, or fp32 weight; of a rounded chunk the weight that these would have. Moments stay as they are. With bf16
 /// and fp16 both groups are needed. Throws Error(internal) beyond the chunk.
 void to_chunk(std::span<const float> masters, const ChunkFields& chunk, std::uint64_t first);

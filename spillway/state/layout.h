@@ -17,8 +17,8 @@ namespace spillway::state {
 
 /// Element type of weights, of gradients and of what visits compute in. Of weights:
 enum class ComputeType : std::uint8_t {
-  bf16,  ///< weight bf16 + 16-bit residual, gradient bf16
-  fp32,  ///< weight fp32, no residual, gradient fp32
+  bf16,  ///< weight bf16 + 16-bit remainder, gradient bf16
+  fp32,  ///< weight fp32, no remainder, gradient fp32
   fp16,  ///< weight fp16 + fp32 master, gradient fp16
 };
 

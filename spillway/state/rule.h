@@ -61,7 +61,7 @@ struct UpdateRule {
   return learning != Learning::frozen;
 }
 
-/// Bytes per element beside the moments: the residual of a bf16 weight, the master of an fp16 weight.
+/// Bytes per element beside the moments: the remainder of a bf16 weight, the master of an fp16 weight.
 [[nodiscard]] constexpr Bytes rest_bytes(ComputeType type) noexcept {
   return type == ComputeType::bf16 ? 2 : type == ComputeType::fp16 ? 4 : 0;
 }

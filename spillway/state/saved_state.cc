@@ -52,7 +52,7 @@ bool has_rest(const Tensor& tensor) {
   return has_state(tensor.spec.learning) && !tensor.spec.wide;
 }
 
-/// A residual's bits, or a master.
+/// A remainder's bits, or a master.
 const char* rest_dtype(ComputeType type) {
   return type == ComputeType::bf16 ? "U16" : "F32";
 }

@@ -178,7 +178,7 @@ TEST(Optimizer, WhatWasStoredIsFetchedAndMastersFollowWeights) {
     }
     EXPECT_TRUE(state_of(optimizer) == expected);
     optimizer.set_master(0, tensors.weights()[0].data());
-    std::ranges::fill(expected[0], std::byte{0});  // the residual
+    std::ranges::fill(expected[0], std::byte{0});  // the remainder
     EXPECT_TRUE(state_of(optimizer) == expected);
   }
 }

@@ -341,8 +341,8 @@ TEST(Subspace, MovesSInsteadOfTheGradientAndNoMomentsOfTheMatrix) {
                         settings);
     return static_cast<double>(engine.plan().read_per_step + engine.plan().written_per_step);
   };
-  // Of an element: weight read twice and written, residual and both moments in and out, gradient out and in: 30 bytes;
-  // inside weight and residual alone, 10, and the rest of a sixteenth or an eighth of the elements.
+  // Of an element: weight read twice and written, remainder and both moments in and out, gradient out and in: 30 bytes;
+  // inside weight and remainder alone, 10, and the rest of a sixteenth or an eighth of the elements.
   EXPECT_LT(moved("up|down"), 0.45 * moved(""));
 }
 

@@ -1,4 +1,4 @@
-// Tensors that are kept in fp32 while the rest computes in 16 bits: exact masters without a residual, gradients in
+// Tensors that are kept in fp32 while the rest computes in 16 bits: exact masters without a remainder, gradients in
 // fp32, and no bit that depends on where they lie.
 #include <gtest/gtest.h>
 
@@ -179,7 +179,7 @@ TEST(WideTensors, AreHandedOutAsTheyWereStored) {
   }
 }
 
-/// Nothing has a residual then, and no file of them is written.
+/// Nothing has a remainder then, and no file of them is written.
 TEST(WideTensors, AStateOfThemAloneIsSavedAndGoesOn) {
   const DurableRun run({.layers = 2, .tokens = 32, .frozen = "up|down|embed|head", .wide = "norm"}, 4);
   const Directory out;

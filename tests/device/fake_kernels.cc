@@ -57,7 +57,7 @@ Ranges ranges(const Compress& a) {
 
 Ranges ranges(const Apply& a) {
   const auto &p = a.expansion.p, &q = a.expansion.q;
-  return {range(a.weight, a.n, 2), range(a.residual, a.n, 2), range(p.values, p.nonzeros * p.stride(), 4),
+  return {range(a.weight, a.n, 2), range(a.remainder, a.n, 2), range(p.values, p.nonzeros * p.stride(), 4),
           range(q.values, q.nonzeros * q.stride(), 4), range(a.expansion.delta, p.columns * q.columns, 4)};
 }
 
@@ -68,7 +68,7 @@ Ranges ranges(const Sample& a) {
 
 Ranges ranges(const threads::AdamWArguments& a) {
   const auto& it = a.update;
-  return {range(it.weight, it.n, 2), range(it.residual, it.n, 2), range(it.exp_avg, it.n, 4),
+  return {range(it.weight, it.n, 2), range(it.remainder, it.n, 2), range(it.exp_avg, it.n, 4),
           range(it.exp_avg_sq, it.n, 4), range(it.grad, it.n, 2)};
 }
 

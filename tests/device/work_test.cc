@@ -270,13 +270,13 @@ TEST_P(DeviceWork, AdamWOnExactStates) {
   for (const auto beta1 : {0.9, 0.3}) {
     for (const auto n : kSizes) {
       Image image;
-      std::vector<std::uint16_t> weight(n), residual(n);
+      std::vector<std::uint16_t> weight(n), remainder(n);
       for (std::uint64_t i = 0; i < n; ++i) {
-        kernels::scalar::split_bits(std::bit_cast<std::uint32_t>(value()), weight[i], residual[i]);
+        kernels::scalar::split_bits(std::bit_cast<std::uint32_t>(value()), weight[i], remainder[i]);
       }
       auto squares = floats(n);
       for (auto& each : squares) each = std::min(each * each, 1e30F);
-      const auto weights = image.put(weight), residuals = image.put(residual);
+      const auto weights = image.put(weight), remainders = image.put(remainder);
       const auto first = image.put(floats(n)), second = image.put(squares);
       const auto grad = image.put(elements(Element::bf16, n));
       const kernels::UpdateStep step{
@@ -285,7 +285,7 @@ TEST_P(DeviceWork, AdamWOnExactStates) {
           image,
           [&](std::byte* base) {
             return AdamWUpdate{at<std::uint16_t>(base, weights),
-                               at<std::uint16_t>(base, residuals),
+                               at<std::uint16_t>(base, remainders),
                                at<float>(base, first),
                                at<float>(base, second),
                                at<std::uint16_t>(base, grad),
@@ -354,11 +354,11 @@ TEST_P(DeviceWork, AChangeOutOfItsSubspace) {
       Image image;
       const kernels::Projector p{nullptr, rows, rank, nonzeros}, q{nullptr, columns, rank, nonzeros};
       const auto n = rows * columns - first - left;
-      std::vector<std::uint16_t> weight(n), residual(n);
+      std::vector<std::uint16_t> weight(n), remainder(n);
       for (std::uint64_t i = 0; i < n; ++i) {
-        kernels::scalar::split_bits(std::bit_cast<std::uint32_t>(value()), weight[i], residual[i]);
+        kernels::scalar::split_bits(std::bit_cast<std::uint32_t>(value()), weight[i], remainder[i]);
       }
-      const auto weights = image.put(weight), residuals = image.put(residual);
+      const auto weights = image.put(weight), remainders = image.put(remainder);
       const auto left_values = image.put(floats(nonzeros * p.stride()));
       const auto right_values = image.put(floats(nonzeros * q.stride()));
       const auto delta = image.put(floats(rank * rank));
@@ -368,7 +368,7 @@ TEST_P(DeviceWork, AChangeOutOfItsSubspace) {
             kernels::Expansion expansion{p, q, at<float>(base, delta)};
             expansion.p.values = at<float>(base, left_values);
             expansion.q.values = at<float>(base, right_values);
-            return Apply{expansion, at<std::uint16_t>(base, weights), at<std::uint16_t>(base, residuals), first, n,
+            return Apply{expansion, at<std::uint16_t>(base, weights), at<std::uint16_t>(base, remainders), first, n,
                          0.99F};
           },
           text(rows, " x ", columns, " from ", first));

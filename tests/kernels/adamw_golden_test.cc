@@ -39,15 +39,15 @@ static_assert(std::size(kAdamwGolden) == std::size(kAdamwCases) * kAdamwWordsPer
 
 /// The fields of one parameter tensor in either format; step() applies one update, master() shows the weights.
 struct Exact {
-  std::vector<std::uint16_t> weight = std::vector<std::uint16_t>(kGoldenElements), residual = weight;
+  std::vector<std::uint16_t> weight = std::vector<std::uint16_t>(kGoldenElements), remainder = weight;
   std::vector<float> exp_avg = std::vector<float>(kGoldenElements), exp_avg_sq = exp_avg;
 
-  Exact() { split(testing::golden_master().data(), weight.data(), residual.data(), kGoldenElements); }
+  Exact() { split(testing::golden_master().data(), weight.data(), remainder.data(), kGoldenElements); }
   void step(const UpdateStep& s) {
     const auto grad = testing::golden_gradient(static_cast<std::uint32_t>(s.step));
     update({},
            {.weight = bytes(weight),
-            .rest = bytes(residual),
+            .rest = bytes(remainder),
             .moments = {bytes(exp_avg), bytes(exp_avg_sq)},
             .grad = bytes(grad),
             .n = kGoldenElements},
@@ -55,7 +55,7 @@ struct Exact {
   }
   [[nodiscard]] std::vector<float> master() const {
     std::vector<float> joined(kGoldenElements);
-    join(weight.data(), residual.data(), joined.data(), kGoldenElements);
+    join(weight.data(), remainder.data(), joined.data(), kGoldenElements);
     return joined;
   }
 };

@@ -26,10 +26,10 @@ class Fields {
       : form_(form), n_(count), offset_(front) {
     if (form.weights == Weights::split) {
       weight = bytes(values<std::uint16_t>(1, rarity));
-      auto residual = values<std::uint16_t>(2, rarity);
-      for (std::size_t i = 0; i < residual.size(); ++i)
-        residual[i] = static_cast<std::uint16_t>(mix(static_cast<std::uint32_t>(7 * i)));
-      rest = bytes(residual);
+      auto remainder = values<std::uint16_t>(2, rarity);
+      for (std::size_t i = 0; i < remainder.size(); ++i)
+        remainder[i] = static_cast<std::uint16_t>(mix(static_cast<std::uint32_t>(7 * i)));
+      rest = bytes(remainder);
       grad = bytes(values<std::uint16_t>(3, rarity));
     } else if (form.weights == Weights::fp32) {
       weight = bytes(values<float>(1, rarity));

@@ -128,7 +128,7 @@ TEST(Muon, IsAsAPlainProgram) {
   }
 }
 
-/// A bf16 weight with its residual is that of fp32.
+/// A bf16 weight with its remainder is that of fp32.
 TEST(Muon, UpdatesTheMasterOfABf16Weight) {
   constexpr std::size_t kRows = 50, kColumns = 70, n = kRows * kColumns;
   auto masters = normal(n, 1, 0.02F);

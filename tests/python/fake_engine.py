@@ -119,7 +119,7 @@ class FakeEngine(PlainEngine):
         for number, master in enumerate(self.volume["newest"]["state"]["masters"]):
             if not bool(master.isfinite().all()):
                 damage.append({"path": "path:0", "file": str(self.volume_file), "offset": 4096 * number, "bytes": 4096,
-                               "what": f"residual and moments of {self.tensors[number]['name']}"})  # fmt: skip
+                               "what": f"remainder and moments of {self.tensors[number]['name']}"})  # fmt: skip
         size = self.volume_file.stat().st_size
         return json.dumps({"bytes": size, "damage": damage, "step": self.volume["newest"]["step"]})
 

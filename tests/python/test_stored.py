@@ -153,6 +153,6 @@ def test_verify_names_each_damage_in_a_line(finished: Path, tmp_path: Path, caps
     tensors = [tensor["name"] for block in description["blocks"] for tensor in block["tensors"]]
     lines = capsys.readouterr().out.splitlines()
     for number, line in zip((1, 3), lines, strict=False):
-        assert line.startswith(f"damaged: residual and moments of {tensors[number]}: 4096 bytes on path:0")
+        assert line.startswith(f"damaged: remainder and moments of {tensors[number]}: 4096 bytes on path:0")
         assert f"{volume} at byte {4096 * number}" in line
     assert "2 damaged places" in lines[2] and len(lines) == 3

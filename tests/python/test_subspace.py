@@ -188,7 +188,7 @@ def test_a_weight_that_was_written_to_is_its_own_master() -> None:
     with torch.no_grad():
         model[0].weight.fill_(1.0)
     train(model, optimizer, range(2, 3))
-    assert torch.equal(model[0].weight, torch.ones_like(model[0].weight))  # stale residuals would have moved it
+    assert torch.equal(model[0].weight, torch.ones_like(model[0].weight))  # stale remainders would have moved it
 
 
 def test_refusals_name_what_is_wrong_and_change_nothing() -> None:

@@ -108,8 +108,8 @@ struct Model {
     }
     return out;
   }
-  std::string residual(const std::string& name) {
-    return field<std::uint16_t>(name, [](const ChunkFields& f) { return f.residual; });
+  std::string remainder(const std::string& name) {
+    return field<std::uint16_t>(name, [](const ChunkFields& f) { return f.remainder; });
   }
   std::string exp_avg(const std::string& name) { return moment(name, 0); }
   std::string exp_avg_sq(const std::string& name) { return moment(name, 1); }
@@ -233,7 +233,7 @@ TEST(LoadWeights, StartsExactlyFromFp32) {
       EXPECT_TRUE(all_zero(model.exp_avg(name)) && all_zero(model.exp_avg_sq(name))) << name;
     }
     if (type == kBf16) {
-      EXPECT_FALSE(all_zero(model.residual("layer.w")));
+      EXPECT_FALSE(all_zero(model.remainder("layer.w")));
     }
     expect_padding_is_zero(model);
   }
@@ -245,7 +245,7 @@ TEST(LoadWeights, StartsExactlyFromBf16WithNoResidual) {
   Model model(small_model(), kBf16);
   load_weights(model.stream(), SafetensorsReader(dir.path()));
   for (const auto& [name, bytes] : data) {
-    EXPECT_TRUE(all_zero(model.residual(name))) << name;
+    EXPECT_TRUE(all_zero(model.remainder(name))) << name;
     const auto masters = model.masters(name);
     for (std::size_t i = 0; i < bytes.size() / 2; ++i) {
       ASSERT_EQ(masters.substr(4 * i, 4), std::string(2, '\0') + bytes.substr(2 * i, 2));
@@ -267,7 +267,7 @@ TEST(LoadWeights, StartsExactlyFromFp16) {
     EXPECT_EQ(bf16.masters(name), raw(values)) << name;
     EXPECT_EQ(fp32.masters(name), raw(values)) << name;
   }
-  EXPECT_FALSE(all_zero(bf16.residual("layer.w"))) << "fp16 has bits that bf16 lacks";
+  EXPECT_FALSE(all_zero(bf16.remainder("layer.w"))) << "fp16 has bits that bf16 lacks";
 }
 
 TEST(LoadWeights, FindsTensorsUnderOtherNames) {
@@ -335,13 +335,13 @@ TEST(SaveState, HoldsTheFieldsByTensor) {
   save_state(model.stream(), dir / "spillway");
   EXPECT_EQ(names_in(dir / "spillway"),
             (std::set<std::string>{"residual.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors"}));
-  const auto residual = read_file(dir / "spillway/residual.safetensors");
+  const auto remainder = read_file(dir / "spillway/residual.safetensors");
   const auto exp_avg = read_file(dir / "spillway/exp_avg.safetensors");
   const auto exp_avg_sq = read_file(dir / "spillway/exp_avg_sq.safetensors");
-  ASSERT_EQ(residual.size(), 5U);
+  ASSERT_EQ(remainder.size(), 5U);
   for (const auto& tensor : model.layout.tensors()) {
     const auto& name = tensor.spec.name;
-    EXPECT_EQ(residual.at(name), model.residual(name));
+    EXPECT_EQ(remainder.at(name), model.remainder(name));
     EXPECT_EQ(exp_avg.at(name), model.exp_avg(name));
     EXPECT_EQ(exp_avg_sq.at(name), model.exp_avg_sq(name));
   }
@@ -367,7 +367,7 @@ TEST(LoadState, GivesBackEveryBitWhateverTheChunks) {
       ASSERT_EQ(loaded.exp_avg(name), saved.exp_avg(name)) << name;
       ASSERT_EQ(loaded.exp_avg_sq(name), saved.exp_avg_sq(name)) << name;
       if (type == kBf16) {
-        ASSERT_EQ(loaded.residual(name), saved.residual(name)) << name;
+        ASSERT_EQ(loaded.remainder(name), saved.remainder(name)) << name;
       }
     }
     expect_padding_is_zero(loaded);
@@ -400,11 +400,11 @@ TEST(SaveWeights, WhatIsKeptInFp32IsSavedSoAndHasNoResidual) {
   randomise(model, 8);
   save_weights(model.stream(), dir.path());
   save_state(model.stream(), dir / "spillway");
-  const SafetensorsReader weights(dir.path()), residuals(dir / "spillway/residual.safetensors");
+  const SafetensorsReader weights(dir.path()), remainders(dir / "spillway/residual.safetensors");
   EXPECT_EQ(weights.find("layer.gate")->dtype, "F32");
   EXPECT_EQ(weights.find("layer.w")->dtype, "BF16");
-  EXPECT_EQ(residuals.find("layer.gate"), nullptr);
-  EXPECT_NE(residuals.find("layer.w"), nullptr);
+  EXPECT_EQ(remainders.find("layer.gate"), nullptr);
+  EXPECT_NE(remainders.find("layer.w"), nullptr);
   std::string stored(60 * 100 * 4, '\0');
   weights.read(*weights.find("layer.gate"), 0, 6000, reinterpret_cast<std::byte*>(stored.data()));
   EXPECT_EQ(stored, model.masters("layer.gate"));

@@ -39,11 +39,11 @@ std::vector<float> awkward_masters() {
 
 TEST(Convert, TheResidualIsFirstInTheState) {
   Memory bf16(ComputeType::bf16);
-  EXPECT_EQ(reinterpret_cast<std::byte*>(bf16.fields.residual), bf16.state.data());
+  EXPECT_EQ(reinterpret_cast<std::byte*>(bf16.fields.remainder), bf16.state.data());
   Memory fp32(ComputeType::fp32);
-  EXPECT_EQ(fp32.fields.residual, nullptr);
+  EXPECT_EQ(fp32.fields.remainder, nullptr);
   const auto weight_only = chunk_fields(ComputeType::bf16, kElements, bf16.weight.data(), nullptr);
-  EXPECT_EQ(weight_only.residual, nullptr);
+  EXPECT_EQ(weight_only.remainder, nullptr);
 }
 
 TEST(Convert, MastersSurviveBitForBitAndNothingElseChanges) {
@@ -73,7 +73,7 @@ TEST(Convert, ABf16MasterHasNoResidual) {
   const std::vector<float> masters{1.5F, -2.0F, 0.0F, std::bit_cast<float>(0xFF7F0000U)};
   to_chunk(masters, memory.fields, 0);
   for (std::size_t i = 0; i < masters.size(); ++i) {
-    EXPECT_EQ(memory.fields.residual[i], 0);
+    EXPECT_EQ(memory.fields.remainder[i], 0);
     EXPECT_EQ(reinterpret_cast<const std::uint16_t*>(memory.weight.data())[i],
               std::bit_cast<std::uint32_t>(masters[i]) >> 16U);
   }

@@ -16,7 +16,7 @@ using testing::Dense;
 
 constexpr std::size_t kRows = 24, kColumns = 40;
 
-/// A weight as bf16 and residual.
+/// A weight as bf16 and remainder.
 struct Weight {
   std::vector<std::uint16_t> high, low;
 

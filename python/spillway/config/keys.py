@@ -274,7 +274,7 @@ GROUPS: dict[str, list[Key]] = {
             "weight_dtype",
             choice("bf16", "fp16", "fp32"),
             None,
-            "what weights and gradients are kept and moved in, and what files hold. `bf16`: with a residual of 16 bits "
+            "what weights and gradients are kept and moved in, and what files hold. `bf16`: with a remainder of 16 bits "
             "beside each weight, which makes it an exact fp32 master; `fp16`: with fp32 masters (2 bytes per parameter "
             "more) and a loss scaled dynamically; `fp32`: for checks. Parameters that the model's class keeps in fp32 "
             "beside bf16 or fp16 stay fp32, their gradients and their tensors in files, too",
@@ -397,7 +397,7 @@ GROUPS: dict[str, list[Key]] = {
             PATTERN,
             [],
             "regular expression of those that do not, whatever `trainable` says; may be given several times. What is "
-            "frozen has no gradient, no moments and no residual, and no step writes it",
+            "frozen has no gradient, no moments and no remainder, and no step writes it",
             "none",
         ),
         Key(
