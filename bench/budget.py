@@ -1,4 +1,4 @@
-"""Does a run keep its budget? Real shapes trained for a step inside a control group that is 2 % larger than the plan.
+"""Does a run keep its budget? Real shapes trained for a step inside a cgroup that is 2 % larger than the plan.
 
     budget.py --tokenizer DIR [options] SHAPE[=BUDGET] ...
 
@@ -63,7 +63,7 @@ def model(folder: Path, shape: str, layers: int | None, tokenizer: Path) -> Path
 
 
 class Watch:
-    """The most anonymous and kernel memory of a control group (version 1 or 2) while it is open."""
+    """The most anonymous and kernel memory of a cgroup (version 1 or 2) while it is open."""
 
     def __init__(self, group: Path) -> None:
         self.anonymous = self.kernel = 0

@@ -3,7 +3,7 @@
     python bench/equality.py MODEL TEXT.jsonl {fp32|bf16} [--first-row N] [--rows N] [--steps N] [--out DIR] ...
 
 fp32: the engine beside an in-memory loop with torch.optim.AdamW, with tied and with untied embeddings; the largest
-relative difference of a step's loss stands against 1e-6. bf16: no two correct programs agree to the last bit, so five
+relative difference of a step's loss stands against 1e-6. bf16: no two correct programs are bit-identical, so five
 plain runs (bf16 weights and gradients, fp32 masters) start from weights moved by one bf16 ulp here and there, and the
 engine's curve stands beside their spread. A sixth run of the same kind would leave the range of the other five at one
 step in three (it is as likely as any to be the highest or the lowest); so the count of the engine is printed beside

@@ -3,8 +3,8 @@
 //   train_network DIRECTORY [STEPS]
 //
 // Four dense layers of 256 x 256 with tanh learn a fixed set of samples, in fp32. The engine holds weights,
-// moments, gradients and border activations in a volume in DIRECTORY and brings each layer to memory for its turn; this
-// program only computes. It prints the loss and exits with 1 when the loss has not halved.
+// moments, gradients and boundary activations in a volume in DIRECTORY and brings each layer to memory for its turn;
+// this program only computes. It prints the loss and exits with 1 when the loss has not halved.
 #include <spillway/engine.h>
 
 #include <cmath>

@@ -243,7 +243,7 @@ def table(rows: list[Row], version: str) -> str:
         f"## Works on text: {len(towers)} multimodal types",
         "",
         "The tower of text is trained, in the library's own multimodal class, and compared as above; every other",
-        "tensor of the checkpoint is in what is saved to the last bit. `tests/python/test_towers.py` runs each by the",
+        "tensor of the checkpoint is in what is saved, bit for bit. `tests/python/test_towers.py` runs each by the",
         "command line in bf16, compares it with plain PyTorch, kills it and resumes it.",
         "",
         "| type | loss | weights | LoRA |",

@@ -69,10 +69,10 @@ void bind_machine(nb::module_& module) {
       "(whether that GPU's driver takes the kernels, in which form or why not), found out by loading them.");
   module.def(
       "dram_available", [] { return spillway::sys::dram_facts().available; },
-      "Bytes of DRAM this process can take now without swapping or being killed (control groups included).");
+      "Bytes of DRAM this process can take now without swapping or being killed (cgroups included).");
   module.def(
       "dram_total", [] { return spillway::sys::dram_facts().total; },
-      "Bytes of DRAM of the machine, or the control group's limit where that is less.");
+      "Bytes of DRAM of the machine, or the cgroup's limit where that is less.");
   module.def(
       "resident", [] { return spillway::sys::process_memory().resident; }, "Resident bytes of this process now.");
   module.def(
@@ -80,7 +80,7 @@ void bind_machine(nb::module_& module) {
       "Highest resident bytes of this process since its start or the last reset_peak_resident().");
   module.def(
       "cores", [] { return spillway::machine::facts().cores; },
-      "Processors this process may run on, by affinity and control group.");
+      "Processors this process may run on, by affinity and cgroup.");
   module.def(
       "drop_from_caches",
       [](std::uintptr_t address, std::uint64_t bytes) {
@@ -119,7 +119,7 @@ void bind_machine(nb::module_& module) {
         return spillway::machine::to_json(spillway::machine::probe(paths, seconds));
       },
       nb::arg("directories"), nb::arg("seconds") = 0.4,
-      "This machine's profile as JSON, with its memory nodes and the matrix of processors by memory.");
+      "This machine's profile as JSON, with its NUMA nodes and the matrix of processors by memory.");
   module.def(
       "save_profile",
       [](const std::string& text, const std::string& path) {
@@ -137,7 +137,7 @@ void bind_machine(nb::module_& module) {
         if (choice.dram) out["dram"] = *choice.dram;
         return out.dump();
       },
-      nb::arg("asked"), nb::arg("held"), nb::arg("near") = nb::none(), "Memory nodes for a run, as JSON.");
+      nb::arg("asked"), nb::arg("held"), nb::arg("near") = nb::none(), "NUMA nodes for a run, as JSON.");
   module.def(
       "near_gpu",
       [](int gpu, const std::vector<std::string>& places) {
@@ -152,7 +152,7 @@ void bind_machine(nb::module_& module) {
         return std::pair(node, far);
       },
       nb::arg("gpu"), nb::arg("places"),
-      "(memory node or None, {place: (memory node, words)} of drives that are far) of a GPU.");
+      "(NUMA node or None, {place: (NUMA node, words)} of drives that are far) of a GPU.");
   module.def(
       "measure_nodes",
       [](const std::vector<int>& nodes, double seconds, const std::string& weight_dtype, const std::string& optimizer,
@@ -168,7 +168,7 @@ void bind_machine(nb::module_& module) {
         return out.dump();
       },
       nb::arg("nodes"), nb::arg("seconds") = 0.4, nb::arg("weight_dtype") = "bf16", nb::arg("optimizer") = "adamw",
-      nb::arg("state_format") = "exact", "Rates of memory nodes, as JSON.");
+      nb::arg("state_format") = "exact", "Rates of NUMA nodes, as JSON.");
   module.def(
       "measure_device",
       [](const std::string& name, std::uint64_t bytes, double seconds) {

@@ -15,7 +15,7 @@ class Cpu final : public Device {
   [[nodiscard]] Stream make_stream() override { return 0; }
   [[nodiscard]] Stream adopt_stream(void*) override { return 0; }
   [[nodiscard]] Event make_event() override { return 0; }
-  void run(Stream, const Work& work) override { compute(work, crew()); }
+  void run(Stream, const Work& work) override { compute(work, parallel_for()); }
   void fill(Stream, std::byte* to, std::uint8_t value, Bytes bytes) override { std::memset(to, value, bytes); }
   void record(Event, Stream) override {}
   void wait(Stream, Event) override {}

@@ -103,7 +103,7 @@ struct GpuFacts {
   std::string name;
   Bytes memory = 0;
   std::string bus;          ///< PCI address as sysfs writes it, "0000:65:00.0"
-  std::optional<int> node;  ///< memory node that it is nearest to; none: the kernel does not say
+  std::optional<int> node;  ///< NUMA node that it is nearest to; none: the kernel does not say
 };
 
 /// `root` is "" but for tests.

@@ -77,7 +77,7 @@ class Device {
   /// What run() computes with, in words; empty where it cannot.
   [[nodiscard]] virtual std::string computes_with() const { return "the host's kernels"; }
   /// Threads of the host for run(), where that is the host's work. What it names must outlive the device's work.
-  void use(const Crew& crew) noexcept { crew_ = crew; }
+  void use(const ParallelFor& parallel_for) noexcept { parallel_for_ = parallel_for; }
   /// Sets bytes of the device's memory.
   virtual void fill(Stream stream, std::byte* to, std::uint8_t value, Bytes bytes) = 0;
 
@@ -91,7 +91,7 @@ class Device {
   virtual void synchronise() = 0;
 
  protected:
-  [[nodiscard]] const Crew& crew() const noexcept { return crew_; }
+  [[nodiscard]] const ParallelFor& parallel_for() const noexcept { return parallel_for_; }
   [[nodiscard]] virtual std::span<std::byte> do_allocate(Bytes bytes) = 0;
   /// Empty when the range is registered, else the reason.
   [[nodiscard]] virtual std::string do_register(std::span<std::byte> range) = 0;
@@ -108,7 +108,7 @@ class Device {
   std::span<std::byte> memory_;
   std::string notice_;
   std::array<std::atomic<Bytes>, 2> copied_{};  ///< by direction
-  Crew crew_;
+  ParallelFor parallel_for_;
   mutable std::mutex mutex_;  ///< guards what follows
   std::vector<std::span<std::byte>> registered_;
   std::map<Stream, std::unique_ptr<Staging>> staging_;

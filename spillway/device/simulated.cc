@@ -97,7 +97,7 @@ class SimulatedDevice final : public Simulated {
     const auto* const update = std::get_if<AdamWUpdate>(&work);
     call(stream, [this, work, elements = update != nullptr ? update->n : 0] {
       const auto end = elements > 0 ? updates_.end_of(elements) : Clock::time_point();
-      compute(work, crew());
+      compute(work, parallel_for());
       if (end > Clock::now()) std::this_thread::sleep_until(end);
     });
   }

@@ -13,8 +13,8 @@ constexpr std::size_t kRowsPerTile = 16;
 
 /// Calls body(first, count) for every tile of squares.
 template <class Body>
-void by_tile(std::uint64_t n, const Crew& crew, const Body& body) {
-  crew.run(square_tiles(n), [&](std::size_t tile) {
+void by_tile(std::uint64_t n, const ParallelFor& parallel_for, const Body& body) {
+  parallel_for.run(square_tiles(n), [&](std::size_t tile) {
     const auto first = tile * kSquaresTile;
     body(tile, first, std::min(kSquaresTile, n - first));
   });
@@ -22,8 +22,8 @@ void by_tile(std::uint64_t n, const Crew& crew, const Body& body) {
 
 /// Calls body(row) for every row, a few to a tile.
 template <class Body>
-void by_row(std::uint64_t rows, const Crew& crew, const Body& body) {
-  crew.run((rows + kRowsPerTile - 1) / kRowsPerTile, [&](std::size_t tile) {
+void by_row(std::uint64_t rows, const ParallelFor& parallel_for, const Body& body) {
+  parallel_for.run((rows + kRowsPerTile - 1) / kRowsPerTile, [&](std::size_t tile) {
     const auto end = std::min<std::uint64_t>((tile + 1) * kRowsPerTile, rows);
     for (std::uint64_t row = tile * kRowsPerTile; row < end; ++row) body(row);
   });
@@ -38,15 +38,15 @@ std::uint64_t label_in(const Logits& it, std::uint64_t token) {
   return static_cast<std::uint64_t>(it.labels[token]) - it.first_row;
 }
 
-void on_host(const Sum& it, const Crew& crew) {
-  by_tile(it.n, crew, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
+void on_host(const Sum& it, const ParallelFor& parallel_for) {
+  by_tile(it.n, parallel_for, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
     (it.first ? widen : add)(it.type, it.values + at * bytes_of(it.type), it.sum + at, n);
   });
 }
 
-void on_host(const Round& it, const Crew& crew) {
+void on_host(const Round& it, const ParallelFor& parallel_for) {
   const auto bytes = bytes_of(it.type);
-  by_tile(it.n, crew, [&](std::size_t tile, std::uint64_t at, std::uint64_t n) {
+  by_tile(it.n, parallel_for, [&](std::size_t tile, std::uint64_t at, std::uint64_t n) {
     auto* const out = it.out + at * bytes;
     const auto norm = it.sums != nullptr ? round_norm(it.type, it.sums + at, out, n)
                                          : copy_norm(it.type, it.values + at * bytes, out, n);
@@ -54,23 +54,23 @@ void on_host(const Round& it, const Crew& crew) {
   });
 }
 
-void on_host(const Squares& it, const Crew& crew) {
-  by_row(it.count, crew, [&](std::uint64_t i) {
+void on_host(const Squares& it, const ParallelFor& parallel_for) {
+  by_row(it.count, parallel_for, [&](std::uint64_t i) {
     const auto& part = it.parts[i];
     auto* const from = const_cast<std::byte*>(it.values) + part.first * bytes_of(it.type);
     it.squares[i] = copy_norm(it.type, from, from, part.count).sum;  // onto itself: only the norm is wanted
   });
 }
 
-void on_host(const Gather& it, const Crew& crew) {
-  by_row(it.count, crew, [&](std::uint64_t i) {
+void on_host(const Gather& it, const ParallelFor& parallel_for) {
+  by_row(it.count, parallel_for, [&](std::uint64_t i) {
     const auto row = static_cast<std::uint64_t>(it.rows[i] - it.base);
     widen(it.type, it.values + row * it.columns * bytes_of(it.type), it.out + i * it.columns, it.columns);
   });
 }
 
-void on_host(const LossStats& it, const Crew& crew) {
-  by_row(it.logits.tokens, crew, [&](std::uint64_t token) {
+void on_host(const LossStats& it, const ParallelFor& parallel_for) {
+  by_row(it.logits.tokens, parallel_for, [&](std::uint64_t token) {
     const auto* const row = row_of(it.logits, token);
     softmax_stats(it.logits.type, row, it.logits.rows, it.maximum + token, it.sum + token);
     const auto label = label_in(it.logits, token);
@@ -78,16 +78,16 @@ void on_host(const LossStats& it, const Crew& crew) {
   });
 }
 
-void on_host(const LossGradient& it, const Crew& crew) {
-  by_row(it.logits.tokens, crew, [&](std::uint64_t token) {
+void on_host(const LossGradient& it, const ParallelFor& parallel_for) {
+  by_row(it.logits.tokens, parallel_for, [&](std::uint64_t token) {
     const kernels::LogSumExp norm{it.maximum[token], it.log_sum[token]};
     softmax_gradient(it.logits.type, row_of(it.logits, token), it.logits.rows, norm, it.scale,
                      label_in(it.logits, token));
   });
 }
 
-void on_host(const AdamWUpdate& it, const Crew& crew) {
-  by_tile(it.n, crew, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
+void on_host(const AdamWUpdate& it, const ParallelFor& parallel_for) {
+  by_tile(it.n, parallel_for, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
     const auto bytes = [at](auto* from) { return reinterpret_cast<std::byte*>(from + at); };
     kernels::update({},
                     {.weight = bytes(it.weight),
@@ -99,9 +99,9 @@ void on_host(const AdamWUpdate& it, const Crew& crew) {
   });
 }
 
-void on_host(const AdamWDelta& it, const Crew& crew) {
+void on_host(const AdamWDelta& it, const ParallelFor& parallel_for) {
   constexpr std::uint64_t kPiece = 4096;  // whose gradient is widened at a time
-  by_tile(it.n, crew, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
+  by_tile(it.n, parallel_for, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
     std::array<float, kPiece> gradient;  // NOLINT: filled below
     const auto bytes = [](auto* from) { return reinterpret_cast<std::byte*>(from); };
     for (const auto end = at + n; at < end; at += kPiece) {
@@ -118,10 +118,10 @@ void on_host(const AdamWDelta& it, const Crew& crew) {
   });
 }
 
-void on_host(const Compress& it, const Crew& crew) {
+void on_host(const Compress& it, const ParallelFor& parallel_for) {
   constexpr std::uint64_t kTokens = 16 * kernels::kTokenTile;
   const auto with = [&]<class T>(const T* in, T* out) {
-    crew.run((it.tokens + kTokens - 1) / kTokens, [&](std::size_t tile) {
+    parallel_for.run((it.tokens + kTokens - 1) / kTokens, [&](std::size_t tile) {
       thread_local std::vector<float> work;  // grows to its size and stays
       work.resize(std::max(work.size(), kernels::compress_work(it.projector)));
       const auto first = tile * kTokens, n = std::min(kTokens, it.tokens - first);
@@ -139,8 +139,8 @@ void on_host(const Compress& it, const Crew& crew) {
   }
 }
 
-void on_host(const Apply& it, const Crew& crew) {
-  by_tile(it.n, crew, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
+void on_host(const Apply& it, const ParallelFor& parallel_for) {
+  by_tile(it.n, parallel_for, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
     thread_local std::vector<float> work;  // grows to its size and stays
     work.resize(std::max(work.size(), kernels::apply_work(it.expansion)));
     kernels::apply(kernels::Weights::split, it.expansion, it.keep,
@@ -151,14 +151,14 @@ void on_host(const Apply& it, const Crew& crew) {
   });
 }
 
-void on_host(const Sample& it, const Crew& /*crew*/) {
+void on_host(const Sample& it, const ParallelFor& /*parallel_for*/) {
   take_sample(it);
 }
 
 }  // namespace
 
-void compute(const Work& work, const Crew& crew) {
-  std::visit([&](const auto& it) { on_host(it, crew); }, work);
+void compute(const Work& work, const ParallelFor& parallel_for) {
+  std::visit([&](const auto& it) { on_host(it, parallel_for); }, work);
 }
 
 }  // namespace spillway::device

@@ -152,7 +152,7 @@ using Work = std::variant<Sum, Round, Squares, Gather, LossStats, LossGradient, 
                           Apply, Sample>;
 
 /// Who takes the tiles of a loop on the host: calls call(body, tile) once for each, and returns when all are done.
-struct Crew {
+struct ParallelFor {
   void* self = nullptr;  ///< null: the calling thread
   void (*loop)(void* self, std::size_t tiles, const void* body,
                void (*call)(const void* body, std::size_t tile)) = nullptr;
@@ -185,6 +185,6 @@ SPILLWAY_ON_DEVICE inline void take_sample(const Sample& it) noexcept {
 
 /// Does it here and now, on memory that the host reads. Allocates nothing, but what a thread works on for projectors
 /// once for the largest.
-void compute(const Work& work, const Crew& crew);
+void compute(const Work& work, const ParallelFor& parallel_for);
 
 }  // namespace spillway::device

@@ -419,7 +419,7 @@ void Executor::launch_transfer(const Start& start, const Task& task) {
                  .memory = arena_ + schedule_.buffers[memory.buffer].offset + memory.offset,
                  .bytes = task.bytes,
                  .version = updates ? mode.updated : mode.step,
-                 .snapshot = updates && schedule_.makes_image(task.what.index, mode.updates),
+                 .snapshot = updates && schedule_.makes_snapshot(task.what.index, mode.updates),
                  .deadline = deadline,
                  .done = &Executor::transfer_done,
                  .context = this,

@@ -1,7 +1,7 @@
 // The schedule on the machine: lanes that run its tasks, and the caller who computes.
 //
 // The caller is the compute lane: begin() starts an instance, next() waits for a visit's bytes, done() lets its
-// followers go. Reads and writes go to the paths' own threads, updates to the lane of the memory node that they work
+// followers go. Reads and writes go to the paths' own threads, updates to the lane of the NUMA node that they work
 // on, whose threads the caller helps while it waits. No lock is held while anything runs. The first error of any lane
 // is kept and thrown by the next wait.
 #pragma once
@@ -49,10 +49,10 @@ class UpdateWork {
   virtual void end_fit(plan::Index /*chunk*/) {}  ///< once, after all
 };
 
-/// Who updates the chunks of one memory node.
+/// Who updates the chunks of one NUMA node.
 struct UpdateLane {
   unsigned threads = 1;          ///< that share an update, beside the caller while it waits; at least 1
-  std::optional<int> near = {};  ///< memory node whose processors they stay on
+  std::optional<int> near = {};  ///< NUMA node whose processors they stay on
   double limit = 0;              ///< elements per second at most (pace.h), by these threads alone; 0: none
 };
 

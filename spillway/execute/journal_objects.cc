@@ -49,7 +49,7 @@ journal::JournalSpec journal_spec(const plan::Description& description, const st
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
     const auto& chunk = layout.chunks()[c];
     out.chunks.push_back({.pieces = pieces_of(weight_bytes(rule, chunk)) + pieces_of(state_bytes(rule, chunk)),
-                          .period = plan::kImagePeriod,
+                          .period = plan::kSnapshotPeriod,
                           .constant = !learns(chunk.learning)});
     if (!plan::has_dense_grad(description, layout, c)) continue;
     out.gradients.push_back({.pieces = pieces_of(grad_bytes(rule, chunk)), .first_chunk = c, .chunks = 1});

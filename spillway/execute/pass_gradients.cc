@@ -51,7 +51,7 @@ void PassGradients::learn_projectors(std::size_t tensor, std::span<const float> 
   auto& to = subspaces(tensor, "learn_projectors()");
   to.check(tensor, gradient.size());
   if (const auto room = to.leave(tensor); !room.empty()) return compress_.fetch(gradient, room);
-  to.learn(tensor, compress_.here(gradient), resources_.crew());
+  to.learn(tensor, compress_.here(gradient), resources_.parallel_for());
 }
 
 void PassGradients::compress(std::size_t tensor, unsigned side, const std::byte* in, std::size_t in_stride,

@@ -23,7 +23,7 @@ Resources::Resources(const RunPlan& plan, unsigned threads, std::span<storage::P
       open_(open(plan)),
       cpu_(open_.device ? nullptr : device::make_cpu()),
       arithmetic_(make_arithmetic(plan)) {
-  arithmetic_.device.use(crew());
+  arithmetic_.device.use(parallel_for());
   for (auto& room : subspaces_.rooms()) arithmetic_.device.register_host(std::as_writable_bytes(std::span(room)));
 }
 
@@ -42,7 +42,7 @@ Arithmetic Resources::make_arithmetic(const RunPlan& plan) {
   return {*open_.device, open_.stream, end - sizes.bytes(), sizes};
 }
 
-device::Crew Resources::crew() {
+device::ParallelFor Resources::parallel_for() {
   return {&team_, [](void* self, std::size_t tiles, const void* body, Team::Call call) {
             static_cast<Team*>(self)->run_erased(tiles, body, call);
           }};

@@ -42,7 +42,7 @@ class Resources {
   void compute(const device::Work& work) { arithmetic_.device.run(arithmetic_.stream, work); }
 
   [[nodiscard]] Team& team() noexcept { return team_; }
-  [[nodiscard]] device::Crew crew();  ///< the same threads, for a device
+  [[nodiscard]] device::ParallelFor parallel_for();  ///< the same threads, for a device
   [[nodiscard]] Subspaces& subspaces() noexcept { return subspaces_; }
 
  private:

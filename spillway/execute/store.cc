@@ -58,7 +58,7 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
   }
   const auto& boundaries = plan.residency.activation;
   objects_[static_cast<std::size_t>(Field::activation)].resize(boundaries.size());
-  const auto bytes = round_up(description.border_bytes(), storage::kTransferAlignment);
+  const auto bytes = round_up(description.boundary_bytes(), storage::kTransferAlignment);
   for (std::size_t i = 0; i < boundaries.size(); ++i) {
     if (!boundaries[i] && bytes > 0) add(Field::activation, i, bytes, text("input of layer ", i));
   }

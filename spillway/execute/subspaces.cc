@@ -32,9 +32,9 @@ std::size_t half_elements(const state::Layout& layout) {
   return most(layout, [](const state::Subspace& it) { return it.rows * it.rank; });
 }
 
-void run_all(subspace::Fit& fit, const device::Crew& crew) {
+void run_all(subspace::Fit& fit, const device::ParallelFor& parallel_for) {
   for (unsigned part = 0; part < subspace::Fit::kParts; ++part) {
-    crew.run(fit.tiles(part), [&](std::size_t tile) { fit.run(part, tile); });
+    parallel_for.run(fit.tiles(part), [&](std::size_t tile) { fit.run(part, tile); });
   }
 }
 
@@ -125,21 +125,21 @@ void Subspaces::check(std::size_t tensor, std::size_t given) const {
                                          ", which is ", shape.rows, " x ", shape.columns));
 }
 
-void Subspaces::learn(std::size_t tensor, std::span<const float> gradient, const device::Crew& crew) {
+void Subspaces::learn(std::size_t tensor, std::span<const float> gradient, const device::ParallelFor& parallel_for) {
   auto& it = at(tensor);
   check(tensor, gradient.size());
-  if (it.record.fits == 0) return learn_first(it, gradient, crew);
+  if (it.record.fits == 0) return learn_first(it, gradient, parallel_for);
   begin_later(it);
   ++counts_.inside;
   it.next = it.pair;
   visit_.begin(it.next, gradient);
-  run_all(visit_, crew);
+  run_all(visit_, parallel_for);
 }
 
-void Subspaces::learn_first(Matrix& it, std::span<const float> gradient, const device::Crew& crew) {
+void Subspaces::learn_first(Matrix& it, std::span<const float> gradient, const device::ParallelFor& parallel_for) {
   if (!subspace::finite(gradient)) return;
   visit_.begin(it.pair, gradient);
-  run_all(visit_, crew);
+  run_all(visit_, parallel_for);
   it.record = {.fits = 1, .begun = it.kept.begun};
   it.learned = it.first = true;
   ++it.version;

@@ -44,7 +44,7 @@ class Subspaces {
   void check(std::size_t tensor, std::size_t elements) const;
   /// From a gradient [rows, columns], fp32, which stands for the step's: that of the first micro-batch. Learned here
   /// and now, for this step's S when it is the first pair, which is not learned from what is not finite.
-  void learn(std::size_t tensor, std::span<const float> gradient, const device::Crew& crew);
+  void learn(std::size_t tensor, std::span<const float> gradient, const device::ParallelFor& parallel_for);
   /// Where such a gradient is to be left instead, so that it is learned from behind the visit; empty: there is no room
   /// now, or it is the first pair, and learn() is to be called.
   [[nodiscard]] std::span<float> leave(std::size_t tensor);
@@ -115,7 +115,7 @@ class Subspaces {
   };
   [[nodiscard]] const Matrix& at(std::size_t tensor) const;
   [[nodiscard]] Matrix& at(std::size_t tensor);
-  void learn_first(Matrix& it, std::span<const float> gradient, const device::Crew& crew);
+  void learn_first(Matrix& it, std::span<const float> gradient, const device::ParallelFor& parallel_for);
   void begin_later(Matrix& it);
   [[nodiscard]] std::size_t elements(std::size_t tensor) const;
 

@@ -70,7 +70,7 @@ Finding look_at_huge_pages() {
 Finding look_at_memory() {
   const auto facts = sys::dram_facts();
   return {.words = text(human(facts.available), " of ", human(facts.total), " can be taken",
-                        facts.group ? ", by the control group's limit" : "")};
+                        facts.group ? ", by the cgroup's limit" : "")};
 }
 
 std::string node_words(const sys::Node& node) {
@@ -99,7 +99,7 @@ Finding look_at_gpus() {
   Finding out{.words = text("driver for CUDA ", driver.version() / 1000, ".", driver.version() % 1000 / 10)};
   for (const auto& gpu : device::gpus(driver)) {
     out.words += text(", cuda:", gpu.index, " ", gpu.name, " with ", human(gpu.memory), " at ", gpu.bus);
-    if (gpu.node) out.words += text(" by memory node ", *gpu.node);
+    if (gpu.node) out.words += text(" by NUMA node ", *gpu.node);
   }
   return out;
 }
@@ -124,7 +124,7 @@ std::vector<Finding> checkup(std::span<const std::filesystem::path> places) {
   out.push_back(found("registered memory", State::lesser, look_at_registration));
   out.push_back(found("huge pages", State::lesser, look_at_huge_pages));
   out.push_back(found("memory", State::missing, look_at_memory));
-  out.push_back(found("memory nodes", State::missing, look_at_nodes));
+  out.push_back(found("NUMA nodes", State::missing, look_at_nodes));
   out.push_back(found("placing memory", State::missing, look_at_placing));
   out.push_back(found("GPU driver", State::missing, look_at_gpus));
   for (const auto& place : places) {

@@ -22,7 +22,7 @@ struct Finding {
   bool operator==(const Finding&) const = default;
 };
 
-/// io_uring, registered memory, huge pages, memory nodes and DRAM of this process, the GPU driver, and each of `places`
+/// io_uring, registered memory, huge pages, NUMA nodes and DRAM of this process, the GPU driver, and each of `places`
 /// (directories or block devices) as a storage path. Files are made in the directory for temporary files and in
 /// `places`, and removed. Nothing is thrown for what is found: a place that cannot be used is a finding, too.
 [[nodiscard]] std::vector<Finding> checkup(std::span<const std::filesystem::path> places);

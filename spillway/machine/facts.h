@@ -6,7 +6,7 @@
 namespace spillway::machine {
 
 /// A profile with cores and DRAM, everything else unknown. Cores are those this process may run on (affinity and
-/// control group; of a quota the whole ones, one at least); throws Error(unsupported) when the topology or /proc cannot
+/// cgroup; of a quota the whole ones, one at least); throws Error(unsupported) when the topology or /proc cannot
 /// be read.
 [[nodiscard]] Profile facts();
 

@@ -1,4 +1,4 @@
-// How fast bytes get to a device with memory of its own and back, from each memory node: as the copies of a step do,
+// How fast bytes get to a device with memory of its own and back, from each NUMA node: as the copies of a step do,
 // from registered memory, by streams of their own.
 #pragma once
 
@@ -18,7 +18,7 @@ struct LinkOptions {
   double seconds = 0.1;         ///< for each direction alone, and for both together
   Bytes memory = 256 * MiB;     ///< of the host and of the device for each direction
   Bytes piece = 32 * MiB;       ///< of a copy
-  std::vector<unsigned> nodes;  ///< memory nodes to copy from and to; empty: wherever the kernel puts it
+  std::vector<unsigned> nodes;  ///< NUMA nodes to copy from and to; empty: wherever the kernel puts it
 };
 
 /// One entry by node, in their order; without nodes one of node 0. `device`: opened for this; its arena is allocated

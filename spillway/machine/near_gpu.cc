@@ -25,7 +25,7 @@ std::vector<FarDrive> far_drives(std::span<const std::filesystem::path> places, 
 }
 
 std::string words_of(const FarDrive& drive, int gpu, int node) {
-  return text("storage: the drive of ", drive.place.string(), " is by memory node ", drive.node, ", and cuda:", gpu,
+  return text("storage: the drive of ", drive.place.string(), " is by NUMA node ", drive.node, ", and cuda:", gpu,
               " is by node ", node,
               ": what goes from one to the other crosses the link between the processors; a drive ", "by node ", node,
               " does not");

@@ -1,4 +1,4 @@
-// What lies near a GPU and what does not: memory nodes and drives, by the bus that they are attached to.
+// What lies near a GPU and what does not: NUMA nodes and drives, by the bus that they are attached to.
 #pragma once
 
 #include <filesystem>
@@ -11,12 +11,12 @@
 
 namespace spillway::machine {
 
-/// The memory node nearest to GPU number `index` of those that this process sees; none: the kernel does not say, or
+/// The NUMA node nearest to GPU number `index` of those that this process sees; none: the kernel does not say, or
 /// there is no such GPU. `library`, `root`: the driver and in place of "/", for tests.
 [[nodiscard]] std::optional<int> gpu_node(int index, const std::string& library = device::kCudaLibrary,
                                           const std::string& root = "");
 
-/// A storage path whose drive is nearer to another memory node.
+/// A storage path whose drive is nearer to another NUMA node.
 struct FarDrive {
   std::filesystem::path place;
   int node = 0;  ///< that the drive is nearest to

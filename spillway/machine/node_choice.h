@@ -1,4 +1,4 @@
-// Which memory nodes a run uses, and how much of each.
+// Which NUMA nodes a run uses, and how much of each.
 #pragma once
 
 #include <optional>

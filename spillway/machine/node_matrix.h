@@ -1,4 +1,4 @@
-// What processors of one memory node reach on the memory of another: reads, writes, copies and the update itself.
+// What processors of one NUMA node reach on the memory of another: reads, writes, copies and the update itself.
 #pragma once
 
 #include <vector>
@@ -20,7 +20,7 @@ struct MatrixOptions {
 /// Error(unsupported) where /proc is not mounted.
 [[nodiscard]] std::vector<NodeAccess> measure_matrix(const MatrixOptions& options = {});
 
-/// The processors that are best for a memory node: those of the pair with the fastest update, of equal ones the first.
+/// The processors that are best for a NUMA node: those of the pair with the fastest update, of equal ones the first.
 /// `matrix` has a pair for the node.
 [[nodiscard]] const NodeAccess& best_access(const std::vector<NodeAccess>& matrix, unsigned memory);
 

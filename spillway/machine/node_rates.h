@@ -1,4 +1,4 @@
-// How fast a memory node is at what its lane will do: the update itself, by the processors nearest to it.
+// How fast a NUMA node is at what its lane will do: the update itself, by the processors nearest to it.
 #pragma once
 
 #include <vector>

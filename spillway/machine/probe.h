@@ -11,7 +11,7 @@
 
 namespace spillway::machine {
 
-/// As `measure` (paths, the update on one thread), and beside it the rate of copies, every memory node with what is
+/// As `measure` (paths, the update on one thread), and beside it the rate of copies, every NUMA node with what is
 /// known of it and what was measured, the matrix of processors by memory, and each GPU's link from every node.
 /// `layers`, `compute_flops_per_second` and the GPUs' stay unknown: products are the compute library's. `places` as of
 /// `measure`; `seconds` for each figure of a path, a quarter of it for each of a node.
@@ -19,7 +19,7 @@ namespace spillway::machine {
                             const UpdateKind& kind = {});
 
 /// The nodes of a machine as profiles, from what it says and, where there is a pair for a node, was measured. Of DRAM
-/// no more than `dram_total`, which a control group may limit: then each has its share of it.
+/// no more than `dram_total`, which a cgroup may limit: then each has its share of it.
 [[nodiscard]] std::vector<NodeProfile> node_profiles(const std::vector<sys::Node>& machine,
                                                      const std::vector<NodeAccess>& matrix, Bytes dram_total);
 

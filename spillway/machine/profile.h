@@ -21,7 +21,7 @@ struct PathProfile {
   bool operator==(const PathProfile&) const = default;
 };
 
-/// A memory node. 0 = unknown, and of the transfers: bounded by the links alone.
+/// A NUMA node. 0 = unknown, and of the transfers: bounded by the links alone.
 struct NodeProfile {
   unsigned id = 0;                        ///< shown as numa:ID
   bool cxl = false;                       ///< a card without processors; else DRAM
@@ -55,7 +55,7 @@ struct Saturation {
   bool operator==(const Saturation&) const = default;
 };
 
-/// What processors of one memory node reach on the memory of another. Bytes a second; of `update` elements a second.
+/// What processors of one NUMA node reach on the memory of another. Bytes a second; of `update` elements a second.
 struct NodeAccess {
   unsigned cpus = 0;    ///< the node whose processors work
   unsigned memory = 0;  ///< the node whose memory they work on
@@ -109,9 +109,9 @@ struct ComputeProfile {
   bool operator==(const ComputeProfile&) const = default;
 };
 
-/// Copies between a memory node and a GPU, as measured: each direction alone, and both at once. Bytes a second.
+/// Copies between a NUMA node and a GPU, as measured: each direction alone, and both at once. Bytes a second.
 struct LinkProfile {
-  unsigned node = 0;  ///< the memory node's number
+  unsigned node = 0;  ///< the NUMA node's number
   double to_gpu_bytes_per_second = 0;
   double from_gpu_bytes_per_second = 0;
   double to_gpu_bytes_per_second_together = 0;
@@ -130,7 +130,7 @@ struct GpuProfile {
   double to_gpu_bytes_per_second = 0;       ///< of its link
   double from_gpu_bytes_per_second = 0;     ///< and the other way; both at once
   double peer_bytes_per_second = 0;         ///< from and to the other GPUs, each way
-  std::vector<LinkProfile> links;           ///< by memory node; nodes differ; empty: not measured
+  std::vector<LinkProfile> links;           ///< by NUMA node; nodes differ; empty: not measured
   double elementwise_bytes_per_second = 0;  ///< read and written by operations on each element; 0 = in `flops`
 
   bool operator==(const GpuProfile&) const = default;
@@ -140,7 +140,7 @@ struct Profile {
   std::string machine;                    ///< its name when it is another machine, described and not measured here
   std::vector<std::string> comment;       ///< where the numbers come from
   unsigned cores = 0;                     ///< processors this process may run on; 0 = unknown
-  Bytes dram_total = 0;                   ///< of the machine, or of the control group where that is less
+  Bytes dram_total = 0;                   ///< of the machine, or of the cgroup where that is less
   Bytes dram_available = 0;               ///< what could be taken when it was measured
   std::vector<NodeProfile> nodes;         ///< ids differ; empty: one DRAM node
   std::vector<GpuProfile> gpus;           ///< names differ

@@ -9,7 +9,7 @@
 
 namespace spillway::machine {
 
-/// Indented, a newline at the end; `from_json` gives back an equal profile, to the last bit of every rate.
+/// Indented, a newline at the end; `from_json` gives back an equal profile, bit for bit of every rate.
 [[nodiscard]] std::string to_json(const Profile& profile);
 /// Throws Error(bad_input) that names the key when one is missing, unknown, negative, absurd or of the wrong type.
 /// `source` is what messages call the text (a file's name).

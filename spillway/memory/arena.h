@@ -14,7 +14,7 @@ struct ArenaOptions {
   bool touch = true;       ///< fault every page in at construction, so that no step pays for first touch
 };
 
-/// Bytes [begin, end) of an arena, whole pages, for a memory node of this machine.
+/// Bytes [begin, end) of an arena, whole pages, for a NUMA node of this machine.
 struct ArenaPart {
   Bytes begin = 0, end = 0;
   int node = 0;

@@ -1,4 +1,4 @@
-// Where threads run: near a memory node, and after others.
+// Where threads run: near a NUMA node, and after others.
 #pragma once
 
 namespace spillway::memory {

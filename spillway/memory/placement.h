@@ -1,4 +1,4 @@
-// Which memory node each page of a range is for: plain values and arithmetic.
+// Which NUMA node each page of a range is for: plain values and arithmetic.
 #pragma once
 
 #include <cstddef>

@@ -46,7 +46,7 @@ void require_room(Bytes bytes, const std::string& what) {
   const Bytes there = sys::dram_facts().available;
   if (bytes <= there) return;
   throw Error(ErrorCode::does_not_fit, text(human(bytes), " of ", what, " do not fit: this process can take ",
-                                            human(there), " more (of the machine, or by its control group)"));
+                                            human(there), " more (of the machine, or by its cgroup)"));
 }
 
 }  // namespace spillway::memory

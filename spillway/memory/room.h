@@ -16,7 +16,7 @@ namespace spillway::memory {
 void require_room(std::span<const NodeBytes> parts, const std::vector<sys::Node>& machine, const std::string& what);
 /// The same for `bytes` placed so, of this machine; without nodes, or where the placement is not strict, as the next.
 void require_room(Bytes bytes, const Placement& placement, const std::string& what);
-/// The same for what may lie anywhere: as much as the process can take, of the machine and by its control group.
+/// The same for what may lie anywhere: as much as the process can take, of the machine and by its cgroup.
 void require_room(Bytes bytes, const std::string& what);
 
 }  // namespace spillway::memory

@@ -23,8 +23,8 @@ using Separate = std::function<bool(Index)>;
 [[nodiscard]] std::vector<Coalesced> coalesce(Range chunks, Bytes join, const ChunkBytes& bytes,
                                               const Separate& separate = {});
 
-/// Chunks of a block that live on a device and have their images in the same steps: their weights are one copy, their
-/// states, which lie behind one another as far as they are one copy, one or more.
+/// Chunks of a block that live on a device and have their snapshots in the same steps: their weights are one copy,
+/// their states, which lie behind one another as far as they are one copy, one or more.
 struct SnapshotGroup {
   Range chunks;
   std::vector<Coalesced> states;

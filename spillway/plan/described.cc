@@ -59,7 +59,7 @@ class Describer {
   void check() const {
     const bool updates =
         std::ranges::any_of(profile_.nodes, [](const auto& node) { return node.update_elements_per_second > 0; });
-    if (!profile_.nodes.empty() && !updates) refuse("no memory node has an update rate");
+    if (!profile_.nodes.empty() && !updates) refuse("no NUMA node has an update rate");
     if (profile_.nodes.empty() && profile_.update_elements_per_second <= 0) refuse("it has no update rate");
     for (const auto& path : profile_.paths) {
       if (path.read_bytes_per_second <= 0 || path.write_bytes_per_second <= 0) {

@@ -33,7 +33,7 @@ struct Description {
   std::uint64_t seed = 0;                ///< of the run: what random numbers of updates are drawn from
   std::vector<state::BlockSpec> blocks;  ///< in order of execution: [embedding] layers... [head]
   bool tied_head = false;                ///< the embedding's table is the head's matrix, too
-  std::uint64_t hidden = 0;              ///< elements of a border activation per token; 0 = no border activations
+  std::uint64_t hidden = 0;              ///< elements of a boundary activation per token; 0 = no boundary activations
   std::uint64_t tokens = 0;              ///< most tokens of a step, padding included
   std::uint64_t micro_batches = 1;       ///< most micro-batches of a step
   std::uint64_t chunk_elements = state::kDefaultChunkElements;
@@ -43,7 +43,7 @@ struct Description {
   /// Whether visits find a copy of their weights, in a wider type.
   [[nodiscard]] constexpr bool widens() const noexcept { return computes() != type; }
   /// Bytes of the activation between two layers, of all tokens of the largest step.
-  [[nodiscard]] constexpr Bytes border_bytes() const noexcept {
+  [[nodiscard]] constexpr Bytes boundary_bytes() const noexcept {
     return tokens * hidden * state::field_bytes(computes()).weight;
   }
   [[nodiscard]] constexpr state::UpdateRule rule() const noexcept { return {type, optimizer, format}; }
@@ -61,12 +61,12 @@ struct Placement {
 struct PathBudget {
   std::string name = "path:0";
   Bytes capacity = 0;  ///< for everything that is kept there, superblock and records included
-  bool far = false;    ///< its drive is nearer to another memory node than the device: of equals the others come first
-  std::optional<unsigned> node = {};    ///< that memory node
+  bool far = false;    ///< its drive is nearer to another NUMA node than the device: of equals the others come first
+  std::optional<unsigned> node = {};    ///< that NUMA node
   std::optional<Bytes> endurance = {};  ///< what may be written to its drive in its life; empty: nobody said
 };
 
-/// A memory node as the planner sees it.
+/// A NUMA node as the planner sees it.
 struct NodeBudget {
   unsigned id = 0;     ///< the kernel's number
   Bytes capacity = 0;  ///< for all that this process holds there
@@ -134,11 +134,11 @@ struct FileSystem {
 struct Budget {
   Bytes dram = 0;     ///< for the whole process
   Bytes process = 0;  ///< interpreter, libraries and the rest that is there before the arena
-  Bytes work = 0;     ///< PyTorch's working set, rehearsed
+  Bytes work = 0;     ///< PyTorch's working set, as a dry run measured it
   /// Whoever computes keeps the logits of slices from the head's loss to its gradient, as the plan says.
   bool keeps_logits = false;
   std::vector<PathBudget> paths;
-  /// The memory nodes that DRAM is made of. The first is the compute device's: the process and all that comes and goes
+  /// The NUMA nodes that DRAM is made of. The first is the compute device's: the process and all that comes and goes
   /// in a step lie there. None: a single tier, `dram`.
   std::vector<NodeBudget> nodes;
   std::optional<DeviceTier> device;  ///< none: visits compute in host memory
@@ -165,7 +165,7 @@ struct PathRates {
   double mixed = 0;            ///< both directions at once, summed
 };
 
-/// Of one memory node: measured with the update itself, by the processors nearest to it. 0 = unknown.
+/// Of one NUMA node: measured with the update itself, by the processors nearest to it. 0 = unknown.
 struct NodeRates {
   double update = 0;                      ///< elements per second that no number of threads exceeds
   double update_thread = 0;               ///< elements per second of one thread

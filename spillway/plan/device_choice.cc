@@ -13,12 +13,12 @@ using state::BlockRole;
 
 void DeviceChoice::list_units() {
   for (auto* list : {&fixed_, &free_, &states_}) list->clear();
-  std::vector<Unit> borders, weights, grads;
+  std::vector<Unit> boundaries, weights, grads;
   Index layers = 0;
   for (const auto& block : layout_.blocks()) {
     const auto first = static_cast<Index>(block.first_chunk);
     if (block.role == BlockRole::layer) {
-      borders.push_back({Kind::activation, layers++, 1});
+      boundaries.push_back({Kind::activation, layers++, 1});
       weights.push_back({Kind::weight, first, static_cast<Index>(block.chunks)});
     }
     const bool head = block.role == BlockRole::head || (block.role == BlockRole::embedding && description_.tied_head);
@@ -38,7 +38,7 @@ void DeviceChoice::list_units() {
       if (share && static_cast<double>(i) < *share * count - 0.5) fixed_.push_back(units[i]);
     }
   };
-  add(borders, budget_.device->activation);
+  add(boundaries, budget_.device->activation);
   add(grads, budget_.device->grad);
   add(weights, budget_.device->weight);
 }

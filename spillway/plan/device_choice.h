@@ -20,7 +20,7 @@ struct UpdatedThere {
 using DeviceSchedule = std::function<Schedule(const DeviceResidency&, std::uint32_t ahead)>;
 
 /// Blocks that live there are given, from the first on: theirs are the updates that the next step needs first. So are
-/// those that pass, the next ones. Then border activations, the last layers' before others' (they are kept for the
+/// those that pass, the next ones. Then boundary activations, the last layers' before others' (they are kept for the
 /// shortest time), and gradients of what passes: each saves two copies of its bytes a step. Then weights, of which each
 /// saves one, or both where they pass. What comes and goes has a window of two blocks, of three
 /// where everything else stays, and of one where no more fits.
@@ -43,7 +43,7 @@ class DeviceChoice {
 
  private:
   enum class Kind : std::uint8_t { activation, weight, state, grad };
-  /// What can be kept together: a border, or the chunks of a layer, or a slice of a head.
+  /// What can be kept together: a boundary, or the chunks of a layer, or a slice of a head.
   struct Unit {
     Kind kind = Kind::weight;
     Index first = 0, count = 1;

@@ -56,11 +56,11 @@ std::string far_words(const std::vector<PathBudget>& paths, std::optional<double
   for (const auto& path : paths) {
     if (!path.far) continue;
     names += text(names.empty() ? "" : ", ", path.name);
-    if (path.node) names += text(" (by memory node ", *path.node, ")");
+    if (path.node) names += text(" (by NUMA node ", *path.node, ")");
   }
   if (names.empty()) return {};
   names += ": the way to the device is over the link between the processors";
-  if (!seconds) return names + "; what that costs is not known, the profile has no rates between these memory nodes";
+  if (!seconds) return names + "; what that costs is not known, the profile has no rates between these NUMA nodes";
   if (*seconds < 5e-4) return names + "; as measured, it holds up no step";
   return names + text("; a step takes ", std::round(*seconds * 1e3) / 1e3, " s longer than with near drives");
 }

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::uint64_t kFitsGrain = 64;
 constexpr unsigned kPlanners = 4;      // threads that plan cells of a table, at most: each plan takes memory of its own
-constexpr std::uint64_t kFarther = 4;  // times the sequence that was rehearsed: beyond that the line says little
+constexpr std::uint64_t kFarther = 4;  // times the sequence of the dry run: beyond that the line says little
 
 void check(const FitRequest& request) {
   if (request.sequence > 0 && request.batch > 0) return;

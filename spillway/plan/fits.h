@@ -26,8 +26,9 @@ struct FitTable {
   }
 };
 
-/// A step that was rehearsed, and how what it takes changes with the tokens of a micro-batch: time in proportion,
-/// memory by the line through two rehearsals. (Attention's part that is quadratic in the sequence is left out.)
+/// A step that a dry run has profiled, and how what it takes changes with the tokens of a micro-batch: time in
+/// proportion, memory by the line through two dry runs. (Attention's part that is quadratic in the sequence is left
+/// out.)
 struct FitRequest {
   Description description;
   Budget budget;
@@ -40,8 +41,8 @@ struct FitRequest {
 /// Error(bad_input) for a request without tokens.
 [[nodiscard]] FitTable fit_table(const FitRequest& request);
 
-/// Longest sequence for which there is a plan at this batch, a multiple of 64 (of a shorter one that was rehearsed); 0
-/// = none. At most 4 times the one that was rehearsed.
+/// Longest sequence for which there is a plan at this batch, a multiple of 64 (of a shorter one that the dry run had);
+/// 0 = none. At most 4 times that of the dry run.
 [[nodiscard]] std::uint64_t longest_sequence(const FitRequest& request);
 
 /// {"longest_sequence", "fit_table"}. Plans on up to four threads; the result is the same on any number.

@@ -18,9 +18,9 @@ namespace spillway::plan {
 /// choice.
 [[nodiscard]] Budget parse_budget(const std::string& text);
 
-/// {"seconds": {"forward", "backward", "head_loss", "head_gradient", "tail_forward", "tail_backward", "between"}} as
-/// rehearsed, {"nodes": [{"id", "update", "update_thread", "read"}]} (NodeRates), {"device": {"to_device",
-/// "from_device", "links"}}, the links as a profile's GPU has them, and {"near"}, the memory node of the device, with
+/// {"seconds": {"forward", "backward", "head_loss", "head_gradient", "tail_forward", "tail_backward", "between"}} of a
+/// dry run, {"nodes": [{"id", "update", "update_thread", "read"}]} (NodeRates), {"device": {"to_device",
+/// "from_device", "links"}}, the links as a profile's GPU has them, and {"near"}, the NUMA node of the device, with
 /// {"storage": [{"far", "node"}]}, beside the machine's own rates; missing = unknown.
 [[nodiscard]] Rates parse_rates(const std::string& text, const machine::Profile& profile);
 

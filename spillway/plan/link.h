@@ -5,7 +5,7 @@
 
 namespace spillway::plan {
 
-/// Seconds of a copy, alone or beside the other direction, which does not slow it down. What stays on a memory node
+/// Seconds of a copy, alone or beside the other direction, which does not slow it down. What stays on a NUMA node
 /// goes at the rate of the link from there (NodeRates), what comes and goes at that of the first node.
 [[nodiscard]] double copy_seconds(const Task& task, const Schedule& schedule, const state::Layout& layout,
                                   const state::UpdateRule& rule, const Rates& rates);

@@ -30,7 +30,7 @@ struct DeviceBlocks {
   std::size_t weights = 0;   ///< a copy of the weights stays there, the update is the host's
   std::size_t streamed = 0;  ///< weights come for every visit, the update is the host's
   Bytes durable = 0;         ///< that a step has leave so that it is durable, of what else would stay: gradients, of
-                             ///< the first kind images in turn
+                             ///< the first kind snapshots in turn
 };
 [[nodiscard]] DeviceBlocks device_blocks(const Plan& plan, const Description& description, const state::Layout& layout);
 

@@ -22,9 +22,9 @@ std::vector<std::uint16_t> by_rate(const Rates& rates, std::size_t nodes) {
   return out;
 }
 
-class Dealer {
+class Distribution {
  public:
-  Dealer(const Rates& rates, const Dealing& dealing, std::vector<Bytes> room)
+  Distribution(const Rates& rates, const Dealing& dealing, std::vector<Bytes> room)
       : rates_(rates), dealing_(dealing), room_(std::move(room)), busy_(room_.size(), 0) {}
 
   /// The node at which the update ends first, or the first in order that has room; false: there is none.
@@ -100,13 +100,14 @@ std::optional<std::vector<std::uint16_t>> deal(const Description& description, c
                                                std::vector<Bytes> room, bool streams_weights) {
   const auto chunks = static_cast<Index>(layout.chunks().size());
   std::vector<std::uint16_t> out(chunks, 0);
-  Dealer dealer(rates, dealing, std::move(room));
+  Distribution distribution(rates, dealing, std::move(room));
   const auto bytes = [&](Index c) { return kept_bytes(description, layout, residency, c); };
   const auto updated_here = [&](Index c) { return residency.state[c] && state::learns(layout.chunks()[c].learning); };
   const auto elsewhere = [&](Index c) { return residency.on_device(c); };
   const auto weights_alone = [&] {
     for (Index c = 0; c < chunks; ++c) {
-      if (!elsewhere(c) && !updated_here(c) && residency.weight[c] && !dealer.put(bytes(c), streams_weights, out[c]))
+      if (!elsewhere(c) && !updated_here(c) && residency.weight[c] &&
+          !distribution.put(bytes(c), streams_weights, out[c]))
         return false;
     }
     return true;
@@ -117,8 +118,8 @@ std::optional<std::vector<std::uint16_t>> deal(const Description& description, c
     const auto all = static_cast<double>(update_elements(description.rule(), layout.chunks()[c]));
     const auto elements = residency.passes(c) ? 0 : all;
     if (!updated_here(c)) {
-      if (state::learns(layout.chunks()[c].learning)) dealer.charge(elements);
-    } else if (!dealer.give(bytes(c), elements, out[c])) {
+      if (state::learns(layout.chunks()[c].learning)) distribution.charge(elements);
+    } else if (!distribution.give(bytes(c), elements, out[c])) {
       return std::nullopt;
     }
   }

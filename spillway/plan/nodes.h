@@ -1,4 +1,4 @@
-// Which memory node what stays of a chunk lies on: weight, remainder and moments of an element on one node.
+// Which NUMA node what stays of a chunk lies on: weight, remainder and moments of an element on one node.
 //
 // The updates of a step take as long as the node that ends last, so chunks are dealt in proportion to the rates at
 // which the nodes update: then all end together, at the sum of their rates. In the order in which the forward pass

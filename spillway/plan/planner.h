@@ -47,7 +47,7 @@ struct Plan : LaidOut {
   std::vector<Bytes> node_peaks;  ///< by node, as Budget::nodes: sums to `dram_peak`; empty: there is one
   Bytes path_bytes = 0;           ///< on all paths, without what follows
   Bytes path_overhead = 0;        ///< of each path: superblock and records
-  Bytes path_spare = 0;           ///< of `path_bytes`, for images that wait for a flush
+  Bytes path_spare = 0;           ///< of `path_bytes`, for snapshots that wait for a flush
   std::vector<Bytes> volumes;     ///< by path: what its volume reserves for data; together at least `path_bytes`
   Bytes read_per_step = 0, written_per_step = 0;
   Bytes to_device_per_step = 0, from_device_per_step = 0;
@@ -74,7 +74,7 @@ struct Plan : LaidOut {
 /// what saves most traffic per byte (weights, then activations, gradients and states), then lengthens the lookahead,
 /// and what is left keeps logits, where the budget says that the caller can.
 /// With a device, as many blocks live there, and of the others as many pass, as make the step fastest by simulation; of
-/// equals (a percent) the numbers that move least. With several memory nodes what stays is dealt to them (nodes.h) as
+/// equals (a percent) the numbers that move least. With several NUMA nodes what stays is dealt to them (nodes.h) as
 /// is fastest by simulation, within the budget of each. Without `budget.durability`, steps are durable when anything is
 /// on a path. `checkpoint` where weights and states are all in DRAM becomes `none`: such a checkpoint stands alone
 /// anyway. Throws Error(bad_input) for a path placement or durable steps without a path, and Error(does_not_fit) that

@@ -17,7 +17,7 @@ struct Problem {
 
   /// What makes its steps durable.
   [[nodiscard]] Redo redo() const noexcept {
-    return {.gradients = durability == Durability::step, .period = kImagePeriod};
+    return {.gradients = durability == Durability::step, .period = kSnapshotPeriod};
   }
   [[nodiscard]] Bytes weight_element() const noexcept { return state::field_bytes(description.type).weight; }
   /// A new schedule of a step.

@@ -39,7 +39,7 @@ Bytes least_first_node(const Problem& problem, const Room& room, const Residency
   const auto enough = ceil_div(room.fixed + arena + padding, MiB);
   throw Error(
       ErrorCode::does_not_fit,
-      text("does not fit on the memory nodes: the smallest plan for this placement needs ", human(room.fixed + moving),
+      text("does not fit on the NUMA nodes: the smallest plan for this placement needs ", human(room.fixed + moving),
            " on ", nodes[0].name(), " for the process and what comes and goes, and ", human(arena - moving),
            " there and on the others for what stays, and there is ", there, ". It would fit with --node ", nodes[0].id,
            "=", least_first_node(problem, room, least, lookahead, enough), "MiB",

@@ -1,4 +1,4 @@
-// The ranges of the arena that lie on each memory node.
+// The ranges of the arena that lie on each NUMA node.
 #pragma once
 
 #include <vector>

@@ -26,7 +26,7 @@ struct Range {
 /// there. And those that pass are updated there, too: their weight and state come for the update and go back after it.
 struct DeviceResidency {
   std::vector<bool> weight;        ///< by chunk; equal for all chunks of a layer
-  std::vector<bool> activation;    ///< by border, from forward to backward
+  std::vector<bool> activation;    ///< by boundary, from forward to backward
   std::vector<bool> state = {};    ///< by chunk: lives there, with weight, state and gradient; empty: none does
   std::vector<bool> passing = {};  ///< by chunk that learns: passes; empty: none does
   std::vector<bool> grad = {};     ///< by chunk that passes, equal for all of a layer: its gradient stays until then
@@ -37,12 +37,12 @@ struct DeviceResidency {
   [[nodiscard]] bool keeps_gradient(Index chunk) const { return lives(chunk) || (!grad.empty() && grad[chunk]); }
 };
 
-/// Which bytes stay in DRAM. Layers by block, tables by slice (chunk), states by chunk, activations by border.
+/// Which bytes stay in DRAM. Layers by block, tables by slice (chunk), states by chunk, activations by boundary.
 struct Residency {
   std::vector<bool> weight;      ///< by chunk; equal for all chunks of a layer
   std::vector<bool> state;       ///< by chunk
   std::vector<bool> grad;        ///< by chunk; equal for all chunks of a layer
-  std::vector<bool> activation;  ///< by border: input of layer block i
+  std::vector<bool> activation;  ///< by boundary: input of layer block i
   std::vector<bool> undo = {};   ///< by chunk: its old version, for an early update (can_be_early()); empty: of none
   std::vector<std::uint16_t> node = {};  ///< by chunk: index into Budget::nodes of what stays in DRAM; empty: the first
   std::optional<DeviceResidency> device = {};  ///< none: visits compute in host memory

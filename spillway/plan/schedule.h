@@ -10,9 +10,9 @@
 // What is frozen takes no part in any of that: its weights are read for the forward visit and again for the backward
 // visit, and never written. Layers below the lowest one that learns have no backward visit.
 //
-// Positions: the template is a sequence of events, one per chunk, where its update belongs ("tick"), and one per visit.
-// A buffer lives from one position to another; one that is filled near the end of a step for the start of the next
-// wraps around.
+// Positions: the template is a sequence of events, one per chunk, where its update belongs (its slot), and one per
+// visit. A buffer lives from one position to another; one that is filled near the end of a step for the start of the
+// next wraps around.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ enum class Phase : std::uint8_t {
   update,     ///< needs an update pending
   forward,    ///< weights for the forward visit (and the update before it), forward visits
   head_loss,  ///< pass 1 over the head
-  backward,   ///< pass 2, backward, gradients, border activations
+  backward,   ///< pass 2, backward, gradients, boundary activations
   ahead,      ///< first reads for the next step's updates
   early,      ///< updates during backward, before the step is decided
 };
@@ -94,7 +94,7 @@ enum class BufferClass : std::uint8_t {
   weight,      ///< resident weights
   state,       ///< resident remainder and moments
   grad,        ///< gradients from backward to update, or on their way to a path
-  activation,  ///< border activations
+  activation,  ///< boundary activations
   window,      ///< weights on their way through memory
   staging,     ///< states and gradients around an update
   scratch,     ///< fp32 sums, hidden gradient, widened weights
@@ -138,8 +138,8 @@ struct Lookahead {
 
 /// What a step writes so that it is durable (docs/decisions/0001-durable-storage.md).
 struct Redo {
-  bool gradients = false;    ///< every gradient, and the resident part of an image whose other part lies on a path
-  std::uint32_t period = 1;  ///< updates between two images of a chunk whose state is resident
+  bool gradients = false;    ///< every gradient, and the resident part of a snapshot whose other part lies on a path
+  std::uint32_t period = 1;  ///< updates between two snapshots of a chunk whose state is resident
 };
 
 /// Where a chunk's field groups lie.
@@ -177,13 +177,14 @@ struct Schedule {
       kNone;  ///< buffer that the weights of each visit are widened into; kNone: visits read them as they are
   Index row_sums = kNone,
         rows = kNone;  ///< buffers of an embedding that learns: fp32 gradient of the step's rows; rounded, pending
-  std::vector<std::uint32_t> image_every, image_turn;  ///< by chunk: as Task's, of its images; every 0: no image
-  std::vector<Early> early;                            ///< by chunk
-  std::vector<std::uint16_t> node;                     ///< by chunk: as Residency::node; empty: the first
+  std::vector<std::uint32_t> snapshot_every,
+      snapshot_turn;                ///< by chunk: as Task's, of its snapshots; every 0: no snapshot
+  std::vector<Early> early;         ///< by chunk
+  std::vector<std::uint16_t> node;  ///< by chunk: as Residency::node; empty: the first
 
-  /// Whether the update that is number `updates` of the run leaves an image of the chunk on the paths.
-  [[nodiscard]] bool makes_image(Index chunk, std::uint64_t updates) const {
-    return image_every[chunk] != 0 && updates % image_every[chunk] == image_turn[chunk];
+  /// Whether the update that is number `updates` of the run leaves a snapshot of the chunk on the paths.
+  [[nodiscard]] bool makes_snapshot(Index chunk, std::uint64_t updates) const {
+    return snapshot_every[chunk] != 0 && updates % snapshot_every[chunk] == snapshot_turn[chunk];
   }
 
   /// Where the update of a chunk finds its groups.

@@ -25,7 +25,7 @@ struct Ready {
   }
 };
 
-/// One per memory node.
+/// One per NUMA node.
 std::size_t update_lanes(const Schedule& schedule, const Rates& rates) {
   auto out = std::max<std::size_t>(1, rates.nodes.size());
   for (const auto& task : schedule.tasks) {

@@ -13,10 +13,10 @@ struct TaskTimes {
 };
 
 struct Simulation {
-  double step_seconds = 0;           ///< from one steady step's end to the next; with images in turn, their mean
+  double step_seconds = 0;           ///< from one steady step's end to the next; with snapshots in turn, their mean
   double compute_seconds = 0;        ///< visits alone, on free cores
   double transfer_seconds = 0;       ///< all bytes of the paths at their mixed rate
-  double update_seconds = 0;         ///< all updates on one core; with several memory nodes, by the one that ends last
+  double update_seconds = 0;         ///< all updates on one core; with several NUMA nodes, by the one that ends last
   double to_device_seconds = 0;      ///< all copies to the device, and
   double from_device_seconds = 0;    ///< from there
   double device_update_seconds = 0;  ///< all updates of chunks that live on the device

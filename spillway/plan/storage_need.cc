@@ -5,7 +5,7 @@
 namespace spillway::plan {
 namespace {
 
-/// Share of the images of a step that may wait for a flush.
+/// Share of the snapshots of a step that may wait for a flush.
 constexpr Bytes kSpareShare = 4;
 
 class Count {
@@ -26,10 +26,10 @@ class Count {
     if (durability_ == Durability::none) return std::move(out_);
     if (durability_ == Durability::step) {
       add_rows();
-      out_.spare = std::max(images_per_step_ / kSpareShare, 4 * largest_image_);
-      out_.least_spare = 3 * largest_image_;
+      out_.spare = std::max(snapshots_per_step_ / kSpareShare, 4 * largest_snapshot_);
+      out_.least_spare = 3 * largest_snapshot_;
     }
-    out_.classes["durability"] += durable_ + checkpoints * images_ + out_.spare;
+    out_.classes["durability"] += durable_ + checkpoints * snapshots_ + out_.spare;
     return std::move(out_);
   }
 
@@ -42,17 +42,17 @@ class Count {
     const auto weight = whole(weight_bytes(rule_, chunk)), state = whole(state_bytes(rule_, chunk));
     const bool keeps_weight = residency_.weight[c], keeps_state = residency_.state[c];
     if (!keeps_weight) add("weight", weight);
-    if (!state::learns(chunk.learning)) {  // its one image, which every checkpoint shares
+    if (!state::learns(chunk.learning)) {  // its one snapshot, which every checkpoint shares
       if (keeps_weight) durable_ += weight;
       return;
     }
     if (!keeps_state) add("state", state);
     durable_ += (keeps_weight ? weight : 0) + (keeps_state ? state : 0);
-    // Its image is written now and then; the weight that visits read is another copy.
+    // Its snapshot is written now and then; the weight that visits read is another copy.
     if (!keeps_weight && keeps_state && durability_ == Durability::step) durable_ += weight;
-    images_ += weight + state;
-    images_per_step_ += (weight + state) / (keeps_state ? kImagePeriod : 1);
-    largest_image_ = std::max(largest_image_, weight + state);
+    snapshots_ += weight + state;
+    snapshots_per_step_ += (weight + state) / (keeps_state ? kSnapshotPeriod : 1);
+    largest_snapshot_ = std::max(largest_snapshot_, weight + state);
     add_gradient(c, whole(grad_bytes(rule_, chunk)));
   }
 
@@ -61,14 +61,14 @@ class Count {
     const bool on_path = !residency_.grad[c];
     if (on_path) add("grad", bytes);
     if (durability_ != Durability::step) return;
-    const Bytes versions = residency_.state[c] ? kImagePeriod + 2 : 2;
+    const Bytes versions = residency_.state[c] ? kSnapshotPeriod + 2 : 2;
     durable_ += (versions - (on_path ? 1 : 0)) * bytes;
   }
 
   void add_activations() {
-    const auto border = description_.border_bytes();
+    const auto boundary = description_.boundary_bytes();
     for (const auto resident : residency_.activation) {
-      if (!resident && border > 0) add("activation", whole(border));
+      if (!resident && boundary > 0) add("activation", whole(boundary));
     }
   }
 
@@ -76,7 +76,7 @@ class Count {
     for (const auto& block : layout_.blocks()) {
       if (block.role != state::BlockRole::embedding || block.learning_chunks == 0) continue;
       const auto rows = std::min(block.rows, description_.tokens);
-      durable_ += (kImagePeriod + 2) * whole(rows_bytes(rows, block.columns, bytes_.grad));
+      durable_ += (kSnapshotPeriod + 2) * whole(rows_bytes(rows, block.columns, bytes_.grad));
     }
   }
 
@@ -88,7 +88,7 @@ class Count {
   const state::UpdateRule rule_;
   const state::FieldBytes bytes_;
   StorageNeed out_;
-  Bytes durable_ = 0, images_ = 0, images_per_step_ = 0, largest_image_ = 0;
+  Bytes durable_ = 0, snapshots_ = 0, snapshots_per_step_ = 0, largest_snapshot_ = 0;
 };
 
 }  // namespace

@@ -9,14 +9,14 @@
 
 namespace spillway::plan {
 
-/// Updates between two images of a chunk whose state is resident; its gradients since then are its redo log.
-inline constexpr std::uint32_t kImagePeriod = 8;
+/// Updates between two snapshots of a chunk whose state is resident; its gradients since then are its redo log.
+inline constexpr std::uint32_t kSnapshotPeriod = 8;
 
 /// Bytes by class; each object is rounded up to whole pieces.
 struct StorageNeed {
   std::map<std::string, Bytes> classes;
   Bytes spare =
-      0;  ///< part of class "durability": images that wait for a flush. Fewer bytes mean more flushes, down to
+      0;  ///< part of class "durability": snapshots that wait for a flush. Fewer bytes mean more flushes, down to
   Bytes least_spare = 0;  ///< this
 
   [[nodiscard]] Bytes bytes() const noexcept {

@@ -66,7 +66,7 @@ void Units::list(Group group) {
     for (const auto& block : problem_.layout.blocks()) list_block(group, block);
     return;
   }
-  const auto bytes = problem_.description.border_bytes();
+  const auto bytes = problem_.description.boundary_bytes();
   for (auto i = first_backward(problem_.layout); i < boundaries(problem_.layout); ++i) {
     units_.push_back({group, i, 1, bytes});
   }

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <set>
 
-#include "spillway/sys/control_groups.h"
+#include "spillway/sys/cgroups.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -62,7 +62,7 @@ Quota cpu_quota() {
 
 Quota cpu_quota_below(const std::string& root) {
   Quota tightest;
-  for (const auto& group : control_groups(root, "cpu", {"cpu", "cpu,cpuacct"})) {
+  for (const auto& group : cgroups(root, "cpu", {"cpu", "cpu,cpuacct"})) {
     const auto here = group.unified ? version2(group.directory) : version1(group.directory);
     if (here) tightest = std::min(tightest.value_or(*here), *here);
   }

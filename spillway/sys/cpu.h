@@ -10,7 +10,7 @@
 
 namespace spillway::sys {
 
-/// Processors' worth of time that the tightest of the process's control groups grants (v1 or v2, the group itself and
+/// Processors' worth of time that the tightest of the process's cgroups grants (v1 or v2, the group itself and
 /// those around it), such as 1.5; none: no group limits it.
 [[nodiscard]] std::optional<double> cpu_quota();
 

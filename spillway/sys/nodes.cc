@@ -107,7 +107,7 @@ std::map<int, int> tiers(const std::string& root) {
   return out;
 }
 
-/// Nodes that the control group lets this process have memory of; none: it does not say.
+/// Nodes that the cgroup lets this process have memory of; none: it does not say.
 std::optional<std::vector<int>> allowed_nodes(const std::string& root) {
   std::ifstream file(root + "/proc/self/status");
   const std::string key = "Mems_allowed_list:";

@@ -1,4 +1,4 @@
-// The memory nodes of the machine as the kernel describes them: DRAM of each socket, CXL cards, parts of either.
+// The NUMA nodes of the machine as the kernel describes them: DRAM of each socket, CXL cards, parts of either.
 #pragma once
 
 #include <optional>

@@ -6,7 +6,7 @@
 
 namespace spillway::sys {
 
-/// The memory node that a PCI device is nearest to, by its address ("0000:65:00.0"); none where the kernel does not
+/// The NUMA node that a PCI device is nearest to, by its address ("0000:65:00.0"); none where the kernel does not
 /// say. `root` is "" but for tests.
 [[nodiscard]] std::optional<int> pci_node(const std::string& address, const std::string& root = "");
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "spillway/base/error.h"
-#include "spillway/sys/control_groups.h"
+#include "spillway/sys/cgroups.h"
 
 namespace spillway::sys {
 namespace {
@@ -40,7 +40,7 @@ Bytes kilobytes_in(const std::filesystem::path& path, std::string_view key) {
   return *number * KiB;
 }
 
-/// Names of the files of one control group version.
+/// Names of the files of one cgroup version.
 struct GroupFiles {
   const char* limit;
   const char* usage;
@@ -67,7 +67,7 @@ void tighten(std::optional<GroupMemory>& tightest, const std::optional<GroupMemo
 
 std::optional<GroupMemory> group_memory(const std::string& root) {
   std::optional<GroupMemory> tightest;
-  for (const auto& group : control_groups(root, "memory", {"memory"})) {
+  for (const auto& group : cgroups(root, "memory", {"memory"})) {
     tighten(tightest, limit_of(group.directory, group.unified ? kVersion2 : kVersion1));
   }
   return tightest;

@@ -19,7 +19,7 @@ struct ProcessMemory {
 /// Starts VmHWM anew from the present; false when the kernel does not let us.
 [[nodiscard]] bool reset_peak_resident() noexcept;
 
-/// The tightest memory limit of the process's control groups (v1 or v2, the group itself and those around it).
+/// The tightest memory limit of the process's cgroups (v1 or v2, the group itself and those around it).
 struct GroupMemory {
   Bytes limit = 0;     ///< bytes the group may hold
   Bytes headroom = 0;  ///< of these, not in use now; page cache that the kernel would give back counts as free
@@ -28,7 +28,7 @@ struct GroupMemory {
 struct DramFacts {
   Bytes total = 0;                   ///< of the machine, or the group's limit where that is less
   Bytes available = 0;               ///< what can be taken now without swapping or being killed
-  std::optional<GroupMemory> group;  ///< none: no control group limits this process
+  std::optional<GroupMemory> group;  ///< none: no cgroup limits this process
 };
 
 /// Throws Error(unsupported) where /proc is not mounted.

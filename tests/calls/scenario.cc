@@ -23,7 +23,7 @@ constexpr std::uint64_t kOld = 2;   ///< step that most scenarios begin with
 constexpr std::uint64_t kNew = 4;   ///< step that they end with when they train
 
 constexpr plan::Placement kMixed{0.5, 0, 0, 0};  ///< half of the weights in memory, all else on the paths
-constexpr plan::Placement kMemory{1, 1, 1, 1};   ///< images and gradients alone go to the paths
+constexpr plan::Placement kMemory{1, 1, 1, 1};   ///< snapshots and gradients alone go to the paths
 constexpr plan::Placement kPaths{0, 0, 0, 0};
 
 bool trains(Scenario scenario) {

@@ -218,8 +218,8 @@ class SlowRing : public sys::Ring {
   std::unique_ptr<sys::Ring> inner_;
 };
 
-/// Updates are done long before their images are written, and states are wanted back sooner than weights that stay in
-/// memory. First halves of images must not take the places that second ones need: nothing would ever be released.
+/// Updates are done long before their snapshots are written, and states are wanted back sooner than weights that stay
+/// in memory. First halves of snapshots must not take the places that second ones need: nothing would ever be released.
 TEST(Durability, TheLeastRoomIsEnough) {
   const DurableRun run({.layers = 16, .tokens = 32, .chunk_elements = 4096}, 4);
   for (const auto& placement :

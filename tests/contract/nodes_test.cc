@@ -1,4 +1,4 @@
-// Several memory nodes never change a bit of the result, and what is dealt to one lies there.
+// Several NUMA nodes never change a bit of the result, and what is dealt to one lies there.
 #include "spillway/sys/nodes.h"
 
 #include <gtest/gtest.h>
@@ -130,7 +130,7 @@ std::vector<sys::Node> usable_nodes() {
 
 TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
   const auto machine = usable_nodes();
-  SPILLWAY_NEEDS(nodes, machine.size() >= 2, "this machine has one memory node; `make numa` has three");
+  SPILLWAY_NEEDS(nodes, machine.size() >= 2, "this machine has one NUMA node; `make numa` has three");
   SPILLWAY_NEEDS(numa, sys::numa_refusal().empty(), sys::numa_refusal());
   const auto description = describe({.layers = 6, .hidden = 128, .ffn = 256, .tied = false, .chunk_elements = 1 << 14});
   const auto expected = train_on_nodes(description, everything_in_dram());
@@ -163,7 +163,7 @@ TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
 
 TEST(Nodes, ThatCannotHoldTheirPartAreRefusedAndTheProcessLives) {
   const auto machine = usable_nodes();
-  SPILLWAY_NEEDS(nodes, machine.size() >= 2, "this machine has one memory node; `make numa` has three");
+  SPILLWAY_NEEDS(nodes, machine.size() >= 2, "this machine has one NUMA node; `make numa` has three");
   SPILLWAY_NEEDS(numa, sys::numa_refusal().empty(), sys::numa_refusal());
   const auto& last = machine.back();
   const auto elements = last.available / 12 + 32 * MiB;  // of which the state alone is more than the node has

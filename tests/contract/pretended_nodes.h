@@ -1,4 +1,4 @@
-// Memory nodes that this machine need not have: dealt to, with a lane each, but mapped wherever the kernel likes.
+// NUMA nodes that this machine need not have: dealt to, with a lane each, but mapped wherever the kernel likes.
 #pragma once
 
 #include <algorithm>

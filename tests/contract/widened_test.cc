@@ -165,8 +165,8 @@ TEST(WidenedVisits, MoveNoOtherBytesThanActivations) {
   const auto narrow = plan_of();
   shape.compute = ComputeType::fp32;
   const auto wide = plan_of();
-  const auto borders = static_cast<Bytes>(shape.layers + 1);  // the norm has a block of its own
-  const auto more = borders * 32 * static_cast<Bytes>(shape.hidden) * 2;
+  const auto boundaries = static_cast<Bytes>(shape.layers + 1);  // the norm has a block of its own
+  const auto more = boundaries * 32 * static_cast<Bytes>(shape.hidden) * 2;
   EXPECT_EQ(wide.read_per_step, narrow.read_per_step + more);
   EXPECT_EQ(wide.written_per_step, narrow.written_per_step + more);
 }

@@ -18,7 +18,7 @@ TEST(CheckupTest, LooksAtEverythingAndLeavesNothing) {
   const std::vector<std::filesystem::path> places = {directory.path()};
   const auto findings = checkup(places);
   for (const char* what :
-       {"io_uring", "registered memory", "huge pages", "memory", "memory nodes", "placing memory", "GPU driver"}) {
+       {"io_uring", "registered memory", "huge pages", "memory", "NUMA nodes", "placing memory", "GPU driver"}) {
     ASSERT_NE(std::ranges::find(findings, what, &Finding::what), findings.end()) << what;
   }
   for (const Finding& finding : findings) EXPECT_FALSE(finding.words.empty()) << finding.what;

@@ -32,7 +32,7 @@ TEST(NearGpu, DrivesByAnotherNodeAreFar) {
   const auto far = far_drives({{place}}, 0, machine.root());
   EXPECT_EQ(far, (std::vector<FarDrive>{{place, 1}}));
   const auto words = words_of(far.front(), 3, 0);
-  EXPECT_NE(words.find("is by memory node 1, and cuda:3 is by node 0"), std::string::npos) << words;
+  EXPECT_NE(words.find("is by NUMA node 1, and cuda:3 is by node 0"), std::string::npos) << words;
 }
 
 }  // namespace

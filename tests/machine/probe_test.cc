@@ -44,7 +44,7 @@ TEST(NodeProfilesTest, SayWhatIsKnownAndWhatWasMeasured) {
   EXPECT_EQ(nodes[1].update_threads, 7U);
 }
 
-TEST(NodeProfilesTest, OfAControlGroupHaveTheirShareOfItsLimit) {
+TEST(NodeProfilesTest, OfACgroupHaveTheirShareOfItsLimit) {
   const auto nodes = node_profiles(machine(), {}, 16 * GiB);
   EXPECT_EQ(nodes[0].capacity, 16 * GiB);
   EXPECT_EQ(nodes[0].available, 16 * GiB);

@@ -1,4 +1,4 @@
-// What a profile says of memory nodes that were measured.
+// What a profile says of NUMA nodes that were measured.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -69,7 +69,7 @@ TEST(ArenaTest, LiesInPartsOnItsNodes) {
   const auto nodes = testing::usable_nodes();
   std::vector<ArenaPart> parts;
   Bytes end = 0;
-  for (std::size_t i = 0; i < 12; ++i) {  // huge pages would lie across their borders
+  for (std::size_t i = 0; i < 12; ++i) {  // huge pages would lie across their boundaries
     const Bytes bytes = (1 + 97 * i) * 4 * KiB;
     parts.push_back({end, end + bytes, nodes[i % nodes.size()]});
     end += bytes;

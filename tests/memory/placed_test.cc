@@ -61,7 +61,7 @@ class PlacedOnSeveralTest : public PlacedTest {
  protected:
   void SetUp() override {
     PlacedTest::SetUp();
-    SPILLWAY_NEEDS(nodes, nodes_.size() >= 3, "this machine has fewer than three memory nodes; make numa has three");
+    SPILLWAY_NEEDS(nodes, nodes_.size() >= 3, "this machine has fewer than three NUMA nodes; make numa has three");
   }
   const int far_ = nodes_.back();
   const int near_ = nodes_.size() > 1 ? nodes_[nodes_.size() - 2] : nodes_.back();

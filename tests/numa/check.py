@@ -1,4 +1,4 @@
-"""Placed memory and tensors in virtual machines with several memory nodes, every page asked of their kernel.
+"""Placed memory and tensors in virtual machines with several NUMA nodes, every page asked of their kernel.
 
     python tests/numa/check.py --build BUILD [--nightly] [--machine numa] [--machine cxl] [--part engine] ...
 
@@ -99,7 +99,7 @@ def main() -> int:
     try:
         passed = [check(kind, part, arguments.build.resolve()) for kind, part in chosen]
     except CannotStart as error:
-        print(f"SKIPPED: qemu: a virtual machine with several memory nodes cannot be started here: {error}")
+        print(f"SKIPPED: qemu: a virtual machine with several NUMA nodes cannot be started here: {error}")
         return 1 if "qemu" in os.environ.get("SPILLWAY_REQUIRE", "").split(",") else machine.CANNOT_START
     return 0 if all(passed) else 1
 

@@ -1,4 +1,4 @@
-"""Runs a command in a throw-away virtual machine with several memory nodes, and ends with the command's status.
+"""Runs a command in a throw-away virtual machine with several NUMA nodes, and ends with the command's status.
 
     python tests/numa/machine.py [--machine numa|cxl] [--timeout SECONDS] -- COMMAND [ARGUMENT ...]
 

@@ -1,4 +1,4 @@
-"""Trains over every memory node of the machine, through the command line, and beside it on the first node alone: the
+"""Trains over every NUMA node of the machine, through the command line, and beside it on the first node alone: the
 bits are the same, and each chunk lies where the plan says, asked of the kernel page by page.
 
 Runs inside the virtual machine of machine.py: `python tests/numa/machine.py -- PYTHON tests/numa/train_nodes.py`.
@@ -18,7 +18,7 @@ sys.path.insert(0, str(HERE / "tests" / "python"))
 sys.dont_write_bytecode = True
 
 
-def memory_nodes() -> list[int]:
+def numa_nodes() -> list[int]:
     words = Path("/sys/devices/system/node/has_memory").read_text().strip()
     ends = [part.split("-") for part in words.split(",")]
     return [node for end in ends for node in range(int(end[0]), int(end[-1]) + 1)]
@@ -32,7 +32,7 @@ def main() -> int:
     from spillway import _engine
 
     spillway.run.train.plot_apart = lambda *_: "not drawn in a machine this slow"
-    nodes = memory_nodes()
+    nodes = numa_nodes()
     print("training", flush=True)
     given = real_runs.inputs(work / "inputs")
     steps = ["--max_steps", "3", "--save_only_model", "true"]

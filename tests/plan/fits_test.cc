@@ -77,7 +77,7 @@ TEST(Fits, ALongerSequenceThanTheLongestDoesNotFit) {
   EXPECT_EQ(planned(asked, asked.budget.dram, longest + 32, 2), 0);
 }
 
-TEST(Fits, SequencesBeyondFourTimesTheRehearsedOneAreNotJudged) {
+TEST(Fits, SequencesBeyondFourTimesThatOfTheDryRunAreNotJudged) {
   EXPECT_EQ(longest_sequence(request(GiB)), 128U);
 }
 

@@ -44,9 +44,9 @@ class Living : public ::testing::Test {
 TEST_F(Living, WithRoomForAllOfThemAllBlocksLiveThereAndNothingOfThemCrossesTheLink) {
   const auto found = plan({.capacity = 1 * GiB});
   EXPECT_EQ(blocks(found).living, all());
-  const auto border = description_.tokens * description_.hidden * 2;
-  EXPECT_LE(found.to_device_per_step, round_up(border, 4096));
-  EXPECT_LE(found.from_device_per_step, round_up(border, 4096));
+  const auto boundary = description_.tokens * description_.hidden * 2;
+  EXPECT_LE(found.to_device_per_step, round_up(boundary, 4096));
+  EXPECT_LE(found.from_device_per_step, round_up(boundary, 4096));
   for (const auto& task : found.schedule.tasks) {
     const bool layer = task.lane == Lane::update &&
                        layout_.blocks()[layout_.chunks()[task.what.index].block].role != state::BlockRole::embedding;
@@ -84,10 +84,10 @@ TEST_F(Living, WhereOnlyTheHostIsSlowStatesComeForTheirUpdates) {
     const auto role = layout_.blocks()[chunk.block].role;
     learning += role == state::BlockRole::embedding ? 0 : chunk.elements;
   }
-  const auto borders = (2 * 9 + 2) * round_up(description_.tokens * description_.hidden * 2, 4096);
+  const auto boundaries = (2 * 9 + 2) * round_up(description_.tokens * description_.hidden * 2, 4096);
   EXPECT_GE(found.from_device_per_step, 12 * learning);
-  EXPECT_LE(found.from_device_per_step, 12 * learning + borders);  // no gradient
-  EXPECT_LE(found.to_device_per_step, 14 * learning + borders);    // weights once more for backward
+  EXPECT_LE(found.from_device_per_step, 12 * learning + boundaries);  // no gradient
+  EXPECT_LE(found.to_device_per_step, 14 * learning + boundaries);    // weights once more for backward
   EXPECT_NE(living_words(found).find(text("0 + ", all(), " in ")), std::string::npos) << living_words(found);
 }
 

@@ -1,4 +1,4 @@
-// Chunks are dealt to memory nodes so that their updates end together, within what each node can hold.
+// Chunks are dealt to NUMA nodes so that their updates end together, within what each node can hold.
 #include "spillway/plan/nodes.h"
 
 #include <gtest/gtest.h>

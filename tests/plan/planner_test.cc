@@ -127,9 +127,9 @@ TEST(Planner, WhatIsFrozenLiesOnAPathOnceHoweverManyCheckpointsThereAre) {
   const auto all = bill("", 0, Durability::step), some = bill("up|down|embed", 0, Durability::step);
   EXPECT_NEAR(static_cast<double>(some.weight), static_cast<double>(all.weight), 16.0 * MiB) << "pieces are rounded up";
   EXPECT_LT(some.written, all.written / 100);
-  EXPECT_LT(some.path, some.weight + 5 * 30 * MiB) << "five small chunks, their images and gradients";
+  EXPECT_LT(some.path, some.weight + 5 * 30 * MiB) << "five small chunks, their snapshots and gradients";
   const auto kept = bill("up|down|embed", 1, Durability::step);
-  EXPECT_GE(kept.durability, some.weight) << "what stays in memory has an image, too";
+  EXPECT_GE(kept.durability, some.weight) << "what stays in memory has a snapshot, too";
   EXPECT_LT(kept.durability, some.weight + 5 * 30 * MiB);
 }
 

@@ -128,23 +128,23 @@ TEST(Schedule, OnlyChunksWhoseWeightAndStateStayInMemoryAreEarlyAndTheirOldVersi
   EXPECT_GT(early, 0U);
 }
 
-TEST(Schedule, AnEarlyUpdateWaitsForTheImageOfTheVersionItChanges) {
+TEST(Schedule, AnEarlyUpdateWaitsForTheSnapshotOfTheVersionItChanges) {
   const auto description = describe({});
   const state::Layout layout(description.blocks, description.chunk_elements);
   const std::vector<bool> all(layout.chunks().size(), true);
   const auto schedule =
       make_schedule(description, layout, {all, all, all, std::vector<bool>(4, true), all}, {}, {.gradients = true});
-  std::size_t early = 0, images = 0;
+  std::size_t early = 0, snapshots = 0;
   for (const auto& it : schedule.early) {
     if (it.task == kNone) continue;
     ++early;
     for (const auto& need : schedule.tasks[it.task].needs) {
       const auto& task = schedule.tasks[need.task];
-      images += task.moves(Lane::write, ObjectKind::weight) || task.moves(Lane::write, ObjectKind::state) ? 1 : 0;
+      snapshots += task.moves(Lane::write, ObjectKind::weight) || task.moves(Lane::write, ObjectKind::state) ? 1 : 0;
     }
   }
   EXPECT_GT(early, 0U);
-  EXPECT_EQ(images, 2 * early);
+  EXPECT_EQ(snapshots, 2 * early);
 }
 
 /// Most bytes of gradients that are alive at once, and of these what was placed in memory until its update.
@@ -218,7 +218,7 @@ TEST(Schedule, WhatIsFrozenIsReadTwiceAndNeverWrittenOrUpdated) {
     const auto c = static_cast<Index>(chunk.id);
     const bool learns = state::learns(chunk.learning);
     EXPECT_EQ(schedule.update_task[c] == kNone, !learns);
-    EXPECT_EQ(schedule.image_every[c] == 0, !learns);
+    EXPECT_EQ(schedule.snapshot_every[c] == 0, !learns);
     EXPECT_EQ(read[c], chunk.elements * (learns ? 16 : 4));
     EXPECT_EQ(written[c], learns ? chunk.elements * 14 : 0);
     frozen += learns ? 0 : 1;

@@ -124,7 +124,7 @@ TEST_F(Simulate, BandwidthsOfPathsAdd) {
   EXPECT_EQ(three.bottleneck, "paths");
 }
 
-/// A border activation that leaves is small and soon needed; while much else is written it waits for what the paths
+/// A boundary activation that leaves is small and soon needed; while much else is written it waits for what the paths
 /// have in flight, which are more seconds on a slow path.
 TEST_F(Simulate, AnUrgentWriteWaitsForWhatThePathsWereHanded) {
   const auto longest = [&](double rate) {

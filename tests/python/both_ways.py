@@ -108,7 +108,7 @@ def in_another_order(directory: Path, work: list[list[Any]], seed: int | None, s
 
 
 def compare_carried(directory: Path) -> None:
-    """What plain training leaves as it was outside of the tower of text is the same to the last bit."""
+    """What plain training leaves as it was outside of the tower of text stays bit-identical."""
     meta_model = build(AutoConfig.from_pretrained(directory / "model"), torch.float32)
     if not meta_model.carried:
         return

@@ -1,4 +1,4 @@
-"""Rows of preferences in each form that TRL's data sets have, and TRL's DPOTrainer in memory over the same order."""
+"""Rows of preferences in each form that TRL's datasets have, and TRL's DPOTrainer in memory over the same order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dram_budget` is for the whole process, whoever allocates: the kernel holds it, in a control group 2 % larger."""
+"""`dram_budget` is for the whole process, whoever allocates: the kernel holds it, in a cgroup 2 % larger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of models whose files are not named or shaped as their modules: resumed, exported, to the last bit."""
+"""Runs of models whose files are not named or shaped as their modules: resumed, exported, bit for bit."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_a_snippet_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     except InputError as error:
         if "does not exist or is offline" not in str(error):
             raise
-        lacks("nodes", f"the snippet is for a machine with more memory nodes: {error}")
+        lacks("nodes", f"the snippet is for a machine with more NUMA nodes: {error}")
 
 
 def test_other_commands_are_known() -> None:

@@ -128,7 +128,7 @@ def test_the_peak_covers_the_temporaries(measured: dict[str, Any]) -> None:
     assert 4 * 16 * MEGABYTE < large < 16 * 16 * MEGABYTE
 
 
-def test_evaluation_at_a_larger_shape_is_rehearsed_too(measured: dict[str, Any]) -> None:
+def test_evaluation_at_a_larger_shape_has_a_dry_run_too(measured: dict[str, Any]) -> None:
     """Forward: gate, up and their product, [4096 tokens, 4096] fp32 each."""
     assert total(measured["evaluation"]) - total(measured["small"]) > 3 * 64 * MEGABYTE
 

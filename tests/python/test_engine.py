@@ -1,4 +1,4 @@
-"""The C++ engine trains as plain PyTorch does, and to the same last bit wherever the state lies."""
+"""The C++ engine trains as plain PyTorch does, and bit-identically wherever the state lies."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_packed_rows_equal_rows_alone(tmp_path: Path) -> None:
 
 
 class Result(NamedTuple):
-    """All that a run computes, to the last bit."""
+    """All that a run computes, bit for bit."""
 
     losses: list[float]
     norms: list[float]
@@ -172,7 +172,7 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
     "weights on path": {"placement": "weight=path,state=dram,grad=dram,activation=dram"},
     "states on path": {"placement": "weight=dram,state=path,grad=dram,activation=dram"},
     "gradients on path": {"placement": "weight=dram,state=dram,grad=path,activation=dram"},
-    "borders on path": {"placement": "weight=dram,state=dram,grad=dram,activation=path"},
+    "boundaries on path": {"placement": "weight=dram,state=dram,grad=dram,activation=path"},
     "thirds": {"placement": "weight=70%,state=33%,grad=10%,activation=25%"},
     "window 1": {"placement": "path", "window": 1},
     "window 3": {"placement": "path", "window": 3},
@@ -195,7 +195,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Path]:
 
 REFERENCES = {"bf16-tied": ("bf16", True), "fp32-untied": ("fp32", False)}
 EVERYWHERE = [
-    *(("bf16-tied", name) for name in ("path", "half", "borders on path", "thirds", "window 3", "auto")),
+    *(("bf16-tied", name) for name in ("path", "half", "boundaries on path", "thirds", "window 3", "auto")),
     *(("fp32-untied", name) for name in ("path", "half")),
 ]
 

@@ -29,7 +29,7 @@ def folded(logits: torch.Tensor, labels: torch.Tensor, rows: int) -> Stats:
     return stats
 
 
-def test_one_slice_is_the_librarys_log_softmax_to_the_last_bit() -> None:
+def test_one_slice_is_the_librarys_log_softmax_bit_for_bit() -> None:
     logits, labels = peaked_logits()
     stats = folded(logits, labels, VOCABULARY)
     mine = (logits - stats.maximum[:, None]) - stats.log_sum[:, None]

@@ -195,7 +195,7 @@ def all_of(commands: Sequence[list[str]], env_more: Mapping[str, str]) -> tuple[
 
 def unreadable_copies(run: Stopped) -> list[tuple[int, int, Path]]:
     """Of everything that is there twice, one copy: a superblock of each path, the newest commit, all that path 0 holds
-    of one chunk's images."""
+    of one chunk's snapshots."""
     volume, other = run.volumes
     chunk = next(slot.object for slot in slots(volume) if slot.magic == RECORD and slot.kind == 1)
     records = [slot for slot in slots(volume) if slot.magic == RECORD and (slot.kind, slot.object) == (1, chunk)]

@@ -1,4 +1,4 @@
-"""Skeleton, probe and description: what is taken, what is refused by name, and what the engine is told."""
+"""Meta model, probe and description: what is taken, what is refused by name, and what the engine is told."""
 
 from __future__ import annotations
 

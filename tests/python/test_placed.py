@@ -1,4 +1,4 @@
-"""Tensors on memory nodes. What needs several nodes is skipped on a machine with one; make numa has three."""
+"""Tensors on NUMA nodes. What needs several nodes is skipped on a machine with one; make numa has three."""
 
 from __future__ import annotations
 

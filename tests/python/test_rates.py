@@ -1,4 +1,4 @@
-"""Learning rates: equal, to the last bit, to what an optimizer driven by transformers' scheduler has at each step."""
+"""Learning rates: bit-identical to what an optimizer driven by transformers' scheduler has at each step."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Durable runs of the real engine: killed, moved, gone back, exported, damaged. Compared to the last bit."""
+"""Durable runs of the real engine: killed, moved, gone back, exported, damaged. Compared bit for bit."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def damage_every_piece(volume: Path) -> None:
 def test_durable_in_dram_and_gone_back_to_a_checkpoint_that_stands_alone(
     inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its gradients since the last images are on the path; when it has ended nothing there is needed."""
+    """Its gradients since the last snapshots are on the path; when it has ended nothing there is needed."""
     assert here(inputs, tmp_path / "whole", *KEYS) == 0
     (tmp_path / "storage").mkdir()
     keys = [*KEYS, "--durability", "step", "--placement", "dram", "--storage", str(tmp_path / "storage")]

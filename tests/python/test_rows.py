@@ -36,7 +36,7 @@ def with_bos(**options: Any) -> Any:
 
 
 class Read:
-    """What was made of a data set."""
+    """What was made of a dataset."""
 
     def __init__(self, path: Path, tokenizer: Any, key: str = "dataset", **keys: Any) -> None:
         self.tokenizer = tokenizer
@@ -138,9 +138,9 @@ def test_an_evaluation_packs_as_it_is_told(place: Path) -> None:
     assert apart.joints is None and len(apart) == 5
 
 
-def test_a_data_set_by_configuration_and_split(tmp_path: Path) -> None:
-    package("datasets", "the package datasets is not installed: named data sets stay untried")
-    place = tmp_path / "data set"
+def test_a_dataset_by_configuration_and_split(tmp_path: Path) -> None:
+    package("datasets", "the package datasets is not installed: named datasets stay untried")
+    place = tmp_path / "a dataset"
     place.mkdir()
     names = [(name, split) for name in ("one", "two") for split in ("train", "test", "held")]
     for name, split in names:

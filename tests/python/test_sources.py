@@ -58,13 +58,13 @@ def test_parquet(tmp_path: Path) -> None:
     assert "not readable as Parquet" in refused(written(tmp_path / "b.parquet", "no"))
 
 
-def test_a_data_set_of_the_library(tmp_path: Path) -> None:
+def test_a_dataset_of_the_library(tmp_path: Path) -> None:
     """A directory as the hub has it: a file for each split."""
-    package("datasets", "the package datasets is not installed: named data sets stay untried")
+    package("datasets", "the package datasets is not installed: named datasets stay untried")
     parquet = package("pyarrow.parquet", "Parquet files stay untried")
     import pyarrow
 
-    place = tmp_path / "data set"
+    place = tmp_path / "a dataset"
     place.mkdir()
     for split in ("train", "test"):
         parquet.write_table(pyarrow.table({"text": [f"{split} a", f"{split} b"]}), place / f"{split}.parquet")

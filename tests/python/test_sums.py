@@ -20,7 +20,7 @@ def mean_of(values: list[float]) -> Mean:
 
 
 @given(st.lists(FLOATS, min_size=1, max_size=200))
-def test_equal_to_the_sum_of_the_list_to_the_last_bit(values: list[float]) -> None:
+def test_equal_to_the_sum_of_the_list_bit_for_bit(values: list[float]) -> None:
     assert mean_of(values).value() == math.fsum(values) / len(values)
 
 

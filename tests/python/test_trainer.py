@@ -231,7 +231,7 @@ def test_resumed_it_goes_on_as_if_nothing_had_happened(given: Path, tmp_path: Pa
     assert [row.get("loss") for row in logged(second)] == [row.get("loss") for row in logged(whole)]
     names = ("whole/model.safetensors", "parts/model.safetensors")
     one, other = ((tmp_path / name).read_bytes() for name in names)
-    assert one == other  # to the last bit
+    assert one == other  # bit for bit
     second.close()
 
 
@@ -341,7 +341,7 @@ def test_what_load_takes(given: Path) -> None:
     assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
 
 
-def test_a_changed_skeleton_is_refused(given: Path, tmp_path: Path) -> None:
+def test_a_changed_meta_model_is_refused(given: Path, tmp_path: Path) -> None:
     frozen = loaded(given).requires_grad_(False)
     resized = loaded(given)
     resized.model.embed_tokens.weight = torch.nn.Parameter(torch.empty(400, 16, device="meta"))
@@ -445,7 +445,7 @@ def test_the_loop_example_before_and_after(given: Path, tmp_path: Path) -> None:
     same_weights(tmp_path / "after", tmp_path / "before")
 
 
-def test_what_requires_no_gradient_on_the_skeleton_is_frozen(given: Path, tmp_path: Path) -> None:
+def test_what_requires_no_gradient_on_the_meta_model_is_frozen(given: Path, tmp_path: Path) -> None:
     """As the stock Trainer treats it; the head is tied to the embedding."""
     ours = loaded(given, storage=tmp_path, placement="path")
     theirs = AutoModelForCausalLM.from_pretrained(given / "model", dtype=torch.float32)

@@ -136,11 +136,11 @@ TEST_P(PoolContract, WaitingWritesAreServedByDeadline) {
 }
 
 TEST_P(PoolContract, AnUrgentWriteOvertakesWaitingOnes) {
-  Object full = object(38 * MiB), large = object(4 * MiB), urgent = object(1 * MiB), patient = object(1 * MiB);
+  Object full = object(38 * MiB), large = object(4 * MiB), urgent = object(1 * MiB), unhurried = object(1 * MiB);
   full.write(pool_);
   Ends ends;
   large.start(pool_, Direction::write, ends, 0, 5);
-  patient.start(pool_, Direction::write, ends, 1, 6);
+  unhurried.start(pool_, Direction::write, ends, 1, 6);
   urgent.start(pool_, Direction::write, ends, 2, 4);
   ends.await(1);
   EXPECT_EQ(ends.ended(), (std::vector<std::uint64_t>{2}));
@@ -180,7 +180,7 @@ TEST_P(PoolContract, AWriteIsPlacedWithRoomForTheOneThatFollows) {
 TEST_P(PoolContract, AWriteWaitsForRoomForBoth) {
   Object full = object(30 * MiB);
   full.write(pool_);
-  // Four images of two halves of 3 MiB each, where 10 are free: first halves alone would take 9 of them and wait for
+  // Four snapshots of two halves of 3 MiB each, where 10 are free: first halves alone would take 9 of them and wait for
   // each other for ever.
   std::vector<Object> halves;
   for (int i = 0; i < 8; ++i) halves.push_back(object(3 * MiB));
@@ -404,7 +404,8 @@ TEST_P(PoolContract, WhatIsMalformedIsRefused) {
 
 TEST_P(PoolContract, MoreThanAllPathsHoldIsRefused) {
   Object one = object(41 * MiB);
-  EXPECT_ERROR(one.write(pool_, "the image of layer 3"), ErrorCode::does_not_fit, "the image of layer 3: 41.0 MiB");
+  EXPECT_ERROR(one.write(pool_, "the snapshot of layer 3"), ErrorCode::does_not_fit,
+               "the snapshot of layer 3: 41.0 MiB");
 }
 
 TEST_P(PoolContract, NeedsPathsWithCapacity) {

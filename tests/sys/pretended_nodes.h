@@ -1,4 +1,4 @@
-// Memory nodes that are only files: for tests of whoever asks what nodes there are.
+// NUMA nodes that are only files: for tests of whoever asks what nodes there are.
 #pragma once
 
 #include <filesystem>

@@ -60,7 +60,7 @@ void add_hidden_gradient(StepGraph& graph) {
   const auto& order = graph.order;
   const auto first = order.first_differentiated(), last = order.last_differentiated();
   if (graph.description.hidden == 0 || first == kNone) return;
-  const auto bytes = round_up(graph.description.border_bytes(), 4096);
+  const auto bytes = round_up(graph.description.boundary_bytes(), 4096);
   auto& out = graph.out.hidden_gradient;
   out =
       graph.add_buffer(BufferClass::scratch, bytes, order.position(first), order.position(last), graph.compute_tier());

@@ -103,7 +103,7 @@ class Boundaries {
 
   StepGraph& graph_;
   const StepOrder& order_;
-  const Bytes bytes_ = round_up(graph_.description.border_bytes(), 4096);
+  const Bytes bytes_ = round_up(graph_.description.boundary_bytes(), 4096);
 };
 
 }  // namespace

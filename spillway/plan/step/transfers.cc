@@ -30,8 +30,8 @@ Index add_snapshot(StepGraph& graph, Move move, Index last_of_copy) {
                                             : order.update(c) + order.positions();
   if (resident) move.from = {};
   const auto write = add_transfer(graph, Lane::write, Phase::update, move, deadline);
-  graph.out.tasks[write].every = graph.out.image_every[c];
-  graph.out.tasks[write].turn = graph.out.image_turn[c];
+  graph.out.tasks[write].every = graph.out.snapshot_every[c];
+  graph.out.tasks[write].turn = graph.out.snapshot_turn[c];
   if (!resident) graph.brings(write, graph.of(c, ChunkEvent::snapshot_taken));
   return write;
 }
@@ -65,8 +65,8 @@ void add_state_snapshot(StepGraph& graph, Index c, Place from) {
 }
 
 void time_snapshots(StepGraph& graph) {
-  auto& every = graph.out.image_every;
-  auto& turn = graph.out.image_turn;
+  auto& every = graph.out.snapshot_every;
+  auto& turn = graph.out.snapshot_turn;
   every.assign(graph.chunks(), 0);
   turn.assign(graph.chunks(), 0);
   std::uint32_t next = 0;

@@ -171,7 +171,7 @@ Index task_of(const Schedule& schedule, Lane lane, ObjectKind kind, Index chunk)
   return kNone;
 }
 
-/// What a copy of images takes, and what is written of it: the same bytes, in the same steps.
+/// What a copy of snapshots takes, and what is written of it: the same bytes, in the same steps.
 void expect_written(const Schedule& schedule, Index copy, std::vector<Bytes>& written, int round) {
   const auto& it = schedule.tasks[copy];
   Bytes at = 0;
@@ -196,8 +196,8 @@ void expect_written(const Schedule& schedule, Index copy, std::vector<Bytes>& wr
   EXPECT_EQ(at, schedule.buffers[it.to.buffer].bytes) << round;
 }
 
-/// Images of what lives on a device leave it in copies of so many bytes, but for the rest of a block, and whole.
-TEST_F(DeviceSchedules, ImagesLeaveTogether) {
+/// Snapshots of what lives on a device leave it in copies of so many bytes, but for the rest of a block, and whole.
+TEST_F(DeviceSchedules, SnapshotsLeaveTogether) {
   std::mt19937 random(29);
   std::size_t joined = 0, living = 0;
   for (int round = 0; round < 60; ++round) {
@@ -212,9 +212,9 @@ TEST_F(DeviceSchedules, ImagesLeaveTogether) {
     std::vector<Bytes> written(layout.chunks().size());
     for (Index t = 0; t < schedule.tasks.size(); ++t) {
       const auto& task = schedule.tasks[t];
-      const bool image =
+      const bool snapshot =
           task.moves(Lane::from_device, ObjectKind::weight) || task.moves(Lane::from_device, ObjectKind::state);
-      if (!image || !residency.on_device(task.what.index)) continue;
+      if (!snapshot || !residency.on_device(task.what.index)) continue;
       joined += task.what.count > 1 ? 1 : 0;
       expect_written(schedule, t, written, round);
       const auto& block = layout.blocks()[layout.chunks()[task.what.index].block];
@@ -310,7 +310,7 @@ std::size_t expect_gradients_come(const Schedule& schedule, const Description& d
 }
 
 TEST_F(DeviceSchedules, WhatPassesIsUpdatedBetweenItsCopies) {
-  std::size_t passing = 0, gradients = 0, together = 0, images = 0;
+  std::size_t passing = 0, gradients = 0, together = 0, snapshots = 0;
   each([&](const Schedule& schedule, const Description& description, const state::Layout& layout, int round) {
     if (schedule.visiting.empty()) return;
     std::vector<Crossing> states(layout.chunks().size());
@@ -325,7 +325,7 @@ TEST_F(DeviceSchedules, WhatPassesIsUpdatedBetweenItsCopies) {
         const bool more = next < schedule.groups.size() && schedule.groups[next].grad.buffer == task.from.buffer;
         EXPECT_TRUE(!more || task.bytes >= least_) << round;
       }
-      // What is written of a chunk's image comes from the copy, not from the update.
+      // What is written of a chunk's snapshot comes from the copy, not from the update.
       if (task.phase != Phase::update || task.lane != Lane::write) continue;
       for (const auto& need : task.needs) {
         const auto& other = schedule.tasks[need.task];
@@ -347,16 +347,16 @@ TEST_F(DeviceSchedules, WhatPassesIsUpdatedBetweenItsCopies) {
       const auto bytes = state_bytes(description.rule(), layout.chunks()[c]);
       EXPECT_EQ(states[c].up, bytes) << round;
       EXPECT_EQ(states[c].down, bytes) << round;
-      // An image is told when both its parts are written: neither may be written anew before.
+      // A snapshot is told when both its parts are written: neither may be written anew before.
       const auto weight = task_of(schedule, Lane::write, ObjectKind::weight, c);
       const auto state = task_of(schedule, Lane::write, ObjectKind::state, c);
       if (weight == kNone || state == kNone) continue;
-      ++images;
+      ++snapshots;
       EXPECT_TRUE(follows(schedule, weight, state)) << round;
       EXPECT_TRUE(follows(schedule, state, weight)) << round;
     }
   });
-  EXPECT_GT(images, 20U);
+  EXPECT_GT(snapshots, 20U);
   EXPECT_GT(passing, 100U);
   EXPECT_GT(gradients, 50U);
   EXPECT_GT(together, 5U);
@@ -371,8 +371,8 @@ TEST(DevicePlan, WhatIsFrozenAndStaysIsSentOnce) {
   const auto plan = make_plan(description, layout, budget, rates);
   Bytes learning = 0;
   for (const auto& chunk : layout.chunks()) learning += state::learns(chunk.learning) ? chunk.elements * 2 : 0;
-  const auto borders = description.tokens * description.hidden * 2;
-  EXPECT_LE(plan.to_device_per_step, learning + borders + 8 * KiB);
+  const auto boundaries = description.tokens * description.hidden * 2;
+  EXPECT_LE(plan.to_device_per_step, learning + boundaries + 8 * KiB);
   EXPECT_NEAR(plan.prediction.to_device_seconds, static_cast<double>(plan.to_device_per_step) / 1e6, 1e-6);
   EXPECT_LT(plan.prediction.step_seconds, 1.0);  // all weights alone take longer
   std::size_t once = 0;
@@ -408,7 +408,7 @@ TEST(DevicePlan, WhatStaysSavesTraffic) {
   EXPECT_LT(staying.to_device_per_step, moving.to_device_per_step);
   EXPECT_LT(staying.from_device_per_step, moving.from_device_per_step);
   EXPECT_GT(staying.device_arena, moving.device_arena);
-  EXPECT_LT(staying.arena, moving.arena);  // borders are no longer kept there
+  EXPECT_LT(staying.arena, moving.arena);  // boundaries are no longer kept there
   Bytes weights = 0, grads = 0;
   for (const auto& chunk : layout.chunks()) {
     weights += chunk.elements * 2;

@@ -48,8 +48,8 @@ TEST_F(Transfers, SnapshotsOfWhatStaysAreWrittenInTurn) {
   time_snapshots(graph_);
   std::vector<std::uint32_t> turns(redo_.period, 0);
   for (Index c = 0; c < graph_.chunks(); ++c) {
-    EXPECT_EQ(graph_.out.image_every[c], redo_.period);
-    ++turns[graph_.out.image_turn[c]];
+    EXPECT_EQ(graph_.out.snapshot_every[c], redo_.period);
+    ++turns[graph_.out.snapshot_turn[c]];
   }
   EXPECT_LE(*std::ranges::max_element(turns) - *std::ranges::min_element(turns), 1U);
 }

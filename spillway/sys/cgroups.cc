@@ -1,4 +1,4 @@
-#include "spillway/sys/control_groups.h"
+#include "spillway/sys/cgroups.h"
 
 #include <fstream>
 
@@ -7,7 +7,7 @@
 namespace spillway::sys {
 namespace {
 
-void add_upwards(std::vector<ControlGroup>& out, const std::filesystem::path& mount, std::filesystem::path group,
+void add_upwards(std::vector<Cgroup>& out, const std::filesystem::path& mount, std::filesystem::path group,
                  bool unified) {
   for (; group.has_relative_path(); group = group.parent_path()) {
     out.push_back({mount / group.relative_path(), unified});
@@ -17,9 +17,9 @@ void add_upwards(std::vector<ControlGroup>& out, const std::filesystem::path& mo
 
 }  // namespace
 
-std::vector<ControlGroup> control_groups(const std::string& root, std::string_view controller,
-                                         std::initializer_list<const char*> mounts) {
-  std::vector<ControlGroup> out;
+std::vector<Cgroup> cgroups(const std::string& root, std::string_view controller,
+                            std::initializer_list<const char*> mounts) {
+  std::vector<Cgroup> out;
   const std::filesystem::path mounted = root + "/sys/fs/cgroup";
   std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {

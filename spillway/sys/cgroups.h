@@ -1,4 +1,4 @@
-// The control groups that this process is in: directories whose files say what it may use.
+// The cgroups that this process is in: directories whose files say what it may use.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,7 @@
 
 namespace spillway::sys {
 
-struct ControlGroup {
+struct Cgroup {
   std::filesystem::path directory;
   bool unified = false;  ///< version 2; its files have other names
 };
@@ -18,7 +18,7 @@ struct ControlGroup {
 /// both versions. `mounts`: names under /sys/fs/cgroup where version 1 may have it. Some need not exist: a path that
 /// names a group outside the mount (as in a container) leads to no files until it reaches the mount's own root. `root`:
 /// in place of "/", for tests.
-[[nodiscard]] std::vector<ControlGroup> control_groups(const std::string& root, std::string_view controller,
-                                                       std::initializer_list<const char*> mounts);
+[[nodiscard]] std::vector<Cgroup> cgroups(const std::string& root, std::string_view controller,
+                                          std::initializer_list<const char*> mounts);
 
 }  // namespace spillway::sys

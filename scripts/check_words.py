@@ -1,0 +1,94 @@
+"""Holds comments, messages and identifiers to the field's words, and prints each line with a word that was given up.
+
+A word stands for itself, its plural, and what it is in identifiers: `control group` for ControlGroup and
+control_groups, too. What users type or have on their drives keeps its name, which KEPT lists with the reason.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import checking
+
+
+class Word(NamedTuple):
+    gone: str
+    write: str
+    under: tuple[str, ...] = ("",)  # folders where it means what was renamed; elsewhere it is another word
+
+
+# The methods of other systems have words of their own.
+OURS = ("spillway", "python", "tests/plan", "tests/execute", "tests/contract", "docs", "README.md")
+ENGINE = ("spillway/device", "spillway/execute", "spillway/machine", "spillway/memory", "spillway/sys", *OURS[1:])
+
+WORDS = (
+    Word("bookkeeper", "journal state"),
+    Word("books", "journal"),
+    Word("border", "boundary activation", OURS),
+    Word("bury", "reap"),
+    Word("buried", "reaped"),
+    Word("calm", "unclipped streak"),
+    Word("control group", "cgroup"),
+    Word("crew", "parallel-for"),
+    Word("data set", "dataset"),
+    Word("dealer", "striping policy, or distribution"),
+    Word("homeless", "unplaced write"),
+    Word("image", "chunk snapshot", ("spillway/plan", "spillway/journal", "tests/plan", "docs/decisions")),
+    Word("to the last bit", "bit for bit, or bit-identical"),
+    Word("memory node", "NUMA node", ENGINE),
+    Word("mourn", "fail all pending"),
+    Word("patient", "idle priority"),
+    Word("rehearsal", "dry run"),
+    Word("rehearse", "profile a dry run"),
+    Word("rehearsed", "profiled by a dry run"),
+    Word("seal", "publish"),
+    Word("sealed", "published"),
+    Word("skeleton", "meta model"),
+    Word("tick", "update slot", ("spillway/plan", "spillway/execute", "tests/plan", "tests/execute")),
+)
+
+# Files in which a word keeps its place, and why.
+KEPT = {
+    ("python/spillway/report/page.py", "border"): "CSS has borders",
+    ("python/spillway/run/session.py", "rehearsed"): "a key of the plan that a run leaves in its directory",
+    ("scripts/check_words.py", ""): "this list",
+    ("tests/python/test_check_words.py", ""): "its test",
+}
+
+FOLDERS = ("spillway", "study", "python", "tests", "docs", "bench", "scripts", "examples")
+SUFFIXES = {".h", ".cc", ".cu", ".py", ".pyi", ".md", ".toml", ".txt"}
+
+
+def pattern(phrase: str) -> re.Pattern[str]:
+    """Finds the words of a phrase in text and as parts of identifiers, in snake_case and in CamelCase."""
+    first, *others = phrase.split()
+    begins = rf"(?:(?<![A-Za-z]){first[0]}|{first[0].upper()}){first[1:]}"
+    follows = "".join(rf"(?:[ _]{word[0]}|[ _]?{word[0].upper()}){word[1:]}" for word in others)
+    return re.compile(rf"{begins}{follows}s?(?![a-z])")
+
+
+def sources(root: Path) -> Iterator[Path]:
+    """Paths from the root, sorted, of all files that people write."""
+    found = [file for folder in FOLDERS for file in (root / folder).rglob("*") if file.suffix in SUFFIXES]
+    for file in sorted([*root.glob("*.md"), *found]):
+        yield file.relative_to(root)
+
+
+def violations(root: Path) -> Iterator[str]:
+    """One line per word in the tree under `root`, as FILE:LINE: what to write instead."""
+    patterns = {word: pattern(word.gone) for word in WORDS}
+    for path in map(str, sources(root)):
+        if (path, "") in KEPT:
+            continue
+        here = [w for w in WORDS if any(map(path.startswith, w.under)) and (path, w.gone) not in KEPT]
+        for number, line in enumerate((root / path).read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+            for word in here:
+                if patterns[word].search(line):
+                    yield f"{path}:{number}: write {word.write} instead of {word.gone!r}"
+
+
+if __name__ == "__main__":
+    wrong = "that were given up for the field's"
+    sys.exit(checking.main(violations, "spillway", "words", wrong, "all are the field's"))
