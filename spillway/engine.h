@@ -254,6 +254,9 @@ class EngineTelemetry {
   /// JSON in Chrome's trace event format: predicted and measured tasks of the last step that has wholly ended; before
   /// start() what is predicted.
   [[nodiscard]] std::string timeline() const;
+  /// The order of a planned step as a picture (plan/step/picture.h). `format`: "svg" or "dot"; Error(bad_input) of any
+  /// other.
+  [[nodiscard]] std::string graph(std::string_view format) const;
   [[nodiscard]] std::vector<ProjectorState> projectors() const;
 
  protected:

@@ -2,6 +2,7 @@
 #include "spillway/engine_parts.h"
 #include "spillway/execute/trace.h"
 #include "spillway/plan/fits.h"
+#include "spillway/plan/step/picture.h"
 
 namespace spillway {
 
@@ -31,6 +32,14 @@ std::string EngineTelemetry::where() const {
 std::string EngineTelemetry::timeline() const {
   const auto times = parts_->started() ? parts_->run().step().executor().last_times() : std::vector<execute::Times>{};
   return execute::trace(parts_->plan(), parts_->layout(), times);
+}
+
+std::string EngineTelemetry::graph(std::string_view format) const {
+  if (format != "svg" && format != "dot") {
+    throw Error(ErrorCode::bad_input, text("graph: ", format, " is no format of it; there are svg and dot"));
+  }
+  const auto outline = plan::step::outline(parts_->plan().schedule, parts_->layout());
+  return format == "svg" ? to_svg(outline) : to_dot(outline);
 }
 
 std::vector<ProjectorState> EngineTelemetry::projectors() const {

@@ -2,6 +2,7 @@
 #include "engine.h"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 
 #include <nlohmann/json.hpp>
 
@@ -64,6 +65,7 @@ void bind_telemetry(PyEngine& engine) {
       .def("silence", &Engine::silence)
       .def("where", &Engine::where)
       .def("timeline", &Engine::timeline)
+      .def("graph", &Engine::graph, "format"_a)
       .def("projectors", [](const Engine& self) {
         nlohmann::json out = nlohmann::json::array();
         for (const auto& it : self.projectors()) {

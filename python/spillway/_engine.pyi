@@ -189,6 +189,8 @@ class Engine:
     def timeline(self) -> str:
         """JSON: the last step's tasks in Chrome's trace event format (opens in Perfetto), predicted and, once it was
         made, measured."""
+    def graph(self, format: str) -> str:
+        """The order of the planned step as a picture, for a file that ends in "svg" or "dot"."""
 
 def exchange(one: str, other: str) -> bool:
     """Two names of one file system change what they have, files or directories, at once. False, and nothing has

@@ -118,6 +118,9 @@ class FakeSession:
     def what_fits(self) -> dict[str, Any]:
         return FITS
 
+    def graph(self, format: str) -> str:
+        return f"a step as {format}"
+
     def start(self, start_point: StartPoint) -> Recovery | None:
         self.start_point = start_point
         tries = tries_of(start_point, self.durable)

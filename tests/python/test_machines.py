@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -58,6 +59,14 @@ def test_a_machine_that_comes_along_is_meant_by_its_name(plan: Plan, tmp_path: P
     code, _, message = plan("Qwen2.5-0.5B", Path("mainframe"), *words)
     assert code == 2
     assert "no file mainframe, and by name there are: laptop, server, two-drives, workstation" in message
+
+
+def test_a_step_there_is_drawn(plan: Plan, tmp_path: Path) -> None:
+    file = tmp_path / "step.svg"
+    code, _, _ = plan("Qwen2.5-0.5B", profile("two-drives"), *SMALL, "--max_length", "1024", "--graph", str(file))
+    drawn = ElementTree.parse(file).getroot()
+    shown = {it.text for it in drawn.iter("{http://www.w3.org/2000/svg}text")}
+    assert code == 0 and {"compute", "to_device", "forward", "upload weight", "update"} <= shown
 
 
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
@@ -164,7 +173,7 @@ def test_named_nodes_alone_are_used(plan: Plan) -> None:
         (lambda content: content["gpus"][0].update(memory=-1), "gpus[0].memory is -1"),
         (lambda content: content["gpus"][0].update(to_gpu_bytes_per_second=1e30), "gpus[0].to_gpu_bytes_per_second is"),
         (lambda content: content["nodes"][0].update(capacity=10**18), "nodes has more DRAM than dram_total"),
-        (lambda content: content["nodes"][0].update(update_elements_per_second=0), "no memory node has an update rate"),
+        (lambda content: content["nodes"][0].update(update_elements_per_second=0), "no NUMA node has an update rate"),
         (lambda content: content["paths"][0].update(read_bytes_per_second=0), "path:0 lacks a rate"),
         (lambda content: content.update(nods=[]), "nods is not a key"),
     ],

@@ -316,6 +316,15 @@ def test_the_plan_that_does_not_fit(run: Run, out: Path, capsys: pytest.CaptureF
     assert not out.exists()
 
 
+def test_plan_draws_a_step(run: Run, out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "step.dot"
+    assert run("--graph", str(file), verb="plan") == 0
+    assert file.read_text() == "a step as dot"
+    assert run("--graph", str(tmp_path / "step.png"), verb="plan") == 2
+    assert "step.png: the file is to end in .svg or .dot" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_plan_shows_and_starts_nothing(
     run: Run, out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

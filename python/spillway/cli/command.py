@@ -56,6 +56,9 @@ def plan(arguments: Arguments) -> int:
     from spillway.errors import DoesNotFit
 
     config = arguments.config()
+    graph = Path(arguments.named["graph"]) if "graph" in arguments.named else None
+    if graph is not None and graph.suffix not in (".svg", ".dot"):
+        raise InputError(f"graph: {graph}: the file is to end in .svg or .dot")
     quiet_libraries()
     from spillway.report.tables import show_plan
     from spillway.run.train import plan_config
@@ -75,7 +78,7 @@ def plan(arguments: Arguments) -> int:
 
     try:
         with stages.shown():
-            found = plan_config(config, tell)
+            found = plan_config(config, tell, graph)
         show(found)
     except DoesNotFit as error:
         if error.plan:
@@ -198,10 +201,11 @@ VERBS = {
         "    --dram_budget 4GiB --storage /mnt/nvme/spillway",
     ),
     "plan": Verb(
-        "plan [CONFIG.yaml] [--key value ...] [--json]",
-        "the same plan, nothing started; exit code 3 when it does not fit",
+        "plan [CONFIG.yaml] [--key value ...] [--json] [--graph FILE.svg]",
+        "the same plan, nothing started, and a picture of a step; exit code 3 when it does not fit",
         plan,
         options=("json",),
+        named=("graph",),
     ),
     "resume": Verb(
         "resume OUTPUT_DIR [--key value ...]", "go on with a run from its newest durable step", resume, own_signals=True

@@ -65,8 +65,9 @@ def refuse_elsewhere(config: Config) -> None:
         raise InputError("gpu_memory: device cpu has no memory of its own; this key needs --device cuda or simulated")
 
 
-def plan_elsewhere(config: Config, text: str, tell: Tell) -> Plan:
-    """The plan for the profile's machine. Raises InputError, or DoesNotFit with what would fit."""
+def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = None) -> Plan:
+    """The plan for the profile's machine. Raises InputError, or DoesNotFit with what would fit. `graph`: as of
+    `plan_config`."""
     from spillway import _engine
     from spillway.base.calls import translated
     from spillway.model import hub
@@ -87,6 +88,8 @@ def plan_elsewhere(config: Config, text: str, tell: Tell) -> Plan:
     description, widths = describe_model(config)
     asked = Asked(description, settings_of(config, widths, on_gpu), profile, str(config.profile))
     engine, settings = asked.engine()
+    if graph is not None:
+        graph.write_text(engine.graph(graph.suffix[1:]), encoding="utf-8")
     plan: Plan = {**json.loads(engine.plan()), "machine": profile["machine"]}
     if config.chosen:
         plan["compute_why"] = config.chosen

@@ -137,6 +137,9 @@ class SessionProtocol(Protocol):
         """`fit_table` and `longest_sequence` of plan.json: this model at other budgets, sequences and batches.
         Of a session with `only_plan`."""
 
+    def graph(self, format: str) -> str:
+        """The order of a step as a picture: "svg" or "dot"."""
+
     def start(self, start_point: StartPoint) -> Recovery | None:
         """Everything in place for the next step. None: from `start_point.checkpoint`, or from the model's weights.
 

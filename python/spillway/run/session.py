@@ -104,6 +104,10 @@ class EngineSession:
             found: dict[str, Any] = json.loads(self._engine.what_fits(shape.length, shape.batch, *per_token))
         return found
 
+    def graph(self, format: str) -> str:
+        with translated():
+            return self._engine.graph(format)
+
     def start(self, start_point: StartPoint) -> Recovery | None:
         """Maps the memory and opens the volumes; state from there, from a checkpoint, or the model's weights."""
         config = self.config

@@ -71,10 +71,11 @@ def train_config(config: Config, console: Console) -> dict[str, Any]:
         return Run(config, start, known, saved, display, interruption).go()
 
 
-def plan_config(config: Config, tell: Tell) -> dict[str, Any]:
-    """The plan that `train` would follow. Nothing is started or written; raises DoesNotFit with the refused plan."""
+def plan_config(config: Config, tell: Tell, graph: Path | None = None) -> dict[str, Any]:
+    """The plan that `train` would follow. Nothing is started; raises DoesNotFit with the refused plan. `graph`: a file
+    for the picture of a step, SVG or, by its ending, Graphviz's; nothing else is written."""
     if config.profile is not None and (found := elsewhere(config)):
-        return plan_elsewhere(config, found, tell)
+        return plan_elsewhere(config, found, tell, graph)
     check(config, required=("model", "dataset"))
     named = config.output_dir is not None
     config = config.replaced(output_dir=config.output_dir or str(Path.cwd()))  # nothing is written there
@@ -92,6 +93,8 @@ def plan_config(config: Config, tell: Tell) -> dict[str, Any]:
         kept = replace(kept, saving=saving(config, planned_start(config, output_dir), work, 0))
     session = open_session(config, work.shape, kept, only_plan=True)
     try:
+        if graph is not None:
+            graph.write_text(session.graph(graph.suffix[1:]), encoding="utf-8")
         stages.say("planning what else fits")
         return session.plan | session.what_fits()
     finally:

@@ -1,0 +1,84 @@
+// A step for people: boxes that follow what they wait for, few of them however large the model is.
+#include "spillway/plan/step/outline.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "spillway/plan/step/picture.h"
+#include "tests/plan/models.h"
+#include "tests/plan/residencies.h"
+
+namespace spillway::plan::step {
+namespace {
+
+/// Everything comes from a path, and goes there.
+Outline streamed(std::int64_t layers) {
+  const auto description = test::describe({.layers = layers});
+  const auto layout = description.layout();
+  const std::vector<bool> none(layout.chunks().size(), false);
+  const Residency residency{none, none, none, std::vector<bool>(static_cast<std::size_t>(layers) + 1, false)};
+  return outline(make_schedule(description, layout, residency, {}), layout);
+}
+
+std::size_t count(const std::string& text, const std::string& what) {
+  std::size_t out = 0;
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++out;
+  return out;
+}
+
+TEST(StepOutline, ABoxIsBelowThoseThatItWaitsForAndAloneInItsRowOfALane) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 20; ++round) {
+    const auto description = test::describe(test::random_shape(random, round));
+    const auto layout = description.layout();
+    const auto residency = round % 2 == 0 ? test::random_residency(layout, random)
+                                          : test::random_device_residency(description, layout, random);
+    const auto schedule = make_schedule(description, layout, residency, {});
+    const auto found = outline(schedule, layout);
+    std::set<std::pair<Lane, unsigned>> taken;
+    std::size_t tasks = 0;
+    for (const auto& box : found.boxes) {
+      EXPECT_TRUE(taken.emplace(box.lane, box.row).second);
+      tasks += box.tasks;
+    }
+    EXPECT_EQ(tasks, schedule.tasks.size()) << "of so few layers each is drawn";
+    for (const auto& it : found.arrows) EXPECT_LT(found.boxes[it.from].row, found.boxes[it.to].row);
+  }
+}
+
+TEST(StepOutline, NoArrowFollowsFromOthers) {
+  const auto found = streamed(3);
+  std::vector<std::set<Index>> behind(found.boxes.size());
+  for (const auto& it : found.arrows) {  // in the order of the boxes that they lead to
+    EXPECT_FALSE(behind[it.to].contains(it.from));
+    behind[it.to].insert(it.from);
+    behind[it.to].insert(behind[it.from].begin(), behind[it.from].end());
+  }
+}
+
+TEST(StepOutline, AFewLayersStandForMany) {
+  const auto some = streamed(20), many = streamed(80);
+  EXPECT_EQ(many.layers, 81U);  // the norm has a block of its own
+  EXPECT_EQ(many.drawn, 4U);
+  EXPECT_EQ(many.boxes.size(), some.boxes.size());
+  EXPECT_LT(many.boxes.size(), 80U);
+  EXPECT_TRUE(std::ranges::any_of(many.arrows, [](const Arrow& it) { return it.skips; }));
+  EXPECT_FALSE(std::ranges::any_of(streamed(3).arrows, [](const Arrow& it) { return it.skips; }));
+}
+
+TEST(StepOutline, ItsPicturesHaveEveryBoxAndArrow) {
+  auto found = streamed(3);
+  found.boxes.front().block = "a<b>&\"c\"";
+  const auto svg = to_svg(found), dot = to_dot(found);
+  EXPECT_EQ(count(svg, "<title>"), found.boxes.size());
+  EXPECT_EQ(count(svg, "marker-end"), found.arrows.size());
+  EXPECT_EQ(count(dot, " -> "), found.arrows.size());
+  EXPECT_EQ(count(dot, "[group="), found.boxes.size());
+  EXPECT_NE(svg.find("a&lt;b>&amp;&quot;c&quot;"), std::string::npos);
+  EXPECT_TRUE(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
+}
+
+}  // namespace
+}  // namespace spillway::plan::step
