@@ -1,0 +1,55 @@
+// The same update as work of a device leaves the same bits as the host's.
+#include "spillway/execute/device_subspace_update.h"
+
+#include <gtest/gtest.h>
+
+#include "spillway/execute/subspace_update.h"
+#include "tests/execute/subspace_case.h"
+
+namespace spillway::execute {
+namespace {
+
+constexpr kernels::UpdateStep kStep{.learning_rate = 0.01, .weight_decay = 0.1, .step = 12};
+
+class DeviceSubspaceUpdateTest : public ::testing::TestWithParam<std::pair<state::FitRecord, state::FitRecord>> {
+ protected:
+  const test::SubspaceCase it;
+};
+
+TEST_P(DeviceSubspaceUpdateTest, LeavesTheBitsOfTheHost) {
+  const auto& [before, after] = GetParam();
+  const auto ours = it.pair(1, before), given = it.pair(2, after);
+  auto here = it.groups(ours, given), there = here;
+  const auto& chunk = it.its_chunk();
+
+  SubspaceUpdate host(it.layout, it.rule());
+  host.prepare(chunk, here.at());
+  for (std::size_t t = 0; t < host.first_tiles(chunk); ++t) host.run_first(chunk, here.at(), kStep, t);
+  for (std::size_t t = 0; t < host.tiles(chunk); ++t) host.run(chunk, here.at(), kStep, t);
+  host.finish(chunk, here.at());
+
+  Subspaces subspaces(it.description, it.layout);
+  subspaces.restore(it.tensor, ours.data());
+  subspaces.begin(11, 1);
+  subspaces.note(it.tensor, after);
+  subspaces.end(true);
+  const auto device = device::make_cpu();
+  const auto stream = device->make_stream();
+  std::vector<float> delta(it.space().elements());
+  DeviceSubspaceUpdate(it.layout, it.rule(), subspaces, delta.data()).run(*device, stream, chunk, there.at(), kStep);
+  device->synchronise();
+
+  EXPECT_TRUE(here.weight == there.weight);
+  EXPECT_TRUE(here.state == there.state);
+  EXPECT_FALSE(it.groups(ours, given) == there);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Projectors, DeviceSubspaceUpdateTest,
+    ::testing::Values(std::pair(state::FitRecord{}, state::FitRecord{.fits = 1}),
+                      std::pair(state::FitRecord{.fits = 1}, state::FitRecord{.fits = 1, .samples = 2}),
+                      std::pair(state::FitRecord{.fits = 1}, state::FitRecord{.fits = 2}),
+                      std::pair(state::FitRecord{.fits = 1}, state::FitRecord{.fits = 2, .begun = 12})));
+
+}  // namespace
+}  // namespace spillway::execute

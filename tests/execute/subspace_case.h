@@ -1,0 +1,82 @@
+// A matrix that is trained in a subspace, with what its update works on: for tests of the parts that do it.
+#pragma once
+
+#include <cstring>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "spillway/state/rule.h"
+#include "spillway/subspace/projector.h"
+#include "tests/plan/models.h"
+
+namespace spillway::execute::test {
+
+/// The first layer's `up`, [96, 64] by [32, 32].
+struct SubspaceCase {
+  /// The groups of its chunk, each in memory of its own.
+  struct Groups {
+    std::vector<std::byte> weight, state, grad;
+    [[nodiscard]] state::GroupPointers at() { return {weight.data(), state.data(), grad.data()}; }
+    friend bool operator==(const Groups&, const Groups&) = default;
+  };
+
+  SubspaceCase() {
+    while (layout.tensors()[tensor].subspace.rank == 0) ++tensor;
+    while (layout.chunks()[chunk].subspace.rank == 0) ++chunk;
+  }
+
+  [[nodiscard]] const state::Subspace& space() const { return layout.tensors()[tensor].subspace; }
+  [[nodiscard]] const state::Chunk& its_chunk() const { return layout.chunks()[chunk]; }
+  [[nodiscard]] state::UpdateRule rule() const { return description.rule(); }
+
+  /// As it lies in a state group, of random values.
+  [[nodiscard]] std::vector<std::byte> pair(std::uint64_t seed, const state::FitRecord& record) const {
+    const auto fields = state::pair_fields(space());
+    std::vector<std::byte> out(fields.bytes);
+    std::memcpy(out.data(), &record, sizeof(record));
+    for (unsigned side = 0; side < 2; ++side) {
+      const subspace::Projector shape(side == 0 ? space().rows : space().columns, space().rank, space().nonzeros);
+      const auto values = subspace::Projector::random(shape, seed, 0, 0, side).values();
+      std::memcpy(out.data() + (side == 0 ? fields.p : fields.q), values.data(), values.size() * sizeof(float));
+    }
+    return out;
+  }
+
+  /// Weights, moments and a gradient above zero; `ours` lies in the state, `given` with the gradient.
+  [[nodiscard]] Groups groups(const std::vector<std::byte>& ours, const std::vector<std::byte>& given) const {
+    Groups out{std::vector<std::byte>(weight_bytes(rule(), its_chunk())),
+               std::vector<std::byte>(state_bytes(rule(), its_chunk())),
+               std::vector<std::byte>(grad_bytes(rule(), its_chunk()))};
+    std::mt19937 random(5);
+    for (auto* group : {&out.weight, &out.state, &out.grad}) {
+      for (std::size_t i = 0; i + 2 <= group->size(); i += 2) {  // numbers of either width
+        const auto value = static_cast<std::uint16_t>(0x3c00 + random() % 0x200);
+        std::memcpy(group->data() + i, &value, 2);
+      }
+    }
+    std::memcpy(out.state.data() + state_fields(rule(), its_chunk()).pair, ours.data(), ours.size());
+    std::memcpy(out.grad.data() + core_bytes(rule(), its_chunk()), given.data(), given.size());
+    return out;
+  }
+
+  /// The pair that lies in the state.
+  [[nodiscard]] std::vector<std::byte> adopted(const Groups& groups) const {
+    const auto* at = groups.state.data() + state_fields(rule(), its_chunk()).pair;
+    return {at, at + state::pair_fields(space()).bytes};
+  }
+  /// A moment of S.
+  [[nodiscard]] std::vector<float> moment(Groups& groups, std::size_t which) const {
+    const auto core = locate_core(rule(), its_chunk(), groups.at(), 0, space().elements()).span;
+    std::vector<float> out(core.n);
+    std::memcpy(out.data(), core.moments[which], out.size() * sizeof(float));
+    return out;
+  }
+
+  const plan::Description description =
+      plan::test::describe({.layers = 1, .embedding = false, .head = false, .tied = false, .subspace = "up"});
+  const state::Layout layout = description.layout();
+  std::size_t tensor = 0, chunk = 0;
+};
+
+}  // namespace spillway::execute::test

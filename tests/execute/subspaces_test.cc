@@ -1,0 +1,120 @@
+// When projectors are fitted, from when on they hold, and what a skipped step leaves of them.
+#include "spillway/execute/subspaces.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/execute/subspace_case.h"
+#include "tests/sys/failing.h"
+
+namespace spillway::execute {
+namespace {
+
+class SubspacesTest : public ::testing::Test {
+ protected:
+  SubspacesTest() : subspaces(it.description, it.layout), gradient(it.space().rows * it.space().columns) {
+    std::mt19937 random(3);
+    for (auto& value : gradient) value = std::normal_distribution<float>()(random);
+  }
+
+  [[nodiscard]] std::vector<float> values(unsigned side) const {
+    const auto found = subspaces.side(it.tensor, side);
+    return {found.values, found.values + found.nonzeros * found.stride()};
+  }
+  void restore(double fits, double whole) {
+    const auto pair = it.pair(1, {.fits = fits, .whole = whole, .samples = 4});
+    subspaces.restore(it.tensor, pair.data());
+  }
+
+  const test::SubspaceCase it;
+  Subspaces subspaces;
+  std::vector<float> gradient;
+};
+
+TEST_F(SubspacesTest, TheFirstProjectorsAreFittedInTheirStepAndForgottenWhenItIsSkipped) {
+  for (const bool applied : {false, true}) {
+    subspaces.begin(0, 1);
+    subspaces.open(it.tensor);
+    EXPECT_TRUE(subspaces.learns(it.tensor));
+    EXPECT_TRUE(subspaces.leave(it.tensor).empty()) << "S is made with them at once";
+    const auto version = subspaces.version(it.tensor);
+    subspaces.learn(it.tensor, gradient, {});
+    EXPECT_NE(subspaces.version(it.tensor), version);
+    EXPECT_FALSE(subspaces.learns(it.tensor));
+    EXPECT_GT(std::ranges::count_if(values(0), [](float value) { return value != 0; }), 0);
+    subspaces.end(applied);
+    EXPECT_EQ(subspaces.fitted(it.tensor), applied);
+    EXPECT_EQ(subspaces.fits(it.tensor), applied ? 1U : 0U);
+  }
+}
+
+TEST_F(SubspacesTest, WhatIsNotFiniteTeachesNothing) {
+  gradient[7] = std::numeric_limits<float>::infinity();
+  subspaces.begin(0, 1);
+  subspaces.learn(it.tensor, gradient, {});
+  EXPECT_FALSE(subspaces.fitted(it.tensor));
+}
+
+TEST_F(SubspacesTest, LaterOnesAreFittedWhereTheOldOnesMissTooMuchAndAnUpdateIsCheckedAfter) {
+  restore(1, 1);  // nothing of it was captured
+  EXPECT_GT(subspaces.error(it.tensor), it.description.subspaces.threshold);
+  for (std::int64_t updates = 1; updates < 10; ++updates) {
+    subspaces.begin(updates, 1);
+    EXPECT_EQ(subspaces.learns(it.tensor), updates % 3 == 0) << updates;
+  }
+  restore(1, 0);
+  subspaces.begin(3, 1);
+  EXPECT_FALSE(subspaces.learns(it.tensor)) << "nothing is known to be missed";
+}
+
+TEST_F(SubspacesTest, LaterOnesHoldFromTheNextStepOn) {
+  restore(1, 1);
+  const auto old = values(0);
+  subspaces.begin(3, 1);
+  subspaces.open(it.tensor);
+  std::ranges::copy(gradient, subspaces.leave(it.tensor).begin());
+  subspaces.end(true);
+  EXPECT_TRUE(subspaces.learned(it.tensor));
+  subspaces.begin_fit(it.tensor);
+  for (unsigned part = 0; part < subspace::Fit::kParts; ++part) {
+    for (std::size_t tile = 0; tile < subspaces.fit_tiles(it.tensor, part); ++tile) subspaces.fit(part, tile);
+  }
+  std::vector<std::byte> pair(state::pair_fields(it.space()).bytes);
+  subspaces.end_fit(it.tensor, pair.data());
+  EXPECT_EQ(values(0), old);
+  subspaces.begin(4, 1);
+  subspaces.open(it.tensor);
+  const auto now = values(0);
+  EXPECT_NE(now, old);
+  EXPECT_EQ(std::memcmp(now.data(), pair.data() + state::pair_fields(it.space()).p, now.size() * sizeof(float)), 0);
+  EXPECT_EQ(subspaces.fits(it.tensor), 2U);
+  EXPECT_EQ(subspaces.change(it.tensor).before.fits, 1);
+}
+
+TEST_F(SubspacesTest, ThereIsRoomForSoManyGradientsAndNoMore) {
+  restore(1, 1);
+  for (std::size_t i = 0; i < plan::kGradientsLeft; ++i) EXPECT_EQ(subspaces.leave(it.tensor).size(), gradient.size());
+  EXPECT_TRUE(subspaces.leave(it.tensor).empty());
+  EXPECT_EQ(subspaces.counts().beside, plan::kGradientsLeft);
+}
+
+TEST_F(SubspacesTest, SignsAreThoseOfTheStep) {
+  std::vector<float> one(it.space().columns), again = one, next = one;
+  subspaces.begin(5, 1);
+  subspaces.signs(it.tensor, one);
+  subspaces.signs(it.tensor, again);
+  subspaces.begin(6, 1);
+  subspaces.signs(it.tensor, next);
+  EXPECT_EQ(one, again);
+  EXPECT_NE(one, next);
+  EXPECT_TRUE(std::ranges::all_of(one, [](float value) { return value == 1 || value == -1; }));
+}
+
+TEST_F(SubspacesTest, OtherTensorsAndShapesAreRefused) {
+  EXPECT_ERROR(subspaces.check(it.tensor, 5), ErrorCode::bad_input, "which is 96 x 64");
+  EXPECT_ERROR(subspaces.open(it.layout.tensors().size()), ErrorCode::bad_input, "does not learn in a subspace");
+}
+
+}  // namespace
+}  // namespace spillway::execute
