@@ -245,7 +245,7 @@ def test_a_device_of_its_own_changes_no_bit_and_rows_say_what_is_missed(given: P
 def test_updated_on_a_device_no_bit_is_another(
     learning: list[str], given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights, residuals, moments and projectors live there; stopped, and gone on with on the processor and there."""
+    """Weights, remainders, moments and projectors live there; stopped, and gone on with on the processor and there."""
     link = device.link
     monkeypatch.setattr(device, "link", lambda profile: link(profile) | {"state": 1.0})
     words = ("--method", "lsp", *learning, "--lsp_rank", "8", "--max_grad_norm", "0.5", "--save_steps", "2")

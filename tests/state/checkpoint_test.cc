@@ -239,7 +239,7 @@ TEST(LoadWeights, StartsExactlyFromFp32) {
   }
 }
 
-TEST(LoadWeights, StartsExactlyFromBf16WithNoResidual) {
+TEST(LoadWeights, StartsExactlyFromBf16WithNoRemainder) {
   TempDir dir;
   const auto data = write_model(dir.path(), small_model(), "BF16", 2);
   Model model(small_model(), kBf16);
@@ -394,7 +394,7 @@ TEST(LoadState, GivesBackEveryBitOfEveryRule) {
   }
 }
 
-TEST(SaveWeights, WhatIsKeptInFp32IsSavedSoAndHasNoResidual) {
+TEST(SaveWeights, WhatIsKeptInFp32IsSavedSoAndHasNoRemainder) {
   TempDir dir;
   Model model(small_mixed_model(), kBf16);
   randomise(model, 8);

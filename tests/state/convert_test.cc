@@ -37,7 +37,7 @@ std::vector<float> awkward_masters() {
   return out;
 }
 
-TEST(Convert, TheResidualIsFirstInTheState) {
+TEST(Convert, TheRemainderIsFirstInTheState) {
   Memory bf16(ComputeType::bf16);
   EXPECT_EQ(reinterpret_cast<std::byte*>(bf16.fields.remainder), bf16.state.data());
   Memory fp32(ComputeType::fp32);
@@ -68,7 +68,7 @@ TEST(Convert, MastersSurviveBitForBitAndNothingElseChanges) {
   }
 }
 
-TEST(Convert, ABf16MasterHasNoResidual) {
+TEST(Convert, ABf16MasterHasNoRemainder) {
   Memory memory(ComputeType::bf16);
   const std::vector<float> masters{1.5F, -2.0F, 0.0F, std::bit_cast<float>(0xFF7F0000U)};
   to_chunk(masters, memory.fields, 0);
@@ -97,7 +97,7 @@ TEST(Convert, OutOfRangeIsAFaultOfTheCaller) {
   expect_error(ErrorCode::internal, {"2 elements at 2047"}, [&] { to_chunk(masters, memory.fields, kElements - 1); });
   expect_error(ErrorCode::internal, {"2 elements"}, [&] { from_chunk(memory.fields, kElements + 1, masters); });
   const auto weight_only = chunk_fields(ComputeType::bf16, kElements, memory.weight.data(), nullptr);
-  expect_error(ErrorCode::internal, {"residual"}, [&] { to_chunk(masters, weight_only, 0); });
+  expect_error(ErrorCode::internal, {"remainder"}, [&] { to_chunk(masters, weight_only, 0); });
 }
 
 TEST(Convert, AFrozenChunkHoldsTheWeightThatTheMasterWouldHave) {
