@@ -8,8 +8,6 @@
 namespace spillway::study {
 namespace {
 
-using namespace plan;  // NOLINT
-
 /// fp32 moments, gradients and weights; bf16 weights; activations; bf16 gradients.
 enum Class : std::size_t { moment, variance, gradient32, weight32, weight, activation, gradient, kClasses };
 

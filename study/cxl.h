@@ -4,17 +4,17 @@
 
 #include <cstdint>
 
-#include "spillway/plan/hardware.h"
+#include "study/hardware.h"
 
 namespace spillway::study {
 
 /// Bytes per second of each of `devices` that all move `bytes` at once, to or from memory on the nodes in these shares.
-[[nodiscard]] double transfer_rate(const plan::Hardware& hardware, std::size_t devices, bool from_device,
-                                   const plan::Shares& nodes, double bytes);
+[[nodiscard]] double transfer_rate(const Hardware& hardware, std::size_t devices, bool from_device, const Shares& nodes,
+                                   double bytes);
 
 /// Seconds to update `elements` on the nodes in these shares; 28 bytes each: three fp32 arrays read and written, fp32
 /// gradients read.
-[[nodiscard]] double update_seconds(const plan::Hardware& hardware, double elements, const plan::Shares& nodes,
+[[nodiscard]] double update_seconds(const Hardware& hardware, double elements, const Shares& nodes,
                                     double bytes_per_element = 28);
 
 enum class CxlPlacement : std::uint8_t {
@@ -34,7 +34,7 @@ struct CxlWork {
 
 /// One step on one device: weights and activations cross the link layer by layer beside compute, then the update.
 /// Error(does_not_fit) when all nodes together do not hold it.
-[[nodiscard]] double cxl_step_seconds(const plan::Hardware& hardware, const CxlWork& work, CxlPlacement placement);
+[[nodiscard]] double cxl_step_seconds(const Hardware& hardware, const CxlWork& work, CxlPlacement placement);
 
 /// Bytes that a placement keeps in all.
 [[nodiscard]] double cxl_bytes(const CxlWork& work, CxlPlacement placement);

@@ -5,8 +5,6 @@
 namespace spillway::study {
 namespace {
 
-using namespace plan;  // NOLINT
-
 constexpr Bytes kElement = 2;
 /// DeepSpeed's default: a subgroup of 1e9 elements, fp32, in four buffers.
 constexpr Bytes kStaging = Bytes{1'000'000'000} * 4 * 4;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "spillway/base/bytes.h"
-#include "spillway/plan/shape.h"
+#include "study/shape.h"
 
 namespace spillway::study {
 
@@ -24,9 +24,9 @@ struct PoolSlots {
 
 /// Every slot of the pool as large as the embedding, seven to a layer; each pinned block rounded up to a power of two;
 /// the overflow check takes 1.5 times the gradients more.
-[[nodiscard]] HostMemory zero_infinity_memory(const plan::DecoderShape& shape, const PoolSlots& slots = {});
+[[nodiscard]] HostMemory zero_infinity_memory(const DecoderShape& shape, const PoolSlots& slots = {});
 
 /// Slots by shape class, nothing rounded, the check without temporaries; gradients and staging as before.
-[[nodiscard]] HostMemory memascend_memory(const plan::DecoderShape& shape, const PoolSlots& slots = {});
+[[nodiscard]] HostMemory memascend_memory(const DecoderShape& shape, const PoolSlots& slots = {});
 
 }  // namespace spillway::study

@@ -7,8 +7,6 @@
 namespace spillway::study {
 namespace {
 
-using namespace plan;  // NOLINT
-
 constexpr double kLspHalf = 2, kLspSingle = 4;  ///< bytes of a number
 constexpr double kLspTraffic = 26;   ///< bytes that a host's update moves for an element, as a profile's rates are
 constexpr double kApplyTraffic = 8;  ///< weight and residual, read and written
@@ -29,7 +27,7 @@ void learn_again(const LspMatrix& it, const LspWork& work, Costs& out) {
   const double elements = it.rows * it.columns / work.rotate;
   out.compress += out.product / work.rotate;
   out.left = kLspSingle * elements;
-  out.fits = kLspTraffic * kFitWork * work.nonzeros * elements;
+  out.fits = kLspTraffic * plan::kFitWork * work.nonzeros * elements;
 }
 
 Costs costs_of(const LspMatrix& it, const LspWork& work, LspMethod method) {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "spillway/plan/hardware.h"
+#include "study/hardware.h"
 
 namespace spillway::study {
 
@@ -53,8 +53,8 @@ struct LspStep {
   double operations = 0;    ///< on the device
 };
 
-[[nodiscard]] LspStep lsp_step(const plan::Hardware& hardware, const LspModel& model, const LspWork& work,
-                               LspMethod method, const LspDelays& delays = {});
+[[nodiscard]] LspStep lsp_step(const Hardware& hardware, const LspModel& model, const LspWork& work, LspMethod method,
+                               const LspDelays& delays = {});
 
 /// Operations per second with which `method` takes so many seconds, when nothing but operations takes time.
 [[nodiscard]] double lsp_rate(const LspModel& model, const LspWork& work, LspMethod method, double seconds);

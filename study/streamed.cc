@@ -3,8 +3,6 @@
 namespace spillway::study {
 namespace {
 
-using namespace plan;  // NOLINT
-
 constexpr double kWeights = 2, kGradients = 2;  ///< bytes a parameter
 constexpr double kStreamedStates = 12;          ///< fp32 weights and moments
 constexpr double kWritten = kStreamedStates + kWeights;

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "spillway/plan/hardware.h"
+#include "study/hardware.h"
 
 namespace spillway::study {
 
@@ -20,11 +20,10 @@ struct StreamedWork {
 };
 
 /// Seconds of a step. No layer's weights are read beside the layer before: its prefetch is one tensor deep.
-[[nodiscard]] double zero_infinity_seconds(const plan::Hardware& hardware, const StreamedWork& work);
+[[nodiscard]] double zero_infinity_seconds(const Hardware& hardware, const StreamedWork& work);
 /// Seconds of a steady step. `overlapped`: share of the update that runs beside the next forward pass.
-[[nodiscard]] double greedy_snake_seconds(const plan::Hardware& hardware, const StreamedWork& work,
-                                          double overlapped = 0.5);
+[[nodiscard]] double greedy_snake_seconds(const Hardware& hardware, const StreamedWork& work, double overlapped = 0.5);
 /// Every drive alike, states dealt to them evenly.
-[[nodiscard]] double lohan_seconds(const plan::Hardware& hardware, const StreamedWork& work);
+[[nodiscard]] double lohan_seconds(const Hardware& hardware, const StreamedWork& work);
 
 }  // namespace spillway::study

@@ -5,8 +5,6 @@
 namespace spillway::study {
 namespace {
 
-using namespace plan;  // NOLINT
-
 constexpr double kThirdTraffic = 28;
 constexpr double kHalf = 2, kSingle = 4;         ///< bytes of a number
 constexpr double kLeastWritten = 2 * (1 << 20);  ///< bytes of a gradient; smaller ones stay in memory

@@ -5,13 +5,13 @@
 
 #include <vector>
 
-#include "spillway/plan/hardware.h"
-#include "spillway/plan/shape.h"
+#include "study/hardware.h"
+#include "study/shape.h"
 
 namespace spillway::study {
 
 struct ThirdLevelWork {
-  plan::DecoderShape shape;
+  DecoderShape shape;
   double tokens = 0;        ///< of a step, all devices together
   double subgroup = 1e8;    ///< elements of a device with which a subgroup is full
   unsigned buffers = 1;     ///< >= 1, of a device, each of the largest subgroup in fp32; MLP-Offload: half for a path
@@ -36,12 +36,12 @@ struct IterationTimes {
 /// are in use it waits until all are written, so what is left at its end is written while the update waits for its
 /// first subgroup. The update reads weights, moments and gradients in fp32 (16) and writes weights and moments (12),
 /// one subgroup in flight in each direction.
-[[nodiscard]] IterationTimes zero3_iteration(const plan::Hardware& hardware, const ThirdLevelWork& work);
+[[nodiscard]] IterationTimes zero3_iteration(const Hardware& hardware, const ThirdLevelWork& work);
 
 /// Every `every`-th subgroup on the second drive; gradients stay in bf16 in host memory; the order turns around each
 /// iteration, so that the subgroups which a path's buffers hold at the end of one pass, three buffers each, are the
 /// first of the next and are not moved.
-[[nodiscard]] IterationTimes mlp_offload_iteration(const plan::Hardware& hardware, const ThirdLevelWork& work,
+[[nodiscard]] IterationTimes mlp_offload_iteration(const Hardware& hardware, const ThirdLevelWork& work,
                                                    unsigned every = 3);
 
 }  // namespace spillway::study

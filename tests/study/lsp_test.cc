@@ -6,8 +6,6 @@
 namespace spillway::study {
 namespace {
 
-using namespace plan;  // NOLINT
-
 /// The workstation of arXiv 2406.10181.
 Hardware workstation() {
   Hardware out{.name = "a card of 24 GiB"};

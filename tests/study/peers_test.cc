@@ -13,8 +13,6 @@
 namespace spillway::study {
 namespace {
 
-using namespace plan;  // NOLINT
-
 constexpr double kGiB = static_cast<double>(GiB);
 
 Hardware cxl_machine() {

@@ -1,4 +1,4 @@
-#include "spillway/plan/flow.h"
+#include "study/flow.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 
 #include "spillway/base/error.h"
 
-namespace spillway::plan {
+namespace spillway::study {
 namespace {
 
 TEST(Flow, WorkThatUsesNothingIsSeconds) {
@@ -124,4 +124,4 @@ TEST(Flow, RandomGraphsKeepTheLaws) {
 }
 
 }  // namespace
-}  // namespace spillway::plan
+}  // namespace spillway::study

@@ -7,9 +7,9 @@
 
 #include "spillway/base/bytes.h"
 #include "spillway/machine/profile.h"
-#include "spillway/plan/flow.h"
+#include "study/flow.h"
 
-namespace spillway::plan {
+namespace spillway::study {
 
 /// A memory node: DRAM of a socket, or a CXL card. Rates in bytes per second.
 struct MemoryNode {
@@ -109,4 +109,4 @@ class FlowMachine {
 /// Bytes per second of half reads and half writes.
 [[nodiscard]] double mixed_rate(const Drive& drive);
 
-}  // namespace spillway::plan
+}  // namespace spillway::study

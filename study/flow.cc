@@ -1,4 +1,4 @@
-#include "spillway/plan/flow.h"
+#include "study/flow.h"
 
 #include <algorithm>
 #include <limits>
@@ -7,7 +7,7 @@
 
 #include "spillway/base/error.h"
 
-namespace spillway::plan {
+namespace spillway::study {
 namespace {
 
 constexpr double kNoEnd = std::numeric_limits<double>::infinity();
@@ -206,4 +206,4 @@ FlowResult Flow::play() const {
   return Player(*this).play();
 }
 
-}  // namespace spillway::plan
+}  // namespace spillway::study

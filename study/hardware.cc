@@ -1,9 +1,9 @@
-#include "spillway/plan/hardware.h"
+#include "study/hardware.h"
 
 #include <algorithm>
 #include <numeric>
 
-namespace spillway::plan {
+namespace spillway::study {
 
 namespace {
 
@@ -162,4 +162,4 @@ Shares all_at(std::size_t index, std::size_t count) {
   return out;
 }
 
-}  // namespace spillway::plan
+}  // namespace spillway::study

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace spillway::plan {
+namespace spillway::study {
 
 inline constexpr std::uint32_t kNoLane = ~std::uint32_t{0};
 
@@ -75,4 +75,4 @@ class Flow {
   std::uint32_t lanes_ = 0;
 };
 
-}  // namespace spillway::plan
+}  // namespace spillway::study

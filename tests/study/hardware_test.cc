@@ -1,8 +1,8 @@
-#include "spillway/plan/hardware.h"
+#include "study/hardware.h"
 
 #include <gtest/gtest.h>
 
-namespace spillway::plan {
+namespace spillway::study {
 namespace {
 
 machine::Profile profile() {
@@ -98,4 +98,4 @@ TEST(Hardware, AnUpdateDealtByBandwidthTakesTheSumOfBandwidths) {
 }
 
 }  // namespace
-}  // namespace spillway::plan
+}  // namespace spillway::study

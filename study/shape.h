@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace spillway::plan {
+namespace spillway::study {
 
 /// Gated feed-forward, grouped keys, norms without bias: the Llama and Qwen2 families.
 struct DecoderShape {
@@ -26,4 +26,4 @@ struct DecoderShape {
   }
 };
 
-}  // namespace spillway::plan
+}  // namespace spillway::study
