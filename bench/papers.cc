@@ -330,9 +330,7 @@ struct LspRun {
   double row = 0;  ///< tokens of a row
   LspDelays delays;
 
-  [[nodiscard]] LspWork work(double d) const {
-    return {.tokens = tokens, .rank = d, .nonzeros = nonzeros, .rotate = kRotation};
-  }
+  [[nodiscard]] LspWork work(double d) const { return {.tokens = tokens, .rank = d}; }
   [[nodiscard]] double seconds(const Hardware& hardware, LspMethod method, double d) const {
     return lsp_step(hardware, model, work(d), method, delays).seconds;
   }

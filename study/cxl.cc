@@ -13,25 +13,19 @@ enum Class : std::size_t { moment, variance, gradient32, weight32, weight, activ
 
 using ByClass = std::array<double, kClasses>;
 
-ByClass class_bytes(const CxlWork& work, CxlPlacement placement) {
+ByClass class_bytes(const CxlWork& work) {
   const auto n = work.parameters;
   const auto border = work.batch * work.sequence * static_cast<double>(work.layers * work.hidden) * 2;
-  // Ours keeps the low half of the fp32 weights beside the bf16 ones, and no second copy of gradients.
-  if (placement == CxlPlacement::dealt) return {4 * n, 4 * n, 0, 2 * n, 2 * n, border, 2 * n};
   return {4 * n, 4 * n, 4 * n, 4 * n, 2 * n, border, 2 * n};
 }
 
 /// Bytes that an update moves of each class, per element.
-ByClass update_traffic(CxlPlacement placement) {
-  if (placement == CxlPlacement::dealt) return {8, 8, 0, 4, 4, 0, 2};
-  return {8, 8, 4, 8, 0, 0, 0};
-}
+constexpr ByClass kUpdateTraffic{8, 8, 4, 8, 0, 0, 0};
 
 /// Where the bytes of each class lie, by node.
 class CxlPlacer {
  public:
-  CxlPlacer(const Hardware& hardware, const CxlWork& work, CxlPlacement placement)
-      : hardware_(hardware), bytes_(class_bytes(work, placement)) {
+  CxlPlacer(const Hardware& hardware, const CxlWork& work, CxlPlacement placement) : bytes_(class_bytes(work)) {
     for (const auto& node : hardware.nodes) {
       free_.push_back(static_cast<double>(node.capacity));
       dram_.push_back(!node.cxl);
@@ -47,9 +41,6 @@ class CxlPlacer {
         for (const Class it : {moment, variance, gradient32, weight32, weight, activation, gradient}) {
           shares_[it] = latency_first(bytes_[it]);
         }
-        break;
-      case CxlPlacement::dealt:
-        deal();
     }
   }
 
@@ -58,18 +49,6 @@ class CxlPlacer {
  private:
   [[nodiscard]] Shares first_dram() const {
     return all_at(static_cast<std::size_t>(std::ranges::find(dram_, true) - dram_.begin()), dram_.size());
-  }
-
-  /// What comes from the device first in DRAM; then weights and states together, by bandwidth.
-  void deal() {
-    shares_[gradient] = fill(bytes_[gradient], true);
-    shares_[activation] = fill(bytes_[activation], true);
-    const double states = bytes_[moment] + bytes_[variance] + bytes_[weight32] + bytes_[weight];
-    std::vector<double> rates;
-    for (const auto& node : hardware_.nodes) rates.push_back(node.update);
-    const auto shares = take_in_proportion(states, rates);
-    shares_[moment] = shares_[variance] = shares_[weight32] = shares_[weight] = shares;
-    shares_[gradient32] = first_dram();
   }
 
   /// The released allocator: all in DRAM where it fits; evenly over DRAM and every card where DRAM has room for a part;
@@ -102,33 +81,10 @@ class CxlPlacer {
       left -= part;
     }
     if (left > 1) throw Error(ErrorCode::does_not_fit, "the nodes together do not hold this step");
-    return normalised(taken, bytes);
-  }
-
-  Shares take_in_proportion(double bytes, std::vector<double> rates) {
-    Shares taken(free_.size(), 0);
-    for (double left = bytes; left > 1;) {
-      double sum = 0;
-      for (std::size_t n = 0; n < free_.size(); ++n) sum += rates[n] = free_[n] > 1 ? rates[n] : 0;
-      if (sum <= 0) throw Error(ErrorCode::does_not_fit, "the nodes together do not hold this step");
-      double given = 0;
-      for (std::size_t n = 0; n < free_.size(); ++n) {
-        const auto part = std::min(left * rates[n] / sum, free_[n]);
-        taken[n] += part;
-        free_[n] -= part;
-        given += part;
-      }
-      left -= given;
-    }
-    return normalised(taken, bytes);
-  }
-
-  [[nodiscard]] Shares normalised(Shares taken, double bytes) const {
     for (auto& it : taken) it /= std::max(1.0, bytes);
     return taken;
   }
 
-  const Hardware& hardware_;
   const ByClass bytes_;
   std::vector<double> free_;
   std::vector<bool> dram_;
@@ -139,7 +95,7 @@ class CxlPlacer {
 class CxlStep {
  public:
   CxlStep(const Hardware& hardware, const CxlWork& work, CxlPlacement placement)
-      : work_(work), placement_(placement), places_(hardware, work, placement), machine_(flow_, hardware, 1) {
+      : work_(work), places_(hardware, work, placement), machine_(flow_, hardware, 1) {
     compute_ = flow_.add_lane();
     up_ = flow_.add_lane();
     down_ = flow_.add_lane();
@@ -179,19 +135,17 @@ class CxlStep {
   double update() {
     Flow flow;
     const FlowMachine machine(flow, machine_.hardware(), 0);
-    const auto traffic = update_traffic(placement_);
     std::vector<double> bytes(machine_.hardware().nodes.size(), 0);
     double sum = 0;
     for (std::size_t c = 0; c < kClasses; ++c) {
-      for (std::size_t n = 0; n < bytes.size(); ++n) bytes[n] += traffic[c] * places_[static_cast<Class>(c)][n];
-      sum += traffic[c];
+      for (std::size_t n = 0; n < bytes.size(); ++n) bytes[n] += kUpdateTraffic[c] * places_[static_cast<Class>(c)][n];
+      sum += kUpdateTraffic[c];
     }
     flow.add({.work = work_.parameters * sum, .uses = machine.update(in_proportion(bytes))});
     return flow.play().seconds;
   }
 
   const CxlWork& work_;
-  const CxlPlacement placement_;
   CxlPlacer places_;
   Flow flow_;
   FlowMachine machine_;
@@ -219,12 +173,6 @@ double update_seconds(const Hardware& hardware, double elements, const Shares& n
 
 double cxl_step_seconds(const Hardware& hardware, const CxlWork& work, CxlPlacement placement) {
   return CxlStep(hardware, work, placement).seconds();
-}
-
-double cxl_bytes(const CxlWork& work, CxlPlacement placement) {
-  double sum = 0;
-  for (const auto bytes : class_bytes(work, placement)) sum += bytes;
-  return sum;
 }
 
 }  // namespace spillway::study

@@ -22,8 +22,6 @@ enum class CxlPlacement : std::uint8_t {
   interleaved,  ///< every class page by page over all nodes
   class_wise,   ///< the paper's: states, then weights, activations, gradients into DRAM; what fits in part evenly over
                 ///< DRAM and cards, the rest over the cards
-  dealt,        ///< ours: weight and state of an element on one node, elements in proportion to update bandwidth; no
-                ///< fp32 gradients; what comes from the device in DRAM
 };
 
 struct CxlWork {
@@ -35,8 +33,5 @@ struct CxlWork {
 /// One step on one device: weights and activations cross the link layer by layer beside compute, then the update.
 /// Error(does_not_fit) when all nodes together do not hold it.
 [[nodiscard]] double cxl_step_seconds(const Hardware& hardware, const CxlWork& work, CxlPlacement placement);
-
-/// Bytes that a placement keeps in all.
-[[nodiscard]] double cxl_bytes(const CxlWork& work, CxlPlacement placement);
 
 }  // namespace spillway::study

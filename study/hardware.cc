@@ -15,11 +15,6 @@ constexpr double kExactTraffic = 26;
 Hardware make_hardware(const machine::Profile& profile) {
   Hardware out;
   out.name = profile.machine.empty() ? "this machine" : profile.machine;
-  out.cores = profile.cores;
-  out.host_flops = profile.compute_flops_per_second;
-  out.dram_available = profile.dram_available;
-  out.core_fit = kExactTraffic * profile.update_elements_per_second;
-  if (profile.gpus.empty()) out.core_update = kExactTraffic * profile.update_elements_per_second;
   for (const auto& node : profile.nodes) {
     out.nodes.push_back({.name = "numa:" + std::to_string(node.id),
                          .cxl = node.cxl,
@@ -28,24 +23,15 @@ Hardware make_hardware(const machine::Profile& profile) {
                          .to_devices = node.to_gpus_bytes_per_second,
                          .from_devices = node.from_gpus_bytes_per_second});
   }
-  if (out.nodes.empty()) {
-    out.nodes.push_back({.name = "dram",
-                         .capacity = profile.dram_total,
-                         .update = kExactTraffic * profile.update_elements_per_second * profile.cores});
-  }
   for (const auto& gpu : profile.gpus) {
     out.devices.push_back({.name = "gpu:" + gpu.name,
-                           .memory = gpu.memory,
-                           .reserved = gpu.reserved,
                            .flops = gpu.flops_per_second,
                            .update = kExactTraffic * gpu.update_elements_per_second,
                            .to_device = gpu.to_gpu_bytes_per_second,
-                           .from_device = gpu.from_gpu_bytes_per_second,
-                           .peer = gpu.peer_bytes_per_second});
+                           .from_device = gpu.from_gpu_bytes_per_second});
   }
   for (const auto& path : profile.paths) {
     out.drives.push_back({.name = "path:" + path.name,
-                          .capacity = path.capacity,
                           .read = path.read_bytes_per_second,
                           .write = path.write_bytes_per_second,
                           .mixed = path.mixed_bytes_per_second});
@@ -61,13 +47,11 @@ FlowMachine::FlowMachine(Flow& flow, const Hardware& hardware, std::size_t devic
   const auto add = [&](const std::string& name, double rate) {
     return rate > 0 ? flow.add_resource({.name = name, .rate = rate}) : kNoLane;
   };
-  cores_ = add("cores", hardware.cores);
   for (std::size_t d = 0; d < std::min(devices, hardware.devices.size()); ++d) {
     const auto& device = hardware.devices[d];
     compute_.push_back(add("compute on " + device.name, device.flops));
     to_.push_back(add("link to " + device.name, device.to_device));
     from_.push_back(add("link from " + device.name, device.from_device));
-    peer_.push_back(add("peers of " + device.name, device.peer));
     device_update_.push_back(add("update on " + device.name, device.update));
   }
   for (const auto& node : hardware.nodes) {
@@ -82,8 +66,7 @@ FlowMachine::FlowMachine(Flow& flow, const Hardware& hardware, std::size_t devic
 }
 
 std::vector<FlowUse> FlowMachine::compute(std::size_t device) const {
-  if (device < compute_.size()) return {{compute_[device]}};
-  return {{cores_, hardware_.host_flops > 0 ? hardware_.cores / hardware_.host_flops : 0}};
+  return {{compute_.at(device)}};
 }
 
 std::vector<FlowUse> FlowMachine::link(std::uint32_t link, bool back, const Shares& nodes) const {
@@ -125,26 +108,11 @@ std::vector<FlowUse> FlowMachine::update(const Shares& nodes) const {
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     if (nodes[n] > 0 && node_update_[n] != kNoLane) out.push_back({node_update_[n], nodes[n]});
   }
-  if (hardware_.core_update > 0) out.push_back({cores_, 1 / hardware_.core_update});
-  return out;
-}
-
-std::vector<FlowUse> FlowMachine::fit(const Shares& nodes, double memory) const {
-  if (hardware_.core_fit <= 0) return update(nodes);
-  std::vector<FlowUse> out{{cores_, 1 / hardware_.core_fit}};
-  for (std::size_t n = 0; n < nodes.size(); ++n) {
-    if (nodes[n] > 0 && node_update_[n] != kNoLane) out.push_back({node_update_[n], nodes[n] * memory});
-  }
   return out;
 }
 
 std::vector<FlowUse> FlowMachine::device_update(std::size_t device) const {
   return {{device_update_.at(device)}};
-}
-
-std::vector<FlowUse> FlowMachine::peer(std::size_t device) const {
-  if (peer_.at(device) == kNoLane) return {};
-  return {{peer_[device]}};
 }
 
 Shares in_proportion(std::span<const double> weights) {

@@ -24,43 +24,27 @@ struct MemoryNode {
 /// A GPU. Machines have equal ones.
 struct Device {
   std::string name = "gpu:0";
-  Bytes memory = 0;
-  Bytes reserved = 0;      ///< of it, for context, libraries and the allocator
   double flops = 0;        ///< per second, as training reaches them
   double update = 0;       ///< bytes per second that updates in its own memory move; 0 = none there
   double to_device = 0;    ///< of its link, bytes per second
   double from_device = 0;  ///< and the other way; both at once
-  double peer = 0;         ///< to the other devices, bytes per second and direction; 0 = through the host
 };
 
 /// A storage path: a drive, or a network or parallel file system. Rates in bytes per second, as PathRates.
 struct Drive {
   std::string name = "path:0";
-  Bytes capacity = 0;
   double read = 0, write = 0;
   double mixed = 0;  ///< half reads and half writes at once, summed; 0 = a share of the time each
 };
 
 struct Hardware {
   std::string name;
-  unsigned cores = 1;
-  double host_flops = 0;   ///< of all cores; used where there is no device
-  double core_update = 0;  ///< bytes per second that updates of one core move; 0 = the nodes' rates alone
-  double core_fit = 0;     ///< the same by which learning projectors is counted; 0 = the nodes' rates of updates
-  Bytes dram_available = 0;
   std::vector<MemoryNode> nodes;
   std::vector<Device> devices;
   std::vector<Drive> drives;
-
-  [[nodiscard]] Bytes memory(bool cxl) const noexcept {
-    Bytes sum = 0;
-    for (const auto& node : nodes) sum += node.cxl == cxl ? node.capacity : 0;
-    return sum;
-  }
 };
 
-/// What a profile says of its machine. One without nodes has one of DRAM; rates of updates become bytes, 26 for an
-/// element.
+/// What a profile with nodes and GPUs says of its machine; rates of updates become bytes, 26 for an element.
 [[nodiscard]] Hardware make_hardware(const machine::Profile& profile);
 
 /// Shares of bytes by node, drive or device, summing to 1.
@@ -82,12 +66,8 @@ class FlowMachine {
   [[nodiscard]] std::vector<FlowUse> write(const Shares& drives) const;
   /// Per byte that updates move on the nodes in these shares.
   [[nodiscard]] std::vector<FlowUse> update(const Shares& nodes) const;
-  /// Per byte that updates would move in the time of learning projectors, on any cores; `memory` is moved for each.
-  [[nodiscard]] std::vector<FlowUse> fit(const Shares& nodes, double memory) const;
   /// Per byte that updates move in a device's memory.
   [[nodiscard]] std::vector<FlowUse> device_update(std::size_t device) const;
-  /// Per byte gathered from, or scattered to, the other devices.
-  [[nodiscard]] std::vector<FlowUse> peer(std::size_t device) const;
 
   [[nodiscard]] const Hardware& hardware() const noexcept { return hardware_; }
 
@@ -95,9 +75,8 @@ class FlowMachine {
   [[nodiscard]] std::vector<FlowUse> link(std::uint32_t link, bool back, const Shares& nodes) const;
 
   const Hardware& hardware_;
-  std::uint32_t cores_ = kNoLane;
-  std::vector<std::uint32_t> compute_, to_, from_, peer_, device_update_;  ///< by device
-  std::vector<std::uint32_t> node_to_, node_from_, node_update_;           ///< by node
+  std::vector<std::uint32_t> compute_, to_, from_, device_update_;  ///< by device
+  std::vector<std::uint32_t> node_to_, node_from_, node_update_;    ///< by node
   std::vector<std::uint32_t> drive_;
 };
 

@@ -2,14 +2,11 @@
 
 #include <algorithm>
 
-#include "spillway/plan/subspace_share.h"
-
 namespace spillway::study {
 namespace {
 
 constexpr double kLspHalf = 2, kLspSingle = 4;  ///< bytes of a number
-constexpr double kLspTraffic = 26;   ///< bytes that a host's update moves for an element, as a profile's rates are
-constexpr double kApplyTraffic = 8;  ///< weight and residual, read and written
+constexpr double kLspTraffic = 26;  ///< bytes that a host's update moves for an element, as a profile's rates are
 constexpr unsigned kLspSteps = 4;
 
 /// One matrix: operations on the device and bytes moved in its memory.
@@ -18,17 +15,7 @@ struct Costs {
   double compress = 0, compress_bytes = 0;
   double apply = 0, apply_bytes = 0;
   double numbers = 0;  ///< that leave the device, and come back
-  double left = 0;     ///< bytes beside these, of gradients that the host learns projectors from
-  double fits = 0;     ///< and that work on the host, as bytes that an update moves in its time
 };
-
-/// On average: a whole gradient is formed and goes to the host, which learns from it as fast as it updates.
-void learn_again(const LspMatrix& it, const LspWork& work, Costs& out) {
-  const double elements = it.rows * it.columns / work.rotate;
-  out.compress += out.product / work.rotate;
-  out.left = kLspSingle * elements;
-  out.fits = kLspTraffic * plan::kFitWork * work.nonzeros * elements;
-}
 
 Costs costs_of(const LspMatrix& it, const LspWork& work, LspMethod method) {
   const double m = it.rows, n = it.columns, d = work.rank, tokens = work.tokens;
@@ -42,12 +29,6 @@ Costs costs_of(const LspMatrix& it, const LspWork& work, LspMethod method) {
   }
   out.numbers = d * d;
   out.compress = 2 * d * d * tokens;
-  if (method == LspMethod::spillway) {
-    out.compress += 2 * work.nonzeros * (m + n) * tokens;
-    out.compress_bytes = kLspHalf * tokens * (m + n + 4 * d);  // compressed, written and read again
-    if (work.rotate > 0) learn_again(it, work, out);
-    return out;
-  }
   // Projectors are written out as dense matrices, once for compressing and once for coming back.
   out.compress += 2 * d * (m + n) * tokens;
   out.compress_bytes = kLspHalf * d * (m + n);
@@ -95,15 +76,11 @@ class LspPlay {
 
  private:
   [[nodiscard]] const Costs& costs(std::size_t matrix) const { return layer_[matrix % layer_.size()]; }
-  [[nodiscard]] double wire() const { return method_ == LspMethod::spillway ? kLspHalf : kLspSingle; }
   [[nodiscard]] bool blocks() const { return method_ == LspMethod::published || method_ == LspMethod::zero; }
 
   Id add(double work, std::vector<FlowUse> uses, Id lane, std::size_t position, Ids needs) {
     return flow_.add(work, std::move(uses), lane, {step_, position}, std::move(needs));
   }
-
-  /// Among what waits: Spillway's is by the next forward pass, the others' first come, first served.
-  std::size_t turn(std::size_t matrix) { return method_ == LspMethod::spillway ? matrix : order_++; }
 
   /// On the device, after all that it was given before.
   Id visit(double operations, double bytes, Ids needs) {
@@ -115,27 +92,21 @@ class LspPlay {
   }
 
   Id down(std::size_t matrix, Id after) {
-    const auto bytes = wire() * costs(matrix).numbers + costs(matrix).left;
+    const auto bytes = kLspSingle * costs(matrix).numbers;
     out_.down += bytes;
-    return add(bytes, machine_.from_device(0, node_), down_, turn(matrix), {after});
+    return add(bytes, machine_.from_device(0, node_), down_, order_++, {after});
   }
 
-  /// The host's part, and what comes back: deltas, or with Spillway the weights.
+  /// The host's part, and the deltas that come back. What waits is served in the order in which it came.
   Id processed(std::size_t matrix, Id after) {
-    const auto& it = costs(matrix);
-    auto traffic = kLspTraffic * it.numbers + it.fits;
-    if (changes_master()) traffic += kApplyTraffic * elements(matrix);
-    return add(traffic, machine_.update(node_), update_, turn(matrix), {after});
+    return add(kLspTraffic * costs(matrix).numbers, machine_.update(node_), update_, order_++, {after});
   }
   Id up(std::size_t matrix, Id after) {
-    const auto bytes = method_ == LspMethod::spillway ? kLspHalf * elements(matrix) : wire() * costs(matrix).numbers;
+    const auto bytes = kLspSingle * costs(matrix).numbers;
     out_.up += bytes;
-    return add(bytes, machine_.to_device(0, node_), up_, turn(matrix), {after});
+    return add(bytes, machine_.to_device(0, node_), up_, order_++, {after});
   }
   void apply(std::size_t matrix, Id arrived) { visit(costs(matrix).apply, costs(matrix).apply_bytes, {arrived}); }
-
-  [[nodiscard]] bool changes_master() const { return method_ == LspMethod::spillway && work_.rank > 0; }
-  [[nodiscard]] double elements(std::size_t matrix) const { return costs(matrix).product / (2 * work_.tokens); }
 
   void forward() {
     if (method_ == LspMethod::zero && step_ > 0) update_all();
@@ -143,7 +114,7 @@ class LspPlay {
       if (method_ == LspMethod::published && step_ > 0 && i < delays_.late && costs(i).numbers > 0) {
         apply(i, up(i, processed(i, down(i, last_))));
       }
-      visit(costs(i).product, 0, {method_ == LspMethod::spillway && step_ > 0 ? ready_[i] : kNoLane});
+      visit(costs(i).product, 0, {});
     }
   }
 
@@ -196,9 +167,6 @@ class LspPlay {
         to_apply.emplace_back(i, up(i, processed_after.back()));
         return;
       }
-      case LspMethod::spillway:
-        ready_[i] = up(i, processed(i, down(i, last_)));
-        return;
     }
   }
 
@@ -210,7 +178,7 @@ class LspPlay {
   FlowMachine machine_;
   const Shares node_;
   std::vector<Costs> layer_;
-  Ids ready_;  ///< by matrix: what its next forward pass waits for
+  Ids ready_;  ///< by matrix: the gradient on the host, which the update between two passes waits for
   Ids ends_;
   LspStep out_;
   Id compute_ = 0, down_ = 0, update_ = 0, up_ = 0, last_ = kNoLane;
@@ -222,15 +190,6 @@ class LspPlay {
 LspStep lsp_step(const Hardware& hardware, const LspModel& model, const LspWork& work, LspMethod method,
                  const LspDelays& delays) {
   return LspPlay(hardware, model, work, method, delays).play();
-}
-
-double lsp_rate(const LspModel& model, const LspWork& work, LspMethod method, double seconds) {
-  double operations = head_operations(model, work, method);
-  for (const auto& matrix : model.matrices) {
-    const auto it = costs_of(matrix, work, method);
-    operations += static_cast<double>(model.layers) * matrix.count * (3 * it.product + it.compress);
-  }
-  return operations / seconds;
 }
 
 }  // namespace spillway::study

@@ -1,6 +1,5 @@
 // LSP-Offload (arXiv 2406.10181, and what its released scripts run): weights on the device, gradients in a subspace to
-// the host and back; its ZeRO-Offload-like baseline; training without offload; and Spillway's way, whole or in a
-// subspace.
+// the host and back; its ZeRO-Offload-like baseline; and training without offload.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +23,8 @@ struct LspModel {
 };
 
 struct LspWork {
-  double tokens = 0;    ///< of an iteration
-  double rank = 0;      ///< d; 0: whole gradients
-  double nonzeros = 4;  ///< r; the published way writes projectors out as dense matrices, and does not gain by it
-  double rotate = 0;    ///< iterations after which spillway learns each matrix's projectors again; 0: never
+  double tokens = 0;  ///< of an iteration
+  double rank = 0;    ///< d; 0: whole gradients
 };
 
 enum class LspMethod : std::uint8_t {
@@ -36,8 +33,6 @@ enum class LspMethod : std::uint8_t {
   zero,       ///< whole gradients in fp32 leave during backward; then every update, result in fp32, and only then the
               ///< next forward pass
   published,  ///< S in fp32 by dense projectors (rank 0: gradients), one matrix after the other as LspDelays says
-  spillway,  ///< S (rank 0: gradients) in bf16, updates and the master's change on the host, weights up in bf16, all in
-             ///< the order in which the next forward pass needs them
 };
 
 /// The published schedule's settings, in matrices.
@@ -55,8 +50,5 @@ struct LspStep {
 
 [[nodiscard]] LspStep lsp_step(const Hardware& hardware, const LspModel& model, const LspWork& work, LspMethod method,
                                const LspDelays& delays = {});
-
-/// Operations per second with which `method` takes so many seconds, when nothing but operations takes time.
-[[nodiscard]] double lsp_rate(const LspModel& model, const LspWork& work, LspMethod method, double seconds);
 
 }  // namespace spillway::study

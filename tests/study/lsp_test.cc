@@ -1,4 +1,4 @@
-// LSP-Offload and Spillway in a subspace, simulated.
+// LSP-Offload, simulated.
 #include "study/lsp.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ namespace {
 Hardware workstation() {
   Hardware out{.name = "a card of 24 GiB"};
   out.nodes = {{.capacity = 128 * GiB, .update = 26 * 3.5e9}};
-  out.devices = {{.memory = 24 * GiB, .flops = 136e12, .update = 780e9, .to_device = 17.5e9, .from_device = 17.5e9}};
+  out.devices = {{.flops = 136e12, .update = 780e9, .to_device = 17.5e9, .from_device = 17.5e9}};
   return out;
 }
 
@@ -18,7 +18,7 @@ Hardware workstation() {
 LspModel deepseek() {
   return {.layers = 32, .matrices = {{4096, 4096, 4}, {11008, 4096, 2}, {4096, 11008}}, .table = 32256.0 * 4096};
 }
-constexpr LspWork kWhole{.tokens = 4096, .nonzeros = 8}, kInside{.tokens = 4096, .rank = 2048, .nonzeros = 8};
+constexpr LspWork kWhole{.tokens = 4096}, kInside{.tokens = 4096, .rank = 2048};
 constexpr LspDelays kDelays{.process = 1, .apply = 2, .late = 10};
 
 double seconds(LspMethod method, const LspWork& work, const LspDelays& delays = {}) {
@@ -41,18 +41,9 @@ TEST(Lsp, WithoutDelaysWholeGradientsLeaveNothingBesideAnythingElse) {
   EXPECT_GT(one_by_one.seconds, seconds(LspMethod::zero, kWhole));
 }
 
-TEST(Lsp, SpillwayInASubspaceIsAtMost5PercentSlowerThanWithoutOffload) {
-  const auto resident = seconds(LspMethod::resident, kWhole);
-  auto rotating = kInside;
-  rotating.rotate = 20;
-  EXPECT_LT(seconds(LspMethod::spillway, rotating), 1.05 * resident);
-  EXPECT_LT(seconds(LspMethod::spillway, kInside), seconds(LspMethod::spillway, rotating));
-  EXPECT_LT(seconds(LspMethod::spillway, kInside), seconds(LspMethod::spillway, kWhole));
-}
-
 TEST(Lsp, OperationsAndBytesAreThoseOfTheFormulas) {
   const LspModel one{.layers = 1, .matrices = {{64, 32}}, .table = 100};
-  const LspWork whole{.tokens = 10}, inside{.tokens = 10, .rank = 16, .nonzeros = 4};
+  const LspWork whole{.tokens = 10}, inside{.tokens = 10, .rank = 16};
   const double product = 2 * 64 * 32 * 10, head = 3 * 2 * 100 * 10;
   const auto step = [&](LspMethod method, const LspWork& work) { return lsp_step(workstation(), one, work, method); };
   EXPECT_DOUBLE_EQ(step(LspMethod::resident, whole).operations, head + 4 * product);
@@ -60,10 +51,6 @@ TEST(Lsp, OperationsAndBytesAreThoseOfTheFormulas) {
   EXPECT_DOUBLE_EQ(
       step(LspMethod::published, inside).operations,
       head + 3 * product + 2.0 * 16 * 16 * 10 + 2.0 * 16 * (64 + 32) * 10 + 2.0 * 16 * 16 * 32 + 2.0 * 16 * 64 * 32);
-  const auto ours = step(LspMethod::spillway, inside);
-  EXPECT_DOUBLE_EQ(ours.operations, head + 3 * product + 2.0 * 16 * 16 * 10 + 2.0 * 4 * (64 + 32) * 10);
-  EXPECT_DOUBLE_EQ(ours.down, 2 * 16 * 16);
-  EXPECT_DOUBLE_EQ(ours.up, 2 * 64 * 32);
   const auto zero = step(LspMethod::zero, whole);
   EXPECT_DOUBLE_EQ(zero.down, 4 * 64 * 32);
   EXPECT_DOUBLE_EQ(zero.up, 4 * 64 * 32);
@@ -73,39 +60,18 @@ TEST(Lsp, OperationsAndBytesAreThoseOfTheFormulas) {
   EXPECT_DOUBLE_EQ(step(LspMethod::resident, whole).down, 0);
 }
 
-TEST(Lsp, LearningAgainTakesAProductAGradientAndTheHost) {
-  const LspModel one{.layers = 1, .matrices = {{64, 32}}, .table = 100};
-  const LspWork never{.tokens = 10, .rank = 16, .nonzeros = 4};
-  auto rotating = never;
-  rotating.rotate = 20;
-  const auto before = lsp_step(workstation(), one, never, LspMethod::spillway);
-  const auto after = lsp_step(workstation(), one, rotating, LspMethod::spillway);
-  EXPECT_DOUBLE_EQ(after.operations - before.operations, 2.0 * 64 * 32 * 10 / 20);
-  EXPECT_DOUBLE_EQ(after.down - before.down, 4.0 * 64 * 32 / 20);
-  EXPECT_DOUBLE_EQ(after.up, before.up);
-  EXPECT_GT(after.seconds, before.seconds);
-  rotating.rank = 0;  // whole gradients have no projectors
-  EXPECT_DOUBLE_EQ(lsp_step(workstation(), one, rotating, LspMethod::spillway).down, 2 * 64 * 32);
-}
-
 TEST(Lsp, WaitingForEveryMatrixIsSlowerThanForTheOneBeforeLast) {
   EXPECT_GT(seconds(LspMethod::published, kInside), 1.05 * seconds(LspMethod::published, kInside, kDelays));
 }
 
 TEST(Lsp, AMatrixThatDoesNotTrainMovesNothing) {
   const LspModel frozen{.layers = 2, .matrices = {{64, 64, 1, false}}, .table = 100};
-  for (const auto method : {LspMethod::zero, LspMethod::published, LspMethod::spillway}) {
+  for (const auto method : {LspMethod::zero, LspMethod::published}) {
     const auto step = lsp_step(workstation(), frozen, {.tokens = 10, .rank = 16}, method);
     EXPECT_EQ(step.down, 0);
     EXPECT_EQ(step.up, 0);
     EXPECT_GT(step.seconds, 0);
   }
-}
-
-TEST(Lsp, ARateIsWhatMakesThePublishedTime) {
-  auto hardware = workstation();
-  hardware.devices[0].flops = lsp_rate(deepseek(), kWhole, LspMethod::resident, 1.634);
-  EXPECT_NEAR(lsp_step(hardware, deepseek(), kWhole, LspMethod::resident).seconds, 1.634, 1e-6);
 }
 
 }  // namespace
