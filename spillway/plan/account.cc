@@ -11,14 +11,19 @@
 namespace spillway::plan {
 namespace {
 
-/// Keeps the logits of as many slices as there is room for, from the head's loss to its gradient. Returns the rates of
-/// the head then: of its three products in the second pass one is that of the first.
-Rates keep_logits(const Problem& problem, const Room& room, Plan& plan) {
+/// The block that logits are made of; none: there is no head.
+const state::Block* head_of(const Problem& problem) {
+  const auto role = problem.description.tied_head ? state::BlockRole::embedding : state::BlockRole::head;
+  const auto& blocks = problem.layout.blocks();
+  const auto head = std::ranges::find(blocks, role, &state::Block::role);
+  return head == blocks.end() ? nullptr : &*head;
+}
+
+/// Keeps the logits of as many slices as there is room for, from the head's loss to its gradient.
+void keep_logits(const Problem& problem, const Room& room, Plan& plan) {
   const auto& [description, layout, budget, rates, durability] = problem;
-  auto out = rates;
-  const auto role = description.tied_head ? state::BlockRole::embedding : state::BlockRole::head;
-  const auto head = std::ranges::find(layout.blocks(), role, &state::Block::role);
-  if (!budget.keeps_logits || budget.device || head == layout.blocks().end()) return out;
+  const auto* head = head_of(problem);
+  if (!budget.keeps_logits || budget.device || head == nullptr) return;
   const bool several = !plan.node_peaks.empty();
   const auto capacity = several ? room.nodes[0] : budget.dram;
   const auto peak = several ? plan.node_peaks[0] : plan.dram_peak;
@@ -28,8 +33,15 @@ Rates keep_logits(const Problem& problem, const Room& room, Plan& plan) {
   plan.dram_peak += plan.kept_logits;
   if (several) plan.node_peaks[0] += plan.kept_logits;
   plan.ample = plan.ample && plan.kept_slices == head->chunks;
-  const auto part = static_cast<double>(plan.kept_slices) / static_cast<double>(head->chunks);
-  out.head_gradient -= part * std::min(rates.head_loss, rates.head_gradient / 3);
+}
+
+/// The rates with what a plan keeps of logits: of the head's three products in the second pass one is that of the
+/// first.
+Rates rates_of(const Problem& problem, const Plan& plan) {
+  auto out = problem.rates;
+  if (plan.kept_slices == 0) return out;
+  const auto part = static_cast<double>(plan.kept_slices) / static_cast<double>(head_of(problem)->chunks);
+  out.head_gradient -= part * std::min(out.head_loss, out.head_gradient / 3);
   return out;
 }
 
@@ -109,11 +121,16 @@ void account_for_paths(const Problem& problem, Plan& plan) {
 void account_for_step(const Problem& asked, const Room& room, Plan& plan) {
   add_reuse_dependencies(plan.schedule);
   count_peaks(asked, room, plan);
-  const auto rates = keep_logits(asked, room, plan);
-  const Problem problem{asked.description, asked.layout, asked.budget, rates, asked.durability};
+  keep_logits(asked, room, plan);
+  const auto rates = rates_of(asked, plan);
   plan.resident = resident_bytes(plan.schedule);
   count_traffic(plan);
-  plan.prediction = predict(problem, plan.schedule);
+  plan.prediction = predict({asked.description, asked.layout, asked.budget, rates, asked.durability}, plan.schedule);
+}
+
+void account_for_parts(const Problem& asked, Plan& plan) {
+  const auto rates = rates_of(asked, plan);
+  const Problem problem{asked.description, asked.layout, asked.budget, rates, asked.durability};
   if (problem.redo().gradients) count_durability(problem, plan);
   if (!rates.near_paths.empty()) count_remote_drives(problem, plan);
   count_early(plan);

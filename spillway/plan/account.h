@@ -11,7 +11,11 @@ namespace spillway::plan {
 void account_for_paths(const Problem& problem, Plan& plan);
 
 /// Fills in the rest of a plan whose placement is laid out: `schedule` is given the dependencies that shared bytes
-/// need, DRAM that is left keeps logits, and what all of it takes is told.
+/// need, DRAM that is left keeps logits, and what it takes in all is told.
 void account_for_step(const Problem& problem, const Room& room, Plan& plan);
+
+/// Then, what durability, remote drives and early updates are of that, and who holds the memory. Of two plans nobody
+/// needs it to choose the better one.
+void account_for_parts(const Problem& problem, Plan& plan);
 
 }  // namespace spillway::plan

@@ -7,30 +7,52 @@ namespace {
 
 constexpr Bytes kAlignment = 4096;
 
-bool contains(const Buffer& buffer, std::uint32_t position) {
-  if (buffer.whole) return true;
-  if (buffer.first <= buffer.last) return buffer.first <= position && position <= buffer.last;
-  return position >= buffer.first || position <= buffer.last;
-}
+/// A buffer that does not live at every position, at its place.
+struct Placed {
+  Bytes begin = 0, end = 0;
+  std::uint32_t first = 0, last = 0;
 
-bool together(const Buffer& a, const Buffer& b) {
-  return a.whole || b.whole || contains(a, b.first) || contains(b, a.first);
-}
-
-/// Lowest offset, `floor` at least, where `buffer` meets none of those `placed` (in the order of their offsets) that
-/// live when it does.
-Bytes lowest_gap(const std::vector<Buffer>& buffers, const std::vector<Index>& placed, const Buffer& buffer,
-                 Bytes floor) {
-  const auto bytes = round_up(buffer.bytes, kAlignment);
-  Bytes at = floor;
-  for (const auto index : placed) {
-    const auto& other = buffers[index];
-    if (other.offset >= at + bytes) break;
-    const auto end = other.offset + round_up(other.bytes, kAlignment);
-    if (end > at && together(buffer, other)) at = end;
+  [[nodiscard]] bool lives_at(std::uint32_t position) const noexcept {
+    const bool after = first <= position, before = position <= last;
+    return first <= last ? after && before : after || before;
   }
-  return at;
-}
+};
+
+/// The placed buffers, in the order of their offsets: all of them, and for every window of positions those that live in
+/// it. There are thousands, of which few live at once, and most live shortly.
+class PlacedBuffers {
+ public:
+  explicit PlacedBuffers(std::uint32_t positions) : windows_(positions / kStride + 1) {}
+
+  /// Gives `buffer` the lowest offset, `floor` at least, where it meets none that lives when it does.
+  void place(Buffer& buffer, Bytes floor) {
+    const auto bytes = round_up(buffer.bytes, kAlignment);
+    Placed it{floor, 0, buffer.first, buffer.last};
+    const bool within = it.first <= it.last && it.last < (it.first / kStride + 2) * kStride;
+    for (const auto& other : within ? windows_[it.first / kStride] : all_) {
+      if (other.begin >= it.begin + bytes) break;
+      if (other.end > it.begin && (it.lives_at(other.first) || other.lives_at(it.first))) it.begin = other.end;
+    }
+    it.end = it.begin + bytes;
+    buffer.offset = it.begin;
+    insert(all_, it);
+    for (std::uint32_t window = 0; window < windows_.size(); ++window) {
+      const auto begin = window * kStride, end = begin + 2 * kStride;
+      const bool meets = it.lives_at(begin) || (begin <= it.first && it.first < end);
+      if (meets) insert(windows_[window], it);
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t kStride = 64;  ///< from one window to the next, which overlap in as many
+
+  static void insert(std::vector<Placed>& placed, const Placed& it) {
+    placed.insert(std::ranges::upper_bound(placed, it.begin, {}, &Placed::begin), it);
+  }
+
+  std::vector<Placed> all_;
+  std::vector<std::vector<Placed>> windows_;
+};
 
 }  // namespace
 
@@ -48,7 +70,7 @@ Bytes lay_out(Schedule& schedule, Tier tier) {
   });
   Bytes floor = 0;  // end of the whole-step buffers
   Bytes total = 0;
-  std::vector<Index> placed;
+  PlacedBuffers placed(schedule.positions);
   for (const auto index : order) {
     auto& buffer = buffers[index];
     const auto bytes = round_up(buffer.bytes, kAlignment);
@@ -56,9 +78,7 @@ Bytes lay_out(Schedule& schedule, Tier tier) {
       buffer.offset = floor;
       floor += bytes;
     } else {
-      buffer.offset = lowest_gap(buffers, placed, buffer, floor);
-      const auto after = [&](Bytes offset, Index other) { return offset < buffers[other].offset; };
-      placed.insert(std::upper_bound(placed.begin(), placed.end(), buffer.offset, after), index);
+      placed.place(buffer, floor);
     }
     total = std::max(total, buffer.offset + bytes);
   }
@@ -108,61 +128,72 @@ struct OpenRange {
 
 /// Removes [begin, end) from `open`; true when anything was removed.
 bool cover(std::vector<OpenRange>& open, Bytes begin, Bytes end) {
-  bool hit = false;
+  const auto meets = [&](const OpenRange& range) { return begin < range.end && range.begin < end; };
+  if (std::ranges::none_of(open, meets)) return false;
   std::vector<OpenRange> rest;
   for (const auto& range : open) {
-    if (range.end <= begin || end <= range.begin) {
+    if (!meets(range)) {
       rest.push_back(range);
       continue;
     }
-    hit = true;
     if (range.begin < begin) rest.push_back({range.begin, begin});
     if (end < range.end) rest.push_back({end, range.end});
   }
   open = std::move(rest);
-  return hit;
+  return true;
 }
 
-struct Former {
-  std::uint32_t age = 0;  // positions since it was let go
-  Index buffer = kNone;
-  bool previous = false;
+/// Non-whole buffers of a tier, those first that are let go last; of equals the first.
+std::vector<Index> by_last_use(const std::vector<Buffer>& buffers, Tier tier) {
+  std::vector<Index> out;
+  for (Index i = 0; i < buffers.size(); ++i) {
+    if (!buffers[i].whole && buffers[i].tier == tier) out.push_back(i);
+  }
+  std::ranges::stable_sort(out, std::ranges::greater{}, [&](Index i) { return buffers[i].last; });
+  return out;
+}
+
+/// Adds what those that fill a buffer wait for: whoever let go of its bytes, which `open` has, before.
+class Reuse {
+ public:
+  Reuse(Schedule& schedule, Tier tier) : schedule_(schedule), by_last_(by_last_use(schedule.buffers, tier)) {}
+
+  void add() {
+    for (const auto buffer : by_last_) add(buffer);
+  }
+
+ private:
+  /// From the one that was let go just before on; a buffer follows itself, too: its own last use, one step ago.
+  void add(Index of) {
+    const auto& buffer = schedule_.buffers[of];
+    open_.assign(1, {buffer.offset, buffer.offset + buffer.bytes});
+    const auto last_use = [&](Index i) { return schedule_.buffers[i].last; };
+    const auto before = std::ranges::upper_bound(by_last_, buffer.first, std::ranges::greater{}, last_use);
+    for (auto it = before; it != by_last_.end() && !open_.empty(); ++it) follow(buffer, *it, false);
+    for (auto it = by_last_.begin(); it != before && !open_.empty(); ++it) follow(buffer, *it, true);
+  }
+
+  void follow(const Buffer& buffer, Index former, bool previous) {
+    const auto& other = schedule_.buffers[former];
+    if (!cover(open_, other.offset, other.offset + other.bytes)) return;
+    for (const auto task : buffer.first_tasks) {
+      auto& needs = schedule_.tasks[task].needs;
+      for (const auto last : other.last_tasks) needs.push_back({last, previous});
+      // Those of the instance before `former`'s; of two before, everything has ended.
+      if (previous) continue;
+      for (const auto earlier : other.earlier_tasks) needs.push_back({earlier, true});
+    }
+  }
+
+  Schedule& schedule_;
+  const std::vector<Index> by_last_;
+  std::vector<OpenRange> open_;  ///< bytes of the buffer whose last user is not found yet
 };
 
 }  // namespace
 
 void add_reuse_dependencies(Schedule& schedule) {
-  const auto& buffers = schedule.buffers;
-  std::vector<Former> formers;
-  for (Index i = 0; i < buffers.size(); ++i) {
-    const auto& buffer = buffers[i];
-    if (buffer.whole) continue;
-    formers.clear();
-    const auto end = buffer.offset + buffer.bytes;
-    for (Index j = 0; j < buffers.size(); ++j) {
-      const auto& other = buffers[j];
-      // A buffer follows itself, too: its former user is its own last use, one step ago.
-      if (other.tier != buffer.tier || other.whole || other.offset >= end ||
-          buffer.offset >= other.offset + other.bytes)
-        continue;
-      const bool previous = other.last >= buffer.first;
-      const auto age = previous ? buffer.first + schedule.positions - other.last : buffer.first - other.last;
-      formers.push_back({age, j, previous});
-    }
-    std::sort(formers.begin(), formers.end(), [](const Former& a, const Former& b) { return a.age < b.age; });
-    std::vector<OpenRange> open{{buffer.offset, end}};
-    for (const auto& former : formers) {
-      const auto& other = buffers[former.buffer];
-      if (!cover(open, other.offset, other.offset + other.bytes)) continue;
-      for (const auto task : buffer.first_tasks) {
-        for (const auto last : other.last_tasks) schedule.tasks[task].needs.push_back({last, former.previous});
-        // Those of the instance before `former`'s; of two before, everything has ended.
-        if (former.previous) continue;
-        for (const auto earlier : other.earlier_tasks) schedule.tasks[task].needs.push_back({earlier, true});
-      }
-      if (open.empty()) break;
-    }
-  }
+  for (const auto tier : {Tier::host, Tier::device}) Reuse(schedule, tier).add();
 }
 
 }  // namespace spillway::plan

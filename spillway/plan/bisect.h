@@ -1,6 +1,7 @@
 // Bisection.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 
 namespace spillway::plan {
@@ -19,6 +20,25 @@ Count bisect(Count most, const Fits& fits) {
     }
   }
   return low;
+}
+
+/// The same, first at `guess`, then farther and farther from it: quick where that is near.
+template <std::unsigned_integral Count, class Fits>
+Count bisect_from(Count guess, Count most, const Fits& fits) {
+  if (most == 0) return 0;
+  Count low = 0, high = most, step = 1;
+  const auto ask = [&](Count at) {
+    const bool does = fits(at);
+    (does ? low : high) = does ? at : at - 1;
+    return does;
+  };
+  if (ask(std::clamp<Count>(guess, 1, most))) {
+    while (low < high && ask(low + std::min<Count>(step, high - low))) step *= 2;
+  } else {
+    while (low < high && !ask(high - std::min<Count>(step - 1, high - low - 1))) step *= 2;
+  }
+  const auto base = low;
+  return base + bisect<Count>(high - base, [&](Count more) { return fits(static_cast<Count>(base + more)); });
 }
 
 }  // namespace spillway::plan

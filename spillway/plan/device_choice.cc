@@ -84,6 +84,7 @@ bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std:
   const auto stays = with(free);
   auto tried = schedule(stays, ahead);
   const auto bytes = with_workspace(lay_out(tried, Tier::device));
+  asked_ = bytes;
   if (bytes > room()) return false;
   if (budget_.device->in_dram) {  // and leaves the host what it needs at least
     const auto host = budget_.process + budget_.work + lay_out(tried);
@@ -95,11 +96,31 @@ bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std:
   return true;
 }
 
-/// The most that can stay beside a window; what try_it() leaves is of that.
+Bytes DeviceChoice::bytes_of(const Unit& unit) const {
+  if (unit.kind == Kind::activation) return description_.border_bytes();
+  const auto rule = description_.rule();
+  Bytes out = 0;
+  for (Index c = unit.first; c < unit.first + unit.count; ++c) {
+    const auto& chunk = layout_.chunks()[c];
+    out += unit.kind == Kind::grad ? state::grad_bytes(rule, chunk) : state::weight_bytes(rule, chunk);
+  }
+  return out;
+}
+
+/// The most that can stay beside a window that has room; what try_it() leaves is of that. What one guess takes leads to
+/// the next, which is near.
 std::size_t DeviceChoice::most(const DeviceSchedule& schedule, std::uint32_t ahead) {
-  const auto found = bisect(free_.size(), [&](std::size_t free) { return try_it(schedule, free, ahead); });
-  try_it(schedule, found, ahead);
-  return found;
+  std::vector<Bytes> bytes{0};  // of the first so many
+  for (const auto& unit : free_) bytes.push_back(bytes.back() + bytes_of(unit));
+  const auto fits = [&](std::size_t free) { return try_it(schedule, free, ahead); };
+  const auto about = [&](std::size_t of) {
+    const auto room = bytes[of] + this->room();
+    const auto more = std::ranges::upper_bound(bytes, room - std::min(room, asked_));
+    return static_cast<std::size_t>(more - bytes.begin()) - 1;
+  };
+  const auto guess = about(0);
+  if (guess > 0) fits(guess);
+  return bisect_from(about(guess), free_.size(), fits);
 }
 
 std::size_t DeviceChoice::may_live() const {

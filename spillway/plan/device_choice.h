@@ -56,6 +56,7 @@ class DeviceChoice {
   [[nodiscard]] Bytes with_workspace(Bytes arena) const;
   bool try_it(const DeviceSchedule& schedule, std::size_t free, std::uint32_t ahead);
   std::size_t most(const DeviceSchedule& schedule, std::uint32_t ahead);
+  [[nodiscard]] Bytes bytes_of(const Unit& unit) const;
   [[noreturn]] void refuse(Bytes needed) const;
 
   const Description& description_;
@@ -67,7 +68,7 @@ class DeviceChoice {
   UpdatedThere blocks_;             ///< of them the first so many live there, and so many of the next pass
   std::optional<DeviceResidency> residency_;
   std::uint32_t ahead_ = 1;
-  Bytes bytes_ = 0;
+  Bytes bytes_ = 0, asked_ = 0;  ///< asked_: of the last one tried
 };
 
 }  // namespace spillway::plan

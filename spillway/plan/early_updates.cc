@@ -34,7 +34,7 @@ double choose_early(const Problem& problem, Trial& trial, Residency& residency, 
   const auto order = early_order(problem.layout, trial.last());
   const auto lay_out = [&](std::size_t n) { return trial.lay_out(with_undo(residency, order, n), lookahead); };
   const auto deferred = trial.step_seconds();
-  const auto most = bisect(order.size(), lay_out);
+  const auto most = bisect_from(order.size(), order.size(), lay_out);
   std::size_t best = budget.updates == Updates::early ? most : 0;
   auto seconds = best > 0 ? trial.step_seconds() : kWorthIt * deferred;
   for (auto count = most; budget.updates == Updates::automatic && count > 0; count /= 2) {

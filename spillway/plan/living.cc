@@ -61,6 +61,7 @@ class Tried {
 
   [[nodiscard]] Plan take() {
     auto out = std::move(best());
+    out.ample = !refused_ && std::ranges::all_of(found_, &Plan::ample);
     out.living_tried = std::move(tried_);
     return out;
   }

@@ -58,7 +58,7 @@ Plan plan_one(const Problem& problem, std::optional<UpdatedThere> there = {}) {
   auto [room, found, excess] = attempt_within(problem, blocks);
   Plan out{{std::move(found.laid_out)}};
   out.durability = problem.durability;
-  out.ample = found.ample && !device;
+  out.ample = found.ample && !(device && problem.budget.device->in_dram);
   out.living = blocks.living;
   out.passing = blocks.passing;
   out.early_saves = found.early_saves;
@@ -91,7 +91,7 @@ std::optional<InFull> plan_in_full(const Description& asked, const state::Layout
   }
 }
 
-Plan plan_with(const Problem& problem) {
+Plan fastest_plan(const Problem& problem) {
   const auto& [description, layout, budget, rates, durability] = problem;
   if (!budget.device || budget.device->state) return plan_one(problem);
   if (auto why = no_living(description, layout, rates); !why.empty()) {
@@ -106,6 +106,12 @@ Plan plan_with(const Problem& problem) {
     return plan_one(problem, there);
   };
   return choose_there(plan, most_living(problem), passing ? std::nullopt : std::optional(blocks));
+}
+
+Plan plan_with(const Problem& problem) {
+  auto out = fastest_plan(problem);
+  account_for_parts(problem, out);
+  return out;
 }
 
 }  // namespace

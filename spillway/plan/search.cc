@@ -73,20 +73,37 @@ class Search {
 
   Choice fastest() {
     Choice best;
+    auto guess = units_.about(trial_.room().arena);
     for (const auto level : kLevels) {
-      if (!lay_out(units_.with(0), level)) continue;
-      bisect(units_.free(), [&](std::size_t n) { return lay_out(units_.with(n), level); });
+      const auto kept = most_kept(level, guess);
+      if (!kept) continue;
+      guess = *kept;
       const auto& last = trial_.last();
-      Choice now{last.residency, level, trial_.step_seconds(), traffic_of(last.schedule).on_paths(), trial_.dealing()};
+      const bool all = *kept == units_.free(), only = all && !best.any() && dealings_.empty();
+      Choice now{last.residency, level, only ? 0 : trial_.step_seconds(), traffic_of(last.schedule).on_paths(),
+                 trial_.dealing()};
       if (!best.any() || now.better_than(best)) best = std::move(now);
+      if (all) break;  // less lookahead can keep no more, and lengthen() makes the same of it
     }
     return best;
   }
 
+  /// Units that can stay, which are laid out then; none: not even the least has room.
+  std::optional<std::size_t> most_kept(std::uint32_t level, std::size_t guess) {
+    const auto fits = [&](std::size_t n) { return lay_out(units_.with(n), level); };
+    if (fits(guess) && guess == units_.free()) return guess;
+    const auto most = units_.bytes(guess) + trial_.room().arena;
+    const auto found = bisect_from(units_.about(most - std::min(most, trial_.asked())), units_.free(), fits);
+    return found > 0 || fits(0) ? std::optional(found) : std::nullopt;
+  }
+
   void lengthen(const Choice& best) {
     const auto chunks = problem_.layout.chunks().size();
-    bisect(chunks > best.level ? chunks - best.level : 0,
-           [&](std::size_t more) { return lay_out(best.residency, best.level + static_cast<std::uint32_t>(more)); });
+    const auto most = chunks > best.level ? chunks - best.level : 0;
+    const auto fits = [&](std::size_t more) {
+      return lay_out(best.residency, best.level + static_cast<std::uint32_t>(more));
+    };
+    if (most > 0 && !fits(most)) bisect(most, fits);
   }
 
   const Problem problem_;
@@ -95,6 +112,17 @@ class Search {
   std::vector<Dealing> dealings_;
   Trial trial_;
 };
+
+/// Whether weights and states are more than the memories of host and device together.
+bool exceeds_memory(const Problem& problem) {
+  const auto rule = problem.description.rule();
+  const auto& device = *problem.budget.device;
+  Bytes bytes = 0;
+  for (const auto& chunk : problem.layout.chunks()) {
+    bytes += weight_bytes(rule, chunk) + (has_state(chunk.learning) ? state_bytes(rule, chunk) : 0);
+  }
+  return bytes > room_of(problem, 0).arena + (device.in_dram ? 0 : device.capacity);
+}
 
 }  // namespace
 
@@ -147,7 +175,8 @@ Bytes smallest_arena(const Problem& problem) {
 }
 
 bool spills(const Problem& problem) {
-  if (!problem.budget.has_path() || problem.budget.device) return false;
+  if (!problem.budget.has_path()) return false;
+  if (problem.budget.device) return exceeds_memory(problem);
   const Units units(problem, std::nullopt);
   const auto most = units.with(units.free());
   if (!units.all_stay(most)) return true;

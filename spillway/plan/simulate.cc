@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <queue>
+#include <span>
 #include <utility>
 
 #include "spillway/plan/link.h"
@@ -56,6 +58,32 @@ double weight_seconds(const Schedule& schedule, const Description& description, 
   return most == seconds.end() ? 0 : *most * times;
 }
 
+/// Which tasks wait for a task of the same step, or of the step before.
+class Followers {
+ public:
+  Followers(const Schedule& schedule, bool previous) : first_(schedule.tasks.size() + 1, 0) {
+    const auto each = [&](const auto& body) {
+      for (Index t = 0; t < schedule.tasks.size(); ++t) {
+        for (const auto& need : schedule.tasks[t].needs) {
+          if (need.previous == previous) body(need.task, t);
+        }
+      }
+    };
+    each([&](Index of, Index) { ++first_[of + 1]; });
+    std::partial_sum(first_.begin(), first_.end(), first_.begin());
+    tasks_.resize(first_.back());
+    auto next = first_;
+    each([&](Index of, Index task) { tasks_[next[of]++] = task; });
+  }
+  [[nodiscard]] std::span<const Index> of(Index task) const {
+    return std::span(tasks_).subspan(first_[task], first_[task + 1] - first_[task]);
+  }
+
+ private:
+  std::vector<std::size_t> first_;
+  std::vector<Index> tasks_;
+};
+
 /// Lanes behind those of updates: their work is counted in seconds. (Paths have their place there, and serve apart.)
 constexpr std::size_t kFirstTimed = static_cast<std::size_t>(Lane::read);
 
@@ -73,14 +101,13 @@ class Machine {
         storage_(rates.storage()),
         steps_(steps),
         tasks_(schedule.tasks.size()),
+        same_(schedule, false),
+        next_(schedule, true),
         updates_(update_lanes(schedule, rates)) {
     lanes_.resize(kUpdates + updates_ + kLanes.size() - kFirstTimed);
-    same_.resize(tasks_);
-    next_.resize(tasks_);
     work_.resize(tasks_);
     for (Index t = 0; t < tasks_; ++t) {
       const auto& task = schedule.tasks[t];
-      for (const auto& dependency : task.needs) (dependency.previous ? next_ : same_)[dependency.task].push_back(t);
       work_[t] =
           task.op == Op::compute ? std::max(visit_seconds(schedule, layout, rates, task.what.index),
                                             weight_seconds(schedule, description, layout, rates, task.what.index))
@@ -96,11 +123,11 @@ class Machine {
   }
 
   void run() {
-    for (unsigned step = 0; step < steps_; ++step) {
-      for (Index t = 0; t < tasks_; ++t) {
-        auto& count = waiting_[node(step, t)];
-        for (const auto& dependency : schedule_.tasks[t].needs) count += !(dependency.previous && step == 0);
-        count += step > 0 ? 1 : 0;  // no task of a step begins before the caller has ended the step before
+    for (Index t = 0; t < tasks_; ++t) {
+      const auto& needs = schedule_.tasks[t].needs;
+      waiting_[node(0, t)] = static_cast<std::uint32_t>(std::ranges::count(needs, false, &Dependency::previous));
+      for (unsigned step = 1; step < steps_; ++step) {  // none begins before the caller has ended the step before
+        waiting_[node(step, t)] = static_cast<std::uint32_t>(needs.size() + 1);
       }
     }
     for (unsigned step = 0; step < steps_; ++step) {
@@ -301,9 +328,9 @@ class Machine {
     times_[n].end = now_;
     const auto step = n / tasks_;
     const auto task = static_cast<Index>(n % tasks_);
-    for (const auto t : same_[task]) release(step * tasks_ + t);
+    for (const auto t : same_.of(task)) release(step * tasks_ + t);
     if (step + 1 == steps_) return;
-    for (const auto t : next_[task]) release((step + 1) * tasks_ + t);
+    for (const auto t : next_.of(task)) release((step + 1) * tasks_ + t);
     if (task != schedule_.visits.back().task) return;
     for (Index t = 0; t < tasks_; ++t) release((step + 1) * tasks_ + t);
   }
@@ -317,7 +344,7 @@ class Machine {
   const PathRates storage_;
   unsigned steps_;
   std::size_t tasks_;
-  std::vector<std::vector<Index>> same_, next_;
+  const Followers same_, next_;
   std::vector<double> work_;
   std::vector<bool> idle_;  ///< by task; empty: updates have cores of their own
   std::vector<std::uint32_t> waiting_;

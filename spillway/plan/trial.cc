@@ -26,8 +26,10 @@ bool Trial::lay_out(const Residency& residency, const Lookahead& lookahead) {
 
 bool Trial::has_room(const Residency& residency, const Lookahead& lookahead) {
   auto schedule = problem_.schedule(residency, lookahead);
-  if (live_peak(schedule) > room_.arena) return false;
+  asked_ = live_peak(schedule);
+  if (asked_ > room_.arena) return false;
   LaidOut out{.residency = residency, .lookahead = lookahead, .arena = arena_of(problem_, schedule)};
+  asked_ = out.arena;
   if (out.arena > room_.arena) return false;
   if (dealing_ != nullptr && !place_on(schedule, out.arena, out)) return false;
   if (problem_.budget.device) {

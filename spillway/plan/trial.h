@@ -36,6 +36,8 @@ class Trial {
   /// Whether everything that was tried had room.
   [[nodiscard]] bool ample() const noexcept { return ample_; }
 
+  /// Bytes of the arena that the last one tried takes; where it has no room, at least.
+  [[nodiscard]] Bytes asked() const noexcept { return asked_; }
   /// The last placement that had room.
   [[nodiscard]] const LaidOut& last() const noexcept { return last_; }
   [[nodiscard]] LaidOut take() noexcept { return std::move(last_); }
@@ -51,6 +53,7 @@ class Trial {
   const Room room_;
   const Dealing* dealing_ = nullptr;
   bool ample_ = true;
+  Bytes asked_ = 0;
   LaidOut last_;
 };
 

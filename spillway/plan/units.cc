@@ -126,12 +126,28 @@ void Units::fix() {
         kept += unit.bytes;
       }
     }
+    fixed_bytes_ += kept;
   }
 }
 
 Residency Units::with(std::size_t free) const {
   auto out = fixed_;
   for (std::size_t i = 0; i < free; ++i) keep(out, units_[free_[i]]);
+  return out;
+}
+
+Bytes Units::bytes(std::size_t free) const {
+  auto out = fixed_bytes_;
+  for (std::size_t i = 0; i < free; ++i) out += units_[free_[i]].bytes;
+  return out;
+}
+
+std::size_t Units::about(Bytes room) const {
+  std::size_t out = 0;
+  for (auto taken = fixed_bytes_; out < free_.size(); ++out) {
+    taken += units_[free_[out]].bytes;
+    if (taken > room) break;
+  }
   return out;
 }
 

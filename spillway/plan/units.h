@@ -37,6 +37,9 @@ class Units {
   [[nodiscard]] std::size_t free() const noexcept { return free_.size(); }  ///< units that the planner may keep
   /// What is fixed, and the first `free` of those that the planner may keep.
   [[nodiscard]] Residency with(std::size_t free) const;
+  /// Bytes of what is fixed and of the first so many; and about how many have room in so many bytes.
+  [[nodiscard]] Bytes bytes(std::size_t free) const;
+  [[nodiscard]] std::size_t about(Bytes room) const;
   /// Whether nothing of it lies on a path.
   [[nodiscard]] bool all_stay(const Residency& residency) const;
 
@@ -50,6 +53,7 @@ class Units {
 
   const Problem problem_;
   Residency fixed_;
+  Bytes fixed_bytes_ = 0;
   std::vector<Unit> units_;
   std::vector<std::size_t> free_;  ///< indices into `units_`
 };

@@ -155,5 +155,16 @@ TEST_F(Living, ThePlanSaysWhyNone) {
   EXPECT_NE(living_words(found).find("this run has adamw with int8 states"), std::string::npos) << living_words(found);
 }
 
+TEST_F(Living, MoreHostMemoryThanIsAmpleChangesNothing) {
+  const DeviceTier half{.capacity = room_for(0, 0, 0.5)};
+  const auto found = plan(half), larger = plan(half, 3 * GiB);
+  EXPECT_TRUE(found.ample);
+  EXPECT_EQ(found.living, larger.living);
+  EXPECT_EQ(found.passing, larger.passing);
+  EXPECT_EQ(found.dram_peak, larger.dram_peak);
+  EXPECT_EQ(found.prediction.step_seconds, larger.prediction.step_seconds);
+  EXPECT_FALSE(plan(half, found.dram_peak - 1).ample);
+}
+
 }  // namespace
 }  // namespace spillway::plan

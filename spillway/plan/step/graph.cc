@@ -1,8 +1,19 @@
 #include "spillway/plan/step/graph.h"
 
+#include <algorithm>
+#include <numeric>
+#include <span>
 #include <utility>
 
 namespace spillway::plan::step {
+namespace {
+
+/// Tasks of a chunk in many a step, so that few schedules outgrow what is reserved.
+constexpr std::size_t kReserved = 8;
+/// And what most of them wait for.
+constexpr std::size_t kNeeds = 4;
+
+}  // namespace
 
 StepGraph::StepGraph(const Description& of, const state::Layout& its_layout, const Residency& where,
                      const Lookahead& ahead, const Redo& durable)
@@ -15,7 +26,8 @@ StepGraph::StepGraph(const Description& of, const state::Layout& its_layout, con
       order(of, its_layout, ahead, where.device.has_value()),
       snapshots(its_layout, rule, where, ahead.join) {
   const auto n = layout.chunks().size(), passes = order.passes().size(), boundaries = order.layers.size() + 1;
-  bringers_.resize(n * kChunkEvents + boundaries);
+  out.tasks.reserve(kReserved * n);
+  out.buffers.reserve(kReserved / 2 * n);
   out.visits = order.passes();
   out.positions = order.positions();
   out.node = residency.node;
@@ -46,6 +58,7 @@ bool StepGraph::is_early(Index c) const {
 }
 
 Index StepGraph::add(Task task) {
+  task.needs.reserve(kNeeds);
   out.tasks.push_back(std::move(task));
   return static_cast<Index>(out.tasks.size() - 1);
 }
@@ -72,7 +85,7 @@ void StepGraph::need(Index task, Event on, bool previous) {
 }
 
 void StepGraph::brings(Index task, Event event, bool previous) {
-  bringers_[event.number].push_back({task, previous});
+  bringers_.push_back({event.number, task, previous});
 }
 
 Event StepGraph::of(Index chunk, ChunkEvent event) const {
@@ -94,11 +107,18 @@ void StepGraph::set_weights(Index pass, HostWeights weights) {
 }
 
 Schedule StepGraph::freeze() && {
+  std::ranges::stable_sort(bringers_, {}, &Bringer::event);
+  std::vector<std::size_t> first(complete(static_cast<Index>(boundary_in.size())).number + 1, 0);
+  for (const auto& it : bringers_) ++first[it.event + 1];
+  std::partial_sum(first.begin(), first.end(), first.begin());
+  const auto of = [&](Event event) {
+    return std::span(bringers_).subspan(first[event.number], first[event.number + 1] - first[event.number]);
+  };
   for (const auto& it : waiters_) {
-    for (const auto& by : bringers_[it.on.number]) need(it.task, by.task, it.previous || by.previous);
+    for (const auto& by : of(it.on)) need(it.task, by.task, it.previous || by.previous);
   }
   for (const auto& it : users_) {
-    for (const auto& by : bringers_[it.last.number]) lets_go(by.task, it.buffer);
+    for (const auto& by : of(it.last)) lets_go(by.task, it.buffer);
   }
   return std::move(out);
 }

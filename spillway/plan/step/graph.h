@@ -131,7 +131,7 @@ class StepGraph {
 
  private:
   struct Bringer {
-    Index task;
+    Index event, task;
     bool previous;
   };
   struct Waiter {
@@ -144,7 +144,7 @@ class StepGraph {
     Event last;
   };
 
-  std::vector<std::vector<Bringer>> bringers_;  ///< by event
+  std::vector<Bringer> bringers_;
   std::vector<Waiter> waiters_;
   std::vector<User> users_;
 };
