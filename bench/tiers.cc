@@ -93,7 +93,7 @@ class Updates {
     for (std::size_t c = 0; c < chunks.size(); ++c) {
       const auto elements = static_cast<double>(chunks[c].elements);
       all += elements;
-      if (engine_->plan().residency.node[c] == 0) first += elements;
+      if (engine_->plan().residency[c].node() == 0) first += elements;
     }
     return first / all;
   }

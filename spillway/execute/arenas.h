@@ -14,7 +14,7 @@ struct Arenas {
   Arenas(std::byte* host_arena, std::byte* device_arena = nullptr) : host(host_arena), device(device_arena) {}
 
   [[nodiscard]] std::byte* at(const plan::Buffer& buffer) const noexcept {
-    return (buffer.tier == plan::Tier::device ? device : host) + buffer.offset;
+    return (buffer.tier == plan::TierKind::device ? device : host) + buffer.offset;
   }
   /// Null for kNone.
   [[nodiscard]] std::byte* at(const plan::Schedule& schedule, plan::Index buffer) const noexcept {

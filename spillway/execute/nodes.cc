@@ -52,18 +52,19 @@ OnNodes on_nodes(const plan::Plan& plan, const state::Layout& layout, const stat
     return bytes_on(arena.subspan(begin, bytes), budget.nodes[node].id);
   };
   for (const auto& region : plan.regions) out.bytes[region.node] += lies(region.begin, region.bytes(), region.node);
+  if (budget.nodes.empty()) return out;
   const auto& schedule = plan.schedule;
   const auto& residency = plan.residency;
-  for (std::size_t c = 0; c < residency.node.size(); ++c) {
-    if (residency.on_device(static_cast<plan::Index>(c))) continue;
+  for (std::size_t c = 0; c < residency.chunks.size(); ++c) {
+    if (residency[c].device_resident()) continue;
     const auto& chunk = layout.chunks()[c];
-    const auto node = residency.node[c];
+    const auto node = residency[c].node();
     const auto& place = schedule.groups[c].weight;
     const auto weight = schedule.buffers[place.buffer].offset + place.offset;
     const auto state =
         schedule.resident_state[c] == plan::kNone ? 0 : schedule.buffers[schedule.resident_state[c]].offset;
-    const auto weights = residency.weight[c] ? weight_bytes(rule, chunk) : 0;
-    const auto states = residency.state[c] ? state_bytes(rule, chunk) : 0;
+    const auto weights = residency[c].weight.in_memory() ? weight_bytes(rule, chunk) : 0;
+    const auto states = residency[c].state.in_memory() ? state_bytes(rule, chunk) : 0;
     if (lies(weight, weights, node) != weights || lies(state, states, node) != states) out.elsewhere.push_back(c);
   }
   return out;

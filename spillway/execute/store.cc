@@ -45,7 +45,8 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
     snapshots_[c].constant = !learns(chunk.learning);
     add_field(Field::weight, weight_bytes(rule, chunk));
     add_field(Field::state, state_bytes(rule, chunk));
-    if ((redo_ || !plan.residency.grad[c]) && plan::has_dense_grad(description, layout, static_cast<plan::Index>(c))) {
+    if ((redo_ || !plan.residency[c].gradient.in_memory()) &&
+        plan::has_dense_grad(description, layout, static_cast<plan::Index>(c))) {
       add_field(Field::grad, grad_bytes(rule, chunk));
     }
   }
@@ -56,11 +57,11 @@ Store::Store(const plan::Plan& plan, const plan::Description& description, const
   for (const auto field : {Field::grad, Field::rows}) {
     for (const auto& it : objects_[static_cast<std::size_t>(field)]) gradient_places_ += it.places.size();
   }
-  const auto& boundaries = plan.residency.activation;
+  const auto& boundaries = plan.residency.boundaries;
   objects_[static_cast<std::size_t>(Field::activation)].resize(boundaries.size());
   const auto bytes = round_up(description.boundary_bytes(), storage::kTransferAlignment);
   for (std::size_t i = 0; i < boundaries.size(); ++i) {
-    if (!boundaries[i] && bytes > 0) add(Field::activation, i, bytes, text("input of layer ", i));
+    if (!boundaries[i].home.in_memory() && bytes > 0) add(Field::activation, i, bytes, text("input of layer ", i));
   }
 }
 

@@ -133,7 +133,7 @@ void add_memory(json& events, int process, const plan::Schedule& schedule, Start
 std::string trace(const plan::Plan& plan, const state::Layout& layout, const std::vector<Times>& times) {
   json events = json::array();
   const auto& tasks = plan.schedule.tasks;
-  const bool device = plan.residency.device.has_value();
+  const bool device = plan.residency.device;
   const bool fits = std::ranges::any_of(tasks, [](const plan::Task& task) { return task.op == plan::Op::refit; });
   add_names(events, 1, "measured", plan.node_peaks.size(), device, fits);
   add_names(events, 2, "predicted", plan.node_peaks.size(), device, fits);

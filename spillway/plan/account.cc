@@ -67,7 +67,7 @@ void count_classes(const Problem& problem, Plan& plan) {
   plan.dram_classes = memory_breakdown(plan.schedule, plan.arena);
   if (!problem.budget.device) return;
   const auto arithmetic = plan.device_workspace.bytes();
-  plan.device_classes = memory_breakdown(plan.schedule, plan.device_arena - arithmetic, Tier::device);
+  plan.device_classes = memory_breakdown(plan.schedule, plan.device_arena - arithmetic, TierKind::device);
   plan.device_classes["arithmetic"] = arithmetic;
 }
 

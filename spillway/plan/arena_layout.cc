@@ -56,7 +56,7 @@ class PlacedBuffers {
 
 }  // namespace
 
-Bytes lay_out(Schedule& schedule, Tier tier) {
+Bytes lay_out(Schedule& schedule, TierKind tier) {
   auto& buffers = schedule.buffers;
   std::vector<Index> order;
   for (Index b = 0; b < buffers.size(); ++b) {
@@ -85,7 +85,7 @@ Bytes lay_out(Schedule& schedule, Tier tier) {
   return total;
 }
 
-Bytes resident_bytes(const Schedule& schedule, Tier tier) {
+Bytes resident_bytes(const Schedule& schedule, TierKind tier) {
   Bytes end = 0;
   for (const auto& buffer : schedule.buffers) {
     if (buffer.whole && buffer.tier == tier) end = std::max(end, buffer.offset + round_up(buffer.bytes, kAlignment));
@@ -93,7 +93,7 @@ Bytes resident_bytes(const Schedule& schedule, Tier tier) {
   return end;
 }
 
-Bytes live_peak(const Schedule& schedule, Tier tier) {
+Bytes live_peak(const Schedule& schedule, TierKind tier) {
   std::vector<std::int64_t> change(schedule.positions + 2, 0);
   std::int64_t whole = 0;
   const auto add = [&](std::uint32_t first, std::uint32_t last, std::int64_t bytes) {
@@ -144,7 +144,7 @@ bool cover(std::vector<OpenRange>& open, Bytes begin, Bytes end) {
 }
 
 /// Non-whole buffers of a tier, those first that are let go last; of equals the first.
-std::vector<Index> by_last_use(const std::vector<Buffer>& buffers, Tier tier) {
+std::vector<Index> by_last_use(const std::vector<Buffer>& buffers, TierKind tier) {
   std::vector<Index> out;
   for (Index i = 0; i < buffers.size(); ++i) {
     if (!buffers[i].whole && buffers[i].tier == tier) out.push_back(i);
@@ -156,7 +156,7 @@ std::vector<Index> by_last_use(const std::vector<Buffer>& buffers, Tier tier) {
 /// Adds what those that fill a buffer wait for: whoever let go of its bytes, which `open` has, before.
 class Reuse {
  public:
-  Reuse(Schedule& schedule, Tier tier) : schedule_(schedule), by_last_(by_last_use(schedule.buffers, tier)) {}
+  Reuse(Schedule& schedule, TierKind tier) : schedule_(schedule), by_last_(by_last_use(schedule.buffers, tier)) {}
 
   void add() {
     for (const auto buffer : by_last_) add(buffer);
@@ -193,7 +193,7 @@ class Reuse {
 }  // namespace
 
 void add_reuse_dependencies(Schedule& schedule) {
-  for (const auto tier : {Tier::host, Tier::device}) Reuse(schedule, tier).add();
+  for (const auto tier : {TierKind::host, TierKind::device}) Reuse(schedule, tier).add();
 }
 
 }  // namespace spillway::plan

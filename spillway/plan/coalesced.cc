@@ -21,7 +21,7 @@ std::vector<Coalesced> coalesce(Range chunks, Bytes join, const ChunkBytes& byte
 }
 
 std::vector<SnapshotGroup> snapshot_groups(const state::Layout& layout, const state::UpdateRule& rule,
-                                           const DeviceResidency& residency, Bytes join) {
+                                           const Residency& residency, Bytes join) {
   const auto weight = [&](Index c) { return state::weight_bytes(rule, layout.chunks()[c]); };
   const auto state = [&](Index c) { return state::state_bytes(rule, layout.chunks()[c]); };
   std::vector<SnapshotGroup> out;
@@ -31,11 +31,11 @@ std::vector<SnapshotGroup> snapshot_groups(const state::Layout& layout, const st
   for (const auto& block : layout.blocks()) {
     const Range learning{static_cast<Index>(block.first_chunk), static_cast<Index>(block.learning_chunks)};
     if (block.role == state::BlockRole::layer) {
-      if (learning.count > 0 && residency.lives(learning.first)) add(learning);
+      if (learning.count > 0 && residency[learning.first].device_resident()) add(learning);
       continue;
     }
     for (auto c = learning.first; c < learning.end(); ++c) {  // slices have buffers of their own
-      if (residency.lives(c)) add({c, 1});
+      if (residency[c].device_resident()) add({c, 1});
     }
   }
   return out;

@@ -32,6 +32,6 @@ struct SnapshotGroup {
 
 /// Of all chunks that live there and learn, in order.
 [[nodiscard]] std::vector<SnapshotGroup> snapshot_groups(const state::Layout& layout, const state::UpdateRule& rule,
-                                                         const DeviceResidency& residency, Bytes join);
+                                                         const Residency& residency, Bytes join);
 
 }  // namespace spillway::plan

@@ -48,21 +48,21 @@ std::span<const DeviceChoice::Unit> DeviceChoice::passing() const {
   return others.first(std::min(blocks_.passing, others.size()));
 }
 
-DeviceResidency DeviceChoice::with(std::size_t free) const {
-  const auto layers = std::ranges::count(layout_.blocks(), BlockRole::layer, &state::Block::role);
-  const std::vector<bool> none(layout_.chunks().size(), false);
-  DeviceResidency out{none, std::vector<bool>(static_cast<std::size_t>(layers), false), none, none, none};
-  const auto set = [](std::vector<bool>& flags, const Unit& unit) {
-    std::fill_n(flags.begin() + unit.first, unit.count, true);
-  };
+Residency DeviceChoice::with(std::size_t free) const {
+  Residency out(layout_);
+  out.device = true;
   const auto keep = [&](const Unit& unit) {
-    set(unit.kind == Kind::activation ? out.activation : unit.kind == Kind::grad ? out.grad : out.weight, unit);
-    if (unit.kind == Kind::state) set(out.state, unit);
+    for (auto i = unit.first; i < unit.first + unit.count; ++i) {
+      if (unit.kind == Kind::activation) out.boundaries[i].on_device = true;
+      if (unit.kind == Kind::weight) out.chunks[i].weight_copy = true;
+      if (unit.kind == Kind::state) out.chunks[i].live_on_device();
+      if (unit.kind == Kind::grad) out.chunks[i].gradient = {TierKind::device};
+    }
   };
   std::ranges::for_each(std::span(states_).first(blocks_.living), keep);
   for (const auto& unit : passing()) {
     for (Index c = unit.first; c < unit.first + unit.count; ++c) {
-      out.passing[c] = state::learns(layout_.chunks()[c].learning);
+      if (state::learns(layout_.chunks()[c].learning)) out.chunks[c].updated_on = TierKind::device;
     }
   }
   std::ranges::for_each(fixed_, keep);
@@ -83,7 +83,7 @@ Bytes DeviceChoice::with_workspace(Bytes arena) const {
 bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std::uint32_t ahead) {
   const auto stays = with(free);
   auto tried = schedule(stays, ahead);
-  const auto bytes = with_workspace(lay_out(tried, Tier::device));
+  const auto bytes = with_workspace(lay_out(tried, TierKind::device));
   asked_ = bytes;
   if (bytes > room()) return false;
   if (budget_.device->in_dram) {  // and leaves the host what it needs at least
@@ -97,7 +97,7 @@ bool DeviceChoice::try_it(const DeviceSchedule& schedule, std::size_t free, std:
 }
 
 Bytes DeviceChoice::bytes_of(const Unit& unit) const {
-  if (unit.kind == Kind::activation) return description_.border_bytes();
+  if (unit.kind == Kind::activation) return description_.boundary_bytes();
   const auto rule = description_.rule();
   Bytes out = 0;
   for (Index c = unit.first; c < unit.first + unit.count; ++c) {
@@ -157,7 +157,7 @@ void DeviceChoice::choose(const DeviceSchedule& schedule, UpdatedThere blocks) {
     }
   }
   auto least = schedule(with(0), budget_.window > 0 ? static_cast<std::uint32_t>(budget_.window) - 1 : 0);
-  refuse(with_workspace(lay_out(least, Tier::device)));
+  refuse(with_workspace(lay_out(least, TierKind::device)));
 }
 
 void DeviceChoice::refuse(Bytes needed) const {

@@ -5,10 +5,10 @@
 namespace spillway::plan {
 namespace {
 
-Residency with_undo(const Residency& residency, const std::vector<Index>& order, std::size_t count) {
+Residency with_early(const Residency& residency, const std::vector<Index>& order, std::size_t count) {
   auto out = residency;
-  out.undo.assign(residency.weight.size(), false);
-  for (std::size_t i = 0; i < count; ++i) out.undo[order[i]] = true;
+  for (auto& it : out.chunks) it.when = When::decided;
+  for (std::size_t i = 0; i < count; ++i) out.chunks[order[i]].when = When::early;
   return out;
 }
 
@@ -32,7 +32,7 @@ double choose_early(const Problem& problem, Trial& trial, Residency& residency, 
   const auto& budget = problem.budget;
   if (budget.updates == Updates::deferred || (budget.clipping && !budget.speculate)) return 0;
   const auto order = early_order(problem.layout, trial.last());
-  const auto lay_out = [&](std::size_t n) { return trial.lay_out(with_undo(residency, order, n), lookahead); };
+  const auto lay_out = [&](std::size_t n) { return trial.lay_out(with_early(residency, order, n), lookahead); };
   const auto deferred = trial.step_seconds();
   const auto most = bisect_from(order.size(), order.size(), lay_out);
   std::size_t best = budget.updates == Updates::early ? most : 0;
@@ -44,7 +44,7 @@ double choose_early(const Problem& problem, Trial& trial, Residency& residency, 
     best = count;
     seconds = found;
   }
-  if (best > 0) residency = with_undo(residency, order, best);
+  if (best > 0) residency = with_early(residency, order, best);
   trial.lay_out(residency, lookahead);
   return best > 0 ? deferred - seconds : 0;
 }

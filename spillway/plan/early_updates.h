@@ -12,10 +12,10 @@ inline constexpr double kWorthIt = 0.99;
 /// Chunks that can be updated early, in the order in which their gradients are complete: the first have the most time.
 [[nodiscard]] std::vector<Index> early_order(const state::Layout& layout, const LaidOut& laid_out);
 
-/// Adds the old versions (Residency::undo) of as many chunks as have room: with Updates::early all of these, else of
-/// that many, half of them and so on the fastest, or none where that is not worth it. None either where steps clip and
-/// nobody predicts the factor. Returns the seconds of a step that this saves; `trial` has laid `residency` out, and has
-/// the result laid out then.
+/// Makes early (ChunkPlacement::when) the updates of as many chunks as have room: with Updates::early all of these,
+/// else of that many, half of them and so on the fastest, or none where that is not worth it. None either where steps
+/// clip and nobody predicts the factor. Returns the seconds of a step that this saves; `trial` has laid `residency`
+/// out, and has the result laid out then.
 double choose_early(const Problem& problem, Trial& trial, Residency& residency, const Lookahead& lookahead);
 
 }  // namespace spillway::plan

@@ -29,7 +29,7 @@ double copy_seconds(const Task& task, const Schedule& schedule, const state::Lay
     return rate > 0 ? static_cast<double>(bytes) / rate : 0;
   };
   const bool stays = (of_states(task) || of_weights(task)) && schedule.buffers[task.on_host().buffer].whole;
-  if (!stays || schedule.node.empty()) return rates.copy_latency + at(task.bytes, 0);
+  if (!stays || rates.nodes.empty()) return rates.copy_latency + at(task.bytes, 0);
   double out = rates.copy_latency;
   for (auto c = task.what.index; c < task.what.end(); ++c) {
     const auto& chunk = layout.chunks()[c];

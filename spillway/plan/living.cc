@@ -107,25 +107,15 @@ std::string no_living(const Description& description, const state::Layout& layou
   return "no layer has all that learns in bf16";
 }
 
-namespace {
-
-/// Whether a copy from the device is of what would stay there but for durability; what passes goes home anyway.
-bool stays_else(const Residency& residency, const Task& task) {
-  if (task.moves(ObjectKind::gradient)) return residency.gradient_there(task.what.index);
-  return residency.on_device(task.what.index);
-}
-
-}  // namespace
-
 DeviceBlocks device_blocks(const Plan& plan, const Description& description, const state::Layout& layout) {
   DeviceBlocks out;
   if (!plan.residency.device) return out;
   const auto count = [&](Index first) {
-    auto& kind = plan.residency.on_device(first)        ? out.living
-                 : plan.residency.passes(first)         ? out.passing
-                 : plan.residency.device->weight[first] ? out.weights
-                                                        : out.streamed;
-    ++kind;
+    const auto& it = plan.residency[first];
+    ++(it.device_resident()  ? out.living
+       : it.device_updated() ? out.passing
+       : it.weight_copy      ? out.weights
+                             : out.streamed);
   };
   for (const auto& block : layout.blocks()) {
     const auto first = static_cast<Index>(block.first_chunk);
@@ -134,11 +124,12 @@ DeviceBlocks device_blocks(const Plan& plan, const Description& description, con
     if (block.role == state::BlockRole::layer) count(first);
     for (auto c = first; head && c < first + block.chunks; ++c) count(c);
   }
-  for (const auto& task : plan.schedule.tasks) {
-    const bool kept =
-        task.lane == Lane::from_device &&
-        (task.moves(ObjectKind::gradient) || task.moves(ObjectKind::weight) || task.moves(ObjectKind::state));
-    if (kept && stays_else(plan.residency, task)) out.durable += task.bytes / task.every;
+  for (const auto& task : plan.schedule.tasks) {  // what only passes there goes home anyway
+    if (task.lane != Lane::from_device) continue;
+    const bool master = task.moves(ObjectKind::weight) || task.moves(ObjectKind::state);
+    const bool kept = (task.moves(ObjectKind::gradient) && plan.residency[task.what.index].gradient_there()) ||
+                      (master && plan.residency[task.what.index].device_resident());
+    if (kept) out.durable += task.bytes / task.every;
   }
   return out;
 }

@@ -18,7 +18,7 @@ void add(std::vector<Held>& change, const Buffer& buffer, std::uint32_t first, s
 }
 
 /// What begins and ends to be held at every position.
-std::vector<Held> changes(const Schedule& schedule, Tier tier) {
+std::vector<Held> changes(const Schedule& schedule, TierKind tier) {
   std::vector<Held> out(schedule.positions + 2, Held{});
   for (const auto& buffer : schedule.buffers) {
     if (buffer.tier != tier) continue;
@@ -36,7 +36,7 @@ std::vector<Held> changes(const Schedule& schedule, Tier tier) {
 
 /// Calls `see` with the bytes of every class at each position.
 template <class See>
-void walk(const Schedule& schedule, Tier tier, See&& see) {
+void walk(const Schedule& schedule, TierKind tier, See&& see) {
   const auto change = changes(schedule, tier);
   Held now{};
   for (std::uint32_t p = 0; p < schedule.positions; ++p) {
@@ -55,7 +55,7 @@ std::map<std::string, Bytes> named(const Held& held) {
 
 }  // namespace
 
-std::map<std::string, Bytes> memory_breakdown(const Schedule& schedule, Bytes arena, Tier tier) {
+std::map<std::string, Bytes> memory_breakdown(const Schedule& schedule, Bytes arena, TierKind tier) {
   Held best{};
   std::int64_t peak = -1;
   walk(schedule, tier, [&](const Held& now) {
@@ -70,7 +70,7 @@ std::map<std::string, Bytes> memory_breakdown(const Schedule& schedule, Bytes ar
   return out;
 }
 
-std::vector<std::map<std::string, Bytes>> breakdown_by_position(const Schedule& schedule, Tier tier) {
+std::vector<std::map<std::string, Bytes>> breakdown_by_position(const Schedule& schedule, TierKind tier) {
   std::vector<std::map<std::string, Bytes>> out;
   out.reserve(schedule.positions);
   walk(schedule, tier, [&](const Held& now) { out.push_back(named(now)); });

@@ -11,10 +11,10 @@ namespace spillway::plan {
 
 /// Bytes by class of buffer of a tier at the position where most are in use, and "gaps" between them; sums to `arena`.
 [[nodiscard]] std::map<std::string, Bytes> memory_breakdown(const Schedule& schedule, Bytes arena,
-                                                            Tier tier = Tier::host);
+                                                            TierKind tier = TierKind::host);
 
 /// The same at every position of the step, without gaps.
 [[nodiscard]] std::vector<std::map<std::string, Bytes>> breakdown_by_position(const Schedule& schedule,
-                                                                              Tier tier = Tier::host);
+                                                                              TierKind tier = TierKind::host);
 
 }  // namespace spillway::plan

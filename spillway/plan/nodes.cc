@@ -50,17 +50,11 @@ class Distribution {
 
   /// The first node, or the last, that has room.
   bool put(Bytes bytes, bool last, std::uint16_t& node) {
-    const auto fits = [&](auto candidate) { return room_[candidate] >= bytes; };
-    const auto& nodes = dealing_.nodes;
-    if (last) {
-      const auto at = std::find_if(nodes.rbegin(), nodes.rend(), fits);
-      if (at == nodes.rend()) return false;
-      node = *at;
-    } else {
-      const auto at = std::ranges::find_if(nodes, fits);
-      if (at == nodes.end()) return false;
-      node = *at;
-    }
+    auto nodes = dealing_.nodes;
+    if (last) std::ranges::reverse(nodes);
+    const auto at = std::ranges::find_if(nodes, [&](auto candidate) { return room_[candidate] >= bytes; });
+    if (at == nodes.end()) return false;
+    node = *at;
     room_[node] -= bytes;
     return true;
   }
@@ -90,9 +84,10 @@ std::vector<Dealing> dealings(const Rates& rates, std::size_t nodes, bool spill)
 Bytes kept_bytes(const Description& description, const state::Layout& layout, const Residency& residency, Index chunk) {
   const auto& it = layout.chunks()[chunk];
   const auto rule = description.rule();
-  if (residency.on_device(chunk)) return 0;
-  return (residency.weight[chunk] ? round_up(weight_bytes(rule, it), kPage) : 0) +
-         (residency.state[chunk] ? round_up(state_bytes(rule, it), kPage) : 0);
+  const auto kept = [](const TierId& home, Bytes bytes) {
+    return home.kind == TierKind::host ? round_up(bytes, kPage) : 0;
+  };
+  return kept(residency[chunk].weight, weight_bytes(rule, it)) + kept(residency[chunk].state, state_bytes(rule, it));
 }
 
 std::optional<std::vector<std::uint16_t>> deal(const Description& description, const state::Layout& layout,
@@ -102,23 +97,21 @@ std::optional<std::vector<std::uint16_t>> deal(const Description& description, c
   std::vector<std::uint16_t> out(chunks, 0);
   Distribution distribution(rates, dealing, std::move(room));
   const auto bytes = [&](Index c) { return kept_bytes(description, layout, residency, c); };
-  const auto updated_here = [&](Index c) { return residency.state[c] && state::learns(layout.chunks()[c].learning); };
-  const auto elsewhere = [&](Index c) { return residency.on_device(c); };
+  const auto learns = [&](Index c) { return state::learns(layout.chunks()[c].learning); };
   const auto weights_alone = [&] {
     for (Index c = 0; c < chunks; ++c) {
-      if (!elsewhere(c) && !updated_here(c) && residency.weight[c] &&
-          !distribution.put(bytes(c), streams_weights, out[c]))
-        return false;
+      const bool alone = residency[c].weight.kind == TierKind::host && !(residency[c].state.in_memory() && learns(c));
+      if (alone && !distribution.put(bytes(c), streams_weights, out[c])) return false;
     }
     return true;
   };
   if (!streams_weights && !weights_alone()) return std::nullopt;
   for (Index c = 0; c < chunks; ++c) {
-    if (elsewhere(c)) continue;
+    if (residency[c].device_resident() || !learns(c)) continue;
     const auto all = static_cast<double>(update_elements(description.rule(), layout.chunks()[c]));
-    const auto elements = residency.passes(c) ? 0 : all;
-    if (!updated_here(c)) {
-      if (state::learns(layout.chunks()[c].learning)) distribution.charge(elements);
+    const auto elements = residency[c].updated_there() ? 0 : all;
+    if (!residency[c].state.in_memory()) {
+      distribution.charge(elements);
     } else if (!distribution.give(bytes(c), elements, out[c])) {
       return std::nullopt;
     }

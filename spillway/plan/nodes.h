@@ -26,9 +26,9 @@ struct Dealing {
 [[nodiscard]] Bytes kept_bytes(const Description& description, const state::Layout& layout, const Residency& residency,
                                Index chunk);
 
-/// Residency::node when node n has room for `room[n]` bytes of what stays; none when it does not fit. A chunk of which
-/// only the weight stays lies where compute reads it best: on the first node while there is room, or with
-/// Budget::streams_weights on the slowest, where it takes nothing from updates.
+/// The node of each chunk (Residency::set_nodes) when node n has room for `room[n]` bytes of what stays; none when it
+/// does not fit. A chunk of which only the weight stays lies where compute reads it best: on the first node while there
+/// is room, or with Budget::streams_weights on the slowest, where it takes nothing from updates.
 [[nodiscard]] std::optional<std::vector<std::uint16_t>> deal(const Description& description,
                                                              const state::Layout& layout, const Residency& residency,
                                                              const Rates& rates, const Dealing& dealing,

@@ -15,12 +15,12 @@ namespace {
 /// Bytes on the later nodes, by class; they stay, so that they are there whenever the arena is at its fullest.
 std::map<std::string, Bytes> classes_on(const Plan& plan, const state::UpdateRule& rule, const state::Layout& layout,
                                         std::size_t node) {
+  const TierId here{TierKind::host, static_cast<std::uint16_t>(node)};
   std::map<std::string, Bytes> out;
   for (Index c = 0; c < layout.chunks().size(); ++c) {
-    if (plan.residency.node[c] != node || plan.residency.on_device(c)) continue;
     const auto& chunk = layout.chunks()[c];
-    if (plan.residency.weight[c]) out["weight"] += weight_bytes(rule, chunk);
-    if (plan.residency.state[c]) out["state"] += state_bytes(rule, chunk);
+    if (plan.residency[c].weight == here) out["weight"] += weight_bytes(rule, chunk);
+    if (plan.residency[c].state == here) out["state"] += state_bytes(rule, chunk);
   }
   return out;
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <optional>
 
 #include "spillway/base/error.h"
@@ -132,8 +131,8 @@ Plan plan_alone(const Description& description, const state::Layout& layout, con
     plan.ample = plan.ample && ample;
     return plan;
   }
-  const auto all = [](const std::vector<bool>& flags) { return std::ranges::all_of(flags, std::identity{}); };
-  const bool stays = all(plan.residency.weight) && all(plan.residency.state);
+  const bool stays = std::ranges::all_of(plan.residency.chunks,
+                                         [](const auto& it) { return it.weight.in_memory() && it.state.in_memory(); });
   return plan.durability == Durability::checkpoint && stays ? with(Durability::none) : std::move(plan);
 }
 

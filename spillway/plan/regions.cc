@@ -19,7 +19,7 @@ class RegionPlacer {
   std::vector<Region> run(Bytes bytes) {
     const auto floor = resident_bytes(schedule_);
     find_nodes();
-    const auto nodes = schedule_.node.empty() ? 0 : *std::ranges::max_element(schedule_.node);
+    const auto nodes = *std::ranges::max_element(schedule_.node);
     for (std::uint16_t node = 1; node <= nodes; ++node) {
       stack(node);
       if (at_ > 0) at_ = round_up(at_, kHugePage);
@@ -29,7 +29,7 @@ class RegionPlacer {
     if (at_ > 0) at_ = round_up(at_, kHugePage);
     stack(0);
     for (auto& buffer : schedule_.buffers) {
-      if (!buffer.whole && buffer.tier == Tier::host) buffer.offset = buffer.offset - floor + at_;
+      if (!buffer.whole && buffer.tier == TierKind::host) buffer.offset = buffer.offset - floor + at_;
     }
     add({at_, bytes - floor + at_, 0});
     return std::move(regions_);
@@ -58,7 +58,7 @@ class RegionPlacer {
   void stack(std::uint16_t node) {
     for (Index b = 0; b < schedule_.buffers.size(); ++b) {
       auto& buffer = schedule_.buffers[b];
-      if (!buffer.whole || buffer.tier != Tier::host || node_[b] != node) continue;
+      if (!buffer.whole || buffer.tier != TierKind::host || node_[b] != node) continue;
       buffer.offset = at_;
       at_ += round_up(buffer.bytes, kRegionPage);
       add({buffer.offset, at_, node});

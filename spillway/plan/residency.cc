@@ -6,6 +6,30 @@ namespace spillway::plan {
 
 using state::BlockRole;
 
+void ChunkPlacement::live_on_device() noexcept {
+  weight = state = gradient = {TierKind::device};
+  updated_on = TierKind::device;
+}
+
+Residency::Residency(const state::Layout& layout)
+    : chunks(layout.chunks().size()),
+      boundaries(static_cast<std::size_t>(std::ranges::count(layout.blocks(), BlockRole::layer, &state::Block::role))) {
+}
+
+std::vector<std::uint16_t> Residency::nodes() const {
+  std::vector<std::uint16_t> out;
+  for (const auto& it : chunks) out.push_back(it.node());
+  return out;
+}
+
+void Residency::set_nodes(const std::vector<std::uint16_t>& nodes) {
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    for (auto* home : {&chunks[c].weight, &chunks[c].state}) {
+      if (home->kind == TierKind::host) home->node = nodes[c];
+    }
+  }
+}
+
 bool has_dense_grad(const Description& description, const state::Layout& layout, Index chunk) {
   const auto& it = layout.chunks()[chunk];
   if (!has_gradient(it.learning)) return false;
@@ -16,7 +40,7 @@ bool has_dense_grad(const Description& description, const state::Layout& layout,
 bool can_be_early(const state::Layout& layout, const Residency& residency, Index chunk) {
   const auto& it = layout.chunks()[chunk];
   return has_gradient(it.learning) && layout.blocks()[it.block].role != BlockRole::embedding &&
-         residency.weight[chunk] && residency.state[chunk] && !residency.updated_there(chunk);
+         residency[chunk].weight.in_memory() && residency[chunk].state.in_memory() && !residency[chunk].updated_there();
 }
 
 std::string no_device_update(const state::UpdateRule& rule) {
@@ -43,11 +67,6 @@ Index first_backward(const state::Layout& layout) {
     layer += block.role == BlockRole::layer ? 1 : 0;
   }
   return layer;
-}
-
-std::uint16_t update_unit(const Residency& residency, Index chunk) {
-  const bool here = residency.state[chunk] && !residency.updated_there(chunk);
-  return residency.node.empty() || !here ? std::uint16_t{0} : residency.node[chunk];
 }
 
 }  // namespace spillway::plan

@@ -1,8 +1,7 @@
-// Which bytes stay in DRAM, and what that means for a chunk.
+// Where the objects of a step live: weights, states and gradients of chunks, and boundary activations.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,45 +20,81 @@ struct Range {
   [[nodiscard]] Index end() const noexcept { return first + count; }
 };
 
-/// What stays in the memory of a device beside what comes and goes. The weights there are copies: the master is the
-/// host's, and each step brings the new one. But for chunks that live there: these have no other place, and are updated
-/// there. And those that pass are updated there, too: their weight and state come for the update and go back after it.
-struct DeviceResidency {
-  std::vector<bool> weight;        ///< by chunk; equal for all chunks of a layer
-  std::vector<bool> activation;    ///< by boundary, from forward to backward
-  std::vector<bool> state = {};    ///< by chunk: lives there, with weight, state and gradient; empty: none does
-  std::vector<bool> passing = {};  ///< by chunk that learns: passes; empty: none does
-  std::vector<bool> grad = {};     ///< by chunk that passes, equal for all of a layer: its gradient stays until then
+/// What a tier is: the storage paths together, memory of the host, or that of a device.
+enum class TierKind : std::uint8_t { storage, host, device };
 
-  [[nodiscard]] bool lives(Index chunk) const { return !state.empty() && state[chunk]; }
-  [[nodiscard]] bool passes(Index chunk) const { return !passing.empty() && passing[chunk]; }
-  /// Until the update.
-  [[nodiscard]] bool keeps_gradient(Index chunk) const { return lives(chunk) || (!grad.empty() && grad[chunk]); }
+struct TierId {
+  TierKind kind = TierKind::storage;
+  std::uint16_t node = 0;  ///< host: index into Budget::nodes; else 0
+
+  bool operator==(const TierId&) const = default;
+  /// What lives there is at hand, and does not come from a path.
+  [[nodiscard]] constexpr bool in_memory() const noexcept { return kind != TierKind::storage; }
+  /// It is in memory: on the host unless it is on a device.
+  constexpr void keep() noexcept { kind = in_memory() ? kind : TierKind::host; }
 };
 
-/// Which bytes stay in DRAM. Layers by block, tables by slice (chunk), states by chunk, activations by boundary.
-struct Residency {
-  std::vector<bool> weight;      ///< by chunk; equal for all chunks of a layer
-  std::vector<bool> state;       ///< by chunk
-  std::vector<bool> grad;        ///< by chunk; equal for all chunks of a layer
-  std::vector<bool> activation;  ///< by boundary: input of layer block i
-  std::vector<bool> undo = {};   ///< by chunk: its old version, for an early update (can_be_early()); empty: of none
-  std::vector<std::uint16_t> node = {};  ///< by chunk: index into Budget::nodes of what stays in DRAM; empty: the first
-  std::optional<DeviceResidency> device = {};  ///< none: visits compute in host memory
+/// When an update runs.
+enum class When : std::uint8_t {
+  decided,  ///< after its step is decided
+  early,    ///< as soon as the gradient is complete, beside the old version (where can_be_early())
+};
 
-  /// Its weight, state and gradient are in the memory of a device, and the flags above are set.
-  [[nodiscard]] bool on_device(Index chunk) const { return device && device->lives(chunk); }
-  /// Its master and state are on the host, and a device updates it.
-  [[nodiscard]] bool passes(Index chunk) const { return device && device->passes(chunk); }
-  [[nodiscard]] bool updated_there(Index chunk) const { return on_device(chunk) || passes(chunk); }
-  /// Its gradient stays there until the update.
-  [[nodiscard]] bool gradient_there(Index chunk) const { return device && device->keeps_gradient(chunk); }
+/// Where a chunk's objects live: of what there is none counts as kept. Weight and state have their master there; where
+/// the weight lives on a device, so do state and gradient, and that is their only place.
+struct ChunkPlacement {
+  TierId weight = {}, state = {};
+  TierId gradient = {};                  ///< from backward to the update
+  bool weight_copy = false;              ///< a copy of the weight stays on the device, which each step makes anew
+  TierKind updated_on = TierKind::host;  ///< or device; what does not live there comes for it and goes back
+  When when = When::decided;
+
+  bool operator==(const ChunkPlacement&) const = default;
+  void live_on_device() noexcept;
+
+  [[nodiscard]] bool device_resident() const noexcept { return weight.kind == TierKind::device; }
+  [[nodiscard]] bool updated_there() const noexcept { return updated_on == TierKind::device; }
+  /// A device updates it, and its master is on the host.
+  [[nodiscard]] bool device_updated() const noexcept { return updated_there() && !device_resident(); }
+  [[nodiscard]] bool gradient_there() const noexcept { return gradient.kind == TierKind::device; }
+  /// Its gradient comes to the device for the update, from the host.
+  [[nodiscard]] bool gradient_comes() const noexcept { return updated_there() && !gradient_there(); }
+  /// The node that what is in host memory lies on, one for weight and state; the first where nothing is.
+  [[nodiscard]] std::uint16_t node() const noexcept { return weight.node != 0 ? weight.node : state.node; }
+  /// The unit of its update lane: the node of its state, or the first when that passes through staging.
+  [[nodiscard]] std::uint16_t update_unit() const noexcept { return updated_there() ? std::uint16_t{0} : state.node; }
+};
+
+/// A boundary activation between forward and backward.
+struct BoundaryPlacement {
+  TierId home = {};        ///< where it waits on the host's side
+  bool on_device = false;  ///< it stays on the device
+
+  bool operator==(const BoundaryPlacement&) const = default;
+};
+
+/// Where everything lives. Weights and gradients of a layer lie together: their tiers are equal for all its chunks that
+/// have them, but for the node.
+struct Residency {
+  Residency() = default;
+  /// All of it on paths.
+  explicit Residency(const state::Layout& layout);
+
+  std::vector<ChunkPlacement> chunks;         ///< as Layout's
+  std::vector<BoundaryPlacement> boundaries;  ///< boundary i: input of layer i
+  bool device = false;                        ///< passes compute on a device with memory of its own
+
+  bool operator==(const Residency&) const = default;
+  [[nodiscard]] const ChunkPlacement& operator[](std::size_t chunk) const { return chunks[chunk]; }
+  /// ChunkPlacement::node() by chunk. Setting it moves what is in host memory.
+  [[nodiscard]] std::vector<std::uint16_t> nodes() const;
+  void set_nodes(const std::vector<std::uint16_t>& nodes);
 };
 
 /// Why a device does not update such chunks; empty: it does.
 [[nodiscard]] std::string no_device_update(const state::UpdateRule& rule);
 
-/// True when the chunk may live on a device, or pass: in a layer or a head of its own of which something learns, and
+/// True when a device may update the chunk: in a layer or a head of its own of which something learns, and
 /// nothing in fp32 beside a narrower type. (A table that tokens look up is the host's.)
 [[nodiscard]] bool can_be_on_device(const Description& description, const state::Layout& layout, Index chunk);
 
@@ -75,8 +110,5 @@ struct Residency {
 /// The lowest layer that has a backward visit, counted over the layer blocks: the first in which something learns; all
 /// have one when an embedding learns, and their number is returned when none has.
 [[nodiscard]] Index first_backward(const state::Layout& layout);
-
-/// The unit of the chunk's update lane: the node of its state, or the first node when that passes through staging.
-[[nodiscard]] std::uint16_t update_unit(const Residency& residency, Index chunk);
 
 }  // namespace spillway::plan

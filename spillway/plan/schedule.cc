@@ -34,10 +34,10 @@ std::uint64_t widened_first(const state::Layout& layout, std::size_t tensor) {
 }
 
 void set_nodes(Schedule& schedule, const Residency& residency) {
-  schedule.node = residency.node;
+  schedule.node = residency.nodes();
   for (Index c = 0; c < schedule.update_task.size(); ++c) {
     if (schedule.update_task[c] == kNone) continue;
-    const auto unit = update_unit(residency, c);
+    const auto unit = residency[c].update_unit();
     schedule.tasks[schedule.update_task[c]].unit = unit;
     if (schedule.early[c].task != kNone) schedule.tasks[schedule.early[c].task].unit = unit;
   }

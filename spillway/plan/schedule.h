@@ -25,9 +25,6 @@
 
 namespace spillway::plan {
 
-/// Where a buffer lies. On a device without memory of its own everything is the host's.
-enum class Tier : std::uint8_t { host, device };
-
 /// What a task is for; an instance runs the phases that apply to it and skips the others.
 enum class Phase : std::uint8_t {
   update,     ///< needs an update pending
@@ -103,7 +100,7 @@ enum class BufferClass : std::uint8_t {
 
 struct Buffer {
   BufferClass kind = BufferClass::scratch;
-  Tier tier = Tier::host;
+  TierKind tier = TierKind::host;  ///< without a device with memory of its own everything is the host's
   Bytes bytes = 0;
   std::uint32_t first = 0;                     ///< first position in use
   std::uint32_t last = 0;                      ///< last position in use; smaller than `first` when it wraps around
@@ -180,7 +177,7 @@ struct Schedule {
   std::vector<std::uint32_t> snapshot_every,
       snapshot_turn;                ///< by chunk: as Task's, of its snapshots; every 0: no snapshot
   std::vector<Early> early;         ///< by chunk
-  std::vector<std::uint16_t> node;  ///< by chunk: as Residency::node; empty: the first
+  std::vector<std::uint16_t> node;  ///< by chunk: that what stays of it lies on
 
   /// Whether the update that is number `updates` of the run leaves a snapshot of the chunk on the paths.
   [[nodiscard]] bool makes_snapshot(Index chunk, std::uint64_t updates) const {
@@ -233,11 +230,11 @@ inline constexpr Bytes kRowsPart = 64 * MiB;
 /// Where in the copy of its block a tensor begins.
 [[nodiscard]] std::uint64_t widened_first(const state::Layout& layout, std::size_t tensor);
 
-/// Says on which node what stays of each chunk lies (Residency::node), and so which lane updates it. make_schedule()
+/// Says on which node what stays of each chunk lies, and so which lane updates it. make_schedule()
 /// has done so already.
 void set_nodes(Schedule& schedule, const Residency& residency);
 
-/// Pure. `residency` vectors have one entry per chunk (activation: per layer block).
+/// Pure.
 [[nodiscard]] Schedule make_schedule(const Description& description, const state::Layout& layout,
                                      const Residency& residency, const Lookahead& lookahead, const Redo& redo = {});
 

@@ -15,7 +15,7 @@ namespace {
 constexpr std::array<std::uint32_t, 5> kLevels{4, 3, 2, 1, 0};
 
 DeviceSchedule device_schedule(const Problem& problem) {
-  return [problem](const DeviceResidency& stays, std::uint32_t ahead) {
+  return [problem](const Residency& stays, std::uint32_t ahead) {
     return problem.schedule(least_residency(problem, stays), {.device = ahead, .join = problem.budget.device->join});
   };
 }
@@ -27,7 +27,7 @@ struct Choice {
   Bytes moved = 0;
   const Dealing* dealing = nullptr;
 
-  [[nodiscard]] bool any() const noexcept { return !residency.weight.empty(); }
+  [[nodiscard]] bool any() const noexcept { return !residency.chunks.empty(); }
   [[nodiscard]] bool better_than(const Choice& other) const noexcept {
     return seconds != other.seconds ? seconds < other.seconds : moved < other.moved;
   }
@@ -177,7 +177,7 @@ Bytes smallest_arena(const Problem& problem) {
 bool spills(const Problem& problem) {
   if (!problem.budget.has_path()) return false;
   if (problem.budget.device) return exceeds_memory(problem);
-  const Units units(problem, std::nullopt);
+  const Units units(problem);
   const auto most = units.with(units.free());
   if (!units.all_stay(most)) return true;
   const auto ahead = choose_device(problem).ahead();

@@ -40,7 +40,7 @@ std::size_t update_lanes(const Schedule& schedule, const Rates& rates) {
 double weight_seconds(const Schedule& schedule, const Description& description, const state::Layout& layout,
                       const Rates& rates, Index visit) {
   const auto& it = schedule.visits[visit];
-  if (it.weights != kNone && schedule.buffers[it.weights].tier == Tier::device) return 0;
+  if (it.weights != kNone && schedule.buffers[it.weights].tier == TierKind::device) return 0;
   const auto& block = layout.blocks()[it.block];
   const bool layer = it.kind == VisitKind::forward || it.kind == VisitKind::backward;
   const auto first = static_cast<Index>(block.first_chunk + (layer ? 0 : it.slice));

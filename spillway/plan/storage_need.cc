@@ -40,7 +40,7 @@ class Count {
   void add_chunk(Index c) {
     const auto& chunk = layout_.chunks()[c];
     const auto weight = whole(weight_bytes(rule_, chunk)), state = whole(state_bytes(rule_, chunk));
-    const bool keeps_weight = residency_.weight[c], keeps_state = residency_.state[c];
+    const bool keeps_weight = residency_[c].weight.in_memory(), keeps_state = residency_[c].state.in_memory();
     if (!keeps_weight) add("weight", weight);
     if (!state::learns(chunk.learning)) {  // its one snapshot, which every checkpoint shares
       if (keeps_weight) durable_ += weight;
@@ -58,17 +58,17 @@ class Count {
 
   void add_gradient(Index c, Bytes bytes) {
     if (!has_dense_grad(description_, layout_, c)) return;
-    const bool on_path = !residency_.grad[c];
+    const bool on_path = !residency_[c].gradient.in_memory();
     if (on_path) add("grad", bytes);
     if (durability_ != Durability::step) return;
-    const Bytes versions = residency_.state[c] ? kSnapshotPeriod + 2 : 2;
+    const Bytes versions = residency_[c].state.in_memory() ? kSnapshotPeriod + 2 : 2;
     durable_ += (versions - (on_path ? 1 : 0)) * bytes;
   }
 
   void add_activations() {
     const auto boundary = description_.boundary_bytes();
-    for (const auto resident : residency_.activation) {
-      if (!resident && boundary > 0) add("activation", whole(boundary));
+    for (const auto& it : residency_.boundaries) {
+      if (!it.home.in_memory() && boundary > 0) add("activation", whole(boundary));
     }
   }
 

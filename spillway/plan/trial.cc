@@ -35,7 +35,7 @@ bool Trial::has_room(const Residency& residency, const Lookahead& lookahead) {
   if (problem_.budget.device) {
     out.device_workspace =
         device_workspace(problem_.layout, problem_.description.tied_head, problem_.description.tokens);
-    out.device_arena = round_up(plan::lay_out(schedule, Tier::device), 256) + out.device_workspace.bytes();
+    out.device_arena = round_up(plan::lay_out(schedule, TierKind::device), 256) + out.device_workspace.bytes();
   }
   out.schedule = std::move(schedule);
   last_ = std::move(out);
@@ -51,10 +51,10 @@ bool Trial::place_on(Schedule& schedule, Bytes arena, LaidOut& out) const {
   if (free[0] < moving) return false;
   take(free[0], moving);
   for (auto& it : free) take(it, padding);
-  auto node = deal(problem_.description, problem_.layout, out.residency, problem_.rates, *dealing_, std::move(free),
-                   problem_.budget.streams_weights);
+  const auto node = deal(problem_.description, problem_.layout, out.residency, problem_.rates, *dealing_,
+                         std::move(free), problem_.budget.streams_weights);
   if (!node) return false;
-  out.residency.node = std::move(*node);
+  out.residency.set_nodes(*node);
   set_nodes(schedule, out.residency);
   out.regions = place_on_nodes(schedule, problem_.layout, arena);
   out.arena = out.regions.back().end;

@@ -2,27 +2,23 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace spillway::plan {
 namespace {
 
 using state::BlockRole;
 
-/// By chunk, of activations by boundary: whether it stays.
+/// Where the group's object of a chunk lives, or that boundary.
 template <class Residencies>
-auto& flags_of(Residencies& residency, Group group) {
-  return group == Group::weight       ? residency.weight
-         : group == Group::activation ? residency.activation
-         : group == Group::grad       ? residency.grad
-                                      : residency.state;
+auto& home_of(Residencies& residency, Group group, Index i) {
+  if (group == Group::activation) return residency.boundaries[i].home;
+  auto& chunk = residency.chunks[i];
+  return group == Group::weight ? chunk.weight : group == Group::grad ? chunk.gradient : chunk.state;
 }
 
 void keep(Residency& residency, const Unit& unit) {
-  std::fill_n(flags_of(residency, unit.group).begin() + unit.first, unit.count, true);
-}
-
-Index boundaries(const state::Layout& layout) {
-  return static_cast<Index>(std::ranges::count(layout.blocks(), BlockRole::layer, &state::Block::role));
+  for (auto i = unit.first; i < unit.first + unit.count; ++i) home_of(residency, unit.group, i).keep();
 }
 
 std::array<Group, 4> groups(const Problem& problem) {
@@ -39,24 +35,18 @@ std::optional<double> asked_share(const Placement& placement, Group group) noexc
                                       : placement.state;
 }
 
-Residency least_residency(const Problem& problem, const std::optional<DeviceResidency>& device) {
-  const auto& layout = problem.layout;
-  const auto chunks = layout.chunks().size();
-  const std::vector<bool> none(chunks, false);
-  Residency out{none, none, none, std::vector<bool>(boundaries(layout), false)};
-  out.device = device;
-  for (Index c = 0; c < chunks; ++c) {
-    const bool there = out.on_device(c);
-    out.weight[c] = there;
-    out.state[c] = there || !has_state(layout.chunks()[c].learning);
-    out.grad[c] = out.gradient_there(c) || !has_gradient(layout.chunks()[c].learning);
+Residency least_residency(const Problem& problem, Residency device) {
+  const auto& chunks = problem.layout.chunks();
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    if (!has_state(chunks[c].learning)) device.chunks[c].state.keep();
+    if (!has_gradient(chunks[c].learning)) device.chunks[c].gradient.keep();
   }
-  std::fill_n(out.activation.begin(), first_backward(layout), true);
-  return out;
+  for (Index i = 0; i < first_backward(problem.layout); ++i) device.boundaries[i].home.keep();
+  return device;
 }
 
-Units::Units(const Problem& problem, const std::optional<DeviceResidency>& device)
-    : problem_(problem), fixed_(least_residency(problem, device)) {
+Units::Units(const Problem& problem, Residency device)
+    : problem_(problem), fixed_(least_residency(problem, std::move(device))) {
   for (const auto group : groups(problem)) list(group);
   fix();
 }
@@ -67,7 +57,7 @@ void Units::list(Group group) {
     return;
   }
   const auto bytes = problem_.description.boundary_bytes();
-  for (auto i = first_backward(problem_.layout); i < boundaries(problem_.layout); ++i) {
+  for (auto i = first_backward(problem_.layout); i < fixed_.boundaries.size(); ++i) {
     units_.push_back({group, i, 1, bytes});
   }
 }
@@ -107,7 +97,7 @@ Bytes Units::bytes_of(Group group, Index chunk) const {
 
 /// On a device, and nowhere on the host.
 bool Units::elsewhere(Group group, Index chunk) const {
-  return group == Group::grad ? fixed_.gradient_there(chunk) : fixed_.on_device(chunk);
+  return group == Group::grad ? fixed_[chunk].gradient_there() : fixed_[chunk].device_resident();
 }
 
 void Units::fix() {
@@ -152,7 +142,8 @@ std::size_t Units::about(Bytes room) const {
 }
 
 bool Units::all_stay(const Residency& residency) const {
-  return std::ranges::all_of(units_, [&](const Unit& unit) { return flags_of(residency, unit.group)[unit.first]; });
+  return std::ranges::all_of(units_,
+                             [&](const Unit& unit) { return home_of(residency, unit.group, unit.first).in_memory(); });
 }
 
 }  // namespace spillway::plan

@@ -23,16 +23,17 @@ struct Unit {
 /// The share of a group that the caller placed in DRAM; none: the planner decides.
 [[nodiscard]] std::optional<double> asked_share(const Placement& placement, Group group) noexcept;
 
-/// The least that the host keeps beside what stays on a device (none: there is no device): what there is none of counts
-/// as kept, and so does what lives on the device, since nothing of it lies on a path.
-[[nodiscard]] Residency least_residency(const Problem& problem, const std::optional<DeviceResidency>& device);
+/// The least that the host keeps beside `device`, what stays on a device: what there is none of.
+[[nodiscard]] Residency least_residency(const Problem& problem, Residency device);
 
 /// What can stay, beside what the caller fixed in Budget::placement; without a path everything is fixed to stay. Units
 /// are listed by group, most traffic saved per byte first: weights, activations, gradients, states; a gradient that is
 /// logged is written wherever it stays, so then states come before gradients.
 class Units {
  public:
-  Units(const Problem& problem, const std::optional<DeviceResidency>& device);
+  explicit Units(const Problem& problem) : Units(problem, Residency(problem.layout)) {}
+  /// Beside `device`, what stays on a device.
+  Units(const Problem& problem, Residency device);
 
   [[nodiscard]] std::size_t free() const noexcept { return free_.size(); }  ///< units that the planner may keep
   /// What is fixed, and the first `free` of those that the planner may keep.

@@ -39,7 +39,7 @@ Outcome train_living(const plan::Description& description, Settings settings, bo
 }
 
 std::size_t living_chunks(const plan::Plan& plan) {
-  return static_cast<std::size_t>(std::ranges::count(plan.residency.device->state, true));
+  return static_cast<std::size_t>(std::ranges::count_if(plan.residency.chunks, &plan::ChunkPlacement::device_resident));
 }
 
 TEST(DeviceState, ChangesNoBit) {

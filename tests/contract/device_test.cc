@@ -188,9 +188,10 @@ TEST(Device, ItsBudgetHolds) {
     settings.budget.device->capacity = settings.device.simulated.memory = capacity;
     const auto plan = Engine(description, settings).plan();
     EXPECT_LE(plan.device_peak, capacity);
-    const auto& stays = *plan.residency.device;
-    const auto now =
-        static_cast<std::size_t>(std::ranges::count(stays.weight, true) + std::ranges::count(stays.activation, true));
+    const auto copies = std::ranges::count_if(plan.residency.chunks,
+                                              [](const auto& it) { return it.weight_copy || it.device_resident(); });
+    const auto now = static_cast<std::size_t>(
+        copies + std::ranges::count(plan.residency.boundaries, true, &plan::BoundaryPlacement::on_device));
     EXPECT_GE(now, residents);
     residents = now;
     expect_same(expected, train_on_device(description, settings, 3, false), text("capacity ", capacity));

@@ -152,7 +152,7 @@ TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
   const auto* arena = engine.memory().data();
   for (std::size_t c = 0; c < engine.layout().chunks().size(); ++c) {
     const auto& chunk = engine.layout().chunks()[c];
-    const auto id = settings.budget.nodes[plan.residency.node[c]].id;
+    const auto id = settings.budget.nodes[plan.residency[c].node()].id;
     const auto* weight =
         arena + schedule.buffers[schedule.groups[c].weight.buffer].offset + schedule.groups[c].weight.offset;
     const auto* state = arena + schedule.buffers[schedule.resident_state[c]].offset;

@@ -18,13 +18,12 @@ TEST(DeviceUpdates, AreTheKernelsInTheArenaOfTheDevice) {
   const auto description = plan::test::describe({.layers = 2, .embedding = false, .head = false, .tied = false});
   const auto layout = description.layout();
   const auto rule = description.rule();
-  const std::vector<bool> none(layout.chunks().size(), false);
-  plan::Residency residency{none, none, none, std::vector<bool>(3, true)};
-  plan::DeviceResidency there{none, std::vector<bool>(3, true), none, none, none};
-  for (std::size_t c = 0; c < none.size(); ++c) plan::test::live_there(residency, there, c);
-  residency.device = there;
+  auto residency = plan::test::residency_of(layout);
+  residency.device = true;
+  for (auto& it : residency.chunks) it.live_on_device();
+  for (auto& it : residency.boundaries) it.on_device = true;
   auto schedule = plan::make_schedule(description, layout, residency, {});
-  std::vector<std::byte> host(lay_out(schedule)), memory(lay_out(schedule, plan::Tier::device));
+  std::vector<std::byte> host(lay_out(schedule)), memory(lay_out(schedule, plan::TierKind::device));
   std::mt19937 random(1);
   for (std::size_t i = 0; i + 2 <= memory.size(); i += 2) {
     const auto value = static_cast<std::uint16_t>(0x3c00 + random() % 0x200);
@@ -36,7 +35,7 @@ TEST(DeviceUpdates, AreTheKernelsInTheArenaOfTheDevice) {
   step.step = 3;
   const Arenas arenas(host.data(), memory.data());
   const auto applied = element_step(rule, step);
-  for (plan::Index c = 0; c < none.size(); ++c) {
+  for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
     const auto& at = schedule.updated_at(c);
     const state::GroupPointers groups{arenas.at(schedule, at.weight), arenas.at(schedule, at.state),
                                       arenas.at(schedule, at.grad)};
@@ -55,7 +54,7 @@ TEST(DeviceUpdates, AreTheKernelsInTheArenaOfTheDevice) {
   updates.set(step);
   const auto device = device::make_cpu();
   const auto stream = device->make_stream();
-  for (plan::Index c = 0; c < none.size(); ++c) updates.run(*device, stream, c);
+  for (plan::Index c = 0; c < layout.chunks().size(); ++c) updates.run(*device, stream, c);
   device->synchronise();
   EXPECT_TRUE(memory == expected);
   EXPECT_FALSE(memory == start);

@@ -8,6 +8,7 @@
 #include "spillway/execute/executor.h"
 #include "spillway/plan/arena_layout.h"
 #include "tests/plan/models.h"
+#include "tests/plan/residencies.h"
 
 namespace spillway::execute {
 namespace {
@@ -75,11 +76,11 @@ class EarlyExecutor : public ::testing::Test {
   EarlyExecutor()
       : description_(plan::test::describe({.layers = 3, .tied = false})),
         layout_(description_.blocks, description_.chunk_elements) {
-    const std::vector<bool> all(layout_.chunks().size(), true);
-    schedule_ = plan::make_schedule(description_, layout_, {all, all, all, std::vector<bool>(4, true), all}, {});
+    schedule_ =
+        plan::make_schedule(description_, layout_, plan::test::residency_of(layout_, {.when = plan::When::early}), {});
     static_cast<void>(lay_out(schedule_));
     add_reuse_dependencies(schedule_);
-    for (plan::Index c = 0; c < all.size(); ++c) {
+    for (plan::Index c = 0; c < layout_.chunks().size(); ++c) {
       (schedule_.early[c].task == plan::kNone ? late_ : early_).insert(c);
     }
   }

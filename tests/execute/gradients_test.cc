@@ -14,6 +14,7 @@
 
 #include "spillway/plan/arena_layout.h"
 #include "tests/plan/models.h"
+#include "tests/plan/residencies.h"
 
 namespace {
 
@@ -43,8 +44,7 @@ class GradientPass : public ::testing::TestWithParam<std::uint64_t> {
       : description_(plan::test::describe(
             {.layers = 2, .embedding = false, .head = false, .tied = false, .micro_batches = GetParam()})),
         layout_(description_.blocks, description_.chunk_elements) {
-    const std::vector<bool> all(layout_.chunks().size(), true);
-    schedule_ = plan::make_schedule(description_, layout_, {all, all, all, std::vector<bool>(3, true)}, {});
+    schedule_ = plan::make_schedule(description_, layout_, plan::test::residency_of(layout_), {});
     arena_.resize(lay_out(schedule_), std::byte{0xa5});
     std::uint64_t most = 0;
     for (const auto& tensor : layout_.tensors()) most = std::max(most, tensor.elements);

@@ -15,8 +15,9 @@ class NodesTest : public ::testing::Test {
     budget.nodes = {{.id = 900, .capacity = 1 * GiB}, {.id = 901, .capacity = 1 * GiB}};  // no machine has them
     const auto half = round_up(plan.arena / 2, 4096);
     plan.regions = {{0, half, 0}, {half, plan.arena, 1}};
-    plan.residency.node.assign(planned.layout.chunks().size(), 0);
-    plan.residency.node.back() = 1;
+    std::vector<std::uint16_t> nodes(planned.layout.chunks().size(), 0);
+    nodes.back() = 1;
+    plan.residency.set_nodes(nodes);
   }
   [[nodiscard]] OnNodes found(const std::vector<NodeOptions>& options) const {
     const std::vector<std::byte> arena(plan.arena, std::byte{1});

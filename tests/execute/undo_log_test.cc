@@ -9,6 +9,7 @@
 
 #include "spillway/plan/arena_layout.h"
 #include "tests/plan/models.h"
+#include "tests/plan/residencies.h"
 
 namespace spillway::execute {
 namespace {
@@ -22,8 +23,8 @@ struct Fixture {
                                           .tied = false,
                                           .chunk_elements = chunk_elements})),
         layout(description.blocks, description.chunk_elements) {
-    const std::vector<bool> all(layout.chunks().size(), true);
-    schedule = plan::make_schedule(description, layout, {all, all, all, std::vector<bool>(3, true), all}, {});
+    schedule =
+        plan::make_schedule(description, layout, plan::test::residency_of(layout, {.when = plan::When::early}), {});
     arena.resize(lay_out(schedule));
     std::mt19937 random(1);
     std::ranges::generate(arena, [&] { return static_cast<std::byte>(random()); });

@@ -11,6 +11,7 @@
 
 #include "spillway/plan/arena_layout.h"
 #include "tests/plan/models.h"
+#include "tests/plan/residencies.h"
 
 namespace spillway::execute {
 namespace {
@@ -27,8 +28,8 @@ class UpdaterTest : public ::testing::Test {
                                           .chunk_elements = 300'000})),
         layout(description.layout()),
         subspaces(description, layout) {
-    const std::vector<bool> all(layout.chunks().size(), true);
-    schedule = plan::make_schedule(description, layout, {all, all, all, std::vector<bool>(3, true), all}, {});
+    schedule =
+        plan::make_schedule(description, layout, plan::test::residency_of(layout, {.when = plan::When::early}), {});
     arena.resize(lay_out(schedule));
     std::mt19937 random(1);
     std::uniform_real_distribution<float> value(0.1F, 1);

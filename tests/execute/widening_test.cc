@@ -9,6 +9,7 @@
 
 #include "spillway/plan/arena_layout.h"
 #include "tests/plan/models.h"
+#include "tests/plan/residencies.h"
 
 namespace spillway::execute {
 namespace {
@@ -18,8 +19,7 @@ struct Widened {
       : description(
             plan::test::describe({.layers = 2, .embedding = false, .head = false, .tied = false, .compute = compute})),
         layout(description.layout()) {
-    const std::vector<bool> all(layout.chunks().size(), true);
-    schedule = plan::make_schedule(description, layout, {all, all, all, std::vector<bool>(3, true)}, {});
+    schedule = plan::make_schedule(description, layout, plan::test::residency_of(layout), {});
     arena.resize(lay_out(schedule));
     for (std::size_t i = 0; i + 1 < arena.size(); i += 2) {
       const auto value = static_cast<std::uint16_t>(0x3f00 + i / 2 % 128);

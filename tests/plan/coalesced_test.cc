@@ -51,12 +51,12 @@ TEST(Coalesced, SnapshotGroupsAreOfOneBlockAndHoldAllThatLivesAndLearns) {
     const auto description = test::describe(shape);
     const auto layout = description.layout();
     const auto rule = description.rule();
-    DeviceResidency residency{.weight = {}, .activation = {}, .state = std::vector<bool>(layout.chunks().size())};
+    Residency residency(layout);
     for (const auto& block : layout.blocks()) {
       const bool lives = random() % 2 == 0;
       for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
         if (!can_be_on_device(description, layout, static_cast<Index>(c))) continue;
-        residency.state[c] = block.role == state::BlockRole::layer ? lives : random() % 2 == 0;
+        if (block.role == state::BlockRole::layer ? lives : random() % 2 == 0) residency.chunks[c].live_on_device();
       }
     }
     const Bytes join = random() % (64 * KiB);
@@ -78,7 +78,8 @@ TEST(Coalesced, SnapshotGroupsAreOfOneBlockAndHoldAllThatLivesAndLearns) {
       for (auto c = group.chunks.first; c < group.chunks.end(); ++c) ++seen[c];
     }
     for (Index c = 0; c < seen.size(); ++c) {
-      EXPECT_EQ(seen[c] == 1, residency.lives(c) && learns(layout.chunks()[c].learning)) << round << ": " << c;
+      EXPECT_EQ(seen[c] == 1, residency[c].device_resident() && learns(layout.chunks()[c].learning))
+          << round << ": " << c;
     }
   }
   EXPECT_GT(several, 20U);

@@ -11,6 +11,7 @@
 #include "spillway/plan/planner.h"
 #include "spillway/plan/regions.h"
 #include "tests/plan/models.h"
+#include "tests/plan/residencies.h"
 
 namespace spillway::plan {
 namespace {
@@ -33,11 +34,7 @@ class Nodes : public ::testing::Test {
     for (const auto update : updates) rates_.nodes.push_back({.update = update, .update_thread = update});
   }
 
-  [[nodiscard]] Residency everything() const {
-    const auto chunks = layout_.chunks().size();
-    return {std::vector<bool>(chunks, true), std::vector<bool>(chunks, true), std::vector<bool>(chunks, true),
-            std::vector<bool>(layout_.blocks().size(), true)};
-  }
+  [[nodiscard]] Residency everything() const { return test::residency_of(layout_); }
 
   [[nodiscard]] std::vector<double> elements(const std::vector<std::uint16_t>& node, std::size_t first,
                                              std::size_t last) const {
@@ -98,8 +95,7 @@ TEST_F(Nodes, ThatAreFullAreLeftOut) {
 
 TEST_F(Nodes, WeightsAloneLieWhereComputeReadsThem) {
   set_rates({4e8, 1e8});
-  auto residency = everything();
-  residency.state.assign(residency.state.size(), false);
+  const auto residency = test::residency_of(layout_, {.state = false});
   const Dealing both{{0, 1}, false};
   const auto in_place = deal(description_, layout_, residency, rates_, both, {kPlenty, kPlenty});
   const auto streamed = deal(description_, layout_, residency, rates_, both, {kPlenty, kPlenty}, true);
@@ -139,7 +135,7 @@ TEST_F(Nodes, RegionsCoverTheArenaAndHoldTheirChunks) {
   const auto rule = description_.rule();
   for (Index c = 0; c < layout_.chunks().size(); ++c) {
     const auto& chunk = layout_.chunks()[c];
-    const auto node = found.residency.node[c];
+    const auto node = found.residency[c].node();
     const auto state = schedule.buffers[schedule.resident_state[c]].offset;
     const auto weight = schedule.buffers[schedule.groups[c].weight.buffer].offset + schedule.groups[c].weight.offset;
     for (const auto offset :

@@ -8,64 +8,70 @@
 
 namespace spillway::plan::test {
 
-/// Layers by block, tables by slice; of every other one old versions stay, too.
-inline Residency random_residency(const state::Layout& layout, std::mt19937& random) {
-  std::bernoulli_distribution coin(std::uniform_real_distribution<>(0, 1)(random));
-  const auto chunks = layout.chunks().size();
-  Residency out{std::vector<bool>(chunks), std::vector<bool>(chunks), std::vector<bool>(chunks), {}};
-  for (const auto& block : layout.blocks()) {
-    const bool weight = coin(random), grad = coin(random);
-    for (std::size_t i = block.first_chunk; i < block.first_chunk + block.chunks; ++i) {
-      const bool layer = block.role == state::BlockRole::layer;
-      out.weight[i] = layer ? weight : coin(random);
-      out.grad[i] = layer ? grad : coin(random);
-      out.state[i] = coin(random);
-    }
-    if (block.role == state::BlockRole::layer) out.activation.push_back(coin(random));
+/// Of every chunk and boundary these stay in host memory, and the rest lies on paths.
+struct Kept {
+  bool weight = true, state = true, gradient = true, boundary = true;
+  When when = When::decided;  ///< of all updates
+};
+inline Residency residency_of(const state::Layout& layout, Kept kept = {}) {
+  const auto home = [](bool stays) { return TierId{stays ? TierKind::host : TierKind::storage}; };
+  Residency out(layout);
+  for (auto& it : out.chunks) {
+    it.weight = home(kept.weight);
+    it.state = home(kept.state);
+    it.gradient = home(kept.gradient);
+    it.when = kept.when;
   }
-  const auto undo = random() % 2 == 0 ? chunks : 0;
-  for (std::size_t c = 0; c < undo; ++c) out.undo.push_back(coin(random));
+  for (auto& it : out.boundaries) it.home = home(kept.boundary);
   return out;
 }
 
-/// Weight, state and gradient of `chunk` are in the device's memory.
-inline void live_there(Residency& residency, DeviceResidency& device, std::size_t chunk) {
-  device.weight[chunk] = device.state[chunk] = true;
-  residency.weight[chunk] = residency.state[chunk] = residency.grad[chunk] = true;
-}
-
-/// `chunk` comes to the device for its update; its gradient stays there, or comes, too.
-inline void let_pass(Residency& residency, DeviceResidency& device, std::size_t chunk, bool gradient) {
-  device.passing[chunk] = true;
-  if (gradient) device.grad[chunk] = residency.grad[chunk] = true;
+/// Layers by block, tables by slice; of every other one updates are early, too.
+inline Residency random_residency(const state::Layout& layout, std::mt19937& random) {
+  std::bernoulli_distribution coin(std::uniform_real_distribution<>(0, 1)(random));
+  Residency out(layout);
+  Index layer = 0;
+  for (const auto& block : layout.blocks()) {
+    const bool weight = coin(random), grad = coin(random), layers = block.role == state::BlockRole::layer;
+    for (std::size_t i = block.first_chunk; i < block.first_chunk + block.chunks; ++i) {
+      auto& it = out.chunks[i];
+      if (layers ? weight : coin(random)) it.weight.keep();
+      if (layers ? grad : coin(random)) it.gradient.keep();
+      if (coin(random)) it.state.keep();
+    }
+    if (layers && coin(random)) out.boundaries[layer].home.keep();
+    layer += layers ? 1 : 0;
+  }
+  const auto early = random() % 2 == 0 ? out.chunks.size() : 0;
+  for (std::size_t c = 0; c < early; ++c) out.chunks[c].when = coin(random) ? When::early : When::decided;
+  return out;
 }
 
 inline Residency random_device_residency(const Description& description, const state::Layout& layout,
                                          std::mt19937& random) {
-  Residency out;
-  const auto chunks = layout.chunks().size();
-  for (auto* flags : {&out.weight, &out.state, &out.grad}) flags->assign(chunks, false);
-  const std::vector<bool> none(chunks, false);
-  DeviceResidency device{none, {}, none, none, none};
+  Residency out(layout);
+  out.device = true;
+  Index layers = 0;
   for (const auto& block : layout.blocks()) {
     const bool layer = block.role == state::BlockRole::layer;
     const bool weight = random() % 2 == 0, grad = random() % 2 == 0, there = random() % 3 == 0;
-    const bool lives = random() % 3 == 0, passes = random() % 2 == 0, gradient = random() % 2 == 0;
+    const bool lives = random() % 3 == 0, comes = random() % 2 == 0, gradient = random() % 2 == 0;
     for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
-      out.weight[c] = layer ? weight : random() % 2 == 0;
-      out.grad[c] = layer ? grad : random() % 2 == 0;
-      out.state[c] = random() % 2 == 0;
-      device.weight[c] = layer ? there : random() % 3 == 0;
+      auto& it = out.chunks[c];
+      if (layer ? weight : random() % 2 == 0) it.weight.keep();
+      if (layer ? grad : random() % 2 == 0) it.gradient.keep();
+      if (random() % 2 == 0) it.state.keep();
+      it.weight_copy = layer ? there : random() % 3 == 0;
       if (!can_be_on_device(description, layout, static_cast<Index>(c))) continue;
-      if (lives) live_there(out, device, c);
-      if (!lives && passes && learns(layout.chunks()[c].learning)) let_pass(out, device, c, gradient);
+      if (lives) it.live_on_device();
+      if (lives || !comes || !learns(layout.chunks()[c].learning)) continue;
+      it.updated_on = TierKind::device;
+      if (gradient) it.gradient = {TierKind::device};
     }
-    if (layer) {
-      out.activation.push_back(random() % 2 == 0);
-      device.activation.push_back(random() % 2 == 0);
-    }
+    if (!layer) continue;
+    if (random() % 2 == 0) out.boundaries[layers].home.keep();
+    out.boundaries[layers++].on_device = random() % 2 == 0;
   }
-  out.device = device;
   return out;
 }
 

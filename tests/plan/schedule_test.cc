@@ -111,12 +111,11 @@ TEST(Schedule, OnlyChunksWhoseWeightAndStateStayInMemoryAreEarlyAndTheirOldVersi
     const auto schedule = make_schedule(description, layout, residency, {});
     for (Index c = 0; c < layout.chunks().size(); ++c) {
       const auto& it = schedule.early[c];
-      const bool asked = !residency.undo.empty() && residency.undo[c];
-      ASSERT_EQ(it.task != kNone, asked && can_be_early(layout, residency, c));
+      ASSERT_EQ(it.task != kNone, residency[c].when == When::early && can_be_early(layout, residency, c));
       if (it.task == kNone) continue;
       ++early;
       const auto& undo = schedule.buffers[it.undo];
-      ASSERT_TRUE(residency.weight[c] && residency.state[c]);
+      ASSERT_TRUE(residency[c].weight.in_memory() && residency[c].state.in_memory());
       ASSERT_EQ(undo.bytes, layout.chunks()[c].elements * 12);
       ASSERT_EQ(undo.last, schedule.positions - 1);
       const auto made = std::ranges::find_if(schedule.visits, [&](const auto& v) { return v.grad == it.grad.buffer; });
@@ -131,9 +130,8 @@ TEST(Schedule, OnlyChunksWhoseWeightAndStateStayInMemoryAreEarlyAndTheirOldVersi
 TEST(Schedule, AnEarlyUpdateWaitsForTheSnapshotOfTheVersionItChanges) {
   const auto description = describe({});
   const state::Layout layout(description.blocks, description.chunk_elements);
-  const std::vector<bool> all(layout.chunks().size(), true);
   const auto schedule =
-      make_schedule(description, layout, {all, all, all, std::vector<bool>(4, true), all}, {}, {.gradients = true});
+      make_schedule(description, layout, test::residency_of(layout, {.when = When::early}), {}, {.gradients = true});
   std::size_t early = 0, snapshots = 0;
   for (const auto& it : schedule.early) {
     if (it.task == kNone) continue;
@@ -154,8 +152,9 @@ struct GradientBytes {
 
 GradientBytes gradient_bytes(const Schedule& schedule, const Residency& residency) {
   std::vector<bool> resident(schedule.buffers.size(), false);
-  for (Index c = 0; c < residency.grad.size(); ++c) {
-    if (residency.grad[c] && schedule.groups[c].grad.buffer != kNone) resident[schedule.groups[c].grad.buffer] = true;
+  for (Index c = 0; c < residency.chunks.size(); ++c) {
+    if (residency[c].gradient.in_memory() && schedule.groups[c].grad.buffer != kNone)
+      resident[schedule.groups[c].grad.buffer] = true;
   }
   if (schedule.rows != kNone) resident[schedule.rows] = true;  // the rows of an embedding always wait in memory
   GradientBytes out;
@@ -192,9 +191,7 @@ TEST(Schedule, GradientsTakeNoMoreThanOneBlockAndWhatWasPlaced) {
 TEST(Schedule, EverythingOnThePathMovesThirtyBytesPerParameterOfALayer) {
   const auto description = describe({.layers = 4, .embedding = false, .head = false, .tied = false});
   const state::Layout layout(description.blocks, description.chunk_elements);
-  const auto chunks = layout.chunks().size();
-  const std::vector<bool> path(chunks, false);
-  const auto schedule = make_schedule(description, layout, {path, path, path, std::vector<bool>(5, true)}, {});
+  const auto schedule = make_schedule(description, layout, test::residency_of(layout, {false, false, false}), {});
   Bytes moved = 0, elements = 0;
   for (const auto& task : schedule.tasks) moved += task.lane == Lane::read || task.lane == Lane::write ? task.bytes : 0;
   for (const auto& chunk : layout.chunks()) elements += chunk.elements;
@@ -205,8 +202,7 @@ TEST(Schedule, WhatIsFrozenIsReadTwiceAndNeverWrittenOrUpdated) {
   const auto description =
       describe({.layers = 4, .embedding = false, .head = false, .tied = false, .frozen = "up|down"});
   const auto layout = description.layout();
-  const std::vector<bool> path(layout.chunks().size(), false);
-  const auto schedule = make_schedule(description, layout, {path, path, path, std::vector<bool>(5, true)}, {},
+  const auto schedule = make_schedule(description, layout, test::residency_of(layout, {false, false, false}), {},
                                       {.gradients = true, .period = 4});
   std::vector<Bytes> read(layout.chunks().size(), 0), written = read;
   for (const auto& task : schedule.tasks) {
@@ -242,8 +238,7 @@ TEST(Schedule, BackwardEndsAtTheLowestLayerThatLearns) {
   const auto visits = [](const Shape& shape) {
     const auto description = describe(shape);
     const auto layout = description.layout();
-    const std::vector<bool> dram(layout.chunks().size(), true);
-    return kinds(make_schedule(description, layout, {dram, dram, dram, std::vector<bool>(5, true)}, {}));
+    return kinds(make_schedule(description, layout, test::residency_of(layout), {}));
   };
   const auto count = [](const std::vector<VisitKind>& in, VisitKind kind) { return std::ranges::count(in, kind); };
   const auto upper = visits({.layers = 4, .tied = false, .chunk_elements = 1 << 20, .frozen = "embed|layers.[01]"});
@@ -261,8 +256,7 @@ TEST(Schedule, BackwardEndsAtTheLowestLayerThatLearns) {
 TEST(Schedule, EverythingInDramMovesNothing) {
   const auto description = describe({});
   const state::Layout layout(description.blocks, description.chunk_elements);
-  const std::vector<bool> dram(layout.chunks().size(), true);
-  const auto schedule = make_schedule(description, layout, {dram, dram, dram, std::vector<bool>(4, true)}, {});
+  const auto schedule = make_schedule(description, layout, test::residency_of(layout), {});
   for (const auto& task : schedule.tasks) EXPECT_TRUE(task.lane == Lane::compute || task.lane == Lane::update);
 }
 
@@ -270,10 +264,7 @@ TEST(Schedule, UpdatesCanWaitWhereNoReadWaitsForThem) {
   const auto description = test::describe({.layers = 4});
   const state::Layout layout(description.blocks, description.chunk_elements);
   const auto n = layout.chunks().size();
-  auto residency = Residency{.weight = std::vector<bool>(n, true),
-                             .state = std::vector<bool>(n, true),
-                             .grad = std::vector<bool>(n, true),
-                             .activation = std::vector<bool>(4, true)};
+  auto residency = test::residency_of(layout);
   const auto idle = [&] {
     auto schedule = make_schedule(description, layout, residency, {});
     static_cast<void>(lay_out(schedule));
@@ -284,7 +275,7 @@ TEST(Schedule, UpdatesCanWaitWhereNoReadWaitsForThem) {
     return out;
   };
   EXPECT_EQ(idle(), std::vector<bool>(n, true));
-  residency.state[n / 2] = false;
+  residency.chunks[n / 2].state = {};
   const auto found = idle();
   EXPECT_FALSE(found[n / 2]);
   EXPECT_TRUE(found.back()) << "what the others let go of is not what its reads wait for";
@@ -330,11 +321,8 @@ TEST(Schedule, WhatTakesAGradientWaitsForItsProjectors) {
 TEST(Schedule, FitsWaitForAVisitThatWaitsUnlessAPathTakesTheirGradient) {
   const auto description = describe({.layers = 3, .subspace = "up|down"});
   const auto layout = description.layout();
-  const auto n = layout.chunks().size();
-  const std::vector<bool> dram(n, true);
   for (const bool written : {false, true}) {
-    const auto schedule = make_schedule(description, layout,
-                                        {dram, dram, std::vector<bool>(n, !written), std::vector<bool>(4, true)}, {});
+    const auto schedule = make_schedule(description, layout, test::residency_of(layout, {.gradient = !written}), {});
     const auto idle = idle_priority(schedule);
     for (const auto fit : schedule.refit_task) {
       if (fit == kNone) continue;
@@ -349,10 +337,8 @@ TEST(Schedule, FitsCountByHowOftenTheyRun) {
     shape.checks.rotate = rotate;
     const auto description = describe(shape);
     const auto layout = description.layout();
-    const std::vector<bool> dram(layout.chunks().size(), true);
     std::uint64_t sum = 0;
-    for (const auto& task :
-         make_schedule(description, layout, {dram, dram, dram, std::vector<bool>(4, true)}, {}).tasks) {
+    for (const auto& task : make_schedule(description, layout, test::residency_of(layout), {}).tasks) {
       sum += task.op == Op::refit ? task.bytes : 0;
     }
     return sum;
@@ -365,8 +351,7 @@ TEST(Schedule, FitsCountByHowOftenTheyRun) {
 TEST(Schedule, AnUntiedEmbeddingHasNoGradientOnThePath) {
   const auto description = describe({.tied = false});
   const state::Layout layout(description.blocks, description.chunk_elements);
-  const std::vector<bool> path(layout.chunks().size(), false);
-  const auto schedule = make_schedule(description, layout, {path, path, path, std::vector<bool>(4, false)}, {});
+  const auto schedule = make_schedule(description, layout, Residency(layout), {});
   for (const auto& task : schedule.tasks) {
     if (task.moves(Lane::write, ObjectKind::gradient)) {
       EXPECT_NE(layout.blocks()[layout.chunks()[task.what.index].block].role, state::BlockRole::embedding);

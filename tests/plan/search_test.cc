@@ -28,7 +28,7 @@ TEST(Lookahead, EachLevelIsAtLeastAsLongAndNoneExceedsTheChunks) {
 TEST(Search, MoreRoomIsNeverSlower) {
   const auto it = test::Case().with_path();
   const auto problem = it.problem();
-  const Units units(problem, std::nullopt);
+  const Units units(problem);
   const auto least = smallest_arena(problem);
   EXPECT_FALSE(search(problem, units, {.arena = least - 1}, 1));
   double before = 1e9;
@@ -58,18 +58,18 @@ TEST(EarlyUpdates, AreThoseThatHaveRoomWhenAskedFor) {
   it.budget.updates = Updates::early;
   it.budget.clipping = false;
   const auto problem = it.problem();
-  const Units units(problem, std::nullopt);
+  const Units units(problem);
   Trial trial(problem, {.arena = 1 * GiB});
   auto residency = units.with(0);
   ASSERT_TRUE(trial.lay_out(residency, lookahead_at(problem, 1, 1)));
   const auto order = early_order(it.layout, trial.last());
   ASSERT_FALSE(order.empty());
   choose_early(problem, trial, residency, lookahead_at(problem, 1, 1));
-  for (const auto c : order) EXPECT_TRUE(residency.undo[c]);
+  for (const auto c : order) EXPECT_EQ(residency[c].when, When::early);
   it.budget.updates = Updates::deferred;
-  residency.undo.clear();
+  residency = units.with(0);
   EXPECT_EQ(choose_early(problem, trial, residency, lookahead_at(problem, 1, 1)), 0);
-  EXPECT_TRUE(residency.undo.empty());
+  EXPECT_EQ(residency, units.with(0));
 }
 
 ErrorCode refused(const Problem& problem) {
@@ -99,7 +99,7 @@ TEST(Refusals, NameABudgetThatFits) {
   auto it = test::Case();
   it.budget.dram = 1 * MiB;
   const auto problem = it.problem();
-  const Units units(problem, std::nullopt);
+  const Units units(problem);
   const auto room = room_of(problem, 0);
   try {
     refuse(problem, units, room, 1);

@@ -59,11 +59,7 @@ void expect_same(const Plan& plan, const Plan& other) {
   EXPECT_EQ(plan.path_bytes, other.path_bytes);
   EXPECT_EQ(plan.written_per_step, other.written_per_step);
   EXPECT_EQ(plan.prediction.step_seconds, other.prediction.step_seconds);
-  EXPECT_EQ(plan.residency.weight, other.residency.weight);
-  EXPECT_EQ(plan.residency.state, other.residency.state);
-  EXPECT_EQ(plan.residency.grad, other.residency.grad);
-  EXPECT_EQ(plan.residency.activation, other.residency.activation);
-  EXPECT_EQ(plan.residency.undo, other.residency.undo);
+  EXPECT_EQ(plan.residency, other.residency);
   EXPECT_EQ(plan.lookahead.state_read, other.lookahead.state_read);
 }
 

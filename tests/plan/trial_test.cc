@@ -24,7 +24,7 @@ TEST(Room, IsWhatTheProcessLeavesOfTheBudget) {
 TEST(Trial, KeepsTheLastPlacementThatHadRoom) {
   const auto it = test::Case().with_path();
   const auto problem = it.problem();
-  const Units units(problem, std::nullopt);
+  const Units units(problem);
   const auto ahead = lookahead_at(problem, 0, 1);
   Trial measure(problem, {.arena = 1 * GiB});
   ASSERT_TRUE(measure.lay_out(units.with(units.free()), ahead));
@@ -47,7 +47,7 @@ TEST(Trial, NodesAreEachBounded) {
   it.budget.nodes = {{.id = 0, .capacity = 1 * GiB}, {.id = 1, .capacity = 1 * GiB}};
   it.rates.nodes = {{.update = 1e8, .update_thread = 1e8}, {.update = 1e8, .update_thread = 1e8}};
   const auto problem = it.problem();
-  const Units units(problem, std::nullopt);
+  const Units units(problem);
   const Dealing both{.nodes = {0, 1}};
   for (const Bytes second : {1 * GiB, Bytes{0}}) {
     Trial trial(problem, {.arena = 1 * GiB, .nodes = {4 * MiB, second}});

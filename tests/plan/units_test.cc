@@ -3,65 +3,69 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "tests/plan/case.h"
 
 namespace spillway::plan {
 namespace {
 
-std::ptrdiff_t set(const std::vector<bool>& flags) {
-  return std::ranges::count(flags, true);
+std::ptrdiff_t kept(const Residency& residency, TierId ChunkPlacement::*home) {
+  return std::ranges::count_if(residency.chunks, [&](const auto& it) { return (it.*home).in_memory(); });
+}
+std::ptrdiff_t kept_boundaries(const Residency& residency) {
+  return std::ranges::count_if(residency.boundaries, [](const auto& it) { return it.home.in_memory(); });
 }
 
 TEST(Units, WithoutAPathEverythingStays) {
   const test::Case it;
-  const Units units(it.problem(), std::nullopt);
+  const Units units(it.problem());
   EXPECT_EQ(units.free(), 0U);
   const auto all = units.with(0);
   EXPECT_TRUE(units.all_stay(all));
-  for (const auto* flags : {&all.weight, &all.state, &all.activation}) {
-    EXPECT_TRUE(std::ranges::all_of(*flags, std::identity{}));
+  for (const auto home : {&ChunkPlacement::weight, &ChunkPlacement::state}) {
+    EXPECT_EQ(kept(all, home), std::ssize(all.chunks));
   }
+  EXPECT_EQ(kept_boundaries(all), std::ssize(all.boundaries));
 }
 
 TEST(Units, WhatIsFreeIsKeptWeightsFirst) {
   auto it = test::Case().with_path();
-  const Units units(it.problem(), std::nullopt);
+  const Units units(it.problem());
   const auto none = units.with(0);
-  EXPECT_EQ(set(none.weight) + set(none.state) + set(none.activation), 0);
+  EXPECT_EQ(kept(none, &ChunkPlacement::weight) + kept(none, &ChunkPlacement::state) + kept_boundaries(none), 0);
   const auto some = units.with(units.free() / 4);
-  EXPECT_GT(set(some.weight), 0);
-  EXPECT_EQ(set(some.state), 0);
+  EXPECT_GT(kept(some, &ChunkPlacement::weight), 0);
+  EXPECT_EQ(kept(some, &ChunkPlacement::state), 0);
   EXPECT_TRUE(units.all_stay(units.with(units.free())));
   EXPECT_FALSE(units.all_stay(units.with(units.free() - 1)));
 }
 
 TEST(Units, AGradientThatIsLoggedIsKeptLast) {
   auto it = test::Case().with_path();
-  const Units plain(it.problem(), std::nullopt), durable(it.problem(Durability::step), std::nullopt);
-  EXPECT_LT(set(plain.with(plain.free() - 1).state), set(durable.with(durable.free() - 1).state));
+  const Units plain(it.problem()), durable(it.problem(Durability::step));
+  EXPECT_LT(kept(plain.with(plain.free() - 1), &ChunkPlacement::state),
+            kept(durable.with(durable.free() - 1), &ChunkPlacement::state));
 }
 
 TEST(Units, AShareThatIsAskedForIsFixed) {
   auto it = test::Case().with_path();
   it.budget.placement.state = 0.5;
-  const Units units(it.problem(), std::nullopt);
+  const Units units(it.problem());
   const auto chunks = static_cast<double>(it.layout.chunks().size());
-  EXPECT_NEAR(static_cast<double>(set(units.with(0).state)), chunks / 2, 0.15 * chunks);
-  EXPECT_EQ(set(units.with(units.free()).state), set(units.with(0).state)) << "nothing of it is free";
+  EXPECT_NEAR(static_cast<double>(kept(units.with(0), &ChunkPlacement::state)), chunks / 2, 0.15 * chunks);
+  EXPECT_EQ(kept(units.with(units.free()), &ChunkPlacement::state), kept(units.with(0), &ChunkPlacement::state))
+      << "nothing of it is free";
 }
 
 TEST(Units, WhatLivesOnADeviceCountsAsKept) {
   auto it = test::Case().with_path();
   const auto chunks = it.layout.chunks().size();
-  DeviceResidency device{.weight = std::vector<bool>(chunks, false), .activation = std::vector<bool>(4, false)};
-  device.state.assign(chunks, false);
+  Residency device(it.layout);
   const auto& block = it.layout.blocks()[1];
-  for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) device.state[c] = true;
+  for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) device.chunks[c].live_on_device();
   const auto least = least_residency(it.problem(), device);
-  for (Index c = 0; c < chunks; ++c) EXPECT_EQ(least.weight[c], device.lives(c)) << c;
-  EXPECT_LT(Units(it.problem(), device).free(), Units(it.problem(), std::nullopt).free());
+  for (Index c = 0; c < chunks; ++c) EXPECT_EQ(least[c].weight, device[c].weight) << c;
+  EXPECT_LT(Units(it.problem(), device).free(), Units(it.problem()).free());
 }
 
 }  // namespace

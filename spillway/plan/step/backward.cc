@@ -10,7 +10,7 @@ namespace {
 
 void add_backward_weights(StepGraph& graph, Index b, Index forward, Index pass) {
   const auto first = graph.chunk_of(b, 0);
-  if (graph.residency.weight[first] || graph.copy_stays(first)) {
+  if (graph.residency[first].weight.in_memory() || graph.residency[first].weight_copy) {
     return graph.set_weights(pass, {graph.host_weights[forward].buffer, {}});
   }
   Bytes bytes = 0;
@@ -65,7 +65,7 @@ void add_hidden_gradient(StepGraph& graph) {
   out =
       graph.add_buffer(BufferClass::scratch, bytes, order.position(first), order.position(last), graph.compute_tier());
   graph.fills(graph.task_of(first), out);
-  if (!graph.has_device() || last != order.embedding_backward) graph.lets_go(graph.task_of(last), out);
+  if (!graph.residency.device || last != order.embedding_backward) graph.lets_go(graph.task_of(last), out);
 }
 
 }  // namespace

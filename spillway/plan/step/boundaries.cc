@@ -32,21 +32,21 @@ class Boundaries {
 
   void add(Index i) {
     const auto back = order_.backward[i];
-    const bool kept = graph_.residency.activation[i] || graph_.boundary_there(i);
+    const bool kept = graph_.residency.boundaries[i].home.in_memory() || graph_.residency.boundaries[i].on_device;
     if (back == kNone || kept) {
       keep(i, back);
     } else {
       spill(i, back);
     }
-    if (!graph_.has_device()) {
+    if (!graph_.residency.device) {
       graph_.brings(task_of(i == 0 ? order_.forward[i] : maker(i)), graph_.complete(i));
     }
   }
 
   void keep(Index i, Index back) {
-    const bool until_forward = back == kNone || (graph_.boundary_there(i) && !in_place(i));
+    const bool until_forward = back == kNone || (graph_.residency.boundaries[i].on_device && !in_place(i));
     const auto last = until_forward ? order_.forward[i] : back;
-    const auto tier = in_place(i) ? graph_.compute_tier() : Tier::host;
+    const auto tier = in_place(i) ? graph_.compute_tier() : TierKind::host;
     const auto buffer =
         graph_.add_buffer(BufferClass::activation, bytes_, order_.position(maker(i)), order_.position(last), tier);
     graph_.boundary_out[i] = graph_.boundary_in[i] = buffer;

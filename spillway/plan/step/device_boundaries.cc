@@ -10,7 +10,7 @@ namespace {
 void bring_back(StepGraph& graph, Index i, Bytes bytes, Index arrival) {
   const auto back = graph.order.backward[i];
   const auto there = graph.add_buffer(BufferClass::activation, bytes, graph.order.device_before(back),
-                                      graph.order.position(back), Tier::device);
+                                      graph.order.position(back), TierKind::device);
   graph.lets_go(graph.task_of(back), there);
   const auto task = add_upload(graph, {ObjectKind::boundary, i}, {graph.boundary_in[i]}, {there}, bytes, back);
   const auto read = graph.boundary_reads[i];
@@ -39,13 +39,13 @@ void route_boundary(StepGraph& graph, Index i) {
   const auto user = order.forward[i], back = order.backward[i];
   const bool gathered = i == 0 && !order.embedding.empty();
   const auto maker = i > 0 ? order.forward[i - 1] : user;
-  const bool stays = graph.boundary_there(i) || back == kNone;
+  const bool stays = graph.residency.boundaries[i].on_device || back == kNone;
   const auto bytes = graph.out.buffers[graph.boundary_out[i]].bytes;
   const auto last = stays && back != kNone ? back : user;
   const auto until = order.position(last);
   const auto there =
       graph.add_buffer(BufferClass::activation, bytes, gathered ? order.device_before(user) : order.position(maker),
-                       gathered ? until : std::max(until, order.device_after(maker)), Tier::device);
+                       gathered ? until : std::max(until, order.device_after(maker)), TierKind::device);
   graph.lets_go(graph.task_of(last), there);
   const auto arrival = gathered ? gather(graph, there, bytes) : take_boundary(graph, i, maker, there, bytes);
   graph.brings(arrival, graph.complete(i));

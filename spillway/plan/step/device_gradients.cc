@@ -45,7 +45,7 @@ void log_gradient(StepGraph& graph, Index p) {
 void take_gradient(StepGraph& graph, Index p) {
   const auto host = graph.grads[p];
   const auto there = graph.add_buffer(BufferClass::grad, graph.out.buffers[host].bytes, graph.order.position(p),
-                                      graph.order.device_after(p), Tier::device);
+                                      graph.order.device_after(p), TierKind::device);
   graph.out.visits[p].grad = there;
   graph.fills(graph.task_of(p), there);
   for (const auto& it : copies(graph, graph.out.visits[p])) {
@@ -77,7 +77,7 @@ void hand_over_hidden(StepGraph& graph) {
 void add_device_gradients(StepGraph& graph) {
   for (Index p = 0; p < graph.out.visits.size(); ++p) {
     if (graph.grads[p] == kNone) continue;
-    const bool stays = graph.gradient_there(chunks_of(graph.layout, graph.out.visits[p]).first);
+    const bool stays = graph.residency[chunks_of(graph.layout, graph.out.visits[p]).first].gradient_there();
     stays ? log_gradient(graph, p) : take_gradient(graph, p);
   }
   hand_over_hidden(graph);

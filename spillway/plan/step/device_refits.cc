@@ -22,10 +22,10 @@ class DeviceRefits {
   bool add_delta() {
     Bytes most = 0;
     for (Index c = 0; c < graph_.chunks(); ++c) {
-      if (!graph_.residency.updated_there(c)) continue;
+      if (!graph_.residency[c].updated_there()) continue;
       most = std::max(most, graph_.chunk(c).subspace.elements() * sizeof(float));
     }
-    if (most > 0) out_.delta = graph_.add_whole(BufferClass::scratch, most, Tier::device);
+    if (most > 0) out_.delta = graph_.add_whole(BufferClass::scratch, most, TierKind::device);
     return most > 0;
   }
 
@@ -33,7 +33,7 @@ class DeviceRefits {
     const auto all = chunks_of(graph_.layout, pass);
     std::vector<Index> chunks;
     for (auto c = all.first; c < all.end(); ++c) {
-      if (out_.refit_task[c] != kNone && graph_.gradient_there(c)) chunks.push_back(c);
+      if (out_.refit_task[c] != kNone && graph_.residency[c].gradient_there()) chunks.push_back(c);
     }
     if (chunks.empty()) return;
     if (graph_.write_grad[chunks.front()] != kNone) {

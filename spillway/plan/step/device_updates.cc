@@ -15,9 +15,9 @@ class DeviceUpdates {
     out_.visiting.assign(graph_.chunks(), {});
     for (const auto upload : graph_.master_uploads) return_weights(upload);
     for (Index c = 0; c < graph_.chunks(); ++c) {
-      if (!graph_.device_updated(c)) continue;
+      if (!graph_.residency[c].device_updated()) continue;
       add_state(c);
-      if (graph_.gradient_there(c)) out_.visiting[c].grad = out_.groups[c].grad;
+      if (graph_.residency[c].gradient_there()) out_.visiting[c].grad = out_.groups[c].grad;
     }
     for (const auto& it : gradients_that_come()) bring_gradients(it);
     for (Index p = 0; p < out_.visits.size(); ++p) wait_for_readers(p);
@@ -67,7 +67,7 @@ class DeviceUpdates {
     const auto bytes = out_.buffers[here.buffer].bytes;
     const auto until = order_.device_after_update(c);
     const Place there{
-        graph_.add_buffer(BufferClass::staging, bytes, order_.device_before_update(c), until, Tier::device)};
+        graph_.add_buffer(BufferClass::staging, bytes, order_.device_before_update(c), until, TierKind::device)};
     const Object what{ObjectKind::state, c};
     const auto up = copy(Lane::to_device, what, here, there, bytes, order_.update(c));
     const auto down = copy(Lane::from_device, what, there, here, bytes, until);
@@ -82,7 +82,7 @@ class DeviceUpdates {
 
   /// Those that lie behind one another on the host are one copy.
   [[nodiscard]] std::vector<Coalesced> gradients_that_come() const {
-    const auto comes = [&](Index c) { return graph_.device_updated(c) && !graph_.gradient_there(c); };
+    const auto comes = [&](Index c) { return graph_.residency[c].gradient_comes(); };
     const auto host = [&](Index c) { return out_.groups[c].grad.buffer; };
     std::vector<Coalesced> out;
     for (Index c = 0; c < graph_.chunks();) {
@@ -101,7 +101,7 @@ class DeviceUpdates {
     const auto first = it.chunks.first, last = it.chunks.end() - 1;
     const auto here = out_.groups[first].grad;
     const auto there = graph_.add_buffer(BufferClass::grad, it.bytes, order_.device_before_update(first),
-                                         order_.update(last), Tier::device);
+                                         order_.update(last), TierKind::device);
     const auto up = copy(Lane::to_device, {ObjectKind::gradient, first, it.chunks.count}, here, {there}, it.bytes,
                          order_.update(first));
     graph_.fills(up, there);
@@ -120,8 +120,8 @@ class DeviceUpdates {
     if (graph_.computes_on_host(p)) return;
     const auto chunks = chunks_of(graph_.layout, pass);
     for (auto c = chunks.first; c < chunks.end(); ++c) {
-      if (!graph_.device_updated(c)) continue;
-      const bool makes = pass.grad != kNone && graph_.gradient_there(c);
+      if (!graph_.residency[c].device_updated()) continue;
+      const bool makes = pass.grad != kNone && graph_.residency[c].gradient_there();
       const bool keeps = out_.buffers[out_.visiting[c].weight.buffer].whole;
       if (makes || keeps) graph_.need(update(c), pass.task, true);
     }
@@ -135,8 +135,7 @@ class DeviceUpdates {
 }  // namespace
 
 void add_device_updates(StepGraph& graph) {
-  const auto& device = *graph.residency.device;
-  if (std::ranges::find(device.passing, true) != device.passing.end()) DeviceUpdates(graph).run();
+  if (std::ranges::any_of(graph.residency.chunks, &ChunkPlacement::device_updated)) DeviceUpdates(graph).run();
 }
 
 }  // namespace spillway::plan::step

@@ -30,8 +30,8 @@ class DeviceWeights {
 
   void add(Index p) {
     const auto chunks = chunks_of(p);
-    if (graph_.device_resident(chunks.first)) return read_in_place(p, chunks);
-    if (graph_.copy_stays(chunks.first)) return keep(p, chunks);
+    if (graph_.residency[chunks.first].device_resident()) return read_in_place(p, chunks);
+    if (graph_.residency[chunks.first].weight_copy) return keep(p, chunks);
     if (p > 0 && same_slice(p - 1, p)) {  // the turn from the first pass over a head
       auto& window = graph_.out.buffers[pass(p - 1).weights];
       window.last = order_.position(p);
@@ -54,7 +54,7 @@ class DeviceWeights {
     auto& kept = kept_[chunks.first];
     kept.readers.push_back(p);
     if (kept.buffer == kNone) {
-      kept.buffer = graph_.add_whole(BufferClass::weight, host(p).bytes, Tier::device);
+      kept.buffer = graph_.add_whole(BufferClass::weight, host(p).bytes, TierKind::device);
       for (const auto& it : copies(chunks, true)) kept.uploads.push_back(upload(it, kept.buffer, p));
     }
     pass(p).weights = kept.buffer;
@@ -68,14 +68,14 @@ class DeviceWeights {
   }
 
   void add_window(Index p, Range chunks) {
-    const auto groups = copies(chunks, graph_.device_updated(chunks.first));
+    const auto groups = copies(chunks, graph_.residency[chunks.first].device_updated());
     auto first = order_.device_before(p), last = order_.position(p);
     for (const auto& it : groups) {
       if (!brings_master(it.chunks.first, p)) continue;
       first = std::min(first, order_.update(it.chunks.first));
       last = std::max(last, order_.device_after_update(it.chunks.end() - 1));
     }
-    const auto window = graph_.add_buffer(BufferClass::window, host(p).bytes, first, last, Tier::device);
+    const auto window = graph_.add_buffer(BufferClass::window, host(p).bytes, first, last, TierKind::device);
     graph_.lets_go(graph_.task_of(p), window);
     pass(p).weights = window;
     for (const auto& it : groups) upload(it, window, p);
@@ -93,7 +93,7 @@ class DeviceWeights {
   /// The first pass that reads such chunks does so after their update, which takes the weights from the same copy.
   [[nodiscard]] bool brings_master(Index c, Index p) {
     const auto kind = pass(p).kind;
-    return graph_.device_updated(c) && (kind == VisitKind::forward || kind == VisitKind::head_loss);
+    return graph_.residency[c].device_updated() && (kind == VisitKind::forward || kind == VisitKind::head_loss);
   }
 
   Index upload(const Coalesced& it, Index there, Index p) {

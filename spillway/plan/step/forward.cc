@@ -9,7 +9,7 @@ namespace {
 
 /// What a pass reads once, and a device keeps, need not come again.
 bool stays(const StepGraph& graph, Index c, Index pass) {
-  return graph.copy_stays(c) && !graph.computes_on_host(pass);
+  return graph.residency[c].weight_copy && !graph.computes_on_host(pass);
 }
 
 /// Reads chunk c's weight to `to` for its update and its pass, and writes it after the update. What does not learn is
@@ -35,21 +35,8 @@ void keep_weight(StepGraph& graph, Index c, Place there) {
   if (graph.learns(c)) add_weight_snapshot(graph, c, there);
 }
 
-/// Position until which a pass and the writes after the updates of `count` chunks need what is read for them.
-std::uint32_t until_written(const StepOrder& order, Index pass, Index first, std::size_t count) {
-  const auto at = order.position(pass);
-  return count == 0 ? at : std::max(at, order.after_update(static_cast<Index>(first + count - 1)));
-}
-
-Index add_window(StepGraph& graph, Bytes bytes, Index first, std::uint32_t last, Index pass) {
-  const auto begin = graph.order.before_update(first, graph.lookahead.weight_read);
-  const auto window = graph.add_buffer(BufferClass::window, bytes, begin, last);
-  if (graph.computes_on_host(pass)) graph.lets_go(graph.task_of(pass), window);
-  return window;
-}
-
 void bring_chunk(StepGraph& graph, Index c, Place place, Index pass, HostWeights& weights) {
-  if (graph.residency.weight[c]) {
+  if (graph.residency[c].weight.in_memory()) {
     keep_weight(graph, c, place);
   } else {
     weights.reads.push_back(add_weight_round(graph, c, place, pass));
@@ -57,23 +44,29 @@ void bring_chunk(StepGraph& graph, Index c, Place place, Index pass, HostWeights
   graph.need(graph.task_of(pass), graph.out.update_task[c]);
 }
 
-void add_layer(StepGraph& graph, Index b, Index pass) {
-  const auto& block = graph.block(b);
-  const auto first = graph.chunk_of(b, 0);
+/// Of a layer or of one slice, for its updates and the first pass that reads it. `resident`: its buffer, where it stays
+/// on the host; else a window holds it `until` that position at least.
+void add_weights(StepGraph& graph, Range chunks, Index& resident, Index pass, std::uint32_t until = 0) {
   Bytes bytes = 0;
-  for (Index i = 0; i < block.chunks; ++i) bytes += graph.weight_bytes(first + i);
-  HostWeights weights;
-  if (graph.residency.weight[first]) {
-    weights.buffer = graph.add_whole(BufferClass::weight, bytes, graph.home(first));
-    if (!graph.device_resident(first)) graph.out.resident_weight[b] = weights.buffer;
-  } else {
-    weights.buffer =
-        add_window(graph, bytes, first, until_written(graph.order, pass, first, block.learning_chunks), pass);
+  until = std::max(until, graph.order.position(pass));
+  for (auto c = chunks.first; c < chunks.end(); ++c) {
+    bytes += graph.weight_bytes(c);
+    if (graph.learns(c)) until = std::max(until, graph.order.after_update(c));
   }
-  Bytes offset = 0;
-  for (Index c = first; c < first + block.chunks; ++c) {
-    bring_chunk(graph, c, {weights.buffer, offset}, pass, weights);
-    offset += graph.weight_bytes(c);
+  HostWeights weights;
+  const auto home = graph.residency[chunks.first].weight;
+  if (home.in_memory()) {
+    weights.buffer = graph.add_whole(BufferClass::weight, bytes, home.kind);
+    if (home.kind == TierKind::host) resident = weights.buffer;
+  } else {
+    const auto begin = graph.order.before_update(chunks.first, graph.lookahead.weight_read);
+    weights.buffer = graph.add_buffer(BufferClass::window, bytes, begin, until);
+    if (graph.computes_on_host(pass)) graph.lets_go(graph.task_of(pass), weights.buffer);
+  }
+  Place place{weights.buffer};
+  for (auto c = chunks.first; c < chunks.end(); ++c) {
+    bring_chunk(graph, c, place, pass, weights);
+    place.offset += graph.weight_bytes(c);
   }
   graph.set_weights(pass, std::move(weights));
 }
@@ -82,17 +75,7 @@ void add_layer(StepGraph& graph, Index b, Index pass) {
 
 void add_slice_forward(StepGraph& graph, Index b, Index slice, Index pass, std::uint32_t until) {
   const auto c = graph.chunk_of(b, slice);
-  const auto bytes = graph.weight_bytes(c);
-  HostWeights weights;
-  if (graph.residency.weight[c]) {
-    weights.buffer = graph.add_whole(BufferClass::weight, bytes, graph.home(c));
-    if (!graph.device_resident(c)) graph.out.resident_slice[c] = weights.buffer;
-  } else {
-    const auto written = until_written(graph.order, pass, c, graph.learns(c) ? 1 : 0);
-    weights.buffer = add_window(graph, bytes, c, std::max(until, written), pass);
-  }
-  bring_chunk(graph, c, {weights.buffer}, pass, weights);
-  graph.set_weights(pass, std::move(weights));
+  add_weights(graph, {c, 1}, graph.out.resident_slice[c], pass, until);
 }
 
 Index add_pass_read(StepGraph& graph, Index c, Place to, Index pass) {
@@ -107,7 +90,11 @@ Index add_pass_read(StepGraph& graph, Index c, Place to, Index pass) {
 
 void add_forward(StepGraph& graph) {
   const auto& order = graph.order;
-  for (std::size_t i = 0; i < order.layers.size(); ++i) add_layer(graph, order.layers[i], order.forward[i]);
+  for (std::size_t i = 0; i < order.layers.size(); ++i) {
+    const auto b = order.layers[i];
+    const Range chunks{graph.chunk_of(b, 0), static_cast<Index>(graph.block(b).chunks)};
+    add_weights(graph, chunks, graph.out.resident_weight[b], order.forward[i]);
+  }
   for (Index s = 0; s < order.embedding.size(); ++s) {
     add_slice_forward(graph, order.embedding_block, s, order.embedding[s]);
   }

@@ -24,7 +24,7 @@ void add_early(StepGraph& graph, Index c, Index pass, Place grad) {
   const auto undo = graph.add_buffer(BufferClass::undo, bytes, at, graph.order.positions() - 1);
   graph.fills(task, undo);
   graph.lets_go(task, undo);
-  if (!graph.residency.grad[c]) graph.lets_go(task, grad.buffer);
+  if (!graph.residency[c].gradient.in_memory()) graph.lets_go(task, grad.buffer);
   graph.need(task, graph.of(c, ChunkEvent::gradient_complete));
   graph.need(task, graph.of(c, ChunkEvent::snapshot_taken));
   graph.need(update, task, true);
@@ -37,7 +37,7 @@ void add_refit(StepGraph& graph, Index c, Place grad) {
   const auto refit = graph.add(Task{.op = Op::refit,
                                     .lane = Lane::refit,
                                     .what = {ObjectKind::projectors, c},
-                                    .to = graph.gradient_there(c) ? Place{} : there,
+                                    .to = graph.residency[c].gradient_there() ? Place{} : there,
                                     .bytes = fit_elements(graph.description.subspaces, graph.chunk(c)),
                                     .deadline = graph.order.update(c) + graph.order.positions(),
                                     .phase = Phase::backward});
@@ -53,11 +53,11 @@ void write_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::uint
   const Object what{ObjectKind::gradient, c};
   const auto bytes = graph.grad_bytes(c);
   auto& write = graph.write_grad[c];
-  if (!graph.residency.grad[c]) {
+  if (!graph.residency[c].gradient.in_memory()) {
     write = add_write(graph, what, grad, bytes, leave, Phase::backward);
   } else if (!graph.redo.gradients) {
     return;
-  } else if (graph.gradient_there(c)) {
+  } else if (graph.residency[c].gradient_there()) {
     write = add_gradient_log(graph, what, {}, bytes, graph.order.device_after(pass));
   } else {
     write = add_gradient_log(graph, what, grad, bytes, graph.order.positions());
@@ -80,7 +80,7 @@ void add_sums(StepGraph& graph, Index pass, std::uint64_t values) {
 void add_chunk_gradient(StepGraph& graph, Index c, Index pass, Place grad, std::uint32_t leave) {
   if (graph.computes_on_host(pass)) graph.brings(graph.task_of(pass), graph.of(c, ChunkEvent::gradient_complete));
   write_gradient(graph, c, pass, grad, leave);
-  if (graph.residency.grad[c]) {
+  if (graph.residency[c].gradient.in_memory()) {
     graph.out.groups[c].grad = grad;
     graph.lets_go(graph.of(c, ChunkEvent::gradient_used), grad.buffer);
   } else {
@@ -102,10 +102,11 @@ void add_gradient(StepGraph& graph, Index pass, Index first, std::size_t chunks)
     bytes += graph.grad_bytes(c);
   }
   const auto at = order.position(pass);
-  const auto leave = graph.residency.grad[first] ? order.update(end - 1)
-                                                 : std::min(at + graph.lookahead.grad_write, order.positions() - 1);
-  const bool there = graph.gradient_there(first);
-  const auto grad = graph.add_buffer(BufferClass::grad, bytes, at, leave, there ? Tier::device : Tier::host);
+  const auto leave = graph.residency[first].gradient.in_memory()
+                         ? order.update(end - 1)
+                         : std::min(at + graph.lookahead.grad_write, order.positions() - 1);
+  const bool there = graph.residency[first].gradient_there();
+  const auto grad = graph.add_buffer(BufferClass::grad, bytes, at, leave, there ? TierKind::device : TierKind::host);
   graph.grads[pass] = grad;
   if (there || graph.computes_on_host(pass)) {
     graph.fills(graph.task_of(pass), grad);

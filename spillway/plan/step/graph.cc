@@ -23,14 +23,14 @@ StepGraph::StepGraph(const Description& of, const state::Layout& its_layout, con
       lookahead(ahead),
       redo(durable),
       rule(of.rule()),
-      order(of, its_layout, ahead, where.device.has_value()),
+      order(of, its_layout, ahead, where.device),
       snapshots(its_layout, rule, where, ahead.join) {
   const auto n = layout.chunks().size(), passes = order.passes().size(), boundaries = order.layers.size() + 1;
   out.tasks.reserve(kReserved * n);
   out.buffers.reserve(kReserved / 2 * n);
   out.visits = order.passes();
   out.positions = order.positions();
-  out.node = residency.node;
+  out.node = residency.nodes();
   for (auto* list : {&out.update_task, &out.refit_task, &out.resident_slice, &out.resident_state, &write_weight,
                      &write_grad, &snapshot_weight, &snapshot_state}) {
     list->assign(n, kNone);
@@ -48,13 +48,13 @@ bool StepGraph::table_learns() const {
 }
 
 bool StepGraph::boundary_is_copied(Index i) const {
-  if (!has_device()) return false;
+  if (!residency.device) return false;
   const bool gathered = i == 0 && !order.embedding.empty();
-  return gathered || !(boundary_there(i) || order.backward[i] == kNone);
+  return gathered || !(residency.boundaries[i].on_device || order.backward[i] == kNone);
 }
 
 bool StepGraph::is_early(Index c) const {
-  return !residency.undo.empty() && residency.undo[c] && can_be_early(layout, residency, c);
+  return residency[c].when == When::early && can_be_early(layout, residency, c);
 }
 
 Index StepGraph::add(Task task) {
@@ -68,11 +68,11 @@ Index StepGraph::add(Buffer buffer) {
   return static_cast<Index>(out.buffers.size() - 1);
 }
 
-Index StepGraph::add_buffer(BufferClass kind, Bytes bytes, std::uint32_t first, std::uint32_t last, Tier tier) {
+Index StepGraph::add_buffer(BufferClass kind, Bytes bytes, std::uint32_t first, std::uint32_t last, TierKind tier) {
   return add(Buffer{.kind = kind, .tier = tier, .bytes = bytes, .first = first, .last = last});
 }
 
-Index StepGraph::add_whole(BufferClass kind, Bytes bytes, Tier tier) {
+Index StepGraph::add_whole(BufferClass kind, Bytes bytes, TierKind tier) {
   return add(Buffer{.kind = kind, .tier = tier, .bytes = bytes, .whole = true});
 }
 

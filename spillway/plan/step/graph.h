@@ -66,22 +66,9 @@ class StepGraph {
   [[nodiscard]] Bytes grad_bytes(Index c) const { return state::grad_bytes(rule, chunk(c)); }
 
   // Where things live:
-  [[nodiscard]] bool has_device() const noexcept { return residency.device.has_value(); }
   /// The memory that passes compute in, but those of the embedding.
-  [[nodiscard]] Tier compute_tier() const noexcept { return has_device() ? Tier::device : Tier::host; }
-  [[nodiscard]] bool computes_on_host(Index pass) const { return !has_device() || out.visits[pass].on_host; }
-  /// Weight, state and gradient are on a device, and have no other place.
-  [[nodiscard]] bool device_resident(Index c) const { return residency.on_device(c); }
-  /// The master is on the host, and a device updates it.
-  [[nodiscard]] bool device_updated(Index c) const { return residency.passes(c); }
-  [[nodiscard]] Tier home(Index c) const { return device_resident(c) ? Tier::device : Tier::host; }
-  /// The copy of the weight that forward has brought to the device stays there.
-  [[nodiscard]] bool copy_stays(Index c) const { return has_device() && residency.device->weight[c]; }
-  /// The gradient stays on the device until the update.
-  [[nodiscard]] bool gradient_there(Index c) const { return residency.gradient_there(c); }
-  /// A boundary activation stays on the device from forward to backward.
-  [[nodiscard]] bool boundary_there(Index i) const { return has_device() && residency.device->activation[i]; }
-
+  [[nodiscard]] TierKind compute_tier() const noexcept { return residency.device ? TierKind::device : TierKind::host; }
+  [[nodiscard]] bool computes_on_host(Index pass) const { return !residency.device || out.visits[pass].on_host; }
   /// A boundary activation crosses between the host and the device: the first, which the embedding's passes leave on
   /// the host, and those that do not stay.
   [[nodiscard]] bool boundary_is_copied(Index i) const;
@@ -92,9 +79,10 @@ class StepGraph {
   Schedule out;  ///< unfinished: without what waits for events
   Index add(Task task);
   Index add(Buffer buffer);
-  Index add_buffer(BufferClass kind, Bytes bytes, std::uint32_t first, std::uint32_t last, Tier tier = Tier::host);
+  Index add_buffer(BufferClass kind, Bytes bytes, std::uint32_t first, std::uint32_t last,
+                   TierKind tier = TierKind::host);
   /// In use at every position.
-  Index add_whole(BufferClass kind, Bytes bytes, Tier tier = Tier::host);
+  Index add_whole(BufferClass kind, Bytes bytes, TierKind tier = TierKind::host);
   [[nodiscard]] Index task_of(Index pass) const { return out.visits[pass].task; }
 
   /// Of kNone nothing is waited for, and nobody waits.

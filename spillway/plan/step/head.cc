@@ -19,13 +19,13 @@ void read_again(StepGraph& graph, Index c, Index pass, std::uint32_t until = 0) 
 /// For the two passes over a slice. Of the last slice (`turn`) the second pass finds what the first has left.
 void add_slice_weights(StepGraph& graph, Index slice, Index loss, Index gradient, bool turn) {
   const auto c = graph.chunk_of(graph.order.head, slice);
-  const bool stays = graph.residency.weight[c] || graph.copy_stays(c);
+  const bool stays = graph.residency[c].weight.in_memory() || graph.residency[c].weight_copy;
   const auto until = turn && !stays ? graph.order.position(gradient) : 0;
   if (!graph.description.tied_head) {
     add_slice_forward(graph, graph.order.head, slice, loss, until);
   } else {
     graph.need(graph.task_of(loss), graph.out.update_task[c]);
-    if (graph.residency.weight[c]) {
+    if (graph.residency[c].weight.in_memory()) {
       graph.set_weights(loss, {graph.out.resident_slice[c], {}});
     } else {
       read_again(graph, c, loss, until);

@@ -4,8 +4,8 @@ namespace spillway::plan::step {
 
 SnapshotGroups::SnapshotGroups(const state::Layout& layout, const state::UpdateRule& rule, const Residency& residency,
                                Bytes join) {
-  if (!residency.device) return;
-  groups_ = snapshot_groups(layout, rule, *residency.device, join);
+  groups_ = snapshot_groups(layout, rule, residency, join);
+  if (groups_.empty()) return;
   members_.resize(layout.chunks().size());
   for (const auto& group : groups_) {
     for (auto c = group.chunks.first; c < group.chunks.end(); ++c) {

@@ -23,7 +23,7 @@ Index add_transfer(StepGraph& graph, Lane lane, Phase phase, const Move& move, s
 Index add_snapshot(StepGraph& graph, Move move, Index last_of_copy) {
   if (!graph.redo.gradients) return kNone;
   const auto c = move.what.index;
-  const bool resident = graph.device_resident(c);
+  const bool resident = graph.residency[c].device_resident();
   const auto& order = graph.order;
   const auto deadline = resident            ? order.device_after_update(last_of_copy)
                         : graph.is_early(c) ? order.position(order.pass_of_gradient(c))
@@ -72,8 +72,8 @@ void time_snapshots(StepGraph& graph) {
   std::uint32_t next = 0;
   for (Index c = 0; c < graph.chunks() && graph.redo.gradients; ++c) {
     if (!graph.learns(c)) continue;
-    every[c] = graph.residency.state[c] ? graph.redo.period : 1;
-    if (!graph.residency.state[c]) continue;
+    every[c] = graph.residency[c].state.in_memory() ? graph.redo.period : 1;
+    if (!graph.residency[c].state.in_memory()) continue;
     turn[c] = graph.snapshots.with_before(c) ? turn[c - 1] : next++ % graph.redo.period;
   }
 }

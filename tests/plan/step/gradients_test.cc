@@ -7,6 +7,7 @@
 
 #include "spillway/plan/step/passes.h"
 #include "tests/plan/models.h"
+#include "tests/plan/residencies.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -20,8 +21,7 @@ struct Made {
 Made make(bool stays, const Redo& redo) {
   const auto description = test::describe({.layers = 2, .tied = false});
   const auto layout = description.layout();
-  const std::vector<bool> every(layout.chunks().size(), true);
-  const Residency residency{every, every, std::vector<bool>(every.size(), stays), std::vector<bool>(3, true)};
+  const auto residency = test::residency_of(layout, {.gradient = stays});
   const Lookahead lookahead;
   StepGraph graph(description, layout, residency, lookahead, redo);
   add_block_passes(graph);

@@ -14,13 +14,9 @@ class Graph : public ::testing::Test {
   Graph()
       : description_(test::describe({})),
         layout_(description_.layout()),
-        residency_(all(layout_)),
+        residency_(test::residency_of(layout_)),
         graph_(description_, layout_, residency_, lookahead_, redo_) {}
 
-  static Residency all(const state::Layout& layout) {
-    const std::vector<bool> every(layout.chunks().size(), true);
-    return {every, every, every, std::vector<bool>(4, true)};
-  }
   Index task() { return graph_.add(Task{}); }
 
   const Description description_;

@@ -17,9 +17,7 @@ namespace {
 Outline streamed(std::int64_t layers) {
   const auto description = test::describe({.layers = layers});
   const auto layout = description.layout();
-  const std::vector<bool> none(layout.chunks().size(), false);
-  const Residency residency{none, none, none, std::vector<bool>(static_cast<std::size_t>(layers) + 1, false)};
-  return outline(make_schedule(description, layout, residency, {}), layout);
+  return outline(make_schedule(description, layout, Residency(layout), {}), layout);
 }
 
 std::size_t count(const std::string& text, const std::string& what) {

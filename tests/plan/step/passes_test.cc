@@ -44,7 +44,7 @@ class DeviceSchedules : public ::testing::Test {
       auto schedule =
           make_schedule(description, layout, residency, ahead, {.gradients = random() % 2 == 0, .period = 3});
       static_cast<void>(lay_out(schedule));
-      static_cast<void>(lay_out(schedule, Tier::device));
+      static_cast<void>(lay_out(schedule, TierKind::device));
       add_reuse_dependencies(schedule);
       least_ = ahead.join;
       see(schedule, description, layout, round);
@@ -72,7 +72,7 @@ TEST_F(DeviceSchedules, VisitsOfTheDeviceFindAllTheirBytesThere) {
     for (const auto& visit : schedule.visits) {
       for (const auto buffer : {visit.weights, visit.input, visit.output, visit.grad, visit.grad_sum}) {
         if (buffer == kNone) continue;
-        EXPECT_EQ(schedule.buffers[buffer].tier == Tier::device, !visit.on_host)
+        EXPECT_EQ(schedule.buffers[buffer].tier == TierKind::device, !visit.on_host)
             << "round " << round << ", visit kind " << static_cast<int>(visit.kind);
       }
     }
@@ -87,8 +87,8 @@ TEST_F(DeviceSchedules, CopiesGoFromTierToTierWithinTheirBuffers) {
       ++copies;
       const auto& there = schedule.buffers[task.on_device().buffer];
       const auto& here = schedule.buffers[task.on_host().buffer];
-      EXPECT_EQ(there.tier, Tier::device) << round;
-      EXPECT_EQ(here.tier, Tier::host) << round;
+      EXPECT_EQ(there.tier, TierKind::device) << round;
+      EXPECT_EQ(here.tier, TierKind::host) << round;
       EXPECT_LE(task.on_device().offset + task.bytes, there.bytes) << round;
       EXPECT_LE(task.on_host().offset + task.bytes, here.bytes) << round;
       EXPECT_GT(task.bytes, 0U) << round;
@@ -214,7 +214,7 @@ TEST_F(DeviceSchedules, SnapshotsLeaveTogether) {
       const auto& task = schedule.tasks[t];
       const bool snapshot =
           task.moves(Lane::from_device, ObjectKind::weight) || task.moves(Lane::from_device, ObjectKind::state);
-      if (!snapshot || !residency.on_device(task.what.index)) continue;
+      if (!snapshot || !residency[task.what.index].device_resident()) continue;
       joined += task.what.count > 1 ? 1 : 0;
       expect_written(schedule, t, written, round);
       const auto& block = layout.blocks()[layout.chunks()[task.what.index].block];
@@ -224,7 +224,7 @@ TEST_F(DeviceSchedules, SnapshotsLeaveTogether) {
     }
     for (Index c = 0; c < written.size(); ++c) {
       const auto& chunk = layout.chunks()[c];
-      if (!residency.on_device(c) || !learns(chunk.learning)) continue;
+      if (!residency[c].device_resident() || !learns(chunk.learning)) continue;
       ++living;
       EXPECT_EQ(written[c], weight_bytes(description.rule(), chunk) + state_bytes(description.rule(), chunk)) << round;
     }
@@ -340,10 +340,10 @@ TEST_F(DeviceSchedules, WhatPassesIsUpdatedBetweenItsCopies) {
       EXPECT_TRUE(schedule.updated_there(c)) << round;
       EXPECT_EQ(schedule.early[c].task, kNone) << round;
       for (const auto& place : {it.weight, it.state, it.grad}) {
-        EXPECT_EQ(schedule.buffers[place.buffer].tier, Tier::device) << round;
+        EXPECT_EQ(schedule.buffers[place.buffer].tier, TierKind::device) << round;
       }
-      EXPECT_EQ(schedule.buffers[schedule.groups[c].weight.buffer].tier, Tier::host) << round;
-      EXPECT_EQ(schedule.buffers[schedule.groups[c].state.buffer].tier, Tier::host) << round;
+      EXPECT_EQ(schedule.buffers[schedule.groups[c].weight.buffer].tier, TierKind::host) << round;
+      EXPECT_EQ(schedule.buffers[schedule.groups[c].state.buffer].tier, TierKind::host) << round;
       const auto bytes = state_bytes(description.rule(), layout.chunks()[c]);
       EXPECT_EQ(states[c].up, bytes) << round;
       EXPECT_EQ(states[c].down, bytes) << round;

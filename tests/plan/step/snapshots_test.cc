@@ -36,7 +36,7 @@ TEST(SnapshotGroups, HaveEveryChunkThatLivesThereOnce) {
       EXPECT_EQ(sums, states);
     }
     for (Index c = 0; c < times.size(); ++c) {
-      EXPECT_EQ(times[c], residency.on_device(c) && learns(layout.chunks()[c].learning) ? 1 : 0) << round;
+      EXPECT_EQ(times[c], residency[c].device_resident() && learns(layout.chunks()[c].learning) ? 1 : 0) << round;
     }
   }
   EXPECT_GT(together, 20U);

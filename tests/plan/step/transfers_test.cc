@@ -7,6 +7,7 @@
 
 #include "spillway/plan/step/passes.h"
 #include "tests/plan/models.h"
+#include "tests/plan/residencies.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -16,15 +17,13 @@ class Transfers : public ::testing::Test {
   Transfers()
       : description_(test::describe({.layers = 3})),
         layout_(description_.layout()),
-        every_(layout_.chunks().size(), true),
-        residency_{every_, every_, every_, std::vector<bool>(4, true)},
+        residency_(test::residency_of(layout_)),
         graph_(description_, layout_, residency_, lookahead_, redo_) {
     add_block_passes(graph_);
   }
 
   const Description description_;
   const state::Layout layout_;
-  const std::vector<bool> every_;
   const Residency residency_;
   const Lookahead lookahead_;
   const Redo redo_{.gradients = true, .period = 3};
@@ -56,7 +55,7 @@ TEST_F(Transfers, SnapshotsOfWhatStaysAreWrittenInTurn) {
 
 TEST_F(Transfers, AnUploadIsLetGoByThePassThatNeedsItAndADownloadFollowsIt) {
   const auto here = graph_.add_buffer(BufferClass::window, 4096, 0, 1);
-  const auto there = graph_.add_buffer(BufferClass::window, 4096, 0, 1, Tier::device);
+  const auto there = graph_.add_buffer(BufferClass::window, 4096, 0, 1, TierKind::device);
   const auto pass = graph_.order.forward[1];
   const auto up = add_upload(graph_, {ObjectKind::weight, 0}, {here}, {there}, 4096, pass);
   const auto down = add_download(graph_, {ObjectKind::boundary, 1}, {there}, {here}, 4096, pass);

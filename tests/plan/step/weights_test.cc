@@ -7,6 +7,7 @@
 
 #include "spillway/plan/step/passes.h"
 #include "tests/plan/models.h"
+#include "tests/plan/residencies.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -15,10 +16,7 @@ class Weights : public ::testing::Test {
  protected:
   Weights() : description_(test::describe({.layers = 2, .tied = false})), layout_(description_.layout()) {}
 
-  [[nodiscard]] Residency all(bool stays) const {
-    const std::vector<bool> every(layout_.chunks().size(), stays);
-    return {every, every, every, std::vector<bool>(3, true)};
-  }
+  [[nodiscard]] Residency all(bool stays) const { return test::residency_of(layout_, {stays, stays, stays, true}); }
 
   const Description description_;
   const state::Layout layout_;
