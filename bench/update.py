@@ -4,12 +4,12 @@ rounds.
     python bench/update.py [--params N] [--threads T ...] [--rounds R]
 
 On virtual machines two processes may get memory of different speed, so a rival in a process of its own says little.
-`spillway.optim.AdamW` keeps, of a bf16 parameter with a bf16 gradient, a 16-bit remainder and two fp32 moments: 14 bytes
-with the gradient, 26 moved. torch.optim.AdamW(fused=True) on an fp32 master gives the same bits and moves 28; from a
-bf16 gradient and to a bf16 weight it needs two casts (the fp32 gradient is a new one, as `zero_grad()` leaves none;
-DeepSpeed keeps its own). With `bf16` and `int8` states 18 and 14 bytes are moved. DeepSpeed's CPU Adam is measured
-where it can be imported. The ceiling is a copy (read and write) with as many threads. Rates are medians, ratios medians
-of the ratios within a round; the first round of each warms up. Results go to bench/results/update.json.
+`spillway.optim.AdamW` keeps, of a bf16 parameter with a bf16 gradient, a 16-bit remainder and two fp32 moments: 14
+bytes with the gradient, 26 moved. torch.optim.AdamW(fused=True) on an fp32 master gives the same bits and moves 28;
+from a bf16 gradient and to a bf16 weight it needs two casts (the fp32 gradient is a new one, as `zero_grad()` leaves
+none; DeepSpeed keeps its own). With `bf16` and `int8` states 18 and 14 bytes are moved. DeepSpeed's CPU Adam is
+measured where it can be imported. The ceiling is a copy (read and write) with as many threads. Rates are medians,
+ratios medians of the ratios within a round; the first round of each warms up. Results go to bench/results/update.json.
 """
 
 from __future__ import annotations

@@ -328,9 +328,7 @@ def test_which_files_are_fetched() -> None:
     assert len(found) == 12 and "original/params.json" not in found
 
 
-def test_a_dataset_by_name(
-    ask: Ask, served: Hub, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_by_name(ask: Ask, served: Hub, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = package("datasets", "datasets by name").config
     rows = served.place / "datasets" / "somebody" / "rows"
     rows.mkdir(parents=True)

@@ -274,10 +274,10 @@ GROUPS: dict[str, list[Key]] = {
             "weight_dtype",
             choice("bf16", "fp16", "fp32"),
             None,
-            "what weights and gradients are kept and moved in, and what files hold. `bf16`: with a remainder of 16 bits "
-            "beside each weight, which makes it an exact fp32 master; `fp16`: with fp32 masters (2 bytes per parameter "
-            "more) and a loss scaled dynamically; `fp32`: for checks. Parameters that the model's class keeps in fp32 "
-            "beside bf16 or fp16 stay fp32, their gradients and their tensors in files, too",
+            "what weights and gradients are kept and moved in, and what files hold. `bf16`: with a remainder of 16 "
+            "bits beside each weight, which makes it an exact fp32 master; `fp16`: with fp32 masters (2 bytes per "
+            "parameter more) and a loss scaled dynamically; `fp32`: for checks. Parameters that the model's class "
+            "keeps in fp32 beside bf16 or fp16 stay fp32, their gradients and their tensors in files, too",
             default_text="bf16; with `compute_dtype` `fp16` or `fp32` the same as that",
         ),
         Key(
