@@ -468,7 +468,7 @@ def test_the_engine_finds_what_was_promised(scenes: dict[str, Scene], name: str)
 
 # Flushes that could be left out, each with what makes up for it.
 MADE_UP_FOR = {
-    r"checkpoints.go_back": "what goes on flushes the directory before its first step or checkpoint is told of",
+    r"output\.checkpoints\.go_back": "who goes on flushes the directory before its first step or checkpoint is told of",
 }
 
 
@@ -488,7 +488,7 @@ def flushes(scene: Scene) -> dict[str, set[int]]:
     return found
 
 
-HELPERS = ("checkpoints.flush_tree", "checkpoints.flush_files", "records.sync")
+HELPERS = ("output.checkpoints.flush_tree", "output.checkpoints.flush_files", "output.records.sync")
 
 
 def kind(name: str) -> str:
