@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "spillway/plan/step/passes.h"
+#include "spillway/plan/step/transfers.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -72,14 +73,8 @@ class DeviceRefits {
 
   /// Between the host and a gradient on the device. Its deadline is that of chunk c's refit.
   Index add_copy(Lane lane, Object what, Place from, Place to, Bytes bytes, Index c) {
-    const auto task = graph_.add(Task{.op = Op::transfer,
-                                      .lane = lane,
-                                      .what = what,
-                                      .from = from,
-                                      .to = to,
-                                      .bytes = bytes,
-                                      .deadline = out_.tasks[out_.refit_task[c]].deadline,
-                                      .phase = Phase::backward});
+    const auto deadline = out_.tasks[out_.refit_task[c]].deadline;
+    const auto task = add_transfer(graph_, lane, Phase::backward, {what, from, to, bytes}, deadline);
     out_.buffers[out_.tasks[task].on_device().buffer].earlier_tasks.push_back(task);
     return task;
   }

@@ -3,6 +3,7 @@
 
 #include "spillway/plan/coalesced.h"
 #include "spillway/plan/step/passes.h"
+#include "spillway/plan/step/transfers.h"
 
 namespace spillway::plan::step {
 namespace {
@@ -28,14 +29,7 @@ class DeviceUpdates {
   [[nodiscard]] Index update(Index c) const { return out_.update_task[c]; }
 
   Index copy(Lane lane, Object what, Place from, Place to, Bytes bytes, std::uint32_t deadline) {
-    return graph_.add(Task{.op = Op::transfer,
-                           .lane = lane,
-                           .what = what,
-                           .from = from,
-                           .to = to,
-                           .bytes = bytes,
-                           .deadline = deadline,
-                           .phase = Phase::update});
+    return add_transfer(graph_, lane, Phase::update, {what, from, to, bytes}, deadline);
   }
 
   /// A copy back: it follows the update, and a snapshot is whole with both its parts, so that neither of them may be

@@ -3,23 +3,6 @@
 namespace spillway::plan::step {
 namespace {
 
-struct Move {
-  Object what;
-  Place from, to;
-  Bytes bytes;
-};
-
-Index add_transfer(StepGraph& graph, Lane lane, Phase phase, const Move& move, std::uint32_t deadline) {
-  return graph.add(Task{.op = Op::transfer,
-                        .lane = lane,
-                        .what = move.what,
-                        .from = move.from,
-                        .to = move.to,
-                        .bytes = move.bytes,
-                        .deadline = deadline,
-                        .phase = phase});
-}
-
 Index add_snapshot(StepGraph& graph, Move move, Index last_of_copy) {
   if (!graph.redo.gradients) return kNone;
   const auto c = move.what.index;
@@ -37,6 +20,17 @@ Index add_snapshot(StepGraph& graph, Move move, Index last_of_copy) {
 }
 
 }  // namespace
+
+Index add_transfer(StepGraph& graph, Lane lane, Phase phase, const Move& move, std::uint32_t deadline) {
+  return graph.add(Task{.op = Op::transfer,
+                        .lane = lane,
+                        .what = move.what,
+                        .from = move.from,
+                        .to = move.to,
+                        .bytes = move.bytes,
+                        .deadline = deadline,
+                        .phase = phase});
+}
 
 Index add_read(StepGraph& graph, Object what, Place to, Bytes bytes, std::uint32_t deadline, Phase phase) {
   const auto task = add_transfer(graph, Lane::read, phase, {what, {}, to, bytes}, deadline);

@@ -5,6 +5,16 @@
 
 namespace spillway::plan::step {
 
+/// What a transfer moves, from where to where.
+struct Move {
+  Object what;
+  Place from, to;
+  Bytes bytes;
+};
+
+/// The task alone, which follows nothing and lets nothing follow.
+Index add_transfer(StepGraph& graph, Lane lane, Phase phase, const Move& move, std::uint32_t deadline);
+
 /// From a path to where it fills the buffer; back from where it is the last to need it.
 Index add_read(StepGraph& graph, Object what, Place to, Bytes bytes, std::uint32_t deadline, Phase phase);
 Index add_write(StepGraph& graph, Object what, Place from, Bytes bytes, std::uint32_t deadline, Phase phase);
