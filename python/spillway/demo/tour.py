@@ -30,7 +30,7 @@ BESIDE_LIBRARIES = 600 * 2**20  # bytes for the large model beside Python and Py
 MODELS = ("small", "smollm2")
 LESSONS = {
     "small": Lesson(length=128, rows=8, accumulation=1, steps=200, learning_rate=8e-3, held_out=20_000, fall=1 / 3),
-    "smollm2": Lesson(length=128, rows=2, accumulation=1, steps=18, learning_rate=8e-4, held_out=6_000, fall=0.04),
+    "smollm2": Lesson(length=128, rows=2, accumulation=1, steps=18, learning_rate=1e-4, held_out=6_000, fall=0.04),
 }
 
 
