@@ -1,10 +1,9 @@
 #include "spillway/execute/executor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "spillway/base/error.h"
-#include "spillway/base/thread.h"
-#include "spillway/memory/near.h"
 
 namespace spillway::execute {
 
@@ -38,7 +37,6 @@ Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* stor
   if (device.device != nullptr) {
     copies_ = std::make_unique<Copies>(schedule, arena, *device.device, device.stream, *device.updates);
   }
-  if (cores.own == 0) idle_priority_ = plan::idle_priority(schedule);
   const auto n = schedule.tasks.size();
   same_.resize(n);
   next_.resize(n);
@@ -56,82 +54,32 @@ Executor::Executor(const plan::Schedule& schedule, std::byte* arena, Store* stor
   early_.reserve(schedule.update_task.size());
   for (auto* list : {&skipped_, &caller_transfers_}) list->reserve(n);
   visit_ = schedule.visits.size();
-  // The caller is one of the cores that it shares.
-  const auto threads = cores.own > 0 ? cores.own : std::max(2U, cores.shared) - 1;
-  if (cores.nodes.empty()) cores.nodes.push_back({.threads = threads});
-  make_lanes(std::move(cores.nodes), threads);
-}
-
-void Executor::make_lanes(std::vector<UpdateLane> lanes, unsigned fit_threads) {
-  auto count = lanes.size();
-  for (const auto& task : schedule_.tasks) {
-    if (task.lane == Lane::update) count = std::max<std::size_t>(count, task.unit + 1U);
-  }
-  lanes.resize(count);
-  fits_ = std::ranges::any_of(schedule_.tasks, [](const Task& task) { return task.op == plan::Op::refit; });
-  if (fits_) lanes.push_back({.threads = fit_threads});
-  for (auto& options : lanes) {
-    auto& lane = *updates_.emplace_back(std::make_unique<Updates>());
-    lane.pace = Pace(options.limit);
-    lane.options = std::move(options);
-    for (auto* heap : {&lane.ready, &lane.when_idle}) heap->reserve(schedule_.tasks.size());
-    lane.transfers.reserve(schedule_.tasks.size());
-  }
-  try {
-    for (auto& lane : updates_) start_threads(*lane);  // when all are there
-  } catch (...) {
-    stop_lanes();
-    throw;
-  }
-}
-
-void Executor::start_threads(Updates& lane) {
-  lane.helpers.reserve(lane.options.threads);
-  lane.thread = start_thread([this, &lane] { update_lane(lane); });
-  for (unsigned i = 1; i < lane.options.threads; ++i) {
-    lane.helpers.push_back(start_thread([this, &lane] { helper_lane(lane); }));
-  }
-}
-
-void Executor::stop_lanes() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  for (auto& lane : updates_) {
-    lane->wake.notify_all();
-    lane->helper_wake.notify_all();
-  }
-  for (auto& lane : updates_) {
-    if (lane->thread.joinable()) lane->thread.join();
-    for (auto& helper : lane->helpers) helper.join();
-  }
+  updates_ = std::make_unique<UpdateLanes>(schedule, work, std::move(cores), clock_, mutex_,
+                                           static_cast<UpdateLanes::Owner&>(*this));
+  lane_transfers_.resize(updates_->count());
+  for (auto& list : lane_transfers_) list.reserve(n);
 }
 
 Executor::~Executor() {
-  stop_lanes();
+  updates_->stop();
   // Completions refer to this object: wait for what the path still has.
   std::unique_lock lock(mutex_);
   idle_.wait(lock, [this] { return in_flight_ == 0; });
 }
 
-double Executor::now() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - epoch_).count();
-}
-
 bool Executor::runs(const Bank& its_bank, const Task& task) const {
   if (!runs(its_bank.mode, task)) return false;
-  if (task.op == plan::Op::refit || follows_refit(task)) return fits(task);
+  if (task.op == plan::Op::refit || follows_refit(task)) return refits(task);
   if (task.stays && its_bank.mode.visits) {
     return schedule_.runs_once(task) ? its_bank.sends.stored : its_bank.sends.updated;
   }
   return !(schedule_.settled_by_early(task) && its_bank.kept[task.what.index]);
 }
 
-/// Whether a visit has left something to learn of any of the task's chunks.
-bool Executor::fits(const Task& task) const {
+/// Whether a pass has left a refit to do of any of the chunks of the task.
+bool Executor::refits(const Task& task) const {
   for (auto c = task.what.index; c < task.what.end(); ++c) {
-    if (work_.fits(c)) return true;
+    if (work_.refits(c)) return true;
   }
   return false;
 }
@@ -228,24 +176,15 @@ void Executor::make_ready(Start start, std::vector<Start>& transfers, std::vecto
     case plan::Server::device:
       transfers.push_back(start);
       break;
-    case plan::Server::cores: {
-      auto& lane = lane_of(task);
-      push(!idle_priority_.empty() && idle_priority_[start.task] ? lane.when_idle : lane.ready,
-           {start.instance * schedule_.positions + task.deadline, start});
-      lane.wake.notify_one();
+    case plan::Server::cores:
+      updates_->push(start);
       break;
-    }
     case plan::Server::caller:
       visit_ready_[task.what.index] = 1;
-      caller_waits_ = false;  // from now on, not when it wakes up: no update of idle priority begins beside its visit
+      updates_->caller_waits(false);  // from now on, not when it wakes up: no update of idle priority begins beside it
       compute_wake_.notify_all();
       break;
   }
-}
-
-void Executor::push(std::vector<UpdateEntry>& heap, UpdateEntry entry) {
-  heap.push_back(entry);
-  std::push_heap(heap.begin(), heap.end());
 }
 
 void Executor::end_task(Start start, std::vector<Start>& transfers) {
@@ -327,30 +266,14 @@ const std::vector<plan::Index>& Executor::end_early() {
   lock.unlock();
   launch(caller_transfers_);
   lock.lock();
-  help_until(lock, compute_wake_, [&] { return !early_active(); });
+  help_until(lock, compute_wake_, [&] { return !updates_->early_active(); });
   throw_failure();
   return early_;
 }
 
 void Executor::drop_early(std::vector<Start>& transfers) {
-  const auto is_early = [&](const UpdateEntry& it) { return schedule_.tasks[it.start.task].phase == Phase::early; };
   skipped_.clear();
-  for (auto& lane : updates_) {
-    auto& ready = lane->ready;
-    while (true) {
-      const auto it = std::ranges::find_if(ready, is_early);
-      if (it == ready.end()) break;
-      const auto start = it->start;
-      *it = ready.back();
-      ready.pop_back();
-      end_task(start, transfers);
-    }
-    std::make_heap(ready.begin(), ready.end());
-  }
-}
-
-bool Executor::early_active() const noexcept {
-  return std::ranges::any_of(updates_, [](const auto& lane) { return lane->early; });
+  while (const auto start = updates_->take_early()) end_task(*start, transfers);
 }
 
 void Executor::drain() {
@@ -361,10 +284,7 @@ void Executor::drain() {
 
 std::vector<Updated> Executor::updated() const {
   const std::lock_guard lock(mutex_);
-  std::vector<Updated> out;
-  for (const auto& lane : updates_) out.push_back(lane->done);
-  if (fits_) out.pop_back();
-  return out;
+  return updates_->updated();
 }
 
 std::vector<Times> Executor::last_times() const {
@@ -375,6 +295,7 @@ std::vector<Times> Executor::last_times() const {
 void Executor::fail(std::exception_ptr error) {
   if (!failure_ && store_ != nullptr) store_->give_up(error);
   if (!failure_) failure_ = std::move(error);
+  updates_->halt();
   compute_wake_.notify_all();
   idle_.notify_all();
 }
@@ -454,182 +375,38 @@ void Executor::transfer_done(void* context, std::uint64_t token, const std::exce
 
 // ---- updates ----
 
-Executor::Updates& Executor::lane_of(const Task& task) {
-  return task.op == plan::Op::refit ? *updates_.back() : *updates_[task.unit];
+void Executor::update_begins(const Start& start, double now) {
+  bank(start.instance).times[start.task].start = now;
 }
 
-/// Nothing but a later update waits for a fit: whatever else has work goes before it.
-void Executor::stay_where(const Updates& lane) const {
-  if (lane.options.near) memory::stay_near(*lane.options.near);
-  if (fits_ && &lane == updates_.back().get()) memory::give_way();
-}
-
-void Executor::update_lane(Updates& lane) {
-  stay_where(lane);
-  std::unique_lock lock(mutex_);
-  while (true) {
-    lane.wake.wait(lock, [&] { return stop_ || (!failure_ && may_update(lane)); });
-    if (stop_) return;
-    const auto start = pop_update(lane);
-    const auto& task = schedule_.tasks[start.task];
-    auto& times = bank(start.instance).times[start.task];
-    times.start = now();
-    if (task.op == plan::Op::refit) {
-      fit(lock, lane, task.what.index);
-    } else {
-      update(lock, lane, task.what.index, task.phase == Phase::early);
-    }
-    times.end = now();
-    lane.done.elements += task.bytes;
-    lane.done.seconds += times.end - times.start;
-    lane.transfers.clear();
-    skipped_.clear();
-    end_task(start, lane.transfers);
-    lock.unlock();
-    launch(lane.transfers);
-    lock.lock();
+void Executor::update_ended(const Start& start, double now, std::size_t lane, std::unique_lock<std::mutex>& lock) {
+  const auto& task = schedule_.tasks[start.task];
+  bank(start.instance).times[start.task].end = now;
+  if (task.phase == Phase::early) {
+    early_.push_back(task.what.index);
+    compute_wake_.notify_all();
   }
+  auto& transfers = lane_transfers_[lane];
+  transfers.clear();
+  skipped_.clear();
+  end_task(start, transfers);
+  lock.unlock();
+  launch(transfers);
+  lock.lock();
 }
 
-void Executor::update(std::unique_lock<std::mutex>& lock, Updates& lane, Index chunk, bool early) {
-  lane.early = early;
-  if (early) run_tiles(lock, lane, {.chunk = chunk, .count = work_.slices(chunk), .part = Part::save, .early = true});
-  lock.unlock();
-  work_.prepare(chunk, early);
-  lock.lock();
-  for (std::size_t part = 0, parts = work_.parts(chunk); part < parts; ++part) {
-    run_tiles(
-        lock, lane,
-        {.chunk = chunk, .count = work_.tiles(chunk, part), .early = early, .number = part, .last = part + 1 == parts});
-  }
-  lock.unlock();
-  work_.finish(chunk, early);
-  lock.lock();
-  lane.early = false;
-  if (!early) return;
-  early_.push_back(chunk);
+void Executor::tiles_begin() {
   compute_wake_.notify_all();
-}
-
-void Executor::fit(std::unique_lock<std::mutex>& lock, Updates& lane, Index chunk) {
-  lock.unlock();
-  work_.begin_fit(chunk);
-  lock.lock();
-  for (unsigned part = 0; part < UpdateWork::kFitParts; ++part) {
-    const auto tiles = work_.fit_tiles(chunk, part);
-    if (tiles > 0) run_tiles(lock, lane, {.chunk = chunk, .count = tiles, .part = Part::fit, .number = part});
-  }
-  lock.unlock();
-  work_.end_fit(chunk);
-  lock.lock();
-}
-
-bool Executor::may_update(const Updates& lane) const noexcept {
-  return !lane.ready.empty() || (caller_waits_ && !lane.when_idle.empty());
-}
-
-Executor::Start Executor::pop_update(Updates& lane) {
-  const bool idle =
-      caller_waits_ && !lane.when_idle.empty() && (lane.ready.empty() || lane.ready.front() < lane.when_idle.front());
-  auto& heap = idle ? lane.when_idle : lane.ready;
-  std::pop_heap(heap.begin(), heap.end());
-  const auto start = heap.back().start;
-  heap.pop_back();
-  return start;
+  idle_.notify_all();
 }
 
 template <class Done>
 void Executor::help_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, const Done& is_done) {
-  caller_waits_ = true;
-  for (auto& lane : updates_) {
-    if (!lane->when_idle.empty()) lane->wake.notify_one();
-  }
+  updates_->caller_waits(true);
   while (!failure_ && !is_done()) {
-    if (!help(lock)) wake.wait(lock);
+    if (!updates_->help(lock)) wake.wait(lock);
   }
-  caller_waits_ = false;
-}
-
-void Executor::run_tiles(std::unique_lock<std::mutex>& lock, Updates& lane, Tiles tiles) {
-  lane.next_tile.store(0, std::memory_order_relaxed);
-  tiles.busy = true;
-  tiles.inside = 1;
-  lane.active = tiles;
-  compute_wake_.notify_all();
-  idle_.notify_all();
-  lane.helper_wake.notify_all();
-  lock.unlock();
-  take_tiles(lane, tiles);
-  lock.lock();
-  lane.active.busy = false;
-  --lane.active.inside;
-  lane.wake.wait(lock, [&] { return lane.active.inside == 0; });
-}
-
-void Executor::take_tiles(Updates& lane, const Tiles& tiles) {
-  for (auto tile = lane.next_tile.fetch_add(1); tile < tiles.count; tile = lane.next_tile.fetch_add(1)) {
-    const auto began = lane.pace.limits() ? now() : 0;
-    switch (tiles.part) {
-      case Part::save:
-        work_.save(tiles.chunk, tile);
-        break;
-      case Part::update:
-        work_.run(tiles.chunk, tiles.number, tile, tiles.early);
-        break;
-      case Part::fit:
-        work_.run_fit(tiles.chunk, static_cast<unsigned>(tiles.number), tile);
-        break;
-    }
-    if (lane.pace.limits() && tiles.last) wait_for_pace(lane, tiles.chunk, tiles.count, began);
-  }
-}
-
-/// One of the chunk's `tiles` is done.
-void Executor::wait_for_pace(Updates& lane, Index chunk, std::size_t tiles, double began) {
-  const auto elements = static_cast<double>(schedule_.tasks[schedule_.update_task[chunk]].bytes);
-  double end = 0;
-  {
-    const std::lock_guard lock(lane.pace_mutex);
-    end = lane.pace.end(began, elements / static_cast<double>(tiles));
-  }
-  std::this_thread::sleep_until(
-      epoch_ + std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(end)));
-}
-
-void Executor::helper_lane(Updates& lane) {
-  stay_where(lane);
-  std::unique_lock lock(mutex_);
-  while (true) {
-    lane.helper_wake.wait(lock, [&] { return stop_ || helpers_may(lane); });
-    if (stop_) return;
-    help_lane(lane, lock);
-  }
-}
-
-bool Executor::helpers_may(const Updates& lane) const noexcept {
-  return has_tiles(lane) && (caller_waits_ || idle_priority_.empty());
-}
-
-bool Executor::has_tiles(const Updates& lane) noexcept {
-  return lane.active.busy && lane.next_tile.load(std::memory_order_relaxed) < lane.active.count;
-}
-
-void Executor::help_lane(Updates& lane, std::unique_lock<std::mutex>& lock) {
-  const auto tiles = lane.active;
-  ++lane.active.inside;
-  lock.unlock();
-  take_tiles(lane, tiles);
-  lock.lock();
-  if (--lane.active.inside == 0) lane.wake.notify_all();
-}
-
-bool Executor::help(std::unique_lock<std::mutex>& lock) {
-  for (auto& lane : updates_) {
-    if (lane->pace.limits() || !has_tiles(*lane)) continue;
-    help_lane(*lane, lock);
-    return true;
-  }
-  return false;
+  updates_->caller_waits(false);
 }
 
 }  // namespace spillway::execute

@@ -7,60 +7,21 @@
 #pragma once
 
 #include <array>
-#include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <thread>
 #include <vector>
 
 #include "spillway/execute/copies.h"
-#include "spillway/execute/pace.h"
 #include "spillway/execute/store.h"
+#include "spillway/execute/update_lanes.h"
+#include "spillway/execute/update_work.h"
 #include "spillway/execute/waits.h"
 #include "spillway/plan/schedule.h"
 
 namespace spillway::execute {
-
-/// The arithmetic of an update, in tiles that several threads may take. Calls must not throw.
-class UpdateWork {
- public:
-  virtual ~UpdateWork() = default;
-  virtual std::size_t slices(plan::Index chunk) const = 0;  ///< of the bytes that an early update changes
-  /// Copies a slice to where the schedule has room for it: all of them before prepare(), when the update is early.
-  virtual void save(plan::Index chunk, std::size_t slice) = 0;
-  virtual void prepare(plan::Index chunk, bool early) = 0;  ///< once, before the tiles
-  /// Parts of the update: all tiles of one end before any of the next.
-  virtual std::size_t parts(plan::Index /*chunk*/) const { return 1; }
-  virtual std::size_t tiles(plan::Index chunk, std::size_t part) const = 0;
-  virtual void run(plan::Index chunk, std::size_t part, std::size_t tile, bool early) = 0;
-  virtual void finish(plan::Index /*chunk*/, bool /*early*/) {}  ///< once, after them
-
-  // What a visit has left to learn of a chunk that learns in a subspace; by default nothing.
-  static constexpr unsigned kFitParts = 3;
-  virtual bool fits(plan::Index /*chunk*/) const { return false; }
-  virtual void begin_fit(plan::Index /*chunk*/) {}  ///< once, before the tiles of the first part
-  virtual std::size_t fit_tiles(plan::Index /*chunk*/, unsigned /*part*/) const { return 0; }
-  virtual void run_fit(plan::Index /*chunk*/, unsigned /*part*/, std::size_t /*tile*/) {}
-  virtual void end_fit(plan::Index /*chunk*/) {}  ///< once, after all
-};
-
-/// Who updates the chunks of one NUMA node.
-struct UpdateLane {
-  unsigned threads = 1;          ///< that share an update, beside the caller while it waits; at least 1
-  std::optional<int> near = {};  ///< NUMA node whose processors they stay on
-  double limit = 0;              ///< elements per second at most (pace.h), by these threads alone; 0: none
-};
-
-/// What an update lane has done.
-struct Updated {
-  std::uint64_t elements = 0;
-  double seconds = 0;  ///< at work, its rests for the pace included
-};
 
 /// Which phases an instance runs, and of what its transfers are.
 struct Mode {
@@ -75,15 +36,6 @@ struct Mode {
   std::uint64_t step = 0;     ///< this step: version of gradients
 };
 
-/// Who updates. With cores of their own, each has a thread and updates run as soon as they can. Without, they share the
-/// caller's: one thread runs beside it what reads wait for, and what can wait (plan::idle_priority) runs while the
-/// caller waits, with its help and that of a thread on each further core.
-struct UpdateCores {
-  unsigned own = 0;
-  unsigned shared = 1;                 ///< the caller's; matters when `own` is 0
-  std::vector<UpdateLane> nodes = {};  ///< by unit of the schedule's update tasks; empty: one lane has all threads
-};
-
 /// Where visits compute, when that is not in host memory.
 struct ComputeDevice {
   device::Device* device = nullptr;  ///< with its arena; null: the host
@@ -91,7 +43,7 @@ struct ComputeDevice {
   DeviceUpdates* updates = nullptr;  ///< matters with a device
 };
 
-class Executor {
+class Executor final : private UpdateLanes::Owner {
  public:
   /// `store` may be null when no task is a transfer. All references must outlive the executor.
   Executor(const plan::Schedule& schedule, std::byte* arena, Store* store, UpdateWork& work, UpdateCores cores = {},
@@ -119,7 +71,7 @@ class Executor {
   [[nodiscard]] std::vector<Updated> updated() const;
   /// Times of the tasks of the newest training step that has wholly ended; evaluations and flushes do not count.
   [[nodiscard]] std::vector<Times> last_times() const;
-  [[nodiscard]] double now() const;
+  [[nodiscard]] double now() const { return clock_.now(); }
 
  private:
   using Index = plan::Index;
@@ -141,49 +93,9 @@ class Executor {
     std::vector<Times> times;
   };
 
-  struct Start {
-    std::uint64_t instance = 0;
-    Index task = plan::kNone;
-  };
-
-  struct UpdateEntry {
-    std::uint64_t deadline = 0;
-    Start start;
-    bool operator<(const UpdateEntry& other) const { return deadline > other.deadline; }
-  };
-
-  enum class Part : std::uint8_t { save, update, fit };  ///< of an update, one after the other; of a fit
-  /// Tiles that several threads take.
-  struct Tiles {
-    bool busy = false;
-    Index chunk = plan::kNone;
-    std::size_t count = 0;
-    Part part = Part::update;
-    bool early = false;
-    std::size_t number = 0;  ///< of the part, of an update or a fit
-    bool last = true;        ///< of the parts
-    std::size_t inside = 0;  ///< threads at work in them
-  };
-
-  /// A lane of updates, or of fits.
-  struct Updates {
-    UpdateLane options;
-    Updated done;
-    std::vector<UpdateEntry> ready, when_idle;  ///< heaps; what is of idle priority runs only while the caller waits
-    Tiles active;
-    std::atomic<std::size_t> next_tile{0};
-    bool early = false;  ///< the update under way is an early one
-    Pace pace;
-    std::mutex pace_mutex;
-    std::vector<Start> transfers;
-    std::condition_variable wake, helper_wake;
-    std::thread thread;
-    std::vector<std::thread> helpers;
-  };
-
   /// Of tasks that bring a visit's weights: an update needs them, too.
   [[nodiscard]] bool is_for_update(const plan::Task& task) const;
-  [[nodiscard]] bool fits(const plan::Task& task) const;
+  [[nodiscard]] bool refits(const plan::Task& task) const;
   [[nodiscard]] bool runs(const Mode& mode, const plan::Task& task) const;
   [[nodiscard]] bool runs(const Bank& bank, const plan::Task& task) const;
   void open_bank(Bank& bank, Mode mode);           // locked
@@ -196,37 +108,19 @@ class Executor {
   void fail(std::exception_ptr error);  // locked
   void throw_failure();                 // locked
   static void transfer_done(void* context, std::uint64_t token, const std::exception_ptr& error) noexcept;
-  void make_lanes(std::vector<UpdateLane> lanes, unsigned fit_threads);
-  void start_threads(Updates& lane);
-  void stop_lanes();
-  static void push(std::vector<UpdateEntry>& heap, UpdateEntry entry);  // locked
-  [[nodiscard]] bool may_update(const Updates& lane) const noexcept;    // locked
-  Start pop_update(Updates& lane);                                      // locked
-  [[nodiscard]] bool helpers_may(const Updates& lane) const noexcept;   // locked
   template <class Done>
   void help_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, const Done& is_done);
-  [[nodiscard]] Updates& lane_of(const plan::Task& task);
-  void update_lane(Updates& lane);
-  void update(std::unique_lock<std::mutex>& lock, Updates& lane, Index chunk, bool early);
-  void fit(std::unique_lock<std::mutex>& lock, Updates& lane, Index chunk);
-  void stay_where(const Updates& lane) const;
-  void run_tiles(std::unique_lock<std::mutex>& lock, Updates& lane, Tiles tiles);
-  void take_tiles(Updates& lane, const Tiles& tiles);
-  void wait_for_pace(Updates& lane, Index chunk, std::size_t tiles, double began);
-  void helper_lane(Updates& lane);
-  [[nodiscard]] static bool has_tiles(const Updates& lane) noexcept;  // locked
-  void help_lane(Updates& lane, std::unique_lock<std::mutex>& lock);
-  bool help(std::unique_lock<std::mutex>& lock);
-  [[nodiscard]] bool early_active() const noexcept;  // locked
-  void note_wait(Index task, double begin);          // locked
+  void update_begins(const Start& start, double now) override;
+  void update_ended(const Start& start, double now, std::size_t lane, std::unique_lock<std::mutex>& lock) override;
+  void tiles_begin() override;
+  void note_wait(Index task, double begin);  // locked
 
   const plan::Schedule& schedule_;
   std::byte* const arena_;
   Store* const store_;
   UpdateWork& work_;
-  const std::chrono::steady_clock::time_point epoch_ = std::chrono::steady_clock::now();
+  const Clock clock_;
   std::vector<std::vector<Index>> same_, next_;  ///< followers within an instance and in the next
-  std::vector<Index> visit_order_;
 
   mutable std::mutex mutex_;
   std::condition_variable compute_wake_, idle_;
@@ -236,18 +130,15 @@ class Executor {
   std::uint64_t instances_ = 0;  ///< begun so far
   std::size_t visit_ = 0;        ///< next index into schedule_.visits of the newest instance
   std::vector<std::uint8_t> visit_ready_;
-  std::vector<bool> idle_priority_;  ///< by task: runs only while the caller waits; empty: none
-  bool caller_waits_ = false;
-  std::vector<std::unique_ptr<Updates>> updates_;  ///< by unit; then, where there are fits, that of these
-  bool fits_ = false;
   std::vector<Index> early_;  ///< chunks updated early in the newest instance
   std::vector<Start> skipped_;
-  std::vector<Start> caller_transfers_;  ///< each calling thread has its own
-  std::size_t in_flight_ = 0;            ///< transfers handed to the path
+  std::vector<Start> caller_transfers_;             ///< each calling thread has its own
+  std::vector<std::vector<Start>> lane_transfers_;  ///< by update lane
+  std::size_t in_flight_ = 0;                       ///< transfers handed to the path
   std::exception_ptr failure_;
-  bool stop_ = false;
   std::vector<Times> last_times_;
   Waits waits_;
+  std::unique_ptr<UpdateLanes> updates_;
 };
 
 }  // namespace spillway::execute

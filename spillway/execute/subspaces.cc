@@ -168,19 +168,19 @@ std::span<float> Subspaces::leave(std::size_t tensor) {
   return {};
 }
 
-void Subspaces::begin_fit(std::size_t tensor) {
+void Subspaces::begin_refit(std::size_t tensor) {
   auto& it = at(tensor);
   if (it.room == kNoRoom || it.first) return;
   it.next = it.pair;
   lane_.begin(it.next, std::span(rooms_[it.room]).first(elements(tensor)));
 }
 
-std::size_t Subspaces::fit_tiles(std::size_t tensor, unsigned part) const {
+std::size_t Subspaces::refit_tiles(std::size_t tensor, unsigned part) const {
   const auto& it = at(tensor);
   return it.room == kNoRoom || it.first ? 0 : lane_.tiles(part);
 }
 
-void Subspaces::end_fit(std::size_t tensor, std::byte* pair) {
+void Subspaces::end_refit(std::size_t tensor, std::byte* pair) {
   auto& it = at(tensor);
   const auto fields = state::pair_fields(layout_.tensors()[tensor].subspace);
   const auto& learned = it.first ? it.pair : it.next;

@@ -81,11 +81,11 @@ class Subspaces {
   /// Whether the step's gradient record is to get projectors.
   [[nodiscard]] bool learned(std::size_t tensor) const { return at(tensor).learned; }
   /// Learns from what leave() was given; no tiles when it is learned already.
-  void begin_fit(std::size_t tensor);
-  [[nodiscard]] std::size_t fit_tiles(std::size_t tensor, unsigned part) const;
+  void begin_refit(std::size_t tensor);
+  [[nodiscard]] std::size_t refit_tiles(std::size_t tensor, unsigned part) const;
   void fit(unsigned part, std::size_t tile) { lane_.run(part, tile); }
   /// The pair behind the record in `pair` (state::pair_fields()); the gradient's memory is free again.
-  void end_fit(std::size_t tensor, std::byte* pair);
+  void end_refit(std::size_t tensor, std::byte* pair);
 
   /// Of the last step: the running estimate of |G - P P' G Q Q'| / |G|, and how often projectors were learned so far.
   [[nodiscard]] double error(std::size_t tensor) const;

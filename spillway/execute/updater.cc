@@ -54,13 +54,13 @@ void Updater::finish(plan::Index chunk, bool early) {
   update_of(chunk).finish(chunk, groups(chunk, early));
 }
 
-bool Updater::fits(plan::Index chunk) const {
+bool Updater::refits(plan::Index chunk) const {
   return layout_.chunks()[chunk].subspace.rank > 0 && learned_.learned(tensor(chunk));
 }
 
 /// On the host, where the gradient's record is or its projectors leave for where that is.
-void Updater::end_fit(plan::Index chunk) {
-  learned_.end_fit(tensor(chunk), at(schedule_.tasks[schedule_.refit_task[chunk]].to));
+void Updater::end_refit(plan::Index chunk) {
+  learned_.end_refit(tensor(chunk), at(schedule_.tasks[schedule_.refit_task[chunk]].to));
 }
 
 }  // namespace spillway::execute

@@ -37,13 +37,13 @@ class Updater : public UpdateWork {
   void run(plan::Index chunk, std::size_t part, std::size_t tile, bool early) override;
   void finish(plan::Index chunk, bool early) override;
 
-  [[nodiscard]] bool fits(plan::Index chunk) const override;
-  void begin_fit(plan::Index chunk) override { learned_.begin_fit(tensor(chunk)); }
-  [[nodiscard]] std::size_t fit_tiles(plan::Index chunk, unsigned part) const override {
-    return learned_.fit_tiles(tensor(chunk), part);
+  [[nodiscard]] bool refits(plan::Index chunk) const override;
+  void begin_refit(plan::Index chunk) override { learned_.begin_refit(tensor(chunk)); }
+  [[nodiscard]] std::size_t refit_tiles(plan::Index chunk, unsigned part) const override {
+    return learned_.refit_tiles(tensor(chunk), part);
   }
-  void run_fit(plan::Index /*chunk*/, unsigned part, std::size_t tile) override { learned_.fit(part, tile); }
-  void end_fit(plan::Index chunk) override;
+  void run_refit(plan::Index /*chunk*/, unsigned part, std::size_t tile) override { learned_.fit(part, tile); }
+  void end_refit(plan::Index chunk) override;
 
  private:
   [[nodiscard]] state::GroupPointers groups(plan::Index chunk, bool early) const;

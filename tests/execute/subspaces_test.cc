@@ -76,12 +76,12 @@ TEST_F(SubspacesTest, LaterOnesHoldFromTheNextStepOn) {
   std::ranges::copy(gradient, subspaces.leave(it.tensor).begin());
   subspaces.end(true);
   EXPECT_TRUE(subspaces.learned(it.tensor));
-  subspaces.begin_fit(it.tensor);
+  subspaces.begin_refit(it.tensor);
   for (unsigned part = 0; part < subspace::Fit::kParts; ++part) {
-    for (std::size_t tile = 0; tile < subspaces.fit_tiles(it.tensor, part); ++tile) subspaces.fit(part, tile);
+    for (std::size_t tile = 0; tile < subspaces.refit_tiles(it.tensor, part); ++tile) subspaces.fit(part, tile);
   }
   std::vector<std::byte> pair(state::pair_fields(it.space()).bytes);
-  subspaces.end_fit(it.tensor, pair.data());
+  subspaces.end_refit(it.tensor, pair.data());
   EXPECT_EQ(values(0), old);
   subspaces.begin(4, 1);
   subspaces.open(it.tensor);

@@ -87,7 +87,7 @@ TEST_F(UpdaterTest, TilesMakeUpTheChunk) {
   for (plan::Index c = 0; c < layout.chunks().size(); ++c) {
     ASSERT_EQ(updater.parts(c), 1U);
     EXPECT_EQ(updater.tiles(c, 0), ceil_div(layout.chunks()[c].used, kUpdateTile));
-    EXPECT_FALSE(updater.fits(c));
+    EXPECT_FALSE(updater.refits(c));
     const auto after = expected(c, false, step(0.01));
     EXPECT_NE(after, arena);
     run(updater, c, false);

@@ -1,0 +1,33 @@
+// What the lanes of updates run: the arithmetic of an update and of a projector refit, in tiles that threads share.
+#pragma once
+
+#include <cstddef>
+
+#include "spillway/plan/residency.h"
+
+namespace spillway::execute {
+
+/// The arithmetic of an update, in tiles that several threads may take. Calls must not throw.
+class UpdateWork {
+ public:
+  virtual ~UpdateWork() = default;
+  virtual std::size_t slices(plan::Index chunk) const = 0;  ///< of the bytes that an early update changes
+  /// Copies a slice to where the schedule has room for it: all of them before prepare(), when the update is early.
+  virtual void save(plan::Index chunk, std::size_t slice) = 0;
+  virtual void prepare(plan::Index chunk, bool early) = 0;  ///< once, before the tiles
+  /// Parts of the update: all tiles of one end before any of the next.
+  virtual std::size_t parts(plan::Index /*chunk*/) const { return 1; }
+  virtual std::size_t tiles(plan::Index chunk, std::size_t part) const = 0;
+  virtual void run(plan::Index chunk, std::size_t part, std::size_t tile, bool early) = 0;
+  virtual void finish(plan::Index /*chunk*/, bool /*early*/) {}  ///< once, after them
+
+  // The projector refit that a pass has left to do of a chunk that is trained in a subspace; by default none.
+  static constexpr unsigned kRefitParts = 3;
+  virtual bool refits(plan::Index /*chunk*/) const { return false; }
+  virtual void begin_refit(plan::Index /*chunk*/) {}  ///< once, before the tiles of the first part
+  virtual std::size_t refit_tiles(plan::Index /*chunk*/, unsigned /*part*/) const { return 0; }
+  virtual void run_refit(plan::Index /*chunk*/, unsigned /*part*/, std::size_t /*tile*/) {}
+  virtual void end_refit(plan::Index /*chunk*/) {}  ///< once, after all
+};
+
+}  // namespace spillway::execute
