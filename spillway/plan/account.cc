@@ -75,6 +75,7 @@ void count_classes(const Problem& problem, Plan& plan) {
 void count_durability(const Problem& problem, Plan& plan) {
   auto without = make_schedule(problem.description, problem.layout, plan.residency, plan.lookahead);
   static_cast<void>(lay_out(without));
+  if (problem.budget.device) static_cast<void>(lay_out(without, TierKind::device));
   plan.durable_per_step = plan.written_per_step - std::min(plan.written_per_step, traffic_of(without).written);
   const auto seconds = predict_laid_out(problem, std::move(without)).step_seconds;
   plan.durable_seconds = std::max(0.0, plan.prediction.step_seconds - seconds);
