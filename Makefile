@@ -28,7 +28,7 @@ CXX_FILES := find spillway study python tests bench examples -name '*.cc' -o -na
 
 .PHONY: help quickstart test nightly install packages sweep sweep-check trl-versions gpu-bundle gpu-check gpu-bench wheel \
 	wheel-check wheel-check-packages image image-check tag-check build-tests test-both test-cpp test-python kills \
-	power-cuts stress mutations fuzz numa check-includes check-format check-lint check-types check-thread-safety asan tsan format clean
+	power-cuts stress mutations fuzz numa check-includes check-format check-lint check-types check-thread-safety check-tidy asan tsan format clean
 .NOTPARALLEL:
 
 help:
@@ -65,7 +65,7 @@ nightly: CTEST_FLAGS = --timeout 7200
 nightly: PYTEST_FLAGS = -m ""
 nightly: UNLESS_SKIPPED = || test $$? -eq 77
 nightly: MUTATION = protocol
-nightly: test wheel-check numa mutations asan tsan sweep-check
+nightly: test check-tidy wheel-check numa mutations asan tsan sweep-check
 
 ## The environment
 
@@ -234,6 +234,12 @@ check-thread-safety:
 	@if [ -z "$$CLANGXX" ]; then echo "thread safety: not checked, there is no clang++ (Debian: clang-16)"; else \
 	ls $(LOCKED_ROOMS:%=spillway/%/*.cc) | xargs -r -n 1 -P $(JOBS) $$CLANGXX -std=c++20 -I. -fsyntax-only -Wno-everything \
 	-Wthread-safety -Werror && echo "thread safety: every mutex is held where it has to be"; fi
+
+# .clang-tidy over the engine; some minutes, so at night. Its program comes from PyPI when it is asked for.
+check-tidy: $(VENV)/stamp-tools
+	@$(PIP) install -q -c constraints.txt clang-tidy
+	@find spillway -name '*.cc' | sort | xargs -n 4 -P $(JOBS) $(BIN)/clang-tidy --quiet -- -std=c++20 -I. && \
+	echo "clang-tidy: nothing found"
 
 asan tsan: $(VENV)/stamp-dependencies
 	$(BIN)/cmake --preset $@ --log-level=WARNING
