@@ -247,7 +247,7 @@ asan tsan: $(VENV)/stamp-dependencies
 	$(if $(filter tsan,$@),setarch -R) $(BIN)/ctest --preset $@ -j $(JOBS)
 
 # Each of the fuzzers for MINUTES; clang and libclang-rt of Debian. What they find lies in build/fuzz/found.
-FUZZERS = header index superblock records recovery profile description
+FUZZERS = header index superblock records recovery replay profile description
 fuzz: export CLANG ?= clang-16
 fuzz: export CLANGXX ?= $(subst clang,clang++,$(CLANG))
 fuzz: MINUTES ?= 5

@@ -53,7 +53,7 @@ TEST_P(Corpus, NothingEndsTheProcess) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, Corpus,
-                         ::testing::Values("header", "index", "superblock", "records", "recovery", "profile",
+                         ::testing::Values("header", "index", "superblock", "records", "recovery", "replay", "profile",
                                            "description"),
                          [](const auto& test) { return test.param; });
 

@@ -4,10 +4,13 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <fstream>
+#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "spillway/base/error.h"
+#include "spillway/execute/read_back.h"
 #include "spillway/journal/commit.h"
 #include "spillway/journal/manifest.h"
 #include "spillway/journal/record.h"
@@ -17,6 +20,7 @@
 #include "spillway/state/shards.h"
 #include "spillway/storage/checksum.h"
 #include "spillway/storage/superblock.h"
+#include "tests/execute/planned.h"
 #include "tests/journal/journal_world.h"
 
 namespace spillway::fuzz {
@@ -49,6 +53,63 @@ std::size_t length_of(std::span<const std::byte> at) {
   std::memcpy(&bytes, at.data() + 24, sizeof bytes);
   return bytes >= 56 && bytes <= at.size() ? bytes : 0;
 }
+
+/// Every record and commit among the bytes.
+void put_all_right(std::span<std::byte> bytes) {
+  for (std::size_t at = 0; at + 56 <= bytes.size(); at += 8) {
+    if (const auto length = length_of(bytes.subspan(at)); length > 0) put_right(bytes.subspan(at, length));
+  }
+}
+
+/// 8 bytes of `in` each: which of `count`, the new byte, and where.
+template <class Change>
+void for_changes(Input in, const Change& change) {
+  for (; in.size() >= 8; in = in.subspan(8)) {
+    std::uint32_t at = 0;
+    std::memcpy(&at, in.data() + 4, sizeof at);
+    change(in[0], std::byte{in[1]}, at);
+  }
+}
+
+/// A run of three durable steps, of which the second was skipped, as it lies in its volume.
+class LeftRun {
+ public:
+  LeftRun() : planned_({.placement = {1, 1, 1, 1}}) {
+    execute::Run run(planned_.run_plan(), planned_.volumes(), 1, {});
+    execute::test::fill(run, planned_);
+    for (const bool finite : {true, false, true}) {
+      execute::test::train_step(run, planned_, finite);
+      run.commit("");
+    }
+    run.wait_durable();
+  }
+
+  /// Its records, without the zeros behind them.
+  [[nodiscard]] std::vector<std::byte> records() const {
+    std::vector<std::byte> out(planned_.budget.records);
+    std::ifstream file(planned_.volume(), std::ios::binary);
+    file.seekg(storage::kSuperblockExtent);
+    file.read(reinterpret_cast<char*>(out.data()), static_cast<std::streamsize>(out.size()));
+    while (out.size() > 1 && out.back() == std::byte{0}) out.pop_back();
+    return out;
+  }
+  void write(std::span<const std::byte> records) const {
+    std::fstream file(planned_.volume(), std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(storage::kSuperblockExtent);
+    file.write(reinterpret_cast<const char*>(records.data()), static_cast<std::streamsize>(records.size()));
+  }
+  /// Every value, as an export reads it: snapshots, and the updates that they lack.
+  void read_back() const {
+    execute::ReadBack back(planned_.run_plan(), planned_.volumes(), 1, std::nullopt);
+    for (std::size_t t = 0; t < planned_.layout.tensors().size(); ++t) {
+      std::vector<float> values(planned_.layout.tensors()[t].elements);
+      back.fetch(t, 0, values);
+    }
+  }
+
+ private:
+  const execute::test::Planned planned_;
+};
 
 }  // namespace
 
@@ -111,20 +172,23 @@ void recovery(Input in) {
     return world;
   }();
   auto remains = left->live();
-  for (; in.size() >= 8; in = in.subspan(8)) {
-    auto& bytes = remains[in[0] % remains.size()].metadata;
-    std::uint32_t at = 0;
-    std::memcpy(&at, in.data() + 4, sizeof at);
-    if (!bytes.empty()) bytes[at % bytes.size()] = std::byte{in[1]};
-  }
-  for (auto& path : remains) {
-    const std::span<std::byte> all(path.metadata);
-    for (std::size_t at = 0; at + 56 <= all.size(); at += 8) {
-      if (const auto length = length_of(all.subspan(at)); length > 0) put_right(all.subspan(at, length));
-    }
-  }
+  for_changes(in, [&](std::size_t path, std::byte value, std::uint32_t at) {
+    auto& bytes = remains[path % remains.size()].metadata;
+    if (!bytes.empty()) bytes[at % bytes.size()] = value;
+  });
+  for (auto& path : remains) put_all_right(path.metadata);
   journal::testing::RemainsMedia media(remains);
   refused_or_not([&] { (void)journal::recover(left->spec(), media, {.pinned = left->checkpoints()}); });
+}
+
+void replay(Input in) {
+  static const LeftRun left;
+  static const auto whole = left.records();
+  auto records = whole;
+  for_changes(in, [&](std::size_t, std::byte value, std::uint32_t at) { records[at % records.size()] = value; });
+  put_all_right(records);
+  left.write(records);
+  refused_or_not([&] { left.read_back(); });
 }
 
 void profile(Input in) {

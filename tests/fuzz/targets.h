@@ -18,13 +18,14 @@ void index(Input in);        ///< of a model in several files
 void superblock(Input in);   ///< of a volume; its checksum is put right where the last byte is odd
 void records(Input in);      ///< what a record, a commit and a manifest are decoded from, checksums put right
 void recovery(Input in);     ///< 8 bytes each change one place of the records that a run has left, checksums put right
+void replay(Input in);       ///< the same in the volume of a run, of which every value is then read as by an export
 void profile(Input in);      ///< of a machine
 void description(Input in);  ///< of a model
 
 inline const std::map<std::string, void (*)(Input)>& targets() {
   static const std::map<std::string, void (*)(Input)> all = {
-      {"header", header},     {"index", index},     {"superblock", superblock},  {"records", records},
-      {"recovery", recovery}, {"profile", profile}, {"description", description}};
+      {"header", header},     {"index", index},   {"superblock", superblock}, {"records", records},
+      {"recovery", recovery}, {"replay", replay}, {"profile", profile},       {"description", description}};
   return all;
 }
 
