@@ -1,6 +1,7 @@
 // EngineStep: what is asked of a step, handed to the run.
 #include "spillway/engine_parts.h"
 #include "spillway/execute/element.h"
+#include "spillway/plan/conversion.h"
 
 namespace spillway {
 namespace {
@@ -35,8 +36,7 @@ std::optional<int> EngineStep::gpu() const {
   return parts_->plan().residency.device ? execute::gpu_of(parts_->settings().device.name) : std::nullopt;
 }
 std::uint64_t EngineStep::tensor_offset(std::size_t tensor) const {
-  const auto first = parts_->layout().tensors().at(tensor).first;
-  return parts_->description().widens() ? plan::widened_first(parts_->layout(), tensor) : first;
+  return plan::weight_first(parts_->description(), parts_->layout(), tensor);
 }
 
 void EngineStep::gradient(std::size_t tensor, const std::byte* values, std::uint64_t micro_batch) {

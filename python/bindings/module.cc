@@ -52,6 +52,7 @@ NB_MODULE(_engine, module) {
   bind_memory(module);
   bind_optim(module);
   bind_optimizer(module);
+  bind_packed(module);
   bind_subspace(module);
   bind_timeline(module);
 }

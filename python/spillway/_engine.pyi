@@ -28,6 +28,7 @@ class Engine:
     of the run (0), "hidden_size": H, "micro_batches": most per step, "tokens": most per step, "tied_head": bool,
     "blocks": [{"name", "role": "embedding", "layer" or "head", "tensors": [{"name", "shape": [..], "decay": bool,
     "frozen": bool (false), "wide": bool (false: of weight_dtype; else of fp32, gradients too, where that is narrower),
+    "form": "nf4" or "int8" (absent: of weight_dtype; of what is frozen inside layers: packed, visits find its values),
     "table": bool (false: one of two dimensions in a layer is a matrix of a product), "subspace": {"rank", "nonzeros"}
     (absent: learns in full)}]}], "subspaces": {"check_every", "threshold"}}. Blocks in order of
     execution: at most one embedding first, layers (final norm and the like are a last block of role layer), at most one
@@ -211,6 +212,9 @@ def cores() -> int:
 
 def drop_from_caches(address: int, bytes: int) -> None:
     """Takes memory out of every cache, so that the next to read it reads memory; for measuring."""
+
+def round_packed(form: str, values: Any) -> None:
+    """fp32 values of a whole tensor, flat, become what weights of "nf4" or "int8" stand for, in place."""
 
 def dram_total() -> int:
     """Bytes of DRAM of the machine, or the cgroup's limit where that is less."""

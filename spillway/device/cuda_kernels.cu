@@ -86,6 +86,7 @@ __device__ void gradient_of_tokens(const LossGradient& a) {
   }
 
 #define SUM(T) threads::sum<T>(a, whole_grid())
+#define CONVERT(T) threads::convert<T>(a, whole_grid())
 #define ROUND(T) round_tiles<T>(a)
 #define SQUARES(T) square_parts<T>(a)
 #define GATHER(T) threads::gather<T>(a, whole_grid())
@@ -94,6 +95,7 @@ __device__ void gradient_of_tokens(const LossGradient& a) {
 #define LOSS_GRADIENT(T) gradient_of_tokens<T>(a)
 
 FOR_EACH_TYPE(sum, Sum, SUM)
+FOR_EACH_TYPE(convert, Convert, CONVERT)
 FOR_EACH_TYPE(round, Round, ROUND)
 FOR_EACH_TYPE(squares, Squares, SQUARES)
 FOR_EACH_TYPE(gather, Gather, GATHER)

@@ -49,6 +49,9 @@ std::string name(const char* what, Element type) {
 Launch of(const Sum& it) {
   return launch(name("sum", it.type), blocks_of(it.n), it);
 }
+Launch of(const Convert& it) {
+  return launch(name("convert", it.to), blocks_of(it.n), it);
+}
 Launch of(const Round& it) {
   return launch(name("round", it.type), blocks_of_warps(square_tiles(it.n)), it);
 }
@@ -98,7 +101,8 @@ Launch launch_of(const Work& work) {
 std::span<const std::string> kernel_names() {
   static const auto kNames = [] {
     std::vector<std::string> out{"spillway_adamw", "spillway_adamw_delta", "spillway_apply", "spillway_sample"};
-    for (const auto* what : {"sum", "round", "squares", "gather", "loss_stats", "loss_gradient", "compress"}) {
+    for (const auto* what :
+         {"sum", "convert", "round", "squares", "gather", "loss_stats", "loss_gradient", "compress"}) {
       for (const auto type : {Element::bf16, Element::fp16, Element::fp32}) out.push_back(name(what, type));
     }
     return out;

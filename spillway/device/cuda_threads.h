@@ -15,6 +15,7 @@
 #include "spillway/kernels/bf16.h"
 #include "spillway/kernels/fp16.h"
 #include "spillway/kernels/lanes.h"
+#include "spillway/kernels/packed.h"
 #include "spillway/kernels/softmax.h"
 #include "spillway/kernels/softmax_exp.h"
 #include "spillway/kernels/split.h"
@@ -68,6 +69,50 @@ SPILLWAY_ON_DEVICE void sum(const Sum& a, Grid grid) {
     for (auto i = grid.thread; i < a.n; i += grid.threads) a.sum[i] = load(values[i]);
   } else {
     for (auto i = grid.thread; i < a.n; i += grid.threads) a.sum[i] = kernels::quiet(a.sum[i] + load(values[i]));
+  }
+}
+
+/// Number `i` of the values, in fp32.
+SPILLWAY_ON_DEVICE inline float value_of(const Convert& a, std::uint64_t i) {
+  switch (a.from) {
+    case kernels::Encoding::bf16:
+      return load(as<Bf16>(a.values)[i]);
+    case kernels::Encoding::fp16:
+      return load(as<kernels::Fp16>(a.values)[i]);
+    case kernels::Encoding::fp32:
+      return as<float>(a.values)[i];
+    case kernels::Encoding::nf4:
+    case kernels::Encoding::int8:
+      break;
+  }
+  return kernels::scalar::packed_value(a.from, a.values, a.n, i);
+}
+
+SPILLWAY_ON_DEVICE inline kernels::Encoding encoding_of(Bf16) {
+  return kernels::Encoding::bf16;
+}
+SPILLWAY_ON_DEVICE inline kernels::Encoding encoding_of(kernels::Fp16) {
+  return kernels::Encoding::fp16;
+}
+SPILLWAY_ON_DEVICE inline kernels::Encoding encoding_of(float) {
+  return kernels::Encoding::fp32;
+}
+
+SPILLWAY_ON_DEVICE inline void store_value(float value, float& out) {
+  out = value;
+}
+template <class T>
+SPILLWAY_ON_DEVICE void store_value(float value, T& out) {
+  store(value, out);
+}
+
+template <class T>
+SPILLWAY_ON_DEVICE void convert(const Convert& a, Grid grid) {
+  T* const out = as<T>(a.out);
+  if (a.from == encoding_of(T{})) {
+    for (auto i = grid.thread; i < a.n; i += grid.threads) out[i] = as<T>(a.values)[i];
+  } else {
+    for (auto i = grid.thread; i < a.n; i += grid.threads) store_value(value_of(a, i), out[i]);
   }
 }
 

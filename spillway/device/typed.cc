@@ -1,9 +1,12 @@
 #include "spillway/device/typed.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "spillway/kernels/bf16.h"
 #include "spillway/kernels/fp16.h"
+#include "spillway/kernels/packed.h"
 
 namespace spillway::device {
 namespace {
@@ -19,6 +22,36 @@ const float* floats(const std::byte* at) {
 }
 float* floats(std::byte* at) {
   return reinterpret_cast<float*>(at);
+}
+
+/// Of what is not packed.
+Element element_of(kernels::Encoding encoding) {
+  return encoding == kernels::Encoding::bf16   ? Element::bf16
+         : encoding == kernels::Encoding::fp16 ? Element::fp16
+                                               : Element::fp32;
+}
+
+/// From elements of one type to those of a narrower one, or of one as wide.
+void round_to(Element type, const std::byte* in, std::uint64_t n, Element to, std::byte* out) {
+  constexpr std::uint64_t kPiece = 4096;
+  std::array<float, kPiece> piece;  // NOLINT: filled below
+  for (std::uint64_t at = 0; at < n; at += kPiece) {
+    const auto count = std::min(kPiece, n - at);
+    widen(type, in + at * bytes_of(type), piece.data(), count);
+    static_cast<void>(round_norm(to, piece.data(), out + at * bytes_of(to), count));
+  }
+}
+
+void unpack(kernels::Encoding from, const std::byte* in, std::uint64_t all, std::uint64_t first, std::uint64_t n,
+            Element to, std::byte* out) {
+  switch (to) {
+    case Element::bf16:
+      return kernels::unpack(from, in, all, first, n, halves(out));
+    case Element::fp16:
+      return kernels::unpack(from, in, all, first, n, reinterpret_cast<kernels::Fp16*>(out));
+    case Element::fp32:
+      return kernels::unpack(from, in, all, first, n, floats(out));
+  }
 }
 
 }  // namespace
@@ -89,6 +122,20 @@ void softmax_gradient(Element type, std::byte* logits, std::size_t n, kernels::L
       return kernels::softmax_gradient_fp16(halves(logits), n, norm, scale, label);
     case Element::fp32:
       return kernels::softmax_gradient(floats(logits), n, norm, scale, label);
+  }
+}
+
+void convert(kernels::Encoding from, const std::byte* in, std::uint64_t all, std::uint64_t first, std::uint64_t n,
+             Element to, std::byte* out) {
+  if (kernels::is_packed(from)) return unpack(from, in, all, first, n, to, out);
+  const auto* const values = in + kernels::encoded_bytes(from, first);
+  const auto type = element_of(from);
+  if (type == to) {
+    if (n > 0) std::memcpy(out, values, n * bytes_of(to));
+  } else if (to == Element::fp32) {
+    widen(type, values, floats(out), n);
+  } else {
+    round_to(type, values, n, to, out);
   }
 }
 

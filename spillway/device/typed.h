@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "spillway/device/work.h"
+#include "spillway/kernels/encoding.h"
 #include "spillway/kernels/gradient.h"
 #include "spillway/kernels/softmax.h"
 
@@ -19,6 +20,10 @@ void add(Element type, const std::byte* in, float* sum, std::size_t n);
 void softmax_stats(Element type, const std::byte* logits, std::size_t n, float* maximum, float* sum);
 void softmax_gradient(Element type, std::byte* logits, std::size_t n, kernels::LogSumExp norm, float scale,
                       std::size_t label);
+/// Of the `all` values of `in` the `n` from number `first` on, of packed ones a multiple of a block, as elements of
+/// type `to`.
+void convert(kernels::Encoding from, const std::byte* in, std::uint64_t all, std::uint64_t first, std::uint64_t n,
+             Element to, std::byte* out);
 /// The value of one element.
 float value_at(Element type, const std::byte* values, std::size_t index);
 

@@ -44,6 +44,12 @@ void on_host(const Sum& it, const ParallelFor& parallel_for) {
   });
 }
 
+void on_host(const Convert& it, const ParallelFor& parallel_for) {
+  by_tile(it.n, parallel_for, [&](std::size_t, std::uint64_t at, std::uint64_t n) {
+    convert(it.from, it.values, it.n, at, n, it.to, it.out + at * bytes_of(it.to));
+  });
+}
+
 void on_host(const Round& it, const ParallelFor& parallel_for) {
   const auto bytes = bytes_of(it.type);
   by_tile(it.n, parallel_for, [&](std::size_t tile, std::uint64_t at, std::uint64_t n) {

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "spillway/base/on_device.h"
+#include "spillway/kernels/encoding.h"
 #include "spillway/kernels/gradient.h"
 #include "spillway/kernels/mean.h"
 #include "spillway/kernels/project.h"
@@ -38,6 +39,16 @@ struct Sum {
   float* sum = nullptr;
   std::uint64_t n = 0;
   bool first = false;
+};
+
+/// out = `values` in the type `to`: those of 16 bits widened exactly, of the same type copied, else rounded to nearest
+/// even. n values, of packed ones (kernels/encoding.h) a multiple of a block; no overlap.
+struct Convert {
+  kernels::Encoding from = kernels::Encoding::bf16;
+  Element to = Element::fp32;
+  const std::byte* values = nullptr;
+  std::byte* out = nullptr;
+  std::uint64_t n = 0;
 };
 
 /// out = `sums` rounded to the type, or out = `values`, whichever is not null; and of what was written the sums of
@@ -148,8 +159,8 @@ struct Sample {
 };
 
 /// All pointers are into the device's memory (any alignment of the element's own), counts may be 0.
-using Work = std::variant<Sum, Round, Squares, Gather, LossStats, LossGradient, AdamWUpdate, AdamWDelta, Compress,
-                          Apply, Sample>;
+using Work = std::variant<Sum, Convert, Round, Squares, Gather, LossStats, LossGradient, AdamWUpdate, AdamWDelta,
+                          Compress, Apply, Sample>;
 
 /// Who takes the tiles of a loop on the host: calls call(body, tile) once for each, and returns when all are done.
 struct ParallelFor {

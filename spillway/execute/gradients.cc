@@ -79,7 +79,7 @@ void Gradients::open(const plan::Visit& visit) {
 
 Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_t elements,
                                     state::ComputeType type) const {
-  // What is wide is computed in fp32 in any case.
+  // What is kept in fp32 is computed in fp32 in any case.
   Target out{.type = type, .given = type == state::ComputeType::fp32 ? type : given_, .elements = elements};
   out.grad = arenas_.at(schedule_.buffers[visit_->grad]) + at;
   if (visit_->grad_sum != plan::kNone && micro_batches_ > 1) {
@@ -90,7 +90,8 @@ Gradients::Target Gradients::target(Bytes at, std::uint64_t sum_at, std::uint64_
 
 Gradients::Target Gradients::target_of(std::size_t tensor) const {
   const auto& it = layout_.tensors()[tensor];
-  return target(places_[tensor].grad, places_[tensor].sum, it.core(), it.spec.wide ? state::ComputeType::fp32 : type_);
+  const auto type = it.spec.form == state::Form::fp32 ? state::ComputeType::fp32 : type_;
+  return target(places_[tensor].grad, places_[tensor].sum, it.core(), type);
 }
 
 /// S is complete: what an update needs beside it. A step whose gradients were not finite before any projectors could be

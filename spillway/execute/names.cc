@@ -15,7 +15,7 @@ ObjectNames::ObjectNames(const plan::Description& description, const state::Layo
 
 std::string ObjectNames::of(journal::ObjectKind kind, std::uint32_t object) const {
   if (kind == journal::ObjectKind::snapshot) {
-    return text(tensors(object, 0, layout_.chunks()[object].used), " (chunk ", object, ")");
+    return text(tensors(object, 0, layout_.chunks()[object].values()), " (chunk ", object, ")");
   }
   if (object >= chunks_.size()) return text("the embedding's rows, part ", object - chunks_.size());
   return text(tensors(chunks_[object], 0, layout_.chunks()[chunks_[object]].used), " (chunk ", chunks_[object], ")");

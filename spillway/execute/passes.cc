@@ -15,7 +15,7 @@ Passes::Passes(const RunPlan& plan, Resources& resources, EmbeddingRows* rows, G
       rows_(rows),
       gradients_(gradients),
       executor_(executor),
-      widening_(schedule_, layout_, plan.description.rule(), arenas_, resources.arithmetic()) {}
+      conversion_(plan.description, layout_, schedule_, arenas_, resources.arithmetic()) {}
 
 void Passes::begin(const Mode& mode) {
   executor_.begin(mode);
@@ -71,7 +71,7 @@ const plan::Visit& Passes::open(VisitKind kind, const char* call) const {
 
 BlockPass Passes::describe(const plan::Visit& visit) const {
   BlockPass out{.kind = visit.kind, .block = visit.block, .slice = visit.slice};
-  out.weights = widening_.weights(visit);
+  out.weights = conversion_.weights(visit);
   out.input = at(visit.input);
   out.output = at(visit.output);
   out.hidden_gradient = hidden_gradient(visit);

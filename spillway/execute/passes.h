@@ -5,12 +5,12 @@
 #include <optional>
 
 #include "spillway/execute/block_pass.h"
+#include "spillway/execute/conversion.h"
 #include "spillway/execute/executor.h"
 #include "spillway/execute/gradients.h"
 #include "spillway/execute/resources.h"
 #include "spillway/execute/rows.h"
 #include "spillway/execute/run_plan.h"
-#include "spillway/execute/widening.h"
 
 namespace spillway::execute {
 
@@ -50,7 +50,7 @@ class Passes {
   EmbeddingRows* const rows_;
   Gradients& gradients_;
   Executor& executor_;
-  const Widening widening_;
+  const Conversion conversion_;
   const plan::Visit* open_ = nullptr;
   bool left_ = false;
 };

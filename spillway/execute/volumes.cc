@@ -137,7 +137,7 @@ std::uint64_t fingerprint(const plan::Description& description, const state::Lay
     words += text(tensor.block, ' ', tensor.spec.name);
     for (const auto dimension : tensor.spec.shape) words += text(' ', dimension);
     if (!learns(tensor.spec.learning)) words += " frozen";
-    if (tensor.spec.wide) words += " wide";
+    if (tensor.spec.form != state::Form::as_run) words += text(' ', word_of(tensor.spec.form));
     if (tensor.whole) words += " whole";
     if (tensor.subspace.rank > 0) words += text(" subspace ", tensor.subspace.rank, ' ', tensor.subspace.nonzeros);
     words += '\n';

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "spillway/plan/conversion.h"
+
 namespace spillway::plan {
 namespace {
 
@@ -75,11 +77,11 @@ class Deriver {
 
   void set_layers(Rates& rates) const {
     const state::Block* last = nullptr;
-    double forward = 0, backward = 0, layers = 0;
+    double forward = 0, backward = 0, layers = 0, conversions = 0;
     for (const auto& block : layout_.blocks()) {
       if (block.role != BlockRole::layer) continue;
       const auto [there, back] = layer(block);
-      forward += there, backward += back, ++layers;
+      forward += there, backward += back, conversions += conversion(block), ++layers;
       last = &block;
     }
     if (last != nullptr && layers > 1 && matrices_of(layout_, *last).empty()) {  // a norm before the head
@@ -88,8 +90,18 @@ class Deriver {
       rates.tail_backward = times_ * back;
       forward -= there, backward -= back, --layers;
     }
-    rates.forward = layers > 0 ? times_ * forward / layers : 0;
-    rates.backward = layers > 0 ? times_ * backward / layers : 0;
+    rates.forward = layers > 0 ? (times_ * forward + conversions) / layers : 0;
+    rates.backward = layers > 0 ? (times_ * backward + conversions) / layers : 0;
+  }
+
+  /// Seconds that a pass takes once for all micro-batches where it has packed weights: they are read, a copy written.
+  [[nodiscard]] double conversion(const state::Block& block) const {
+    Bytes bytes = 0;
+    for (auto c = block.first_chunk; block.packed && c < block.first_chunk + block.chunks; ++c) {
+      const auto& chunk = layout_.chunks()[c];
+      bytes += state::weight_bytes(description_.rule(), chunk) + converted_bytes(description_, chunk);
+    }
+    return compute_.elementwise_seconds(static_cast<double>(bytes));
   }
 
   /// Seconds of a micro-batch, forward and backward.

@@ -40,7 +40,7 @@ struct Description {
   SubspaceChecks subspaces = {};  ///< of tensors that learn in subspaces
 
   [[nodiscard]] constexpr state::ComputeType computes() const noexcept { return compute.value_or(type); }
-  /// Whether visits find a copy of their weights, in a wider type.
+  /// Whether layers multiply in a wider type than weights are kept in.
   [[nodiscard]] constexpr bool widens() const noexcept { return computes() != type; }
   /// Bytes of the activation between two layers, of all tokens of the largest step.
   [[nodiscard]] constexpr Bytes boundary_bytes() const noexcept {

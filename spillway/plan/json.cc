@@ -46,13 +46,20 @@ state::BlockRole parse_role(const std::string& role) {
   throw Error(ErrorCode::bad_input, text("the role of a block is ", role, "; known: embedding, layer, head"));
 }
 
+/// Of a tensor; as_run where nothing is said.
+state::Form parse_form(const json& tensor) {
+  if (get<bool>(tensor, "wide", false)) return state::Form::fp32;
+  const auto name = get<std::string>(tensor, "form", "");
+  return name.empty() ? state::Form::as_run : state::parse_packed_form(name);
+}
+
 state::BlockSpec parse_block(const json& object) {
   state::BlockSpec out{get<std::string>(object, "name"), parse_role(get<std::string>(object, "role")), {}};
   for (const auto& tensor : get<json>(object, "tensors")) {
     out.tensors.push_back({get<std::string>(tensor, "name"), get<std::vector<std::int64_t>>(tensor, "shape"),
                            get<bool>(tensor, "decay", false),
                            get<bool>(tensor, "frozen", false) ? state::Learning::frozen : state::Learning::full});
-    out.tensors.back().wide = get<bool>(tensor, "wide", false);
+    out.tensors.back().form = parse_form(tensor);
     out.tensors.back().table = get<bool>(tensor, "table", false);
     const auto subspace = tensor.find("subspace");
     if (subspace == tensor.end() || subspace->is_null()) continue;

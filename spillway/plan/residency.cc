@@ -57,7 +57,7 @@ bool can_be_on_device(const Description& description, const state::Layout& layou
   if (!no_device_update(description.rule()).empty()) return false;
   const auto first = layout.chunks().begin() + static_cast<std::ptrdiff_t>(block.first_chunk);
   return std::none_of(first, first + static_cast<std::ptrdiff_t>(block.chunks),
-                      [](const state::Chunk& it) { return it.wide && learns(it.learning); });
+                      [](const state::Chunk& it) { return it.form != state::Form::as_run && learns(it.learning); });
 }
 
 Index first_backward(const state::Layout& layout) {

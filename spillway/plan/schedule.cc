@@ -13,26 +13,6 @@ Range chunks_of(const state::Layout& layout, const Visit& visit) {
   return {first + visit.slice, 1};
 }
 
-std::uint64_t widened_values(const state::Layout& layout, const Visit& visit) {
-  if (visit.kind == VisitKind::embedding || visit.kind == VisitKind::embedding_backward) return 0;
-  const auto chunks = chunks_of(layout, visit);
-  std::uint64_t out = 0;
-  for (auto c = chunks.first; c < chunks.end(); ++c) out += layout.chunks()[c].values();
-  return out;
-}
-
-std::uint64_t widened_first(const state::Layout& layout, std::size_t tensor) {
-  const auto& block = layout.blocks()[layout.tensors()[tensor].block];
-  std::uint64_t out = 0;
-  for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
-    for (const auto& span : layout.spans(c)) {
-      if (span.tensor == tensor) return out + span.chunk_first;
-    }
-    out += layout.chunks()[c].values();
-  }
-  return out;
-}
-
 void set_nodes(Schedule& schedule, const Residency& residency) {
   schedule.node = residency.nodes();
   for (Index c = 0; c < schedule.update_task.size(); ++c) {
@@ -52,7 +32,7 @@ Schedule make_schedule(const Description& description, const state::Layout& layo
   step::add_forward(graph);
   step::add_head(graph);
   step::add_backward(graph);
-  step::add_widened(graph);
+  step::add_converted(graph);
   if (residency.device) {
     step::add_device_weights(graph);
     step::add_device_snapshots(graph);

@@ -94,7 +94,7 @@ enum class BufferClass : std::uint8_t {
   activation,  ///< boundary activations
   window,      ///< weights on their way through memory
   staging,     ///< states and gradients around an update
-  scratch,     ///< fp32 sums, hidden gradient, widened weights
+  scratch,     ///< fp32 sums, hidden gradient, converted weights
   undo,        ///< old versions of chunks that are updated early
 };
 
@@ -170,8 +170,7 @@ struct Schedule {
   Index hidden_gradient = kNone, accumulator = kNone;  ///< buffers
   Index embedding_output = kNone,
         embedding_gradient = kNone;  ///< with a device: where the embedding's visits, on the host, find both
-  Index widened =
-      kNone;  ///< buffer that the weights of each visit are widened into; kNone: visits read them as they are
+  Index converted = kNone;  ///< buffer for the copy that each pass multiplies by (conversion.h); kNone: none has one
   Index row_sums = kNone,
         rows = kNone;  ///< buffers of an embedding that learns: fp32 gradient of the step's rows; rounded, pending
   std::vector<std::uint32_t> snapshot_every,
@@ -223,12 +222,6 @@ inline constexpr Bytes kRowsPart = 64 * MiB;
 
 /// The chunks that a visit reads.
 [[nodiscard]] Range chunks_of(const state::Layout& layout, const Visit& visit);
-
-/// Values of the copy that a visit multiplies by where weights are widened: those of its chunks, one after the other
-/// without gaps. 0: it reads rows as they are kept, or no weights.
-[[nodiscard]] std::uint64_t widened_values(const state::Layout& layout, const Visit& visit);
-/// Where in the copy of its block a tensor begins.
-[[nodiscard]] std::uint64_t widened_first(const state::Layout& layout, std::size_t tensor);
 
 /// Says on which node what stays of each chunk lies, and so which lane updates it. make_schedule()
 /// has done so already.

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "spillway/plan/conversion.h"
 #include "spillway/plan/link.h"
 #include "spillway/plan/path_queue.h"
 
@@ -54,7 +55,7 @@ double weight_seconds(const Schedule& schedule, const Description& description, 
   }
   const auto most = std::ranges::max_element(seconds);
   const auto reads = static_cast<double>(traits(it.kind).weight_reads) * static_cast<double>(description.micro_batches);
-  const auto times = description.widens() ? std::min(1.0, reads) : reads;  // else of a copy that is near
+  const auto times = converts(description, layout, it) ? std::min(1.0, reads) : reads;  // else of a copy that is near
   return most == seconds.end() ? 0 : *most * times;
 }
 

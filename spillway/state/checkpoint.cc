@@ -6,6 +6,7 @@
 
 #include "spillway/base/error.h"
 #include "spillway/base/interrupt.h"
+#include "spillway/kernels/packed.h"
 #include "spillway/state/convert.h"
 #include "spillway/state/dtype.h"
 #include "spillway/state/source.h"
@@ -21,6 +22,32 @@ void load_masters(const Source& source, const Span& span, const ChunkFields& fie
     const auto n = std::min<std::uint64_t>(piece.size(), span.elements - at);
     source.read_fp32(span.tensor, span.tensor_first + at, n, piece.data());
     to_chunk(piece.first(n), fields, span.chunk_first + at);
+  }
+}
+
+/// Values of an array of packed ones, in the type of compute weights.
+void unpack(kernels::Encoding encoding, const std::byte* array, std::uint64_t all, std::uint64_t first, std::size_t n,
+            ComputeType type, std::byte* out) {
+  switch (type) {
+    case ComputeType::bf16:
+      return kernels::unpack(encoding, array, all, first, n, reinterpret_cast<std::uint16_t*>(out));
+    case ComputeType::fp16:
+      return kernels::unpack(encoding, array, all, first, n, reinterpret_cast<kernels::Fp16*>(out));
+    case ComputeType::fp32:
+      return kernels::unpack(encoding, array, all, first, n, reinterpret_cast<float*>(out));
+  }
+}
+
+/// A span of packed weights as layers multiply by them.
+void save_packed(SafetensorsWriter& writer, std::size_t number, const ChunkStream& stream, const Chunk& chunk,
+                 const Span& span) {
+  const auto unit = field_bytes(stream.rule.type).weight;
+  const auto encoding = encoding_of(chunk.form, stream.rule.type);
+  std::vector<std::byte> piece(std::min(kCopyPiece, span.elements) * unit);
+  for (std::uint64_t at = 0; at < span.elements; at += kCopyPiece) {
+    const auto n = std::min(kCopyPiece, span.elements - at);
+    unpack(encoding, stream.scratch.data(), chunk.values(), span.chunk_first + at, n, stream.rule.type, piece.data());
+    writer.write(number, span.tensor_first + at, std::span(piece).first(n * unit));
   }
 }
 
@@ -76,6 +103,10 @@ void save_weights(const ChunkStream& stream, const std::filesystem::path& direct
     stream.store.load(chunk.id, stream.scratch.data(), nullptr);
     for (const auto& span : spans) {
       if (numbers[span.tensor] == kAbsent) continue;
+      if (is_packed(chunk.form)) {
+        save_packed(writer, numbers[span.tensor], stream, chunk, span);
+        continue;
+      }
       writer.write(numbers[span.tensor], span.tensor_first,
                    stream.scratch.subspan(span.chunk_first * unit, span.elements * unit));
     }

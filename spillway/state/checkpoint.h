@@ -48,9 +48,9 @@ void check_scratch(const ChunkStream& stream);
 using StoredNames = std::map<std::string, std::string>;
 
 /// Starts from pretrained weights: masters exactly those of the file (BF16, F16, F32; F64 rounded), moments zero,
-/// padding zero; tensors that the checkpoint does not hold zero. Throws Error(bad_input) that names the tensor, before
-/// anything is stored, when a tensor is missing, has another shape (both are named), or another type. Tensors of the
-/// checkpoint that the layout lacks are passed over.
+/// padding zero; tensors that the checkpoint does not hold zero. What is packed is rounded to its codes. Throws
+/// Error(bad_input) that names the tensor, before anything is stored, when a tensor is missing, has another shape (both
+/// are named), or another type. Tensors of the checkpoint that the layout lacks are passed over.
 void load_weights(const ChunkStream& stream, const SafetensorsReader& checkpoint, const StoredNames& names = {});
 
 struct SaveOptions {
@@ -58,7 +58,8 @@ struct SaveOptions {
   StoredNames names = {};
 };
 
-/// Writes `directory`/model*.safetensors (and index): the compute weights, BF16, F16 or F32, tensors in layout order.
+/// Writes `directory`/model*.safetensors (and index): the compute weights, BF16, F16 or F32, tensors in layout order;
+/// packed ones as layers multiply by them.
 /// Chunks of which the checkpoint holds nothing are not touched.
 /// The directory exists. Errors as SafetensorsWriter; then the directory is as it was.
 void save_weights(const ChunkStream& stream, const std::filesystem::path& directory, const SaveOptions& options = {});
@@ -69,10 +70,10 @@ void save_weights(const ChunkStream& stream, const std::filesystem::path& direct
 void save_state(const ChunkStream& stream, const std::filesystem::path& directory);
 
 /// Inverts save_weights and save_state bit for bit; moments of another format are converted (moments.h). Returns the
-/// format that was found. `weights` as for SafetensorsReader; frozen tensors that it does not hold stay as they are,
-/// the others must be there. Throws Error(bad_input) that names file and tensor, before anything is stored, when one is
-/// missing, one too many (state only), of another shape, of another type, or when the state is of an optimizer with
-/// other moments.
+/// format that was found. `weights` as for SafetensorsReader; frozen tensors that it does not hold stay as they are, as
+/// packed ones have to, since files of weights do not hold their codes; the others must be there. Throws
+/// Error(bad_input) that names file and tensor, before anything is stored, when one is missing, one too many (state
+/// only), of another shape, of another type, or when the state is of an optimizer with other moments.
 StateFormat load_state(const ChunkStream& stream, const std::filesystem::path& directory,
                        const std::filesystem::path& weights, const StoredNames& names = {});
 

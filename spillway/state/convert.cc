@@ -7,6 +7,7 @@
 #include "spillway/base/error.h"
 #include "spillway/kernels/bf16.h"
 #include "spillway/kernels/fp16.h"
+#include "spillway/kernels/packed.h"
 #include "spillway/kernels/split.h"
 
 namespace spillway::state {
@@ -52,6 +53,19 @@ void from_rounded(const ChunkFields& chunk, std::uint64_t first, std::span<float
   }
 }
 
+void to_packed(std::span<const float> masters, const ChunkFields& chunk, std::uint64_t first) {
+  if (first % kernels::kPackedBlock != 0) {
+    throw Error(ErrorCode::internal, text("packed weights from number ", first, " on, where no block begins"));
+  }
+  kernels::pack(chunk.encoding, masters.data(), chunk.weight, chunk.elements, first, masters.size());
+}
+
+void from_packed(const ChunkFields& chunk, std::uint64_t first, std::span<float> masters) {
+  for (std::size_t i = 0; i < masters.size(); ++i) {
+    masters[i] = kernels::scalar::packed_value(chunk.encoding, chunk.weight, chunk.elements, first + i);
+  }
+}
+
 }  // namespace
 
 ChunkFields chunk_fields(ComputeType type, std::uint64_t elements, std::byte* weight, std::byte* state,
@@ -66,6 +80,7 @@ ChunkFields chunk_fields(ComputeType type, std::uint64_t elements, std::byte* we
 void to_chunk(std::span<const float> masters, const ChunkFields& chunk, std::uint64_t first) {
   check_range(chunk, first, masters.size());
   if (masters.empty()) return;
+  if (kernels::is_packed(chunk.encoding)) return to_packed(masters, chunk, first);
   if (chunk.rounded && chunk.type != ComputeType::fp32) return to_rounded(masters, chunk, first);
   if (chunk.type == ComputeType::bf16) {
     kernels::split(masters.data(), bits16(chunk) + first, chunk.remainder + first, masters.size());
@@ -80,6 +95,7 @@ void to_chunk(std::span<const float> masters, const ChunkFields& chunk, std::uin
 void from_chunk(const ChunkFields& chunk, std::uint64_t first, std::span<float> masters) {
   check_range(chunk, first, masters.size());
   if (masters.empty()) return;
+  if (kernels::is_packed(chunk.encoding)) return from_packed(chunk, first, masters);
   if (chunk.rounded && chunk.type != ComputeType::fp32) return from_rounded(chunk, first, masters);
   if (chunk.type == ComputeType::bf16) {
     kernels::join(bits16(chunk) + first, chunk.remainder + first, masters.data(), masters.size());

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "spillway/kernels/encoding.h"
 #include "spillway/state/layout.h"
 
 namespace spillway::state {
@@ -16,6 +17,7 @@ struct ChunkFields {
   std::byte* weight = nullptr;         ///< bf16, fp16 or fp32, by `type`
   std::uint16_t* remainder = nullptr;  ///< bf16 only, else null
   float* master = nullptr;             ///< fp16 only, else null
+  kernels::Encoding encoding = {};     ///< of the weight, where it is packed
   bool rounded = false;                ///< there is no remainder and no master: masters are what the weights say
 };
 
@@ -27,15 +29,20 @@ struct ChunkFields {
 /// Of a chunk of a layout whose compute type is `type`.
 [[nodiscard]] inline ChunkFields chunk_fields(ComputeType type, const Chunk& chunk, std::byte* weight,
                                               std::byte* state) {
-  return chunk_fields(chunk.wide ? ComputeType::fp32 : type, chunk.values(), weight, state, chunk.learning);
+  auto out =
+      chunk_fields(chunk.form == Form::fp32 ? ComputeType::fp32 : type, chunk.values(), weight, state, chunk.learning);
+  out.encoding = encoding_of(chunk.form, type);
+  return out;
 }
 
 /// Makes `masters` the elements [first, first + size) of the chunk, bit for bit: bf16 weight and remainder, fp16 weight
 /// and master, or fp32 weight; of a rounded chunk the weight that these would have. Moments stay as they are. With bf16
-/// and fp16 both groups are needed. Throws Error(internal) beyond the chunk.
+/// and fp16 both groups are needed. What is packed is rounded to its codes, block by block: `first` begins a block, and
+/// a part of one is all that there is of it. Throws Error(internal) beyond the chunk, or where no block begins.
 void to_chunk(std::span<const float> masters, const ChunkFields& chunk, std::uint64_t first);
 
-/// The masters of elements [first, first + size): inverts to_chunk; of a rounded chunk they are the weights.
+/// The masters of elements [first, first + size): inverts to_chunk; of a rounded chunk they are the weights, of a
+/// packed one what its codes stand for.
 void from_chunk(const ChunkFields& chunk, std::uint64_t first, std::span<float> masters);
 
 }  // namespace spillway::state

@@ -28,7 +28,7 @@ Subspace checked_subspace(const TensorSpec& spec, BlockRole role) {
     throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot learn in a subspace: ", why));
   };
   if (role != BlockRole::layer || spec.shape.size() != 2) refuse("only matrices inside layers can");
-  if (spec.wide) refuse("it is kept in fp32");
+  if (spec.form != Form::as_run) refuse(text("it is kept as ", word_of(spec.form)));
   const Subspace out{static_cast<std::uint64_t>(spec.shape[0]), static_cast<std::uint64_t>(spec.shape[1]), spec.rank,
                      spec.nonzeros};
   if (out.nonzeros == 0 || out.rank == 0 || out.rank % out.nonzeros != 0 ||
@@ -37,6 +37,12 @@ Subspace checked_subspace(const TensorSpec& spec, BlockRole role) {
                 "; the rank must be a multiple of lsp_nonzeros and at most the smaller side"));
   }
   return out;
+}
+
+void check_form(const TensorSpec& spec, BlockRole role) {
+  if (!is_packed(spec.form) || (role == BlockRole::layer && !learns(spec.learning))) return;
+  throw Error(ErrorCode::bad_input, text("tensor ", spec.name, " cannot be kept as ", word_of(spec.form),
+                                         ": only what is frozen inside layers can"));
 }
 
 }  // namespace
@@ -77,7 +83,8 @@ Block& Layout::add_block(const BlockSpec& spec) {
                      .first_chunk = chunks_.size()});
   for (const auto& tensor : spec.tensors) {
     tensors_.push_back({.spec = tensor, .block = blocks_.size() - 1, .elements = checked_elements(tensor)});
-    tensors_.back().spec.wide = tensor.wide && type_ != ComputeType::fp32;
+    tensors_.back().spec.form = form_in(tensor.form, type_);
+    check_form(tensors_.back().spec, spec.role);
     tensors_.back().subspace = checked_subspace(tensors_.back().spec, spec.role);
     if (scope_ == optim::Scope::matrix && tensors_.back().subspace.rank > 0) {
       throw Error(ErrorCode::bad_input,
@@ -91,11 +98,11 @@ Block& Layout::add_block(const BlockSpec& spec) {
 }
 
 bool Layout::is_whole(const TensorSpec& spec, BlockRole role) const {
-  return scope_ == optim::Scope::matrix && role == BlockRole::layer && spec.shape.size() == 2 && !spec.wide &&
-         spec.learning == Learning::full && !spec.table;
+  return scope_ == optim::Scope::matrix && role == BlockRole::layer && spec.shape.size() == 2 &&
+         spec.form == Form::as_run && spec.learning == Learning::full && !spec.table;
 }
 
-void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Learning learning, bool wide, bool whole) {
+void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Learning learning, Form form, bool whole) {
   auto& block = blocks_.back();
   Chunk chunk{.id = chunks_.size(),
               .block = blocks_.size() - 1,
@@ -103,20 +110,22 @@ void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Learning learnin
               .elements = round_up(used, kChunkGranule),
               .used = used,
               .learning = learning,
-              .wide = wide,
+              .form = form,
+              .packing = packing_of(form, type_),
               .whole = whole,
               .index = first};
   if (learning == Learning::full) chunk.core = chunk.values();
-  const auto places = wide ? kWidePlaces : 1;
+  const auto& packing = chunk.packing;
   std::vector<Span> spans;
   for (std::size_t i = block.first_tensor; i < block.first_tensor + block.tensors; ++i) {
     const auto& tensor = tensors_[i];
-    if (tensor.spec.learning != learning || tensor.spec.wide != wide || tensor.whole != whole) continue;
+    if (tensor.spec.learning != learning || tensor.spec.form != form || tensor.whole != whole) continue;
     const auto begin = std::max(tensor.first, first);
-    const auto end = std::min(tensor.first + tensor.elements * places, first + used);
+    const auto end = std::min(tensor.first + packing.elements_of(tensor.elements), first + used);
     if (begin >= end) continue;
-    const auto values = (end - begin) / places;
-    spans.push_back({i, (begin - tensor.first) / places, (begin - first) / places, values});
+    const auto before = packing.values_in(begin - tensor.first);
+    const auto values = std::min(packing.values_in(end - begin), tensor.elements - before);
+    spans.push_back({i, before, packing.values_in(begin - first), values});
     if (whole) {
       chunk.rows = static_cast<std::uint64_t>(tensor.spec.shape[0]);
       chunk.columns = static_cast<std::uint64_t>(tensor.spec.shape[1]);
@@ -131,6 +140,7 @@ void Layout::add_chunk(std::uint64_t first, std::uint64_t used, Learning learnin
   }
   largest_chunk_ = std::max(largest_chunk_, chunk.elements);
   block.chunks += 1;
+  block.packed = block.packed || is_packed(form);
   block.elements += chunk.elements;
   if (learns(learning)) {
     block.learning_chunks += 1;
@@ -145,29 +155,30 @@ void Layout::add_layer(const BlockSpec& spec) {
   std::uint64_t begin = 0;
   for (const auto learning : kLearnings) {
     if (learning != Learning::subspace) {
-      for (const bool wide : {false, true}) begin = add_range(begin, learning, wide);
+      for (const auto form : kForms) begin = add_range(begin, learning, form);
     }
     begin = add_matrices(begin, learning);
   }
 }
 
 /// The last block's tensors that learn so, from element `begin` on, cut into chunks; returns where the next may begin.
-std::uint64_t Layout::add_range(std::uint64_t begin, Learning learning, bool wide) {
+std::uint64_t Layout::add_range(std::uint64_t begin, Learning learning, Form form) {
   const auto& block = blocks_.back();
-  const auto places = wide ? kWidePlaces : 1;
+  const auto packing = packing_of(form, type_);
   std::uint64_t values = 0;
   for (auto i = block.first_tensor; i < block.first_tensor + block.tensors; ++i) {
     auto& tensor = tensors_[i];
-    if (tensor.spec.learning != learning || tensor.spec.wide != wide || tensor.whole) continue;
-    tensor.first = begin + values * places;
+    if (tensor.spec.learning != learning || tensor.spec.form != form || tensor.whole) continue;
+    tensor.first = begin + packing.elements_of(values);
     values = round_up(values + tensor.elements, alignment_);
   }
   if (values == 0) return begin;
-  const auto total = round_up(values * places, kChunkGranule);
-  const auto size = round_up(ceil_div(total, ceil_div(total, chunk_elements_)), kChunkGranule);
+  const auto total = round_up(packing.elements_of(values), kChunkGranule);
+  const auto granule = packing.granule(kChunkGranule), most = std::max(granule, round_down(chunk_elements_, granule));
+  const auto size = round_up(ceil_div(total, ceil_div(total, most)), granule);
   for (std::uint64_t first = 0; first < total; first += size) {
-    add_chunk(begin + first, std::min(size, total - first), learning, wide);
-    chunks_.back().index = begin + first / places;
+    add_chunk(begin + first, std::min(size, total - first), learning, form);
+    chunks_.back().index = begin + packing.values_in(first);
   }
   return begin + total;
 }
@@ -184,7 +195,7 @@ std::uint64_t Layout::add_matrices(std::uint64_t begin, Learning learning) {
     begin = round_up(begin + tensors_[i].elements, kChunkGranule);
   }
   for (auto i = first; i < last; ++i) {
-    if (alone(i)) add_chunk(tensors_[i].first, tensors_[i].elements, learning, false, tensors_[i].whole);
+    if (alone(i)) add_chunk(tensors_[i].first, tensors_[i].elements, learning, Form::as_run, tensors_[i].whole);
   }
   return begin;
 }
@@ -194,7 +205,7 @@ void Layout::add_table(const BlockSpec& spec) {
     throw Error(ErrorCode::bad_input, text("block ", spec.name, " must hold exactly one tensor of two dimensions"));
   }
   auto& block = add_block(spec);
-  if (tensors_.back().spec.wide) {
+  if (tensors_.back().spec.form != Form::as_run) {
     throw Error(ErrorCode::bad_input, text("tensor ", spec.tensors.front().name,
                                            " is a table, which cannot be kept in fp32 where the rest is not"));
   }

@@ -12,15 +12,9 @@
 
 #include "spillway/base/bytes.h"
 #include "spillway/optim/descriptor.h"
+#include "spillway/state/form.h"
 
 namespace spillway::state {
-
-/// Element type of weights, of gradients and of what visits compute in. Of weights:
-enum class ComputeType : std::uint8_t {
-  bf16,  ///< weight bf16 + 16-bit remainder, gradient bf16
-  fp32,  ///< weight fp32, no remainder, gradient fp32
-  fp16,  ///< weight fp16 + fp32 master, gradient fp16
-};
 
 /// How a tensor takes part in learning. In a layer those of one way lie together, in this order: what learns first.
 enum class Learning : std::uint8_t {
@@ -33,9 +27,6 @@ inline constexpr std::array kLearnings{Learning::full, Learning::subspace, Learn
 [[nodiscard]] constexpr bool learns(Learning learning) noexcept {
   return learning != Learning::frozen;
 }
-
-/// Elements of a compute type narrower than fp32 that a value of a wide tensor takes the place of.
-inline constexpr std::uint64_t kWidePlaces = 2;
 
 /// Where a matrix [rows, columns] learns: S = P' G Q [rank, rank], with `nonzeros` values in each row of P and Q.
 struct Subspace {
@@ -52,7 +43,7 @@ struct TensorSpec {
   bool decay = false;               ///< weight decay applies
   Learning learning = Learning::full;
   std::uint64_t rank = 0, nonzeros = 0;  ///< of Subspace, for Learning::subspace; else 0
-  bool wide = false;   ///< fp32 whatever the rest computes in: its weight is its master, its gradient is fp32, too
+  Form form = Form::as_run;
   bool table = false;  ///< of two dimensions, and no matrix of a product: an embedding beside the first, a score
 };
 
@@ -85,8 +76,8 @@ struct Tensor {
 
 /// What moves together: a contiguous range of a block, all of whose tensors learn in the same way. A matrix that an
 /// optimizer of matrix scope updates, or that learns in a subspace, is a chunk of its own: an update needs all of it.
-/// Tensors that are wide have chunks of their own, too: each of their values
-/// takes the place of two elements, so that whatever moves or places bytes need not know of them.
+/// Tensors of another form than the run's have chunks of their own, too, whose values take the place of elements
+/// (Packing), so that whatever moves or places bytes need not know of them.
 struct Chunk {
   std::size_t id = 0;          ///< index into Layout::chunks()
   std::size_t block = 0;       ///< index into Layout::blocks()
@@ -95,15 +86,16 @@ struct Chunk {
   std::uint64_t used = 0;      ///< elements from `first` on that belong to the block (gaps between tensors included)
   std::uint64_t small = 0;     ///< room for the elements of small tensors, each span padded to kSmallGranule
   Learning learning = Learning::full;
-  std::uint64_t core = 0;  ///< values of its gradient and its moments: values(); of a subspace its own, padded; or 0
-  Subspace subspace = {};  ///< Learning::subspace alone
-  bool wide = false;       ///< its tensors are (TensorSpec)
-  bool whole = false;      ///< it is one matrix [rows, columns], which an optimizer of matrix scope updates
+  std::uint64_t core = 0;    ///< values of its gradient and its moments: values(); of a subspace its own, padded; or 0
+  Subspace subspace = {};    ///< Learning::subspace alone
+  Form form = Form::as_run;  ///< of all its tensors
+  Packing packing = {};      ///< of that form
+  bool whole = false;        ///< it is one matrix [rows, columns], which an optimizer of matrix scope updates
   std::uint64_t rows = 0, columns = 0;  ///< of such a matrix; else 0
   std::uint64_t index = 0;  ///< number of its first value in the block, wherever chunks end: what random numbers go by
 
   /// What it holds; Span counts these.
-  [[nodiscard]] constexpr std::uint64_t values() const noexcept { return wide ? elements / kWidePlaces : elements; }
+  [[nodiscard]] constexpr std::uint64_t values() const noexcept { return packing.values_in(elements); }
 };
 
 /// Tensors of fewer elements are small: some formats keep their moments apart.
@@ -132,6 +124,7 @@ struct Block {
   std::uint64_t learning_elements = 0;        ///< of its elements, subspaces by their matrices
   std::uint64_t rows = 0, columns = 0;        ///< embedding and head: shape of the table; else 0
   std::uint64_t slice_rows = 0;               ///< embedding and head: rows of every slice but the last
+  bool packed = false;                        ///< it has chunks whose form is_packed()
 };
 
 /// Elements every chunk is a multiple of: 2048 bf16 are 4096 bytes, the alignment of direct I/O.
@@ -142,15 +135,16 @@ inline constexpr std::uint64_t kDefaultChunkElements = 4 * 1024 * 1024;
 
 class Layout {
  public:
-  /// `chunk_elements`: upper bound of a chunk of a layer, target of a slice; > 0, rounded up to kChunkGranule.
+  /// `chunk_elements`: upper bound of a chunk of a layer, target of a slice; > 0, rounded up to kChunkGranule, and for
+  /// chunks of packed weights to the least granule of whole blocks.
   /// `alignment`: elements, a multiple of kTensorAlignment that divides kChunkGranule; tensors of a layer start at
   /// multiples of it, and with more than kTensorAlignment slices of a table, too, counted from the start of the table.
-  /// What learns in another way than the tensors before it, or is wide and they are not, begins a chunk. `scope`: of
-  /// the optimizer; of matrix scope each matrix of a layer that learns in full and is not wide is a whole chunk.
-  /// `type`: of fp32 everything is, and no tensor wide. Throws Error(bad_input) naming the tensor for an empty block,
-  /// an empty or repeated name, a dimension <= 0, a table that is not of two dimensions, learns in a subspace or is
-  /// wide, a subspace of what is no matrix or wide, or one whose rank is no multiple of its nonzeros or larger than a
-  /// side.
+  /// What learns in another way than the tensors before it, or has another form, begins a chunk. `scope`: of the
+  /// optimizer; of matrix scope each matrix of a layer that learns in full and is stored as the run's type is a whole
+  /// chunk. `type`: of the run's weights. Throws Error(bad_input) naming the tensor for an empty block, an empty or
+  /// repeated name, a dimension <= 0, a table that is not of two dimensions, learns in a subspace or has a form of its
+  /// own, a packed form of what learns or lies outside layers, a subspace of what is no matrix or has a form of its
+  /// own, or one whose rank is no multiple of its nonzeros or larger than a side.
   explicit Layout(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements = kDefaultChunkElements,
                   std::uint64_t alignment = kTensorAlignment, ComputeType type = ComputeType::bf16,
                   optim::Scope scope = optim::Scope::element);
@@ -170,10 +164,11 @@ class Layout {
   void add_layer(const BlockSpec& spec);
   void add_table(const BlockSpec& spec);
   Block& add_block(const BlockSpec& spec);
-  std::uint64_t add_range(std::uint64_t begin, Learning learning, bool wide);
+  std::uint64_t add_range(std::uint64_t begin, Learning learning, Form form);
   std::uint64_t add_matrices(std::uint64_t begin, Learning learning);
   [[nodiscard]] bool is_whole(const TensorSpec& spec, BlockRole role) const;
-  void add_chunk(std::uint64_t first, std::uint64_t used, Learning learning, bool wide = false, bool whole = false);
+  void add_chunk(std::uint64_t first, std::uint64_t used, Learning learning, Form form = Form::as_run,
+                 bool whole = false);
 
   std::uint64_t chunk_elements_, alignment_;
   ComputeType type_;
@@ -185,15 +180,5 @@ class Layout {
   std::vector<Chunk> chunks_;
   std::vector<std::vector<Span>> spans_;
 };
-
-/// Bytes per element of what computing needs; of the state see rule.h.
-struct FieldBytes {
-  Bytes weight;
-  Bytes grad;  ///< gradient
-};
-
-[[nodiscard]] constexpr FieldBytes field_bytes(ComputeType type) noexcept {
-  return type == ComputeType::fp32 ? FieldBytes{4, 4} : FieldBytes{2, 2};
-}
 
 }  // namespace spillway::state

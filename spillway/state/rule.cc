@@ -8,6 +8,7 @@ namespace spillway::state {
 namespace {
 
 constexpr std::array kComputeTypes{ComputeType::bf16, ComputeType::fp16, ComputeType::fp32};
+constexpr std::array kPackedForms{Form::nf4, Form::int8};
 constexpr std::array kFormats{StateFormat::exact, StateFormat::bf16, StateFormat::int8};
 
 template <class Value, std::size_t n>
@@ -89,7 +90,12 @@ optim::MatrixSpan matrix_of(const UpdateRule& rule, const Chunk& chunk, const Gr
 }
 
 std::vector<NamedArray> weight_arrays(const UpdateRule& rule, const Chunk& chunk) {
-  return {{"weight", 0, weight_bytes(rule, chunk), field_bytes(rule_of(rule, chunk).type).weight}};
+  const auto encoding = encoding_of(chunk.form, rule.type);
+  if (!is_packed(chunk.form)) return {{"weight", 0, weight_bytes(rule, chunk), kernels::code_bytes(encoding, 1)}};
+  const auto scales = kernels::scales_at(encoding, chunk.values());
+  return {{"weight", 0, scales, 1, chunk.values() / scales},
+          {"weight_scale", scales, kernels::encoded_bytes(encoding, chunk.values()) - scales, sizeof(float),
+           kernels::kPackedBlock}};
 }
 
 std::vector<NamedArray> state_arrays(const UpdateRule& of_all, const Chunk& chunk) {
@@ -151,6 +157,9 @@ ComputeType parse_weight_type(std::string_view name) {
 }
 StateFormat parse_format(std::string_view name) {
   return parse("state_format", name, kFormats);
+}
+Form parse_packed_form(std::string_view name) {
+  return parse("the form of packed weights", name, kPackedForms);
 }
 
 }  // namespace spillway::state

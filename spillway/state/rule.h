@@ -41,16 +41,16 @@ struct UpdateRule {
   }
 };
 
-/// What holds for a chunk or a tensor: of one that is wide the rule of fp32; of one that is no whole matrix the
+/// What holds for a chunk or a tensor: of one that is kept in fp32 the rule of that; of one that is no whole matrix the
 /// optimizer that a run of matrix scope has for all others.
-[[nodiscard]] constexpr UpdateRule rule_of(const UpdateRule& rule, bool wide, bool whole) noexcept {
-  return {wide ? ComputeType::fp32 : rule.type, &rule.optimizer->of(whole), rule.format};
+[[nodiscard]] constexpr UpdateRule rule_of(const UpdateRule& rule, Form form, bool whole) noexcept {
+  return {form == Form::fp32 ? ComputeType::fp32 : rule.type, &rule.optimizer->of(whole), rule.format};
 }
 [[nodiscard]] constexpr UpdateRule rule_of(const UpdateRule& rule, const Chunk& chunk) noexcept {
-  return rule_of(rule, chunk.wide, chunk.whole);
+  return rule_of(rule, chunk.form, chunk.whole);
 }
 [[nodiscard]] constexpr UpdateRule rule_of(const UpdateRule& rule, const Tensor& tensor) noexcept {
-  return rule_of(rule, tensor.spec.wide, tensor.whole);
+  return rule_of(rule, tensor.spec.form, tensor.whole);
 }
 
 /// Whether tensors that learn so have a state group, and a gradient; else these groups are of no bytes.
@@ -137,9 +137,9 @@ struct StateFields {
   return out;
 }
 
-/// Bytes of the groups of a chunk.
+/// Bytes of the groups of a chunk, by the rule of its run.
 [[nodiscard]] constexpr Bytes weight_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
-  return chunk.values() * field_bytes(rule_of(rule, chunk).type).weight;
+  return chunk.elements * field_bytes(rule.type).weight;
 }
 [[nodiscard]] constexpr Bytes state_bytes(const UpdateRule& rule, const Chunk& chunk) noexcept {
   return state_fields(rule, chunk).bytes;
@@ -242,9 +242,13 @@ void check_format(const UpdateRule& rule);
 
 [[nodiscard]] const char* name_of(ComputeType type) noexcept;
 [[nodiscard]] const char* name_of(StateFormat format) noexcept;
+[[nodiscard]] constexpr const char* name_of(Form form) noexcept {
+  return word_of(form);
+}
 /// The reverse. Throw Error(bad_input) naming what there is.
 [[nodiscard]] ComputeType parse_compute_type(std::string_view name);
 [[nodiscard]] ComputeType parse_weight_type(std::string_view name);
 [[nodiscard]] StateFormat parse_format(std::string_view name);
+[[nodiscard]] Form parse_packed_form(std::string_view name);
 
 }  // namespace spillway::state

@@ -49,7 +49,7 @@ Moments kept_by(const UpdateRule& rule, const Tensor& tensor) {
 
 /// In a run whose other weights have one.
 bool has_rest(const Tensor& tensor) {
-  return has_state(tensor.spec.learning) && !tensor.spec.wide;
+  return has_state(tensor.spec.learning) && tensor.spec.form == Form::as_run;
 }
 
 /// A remainder's bits, or a master.
@@ -456,6 +456,10 @@ StateFormat load_state(const ChunkStream& stream, const fs::path& directory, con
       throw Error(ErrorCode::bad_input,
                   text("the weights of ", tensor.spec.name, ", which learns, are not to be read"));
     }
+    if (is_packed(tensor.spec.form) && !stored_name(names, tensor.spec.name).empty()) {
+      throw Error(ErrorCode::bad_input, text(tensor.spec.name, " is kept as ", word_of(tensor.spec.form),
+                                             ", of which a saved state holds no codes; it comes from the model"));
+    }
   }
   for (const auto& chunk : stream.layout.chunks()) {
     const auto& spans = stream.layout.spans(chunk.id);
@@ -473,7 +477,8 @@ StateFormat load_state(const ChunkStream& stream, const fs::path& directory, con
       const Places places(rule, chunk, span, {weight, state});
       weight_source.read(span.tensor, span.tensor_first, span.elements, places.at.span.weight);
       if (!has_state(chunk.learning)) continue;
-      if (rest && !chunk.wide) rest->source.read(span.tensor, span.tensor_first, span.elements, places.at.span.rest);
+      if (rest && chunk.form == Form::as_run)
+        rest->source.read(span.tensor, span.tensor_first, span.elements, places.at.span.rest);
       for (auto& moment : moments) moment.read(places.inner, places.moments);
       pairs.read(chunk, span.tensor, state + state_fields(rule, chunk).pair);
     }

@@ -143,11 +143,11 @@ class Toy {
     return sum / static_cast<float>(elements);
   }
 
-  /// Of all weights of a layer; where some are wide, tensor by tensor.
+  /// Of all weights of a layer; where some are kept in fp32, tensor by tensor.
   float sum_of(std::byte* weights, const state::Block& block) const {
     const auto* first = &engine_.layout().tensors()[block.first_tensor];
     const std::span<const state::Tensor> tensors(first, block.tensors);
-    if (std::ranges::none_of(tensors, [](const state::Tensor& it) { return it.spec.wide; })) {
+    if (std::ranges::none_of(tensors, [](const state::Tensor& it) { return it.spec.form != state::Form::as_run; })) {
       return sum_of(weights, used(block));
     }
     float sum = 0;
@@ -162,7 +162,7 @@ class Toy {
 
   [[nodiscard]] Numbers weights_of(std::byte* weights, const state::Tensor& it) const {
     const auto number = static_cast<std::size_t>(&it - engine_.layout().tensors().data());
-    return {weights + engine_.tensor_offset(number) * (fp32() ? 4 : 2), fp32() || it.spec.wide};
+    return {weights + engine_.tensor_offset(number) * (fp32() ? 4 : 2), fp32() || it.spec.form == state::Form::fp32};
   }
 
   void run(const BlockPass& pass) {
@@ -368,7 +368,7 @@ class Toy {
       compute([=, this, &it, poisoned = poisoned_] {
         const auto pull = see(pass.hidden_gradient)[m] + see(pass.input)[tensor % 7];
         const auto weight = weights_of(pass.weights, it);
-        const Numbers to{reinterpret_cast<std::byte*>(gradient.get()), fp32() || it.spec.wide};
+        const Numbers to{reinterpret_cast<std::byte*>(gradient.get()), fp32() || it.spec.form == state::Form::fp32};
         for (std::size_t i = 0; i < it.elements; ++i) {
           const auto value = weight[i] * 0.2F + *factor + pull + noise(i + m) * 0.1F;
           to.set(i, poisoned && i + 1 == it.elements ? std::numeric_limits<float>::infinity() : value);

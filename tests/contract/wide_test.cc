@@ -45,9 +45,9 @@ plan::Description one_layer(state::ComputeType type, std::uint64_t micro_batches
   out.blocks = {{"layer",
                  state::BlockRole::layer,
                  {{.name = "w", .shape = {40, 64}, .decay = true},
-                  {.name = "gate", .shape = {50, 90}, .decay = true, .wide = true},
-                  {.name = "fixed", .shape = {300}, .learning = state::Learning::frozen, .wide = true},
-                  {.name = "bias", .shape = {77}, .wide = true}}}};
+                  {.name = "gate", .shape = {50, 90}, .decay = true, .form = state::Form::fp32},
+                  {.name = "fixed", .shape = {300}, .learning = state::Learning::frozen, .form = state::Form::fp32},
+                  {.name = "bias", .shape = {77}, .form = state::Form::fp32}}}};
   out.hidden = 64;
   out.tokens = 8;
   out.micro_batches = micro_batches;
@@ -75,7 +75,7 @@ StepResult step(Engine& engine, std::uint64_t number, std::uint64_t micro_batche
       for (std::uint64_t m = 0; m < micro_batches && learns(it.spec.learning); ++m) {
         const auto values = normal(it.elements, 1000 * number + 10 * t + m, 0.1F);
         std::vector<std::uint16_t> zeros(it.elements);  // of what is narrow, so that the norm is that of the others
-        engine.gradient(t, it.spec.wide ? bytes(values) : bytes(zeros), m);
+        engine.gradient(t, it.spec.form == state::Form::fp32 ? bytes(values) : bytes(zeros), m);
       }
     }
     engine.end_pass();

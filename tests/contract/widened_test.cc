@@ -84,7 +84,7 @@ struct Layer {
                            state::BlockRole::layer,
                            {{.name = "w", .shape = {40, 64}},
                             {.name = "fixed", .shape = {33}, .learning = state::Learning::frozen},
-                            {.name = "gate", .shape = {50, 9}, .wide = true},
+                            {.name = "gate", .shape = {50, 9}, .form = state::Form::fp32},
                             {.name = "bias", .shape = {77}}}}};
     description.hidden = 64;
     description.tokens = 8;
@@ -117,10 +117,9 @@ TEST(WidenedVisits, FindTheWeightsAsFp32) {
     for (std::size_t i = 0; i < stored.size(); ++i) {
       const auto narrow = to_float(to_bf16(stored[i]));
       // What is frozen is rounded as the checkpoint has it, to nearest even: one unit of the last place apart at most.
-      const float apart = tensors[t].spec.wide                      ? 0
-                          : state::learns(tensors[t].spec.learning) ? 0
-                                                                    : std::abs(narrow) / 128;
-      ASSERT_NEAR(found[i], tensors[t].spec.wide ? stored[i] : narrow, apart) << tensors[t].spec.name << ' ' << i;
+      const bool wide = tensors[t].spec.form == state::Form::fp32;
+      const float apart = wide ? 0 : state::learns(tensors[t].spec.learning) ? 0 : std::abs(narrow) / 128;
+      ASSERT_NEAR(found[i], wide ? stored[i] : narrow, apart) << tensors[t].spec.name << ' ' << i;
     }
   }
   engine.end_pass();
@@ -147,7 +146,7 @@ TEST(WidenedVisits, GradientsAreSummedInFp32AndRoundedOnce) {
         for (const auto value : sum) {
           const auto bits = std::bit_cast<std::uint32_t>(value);
           const auto even = static_cast<std::uint16_t>((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
-          const double kept = tensors[t].spec.wide ? value : to_float(even);
+          const double kept = tensors[t].spec.form == state::Form::fp32 ? value : to_float(even);
           expected += kept * kept;
         }
       }

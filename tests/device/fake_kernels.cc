@@ -22,6 +22,10 @@ Ranges ranges(const Sum& a) {
   return {range(a.values, a.n, bytes_of(a.type)), range(a.sum, a.n, 4)};
 }
 
+Ranges ranges(const Convert& a) {
+  return {range(a.values, kernels::encoded_bytes(a.from, a.n), 1), range(a.out, a.n, bytes_of(a.to))};
+}
+
 Ranges ranges(const Round& a) {
   return {range(a.sums, a.n, 4), range(a.sums == nullptr ? a.values : nullptr, a.n, bytes_of(a.type)),
           range(a.out, a.n, bytes_of(a.type)), range(a.squares, square_tiles(a.n), 8)};
@@ -93,10 +97,18 @@ Kernel kernel(const char* name, void (*run)(Arguments)) {
 #define EACH_TYPE(name) ONE(name##_bf16), ONE(name##_fp16), ONE(name##_fp32)
 
 const std::vector<Kernel>& all() {
-  static const std::vector<Kernel> kAll{
-      EACH_TYPE(sum),           EACH_TYPE(round),    EACH_TYPE(squares), EACH_TYPE(gather), EACH_TYPE(loss_stats),
-      EACH_TYPE(loss_gradient), EACH_TYPE(compress), ONE(apply),         ONE(sample),       ONE(adamw),
-      ONE(adamw_delta)};
+  static const std::vector<Kernel> kAll{EACH_TYPE(sum),
+                                        EACH_TYPE(convert),
+                                        EACH_TYPE(round),
+                                        EACH_TYPE(squares),
+                                        EACH_TYPE(gather),
+                                        EACH_TYPE(loss_stats),
+                                        EACH_TYPE(loss_gradient),
+                                        EACH_TYPE(compress),
+                                        ONE(apply),
+                                        ONE(sample),
+                                        ONE(adamw),
+                                        ONE(adamw_delta)};
   return kAll;
 }
 

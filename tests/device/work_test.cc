@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "spillway/device/typed.h"
+#include "spillway/kernels/packed.h"
 #include "spillway/sys/mapping.h"
 #include "tests/device/twins.h"
 #include "tests/needs.h"
@@ -120,6 +121,47 @@ class DeviceWork : public ::testing::TestWithParam<Twin> {
   std::span<std::byte> memory_;
   Stream stream_ = 0;
 };
+
+TEST_P(DeviceWork, ConvertsFromEveryEncodingToEveryType) {
+  using kernels::Encoding;
+  constexpr Encoding kEncodings[] = {Encoding::bf16, Encoding::fp16, Encoding::fp32};
+  for (std::size_t from = 0; from < std::size(kEncodings); ++from) {
+    for (const auto to : kTypes) {
+      for (const auto n : kSizes) {
+        Image image;
+        const auto values = image.put(elements(kTypes[from], n));
+        const auto out = image.room<float>(n);
+        expect_same(
+            image,
+            [&](std::byte* base) {
+              return Convert{kEncodings[from], to, base + values, base + out, n};
+            },
+            text("conversion of ", n));
+      }
+    }
+  }
+}
+
+TEST_P(DeviceWork, ConvertsPackedWeightsToEveryType) {
+  using kernels::Encoding;
+  for (const auto from : {Encoding::nf4, Encoding::int8}) {
+    for (const auto to : kTypes) {
+      for (const std::uint64_t n : {0, 64, 128, 65536, 65600, 200000}) {
+        std::vector<std::byte> packed(kernels::encoded_bytes(from, n));
+        kernels::pack(from, floats(n).data(), packed.data(), n, 0, n);
+        Image image;
+        const auto values = image.put(packed);
+        const auto out = image.room<float>(n);
+        expect_same(
+            image,
+            [&](std::byte* base) {
+              return Convert{from, to, base + values, base + out, n};
+            },
+            text("packed conversion of ", n));
+      }
+    }
+  }
+}
 
 TEST_P(DeviceWork, SumsOfMicroBatches) {
   for (const auto type : kTypes) {

@@ -94,6 +94,23 @@ TEST(Derived, WhatIsBoundByMemoryIsBytesOverItsBandwidth) {
   }
 }
 
+/// Once for all micro-batches: the codes are read, and a copy of the layer is written.
+TEST(Derived, PackedWeightsAreConvertedOncePerPass) {
+  test::Shape shape{.layers = 1, .hidden = 64, .ffn = 96, .tokens = 128, .micro_batches = 2, .frozen = "up|down"};
+  const Derived whole(shape, one_rate(1e9), kStep);
+  shape.packed = shape.frozen;
+  const Derived packed(shape, one_rate(1e9), kStep);
+  const auto layout = packed.description.layout();
+  const auto& block = layout.blocks()[1];
+  Bytes bytes = 0;
+  for (auto c = block.first_chunk; c < block.first_chunk + block.chunks; ++c) {
+    const auto& chunk = layout.chunks()[c];
+    bytes += state::weight_bytes(packed.description.rule(), chunk) + 2 * chunk.values();
+  }
+  EXPECT_NEAR(packed.rates.forward - whole.rates.forward, static_cast<double>(bytes) / 1e9, 1e-12);
+  EXPECT_NEAR(packed.rates.backward - whole.rates.backward, static_cast<double>(bytes) / 1e9, 1e-12);
+}
+
 TEST(Derived, TheWorkingSetGrowsWithTokensAndIsNeverLessThanTheHeads) {
   const auto description = test::describe({.hidden = 64, .ffn = 96});
   const auto layout = description.layout();

@@ -17,8 +17,10 @@ struct Shape {
   std::uint64_t tokens = 128, micro_batches = 2, chunk_elements = 8192;
   const optim::Descriptor* optimizer = &optim::adamw;
   state::StateFormat format = state::StateFormat::exact;
-  std::string frozen = {};    ///< regular expression of names; empty: nothing is
-  std::string wide = {};      ///< of tensors in layers that are kept in fp32
+  std::string frozen = {};  ///< regular expression of names; empty: nothing is
+  std::string wide = {};    ///< of tensors in layers that are kept in fp32
+  std::string packed = {};  ///< of matrices in layers that are kept as `packed_as` where they are frozen
+  state::Form packed_as = state::Form::nf4;
   std::string subspace = {};  ///< of matrices in layers, which learn in subspaces of `rank` and `nonzeros`
   std::uint64_t rank = 32, nonzeros = 4;
   SubspaceChecks checks = {.every = 3, .threshold = 0.01};  ///< so that projectors are learned again and again
@@ -65,15 +67,19 @@ inline Description describe(const Shape& shape) {
   out.tokens = shape.tokens;
   out.micro_batches = shape.micro_batches;
   out.chunk_elements = shape.chunk_elements;
-  const std::regex frozen(shape.frozen), wide(shape.wide), subspace(shape.subspace);
+  const std::regex frozen(shape.frozen), wide(shape.wide), packed(shape.packed), subspace(shape.subspace);
   for (auto& block : out.blocks) {
     for (auto& tensor : block.tensors) {
       const bool is = !shape.frozen.empty() && std::regex_search(tensor.name, frozen);
       tensor.learning = is ? state::Learning::frozen : state::Learning::full;
       const bool inside = block.role == state::BlockRole::layer && !shape.wide.empty();
-      tensor.wide = inside && std::regex_search(tensor.name, wide);
+      const bool is_wide = inside && std::regex_search(tensor.name, wide);
+      if (is_wide) tensor.form = state::Form::fp32;
       const bool matrix = block.role == state::BlockRole::layer && tensor.shape.size() == 2;
-      if (is || !matrix || tensor.wide || shape.subspace.empty() || !std::regex_search(tensor.name, subspace)) continue;
+      if (is && matrix && !is_wide && !shape.packed.empty() && std::regex_search(tensor.name, packed)) {
+        tensor.form = shape.packed_as;
+      }
+      if (is || !matrix || is_wide || shape.subspace.empty() || !std::regex_search(tensor.name, subspace)) continue;
       tensor.learning = state::Learning::subspace;
       tensor.rank = shape.rank;
       tensor.nonzeros = shape.nonzeros;

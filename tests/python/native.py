@@ -56,7 +56,7 @@ def config(model: Path, **more: Any) -> Any:
         "optim": "adamw", "state_format": "exact", "momentum": 0.0,
         "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0,
         "update_schedule": "auto", "speculative_updates": False, "device": "cpu", "gpu_memory": None,
-        "trainable": [], "frozen": [], "method": "full",
+        "trainable": [], "frozen": [], "method": "full", "base_form": None,
         "lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.0, "lora_target_modules": [],
         "lsp_rank": None, "lsp_nonzeros": 4, "lsp_modules": [], "lsp_check_every": 100, "lsp_threshold": 0.9,
         "lsp_residual": None, "lsp_rotate_every": None, "objective": "sft", "disable_dropout": None,

@@ -144,8 +144,8 @@ std::vector<BlockSpec> small_model() {
 std::vector<BlockSpec> small_mixed_model() {
   auto out = small_model();
   auto& tensors = out[1].tensors;
-  tensors.insert(tensors.begin(), {.name = "layer.gate", .shape = {60, 100}, .wide = true});
-  tensors.push_back({.name = "layer.bias", .shape = {77}, .wide = true});
+  tensors.insert(tensors.begin(), {.name = "layer.gate", .shape = {60, 100}, .form = Form::fp32});
+  tensors.push_back({.name = "layer.bias", .shape = {77}, .form = Form::fp32});
   return out;
 }
 
@@ -410,7 +410,7 @@ TEST(SaveWeights, WhatIsKeptInFp32IsSavedSoAndHasNoRemainder) {
   EXPECT_EQ(stored, model.masters("layer.gate"));
   // A run that keeps none of them so says which tensor differs.
   auto narrow = small_mixed_model();
-  for (auto& tensor : narrow[1].tensors) tensor.wide = false;
+  for (auto& tensor : narrow[1].tensors) tensor.form = Form::as_run;
   Model other(narrow, kBf16);
   expect_error(ErrorCode::bad_input, {"layer.gate", "F32", "BF16"},
                [&] { load_state(other.stream(), dir / "spillway", dir.path()); });

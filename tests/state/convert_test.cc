@@ -1,5 +1,6 @@
 #include "spillway/state/convert.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -117,6 +118,30 @@ TEST(Convert, AFrozenChunkHoldsTheWeightThatTheMasterWouldHave) {
     }
     to_chunk(back, fields, 0);
     EXPECT_EQ(frozen, weight) << "what is read is the weight itself";
+  }
+}
+
+TEST(Convert, APackedChunkHoldsCodesOfWholeBlocks) {
+  std::mt19937 random(10);
+  std::normal_distribution<float> draw(0, 1);
+  std::vector<float> masters(200), once(200), twice(200), part(70);
+  for (auto& master : masters) master = draw(random);
+  for (const auto form : {Form::nf4, Form::int8}) {
+    const Chunk chunk{.elements = kChunkGranule,
+                      .learning = Learning::frozen,
+                      .form = form,
+                      .packing = packing_of(form, ComputeType::bf16)};
+    std::vector<std::byte> weight(2 * kChunkGranule);
+    const auto fields = chunk_fields(ComputeType::bf16, chunk, weight.data(), nullptr);
+    to_chunk(masters, fields, 128);
+    from_chunk(fields, 128, once);
+    for (std::size_t i = 0; i < masters.size(); ++i) EXPECT_NEAR(once[i], masters[i], 0.6) << i;
+    from_chunk(fields, 131, part);
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), once.begin() + 3));
+    to_chunk(once, fields, 192);
+    from_chunk(fields, 192, twice);
+    for (std::size_t i = 0; i < once.size(); ++i) EXPECT_NEAR(once[i], twice[i], 1e-5) << "which they stand for";
+    expect_error(ErrorCode::internal, {"where no block begins"}, [&] { to_chunk(masters, fields, 32); });
   }
 }
 

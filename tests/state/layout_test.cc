@@ -40,15 +40,16 @@ void check_spans(const Layout& layout) {
       const auto& tensor = layout.tensors()[span.tensor];
       EXPECT_EQ(tensor.block, chunk.block);
       EXPECT_EQ(span.tensor_first, next[span.tensor]) << "a tensor's parts come in order";
-      const auto places = chunk.wide ? kWidePlaces : 1;
-      EXPECT_EQ(tensor.first + places * span.tensor_first, chunk.first + places * span.chunk_first);
+      const auto& packing = chunk.packing;
+      EXPECT_EQ(tensor.first + packing.elements_of(span.tensor_first),
+                chunk.first + packing.elements_of(span.chunk_first));
       EXPECT_GE(span.chunk_first, at);
       EXPECT_GT(span.elements, 0U);
       next[span.tensor] += span.elements;
       at = span.chunk_first + span.elements;
       elements += span.elements;
     }
-    EXPECT_LE(at, chunk.wide ? chunk.used / kWidePlaces : chunk.used);
+    EXPECT_LE(at, chunk.packing.values_in(chunk.used));
   }
   for (std::size_t i = 0; i < next.size(); ++i) EXPECT_EQ(next[i], layout.tensors()[i].elements);
   EXPECT_EQ(elements, layout.parameters());
@@ -275,6 +276,43 @@ TEST(Layout, AMatrixThatLearnsInASubspaceIsAChunkOfItsOwnBetweenTheOthers) {
   EXPECT_EQ(layout.blocks()[0].learning_chunks, 3U);
 }
 
+TEST(Layout, PackedTensorsAreInChunksOfWholeBlocksAndTakeFewerPlaces) {
+  std::mt19937_64 random(31);
+  std::size_t several = 0;
+  for (int round = 0; round < 100; ++round) {
+    auto model = random_model(random);
+    for (auto& block : model) {
+      for (auto& tensor : block.tensors) {
+        tensor.learning = random() % 2 == 0 ? Learning::frozen : Learning::full;
+        if (block.role != BlockRole::layer || tensor.learning != Learning::frozen) continue;
+        tensor.form = kForms[random() % kForms.size()];
+        if (random() % 8 == 0 && tensor.shape.size() == 3) tensor.shape[0] *= 40;
+      }
+    }
+    const auto type = round % 3 == 0 ? ComputeType::fp32 : ComputeType::bf16;
+    const auto chunk_elements = kChunkGranule << (random() % 8);
+    const Layout layout(model, chunk_elements, random() % 2 == 0 ? 64 : 256, type);
+    check_spans(layout);
+    for (const auto& chunk : layout.chunks()) {
+      if (!is_packed(chunk.form)) continue;
+      EXPECT_TRUE(layout.blocks()[chunk.block].packed);
+      EXPECT_EQ(chunk.elements % kChunkGranule, 0U);
+      EXPECT_EQ(chunk.values() % kernels::kPackedBlock, 0U);
+      EXPECT_EQ(chunk.core, 0U);
+      EXPECT_LE(chunk.elements, std::max(chunk_elements, chunk.packing.granule(kChunkGranule)));
+      const auto bytes = kernels::encoded_bytes(encoding_of(chunk.form, type), chunk.values());
+      EXPECT_LE(bytes, chunk.elements * field_bytes(type).weight);
+      EXPECT_LE(chunk.elements * field_bytes(type).weight, bytes + 4096);
+      for (const auto& span : layout.spans(chunk.id)) {
+        EXPECT_EQ(span.chunk_first % kernels::kPackedBlock, 0U) << "blocks are the tensor's";
+        EXPECT_EQ(span.tensor_first % kernels::kPackedBlock, 0U);
+        several += span.tensor_first > 0 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(several, 10U);
+}
+
 TEST(Layout, WideTensorsAreInChunksOfTheirOwnAndTakeTwoPlaces) {
   std::mt19937_64 random(29);
   std::size_t mixed = 0;
@@ -283,7 +321,7 @@ TEST(Layout, WideTensorsAreInChunksOfTheirOwnAndTakeTwoPlaces) {
     for (auto& block : model) {
       for (auto& tensor : block.tensors) {
         tensor.learning = random() % 3 == 0 ? Learning::frozen : Learning::full;
-        tensor.wide = block.role == BlockRole::layer && random() % 2 == 0;
+        if (block.role == BlockRole::layer && random() % 2 == 0) tensor.form = Form::fp32;
       }
     }
     const auto chunk_elements = kChunkGranule << (random() % 4);
@@ -294,12 +332,12 @@ TEST(Layout, WideTensorsAreInChunksOfTheirOwnAndTakeTwoPlaces) {
     for (const auto& chunk : layout.chunks()) {
       for (const auto& span : layout.spans(chunk.id)) {
         const auto& spec = layout.tensors()[span.tensor].spec;
-        EXPECT_EQ(spec.wide, chunk.wide);
+        EXPECT_EQ(spec.form, chunk.form);
         EXPECT_EQ(spec.learning, chunk.learning);
       }
-      EXPECT_EQ(chunk.values() * (chunk.wide ? kWidePlaces : 1), chunk.elements);
+      EXPECT_EQ(chunk.packing.elements_of(chunk.values()), chunk.elements);
       EXPECT_EQ(chunk.core, learns(chunk.learning) ? chunk.values() : 0);
-      mixed += chunk.wide ? 1 : 0;
+      mixed += chunk.form == Form::fp32 ? 1 : 0;
     }
     for (const auto& block : layout.blocks()) {
       for (std::size_t i = 0; i < block.chunks; ++i) {
@@ -309,7 +347,7 @@ TEST(Layout, WideTensorsAreInChunksOfTheirOwnAndTakeTwoPlaces) {
     // In a run of fp32 nothing is.
     auto narrow = model;
     for (auto& block : narrow) {
-      for (auto& tensor : block.tensors) tensor.wide = false;
+      for (auto& tensor : block.tensors) tensor.form = Form::as_run;
     }
     const Layout all(model, chunk_elements, 64, ComputeType::fp32), none(narrow, chunk_elements);
     ASSERT_EQ(all.chunks().size(), none.chunks().size());
@@ -319,12 +357,12 @@ TEST(Layout, WideTensorsAreInChunksOfTheirOwnAndTakeTwoPlaces) {
 }
 
 TEST(Layout, WhatCannotBeWideIsRefusedByName) {
-  const TensorSpec table{.name = "table", .shape = {4, 4}, .wide = true};
+  const TensorSpec table{.name = "table", .shape = {4, 4}, .form = Form::fp32};
   expect_error(ErrorCode::bad_input, {"table", "fp32"}, [&] {
     const Layout layout({{"embed", BlockRole::embedding, {table}}});
   });
   TensorSpec inside{.name = "w", .shape = {64, 64}, .learning = Learning::subspace, .rank = 8, .nonzeros = 2};
-  inside.wide = true;
+  inside.form = Form::fp32;
   expect_error(ErrorCode::bad_input, {"tensor w", "subspace", "fp32"}, [&] {
     const Layout layout({{"layer", BlockRole::layer, {inside}}});
   });
@@ -341,7 +379,7 @@ TEST(Layout, MatricesOfAnOptimizerThatNeedsThemWholeAreChunks) {
                                           {"still", {64, 64}, false, Learning::frozen},
                                           {.name = "score", .shape = {2, 64}, .table = true},
                                           {"experts", {4, 32, 64}},
-                                          {.name = "gate", .shape = {8, 64}, .wide = true}}},
+                                          {.name = "gate", .shape = {8, 64}, .form = Form::fp32}}},
                                         {"head", BlockRole::head, {{"head", {500, 64}, true}}}};
   const Layout layout(model, 4096, kTensorAlignment, ComputeType::bf16, optim::Scope::matrix);
   std::map<std::string, const Chunk*> whole;

@@ -21,8 +21,8 @@ const std::vector<BlockSpec> kModel{
 std::vector<BlockSpec> mixed_model() {
   auto out = kModel;
   auto& tensors = out.back().tensors;
-  tensors.push_back({.name = "gate", .shape = {50, 100}, .wide = true});
-  tensors.push_back({.name = "bias2", .shape = {77}, .wide = true});
+  tensors.push_back({.name = "gate", .shape = {50, 100}, .form = Form::fp32});
+  tensors.push_back({.name = "bias2", .shape = {77}, .form = Form::fp32});
   return out;
 }
 
@@ -94,7 +94,7 @@ TEST(UpdateRule, NoTwoFieldsOfAnyElementsShareAByte) {
         const auto n = span.elements;
         const auto at = locate(rule, chunk, span, {weight.data(), state.data()}, span.chunk_first, n);
         const auto type = rule_of(rule, chunk).type;
-        ASSERT_EQ(type == ComputeType::fp32, chunk.wide || rule.type == ComputeType::fp32);
+        ASSERT_EQ(type == ComputeType::fp32, chunk.form == Form::fp32 || rule.type == ComputeType::fp32);
         ASSERT_EQ(at.form.weights == kernels::Weights::fp32, type == ComputeType::fp32);
         ASSERT_EQ(at.span.weight, weight.data() + span.chunk_first * field_bytes(type).weight);
         ASSERT_LE((span.chunk_first + n) * field_bytes(type).weight, weight.size());
@@ -135,7 +135,7 @@ TEST(UpdateRule, APartOfASpanIsFoundWhereTheWholeSaysItIs) {
 TEST(UpdateRule, TheIndexIsOfTheElementInItsBlockWhateverTheChunks) {
   const Layout whole(mixed_model(), 100'000);
   const auto wide = whole.blocks()[1].first_tensor + 5;  // the first of them
-  ASSERT_TRUE(whole.tensors()[wide].spec.wide);
+  ASSERT_EQ(whole.tensors()[wide].spec.form, Form::fp32);
   const auto begin = whole.tensors()[wide].first;
   for (const std::uint64_t chunk_elements : {2048, 8192, 100'000}) {
     const Layout layout(mixed_model(), chunk_elements);
@@ -143,7 +143,8 @@ TEST(UpdateRule, TheIndexIsOfTheElementInItsBlockWhateverTheChunks) {
       for (const auto& span : layout.spans(chunk.id)) {
         const auto& tensor = layout.tensors()[span.tensor];
         const auto at = locate({}, chunk, span, {}, span.chunk_first, span.elements);
-        const auto first = chunk.wide ? begin + (tensor.first - begin) / kWidePlaces : tensor.first;
+        const auto first =
+            chunk.form == Form::fp32 ? begin + chunk.packing.values_in(tensor.first - begin) : tensor.first;
         EXPECT_EQ(at.span.index, (tensor.block << 40) + first + span.tensor_first);
         EXPECT_EQ(at.span.weight, nullptr);
         EXPECT_EQ(at.span.moments[0], nullptr);

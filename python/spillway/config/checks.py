@@ -72,8 +72,20 @@ def check_method(config: Config) -> None:
             )
     if config.method == "lora" and find_spec("peft") is None:
         raise InputError("method: lora needs the package peft; install it with `pip install peft`")
+    check_base_form(config)
     if config.method == "lsp":
         check_subspaces(config)
+
+
+def check_base_form(config: Config) -> None:
+    for name in ("load_in_4bit", "load_in_8bit"):
+        if getattr(config, name) and config.method != "lora":
+            raise InputError(
+                f"{name}: what is trained cannot be kept as codes, and with method {config.method} the model's layers "
+                "are; it is for the frozen base of method lora"
+            )
+    if config.load_in_4bit and config.load_in_8bit:
+        raise InputError("load_in_8bit: the base is kept in one form, and load_in_4bit is given, too; leave one out")
 
 
 def check_optimizer(config: Config) -> None:

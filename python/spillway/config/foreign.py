@@ -10,10 +10,14 @@ LOSS = "the loss is plain cross-entropy, computed in slices of the vocabulary"
 SIZE = "`spillway plan` says what fits; `per_device_train_batch_size` is what is asked for"
 
 PRECOMPUTED = "the reference's log-probabilities are always computed by a first pass, and kept with the run"
+NESTED = "the scales of `load_in_4bit` are kept in fp32, half a bit for a weight"
 OF_DPO = "of DPO's losses there are those of `loss_type`"
 
 FOREIGN = {
     "auto_find_batch_size": SIZE,
+    "bnb_4bit_compute_dtype": "its name is `compute_dtype`",
+    "bnb_4bit_quant_storage": "codes are kept as bytes",
+    "bnb_4bit_use_double_quant": NESTED,
     "dataloader_drop_last": "an epoch's last step takes the remainder",
     "dataloader_num_workers": LOADING,
     "dataloader_pin_memory": LOADING,
@@ -66,6 +70,7 @@ FOREIGN = {
     "truncation_mode": "rows are cut at their end, which is `keep_start`",
     "use_cpu": "`device: cpu` says so",
     "use_liger_kernel": "layers run as the library has them",
+    "use_bnb_nested_quant": NESTED,
     "use_peft": "`method: lora` says so",
     "use_weighting": OF_DPO,
     "validation_file": "its name is `eval_dataset`",

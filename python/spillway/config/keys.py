@@ -419,6 +419,28 @@ GROUPS: dict[str, list[Key]] = {
             "times",
             "PEFT's own for the model type",
         ),
+        Key(
+            "load_in_4bit",
+            FLAG,
+            False,
+            "with method lora: the frozen base's linear layers are kept as NF4 (QLoRA, arXiv 2305.14314), 4 bits for a "
+            "weight and a scale in fp32 for 64, in memory, on storage paths and on the way to a device. They are "
+            "rounded when they are read, and each pass of a layer converts its own to what layers multiply in. "
+            "Embedding, head, norms and biases stay as `weight_dtype` says",
+        ),
+        Key(
+            "load_in_8bit",
+            FLAG,
+            False,
+            "the same with codes of 8 bits and the scale of their largest magnitude for 64 (int8, absmax)",
+        ),
+        Key(
+            "bnb_4bit_quant_type",
+            choice("nf4", "fp4"),
+            "nf4",
+            "the values of `load_in_4bit`'s codes",
+            absent=lambda value: "" if value == "nf4" else f"{value}",
+        ),
         Key("lsp_rank", whole(1), None, "d, a multiple of `lsp_nonzeros`", "half of each matrix's smaller side"),
         Key("lsp_nonzeros", whole(1), None, "values in each row of a projector", "4"),
         Key(

@@ -52,6 +52,11 @@ class Config:
         """That one of what `per_device_train_batch_size` counts is: of a pair two."""
         return 2 if self.objective == "dpo" else 1
 
+    @property
+    def base_form(self) -> str | None:
+        """What the matrices of the frozen base are kept as, by the engine's name; None: as `weight_dtype` says."""
+        return str(self.bnb_4bit_quant_type) if self.load_in_4bit else "int8" if self.load_in_8bit else None
+
     def values(self) -> dict[str, Any]:
         return dict(self._values)
 

@@ -22,7 +22,7 @@ from spillway.base import stages
 from spillway.errors import DoesNotFit
 from spillway.machine import process_memory
 from spillway.machine.place import HOST, Place
-from spillway.model import growth, quick_dry_run
+from spillway.model import growth, quantised, quick_dry_run
 from spillway.model.batch import Batch
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe, slice_rows
@@ -127,6 +127,7 @@ class Measurement:
             meta_model.adapters.like(small)
         freeze_kinds(small, meta_model)
         choose_kinds(small, meta_model)
+        quantised.choose_kinds(small, meta_model)
         self._tokens = max(shape.batch * shape.length, shape.eval_batch * shape.eval_length)
         description = describe(small, WorkSize(1, self._tokens), compute_dtype)
         self._engine = TimedEngine(description, shape.micro_batches > 1, kernels, place)

@@ -85,6 +85,7 @@ class MetaModel:
     def __post_init__(self) -> None:
         self.adapters: Adapted | None = None
         self.spaces: dict[int, Space] = {}  # by identity of a parameter that is trained in a subspace
+        self.packed: dict[int, str] = {}  # by identity of a frozen parameter: the form that it is kept in (`quantised`)
         self._original: PreTrainedModel | None = None
         self._tower = tower_name(self.model) if is_multimodal(self.config) else None
         self.look_again()

@@ -81,14 +81,21 @@ class TimedEngine(PlainEngine):
             self._forget(visit)
         self._place.settle()
         self._began = time.perf_counter()
-        if self.cold and visit.kind in STREAMED and self._kept is not None:
+        if self.cold and self._converts(visit):
             self._weights_in(self._typed, visit).copy_(self._weights_in(self._kept, visit))
         return visit
 
+    def _converts(self, visit: PlainVisit) -> bool:
+        """Whether layers multiply by a copy of the pass's weights."""
+        if self._kept is None or visit.kind not in STREAMED:
+            return False
+        return self._kept.dtype != self.dtype or any("form" in it for it in self.blocks[visit.block]["tensors"])
+
     def keep_weights(self) -> None:
-        """As they are now in the type that they are kept in, where that is another than layers compute in."""
+        """As they are now in the type that they are kept in, where that is another than layers compute in. Codes are
+        kept as if they were of that type: what they save of the reading, making values of them takes."""
         kept = DTYPES[self.description["weight_dtype"]]
-        if kept != self.dtype:
+        if kept != self.dtype or any("form" in tensor for tensor in self.tensors):
             weights = self._typed[: self._boundary_at_element[0]]
             size = weights.numel() * kept.itemsize
             there = mapped(size) if self._place.device.type == "cpu" else on_device(size, self._place.device)

@@ -92,6 +92,7 @@ def compare(config: Config, layers: int | None, tell: Callable[[str], None]) -> 
         hub.fetch_weights(config, tell)
         plain_model = load_plain(path, model_config, config)
         carried = choose_learning(plain_model, config, path)
+        round_base(plain_model, config)
         begun = {name: parameter.detach().float().clone() for name, parameter in named(plain_model).items()}
         plain, masters = train_plainly(plain_model, config, work, steps)
         masters = {name: master for name, master in masters.items() if name not in carried}
@@ -275,6 +276,30 @@ def choose_learning(model: PreTrainedModel, config: Config, path: Path) -> froze
     return carried
 
 
+def packed_names(model: PreTrainedModel, config: Config) -> frozenset[str]:
+    """Of the parameters that the engine keeps as codes."""
+    from spillway.model import quantised
+    from spillway.model.building import build
+    from spillway.model.lora import adapters_of
+    from spillway.model.source import DTYPES
+
+    adapters = adapters_of(config)
+    if config.base_form is None or adapters is None:
+        return frozenset()
+    meta_model = build(copy.deepcopy(model.config), DTYPES[config.compute_dtype], DTYPES[config.weight_dtype])
+    adapters.like(meta_model)
+    quantised.choose(meta_model, config)
+    return quantised.names(meta_model)
+
+
+def round_base(model: PreTrainedModel, config: Config) -> None:
+    """To what the engine's codes stand for."""
+    from spillway.model import quantised
+
+    if config.base_form is not None:
+        quantised.round_in(model, packed_names(model, config), config.base_form)
+
+
 def named(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
     """Parameters by the name that they have without adapters before them."""
     from spillway.model.meta_model import bare_name
@@ -305,6 +330,7 @@ def kept_types(model: PreTrainedModel, config: Config) -> Callable[[str], torch.
 
     dtype = DTYPES[config.weight_dtype]
     types = types_of(on_meta(copy.deepcopy(model.config), dtype))
+    types |= dict.fromkeys(packed_names(model, config), DTYPES[config.compute_dtype])  # what codes stand for is exact
     return lambda name: types.get(bare_name(name), dtype)
 
 

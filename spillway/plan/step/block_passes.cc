@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "spillway/plan/conversion.h"
 #include "spillway/plan/step/passes.h"
 
 namespace spillway::plan::step {
@@ -24,22 +25,21 @@ void add_block_passes(StepGraph& graph) {
   }
 }
 
-void add_widened(StepGraph& graph) {
-  if (!graph.description.widens()) return;
-  std::uint64_t most = 0;
+void add_converted(StepGraph& graph) {
+  Bytes most = 0;
   Index first = kNone, last = kNone;
   for (Index p = 0; p < graph.out.visits.size(); ++p) {
-    const auto values = widened_values(graph.layout, graph.out.visits[p]);
-    if (values == 0) continue;
-    most = std::max(most, values);
+    const auto bytes = converted_bytes(graph.description, graph.layout, graph.out.visits[p]);
+    if (bytes == 0) continue;
+    most = std::max(most, bytes);
     if (first == kNone) first = p;
     last = p;
   }
   if (first == kNone) return;
-  graph.out.widened = graph.add_buffer(BufferClass::scratch, round_up(most * sizeof(float), 4096),
-                                       graph.order.position(first), graph.order.position(last), graph.compute_tier());
-  graph.fills(graph.task_of(first), graph.out.widened);
-  graph.lets_go(graph.task_of(last), graph.out.widened);
+  graph.out.converted = graph.add_buffer(BufferClass::scratch, round_up(most, 4096), graph.order.position(first),
+                                         graph.order.position(last), graph.compute_tier());
+  graph.fills(graph.task_of(first), graph.out.converted);
+  graph.lets_go(graph.task_of(last), graph.out.converted);
 }
 
 }  // namespace spillway::plan::step

@@ -18,8 +18,8 @@ void add_forward(StepGraph& graph);
 void add_head(StepGraph& graph);
 /// Weights of backward passes, gradients, and the rows of the embedding's.
 void add_backward(StepGraph& graph);
-/// One place for the widened weights of all passes, one after the other.
-void add_widened(StepGraph& graph);
+/// One place for the converted weights of all passes, one after the other.
+void add_converted(StepGraph& graph);
 
 // Of a device with memory of its own. Its passes of blocks work on buffers there. A pass has ended for the host when it
 // was issued, so no task of the host waits for one, only for a copy that waited for it there; and a pass waits for

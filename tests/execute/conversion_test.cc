@@ -1,5 +1,5 @@
-// The weights of a pass in the type that it multiplies in.
-#include "spillway/execute/widening.h"
+// The weights of a pass in what layers multiply in.
+#include "spillway/execute/conversion.h"
 
 #include <gtest/gtest.h>
 
@@ -8,14 +8,15 @@
 #include <vector>
 
 #include "spillway/plan/arena_layout.h"
+#include "spillway/plan/conversion.h"
 #include "tests/plan/models.h"
 #include "tests/plan/residencies.h"
 
 namespace spillway::execute {
 namespace {
 
-struct Widened {
-  explicit Widened(std::optional<state::ComputeType> compute)
+struct ConvertedPasses {
+  explicit ConvertedPasses(std::optional<state::ComputeType> compute)
       : description(
             plan::test::describe({.layers = 2, .embedding = false, .head = false, .tied = false, .compute = compute})),
         layout(description.layout()) {
@@ -34,24 +35,24 @@ struct Widened {
   const std::unique_ptr<device::Device> cpu = device::make_cpu();
 };
 
-TEST(Widening, LeavesWeightsWhereTheyAreKeptAsTheyAreComputedWith) {
-  Widened it(std::nullopt);
-  const Widening widening(it.schedule, it.layout, it.description.rule(), it.arena.data(), {*it.cpu});
+TEST(Conversion, LeavesWeightsWhereTheyAreKeptAsTheyAreComputedWith) {
+  ConvertedPasses it(std::nullopt);
+  const Conversion conversion(it.description, it.layout, it.schedule, it.arena.data(), {*it.cpu});
   for (const auto& visit : it.schedule.visits) {
     auto* const expected = it.arena.data() + it.schedule.buffers[visit.weights].offset;
-    EXPECT_EQ(widening.weights(visit), expected);
+    EXPECT_EQ(conversion.weights(visit), expected);
   }
 }
 
-TEST(Widening, CopiesAPassesWeightsToFp32) {
-  Widened it(state::ComputeType::fp32);
-  const Widening widening(it.schedule, it.layout, it.description.rule(), it.arena.data(), {*it.cpu});
+TEST(Conversion, CopiesAPassesWeightsToFp32) {
+  ConvertedPasses it(state::ComputeType::fp32);
+  const Conversion conversion(it.description, it.layout, it.schedule, it.arena.data(), {*it.cpu});
   for (const auto& visit : it.schedule.visits) {
     const auto* kept =
         reinterpret_cast<const std::uint16_t*>(it.arena.data() + it.schedule.buffers[visit.weights].offset);
-    const auto values = plan::widened_values(it.layout, visit);
+    const auto values = plan::converted_bytes(it.description, it.layout, visit) / sizeof(float);
     const std::vector<std::uint16_t> before(kept, kept + values);
-    const auto* found = reinterpret_cast<const float*>(widening.weights(visit));
+    const auto* found = reinterpret_cast<const float*>(conversion.weights(visit));
     for (std::uint64_t i = 0; i < values; ++i) {
       ASSERT_EQ(found[i], std::bit_cast<float>(std::uint32_t{before[i]} << 16)) << i;
     }

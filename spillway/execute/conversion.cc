@@ -1,0 +1,35 @@
+#include "spillway/execute/conversion.h"
+
+#include "spillway/execute/element.h"
+#include "spillway/plan/conversion.h"
+
+namespace spillway::execute {
+
+Conversion::Conversion(const plan::Description& description, const state::Layout& layout,
+                       const plan::Schedule& schedule, Arenas arenas, const Arithmetic& where)
+    : description_(description), layout_(layout), schedule_(schedule), arenas_(arenas), where_(where) {}
+
+std::byte* Conversion::weights(const plan::Visit& visit) const {
+  auto* const kept = arenas_.at(schedule_, visit.weights);
+  if (kept == nullptr || !plan::converts(description_, layout_, visit)) return kept;
+  auto* const copy = arenas_.at(schedule_, schedule_.converted);
+  convert(visit, kept, copy);
+  return copy;
+}
+
+void Conversion::convert(const plan::Visit& visit, const std::byte* from, std::byte* to) const {
+  const auto rule = description_.rule();
+  const auto chunks = plan::chunks_of(layout_, visit);
+  for (auto c = chunks.first; c < chunks.end(); ++c) {
+    const auto& chunk = layout_.chunks()[c];
+    where_.device.run(where_.stream, device::Convert{.from = state::encoding_of(chunk.form, rule.type),
+                                                     .to = element_of(plan::converted_type(description_, chunk)),
+                                                     .values = from,
+                                                     .out = to,
+                                                     .n = chunk.values()});
+    from += weight_bytes(rule, chunk);
+    to += plan::converted_bytes(description_, chunk);
+  }
+}
+
+}  // namespace spillway::execute

@@ -1,0 +1,97 @@
+// Weights of 4 and 8 bits: codes, and an fp32 scale for each block of kPackedBlock values, the last block shorter.
+//
+// nf4 is the 4-bit NormalFloat of QLoRA (arXiv 2305.14314, section 3), with the values and the packing of bitsandbytes:
+// a value is kNf4.values[code] * scale, the scale the block's largest magnitude, the code that of the nearest of
+// x * (1 / scale), the first value of a byte in its upper half. Scales are not quantised again. int8 is code * scale,
+// with codes from -127 to 127 as LLM.int8() has them for weights (arXiv 2208.07339, section 2), by block and not by
+// row: the code is 127 x / largest to nearest even, the scale largest / 127.
+//
+// A block of zeros, or of magnitudes whose inverse no float holds, is all zero. A block with a NaN is all NaN,
+// one with an infinity not finite.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "spillway/base/on_device.h"
+#include "spillway/kernels/bf16.h"
+#include "spillway/kernels/encoding.h"
+#include "spillway/kernels/fp16.h"
+
+namespace spillway::kernels {
+
+/// The values of nf4's codes, times the scale: quantiles of a normal distribution, with 0 among them.
+struct Nf4 {
+  float values[16] = {-1.0F,         -0.6961928F, -0.52507305F, -0.3949175F, -0.28444138F, -0.18477343F,
+                      -0.091050036F, 0.0F,        0.0795803F,   0.1609302F,  0.2461123F,   0.33791524F,
+                      0.44070983F,   0.562617F,   0.72295684F,  1.0F};
+};
+inline constexpr Nf4 kNf4;
+
+/// Codes and scales of `n` values; `codes` has code_bytes(n), `scales` one for each block, a part of one counted.
+void pack_nf4(const float* in, std::size_t n, std::uint8_t* codes, float* scales);
+void pack_int8(const float* in, std::size_t n, std::int8_t* codes, float* scales);
+
+/// The values, rounded to nearest even. The first one begins a block; n may be 0; any alignment; no overlap.
+void unpack_nf4(const std::uint8_t* codes, const float* scales, std::uint16_t* bf16, std::size_t n);
+void unpack_nf4(const std::uint8_t* codes, const float* scales, Fp16* out, std::size_t n);
+void unpack_nf4(const std::uint8_t* codes, const float* scales, float* out, std::size_t n);
+void unpack_int8(const std::int8_t* codes, const float* scales, std::uint16_t* bf16, std::size_t n);
+void unpack_int8(const std::int8_t* codes, const float* scales, Fp16* out, std::size_t n);
+void unpack_int8(const std::int8_t* codes, const float* scales, float* out, std::size_t n);
+
+/// Of an array of `all` packed values (encoding.h) the `n` from number `first` on, a multiple of kPackedBlock.
+template <class T>
+void unpack(Encoding encoding, const std::byte* array, std::uint64_t all, std::uint64_t first, std::size_t n, T* out) {
+  const auto* const codes = array + code_bytes(encoding, first);
+  const auto* const scales = reinterpret_cast<const float*>(array + scales_at(encoding, all)) + first / kPackedBlock;
+  if (encoding == Encoding::nf4) {
+    unpack_nf4(reinterpret_cast<const std::uint8_t*>(codes), scales, out, n);
+  } else {
+    unpack_int8(reinterpret_cast<const std::int8_t*>(codes), scales, out, n);
+  }
+}
+/// The reverse, from the masters of these values.
+inline void pack(Encoding encoding, const float* in, std::byte* array, std::uint64_t all, std::uint64_t first,
+                 std::size_t n) {
+  auto* const codes = array + code_bytes(encoding, first);
+  auto* const scales = reinterpret_cast<float*>(array + scales_at(encoding, all)) + first / kPackedBlock;
+  if (encoding == Encoding::nf4) {
+    pack_nf4(in, n, reinterpret_cast<std::uint8_t*>(codes), scales);
+  } else {
+    pack_int8(in, n, reinterpret_cast<std::int8_t*>(codes), scales);
+  }
+}
+
+namespace scalar {
+
+/// Value number `i`.
+[[nodiscard]] SPILLWAY_ON_DEVICE inline float nf4_value(const std::uint8_t* codes, const float* scales,
+                                                        std::uint64_t i) noexcept {
+  constexpr Nf4 kOwn;  // which a GPU has, too
+  const unsigned pair = codes[i / 2], code = i % 2 == 0 ? pair >> 4 : pair & 15;
+  return quiet(kOwn.values[code] * scales[i / kPackedBlock]);
+}
+[[nodiscard]] SPILLWAY_ON_DEVICE inline float int8_value(const std::int8_t* codes, const float* scales,
+                                                         std::uint64_t i) noexcept {
+  return quiet(static_cast<float>(codes[i]) * scales[i / kPackedBlock]);
+}
+
+/// Value number `i` of an array of `all` packed ones.
+[[nodiscard]] SPILLWAY_ON_DEVICE inline float packed_value(Encoding encoding, const std::byte* array, std::uint64_t all,
+                                                           std::uint64_t i) noexcept {
+  const auto* const scales = reinterpret_cast<const float*>(array + scales_at(encoding, all));
+  if (encoding == Encoding::nf4) return nf4_value(reinterpret_cast<const std::uint8_t*>(array), scales, i);
+  return int8_value(reinterpret_cast<const std::int8_t*>(array), scales, i);
+}
+
+void unpack_nf4(const std::uint8_t* codes, const float* scales, std::uint16_t* bf16, std::size_t n);
+void unpack_nf4(const std::uint8_t* codes, const float* scales, Fp16* out, std::size_t n);
+void unpack_nf4(const std::uint8_t* codes, const float* scales, float* out, std::size_t n);
+void unpack_int8(const std::int8_t* codes, const float* scales, std::uint16_t* bf16, std::size_t n);
+void unpack_int8(const std::int8_t* codes, const float* scales, Fp16* out, std::size_t n);
+void unpack_int8(const std::int8_t* codes, const float* scales, float* out, std::size_t n);
+
+}  // namespace scalar
+
+}  // namespace spillway::kernels

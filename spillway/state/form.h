@@ -1,0 +1,100 @@
+// In which type and form weights are stored: what a value takes of the bytes that move.
+//
+// Whatever moves, places or plans bytes counts elements of the run's type of weights and knows nothing of forms. A form
+// says how many of its values take the place of how many such elements.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <numeric>
+
+#include "spillway/base/bytes.h"
+#include "spillway/kernels/encoding.h"
+
+namespace spillway::state {
+
+/// Element type of weights, of gradients and of what visits compute in. Of weights:
+enum class ComputeType : std::uint8_t {
+  bf16,  ///< weight bf16 + 16-bit remainder, gradient bf16
+  fp32,  ///< weight fp32, no remainder, gradient fp32
+  fp16,  ///< weight fp16 + fp32 master, gradient fp16
+};
+
+/// Bytes per element of what computing needs; of the state see rule.h.
+struct FieldBytes {
+  Bytes weight;
+  Bytes grad;  ///< gradient
+};
+
+[[nodiscard]] constexpr FieldBytes field_bytes(ComputeType type) noexcept {
+  return type == ComputeType::fp32 ? FieldBytes{4, 4} : FieldBytes{2, 2};
+}
+
+/// How the weights of a tensor are stored in a run.
+enum class Form : std::uint8_t {
+  as_run,  ///< in the run's type of weights
+  fp32,    ///< in fp32 beside a narrower type: the weight is its own master, and its gradient is fp32, too
+  nf4,     ///< packed (kernels/packed.h): of what is frozen inside layers, rounded when it is read from a checkpoint
+  int8,    ///< the same
+};
+inline constexpr std::array kForms{Form::as_run, Form::fp32, Form::nf4, Form::int8};
+
+/// So many values take the place of so many elements of the run's type of weights.
+struct Packing {
+  std::uint64_t values = 1, elements = 1;
+
+  /// Elements that `count` values take the place of; a part of a group takes the place of a whole one.
+  [[nodiscard]] constexpr std::uint64_t elements_of(std::uint64_t count) const noexcept {
+    return ceil_div(count, values) * elements;
+  }
+  /// Values that have room in `count` elements.
+  [[nodiscard]] constexpr std::uint64_t values_in(std::uint64_t count) const noexcept {
+    return count / elements * values;
+  }
+  /// The least multiple of `unit` elements that holds whole groups.
+  [[nodiscard]] constexpr std::uint64_t granule(std::uint64_t unit) const noexcept { return std::lcm(unit, elements); }
+  friend bool operator==(const Packing&, const Packing&) = default;
+};
+
+/// The form that a tensor has in a run whose weights are of `type`: where that is fp32, none is kept in fp32 beside it.
+[[nodiscard]] constexpr Form form_in(Form form, ComputeType type) noexcept {
+  return form == Form::fp32 && type == ComputeType::fp32 ? Form::as_run : form;
+}
+
+/// Whether no layer multiplies by weights of the form as they lie, so that a pass converts them first.
+[[nodiscard]] constexpr bool is_packed(Form form) noexcept {
+  return form != Form::as_run && form != Form::fp32;
+}
+
+/// How the weights of a chunk lie, in a run whose weights are of `type`.
+[[nodiscard]] constexpr kernels::Encoding encoding_of(Form form, ComputeType type) noexcept {
+  if (form == Form::nf4) return kernels::Encoding::nf4;
+  if (form == Form::int8) return kernels::Encoding::int8;
+  if (form == Form::fp32 || type == ComputeType::fp32) return kernels::Encoding::fp32;
+  return type == ComputeType::bf16 ? kernels::Encoding::bf16 : kernels::Encoding::fp16;
+}
+
+/// Of a form that form_in() gives for the type.
+[[nodiscard]] constexpr Packing packing_of(Form form, ComputeType type) noexcept {
+  if (form == Form::as_run) return {};
+  const std::uint64_t group = is_packed(form) ? kernels::kPackedBlock : 1;
+  return {.values = group,
+          .elements = kernels::encoded_bytes(encoding_of(form, type), group) / field_bytes(type).weight};
+}
+
+/// What fingerprints of models and messages call a form; "" of what is stored as the run's type says.
+[[nodiscard]] constexpr const char* word_of(Form form) noexcept {
+  switch (form) {
+    case Form::as_run:
+      break;
+    case Form::fp32:
+      return "wide";
+    case Form::nf4:
+      return "nf4";
+    case Form::int8:
+      return "int8";
+  }
+  return "";
+}
+
+}  // namespace spillway::state

@@ -1,0 +1,251 @@
+// Frozen weights of 4 and 8 bits: passes find what their codes stand for, and no bit depends on where they lie.
+#include "spillway/kernels/packed.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "spillway/state/safetensors.h"
+#include "tests/contract/lives.h"
+#include "tests/contract/on_device.h"
+
+namespace spillway {
+namespace {
+
+using plan::Durability;
+using plan::test::describe;
+using state::ComputeType;
+using state::Form;
+using test::Directory;
+using test::DurableRun;
+
+plan::test::Shape random_packed_shape(std::mt19937& random, int round) {
+  auto out = plan::test::random_shape(random, round);
+  const std::vector<std::string> frozen{"up|down|embed|head", "layers|embed", "down", "^layers\\.0", "up|norm"};
+  out.frozen = frozen[random() % frozen.size()];
+  out.packed = random() % 2 == 0 ? "up|down" : "down";
+  out.packed_as = random() % 2 == 0 ? Form::nf4 : Form::int8;
+  if (random() % 3 == 0) out.wide = "norm";
+  if (random() % 3 == 0) out.compute = ComputeType::fp32;
+  if (random() % 4 == 0) out.type = ComputeType::fp32;
+  out.format = static_cast<state::StateFormat>(round % 3);
+  return out;
+}
+
+class Packed : public ::testing::TestWithParam<Durability> {};
+
+INSTANTIATE_TEST_SUITE_P(Levels, Packed, test::kEveryDurability, test::durability_name);
+
+TEST_P(Packed, PlacementAndGoingOnChangeNoBit) {
+  test::expect_same_bits_of_models(61, 6, 10, GetParam(), random_packed_shape);
+}
+
+Outcome packed_run(const plan::Description& description, Settings settings, bool queued) {
+  test::Training training(description, std::move(settings), queued);
+  Outcome out;
+  for (std::uint64_t s = 0; s < 5; ++s) out.norms.push_back(training.toy.step(s).grad_norm);
+  out.masters = training.toy.masters();
+  return out;
+}
+
+TEST(PackedWeights, ADeviceChangesNoBit) {
+  std::mt19937 random(67);
+  std::uniform_real_distribution<> share(0, 1);
+  for (int round = 0; round < 6; ++round) {
+    const auto description = describe(random_packed_shape(random, round));
+    const auto expected = packed_run(description, everything_in_dram(), false);
+    for (int placement = 0; placement < 2; ++placement) {
+      auto settings = test::with_device({.capacity = 1 * GiB}, random());
+      settings.budget.device->join = random() % (48 * KiB);
+      if (placement > 0) settings.budget.device->weight = share(random);
+      const bool queued = random() % 2 == 0;
+      expect_same(expected, packed_run(description, settings, queued), text("round ", round, " with ", placement));
+    }
+  }
+}
+
+/// A layer that has packed matrices of sizes that are no multiple of a block, and what learns beside them.
+plan::Description packed_layer(Form form, ComputeType type, std::optional<ComputeType> compute) {
+  plan::Description out;
+  out.type = type;
+  out.compute = compute;
+  out.blocks = {{"layer",
+                 state::BlockRole::layer,
+                 {{.name = "adapter", .shape = {8, 64}},
+                  {.name = "small", .shape = {7, 9}, .learning = state::Learning::frozen, .form = form},
+                  {.name = "norm", .shape = {33}, .learning = state::Learning::frozen},
+                  {.name = "gate", .shape = {5, 9}, .learning = state::Learning::frozen, .form = Form::fp32},
+                  {.name = "large", .shape = {601, 503}, .learning = state::Learning::frozen, .form = form}}}};
+  out.hidden = 64;
+  out.tokens = 8;
+  out.chunk_elements = 1 << 14;
+  return out;
+}
+
+std::vector<float> some_weights(std::size_t n, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> draw(0, 0.02F);
+  std::vector<float> out(n);
+  for (auto& value : out) value = draw(random);
+  return out;
+}
+
+/// The whole tensor by itself, packed and unpacked: where chunks end does not show.
+std::vector<float> packed_and_back(const std::vector<float>& values, Form form, ComputeType type) {
+  const auto encoding = state::encoding_of(form, type);
+  const auto n = round_up(values.size(), kernels::kPackedBlock);
+  std::vector<std::byte> packed(kernels::encoded_bytes(encoding, n));
+  kernels::pack(encoding, values.data(), packed.data(), n, 0, values.size());
+  std::vector<float> out(values.size());
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = kernels::scalar::packed_value(encoding, packed.data(), n, i);
+  return out;
+}
+
+void expect_found(const Engine& engine, const BlockPass& pass, const plan::Description& description, std::size_t t,
+                  const std::vector<float>& expected) {
+  const auto unit = state::field_bytes(description.computes()).weight;
+  const auto* const at = pass.weights + engine.tensor_offset(t) * unit;
+  const bool wide = engine.layout().tensors()[t].spec.form == Form::fp32 || unit == 4;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (wide) {
+      ASSERT_EQ(reinterpret_cast<const float*>(at)[i], expected[i]) << t << ", " << i;
+    } else {
+      ASSERT_EQ(reinterpret_cast<const std::uint16_t*>(at)[i], kernels::round_bf16(expected[i])) << t << ", " << i;
+    }
+  }
+}
+
+TEST(PackedWeights, PassesFindWhatTheirCodesStandFor) {
+  for (const auto form : {Form::nf4, Form::int8}) {
+    for (const auto& [type, compute] : {std::pair(ComputeType::bf16, std::optional<ComputeType>()),
+                                        std::pair(ComputeType::bf16, std::optional(ComputeType::fp32)),
+                                        std::pair(ComputeType::fp32, std::optional<ComputeType>())}) {
+      const auto description = packed_layer(form, type, compute);
+      for (const double share : {0.0, 1.0}) {
+        const Directory where;
+        Engine engine(description, DurableRun::settings(where.path(), 1, {share, share, share, share}));
+        engine.start();
+        const auto& tensors = engine.layout().tensors();
+        std::vector<std::vector<float>> stored;
+        for (std::size_t t = 0; t < tensors.size(); ++t) {
+          stored.push_back(some_weights(tensors[t].elements, t));
+          engine.store_tensor(t, 0, stored.back());
+        }
+        for (const std::size_t t : {1, 4}) {
+          std::vector<float> found(stored[t].size());
+          engine.fetch_tensor(t, 0, found);
+          stored[t] = packed_and_back(stored[t], form, type);
+          ASSERT_EQ(found, stored[t]);
+        }
+        engine.begin_step({.counts = {8}, .training = false});
+        std::size_t passes = 0;
+        while (const auto pass = engine.next_pass()) {
+          for (const std::size_t t : {1, 3, 4}) {
+            const bool fp32 = tensors[t].spec.form == Form::fp32 || state::is_packed(tensors[t].spec.form);
+            if (fp32 || type == ComputeType::fp32) expect_found(engine, *pass, description, t, stored[t]);
+          }
+          engine.end_pass();
+          ++passes;
+        }
+        engine.end_step({});
+        EXPECT_EQ(passes, 1U);
+      }
+    }
+  }
+}
+
+TEST(PackedWeights, TakeAQuarterOrHalfOfWhatBf16Takes) {
+  const auto bytes = [](Form form) {
+    const auto description = packed_layer(form, ComputeType::bf16, std::nullopt);
+    const auto layout = description.layout();
+    Bytes out = 0;
+    for (const auto& chunk : layout.chunks()) {
+      if (chunk.learning == state::Learning::frozen) out += weight_bytes(description.rule(), chunk);
+    }
+    return static_cast<double>(out);
+  };
+  const auto whole = bytes(Form::as_run);
+  EXPECT_NEAR(bytes(Form::nf4) / whole, 36.0 / 128, 0.03);
+  EXPECT_NEAR(bytes(Form::int8) / whole, 68.0 / 128, 0.03);
+}
+
+TEST(PackedWeights, AreOfFrozenTensorsInsideLayersAlone) {
+  auto description = packed_layer(Form::nf4, ComputeType::bf16, std::nullopt);
+  description.blocks[0].tensors[1].learning = state::Learning::full;
+  EXPECT_THROW(static_cast<void>(description.layout()), Error);
+  description = packed_layer(Form::as_run, ComputeType::bf16, std::nullopt);
+  description.blocks.push_back(
+      {"head",
+       state::BlockRole::head,
+       {{.name = "head", .shape = {100, 64}, .learning = state::Learning::frozen, .form = Form::int8}}});
+  EXPECT_THROW(static_cast<void>(description.layout()), Error);
+}
+
+TEST(PackedWeights, VolumesOfARunWithOthersAreRefused) {
+  const auto shape = [](Form form) {
+    return plan::test::Shape{.layers = 1, .tokens = 32, .frozen = "up|down", .packed = "up|down", .packed_as = form};
+  };
+  const DurableRun run(shape(Form::nf4), 1);
+  const Directory where;
+  const auto settings = DurableRun::settings(where.path(), 1, {0, 0, 0, 0});
+  {
+    Engine engine(run.description(), settings);
+    engine.start();
+    run.fill(engine);
+    run.train(engine, 1, 1);
+  }
+  const auto other = describe(shape(Form::int8));
+  Engine engine(other, settings);
+  EXPECT_THROW(engine.start({.reopen = true}), Error);
+}
+
+/// Files hold what layers multiply by; a state of such a run goes on, its packed weights from where they came.
+TEST(PackedWeights, AreSavedAsLayersMultiplyByThem) {
+  const DurableRun run({.layers = 2, .tokens = 32, .frozen = "up|down", .packed = "up|down"}, 4);
+  const Directory out;
+  Settings settings;
+  settings.budget.dram = 4 * GiB;
+  std::map<std::string, std::string> learning;
+  for (const auto& block : run.description().blocks) {
+    for (const auto& tensor : block.tensors) {
+      if (!state::learns(tensor.learning)) learning[tensor.name] = "";
+    }
+  }
+  {
+    Engine engine(run.description(), settings);
+    engine.start();
+    run.fill(engine);
+    run.train(engine, 1, 2);
+    engine.save_weights(out.path(), 1 * GiB);
+    engine.save_state(out.path() / "state");
+    const state::SafetensorsReader reader(out.path());
+    const auto* const stored = reader.find("layers.1.up");
+    ASSERT_NE(stored, nullptr);
+    EXPECT_EQ(stored->dtype, "BF16");
+    std::vector<float> saved(stored->elements), kept(stored->elements);
+    reader.read_fp32(*stored, 0, saved.size(), saved.data());
+    const auto& tensors = engine.layout().tensors();
+    const auto number = std::ranges::find(tensors, "layers.1.up", [](const auto& it) { return it.spec.name; });
+    engine.fetch_tensor(static_cast<std::size_t>(number - tensors.begin()), 0, kept);
+    for (std::size_t i = 0; i < saved.size(); ++i) {
+      ASSERT_EQ(saved[i], kernels::widen(kernels::round_bf16(kept[i]))) << i;
+    }
+  }
+  Engine engine(run.description(), settings);
+  engine.start();
+  run.fill(engine);
+  EXPECT_THROW(engine.load_state(out.path() / "state", out.path(), 2), Error);
+  engine.load_state(out.path() / "state", out.path(), 2, learning);
+  EXPECT_TRUE(run.holds(engine, 2));
+  run.train(engine, 3, 4);
+  EXPECT_TRUE(run.holds(engine, 4));
+}
+
+}  // namespace
+}  // namespace spillway

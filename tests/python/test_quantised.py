@@ -1,0 +1,279 @@
+"""A frozen base of 4 or 8 bits under adapters: equal to PEFT in memory on what its codes stand for, wherever it lies,
+killed and resumed, and a quarter or half of the bytes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+import both_ways
+import native
+import real_runs
+import seeds
+from breadth import some
+from hf_models import tiny_config
+from needs import package
+from spillway.cli import main
+from spillway.config import resolve
+from spillway.errors import InputError
+from spillway.model import quantised
+from spillway.model.building import build
+from spillway.model.describe import WorkSize, describe
+from spillway.model.lora import ADAPTER, Adapters
+
+peft = package("peft", "LoRA is PEFT's")
+SEED = 5  # native's
+BLOCK = 64
+NF4 = (-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+       -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634,
+       0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0)  # fmt: skip
+ASKED = {"nf4": "--load_in_4bit", "int8": "--load_in_8bit"}
+LORA = {"method": "lora", "lora_r": 4, "lora_alpha": 8, "adam_epsilon": both_ways.EPSILON}
+WORDS = ["--method", "lora", "--lora_r", "4", "--lora_target_modules", "all-linear"]
+LIMIT = 300  # seconds that a process of its own may take at most
+KILLED = (
+    real_runs.dying("step")
+    + """
+from spillway.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return real_runs.inputs(tmp_path_factory.mktemp("quantised"))
+
+
+def rounded(weight: torch.Tensor, form: str) -> torch.Tensor:
+    """What the codes of a weight stand for, as the papers say it: blocks along the flat weight, each by its largest."""
+    flat = weight.detach().float().flatten()
+    blocks = nn.functional.pad(flat, (0, -flat.numel() % BLOCK)).view(-1, BLOCK)
+    largest = blocks.abs().amax(1, keepdim=True)
+    if form == "nf4":
+        values = torch.tensor(NF4)
+        between = ((values[:-1].double() + values[1:].double()) / 2).float()
+        found = values[torch.bucketize(blocks * (1 / largest), between)] * largest
+    else:
+        found = (blocks * (127 / largest)).round().clamp(-127, 127) * (largest / 127)
+    return found.flatten()[: flat.numel()].view(weight.shape)
+
+
+def round_layers(model: Any, form: str) -> Any:
+    """Every linear layer but the head."""
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Linear) and ".layers." in name:
+                module.weight.copy_(rounded(module.weight, form))
+    return model
+
+
+@pytest.mark.parametrize("form", ASKED)
+@pytest.mark.parametrize("place", some(["dram", "path"], ["path"]))
+def test_equals_peft_on_what_the_codes_stand_for(form: str, place: str, tmp_path: Path) -> None:
+    both_ways.save(tiny_config("llama", False, num_hidden_layers=3), tmp_path / "model", 7)
+    more = {"placement": "path", "storage": tmp_path} if place == "path" else {}
+    session = native.opened(
+        tmp_path / "model", both_ways.SHAPE, weight_decay=both_ways.DECAY, max_grad_norm=both_ways.CLIP,
+        lora_target_modules=["q_proj", "v_proj", "down_proj"], base_form=form, **LORA, **more,
+    )  # fmt: skip
+    base = round_layers(both_ways.load(tmp_path / "model"), form)
+    begun = {name: parameter.detach().clone() for name, parameter in base.named_parameters()}
+    torch.manual_seed(SEED)
+    asked = peft.LoraConfig(
+        r=4, lora_alpha=8, lora_dropout=0.0, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM"
+    )
+    plain = peft.get_peft_model(base, asked)
+    work = both_ways.steps_of(plain.config.vocab_size)
+    try:
+        losses = [(r.loss_sum / r.label_tokens) for r in (session.step(step, both_ways.RATE) for step in work)]
+        (tmp_path / "saved").mkdir()
+        session.save_model(tmp_path / "saved")
+        ours = {name: tensor for name, tensor in session.masters().items() if "lora_" not in name}
+    finally:
+        session.close()
+    assert ours.keys() == begun.keys() and all(torch.equal(ours[name], tensor) for name, tensor in begun.items())
+    assert losses == pytest.approx(both_ways.train_plain(plain, work), rel=1e-5)
+    plain.save_pretrained(tmp_path / "expected")
+    found, expected = (load_file(tmp_path / name / ADAPTER) for name in ("saved", "expected"))
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert float((found[name] - tensor).abs().max()) <= 1e-5 * float(tensor.abs().max()), name
+
+
+def adapters(directory: Path) -> bytes:
+    return (directory / ADAPTER).read_bytes()
+
+
+@pytest.mark.parametrize("form", ASKED)
+def test_a_base_of_codes_trains_as_the_base_that_they_stand_for(form: str, given: Path, tmp_path: Path) -> None:
+    """By the command line, bit by bit: the second run reads files of fp32, made without the engine."""
+    base = AutoModelForCausalLM.from_pretrained(given / "model", dtype=torch.float32)
+    shutil.copytree(given / "model", tmp_path / "model")
+    round_layers(base, form).save_pretrained(tmp_path / "model")
+    words = (*WORDS, "--compute_dtype", "fp32", "--max_steps", "4", "--learning_rate", "1e-2")
+    assert real_runs.here(given, tmp_path / "codes", *words, ASKED[form]) == 0
+    assert real_runs.here(given, tmp_path / "fp32", *words, "--model", str(tmp_path / "model")) == 0
+    assert adapters(tmp_path / "codes") == adapters(tmp_path / "fp32")
+    assert real_runs.metrics(tmp_path / "codes") == real_runs.metrics(tmp_path / "fp32")
+    assert real_runs.here(given, tmp_path / "whole", *words) == 0
+    assert adapters(tmp_path / "codes") != adapters(tmp_path / "whole")
+
+
+def test_killed_and_resumed_on_a_path_ends_as_in_memory(
+    given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*WORDS, "--load_in_4bit", "--lora_dropout", "0.3", "--max_steps", "12", "--save_steps", "5"]
+    assert real_runs.here(given, tmp_path / "whole", *words) == 0
+    on_path = [*words, "--resume_from_checkpoint", "auto", "--storage", f"{tmp_path},capacity=512MiB"]
+    on_path += ["--placement", "path"]
+    monkeypatch.setenv("DIES_AFTER", str(seeds.instants("quantised").uniform(0.005, 0.2)))
+    process = real_runs.apart("-c", KILLED, *real_runs.words(given, tmp_path / "out", *on_path))
+    _, error = process.communicate(timeout=LIMIT)
+    assert process.returncode in (0, -14), (error, seeds.said())
+    assert real_runs.here(given, tmp_path / "out", *on_path) == 0, capfd.readouterr().err
+    assert adapters(tmp_path / "out") == adapters(tmp_path / "whole"), seeds.said()
+    assert real_runs.metrics(tmp_path / "out") == real_runs.metrics(tmp_path / "whole")
+
+
+def test_it_is_verified_exported_and_goes_on(given: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = [*WORDS, "--load_in_8bit", "--save_steps", "2", *real_runs.on_path(tmp_path / "path")]
+    assert real_runs.here(given, tmp_path / "out", *words, "--max_steps", "3") == 0
+    assert main(["verify", str(tmp_path / "out")]) == 0
+    alone, checkpoint = tmp_path / "alone", str(tmp_path / "out" / "checkpoint-2")
+    assert main(["export", str(tmp_path / "out"), "--to", str(alone), "--checkpoint", checkpoint]) == 0
+    going_on = ("--max_steps", "3", "--resume_from_checkpoint", str(alone))
+    assert real_runs.here(given, tmp_path / "next", *WORDS, "--load_in_8bit", *going_on) == 0
+    assert adapters(tmp_path / "next") == adapters(tmp_path / "out")
+    capfd.readouterr()
+    assert real_runs.here(given, tmp_path / "other", *WORDS, *going_on) == 2
+    assert "load_in_8bit: the run was started with True" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype"), some([(form, dtype) for form in ASKED for dtype in ("fp32", "bf16")], [("nf4", "bf16")])
+)
+def test_check_rounds_the_plain_way_as_well(form: str, dtype: str, given: Path, capsys: Any) -> None:
+    words = [*WORDS, "--compute_dtype", dtype, "--learning_rate", "1e-2", ASKED[form]]
+    found = main(["check", "--model", str(given / "model"), "--dataset", str(given / "train.jsonl"), *words,
+                  "--max_length", "64", "--per_device_train_batch_size", "2",
+                  "--profile", str(given / "profile.json")])  # fmt: skip
+    assert found == 0, capsys.readouterr().out
+    assert "equal but for rounding" in capsys.readouterr().out
+
+
+def test_a_simulated_device_changes_no_adapter(given: Path, tmp_path: Path) -> None:
+    words = (*WORDS, "--load_in_4bit", "--max_steps", "3")
+    there = ("--device", "simulated", "--gpu_memory", "256MiB", "--dram_budget", "4GiB")
+    assert real_runs.here(given, tmp_path / "host", *words) == 0
+    assert real_runs.here(given, tmp_path / "device", *words, *there) == 0
+    assert adapters(tmp_path / "host") == adapters(tmp_path / "device")
+
+
+@pytest.mark.parametrize(("form", "share"), [("nf4", 36 / 128), ("int8", 68 / 128)])
+def test_its_linear_layers_take_that_share_of_what_bf16_takes(form: str, share: float, tmp_path: Path) -> None:
+    """On the path, in what a step reads of it, and in the plan."""
+    config = tiny_config("llama", False, num_hidden_layers=8, hidden_size=64, intermediate_size=256)
+    both_ways.save(config, tmp_path / "model", 7)
+    layers = both_ways.load(tmp_path / "model").model.layers
+    linear = 2 * sum(m.weight.numel() for m in layers.modules() if isinstance(m, nn.Linear))
+    read, planned = {}, {}
+    for base_form in (None, form):
+        place = tmp_path / str(base_form)
+        place.mkdir()
+        session = native.opened(
+            tmp_path / "model", both_ways.SHAPE, placement="weight=path", storage=place, compute_dtype="bf16",
+            durability="none", lora_target_modules=["q_proj"], base_form=base_form, chunk=1 << 22, **LORA,
+        )  # fmt: skip
+        try:
+            for step in both_ways.steps_of(97)[:2]:
+                read[base_form] = session.step(step, 1e-3).path_bytes["path:0"]["read"]
+                session.settle()
+            planned[base_form] = session.plan["path_bytes_per_step"]["path:0"]["read"]
+        finally:
+            session.close()
+    for found in (read, planned):
+        assert found[None] - found[form] == pytest.approx(2 * linear * (1 - share), rel=0.1)
+
+
+def test_under_the_trainer_equal_to_peft_on_the_rounded_base(given: Path, tmp_path: Path) -> None:
+    package("accelerate", "transformers' Trainer needs accelerate")
+    import transformers
+
+    from spillway.hf import Trainer
+    from test_trainer import loaded, parts, same_rows
+
+    targets = ["q_proj", "up_proj"]
+    base = round_layers(AutoModelForCausalLM.from_pretrained(given / "model", dtype=torch.float32), "nf4")
+    torch.manual_seed(42)  # of TrainingArguments
+    asked = peft.LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM")
+    more = {"adam_epsilon": both_ways.EPSILON}
+    plain = transformers.Trainer(model=peft.get_peft_model(base, asked), **parts(given, tmp_path / "plain", **more))
+    keys = {"method": "lora", "lora_r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "lora_target_modules": targets}
+    ours = Trainer(
+        model=loaded(given, tmp_path / "storage", load_in_4bit=True, **keys), **parts(given, tmp_path / "ours", **more)
+    )
+    for trainer in (plain, ours):
+        trainer.train()
+        trainer.save_model()
+    ours.close()
+    same_rows(ours, plain)
+    found, expected = (load_file(tmp_path / name / ADAPTER) for name in ("ours", "plain"))
+    for name, tensor in expected.items():
+        assert float((found[name] - tensor).abs().max()) <= 1e-5 * float(tensor.abs().max()), name
+
+
+def tensors_of(kind: str, form: str) -> list[dict[str, Any]]:
+    meta_model = build(tiny_config(kind, False), torch.float32)
+    Adapters({"r": 2, "target_modules": "all-linear"}, 1).adapt(meta_model)
+    key = ASKED[form].removeprefix("--")
+    quantised.choose(meta_model, resolve({}, {"method": "lora", key: True}))
+    return [t for block in describe(meta_model, WorkSize(1, 8), "fp32")["blocks"] for t in block["tensors"]]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_what_is_packed_are_the_base_s_linear_layers(kind: str) -> None:
+    tensors = tensors_of(kind, "nf4")
+    packed = {t["name"] for t in tensors if t.get("form") == "nf4"}
+    words = ("_proj.weight",) if kind == "llama" else ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+    assert packed == {t["name"] for t in tensors if t["name"].endswith(words) and "lora_" not in t["name"]} != set()
+    assert all(t.get("frozen") for t in tensors if "form" in t)
+
+
+def test_refused_on_the_command_line(given: Path, tmp_path: Path, capsys: Any) -> None:
+    def said(*more: str) -> str:
+        assert real_runs.here(given, tmp_path / "out", *more) == 2
+        return str(capsys.readouterr().err)
+
+    assert "load_in_4bit: what is trained cannot be kept as codes" in said("--load_in_4bit")
+    assert "frozen base of method lora" in said("--load_in_8bit", "--method", "lsp")
+    assert "load_in_8bit: the base is kept in one form" in said(*WORDS, "--load_in_4bit", "--load_in_8bit")
+    assert "bnb_4bit_quant_type: fp4 is not" in said(*WORDS, "--load_in_4bit", "--bnb_4bit_quant_type", "fp4")
+    assert "its name is `compute_dtype`" in said(*WORDS, "--bnb_4bit_compute_dtype", "bfloat16")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_of_another_machine_counts_it(given: Path, capsys: Any) -> None:
+    """Of a described machine, where no weight is read: less memory, and the time that converting takes."""
+
+    def weights(*more: str) -> int:
+        words = ["plan", "--model", str(given / "model"), "--profile", "workstation", "--max_length", "64", *WORDS]
+        assert main([*words, "--json", *more]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        return sum(int(row["bytes"]) for row in plan["bytes"] if row["class"] == "weight")
+
+    assert weights("--load_in_4bit") < weights("--load_in_8bit") < weights()
+
+
+def test_a_model_without_frozen_linear_layers_is_refused() -> None:
+    meta_model = build(tiny_config("llama", False), torch.float32)
+    with pytest.raises(InputError, match="load_in_4bit: it is for linear layers"):
+        quantised.choose(meta_model, resolve({}, {"method": "lora", "load_in_4bit": True}))
