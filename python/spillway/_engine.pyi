@@ -35,7 +35,11 @@ class Engine:
     head last; a tied head has no block.
 
     `settings` (JSON): {"dram_budget": bytes, "process_bytes": bytes, "work_bytes": bytes, "keeps_logits": bool (false;
-    true: the caller keeps the logits of as many slices of the head as "kept_logits" of the plan), "placement": {...},
+    true: the caller keeps the logits of as many slices of the head as "kept_logits" of the plan), "saved_activations":
+    {"blocks": [numbers of blocks whose layers can keep what autograd saves of them from forward to backward],
+    "token_bytes": that one of them keeps of each token of a step, "on_device": bool (there; else in DRAM), "layers": of
+    the model, "keep": layers that are to keep (null: as many as is fastest), "why": not all can, in words} (the caller
+    keeps those of "saved_activations" of the plan), "placement": {...},
     "storage": [{"directory" or "device", "capacity": bytes, "endurance": bytes that may be written to it in its life
     (absent: as a usual drive), "far": bool (false; true: its drive is by another NUMA node than the device, so that
     of equals the others come first), "node": that NUMA node}], "near": the NUMA node of the device, "nodes":
@@ -61,8 +65,9 @@ class Engine:
         """plan.json as text. "durability" is what holds for this plan: none when nothing is on storage and nothing was
         asked for. Unless none, the bytes have a class "durability", and path_bytes_per_step counts what it writes."""
     def what_fits(self, sequence: int, batch: int, work_per_token: float, device_per_token: float = ...) -> str:
-        """{"longest_sequence", "fit_table"} as text, where micro-batches are `batch` rows of `sequence` tokens now and
-        each token more takes so many bytes of PyTorch's working set, on the host and on the device."""
+        """{"longest_sequence", "fit_table"} as text, and "a_gib_more" where layers can keep what autograd saves;
+        micro-batches are `batch` rows of `sequence` tokens now and each token more takes so many bytes of PyTorch's
+        working set, on the host and on the device."""
     def start(self, opening: str = "{}", list_pinned: Callable[[], list[str]] | None = None) -> str:
         """Maps the arena, opens the volumes, starts the lanes.
 

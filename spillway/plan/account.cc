@@ -21,7 +21,7 @@ const state::Block* head_of(const Problem& problem) {
 
 /// Keeps the logits of as many slices as there is room for, from the head's loss to its gradient.
 void keep_logits(const Problem& problem, const Room& room, Plan& plan) {
-  const auto& [description, layout, budget, rates, durability] = problem;
+  const auto& [description, layout, budget, rates, durability, keeping] = problem;
   const auto* head = head_of(problem);
   if (!budget.keeps_logits || budget.device || head == nullptr) return;
   const bool several = !plan.node_peaks.empty();
@@ -74,6 +74,7 @@ void count_classes(const Problem& problem, Plan& plan) {
 /// What the same plan would write and take if its steps were not durable.
 void count_durability(const Problem& problem, Plan& plan) {
   auto without = make_schedule(problem.description, problem.layout, plan.residency, plan.lookahead);
+  set_saved(without, plan.keeping);
   static_cast<void>(lay_out(without));
   if (problem.budget.device) static_cast<void>(lay_out(without, TierKind::device));
   plan.durable_per_step = plan.written_per_step - std::min(plan.written_per_step, traffic_of(without).written);
@@ -85,9 +86,7 @@ void count_durability(const Problem& problem, Plan& plan) {
 void count_remote_drives(const Problem& problem, Plan& plan) {
   auto near = problem.rates;
   near.paths = near.near_paths;
-  const auto seconds =
-      predict({problem.description, problem.layout, problem.budget, near, problem.durability}, plan.schedule)
-          .step_seconds;
+  const auto seconds = predict(problem.with(near), plan.schedule).step_seconds;
   plan.far_seconds = std::max(0.0, plan.prediction.step_seconds - seconds);
 }
 
@@ -102,7 +101,7 @@ void count_early(Plan& plan) {
 }  // namespace
 
 void account_for_paths(const Problem& problem, Plan& plan) {
-  const auto& [description, layout, budget, rates, durability] = problem;
+  const auto& [description, layout, budget, rates, durability, keeping] = problem;
   auto need = budget.has_path() ? storage_need(description, layout, plan.residency, durability, budget.checkpoints)
                                 : StorageNeed{};
   if (need.bytes() > 0) plan.path_overhead = budget.superblock;
@@ -126,12 +125,12 @@ void account_for_step(const Problem& asked, const Room& room, Plan& plan) {
   const auto rates = rates_of(asked, plan);
   plan.resident = resident_bytes(plan.schedule);
   count_traffic(plan);
-  plan.prediction = predict({asked.description, asked.layout, asked.budget, rates, asked.durability}, plan.schedule);
+  plan.prediction = predict(asked.with(rates), plan.schedule);
 }
 
 void account_for_parts(const Problem& asked, Plan& plan) {
   const auto rates = rates_of(asked, plan);
-  const Problem problem{asked.description, asked.layout, asked.budget, rates, asked.durability};
+  const auto problem = asked.with(rates);
   if (problem.redo().gradients) count_durability(problem, plan);
   if (!rates.near_paths.empty()) count_remote_drives(problem, plan);
   count_early(plan);

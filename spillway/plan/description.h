@@ -130,11 +130,28 @@ struct FileSystem {
   bool output = false;                  ///< output_dir does
 };
 
+/// What becomes of the activations that autograd saves of a layer, between its forward and its backward pass.
+enum class Saved : std::uint8_t {
+  recompute,  ///< they are let go, and backward computes them again from the boundary activation
+  keep,       ///< they stay in the memory that the layer computes in
+};
+
+/// The layers that can keep what autograd saves of them, and what that takes: the caller's memory, beside the arena.
+struct SavedActivations {
+  std::vector<std::uint32_t> blocks = {};  ///< numbers of their blocks, ascending; none: every layer recomputes
+  double token_bytes = 0;                  ///< that one of them keeps of each token of a step
+  bool on_device = false;                  ///< in the memory of the budget's device; else in DRAM
+  std::uint64_t layers = 0;                ///< of the model, those that cannot keep included
+  std::optional<std::uint64_t> keep = {};  ///< layers that are to keep; empty: as many as is fastest by simulation
+  std::string why = {};                    ///< why there are none that can, or not all, in words; empty: nobody said
+};
+
 /// Budgets in bytes.
 struct Budget {
   Bytes dram = 0;     ///< for the whole process
   Bytes process = 0;  ///< interpreter, libraries and the rest that is there before the arena
   Bytes work = 0;     ///< PyTorch's working set, as a dry run measured it
+  SavedActivations saved = {};
   /// Whoever computes keeps the logits of slices from the head's loss to its gradient, as the plan says.
   bool keeps_logits = false;
   std::vector<PathBudget> paths;
@@ -194,6 +211,7 @@ struct Rates {
   double compute_beside = 0;                   ///< the share of its speed that compute keeps; 0 = unknown: fair shares
   double io_cores = 0.1;                       ///< cores that compute loses to the paths at full speed
   double forward = 0, backward = 0;            ///< one layer block of average size, all micro-batches
+  double kept_forward = 0, kept_backward = 0;  ///< the same of one that keeps what autograd saves
   double head_loss = 0, head_gradient = 0;     ///< one slice, all micro-batches
   double tail_forward = 0, tail_backward = 0;  ///< the last layer block when a head follows
   double between = 0;                          ///< once a step: prologue, embedding, hand-over

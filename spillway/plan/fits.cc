@@ -44,8 +44,8 @@ FitRequest with(const FitRequest& request, std::uint64_t tokens_of_micro_batch) 
     out.budget.device->work = changed(out.budget.device->work, request.device_per_token, tokens - before);
   }
   auto& rates = out.rates;
-  for (auto* seconds : {&rates.forward, &rates.backward, &rates.head_loss, &rates.head_gradient, &rates.tail_forward,
-                        &rates.tail_backward, &rates.between}) {
+  for (auto* seconds : {&rates.forward, &rates.backward, &rates.kept_forward, &rates.kept_backward, &rates.head_loss,
+                        &rates.head_gradient, &rates.tail_forward, &rates.tail_backward, &rates.between}) {
     *seconds *= times;
   }
   return out;
@@ -143,6 +143,19 @@ std::uint64_t longest_sequence(const FitRequest& request, Cells& cells) {
   return grain * (fits(most) ? most : bisect(most - 1, fits));
 }
 
+/// The plan with a GiB more where layers keep what autograd saves of them; nothing where none can.
+nlohmann::json with_a_gib_more(const FitRequest& request) {
+  auto budget = request.budget;
+  if (budget.saved.blocks.empty()) return {};
+  const bool there = budget.saved.on_device && budget.device;
+  (there ? budget.device->capacity : budget.dram) += GiB;
+  if (!there && budget.has_nodes()) budget.nodes[0].capacity += GiB;
+  const auto plan = plan_alone(request.description, request.description.layout(), budget, request.rates);
+  return {{"tier", there ? "device" : "dram"},
+          {"keep", plan.keeping.size()},
+          {"predicted_step_seconds", plan.prediction.step_seconds}};
+}
+
 nlohmann::json json_of(const FitTable& table) {
   return {{"dram_budgets", table.budgets},
           {"sequences", table.sequences},
@@ -168,7 +181,9 @@ std::string fits_json(const FitRequest& request) {
   check(request);
   Cells cells(request);
   const auto table = fit_table(request, cells);  // first: from the small budgets, of which the large ones follow
-  return nlohmann::json({{"longest_sequence", longest_sequence(request, cells)}, {"fit_table", json_of(table)}}).dump();
+  nlohmann::json out{{"longest_sequence", longest_sequence(request, cells)}, {"fit_table", json_of(table)}};
+  if (auto more = with_a_gib_more(request); !more.is_null()) out["a_gib_more"] = std::move(more);
+  return out.dump();
 }
 
 }  // namespace spillway::plan

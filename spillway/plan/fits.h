@@ -45,7 +45,9 @@ struct FitRequest {
 /// 0 = none. At most 4 times that of the dry run.
 [[nodiscard]] std::uint64_t longest_sequence(const FitRequest& request);
 
-/// {"longest_sequence", "fit_table"}. Plans on up to four threads; the result is the same on any number.
+/// {"longest_sequence", "fit_table"}, and where layers can keep what autograd saves of them {"a_gib_more": {"tier",
+/// "keep", "predicted_step_seconds"}}: the plan with a GiB more for that. Plans on up to four threads; the result is
+/// the same on any number.
 [[nodiscard]] std::string fits_json(const FitRequest& request);
 
 }  // namespace spillway::plan

@@ -144,6 +144,17 @@ std::optional<Bytes> endurance_of(const json& path) {
   return found > 0 ? std::optional<Bytes>(found) : std::nullopt;
 }
 
+/// Empty: nobody said.
+SavedActivations parse_saved(const json& object) {
+  SavedActivations out{.blocks = get<std::vector<std::uint32_t>>(object, "blocks", std::vector<std::uint32_t>{}),
+                       .token_bytes = rate(object, "token_bytes", 0),
+                       .on_device = get<bool>(object, "on_device", false),
+                       .layers = count(object, "layers", 0),
+                       .why = get<std::string>(object, "why", "")};
+  if (const auto keep = object.find("keep"); keep != object.end() && !keep->is_null()) out.keep = count(object, "keep");
+  return out;
+}
+
 /// Null: nothing is saved.
 std::optional<Saving> parse_saving(const json& object) {
   if (object.is_null()) return std::nullopt;
@@ -186,6 +197,7 @@ Budget parse_budget(const std::string& input) {
   out.process = count(object, "process_bytes", 0);
   out.work = count(object, "work_bytes", 0);
   out.keeps_logits = get<bool>(object, "keeps_logits", false);
+  out.saved = parse_saved(get<json>(object, "saved_activations", json::object()));
   out.window = count(object, "window", 0);
   const auto placement = get<json>(object, "placement", json::object());
   out.placement = {parse_share(placement, "weight"), parse_share(placement, "state"), parse_share(placement, "grad"),
@@ -295,6 +307,8 @@ Rates parse_rates(const std::string& input, const machine::Profile& profile) {
   parse_paths(out, object, profile);
   out.forward = rate(seconds, "forward", 0);
   out.backward = rate(seconds, "backward", 0);
+  out.kept_forward = rate(seconds, "kept_forward", out.forward);
+  out.kept_backward = rate(seconds, "kept_backward", std::max(0.0, out.backward - out.forward));
   out.head_loss = rate(seconds, "head_loss", 0);
   out.head_gradient = rate(seconds, "head_gradient", 0);
   out.tail_forward = rate(seconds, "tail_forward", 0);

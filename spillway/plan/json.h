@@ -13,14 +13,16 @@ namespace spillway::plan {
 /// names the key.
 [[nodiscard]] Description parse_description(const std::string& text);
 
-/// {"dram_budget", "process_bytes", "work_bytes", "keeps_logits", "window", "placement": {"weight", "state", "grad",
+/// {"dram_budget", "process_bytes", "work_bytes", "keeps_logits", "saved_activations": {"blocks", "token_bytes",
+/// "on_device", "layers", "keep", "why"} (SavedActivations), "window", "placement": {"weight", "state", "grad",
 /// "activation"}, "storage": [{"directory", "capacity"}], "nodes": [{"id", "capacity"}]}; missing = 0 or the planner's
 /// choice.
 [[nodiscard]] Budget parse_budget(const std::string& text);
 
-/// {"seconds": {"forward", "backward", "head_loss", "head_gradient", "tail_forward", "tail_backward", "between"}} of a
-/// dry run, {"nodes": [{"id", "update", "update_thread", "read"}]} (NodeRates), {"device": {"to_device",
-/// "from_device", "links"}}, the links as a profile's GPU has them, and {"near"}, the NUMA node of the device, with
+/// {"seconds": {"forward", "backward", "kept_forward", "kept_backward", "head_loss", "head_gradient", "tail_forward",
+/// "tail_backward", "between"}} of a dry run (without kept ones backward is taken to spare a forward pass), {"nodes":
+/// [{"id", "update", "update_thread", "read"}]} (NodeRates), {"device": {"to_device", "from_device", "links"}}, the
+/// links as a profile's GPU has them, and {"near"}, the NUMA node of the device, with
 /// {"storage": [{"far", "node"}]}, beside the machine's own rates; missing = unknown.
 [[nodiscard]] Rates parse_rates(const std::string& text, const machine::Profile& profile);
 

@@ -7,6 +7,7 @@
 #include "spillway/plan/far.h"
 #include "spillway/plan/living.h"
 #include "spillway/plan/planner.h"
+#include "spillway/plan/saved_choice.h"
 #include "spillway/plan/subspaces_json.h"
 
 namespace spillway::plan {
@@ -36,6 +37,7 @@ void add_memory(nlohmann::json& out, const Plan& plan, const state::UpdateRule& 
   out["bytes"].push_back({{"class", "working set"}, {"tier", first}, {"bytes", budget.work}});
   add("engine", first, kEngineBytes);
   add("logits", first, plan.kept_logits);
+  if (!budget.saved.on_device) add("saved activations", first, plan.saved);
   add("projectors", first, plan.subspaces);
   add("update workspace", first, plan.update_workspace);
   if (budget.device && budget.device->in_dram) add("simulated device", first, plan.device_arena);
@@ -67,10 +69,31 @@ void add_device_memory(nlohmann::json& out, const Plan& plan, const Budget& budg
     if (bytes > 0) out["bytes"].push_back({{"class", name}, {"tier", "device"}, {"bytes", bytes}});
   };
   add("working set", budget.device->work);
+  if (budget.saved.on_device) add("saved activations", plan.saved);
   for (const auto& [name, bytes] : plan.device_classes) add(name, bytes);
   out["tiers"].push_back(
       {{"name", "device"}, {"capacity", budget.device->capacity}, {"planned_peak", plan.device_peak}});
   out["device_bytes_per_step"] = {{"to_device", plan.to_device_per_step}, {"from_device", plan.from_device_per_step}};
+}
+
+/// What becomes of what autograd saves of layers. Nothing where the caller did not say what that is.
+void add_saved_activations(nlohmann::json& out, const Plan& plan, const Budget& budget) {
+  const auto& saved = budget.saved;
+  if (saved.layers == 0) return;
+  const auto host = plan.node_peaks.empty() ? "dram" : budget.nodes[0].name();
+  auto& found = out["saved_activations"] = {{"layers", saved.layers},
+                                            {"keep", plan.keeping.size()},
+                                            {"blocks", plan.keeping},
+                                            {"bytes", plan.saved},
+                                            {"tier", saved.on_device ? "device" : host},
+                                            {"asked", nullptr},
+                                            {"why", saved_words(plan, saved)}};
+  if (saved.keep) found["asked"] = *saved.keep;
+  for (const auto& it : plan.keeping_tried) {
+    nlohmann::json entry{{"layers", it.layers}, {"fits", it.fits}};
+    if (it.fits) entry["predicted_step_seconds"] = it.step_seconds;
+    found["tried"].push_back(std::move(entry));
+  }
 }
 
 /// What the device does with each block.
@@ -162,6 +185,7 @@ std::string to_json(const Plan& plan, const Description& description, const stat
   out["bytes"] = json::array();
   add_memory(out, plan, description.rule(), layout, budget);
   add_device_memory(out, plan, budget);
+  add_saved_activations(out, plan, budget);
   add_device_blocks(out, plan, description, layout);
   add_paths(out, plan, budget);
   add_far_drives(out, plan, budget);

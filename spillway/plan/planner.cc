@@ -9,11 +9,20 @@
 #include "spillway/plan/living.h"
 #include "spillway/plan/refusals.h"
 #include "spillway/plan/requests.h"
+#include "spillway/plan/saved_choice.h"
 #include "spillway/plan/search.h"
 #include "spillway/plan/subspace_share.h"
 
 namespace spillway::plan {
 namespace {
+
+/// Rates of backward passes whose products of gradients take so many times as long as all of them do.
+Rates with_longer_products(Rates rates, double longer) {
+  rates.kept_backward += (longer - 1) * rates.backward;
+  rates.backward *= longer;
+  rates.tail_backward *= longer;
+  return rates;
+}
 
 /// What was found with `spare` bytes of a device left alone.
 struct Attempt {
@@ -73,10 +82,7 @@ std::optional<InFull> plan_in_full(const Description& asked, const state::Layout
   if (std::ranges::none_of(layout.tensors(), inside)) return std::nullopt;
   const auto description = in_full(asked);
   const auto whole = description.layout();
-  auto slower = rates;
-  const auto longer = products_in_full(layout);
-  slower.backward *= longer;
-  slower.tail_backward *= longer;
+  const auto slower = with_longer_products(rates, products_in_full(layout));
   try {
     const auto plan = plan_alone(description, whole, budget, slower);
     return InFull{.fits = true,
@@ -91,7 +97,7 @@ std::optional<InFull> plan_in_full(const Description& asked, const state::Layout
 }
 
 Plan fastest_plan(const Problem& problem) {
-  const auto& [description, layout, budget, rates, durability] = problem;
+  const auto& [description, layout, budget, rates, durability, keeping] = problem;
   if (!budget.device || budget.device->state) return plan_one(problem);
   if (auto why = no_living(description, layout, rates); !why.empty()) {
     auto out = plan_one(problem);
@@ -108,18 +114,27 @@ Plan fastest_plan(const Problem& problem) {
 }
 
 Plan plan_with(const Problem& problem) {
-  auto out = fastest_plan(problem);
-  account_for_parts(problem, out);
+  const auto& saved = problem.budget.saved;
+  const auto keeping = [&](std::size_t layers, const auto& use) {
+    const auto budget = with_saved(problem.description, problem.budget, layers);
+    return use(Problem{problem.description, problem.layout, budget, problem.rates, problem.durability, layers});
+  };
+  const auto plan = [&](std::size_t layers) {
+    auto out = keeping(layers, fastest_plan);
+    out.keeping = keeping_blocks(problem.layout, saved, layers);
+    out.saved = saved_bytes(problem.description, saved, layers);
+    return out;
+  };
+  auto out = choose_keeping(problem, plan);
+  keeping(out.keeping.size(), [&](const Problem& chosen) { account_for_parts(chosen, out); });
   return out;
 }
 
 }  // namespace
 
 Plan plan_alone(const Description& description, const state::Layout& layout, const Budget& budget, const Rates& alone) {
-  auto rates = alone;  // of visits as they were measured: none of these learned projectors
-  const auto longer = products_with_fits(description, layout);
-  rates.backward *= longer;
-  rates.tail_backward *= longer;
+  // Of visits as they were measured: none of these learned projectors.
+  const auto rates = with_longer_products(alone, products_with_fits(description, layout));
   const auto with = [&](Durability durability) { return plan_with({description, layout, budget, rates, durability}); };
   if (!budget.durability && spills({description, layout, budget, rates})) {
     return with(Durability::step);  // without looking at the plan that is not durable

@@ -21,6 +21,13 @@ struct LivingTried {
   Bytes moved = 0;          ///< by a step, over paths and the link, both ways
 };
 
+/// A number of layers that may keep what autograd saves of them, and what a plan with it comes to.
+struct KeepingTried {
+  std::size_t layers = 0;
+  bool fits = false;        ///< else what follows is 0
+  double step_seconds = 0;  ///< predicted
+};
+
 /// A plan of the same budgets, were every tensor that learns in a subspace to learn in full.
 struct InFull {
   bool fits = false;                ///< else what follows is 0
@@ -39,16 +46,19 @@ struct Plan : LaidOut {
   Bytes resident = 0;   ///< bytes at its bottom that stay; above them, between steps, is scratch for one chunk at least
   Bytes subspaces = 0;  ///< bytes of projectors and of work on subspaces, beside the arena
   Bytes update_workspace = 0;  ///< bytes that updates of whole matrices work on, beside the arena
-  Bytes dram_peak = 0;         ///< process + work + arena + kEngineBytes + both + kept_logits, and the device's arena
-                               ///< where that is in DRAM
+  Bytes dram_peak = 0;         ///< process + work + arena + kEngineBytes + both + kept_logits + saved, and the device's
+                               ///< arena where that is in DRAM
   std::uint64_t kept_slices = 0;  ///< of the head: their logits are kept from the loss to its gradient, not made again
   Bytes kept_logits = 0;          ///< that they take at most, outside of the arena
-  Bytes device_peak = 0;          ///< with PyTorch's working set there
-  std::vector<Bytes> node_peaks;  ///< by node, as Budget::nodes: sums to `dram_peak`; empty: there is one
-  Bytes path_bytes = 0;           ///< on all paths, without what follows
-  Bytes path_overhead = 0;        ///< of each path: superblock and records
-  Bytes path_spare = 0;           ///< of `path_bytes`, for snapshots that wait for a flush
-  std::vector<Bytes> volumes;     ///< by path: what its volume reserves for data; together at least `path_bytes`
+  std::vector<Index> keeping;     ///< blocks of layers that keep what autograd saves of them from forward to backward
+  Bytes saved = 0;                ///< that they hold at most, outside of the arena: in `dram_peak`, or `device_peak`
+  std::vector<KeepingTried> keeping_tried;  ///< what was compared; empty: the number was given, or there was no choice
+  Bytes device_peak = 0;                    ///< with PyTorch's working set there
+  std::vector<Bytes> node_peaks;            ///< by node, as Budget::nodes: sums to `dram_peak`; empty: there is one
+  Bytes path_bytes = 0;                     ///< on all paths, without what follows
+  Bytes path_overhead = 0;                  ///< of each path: superblock and records
+  Bytes path_spare = 0;                     ///< of `path_bytes`, for snapshots that wait for a flush
+  std::vector<Bytes> volumes;  ///< by path: what its volume reserves for data; together at least `path_bytes`
   Bytes read_per_step = 0, written_per_step = 0;
   Bytes to_device_per_step = 0, from_device_per_step = 0;
   std::size_t living = 0;                 ///< blocks that live on the device, slices of a head each counted as one
@@ -72,7 +82,9 @@ struct Plan : LaidOut {
 
 /// The plan for these budgets. What the caller fixed in `budget.placement` is obeyed; the rest of the DRAM first holds
 /// what saves most traffic per byte (weights, then activations, gradients and states), then lengthens the lookahead,
-/// and what is left keeps logits, where the budget says that the caller can.
+/// and what is left keeps logits, where the budget says that the caller can. As many layers keep what autograd saves of
+/// them as the budget asks, or as make the step fastest by simulation; none of them sends to a path what has room in
+/// memory without.
 /// With a device, as many blocks live there, and of the others as many pass, as make the step fastest by simulation; of
 /// equals (a percent) the numbers that move least. With several NUMA nodes what stays is dealt to them (nodes.h) as
 /// is fastest by simulation, within the budget of each. Without `budget.durability`, steps are durable when anything is

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "spillway/plan/description.h"
+#include "spillway/plan/saved_activations.h"
 #include "spillway/plan/schedule.h"
 #include "spillway/plan/storage_need.h"
 
@@ -14,6 +15,7 @@ struct Problem {
   const Budget& budget;
   const Rates& rates;
   Durability durability = Durability::none;
+  std::size_t keeping = 0;  ///< layers that keep what autograd saves; `budget` has what that takes
 
   /// What makes its steps durable.
   [[nodiscard]] Redo redo() const noexcept {
@@ -22,7 +24,13 @@ struct Problem {
   [[nodiscard]] Bytes weight_element() const noexcept { return state::field_bytes(description.type).weight; }
   /// A new schedule of a step.
   [[nodiscard]] Schedule schedule(const Residency& residency, const Lookahead& lookahead) const {
-    return make_schedule(description, layout, residency, lookahead, redo());
+    auto out = make_schedule(description, layout, residency, lookahead, redo());
+    if (keeping > 0) set_saved(out, keeping_blocks(layout, budget.saved, keeping));
+    return out;
+  }
+  /// The same with other rates.
+  [[nodiscard]] Problem with(const Rates& other) const noexcept {
+    return {description, layout, budget, other, durability, keeping};
   }
 };
 

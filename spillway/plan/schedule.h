@@ -116,7 +116,8 @@ struct Visit {
   Index slice = 0;      ///< chunk of the block, embedding and head visits
   Index task = kNone;
   std::uint32_t position = 0;
-  bool on_host = false;  ///< although there is a device with memory of its own
+  bool on_host = false;            ///< although there is a device with memory of its own
+  Saved saved = Saved::recompute;  ///< passes of a layer
   // Buffers, kNone where there is none.
   Index weights = kNone, input = kNone, output = kNone, grad = kNone, grad_sum = kNone;
 };

@@ -400,11 +400,12 @@ double visit_seconds(const Schedule& schedule, const state::Layout& layout, cons
   }
   average /= std::max<Index>(1, layers);
   const auto size = static_cast<double>(layout.blocks()[it.block].elements);
+  const bool keeps = it.saved == Saved::keep;
   switch (it.kind) {
     case VisitKind::forward:
-      return tail ? rates.tail_forward : rates.forward * size / average;
+      return tail ? rates.tail_forward : (keeps ? rates.kept_forward : rates.forward) * size / average;
     case VisitKind::backward:
-      return tail ? rates.tail_backward : rates.backward * size / average;
+      return tail ? rates.tail_backward : (keeps ? rates.kept_backward : rates.backward) * size / average;
     case VisitKind::head_loss:
       return rates.head_loss;
     case VisitKind::head_gradient:

@@ -36,6 +36,21 @@ TEST(Json, WithoutCoresOfTheirOwnUpdatesHaveThoseOfCompute) {
   EXPECT_TRUE(parse_budget(R"({"dram_budget": 1})").nodes.empty());
 }
 
+TEST(Json, WhatLayersKeepIsABudgetAndRates) {
+  const auto* given = R"({"dram_budget": 1e9, "seconds": {"forward": 1, "backward": 3, "kept_forward": 1.5},
+    "saved_activations": {"blocks": [1, 2], "token_bytes": 12.5, "layers": 3, "keep": 1, "why": "one runs alone"}})";
+  const auto saved = parse_budget(given).saved;
+  EXPECT_EQ(saved.blocks, (std::vector<std::uint32_t>{1, 2}));
+  EXPECT_EQ(saved.token_bytes, 12.5);
+  EXPECT_EQ(saved.layers, 3U);
+  EXPECT_EQ(saved.keep, 1U);
+  EXPECT_EQ(saved.why, "one runs alone");
+  EXPECT_EQ(parse_rates(given, {}).kept_forward, 1.5);
+  EXPECT_EQ(parse_rates(given, {}).kept_backward, 2) << "a forward pass less";
+  EXPECT_FALSE(parse_budget(R"({"dram_budget": 1, "saved_activations": {"keep": null}})").saved.keep.has_value());
+  EXPECT_TRUE(parse_budget(R"({"dram_budget": 1})").saved.blocks.empty());
+}
+
 TEST(Json, NodesThatMakeNoSenseAreRefusedByKey) {
   for (const auto* nodes : {R"([{"id": -1, "capacity": 1}])", R"([{"id": 0}])", R"([{"id": 0, "capacity": "much"}])"}) {
     EXPECT_THROW(static_cast<void>(parse_budget(text(R"({"dram_budget": 1, "nodes": )", nodes, "}"))), Error) << nodes;

@@ -55,7 +55,7 @@ def test_settings_of_the_update_and_other_names(
     given_words = [word for name, value in words.items() for word in (f"--{name}", value)]
     assert check(given, tmp_path, "--compute_dtype", "fp32", *given_words) == 0
     shown = capsys.readouterr()
-    assert "activation_checkpointing changes nothing" in shown.out + shown.err
+    assert "activation_checkpointing: true means activation_recompute: all" in shown.out + shown.err
     found = re.search(r"movement of the weights: differs by (\S+)", shown.out)
     assert found and float(found[1]) < 1e-3
 

@@ -142,8 +142,21 @@ def test_old_and_other_names() -> None:
     assert configured("--no-bf16").compute_dtype == "fp32"
     assert configured("--fp16").compute_dtype == configured("--fp16", "--no-bf16").compute_dtype == "fp16"
     assert configured("--bf16", "--no-fp16").compute_dtype == "bf16" and configured("--no-fp16").compute_dtype == "auto"
-    config = configured("--gradient_checkpointing", "true")
-    assert "always recomputes" in config.notices[0]
+    for name in ("gradient_checkpointing", "activation_checkpointing"):
+        for value, meant in (("true", "all"), ("false", "none")):
+            config = configured(f"--{name}", value)
+            assert config.activation_recompute == meant
+            assert config.notices == [notice for notice in config.notices if f"{name}: {value} means" in notice] != []
+    assert configured("--gradient_checkpointing", "--activation_recompute", "all").activation_recompute == "all"
+    with pytest.raises(InputError, match="contradicts activation_recompute: 3"):
+        configured("--gradient_checkpointing", "--activation_recompute", "3")
+
+
+@pytest.mark.parametrize(("given", "meant"), [("auto", "auto"), ("all", "all"), ("none", "none"), ("0", 0), ("12", 12)])
+def test_what_recomputes(given: str, meant: str | int) -> None:
+    config = configured("--activation_recompute", given)
+    assert config.activation_recompute == meant
+    assert yaml.safe_load(config.text())["activation_recompute"] == meant
 
 
 @pytest.mark.parametrize(
@@ -153,6 +166,8 @@ def test_old_and_other_names() -> None:
         (["--xyzzy", "1"], ["'xyzzy'", "--help"]),
         (["--max_steps", "many"], ["max_steps", "'many'", "whole number"]),
         (["--max_steps", "0"], ["max_steps", "-1 or a whole number"]),
+        (["--activation_recompute", "some"], ["activation_recompute", "'some'", "auto, all, none"]),
+        (["--activation_recompute", "-1"], ["activation_recompute", "0 or more"]),
         (["--max_steps", "1.5"], ["max_steps", "'1.5'"]),
         (["--learning_rate", "-1"], ["learning_rate", "0 or more"]),
         (["--learning_rate", "nan"], ["learning_rate"]),

@@ -79,6 +79,24 @@ def test_endurance(written: float, text: str) -> None:
     assert sizes.used_up(written, 1e12) == f"{text} of its rated endurance"
 
 
+def test_what_layers_keep_and_what_a_gib_more_would_save() -> None:
+    assert tables.saved_activations(PLAN) == ""
+    found = {"layers": 24, "keep": 12, "bytes": 3 << 30, "tier": "dram", "why": "as asked"}
+    plan = PLAN | {"saved_activations": found, "predicted_step_seconds": 2.0}
+    assert tables.saved_activations(plan) == (
+        "Saved activations: 12 of 24 layers keep them from forward to backward, 3.00 GiB of dram, 12 compute them "
+        "again in backward (as asked)."
+    )
+    plan["a_gib_more"] = {"tier": "dram", "keep": 16, "predicted_step_seconds": 1.75}
+    assert tables.saved_activations(plan).endswith(
+        " With a GiB more of dram 16 would keep them, which would save 250 ms a step."
+    )
+    plan["saved_activations"] = found | {"keep": 0, "why": ""}
+    plan["a_gib_more"] = {"tier": "dram", "keep": 0, "predicted_step_seconds": 2.0}
+    assert "0 of 24 layers keep them from forward to backward; 24 compute" in tables.saved_activations(plan)
+    assert tables.saved_activations(plan).endswith("would not make a step shorter.")
+
+
 def test_what_durability_gives_and_takes() -> None:
     assert tables.durability(PLAN) == "" == tables.durability(PLAN | {"durability": "none"})
     room = [{"class": "durability", "tier": "path:0", "bytes": 3 << 30}]

@@ -337,7 +337,7 @@ def test_plan_shows_and_starts_nothing(
     assert run("--json", "--gradient_checkpointing", verb="plan") == 0
     caught = capsys.readouterr()
     assert json.loads(caught.out) == PLAN | FITS
-    assert "always recomputes" in caught.err
+    assert "means activation_recompute: all" in caught.err
     assert not out.exists()
     assert not FakeSession.opened[0].steps_here
 

@@ -94,7 +94,7 @@ Defaults that differ from theirs: every step is logged; without `save_steps` onl
 are bf16, and layers multiply in bf16 or fp32, whichever is faster on the machine.
 
 Old and other names: `warmup_ratio` (a share) is `warmup_steps` below 1; `bf16: true` is `compute_dtype: bf16`,
-`fp16: true` is `compute_dtype: fp16`; `gradient_checkpointing` and `activation_checkpointing` are accepted with a
-notice, since every layer is always recomputed. A key or a value whose feature is not in this release is refused by
-name.
+`fp16: true` is `compute_dtype: fp16`; `gradient_checkpointing` and `activation_checkpointing` mean
+`activation_recompute: all` where they are true and `none` where they are false, with a notice. A key or a value whose
+feature is not in this release is refused by name.
 """

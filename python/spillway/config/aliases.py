@@ -22,9 +22,19 @@ def translate(raw: dict[str, Any], notices: list[str]) -> dict[str, Any]:
         known["warmup_steps"] = warmup_ratio(raw["warmup_ratio"], known.get("warmup_steps"))
     for name in RECOMPUTES:
         if raw.get(name) is not None:
-            flag(name, raw[name])
-            notices.append(f"{name} changes nothing: the engine always recomputes each layer in backward")
+            known["activation_recompute"] = recompute(name, raw[name], known.get("activation_recompute"), notices)
     return known
+
+
+def recompute(name: str, value: Any, given: Any, notices: list[str]) -> str:
+    meant = "all" if flag(name, value) else "none"
+    if given is not None and str(given) != meant:
+        raise InputError(f"{name}: {value} contradicts activation_recompute: {given}; give only one of the two")
+    notices.append(
+        f"{name}: {str(value).lower()} means activation_recompute: {meant}; with auto as many layers recompute as is "
+        "fastest in the memory there is"
+    )
+    return meant
 
 
 def flag(name: str, value: Any) -> bool:

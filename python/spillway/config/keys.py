@@ -20,6 +20,7 @@ from spillway.config.values import (
     NODE,
     PATTERN,
     PLACEMENT,
+    RECOMPUTE,
     REPORTERS,
     RESUME,
     SIZE,
@@ -327,6 +328,15 @@ GROUPS: dict[str, list[Key]] = {
             "(a share is the part in DRAM)",
         ),
         Key("window", whole(1), None, "blocks in flight", "by plan"),
+        Key(
+            "activation_recompute",
+            RECOMPUTE,
+            "auto",
+            "layers that compute again in backward what autograd saved of them in forward: `all`; `none`, which keeps "
+            "it in the memory that layers compute in; a number of layers, the others keep it; `auto`: as many as the "
+            "plan says is fastest in the memory there is. The results are bit-identical. Layers that cannot keep it so "
+            "recompute, and the plan says why (`gradient_checkpointing` true means `all`, false `none`)",
+        ),
         Key(
             "storage",
             STORAGE,

@@ -178,6 +178,20 @@ def parse_placement(value: Any) -> str:
     return text
 
 
+def parse_recompute(value: Any) -> str | int:
+    """auto, all, none, or the number of layers that recompute."""
+    try:
+        number = parse_whole(value)
+    except ValueError:
+        word = parse_text(value).strip()
+        if word not in ("auto", "all", "none"):
+            raise
+        return word
+    if number < 0:
+        raise ValueError
+    return number
+
+
 # names that transformers has callbacks for
 TRACKERS = (
     "azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "kubeflow", "mlflow", "neptune",
@@ -252,6 +266,7 @@ RESUME = Kind("true, auto or a checkpoint directory", parse_resume, bare=True)
 STORAGE = Kind("DIR, and where wanted ,capacity=SIZE or ,endurance=SIZE", parse_storage, many=True)
 DEVICE = Kind("DEVICE, and where wanted ,capacity=SIZE or ,endurance=SIZE", parse_storage, many=True)
 REPORTERS = Kind("none, all, or one of " + ", ".join(TRACKERS), parse_tracker, many=True)
+RECOMPUTE = Kind("auto, all, none, or a whole number of layers, 0 or more", parse_recompute)
 NODE = Kind("N=SIZE, such as 0=100GiB", parse_node, many=True)
 PATTERN = Kind("a regular expression", parse_pattern, many=True)
 TEXTS = Kind("text", parse_text, many=True)

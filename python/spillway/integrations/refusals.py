@@ -33,7 +33,7 @@ ADAPTERS = (
 FROM_TRL = ("SFTTrainer", "DPOTrainer", "BaseTrainer", "_BaseTrainer")  # the others are what these are made from
 LOSSES = ("trl.trainer.sft_trainer", "trl.trainer.dpo_trainer")  # whose compute_loss the engine computes instead
 SAME_LOSS = ("nll", "chunked_nll")  # the second, the default of TRL 1.7 to 1.9, computes the first in pieces
-RECOMPUTES = "the engine always recomputes each layer in backward; nothing is wrapped for it"
+RECOMPUTES = "which layers recompute is the plan's choice, or that of load(..., activation_recompute=...)"
 # argument, whether its value asks for something, and why it is not done
 ARGUMENTS = (
     ("label_smoothing_factor", "the loss is computed in slices of the vocabulary, as plain cross-entropy"),

@@ -106,7 +106,8 @@ def left(plan: Mapping[str, Any]) -> int:
     tier = next((tier for tier in plan["tiers"] if tier["name"] == "device"), None)
     if tier is None:
         return 0
-    work = sum(part["bytes"] for part in plan["bytes"] if part["tier"] == "device" and part["class"] == "working set")
+    there = [part for part in plan["bytes"] if part["tier"] == "device"]
+    work = sum(part["bytes"] for part in there if part["class"] in ("working set", "saved activations"))
     return int(tier["capacity"] - (tier["planned_peak"] - work))
 
 

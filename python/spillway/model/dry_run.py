@@ -22,7 +22,7 @@ from spillway.base import stages
 from spillway.errors import DoesNotFit
 from spillway.machine import process_memory
 from spillway.machine.place import HOST, Place
-from spillway.model import growth, quantised, quick_dry_run
+from spillway.model import growth, quantised, quick_dry_run, saved_profile
 from spillway.model.batch import Batch
 from spillway.model.building import build
 from spillway.model.describe import WorkSize, describe, slice_rows
@@ -32,6 +32,7 @@ from spillway.model.meta_model import MetaModel
 from spillway.model.microbatch import Work, arrange
 from spillway.model.own import OwnConfig
 from spillway.model.plain_engine import PlainEngine
+from spillway.model.saved_profile import SavedProfile
 from spillway.model.source import text_config
 from spillway.model.stream import Stream
 from spillway.model.subspaces import choose_kinds
@@ -64,6 +65,7 @@ class DryRun:
     measured_rows: int = 0  # the largest micro-batch that was measured: `work_bytes` of a larger one are extrapolated
     measured_length: int = 0
     left_bytes: int = 0  # that stay when all is given back: libraries' pages, what PyTorch keeps for later
+    saved: SavedProfile = SavedProfile()  # of layers that keep what autograd saves, when asked for
 
 
 def profile_dry_run(
@@ -76,15 +78,17 @@ def profile_dry_run(
     place: Place = HOST,
     half: bool = False,
     budget: int | None = None,
+    saved: bool = False,
 ) -> DryRun:
     """Runs the largest micro-batch of `shape` a few times. `half`: for a plan alone: before, one with rows of half the
     length, to know how memory grows with them; where all of that would take long, fewer tokens tell what more of them
     take. `budget`: bytes that the process may hold meanwhile; where the largest micro-batch would
-    pass it, or takes more than a few seconds to find that out, shorter rows tell what it takes. Raises DoesNotFit when
-    not even they have room. `meta_model` itself is not touched."""
+    pass it, or takes more than a few seconds to find that out, shorter rows tell what it takes. `saved`: before it
+    ends, steps in which layers keep what autograd saves of them, too. Raises DoesNotFit when not even shorter rows have
+    room. `meta_model` itself is not touched."""
     stages.say("measuring one layer")
     before = process_memory.resident()
-    measurement = Measurement(meta_model, compute_dtype, shape, packing, unneeded, kernels, place, budget)
+    measurement = Measurement(meta_model, compute_dtype, shape, packing, unneeded, kernels, place, budget, saved)
     try:
         found = measurement.run(before, half)
     finally:
@@ -118,11 +122,13 @@ class Measurement:
         kernels: LossKernels | None,
         place: Place,
         budget: int | None,
+        saved: bool,
     ) -> None:
-        self._shape, self._packing, self._place = shape, packing, place
+        self._shape, self._packing, self._place, self._asks_saved = shape, packing, place, saved
         self._held = 0  # bytes of the process, without what lies in the arena by token, before the first step
         self._budget = None if place.on_gpu else budget
-        small = self._small = narrow_copy(meta_model)
+        # Where the first layer runs with what comes before it, the second is the one that may keep.
+        small = self._small = narrow_copy(meta_model, saved and not meta_model.simple_entry)
         if meta_model.adapters is not None:
             meta_model.adapters.like(small)
         freeze_kinds(small, meta_model)
@@ -173,12 +179,41 @@ class Measurement:
         if shape.eval_batch * shape.eval_length > largest:
             work_bytes = max(work_bytes, self._evaluated_briefly())
         kept = self._kept(self._sample(rows, length))
+        seconds = quick_dry_run.seconds_of(found, warm.seconds, largest, shape.micro_batches)
+        saved = self._saved_briefly(found[-1], seconds, linear)
         return DryRun(
             before,
             int((work_bytes + (shape.micro_batches - 1) * kept) * (1 + SLACK + BRIEF_SLACK)),
-            quick_dry_run.seconds_of(found, warm.seconds, largest, shape.micro_batches),
+            seconds,
             per_token=(quick_dry_run.bytes_per_token(found) * (1 + SLACK + BRIEF_SLACK), 0.0),
+            saved=saved,
         )
+
+    def _saved_briefly(self, last: quick_dry_run.Taken, seconds: dict[str, float], linear: bool) -> SavedProfile:
+        """With as many tokens as were measured last; adds to `seconds`. `linear`: see `quick_dry_run.bytes_of`."""
+        if not self._asks_saved:
+            return SavedProfile()
+        shapes = quick_dry_run.shapes(self._shape.batch, self._shape.length)
+        rows, length = next(shape for shape in shapes if shape[0] * shape[1] == last.tokens)
+        self._engine.seconds = quick_dry_run.by_kind()
+        found = saved_profile.measure(self._stream, self._engine, self._sample(rows, length), False, 0, self._budget)
+        ratios = saved_profile.ratios(self._engine, last.seconds["forward"], last.seconds["backward"])
+        for kind, ratio in zip(("forward", "backward"), ratios, strict=True):
+            seconds["kept_" + kind] = seconds[kind] * ratio
+        longer = 1.0 if linear else self._shape.length / length  # scores of attention, of which each row keeps all
+        return replace(found, token_bytes=found.token_bytes * longer)
+
+    def _saved(self, work: Work, warm_up: float, seconds: dict[str, float]) -> SavedProfile:
+        """Of the largest micro-batch; adds to `seconds`."""
+        if not self._asks_saved:
+            return SavedProfile()
+        several = self._shape.micro_batches > 1
+        rounds = 0 if warm_up > LONG else max(saved_profile.ROUNDS, runs_after(warm_up) // 4)
+        self._engine.seconds = quick_dry_run.by_kind()
+        found = saved_profile.measure(self._stream, self._engine, work, several, rounds, self._budget)
+        if found.token_bytes:
+            seconds |= {kind: visit_seconds(self._engine, kind, self._shape) for kind in saved_profile.KINDS}
+        return found
 
     def _taken(self, rows: int, length: int, cold: bool = True) -> quick_dry_run.Taken | None:
         """One step of so many tokens; None: it has no room."""
@@ -231,6 +266,7 @@ class Measurement:
             work_bytes = max(work_bytes, self._evaluated(with_arena))
         kept = self._kept(train)
         device_bytes = max(0, place.peak() - held) + (shape.micro_batches - 1) * kept
+        saved = self._saved(train, warm_up, seconds)
         more = max(1, shape.batch * (shape.length - shape.length // 2))
         grown = [max(0, now - then) / more for now, then in zip(after_whole, before_whole, strict=True)]
         return DryRun(
@@ -241,6 +277,7 @@ class Measurement:
             (grown[0] * (1 + SLACK), grown[1] * (1 + DEVICE_SLACK)) if half else (0.0, 0.0),
             measured_rows=shape.batch,
             measured_length=shape.length,
+            saved=saved,
         )
 
     def _evaluated(self, with_arena: int) -> int:
@@ -268,7 +305,12 @@ class Measurement:
         slower = times**2 * shape.batch / seen.rows
         seconds = {kind: value * slower for kind, value in self._seconds.items()}
         return DryRun(
-            before, int(work_bytes * (1 + SLACK)), seconds, measured_rows=seen.rows, measured_length=seen.length
+            before,
+            int(work_bytes * (1 + SLACK)),
+            seconds,
+            measured_rows=seen.rows,
+            measured_length=seen.length,
+            saved=SavedProfile(why=saved_profile.SHORTER if self._asks_saved else ""),
         )
 
     def _climb(self, rows: int, length: int, call: Callable[[Work], object]) -> Seen:
@@ -324,9 +366,9 @@ class Measurement:
         return self._tokens * BYTES_PER_TOKEN + (masks(self._small, train, self._place) if self._packing else 0)
 
 
-def narrow_copy(meta_model: MetaModel) -> MetaModel:
-    """With as few layers as its class can be built with."""
-    least = 1 if meta_model.own_tail else 2
+def narrow_copy(meta_model: MetaModel, two: bool = False) -> MetaModel:
+    """With as few layers as its class can be built with. `two`: with that many at least."""
+    least = 1 if meta_model.own_tail and not two else 2
     for layers in (least, 2, 4):
         try:
             return build(narrow(meta_model.config, meta_model, layers), meta_model.dtype, meta_model.kept)
@@ -415,16 +457,18 @@ def argument_bytes(calls: list[Arguments]) -> int:
 
 
 def seconds_of(engine: TimedEngine, between: list[float], shape: WorkShape) -> dict[str, float]:
-    """Medians over the later half of the runs: PyTorch's heap and caches take a few to settle."""
+    found = {kind: visit_seconds(engine, kind, shape) for kind in KINDS}
+    found["prologue"] = statistics.median(between[len(between) // 2 :]) * shape.micro_batches
+    return found
 
-    def median(kind: str, cold: bool) -> float:
+
+def visit_seconds(engine: TimedEngine, kind: str, shape: WorkShape) -> float:
+    """Of a step's passes of that kind: medians over the later half of the runs, since PyTorch's heap and caches take a
+    few to settle."""
+
+    def median(cold: bool) -> float:
         values = engine.seconds[cold][kind]
         return statistics.median(values[len(values) // 2 :]) if values else 0.0
 
-    def visit(kind: str) -> float:
-        first = median(kind, True)
-        return first + (shape.micro_batches - 1) * (median(kind, False) or first)
-
-    found = {kind: visit(kind) for kind in KINDS}
-    found["prologue"] = statistics.median(between[len(between) // 2 :]) * shape.micro_batches
-    return found
+    first = median(True)
+    return first + (shape.micro_batches - 1) * (median(False) or first)

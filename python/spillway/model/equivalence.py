@@ -28,6 +28,7 @@ from spillway.model.model_code import refusal
 from spillway.model.on_meta import from_config, widen, without_carried
 from spillway.model.own import OwnConfig
 from spillway.model.plain_engine import PlainEngine
+from spillway.model.saved_equivalence import why_not_kept
 from spillway.model.source import first_line
 from spillway.model.stream import Stream
 from spillway.model.tiny_copy import LENGTH, VOCABULARY, tiny_copy
@@ -41,6 +42,7 @@ NOISE = 1e-7  # of the model's largest gradient: some are zero but for rounding 
 class Equivalence:
     unneeded: frozenset[str]  # linear layers, by name within a layer, that backward need not compute again
     unused: frozenset[str] = frozenset()  # parameters that get no gradient, see meta_model.pattern
+    not_kept: str = ""  # why no layer may keep what autograd saves, as the end of a sentence; empty: layers may
 
 
 def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = False) -> Equivalence:
@@ -70,13 +72,14 @@ def verify_equivalence(config: PreTrainedConfig | OwnConfig, packing: bool = Fal
         plain, packed = (sample(several, meta_model.vocabulary) for several in (False, True))
         unneeded = unneeded_in(meta_model, model, plain)
         compare(meta_model, model, plain, kind, unneeded)
+        not_kept = why_not_kept(meta_model, dict(model.named_parameters(remove_duplicate=False)), plain, unneeded)
         if packing:
             without_routers(meta_model, model)  # they look at all rows together
             compare(meta_model, model, packed, kind, unneeded)
         parameters = dict(model.named_parameters(remove_duplicate=False))
         used = {pattern(name) for name, parameter in parameters.items() if parameter.grad is not None}
         unused = {pattern(name) for name in parameters} - used
-    return Equivalence(unneeded, frozenset(unused))
+    return Equivalence(unneeded, frozenset(unused), not_kept)
 
 
 def verify_mixed_types(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> None:

@@ -18,6 +18,7 @@ from spillway.model.layer_arguments import record
 from spillway.model.meta_model import MetaModel, Places, StagePlan
 from spillway.model.microbatch import MicroBatch
 from spillway.model.passage import Crossing, Passage
+from spillway.model.saved import Packing, SavedPass
 from spillway.model.subspaces import Inner, redirected
 from spillway.model.unneeded import uncomputed
 
@@ -75,12 +76,14 @@ class Stage:
         inside = {id(it.linear) for it in self._inners}
         self._unneeded = [linear for linear in left_out if id(linear) not in inside]
         self._leaves: dict[int, list[torch.Tensor]] = {}  # by the block's first element in the arena
+        self._now: list[torch.Tensor] = []  # those that it is bound to
 
     def bind(self, arena: torch.Tensor, first: int) -> None:
         """Makes the elements of `arena` (flat, compute type) from `first` on the stage's parameters."""
         leaves = self._leaves.get(first)
         if leaves is None:
             leaves = self._leaves[first] = [self._leaf(arena, first, slot) for slot in self._slots]
+        self._now = leaves
         for slot, leaf in zip(self._slots, leaves, strict=True):
             slot.attach(leaf)
         for places, leaf, _ in self._borrowed:
@@ -112,6 +115,32 @@ class Stage:
                 hidden = results[0]
             return self._after(hidden, batch)
 
+    @property
+    def can_keep(self) -> bool:
+        """Whether the stage is a layer and nothing else, so that what autograd saves of it can be kept."""
+        return self._module is not None and not self.plan.entry and not self.plan.tail
+
+    def forward_kept(self, hidden: torch.Tensor, passage: Passage) -> tuple[torch.Tensor, SavedPass | None]:
+        """`forward`, and what autograd saved for `backward_kept`. None: it recomputes after all. For a stage that can
+        keep, in a passage in which its layer is closed; `hidden` and weights lie in one storage."""
+        assert self._module is not None and self.plan.layer is not None
+        leaf = hidden.detach().requires_grad_()
+        beside = [*passage.given(self.plan.layer), *self._module.buffers(), *(leaf for _, leaf, _ in self._borrowed)]
+        packing = Packing(hidden, [*self._now, leaf], beside)
+        call = passage.forward_call(self.plan.layer)
+        with torch.enable_grad(), uncomputed(self._unneeded, None), redirected(self._inners, True), packing.hooks():
+            results = call.results(self._module, leaf)
+        passage.has_run(self.plan.layer, results)
+        output = results[0]
+        if not packing.complete or not output.requires_grad:
+            return output.detach(), None
+        with torch.enable_grad():
+            return output.detach(), SavedPass(packing, leaf, output)
+
+    def backward_kept(self, saved: SavedPass, hidden: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        """`backward` by what was kept; the stage is bound, and `hidden` is the input, wherever they lie now."""
+        return saved.backward([*self._now, hidden], gradient)
+
     def backward(
         self, hidden: torch.Tensor, gradient: torch.Tensor, batch: MicroBatch, ids: torch.Tensor, passage: Passage
     ) -> torch.Tensor:
@@ -131,6 +160,7 @@ class Stage:
         for places, _, meta in self._borrowed:
             attach(places, meta)
         self._leaves.clear()
+        self._now = []
 
     def _again(self, hidden: torch.Tensor, batch: MicroBatch, ids: torch.Tensor, crossing: Crossing) -> torch.Tensor:
         if self.plan.entry:

@@ -65,6 +65,19 @@ class Passage:
             return call
         return with_tensors(call, self.actual, {id(mapping): mapping for mapping, _ in self._before[place]})
 
+    def is_closed(self, place: int) -> bool:
+        """Whether gradients flow to nothing that a layer is given besides the hidden state, and it leaves nothing to
+        others: what goes on between layers is the business of passes that recompute."""
+        call = self.calls[place]
+        given = [call.positional, list(call.keywords.values())]
+        if self._passed or self.balance is not None or any(True for _ in mappings_in(given)):
+            return False
+        return not any(tensor.requires_grad or id(tensor) in self._tracked for tensor in tensors_in(given))
+
+    def given(self, place: int) -> list[torch.Tensor]:
+        """The tensors among a layer's arguments."""
+        return all_tensors([self.calls[place]])
+
     def actual(self, tensor: Any) -> Any:
         """What an earlier layer has returned, for what stands for it in the recorded calls."""
         if id(tensor) not in self._passed:

@@ -59,6 +59,7 @@ class Verified:
 
     spec: ModelSpec
     unneeded: frozenset[str]  # linear layers, by name within a layer, that backward need not compute again
+    not_kept: str = ""  # why no layer may keep what autograd saves, as the end of a sentence; empty: layers may
 
 
 def model_spec(
@@ -107,7 +108,7 @@ def verified(spec: ModelSpec) -> Verified:
     computes = DTYPES[spec.config.compute_dtype]
     if any(map(meta_model.wide, meta_model.streamed)) and computes != torch.float32:
         verify_mixed_types(copy.deepcopy(config), computes)
-    return Verified(spec, found.unneeded)
+    return Verified(spec, found.unneeded, found.not_kept)
 
 
 def without_dropout(model: torch.nn.Module) -> None:

@@ -22,6 +22,7 @@ from spillway.model.microbatch import MicroBatch, Work
 from spillway.model.objective import Choice, CrossEntropy, Told
 from spillway.model.passage import Passage
 from spillway.model.router import Balance
+from spillway.model.saved import RECOMPUTE_ALL, SavedChoice, SavedStep
 from spillway.model.shared import Kept
 from spillway.model.subspaces import project
 
@@ -53,12 +54,17 @@ class Stream:
         place: Place = HOST,
         objective: Choice = CrossEntropy,
         kept_logits: int = 0,
+        saved: SavedChoice = RECOMPUTE_ALL,
     ) -> None:
         """`seed`: of dropout, drawn anew for every (step, micro-batch, layer). `unneeded`: linear layers that need
         not be computed again in backward, as `verify_equivalence` found them. `after_visit` is called between passes,
         when PyTorch holds no temporaries. `place`: where the engine's device memory is. `kept_logits`: slices of the
-        head whose logits stay from the loss to its gradient, as plan.json has it.
+        head whose logits stay from the loss to its gradient, as plan.json has it. `saved`: what becomes of what
+        autograd saves of layers, the same.
         """
+        self.saved = saved
+        self.last_saved = SavedStep()  # of the last step
+        self.most_saved = 0  # bytes that were kept at once, in any step
         self._objective = objective
         self._kept_logits = kept_logits
         self.tell: Callable[[], list[Told]] = list  # what the objective tells of what ran last
@@ -123,13 +129,18 @@ class Stream:
         judge = (objective or self._objective)(work, training)
         keep = self._kept_logits if training else 0
         head = HeadPass(self._engine, work.micro_batches, judge, self._scratch, self._head, watch, keep)
-        turn = Turn(work, self._passages(work), head)
+        turn = Turn(work, self._passages(work), head, SavedStep(self.saved if training else RECOMPUTE_ALL))
         self._last = len(work.micro_batches) - 1
-        with self._place.current(), self._dropout.step(step, training):
-            while (visit := self._engine.next_visit()).kind != "end":
-                self._visit(visit, turn)
-                self._engine.end_visit()
-                self._after_visit()
+        try:
+            with self._place.current(), self._dropout.step(step, training):
+                while (visit := self._engine.next_visit()).kind != "end":
+                    self._visit(visit, turn)
+                    self._engine.end_visit()
+                    self._after_visit()
+        finally:
+            turn.saved.release()
+            self.last_saved = turn.saved if training else self.last_saved
+            self.most_saved = max(self.most_saved, turn.saved.most)
         self._auxiliary = turn.auxiliary(training)
         loss = head.loss()
         self.tell = functools.partial(told, head, [passage.balance for passage in turn.passages])
@@ -168,7 +179,11 @@ class Stream:
             passage = turn.passages[batch.index]
             self._dropout.seed(batch.index, place)
             source = self._source(visit.input, place, batch, passage)
-            output = stage.forward(source, batch, turn.work.ids_of(batch), passage)
+            if turn.keeps(place, stage, passage):
+                output, saved = stage.forward_kept(source, passage)
+                turn.saved.add(place, batch.index, saved)
+            else:
+                output = stage.forward(source, batch, turn.work.ids_of(batch), passage)
             passage.shapes[place] = output.shape
             self._output(visit.output, place, batch, passage).copy_(output)
 
@@ -183,7 +198,10 @@ class Stream:
             passage = turn.passages[batch.index]
             source = self._source(visit.input, place, batch, passage)
             gradient = self._output(visit.hidden_gradient, place, batch, passage)
-            result = stage.backward(source, gradient, batch, turn.work.ids_of(batch), passage)
+            if (saved := turn.saved.take(place, batch.index)) is not None:
+                result = stage.backward_kept(saved, source, gradient)
+            else:
+                result = stage.backward(source, gradient, batch, turn.work.ids_of(batch), passage)
             self._input(visit.hidden_gradient, place, batch, passage).copy_(result)
         for kept in self._owned[place]:  # what this block's own pass found no gradient for
             kept.hand_over(self._give)
@@ -313,6 +331,12 @@ class Turn:
     work: Work
     passages: list[Passage]  # by micro-batch
     head: HeadPass
+    saved: SavedStep
+
+    def keeps(self, place: int, stage: Stage, passage: Passage) -> bool:
+        """Whether what autograd saves of a micro-batch's pass is kept, where that is asked for and can be."""
+        layer = stage.plan.layer
+        return self.saved.keeps(place) and stage.can_keep and layer is not None and passage.is_closed(layer)
 
     def auxiliary(self, training: bool) -> float:
         """What the routers add to the summed loss: of a step the sum over its micro-batches for each label token, as

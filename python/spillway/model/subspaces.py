@@ -125,13 +125,13 @@ class Inner:
 
 
 @contextmanager
-def redirected(inners: Sequence[Inner]) -> Iterator[None]:
-    """Inside, the backward passes of these layers give S."""
+def redirected(inners: Sequence[Inner], computed: bool = False) -> Iterator[None]:
+    """Inside, the backward passes of these layers give S. `computed`: all of their outputs are needed."""
 
     def replacement(it: Inner) -> Any:
         turned = type(it.linear) is Conv1D
         return lambda x: InSubspace.apply(
-            x, it.linear.weight, it.linear.bias, it.inside, it.project, it.computed, turned
+            x, it.linear.weight, it.linear.bias, it.inside, it.project, it.computed or computed, turned
         )
 
     for it in inners:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections import defaultdict
 from typing import Any, Protocol
 
@@ -43,6 +44,9 @@ class TimedEngine(PlainEngine):
         self.cold = True  # weights come from memory, as for the first micro-batch of a pass, not from caches
         self.seconds: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
         self.aside = 0.0  # seconds that no run has
+        self.kept_blocks: frozenset[int] = frozenset()  # whose passes keep what autograd saves: kinds of their own
+        # Checksums of gradients by tensor and micro-batch, of the embedding by (0, -1), where they are asked for.
+        self.digests: dict[tuple[int, int], int] | None = None
         self._kept: torch.Tensor | None = None  # where weights are widened from, when they are
         self._tail = max(self._layers)
         self._began = 0.0
@@ -71,6 +75,17 @@ class TimedEngine(PlainEngine):
     def gradient(self, tensor: int, values: torch.Tensor, micro_batch: int) -> None:
         super().gradient(tensor, values, micro_batch)
         self._taken[: values.numel()].copy_(values.view(-1))
+        if "subspace" not in self.tensors[tensor]:  # whose projectors are others in every step
+            self._digest((tensor, micro_batch), values)
+
+    def embedding_backward(self, values: torch.Tensor) -> None:
+        super().embedding_backward(values)
+        self._digest((0, -1), values)
+
+    def _digest(self, of: tuple[int, int], values: torch.Tensor) -> None:
+        """Of a GPU none: its kernels may add up in any order."""
+        if self.digests is not None and values.device.type == "cpu":
+            self.digests[of] = zlib.crc32(values.detach().contiguous().view(-1).view(torch.uint8).numpy())
 
     def head_gradient(self, values: torch.Tensor, micro_batch: int) -> None:
         self._taken[: values.numel()].copy_(values.view(-1))
@@ -118,9 +133,14 @@ class TimedEngine(PlainEngine):
     def end_visit(self) -> None:
         self._place.settle()
         seconds = time.perf_counter() - self._began
-        tail = "tail_" if self._visit.block == self._tail and self._visit.kind in ("forward", "backward") else ""
-        self.seconds[self.cold][tail + self._visit.kind].append(seconds)
+        self.seconds[self.cold][self._kind() + self._visit.kind].append(seconds)
         super().end_visit()
+
+    def _kind(self) -> str:
+        """What a layer's passes are called besides."""
+        if self._visit.kind not in ("forward", "backward"):
+            return ""
+        return "tail_" if self._visit.block == self._tail else "kept_" if self._visit.block in self.kept_blocks else ""
 
     def in_visits(self) -> float:
         """Seconds of all passes so far."""

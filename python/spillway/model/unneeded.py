@@ -19,12 +19,17 @@ from spillway.model.layer_arguments import Arguments
 
 
 class Uncomputed(torch.autograd.Function):
-    """A linear layer's backward pass. Forward it gives `filler` everywhere, and takes no memory for it."""
+    """A linear layer's backward pass. Forward it gives `filler` everywhere, and takes no memory for it; its product
+    where that is None."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, filler: float) -> Any:
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, filler: float | None
+    ) -> Any:
         ctx.save_for_backward(hidden, weight)
         ctx.biased = bias is not None
+        if filler is None:
+            return nn.functional.linear(hidden, weight, bias)
         return hidden.new_full((), filler).expand(*hidden.shape[:-1], weight.shape[0])
 
     @staticmethod
@@ -38,8 +43,8 @@ class Uncomputed(torch.autograd.Function):
 
 
 @contextmanager
-def uncomputed(linears: Sequence[nn.Module], filler: float = 0.0) -> Iterator[None]:
-    """Inside, these nn.Linear leave out their product."""
+def uncomputed(linears: Sequence[nn.Module], filler: float | None = 0.0) -> Iterator[None]:
+    """Inside, these nn.Linear leave out their product. With None they make it, and their backward pass is the same."""
 
     def replacement(linear: Any) -> Any:
         return lambda hidden: Uncomputed.apply(hidden, linear.weight, linear.bias, filler)

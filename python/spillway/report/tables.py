@@ -24,6 +24,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         device(plan),
         products.said(plan.get("compute_dtype", ""), plan.get("compute_why", "")),
         device_blocks(plan),
+        saved_activations(plan),
         remote_drives(plan),
         subspaces(plan),
         updates(plan),
@@ -57,6 +58,27 @@ def device_blocks(plan: Plan) -> str:
     if found["durable_bytes_per_step"]:
         words += f" {size(found['durable_bytes_per_step'])} of what stays there leave so that a step is durable."
     return words
+
+
+def saved_activations(plan: Plan) -> str:
+    """How many layers keep what autograd saves of them, why, and what a GiB more would save; empty where nobody said
+    what that is."""
+    found = plan.get("saved_activations")
+    if not found:
+        return ""
+    keep, layers = found["keep"], found["layers"]
+    words = f"Saved activations: {keep} of {layers} layers keep them from forward to backward"
+    if keep:
+        words += f", {size(found['bytes'])} of {found['tier']}"
+    if keep < layers:
+        words += f"{',' if keep else ';'} {layers - keep} compute them again in backward"
+    words += f" ({found['why']})." if found["why"] else "."
+    more = plan.get("a_gib_more")
+    if not more:
+        return words
+    saved = plan["predicted_step_seconds"] - more["predicted_step_seconds"]
+    gain = f"save {duration(saved)} a step" if saved >= 0.0005 else "not make a step shorter"
+    return f"{words} With a GiB more of {more['tier']} {more['keep']} would keep them, which would {gain}."
 
 
 def remote_drives(plan: Plan) -> str:

@@ -22,6 +22,7 @@ from spillway.model.meta_model import MetaModel
 from spillway.run import room
 from spillway.run.profiled import Profiled
 from spillway.run.protocol import Keeping
+from spillway.run.saved_settings import saved_notice, saved_settings
 from spillway.run.settings import engine_settings, subspace_checks, update_rule
 
 
@@ -65,7 +66,8 @@ def engine_spec(profiled: Profiled, keeping: Keeping) -> EngineSpec:
     converted = spec.adapters is None and files.converts(meta_model, description, spec.begins_with, files.MAX_SHARD)
     settings |= memory | room.settings(config, keeping.saving, converted, files.carried_bytes(meta_model))
     settings["keeps_logits"] = meta_model.simple_head and not compute.place.on_gpu
-    return EngineSpec(description, settings, (*notices, *rounded_tables(meta_model)))
+    settings["saved_activations"] = saved_settings(profiled)
+    return EngineSpec(description, settings, (*notices, *rounded_tables(meta_model), *saved_notice(profiled)))
 
 
 def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType) -> PlannedEngine:

@@ -86,7 +86,8 @@ def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = N
     # Neither weights nor a tokenizer:
     config = hub.settled(config.replaced(init="random", tokenizer=config.model), tell, only=("model",))
     description, widths = describe_model(config)
-    asked = Asked(description, settings_of(config, widths, on_gpu), profile, str(config.profile))
+    settings = settings_of(config, widths, on_gpu) | {"saved_activations": saved_settings(config, description)}
+    asked = Asked(description, settings, profile, str(config.profile))
     engine, settings = asked.engine()
     if graph is not None:
         graph.write_text(engine.graph(graph.suffix[1:]), encoding="utf-8")
@@ -161,6 +162,16 @@ def settings_of(config: Config, widths: dict[str, int], on_gpu: bool) -> dict[st
         "keeps_logits": not on_gpu,
         "nodes": [{"id": share.node, "capacity": share.capacity} for share in config.node],
     }
+
+
+def saved_settings(config: Config, description: dict[str, Any]) -> dict[str, Any]:
+    """What layers keep of what autograd saves is measured where they run, so that here all of them recompute."""
+    layers = sum(
+        block["role"] == "layer" and any(len(tensor["shape"]) > 1 for tensor in block["tensors"])
+        for block in description["blocks"]
+    )
+    why = "what a layer keeps is measured on the machine itself, and for another one every layer recomputes"
+    return {"layers": layers, "keep": 0} if config.activation_recompute == "all" else {"layers": layers, "why": why}
 
 
 def bounds(plan: Plan) -> Plan:

@@ -31,6 +31,8 @@ from spillway.model.microbatch import Work, arrange
 from spillway.model.objective import Choice, Objective, RowSums
 from spillway.model.own import OwnConfig
 from spillway.model.preference import objective_of
+from spillway.model.saved import choice_of
+from spillway.model.saved_profile import SLACK
 from spillway.model.spec import model_spec, verified
 from spillway.model.stream import Stream
 from spillway.output import wear
@@ -127,6 +129,7 @@ class EngineSession:
             place=self._place,
             objective=self._objective,
             kept_logits=self.plan.get("kept_logits", 0),
+            saved=choice_of(self.plan, SLACK),
         )
         if config.paths:
             self._silence = silence.SilenceWatch(weakref.WeakMethod(self._silences))
@@ -271,6 +274,7 @@ class EngineSession:
             **self._telemetry.measured(),
             **({"subspaces": subspaces.summed(self._engine)} if self._spec.meta_model.spaces else {}),
             "rehearsed": {"work_bytes": dry_run.work_bytes, "seconds": dry_run.seconds},
+            "saved_activations": {"most": 0 if self._stream is None else self._stream.most_saved},
         }
 
     def notices(self) -> list[str]:

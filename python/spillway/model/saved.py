@@ -1,0 +1,177 @@
+"""What autograd saves of a layer, from its forward to its backward pass: let go and computed again, or kept.
+
+A layer that keeps runs forward with history, under hooks that see every tensor which is saved. What lies in the
+engine's memory (the layer's weights, its input) is not held as a view of bytes that are used for something else
+meanwhile: a reference stands for it, and leads to where the engine has put it when the backward pass asks. Everything
+else is PyTorch's own memory, stays, and is counted, each storage once.
+
+Both ways give the same bits: the same operations run on the same values, and their backward passes are the same ones.
+That a type of model is so is verified (`equivalence`, `saved_profile`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+OF_GRAPH = 2048  # bytes for each tensor that is saved, about: nodes, its record, the object that stands for it
+
+
+class Saved(enum.Enum):
+    """What becomes of what autograd saves of a layer."""
+
+    RECOMPUTE = "recompute"  # backward computes it again from the layer's input
+    KEEP = "keep"  # it stays in the memory that the layer computes in
+
+
+@dataclass(frozen=True)
+class SavedChoice:
+    """Of a run: what becomes of what is saved of each stage."""
+
+    stages: Mapping[int, Saved] = field(default_factory=dict)  # by place; the others recompute
+    most: int | None = None  # bytes that all of them may keep at once; what comes on top recomputes. None: any number
+
+    def of(self, place: int) -> Saved:
+        return self.stages.get(place, Saved.RECOMPUTE)
+
+
+RECOMPUTE_ALL = SavedChoice()
+
+
+def choice_of(plan: Mapping[str, Any], slack: float) -> SavedChoice:
+    """As plan.json has it; `slack`: what its bytes have beyond those of tensors."""
+    found = plan.get("saved_activations")
+    if not found:
+        return RECOMPUTE_ALL
+    return SavedChoice({block - 1: Saved.KEEP for block in found["blocks"]}, int(found["bytes"] / (1 + slack)) + 1)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A saved tensor that is part of what lies in the engine's memory."""
+
+    of: int
+    first: int  # element of it
+    size: torch.Size
+    stride: tuple[int, ...]
+
+
+class Packing:
+    """The hooks of one layer's forward pass. Autograd holds it as long as the graph lives, so it holds no graph."""
+
+    def __init__(self, memory: torch.Tensor, there: Sequence[torch.Tensor], beside: Iterable[torch.Tensor]) -> None:
+        """`memory`: the engine's; `there`: what of the layer lies in it, each without gaps; `beside`: tensors that
+        somebody else holds anyway, and that do not change."""
+        self.there = list(there)  # where references lead
+        self.complete = True  # False: something that is saved lies in the engine's memory and is nothing of `there`
+        self._memory = address(memory)
+        self._beside = {address(tensor) for tensor in beside}
+        self._kept: dict[int, int] = {}
+        self._tensors = 0
+
+    @property
+    def bytes(self) -> int:
+        """Of the storages that are kept, and of the graph."""
+        return sum(self._kept.values()) + self._tensors * OF_GRAPH
+
+    def hooks(self) -> AbstractContextManager[None]:
+        return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | Reference:
+        self._tensors += 1
+        storage = address(tensor)
+        if storage == self._memory:
+            return self._reference(tensor)
+        if storage not in self._beside:
+            self._kept[storage] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    def _reference(self, tensor: torch.Tensor) -> torch.Tensor | Reference:
+        at = tensor.data_ptr()
+        for number, whole in enumerate(self.there):
+            first = at - whole.data_ptr()
+            if 0 <= first < whole.nbytes and whole.dtype == tensor.dtype:
+                return Reference(number, first // tensor.element_size(), tensor.shape, tensor.stride())
+        self.complete = False
+        return tensor
+
+    def _unpack(self, held: torch.Tensor | Reference) -> torch.Tensor:
+        if isinstance(held, torch.Tensor):
+            return held
+        whole = self.there[held.of].detach()
+        return whole.as_strided(held.size, held.stride, whole.storage_offset() + held.first)
+
+
+class Root(torch.autograd.Function):
+    """Where a backward pass begins: it leads to the graph of an output without holding its bytes."""
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, gradient: list[torch.Tensor]) -> torch.Tensor:
+        ctx.gradient = gradient
+        return output.new_empty(0)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, _: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.gradient.pop(), None
+
+
+class SavedPass:
+    """One layer's forward pass of one micro-batch, with its history."""
+
+    def __init__(self, packing: Packing, leaf: torch.Tensor, output: torch.Tensor) -> None:
+        """`leaf`: the layer's input, which lies in the engine's memory; `output`: what it gave, with history."""
+        self.bytes = packing.bytes
+        self._packing, self._leaf = packing, leaf
+        self._gradient: list[torch.Tensor] = []
+        self._root: torch.Tensor = Root.apply(output, self._gradient)
+
+    def backward(self, there: Sequence[torch.Tensor], gradient: torch.Tensor) -> torch.Tensor:
+        """`there`: as `Packing` was given, where it lies now; d loss / d output in, d loss / d input out. Once."""
+        self._packing.there = list(there)
+        self._gradient.append(gradient)
+        torch.autograd.backward([self._root], [self._root.new_empty(0)])
+        self._packing.there = []
+        return torch.zeros_like(self._leaf) if self._leaf.grad is None else self._leaf.grad
+
+
+class SavedStep:
+    """What is kept in one step, by stage and micro-batch."""
+
+    def __init__(self, choice: SavedChoice = RECOMPUTE_ALL) -> None:
+        self._choice = choice
+        self._passes: dict[tuple[int, int], SavedPass] = {}
+        self._bytes = 0
+        self.kept: dict[tuple[int, int], int] = {}  # bytes of what was kept, by stage and micro-batch
+        self.most = 0  # of them at once
+
+    def keeps(self, place: int) -> bool:
+        return self._choice.of(place) is Saved.KEEP
+
+    def add(self, place: int, micro_batch: int, saved: SavedPass | None) -> None:
+        """Where it is too much, or None, the pass recomputes."""
+        if saved is None or (self._choice.most is not None and self._bytes + saved.bytes > self._choice.most):
+            return
+        self._passes[place, micro_batch] = saved
+        self.kept[place, micro_batch] = saved.bytes
+        self._bytes += saved.bytes
+        self.most = max(self.most, self._bytes)
+
+    def take(self, place: int, micro_batch: int) -> SavedPass | None:
+        found = self._passes.pop((place, micro_batch), None)
+        self._bytes -= 0 if found is None else found.bytes
+        return found
+
+    def release(self) -> None:
+        """Lets go of what no backward pass has taken, of a step that failed."""
+        self._passes.clear()
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Of its storage."""
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,92 @@
+"""What a layer keeps where it keeps what autograd saves: bytes and seconds, measured by a dry run's stream, which also
+shows that gradients are the same bits as of a pass that recomputes, in the sizes and types of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from spillway.machine import process_memory
+from spillway.model.meta_model import MetaModel
+from spillway.model.saved import RECOMPUTE_ALL, Saved, SavedChoice
+
+if TYPE_CHECKING:
+    from spillway.model.microbatch import Work
+    from spillway.model.stream import Stream
+    from spillway.model.timed_engine import TimedEngine
+
+SLACK = 0.1  # of what is kept: holes of the heap between what stays and what goes
+KINDS = ("kept_forward", "kept_backward")  # of passes, beside those of a dry run
+ROUNDS = 4  # at least, of a step that is not long: two of each kind of run, of which the first warms up
+
+# Why no layer keeps anything, as the end of a sentence.
+UNLIKE = "the gradients of a layer that keeps what autograd saves are not the same bits here"
+NO_ROOM = "what a layer keeps has no room beside what is measured of it"
+SHORTER = "a step of this size was measured by smaller ones, and what a layer keeps of it was not"
+NOT_ALONE = "each of its layers runs with what comes before or after them"
+SHARING = "its layers hand on to others what gradients flow to"
+
+
+@dataclass(frozen=True)
+class SavedProfile:
+    token_bytes: float = 0.0  # that one layer keeps of each token, holes included; 0: see `why`
+    why: str = ""  # why no layer keeps anything; empty with 0 bytes: it was not asked
+
+
+def able(meta_model: MetaModel) -> list[int]:
+    """Places of the stages that are a layer and nothing else. (The last one is timed by itself, and recomputes.)"""
+    stages = meta_model.stages[:-1]
+    return [p for p, plan in enumerate(stages) if plan.layer is not None and not plan.entry and not plan.tail]
+
+
+def keep_all(meta_model: MetaModel) -> SavedChoice:
+    return SavedChoice(dict.fromkeys(able(meta_model), Saved.KEEP))
+
+
+def measure(
+    stream: Stream, engine: TimedEngine, work: Work, several: bool, rounds: int, budget: int | None
+) -> SavedProfile:
+    """Runs `work`, one micro-batch, once without what is kept and once with it, and with it as often as `rounds` says;
+    seconds go to the engine's record. `several`: as for a step of several micro-batches, whose weights come from
+    caches, too. `budget`: as of a dry run."""
+    choice = keep_all(stream.meta_model)
+    if not choice.stages:
+        return SavedProfile(why=NOT_ALONE)
+    try:
+        with process_memory.bounded(budget):
+            expected = told(stream, engine, work)
+            stream.saved, engine.kept_blocks = choice, frozenset(place + 1 for place in choice.stages)
+            found = told(stream, engine, work)
+            kept = stream.last_saved.kept
+            if found != expected or not kept:
+                return SavedProfile(why=UNLIKE if kept else SHARING)
+            engine.digests = None
+            for number in range(rounds):
+                engine.cold = not several or number % 2 == 0
+                stream.step(work, {}, 0)
+    except (process_memory.OutOfBounds, torch.cuda.OutOfMemoryError):
+        return SavedProfile(why=NO_ROOM)
+    finally:
+        stream.saved, engine.kept_blocks, engine.cold = RECOMPUTE_ALL, frozenset(), True
+        engine.digests = None
+        process_memory.give_back()
+    return SavedProfile(max(kept.values()) / work.tokens * (1 + SLACK))
+
+
+def told(stream: Stream, engine: TimedEngine, work: Work) -> tuple[float, dict[tuple[int, int], int]]:
+    """The loss, and a checksum of every gradient."""
+    engine.digests = {}
+    loss = stream.step(work, {}, 0).loss_sum
+    return loss, engine.digests
+
+
+def ratios(engine: TimedEngine, forward: float, backward: float) -> tuple[float, float]:
+    """What passes that keep took of those that recompute, of which the seconds are given; 1 where nothing is known."""
+    found = (engine.seconds[True][kind] for kind in KINDS)
+    last = [values[-1] if values else 0.0 for values in found]
+    pairs: Sequence[tuple[float, float]] = list(zip(last, (forward, backward), strict=True))
+    kept_forward, kept_backward = (kept / whole if kept > 0 and whole > 0 else 1.0 for kept, whole in pairs)
+    return kept_forward, min(1.0, kept_backward)

@@ -1,0 +1,288 @@
+"""What autograd saves of layers, kept from forward to backward instead of computed again: the same bits, in the memory
+that was planned, and computed again where keeping is not known to be so."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import re
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import real_runs
+import tiny
+from hf_models import batch, random_ids, tiny_config, tiny_model
+from needs import package
+from real_runs import apart, here, metrics, words
+from small_configs import small_config
+from spillway.model import saved_equivalence, saved_profile
+from spillway.model.building import build
+from spillway.model.equivalence import verify_equivalence
+from spillway.model.microbatch import arrange
+from spillway.model.plain_engine import PlainEngine
+from spillway.model.saved import OF_GRAPH, RECOMPUTE_ALL, Packing, Saved, SavedChoice
+from spillway.model.saved_equivalence import MovedEngine
+from spillway.model.saved_profile import SLACK, keep_all
+from spillway.model.stream import Stream
+
+LIMIT = 300  # seconds that a process of its own may take at most
+MEBIBYTE = 1 << 20
+
+
+# ---- one step, in plain PyTorch
+
+
+def gradients(
+    kind: str, dtype: str, choice: Any, unneeded: tuple[str, ...] = ("mlp.down_proj",), **more: Any
+) -> tuple[dict[int, torch.Tensor], Stream]:
+    """Of a step of two micro-batches, between whose passes the engine's memory moves. `choice`: of a meta model."""
+    from spillway.model.describe import WorkSize, describe
+
+    config = tiny_config(kind, **more)
+    weights = dict(tiny_model(copy.deepcopy(config)).named_parameters())
+    meta_model = build(copy.deepcopy(config), torch.float32 if dtype == "fp32" else torch.bfloat16)
+    work = arrange([batch(random_ids(2, 12, 1)), batch(random_ids(1, 9, 2))])
+    engine = MovedEngine(describe(meta_model, WorkSize(2, work.tokens), dtype))
+    for number, tensor in enumerate(engine.tensors):
+        engine.weight(number).copy_(weights[tensor["name"]].detach())
+    stream = Stream(meta_model, engine, 3, unneeded, saved=choice(meta_model))
+    stream.step(work, {}, 0)
+    return engine.gradients, stream
+
+
+def assert_same_bits(one: dict[int, torch.Tensor], other: dict[int, torch.Tensor]) -> None:
+    assert one.keys() == other.keys() and len(one) > 3
+    assert all(bool(value.isfinite().all()) and torch.equal(value, other[number]) for number, value in one.items())
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("llama", {}), ("qwen2", {}), ("mistral", {"sliding_window": 5}), ("llama", {"attention_dropout": 0.3})],
+)
+def test_a_kept_layer_gives_the_bits_of_a_recomputed_one(kind: str, more: dict[str, Any], dtype: str) -> None:
+    expected, nothing = gradients(kind, dtype, lambda _: RECOMPUTE_ALL, **more)
+    found, stream = gradients(kind, dtype, keep_all, **more)
+    assert_same_bits(expected, found)
+    assert nothing.last_saved.kept == {} and nothing.most_saved == 0
+    kept = stream.last_saved.kept
+    assert kept.keys() == {(place, number) for place in range(3) for number in range(2)}
+    assert stream.most_saved == sum(kept.values())
+    for (_, number), held in kept.items():  # less than the weights: of these there are references
+        tokens, element = (24, 9)[number], 4 if dtype == "fp32" else 2
+        assert 4 * 48 * tokens * element < held < 40 * 48 * tokens * element + 80 * OF_GRAPH
+
+
+def test_as_many_are_kept_as_there_may_be() -> None:
+    expected, everything = gradients("llama", "fp32", keep_all)
+    most = sum(everything.last_saved.kept.values()) - 1
+
+    def bounded(meta_model: Any) -> SavedChoice:
+        return SavedChoice(keep_all(meta_model).stages, most)
+
+    found, stream = gradients("llama", "fp32", bounded)
+    assert_same_bits(expected, found)
+    assert len(stream.last_saved.kept) == 5 and stream.most_saved <= most
+    found, stream = gradients("llama", "fp32", lambda _: SavedChoice({2: Saved.KEEP}))
+    assert_same_bits(expected, found)
+    assert {place for place, _ in stream.last_saved.kept} == {2}
+
+
+def test_a_view_of_the_engines_memory_that_is_nobodys_is_not_kept() -> None:
+    memory = torch.arange(64.0)
+    weight, hidden = memory[:16].view(4, 4), memory[16:32].view(4, 4)
+    leaf = hidden.detach().requires_grad_()
+    for other, complete in ((memory[40:56].view(4, 4), False), (torch.ones(4, 4), True)):
+        packing = Packing(memory, [weight, leaf], [])
+        with packing.hooks():
+            (leaf @ weight.t() * other).sum()
+        assert packing.complete is complete
+    assert packing.bytes % OF_GRAPH == 64  # what the product was multiplied with; the others are references
+
+
+def test_nothing_is_held_when_a_step_has_failed_or_none_was_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[Any]] = []
+    one = Packing.__init__
+
+    def noted(self: Any, *given: Any) -> None:
+        made.append(weakref.ref(self))
+        one(self, *given)
+
+    monkeypatch.setattr(Packing, "__init__", noted)
+    _, stream = gradients("llama", "fp32", keep_all)
+    assert made and not any(packing() for packing in made)
+    stream.evaluate(arrange([batch(random_ids(2, 12, 1))]))
+    count = len(made)
+    assert count == 6, "an evaluation keeps nothing"
+
+    def fails(self: Any, *_: Any) -> None:
+        raise OSError
+
+    monkeypatch.setattr(PlainEngine, "head_gradient", fails)
+    with pytest.raises(OSError):
+        gradients("llama", "fp32", keep_all)
+    gc.collect()
+    assert len(made) == count + 6 and not any(packing() for packing in made)
+
+
+# ---- types of models
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2", "mixtral", "gemma2", "olmo2"])
+def test_types_whose_layers_may_keep(kind: str) -> None:
+    assert verify_equivalence(small_config(kind)).not_kept == ""
+
+
+def test_types_whose_layers_recompute_say_why() -> None:
+    assert verify_equivalence(small_config("gemma3n_text")).not_kept in (
+        saved_profile.SHARING,
+        saved_profile.NOT_ALONE,
+    )
+    routed = small_config("mixtral", output_router_logits=True, router_jitter_noise=0.0)
+    assert verify_equivalence(routed).not_kept == saved_equivalence.ROUTERS
+
+
+class Holds(torch.autograd.Function):
+    """Keeps its weight where hooks do not look, as code of somebody's own might."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.weight = weight
+        return hidden * weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient * ctx.weight, None
+
+
+def test_what_hooks_do_not_see_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.llama import modeling_llama
+
+    def forward(self: Any, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(Holds.apply(hidden, self.down_proj.weight[0, :1]), self.gate_proj.weight[:32])
+
+    monkeypatch.setattr(modeling_llama.LlamaMLP, "forward", forward)
+    config = tiny_config("llama", num_hidden_layers=2)
+    found = saved_equivalence.why_not_kept(
+        build(copy.deepcopy(config), torch.float32),
+        dict(tiny_model(config).named_parameters()),
+        arrange([batch(random_ids(2, 12, 1))]),
+        (),
+    )
+    assert found == saved_equivalence.OTHER_BITS
+
+
+# ---- runs
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return real_runs.inputs(tmp_path_factory.mktemp("saved"))
+
+
+def run(given: Path, out: Path, recompute: str, *more: str) -> Any:
+    """What a run of two micro-batches a step leaves bit for bit."""
+    assert here(given, out, "--max_steps", "4", "--activation_recompute", recompute, *more) == 0
+    return bits(out)
+
+
+def bits(out: Path) -> Any:
+    """Losses and norms, and the files of weights, or of adapters."""
+    weights = {path.name: path.read_bytes() for path in out.glob("*.safetensors")}
+    assert weights
+    return metrics(out), weights
+
+
+def plan_of(out: Path) -> dict[str, Any]:
+    return dict(json.loads((out / "plan.json").read_text())["saved_activations"])
+
+
+LSP = ["--method", "lsp", "--lsp_rank", "8"]
+LORA = ["--method", "lora", "--lora_r", "4", "--lora_dropout", "0.2"]
+
+
+@pytest.mark.parametrize("method", [[], LORA, LSP], ids=["full", "lora", "lsp"])
+def test_runs_that_keep_and_runs_that_recompute(given: Path, tmp_path: Path, method: list[str]) -> None:
+    if method == LORA:
+        package("peft", "LoRA is PEFT's")
+    (tmp_path / "storage").mkdir()
+    path = ["--storage", str(tmp_path / "storage"), "--placement", "path"]
+    expected = run(given, tmp_path / "all", "all", *method)
+    assert plan_of(tmp_path / "all")["keep"] == 0
+    for name, recompute, places, keep in (("none", "none", [], 2), ("one", "1", path, 1), ("auto", "auto", [], None)):
+        assert run(given, tmp_path / name, recompute, *places, *method) == expected, name
+        planned = plan_of(tmp_path / name)
+        assert keep is None or planned["keep"] == keep
+        summary = json.loads((tmp_path / name / "summary.json").read_text())
+        most = summary["saved_activations"]["most"]
+        assert most <= planned["bytes"] and (most > planned["bytes"] / 4 or not planned["keep"])
+
+
+def test_dropout_drops_alike(given: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    real_runs.inputs(tmp_path)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"attention_dropout": 0.3}))
+    without = run(given, tmp_path / "without", "all")
+    expected = run(tmp_path, tmp_path / "all", "all")
+    assert run(tmp_path, tmp_path / "none", "none") == expected != without
+
+
+def test_a_run_goes_on_with_another_value(given: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    expected = run(given, out, "all", "--save_steps", "2")
+    assert here(given, out, "--max_steps", "4", "--save_steps", "2", "--activation_recompute", "none",
+                "--resume_from_checkpoint", str(out / "checkpoint-2")) == 0  # fmt: skip
+    assert plan_of(out)["keep"] == 2 and bits(out) == expected
+
+
+@pytest.fixture(scope="module")
+def many(given: Path) -> list[str]:
+    """So many micro-batches of a step that what layers keep of them is far more than what a process differs by."""
+    tiny.jsonl(given / "many.jsonl", tiny.text_rows(1024))
+    return ["--dataset", str(given / "many.jsonl"), "--gradient_accumulation_steps", "512", "--max_steps", "1"]
+
+
+def planned(given: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+    assert here(given, given / "none", "--json", *more, verb="plan") == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def peak(plan: dict[str, Any]) -> int:
+    return int(plan["tiers"][0]["planned_peak"])
+
+
+def test_what_does_not_fit_is_refused(
+    given: Path, many: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    less, more = (planned(given, capsys, *many, "--activation_recompute", value) for value in ("all", "none"))
+    held = more["saved_activations"]["bytes"]
+    assert held > 32 * MEBIBYTE and abs(peak(more) - peak(less) - held) < held / 8
+    logits = sum(part["bytes"] for part in less["bytes"] if part["class"] == "logits")  # kept where there is room
+    budget = f"{peak(less) - logits + held * 3 // 4}"
+    assert here(given, tmp_path / "out", *many, "--dram_budget", budget, "--activation_recompute", "none") == 3
+    error = capsys.readouterr().err
+    assert re.search(r"--activation_recompute 1\b", error) and "--dram_budget" in error
+    assert not (tmp_path / "out").exists()
+    found = planned(given, capsys, *many, "--dram_budget", budget)
+    assert found["saved_activations"]["keep"] <= 1 and found["a_gib_more"]["keep"] >= found["saved_activations"]["keep"]
+    assert here(given, given / "none", *many, "--dram_budget", budget, verb="plan") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Saved activations:" in shown and "With a GiB more of dram" in shown
+
+
+def test_what_is_kept_is_in_memory_as_planned(given: Path, many: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = apart("-m", "spillway", *words(given, out, *many, "--activation_recompute", "none"), cold=True)
+    _, error = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, error
+    plan, summary = (json.loads((out / name).read_text()) for name in ("plan.json", "summary.json"))
+    most = summary["saved_activations"]["most"]
+    assert 16 * MEBIBYTE < most <= plan["saved_activations"]["bytes"] / (1 + SLACK) + 2
+    assert summary["tiers"][0]["measured_peak"] <= plan["tiers"][0]["planned_peak"] * 1.05 + 2 * MEBIBYTE
+    assert summary["tiers"][0]["measured_peak"] > summary["rehearsed"]["work_bytes"] + most
