@@ -55,7 +55,7 @@ class Updates {
     for (std::size_t n = 0; n < tiers.size(); ++n) {
       settings.budget.nodes.push_back({.id = static_cast<unsigned>(n), .capacity = 64 * GiB});
       settings.rates.nodes.push_back({.update = tiers[n].rate, .update_thread = tiers[n].rate});
-      settings.nodes.push_back({.pretended = true, .limit = tiers[n].limit});
+      settings.nodes.push_back({.backing = memory::anywhere(), .limit = tiers[n].limit});
     }
     engine_ = std::make_unique<Engine>(description, settings);
     engine_->start();

@@ -28,6 +28,14 @@ spillway::execute::DeviceOptions parse_device(const nlohmann::json& json, const 
   return out;
 }
 
+spillway::execute::NodeOptions parse_node(const nlohmann::json& node) {
+  spillway::execute::NodeOptions out{.limit = node.value("limit", 0.0)};
+  const auto kind = node.value("kind", "numa");
+  if (kind == "pretended" || kind == "dram") out.backing = spillway::memory::anywhere();
+  if (kind == "file") out.backing = spillway::memory::in_file(node.at("directory").get<std::string>());
+  return out;
+}
+
 spillway::Settings parse_settings(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
   spillway::Settings out;
@@ -41,7 +49,7 @@ spillway::Settings parse_settings(const std::string& text) {
   out.storage.keep = json.value("keep", false);
   out.storage.erase = json.value("erase", false);
   for (const auto& node : json.value("nodes", nlohmann::json::array())) {
-    out.nodes.push_back({.pretended = node.value("pretended", false), .limit = node.value("limit", 0.0)});
+    out.nodes.push_back(parse_node(node));
   }
   out.device = parse_device(json.value("device", nlohmann::json::object()), out);
   for (const auto& path : json.value("storage", nlohmann::json::array())) {

@@ -18,6 +18,7 @@
 #include "spillway/machine/facts.h"
 #include "spillway/machine/gpu_link.h"
 #include "spillway/machine/measure.h"
+#include "spillway/machine/memory_files.h"
 #include "spillway/machine/near_gpu.h"
 #include "spillway/machine/node_choice.h"
 #include "spillway/machine/node_rates.h"
@@ -42,9 +43,40 @@ spillway::machine::UpdateKind kind_of(const std::string& weight_dtype, const std
   return {form_of(rule), rule.optimizer->of(false).kernel};
 }
 
+nlohmann::json json_of(const spillway::machine::NodeRate& rate) {
+  return {{"update", rate.update_elements_per_second},
+          {"update_thread", rate.update_elements_per_second_thread},
+          {"read", rate.read_bytes_per_second}};
+}
+
+void bind_memory_files(nb::module_& module) {
+  module.def(
+      "check_memory_files",
+      [](const std::vector<std::pair<std::string, std::uint64_t>>& asked) {
+        std::vector<spillway::machine::FileShare> shares;
+        for (const auto& [directory, bytes] : asked) shares.push_back({directory, bytes});
+        std::vector<std::pair<bool, std::string>> out;
+        for (const auto& file : spillway::machine::check_files(shares)) out.emplace_back(file.in_dram, file.notice);
+        return out;
+      },
+      nb::arg("asked"), "(whether its bytes are DRAM, what a person should know) of directories for files as memory.");
+  module.def(
+      "measure_memory_file",
+      [](const std::string& directory, std::uint64_t bytes, std::uint64_t most, double seconds,
+         const std::string& weight_dtype, const std::string& optimizer, const std::string& state_format) {
+        const auto kind = kind_of(weight_dtype, optimizer, state_format);
+        const nb::gil_scoped_release release;
+        return json_of(spillway::machine::measure_file({directory, bytes}, most, seconds, kind)).dump();
+      },
+      nb::arg("directory"), nb::arg("bytes"), nb::arg("most"), nb::arg("seconds") = 0.4,
+      nb::arg("weight_dtype") = "bf16", nb::arg("optimizer") = "adamw", nb::arg("state_format") = "exact",
+      "Rates of a file as memory, as JSON.");
+}
+
 }  // namespace
 
 void bind_machine(nb::module_& module) {
+  bind_memory_files(module);
   module.def(
       "exchange",
       [](const std::string& one, const std::string& other) {
@@ -160,11 +192,7 @@ void bind_machine(nb::module_& module) {
         const auto kind = kind_of(weight_dtype, optimizer, state_format);
         const nb::gil_scoped_release release;
         auto out = nlohmann::json::array();
-        for (const auto& rate : spillway::machine::measure_nodes(nodes, seconds, kind)) {
-          out.push_back({{"update", rate.update_elements_per_second},
-                         {"update_thread", rate.update_elements_per_second_thread},
-                         {"read", rate.read_bytes_per_second}});
-        }
+        for (const auto& rate : spillway::machine::measure_nodes(nodes, seconds, kind)) out.push_back(json_of(rate));
         return out.dump();
       },
       nb::arg("nodes"), nb::arg("seconds") = 0.4, nb::arg("weight_dtype") = "bf16", nb::arg("optimizer") = "adamw",

@@ -43,10 +43,11 @@ class Engine:
     "storage": [{"directory" or "device", "capacity": bytes, "endurance": bytes that may be written to it in its life
     (absent: as a usual drive), "far": bool (false; true: its drive is by another NUMA node than the device, so that
     of equals the others come first), "node": that NUMA node}], "near": the NUMA node of the device, "nodes":
-    [{"id", "capacity": bytes, "update", "update_thread", "read": rates, "pretended": bool}] (NUMA nodes, the first is
-    the compute device's), "profile": {...}, "seconds": {visit kind: seconds, as profiled}, "durability": "none",
-    "checkpoint" or "step" (absent: step when anything is on storage), "checkpoints": most manifests that are held at
-    once while the run goes on, "update_schedule": "auto", "deferred" or "early", "speculative_updates": bool,
+    [{"kind": "numa", "pretended" (it lies anywhere), "dram" (all that is no file; without "id" and "capacity") or
+    "file" (with "directory"), "id", "capacity": bytes, "update", "update_thread", "read": rates}] (the first is the
+    compute device's, files are last), "profile": {...}, "seconds": {visit kind: seconds, as profiled}, "durability":
+    "none", "checkpoint" or "step" (absent: step when anything is on storage), "checkpoints": most manifests that are
+    held at once while the run goes on, "update_schedule": "auto", "deferred" or "early", "speculative_updates": bool,
     "clipping": bool (steps clip), "update_cores": cores that only updates use, "run": identity, "overwrite": bool,
     "erase": bool (what the devices hold), "keep": bool (the volumes stay when the engine closes), "device": {"name":
     "simulated" or "cuda:N", "stream": handle of PyTorch's CUstream, "memory": bytes that may be used there, "work": of
@@ -190,8 +191,9 @@ class Engine:
         """JSON {path: {"volume", "under_way": requests that it has not answered, "silent_seconds"}}. Any thread may
         ask."""
     def where(self) -> str:
-        """JSON {"nodes": {name: {"planned", "there": bytes of the arena}}, "chunks": n, "elsewhere": [chunks]}: asked
-        of the kernel page by page; {} when DRAM is one tier."""
+        """JSON {"nodes": {name: {"planned", "there": bytes of the arena, "in_memory": of those, what counts in this
+        process's memory}}, "chunks": n, "elsewhere": [chunks]}: asked of the kernel page by page; {} when DRAM is one
+        tier."""
     def timeline(self) -> str:
         """JSON: the last step's tasks in Chrome's trace event format (opens in Perfetto), predicted and, once it was
         made, measured."""
@@ -272,6 +274,21 @@ def measure_nodes(
     state_format: str = "exact",
 ) -> str:
     """JSON: [{"update", "update_thread" (elements per second), "read" (bytes per second)}] of each."""
+
+def check_memory_files(asked: list[tuple[str, int]]) -> list[tuple[bool, str]]:
+    """(whether its bytes are DRAM, what a person should know or "") of each (directory, bytes) in which a run is to
+    have a file as memory. ValueError, MemoryError."""
+
+def measure_memory_file(
+    directory: str,
+    bytes: int,
+    most: int,
+    seconds: float = 0.4,
+    weight_dtype: str = "bf16",
+    optimizer: str = "adamw",
+    state_format: str = "exact",
+) -> str:
+    """As measure_nodes() of one node, in a file there that may have so many `bytes` and takes about `most` of them."""
 
 def measure_device(name: str, bytes: int, seconds: float = 0.2) -> str:
     """JSON: {"to_device", "from_device" (bytes per second), "update" (elements per second)} of "simulated" or "cuda:N";

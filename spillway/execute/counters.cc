@@ -94,7 +94,8 @@ std::string where(const plan::Plan& plan, const state::Layout& layout, const sta
   const auto planned = plan::bytes_by_node(plan.regions, budget.nodes.size());
   const auto there = on_nodes(plan, layout, rule, budget, nodes, arena);
   for (std::size_t n = 0; n < planned.size(); ++n) {
-    out["nodes"][budget.nodes[n].name()] = {{"planned", planned[n]}, {"there", there.bytes[n]}};
+    out["nodes"][budget.nodes[n].name()] = {
+        {"planned", planned[n]}, {"there", there.held[n].there}, {"in_memory", there.held[n].in_memory}};
   }
   out["chunks"] = layout.chunks().size();
   out["elsewhere"] = there.elsewhere;

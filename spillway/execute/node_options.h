@@ -1,11 +1,15 @@
-// How a NUMA node is used, beside its budget.
+// How a tier of host memory is used, beside its budget.
 #pragma once
+
+#include <optional>
+
+#include "spillway/memory/backing.h"
 
 namespace spillway::execute {
 
 struct NodeOptions {
-  bool pretended = false;  ///< not of this machine: its memory lies anywhere, its threads run anywhere
-  double limit = 0;        ///< elements per second that its update lane is held down to; 0: none
+  std::optional<memory::Backing> backing = {};  ///< what it is made of; empty: the NUMA node that its budget names
+  double limit = 0;                             ///< elements per second that its update lane is held down to; 0: none
 };
 
 }  // namespace spillway::execute

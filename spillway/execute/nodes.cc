@@ -1,8 +1,7 @@
 #include "spillway/execute/nodes.h"
 
 #include <algorithm>
-
-#include "spillway/memory/pages.h"
+#include <utility>
 
 namespace spillway::execute {
 namespace {
@@ -11,12 +10,44 @@ NodeOptions option(const std::vector<NodeOptions>& options, std::size_t node) {
   return node < options.size() ? options[node] : NodeOptions{};
 }
 
-/// Bytes of the range on node `id`.
-Bytes bytes_on(std::span<const std::byte> range, unsigned id) {
-  Bytes out = 0;
-  for (const auto& part : memory::where(range)) out += part.node == static_cast<int>(id) ? part.bytes : 0;
-  return out;
+memory::Backing backing(const plan::Budget& budget, const std::vector<NodeOptions>& options, std::size_t node) {
+  return option(options, node).backing.value_or(memory::on_node(static_cast<int>(budget.nodes[node].id)));
 }
+
+/// Of what lies where it should, which chunks do.
+class Whereabouts {
+ public:
+  Whereabouts(const plan::Plan& plan, std::span<const std::byte> arena, std::vector<memory::ArenaPart> parts)
+      : plan_(plan), arena_(arena), parts_(std::move(parts)), held_(memory::held(arena_, parts_)) {}
+
+  [[nodiscard]] std::vector<memory::Held> by_node(std::size_t nodes) const {
+    std::vector<memory::Held> out(nodes);
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      auto& node = out[plan_.regions[p].node];
+      node.there += held_[p].there;
+      node.in_memory += held_[p].in_memory;
+    }
+    return out;
+  }
+
+  /// Whether all of a range is on that tier: asked only where its region is not there as a whole.
+  [[nodiscard]] bool there(Bytes begin, Bytes bytes, std::size_t node, const memory::Backing& backing) const {
+    const auto above = std::ranges::upper_bound(plan_.regions, begin, {}, &plan::Region::begin);
+    if (above != plan_.regions.begin()) {
+      const auto region = above - 1;
+      const auto p = static_cast<std::size_t>(region - plan_.regions.begin());
+      const bool inside = region->node == node && begin + bytes <= region->end;
+      if (inside && held_[p].there == region->bytes()) return true;
+    }
+    return memory::held(arena_, {{begin, begin + bytes, backing}}).front().there == bytes;
+  }
+
+ private:
+  const plan::Plan& plan_;
+  const std::span<const std::byte> arena_;
+  const std::vector<memory::ArenaPart> parts_;  ///< as the plan's regions
+  const std::vector<memory::Held> held_;
+};
 
 }  // namespace
 
@@ -24,8 +55,7 @@ std::vector<memory::ArenaPart> arena_parts(const plan::Plan& plan, const plan::B
                                            const std::vector<NodeOptions>& options) {
   std::vector<memory::ArenaPart> out;
   for (const auto& region : plan.regions) {
-    if (option(options, region.node).pretended) continue;
-    out.push_back({region.begin, region.end, static_cast<int>(budget.nodes[region.node].id)});
+    out.push_back({region.begin, region.end, backing(budget, options, region.node)});
   }
   return out;
 }
@@ -34,11 +64,10 @@ std::vector<UpdateLane> update_lanes(const plan::Budget& budget, const plan::Rat
                                      const std::vector<NodeOptions>& options) {
   std::vector<UpdateLane> out;
   for (std::size_t n = 0; n < budget.nodes.size(); ++n) {
-    const auto with = option(options, n);
     auto& lane = out.emplace_back();
     lane.threads = std::max(1U, n < rates.nodes.size() ? rates.nodes[n].threads : 1U);
-    lane.limit = with.limit;
-    if (!with.pretended) lane.near = static_cast<int>(budget.nodes[n].id);
+    lane.limit = option(options, n).limit;
+    lane.near = backing(budget, options, n).near();
   }
   return out;
 }
@@ -46,12 +75,8 @@ std::vector<UpdateLane> update_lanes(const plan::Budget& budget, const plan::Rat
 OnNodes on_nodes(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule,
                  const plan::Budget& budget, const std::vector<NodeOptions>& options,
                  std::span<const std::byte> arena) {
-  OnNodes out{.bytes = std::vector<Bytes>(budget.nodes.size(), 0), .elsewhere = {}};
-  const auto lies = [&](Bytes begin, Bytes bytes, std::size_t node) {
-    if (option(options, node).pretended) return bytes;
-    return bytes_on(arena.subspan(begin, bytes), budget.nodes[node].id);
-  };
-  for (const auto& region : plan.regions) out.bytes[region.node] += lies(region.begin, region.bytes(), region.node);
+  const Whereabouts found(plan, arena, arena_parts(plan, budget, options));
+  OnNodes out{.held = found.by_node(budget.nodes.size()), .elsewhere = {}};
   if (budget.nodes.empty()) return out;
   const auto& schedule = plan.schedule;
   const auto& residency = plan.residency;
@@ -65,7 +90,10 @@ OnNodes on_nodes(const plan::Plan& plan, const state::Layout& layout, const stat
         schedule.resident_state[c] == plan::kNone ? 0 : schedule.buffers[schedule.resident_state[c]].offset;
     const auto weights = residency[c].weight.in_memory() ? weight_bytes(rule, chunk) : 0;
     const auto states = residency[c].state.in_memory() ? state_bytes(rule, chunk) : 0;
-    if (lies(weight, weights, node) != weights || lies(state, states, node) != states) out.elsewhere.push_back(c);
+    const auto is_of = backing(budget, options, node);
+    if (!found.there(weight, weights, node, is_of) || !found.there(state, states, node, is_of)) {
+      out.elsewhere.push_back(c);
+    }
   }
   return out;
 }

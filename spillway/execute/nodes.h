@@ -1,4 +1,4 @@
-// The NUMA nodes of a plan on this machine: which part of the arena is put where, and who updates it.
+// The tiers of host memory of a plan on this machine: which part of the arena is made of what, and who updates it.
 #pragma once
 
 #include <cstddef>
@@ -7,27 +7,26 @@
 
 #include "spillway/execute/executor.h"
 #include "spillway/execute/node_options.h"
-#include "spillway/memory/arena.h"
+#include "spillway/memory/backing.h"
 #include "spillway/plan/planner.h"
 
 namespace spillway::execute {
 
-/// By parts of the arena that lie on real nodes; empty: the kernel decides. `options`: as plan::Budget::nodes; fewer:
-/// the rest have the default.
+/// The regions of the plan. `options`: as plan::Budget::nodes; fewer: the rest have the default.
 [[nodiscard]] std::vector<memory::ArenaPart> arena_parts(const plan::Plan& plan, const plan::Budget& budget,
                                                          const std::vector<NodeOptions>& options);
 
-/// By node, each on the CPUs nearest to it.
+/// By tier, each on the CPUs nearest to it.
 [[nodiscard]] std::vector<UpdateLane> update_lanes(const plan::Budget& budget, const plan::Rates& rates,
                                                    const std::vector<NodeOptions>& options);
 
-/// What lies on a plan's nodes, as the kernel says now.
+/// What lies on a plan's tiers of host memory, as the kernel says now.
 struct OnNodes {
-  std::vector<Bytes> bytes;  ///< by node, of the parts of the arena that are for it
+  std::vector<memory::Held> held;  ///< by tier, of the parts of the arena that are for it
   std::vector<std::size_t>
-      elsewhere;  ///< chunks of which a page of weight or state, where it stays, is not on its node
+      elsewhere;  ///< chunks of which a page of weight or state, where it stays, is not on its tier
 };
-/// Asks for every page. A pretended node has what is planned for it.
+/// Asks for every page. A tier that may lie anywhere has what is planned for it.
 [[nodiscard]] OnNodes on_nodes(const plan::Plan& plan, const state::Layout& layout, const state::UpdateRule& rule,
                                const plan::Budget& budget, const std::vector<NodeOptions>& options,
                                std::span<const std::byte> arena);

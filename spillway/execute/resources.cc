@@ -9,7 +9,7 @@ namespace {
 
 memory::Arena map_arena(const RunPlan& plan, std::span<storage::Path* const> paths) {
   memory::Arena out(plan.plan.arena, arena_parts(plan.plan, plan.budget, plan.nodes));
-  for (auto* path : paths) path->register_memory(out.span());
+  for (auto* path : paths) path->register_memory(out.pinnable());
   return out;
 }
 
@@ -30,7 +30,7 @@ Resources::Resources(const RunPlan& plan, unsigned threads, std::span<storage::P
 OpenDevice Resources::open(const RunPlan& plan) const {
   if (!plan.plan.residency.device) return {};
   auto out = open_device(plan.device);
-  out.device->register_host(arena_.span());
+  out.device->register_host(arena_.pinnable());
   out.device->allocate(plan.plan.device_arena);
   return out;
 }

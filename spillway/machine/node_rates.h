@@ -1,11 +1,17 @@
 // How fast a NUMA node is at what its lane will do: the update itself, by the processors nearest to it.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <vector>
 
+#include "spillway/base/bytes.h"
 #include "spillway/machine/calibrate.h"
 
 namespace spillway::machine {
+
+/// Bytes that are measured in, where there are as many: beyond the caches of most processors.
+inline constexpr Bytes kRateMemory = 256 * MiB;
 
 struct NodeRate {
   int id = 0;
@@ -20,5 +26,10 @@ struct NodeRate {
 /// of what it has free. Throws what memory::Placed throws.
 [[nodiscard]] std::vector<NodeRate> measure_nodes(const std::vector<int>& nodes, double seconds,
                                                   const UpdateKind& kind);
+
+/// The same of memory that the caller has, every page in place, with as many threads on the CPUs `near` as these are;
+/// rates of 0 where it is smaller than kCalibrationMemory. `id` is 0.
+[[nodiscard]] NodeRate measure_memory(std::span<std::byte> memory, const std::vector<unsigned>& near, double seconds,
+                                      const UpdateKind& kind);
 
 }  // namespace spillway::machine

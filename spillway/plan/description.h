@@ -66,12 +66,22 @@ struct PathBudget {
   std::optional<Bytes> endurance = {};  ///< what may be written to its drive in its life; empty: nobody said
 };
 
-/// A NUMA node as the planner sees it.
-struct NodeBudget {
-  unsigned id = 0;     ///< the kernel's number
-  Bytes capacity = 0;  ///< for all that this process holds there
+/// What a tier of host memory is.
+enum class NodeKind : std::uint8_t {
+  numa,  ///< a NUMA node
+  dram,  ///< memory that is not told apart, beside files; its capacity is Budget::dram
+  file,  ///< a file that is mapped; Budget::dram does not count what it has
+};
 
-  [[nodiscard]] std::string name() const { return text("numa:", id); }
+/// A tier of host memory as the planner sees it: a NUMA node, unless `kind` says otherwise.
+struct NodeBudget {
+  unsigned id = 0;     ///< of a node the kernel's number, of a file that among the files
+  Bytes capacity = 0;  ///< for all that this process holds there
+  NodeKind kind = NodeKind::numa;
+
+  [[nodiscard]] std::string name() const {
+    return kind == NodeKind::dram ? "dram" : text(kind == NodeKind::file ? "file:" : "numa:", id);
+  }
 };
 
 /// Copies of fewer bytes than this do not reach the bandwidth of a device's link (as device::kGoodCopy).
@@ -148,15 +158,15 @@ struct SavedActivations {
 
 /// Budgets in bytes.
 struct Budget {
-  Bytes dram = 0;     ///< for the whole process
+  Bytes dram = 0;     ///< for the whole process, but for what it has in files that are mapped
   Bytes process = 0;  ///< interpreter, libraries and the rest that is there before the arena
   Bytes work = 0;     ///< PyTorch's working set, as a dry run measured it
   SavedActivations saved = {};
   /// Whoever computes keeps the logits of slices from the head's loss to its gradient, as the plan says.
   bool keeps_logits = false;
   std::vector<PathBudget> paths;
-  /// The NUMA nodes that DRAM is made of. The first is the compute device's: the process and all that comes and goes
-  /// in a step lie there. None: a single tier, `dram`.
+  /// The tiers that host memory is made of: NUMA nodes, or DRAM; files after them. The first is the compute device's:
+  /// the process and all that comes and goes in a step lie there. None: a single tier, `dram`.
   std::vector<NodeBudget> nodes;
   std::optional<DeviceTier> device;  ///< none: visits compute in host memory
   bool streams_weights = false;      ///< the device reads a weight once a visit, over a link; else it reads it in place

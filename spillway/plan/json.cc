@@ -188,6 +188,19 @@ std::vector<FileSystem> parse_systems(const json& list, std::size_t paths) {
   return out;
 }
 
+/// `dram`: the budget of the process.
+NodeBudget parse_node(const json& node, Bytes dram) {
+  const auto kind = get<std::string>(node, "kind", "numa");
+  if (kind == "dram") return {.capacity = dram, .kind = NodeKind::dram};
+  NodeBudget out{.id = static_cast<unsigned>(count(node, "id")), .capacity = count(node, "capacity")};
+  if (kind == "file") {
+    out.kind = NodeKind::file;
+  } else if (kind != "numa" && kind != "pretended") {
+    throw Error(ErrorCode::bad_input, text("a node's kind is ", kind, "; known: numa, pretended, dram, file"));
+  }
+  return out;
+}
+
 }  // namespace
 
 Budget parse_budget(const std::string& input) {
@@ -228,7 +241,7 @@ Budget parse_budget(const std::string& input) {
   out.saving = parse_saving(get<json>(object, "saving", json()));
   out.systems = parse_systems(get<json>(object, "file_systems", json::array()), out.paths.size());
   for (const auto& node : get<json>(object, "nodes", json::array())) {
-    out.nodes.push_back({.id = static_cast<unsigned>(count(node, "id")), .capacity = count(node, "capacity")});
+    out.nodes.push_back(parse_node(node, out.dram));
   }
   return out;
 }
@@ -249,7 +262,7 @@ void share_threads(Rates& rates) {
   }
 }
 
-/// Of the nodes that the settings name.
+/// Of the tiers of host memory that the settings name. A device's links are of NUMA nodes.
 std::vector<NodeRates> parse_nodes(const json& object) {
   const auto device = get<json>(object, "device", json::object());
   const auto links = get<json>(device, "links", json::array());
@@ -258,8 +271,9 @@ std::vector<NodeRates> parse_nodes(const json& object) {
     out.push_back({.update = rate(node, "update", 0),
                    .update_thread = rate(node, "update_thread", 0),
                    .read = rate(node, "read", 0)});
+    const auto budget = parse_node(node, 0);
     for (const auto& link : links) {
-      if (count(link, "node") != count(node, "id")) continue;
+      if (budget.kind != NodeKind::numa || count(link, "node") != budget.id) continue;
       out.back().to_device = rate(link, "to_gpu_bytes_per_second_together", 0);
       out.back().from_device = rate(link, "from_gpu_bytes_per_second_together", 0);
     }

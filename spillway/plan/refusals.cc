@@ -11,13 +11,19 @@ namespace {
 
 constexpr const char* kSmallerStep = " or with a smaller max_length or per_device_train_batch_size";
 
-/// MiB of the first node, which is what settings can enlarge for sure: what comes and goes lies there.
+/// Whether the first tier is all memory that is no file.
+bool is_dram(const Budget& budget) {
+  return budget.has_nodes() && budget.nodes[0].kind == NodeKind::dram;
+}
+
+/// MiB of the first tier, which is what settings can enlarge for sure: what comes and goes lies there.
 Bytes least_first_node(const Problem& problem, const Room& room, const Residency& least, const Lookahead& lookahead,
                        Bytes enough) {
   const auto ways = dealings(problem.rates, room.nodes.size(), problem.budget.has_path());
   return enough - bisect(enough - std::min(enough, room.nodes[0] / MiB), [&](Bytes less) {
            auto other = room;
            other.nodes[0] = (enough - less) * MiB;
+           if (is_dram(problem.budget)) other.arena += std::max(other.nodes[0], room.nodes[0]) - room.nodes[0];
            Trial trial(problem, std::move(other));
            return std::ranges::any_of(ways, [&](const Dealing& way) {
              trial.deal_by(&way);
@@ -37,13 +43,15 @@ Bytes least_first_node(const Problem& problem, const Room& room, const Residency
   const auto arena = arena_of(problem, schedule);
   const auto moving = arena - resident_bytes(schedule);
   const auto enough = ceil_div(room.fixed + arena + padding, MiB);
-  throw Error(
-      ErrorCode::does_not_fit,
-      text("does not fit on the NUMA nodes: the smallest plan for this placement needs ", human(room.fixed + moving),
-           " on ", nodes[0].name(), " for the process and what comes and goes, and ", human(arena - moving),
-           " there and on the others for what stays, and there is ", there, ". It would fit with --node ", nodes[0].id,
-           "=", least_first_node(problem, room, least, lookahead, enough), "MiB",
-           problem.budget.has_path() ? ", with --placement auto" : ", with --storage DIR", kSmallerStep));
+  const bool dram = is_dram(problem.budget);
+  throw Error(ErrorCode::does_not_fit,
+              text("does not fit ", dram ? "in DRAM and memory files" : "on the NUMA nodes",
+                   ": the smallest plan for this placement needs ", human(room.fixed + moving), " on ", nodes[0].name(),
+                   " for the process and what comes and goes, and ", human(arena - moving),
+                   " there and on the others for what stays, and there is ", there, ". It would fit with ",
+                   dram ? std::string("--dram_budget ") : text("--node ", nodes[0].id, "="),
+                   least_first_node(problem, room, least, lookahead, enough), "MiB",
+                   problem.budget.has_path() ? ", with --placement auto" : ", with --storage DIR", kSmallerStep));
 }
 
 [[noreturn]] void refuse_dram(const Problem& problem, const Room& room, Bytes arena) {
@@ -72,7 +80,8 @@ void refuse(const Problem& problem, const Units& units, const Room& room, std::u
   auto schedule = problem.schedule(least, lookahead);
   const auto padding = node_padding(room.nodes.size(), problem.layout, problem.weight_element());
   const auto arena = arena_of(problem, schedule) + padding;
-  if (arena <= room.arena && room.has_nodes()) refuse_nodes(problem, room, least, lookahead, padding);
+  if (is_dram(problem.budget) || (arena <= room.arena && room.has_nodes()))
+    refuse_nodes(problem, room, least, lookahead, padding);
   refuse_dram(problem, room, arena);
 }
 

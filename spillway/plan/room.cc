@@ -5,6 +5,23 @@
 #include "spillway/plan/subspace_memory.h"
 
 namespace spillway::plan {
+namespace {
+
+/// By tier. Beside files what is no file has no more than the budget together, the first before the others: so the sum
+/// of all bounds the arena.
+std::vector<Bytes> capacities(const Budget& budget) {
+  const bool files = std::ranges::find(budget.nodes, NodeKind::file, &NodeBudget::kind) != budget.nodes.end();
+  std::vector<Bytes> out;
+  auto left = budget.dram;
+  for (const auto& node : budget.nodes) {
+    const auto asked = node.kind == NodeKind::dram ? left : node.capacity;
+    out.push_back(files && node.kind != NodeKind::file ? std::min(asked, left) : asked);
+    if (node.kind != NodeKind::file) left -= std::min(left, out.back());
+  }
+  return out;
+}
+
+}  // namespace
 
 Room room_of(const Problem& problem, Bytes device_arena) {
   const auto& budget = problem.budget;
@@ -16,7 +33,8 @@ Room room_of(const Problem& problem, Bytes device_arena) {
   out.fixed =
       budget.process + budget.work + kEngineBytes + out.subspaces + out.update_workspace + (in_dram ? device_arena : 0);
   out.arena = budget.dram - std::min(budget.dram, out.fixed);
-  for (const auto& node : budget.nodes) out.nodes.push_back(node.capacity);
+  out.nodes = capacities(budget);
+  for (const auto& node : budget.nodes) out.arena += node.kind == NodeKind::file ? node.capacity : 0;
   return out;
 }
 

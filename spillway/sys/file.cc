@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <random>
 #include <utility>
@@ -25,6 +26,11 @@ namespace spillway::sys {
 namespace {
 
 constexpr Bytes kZeros = 1 * MiB;
+#ifdef STATX_ATTR_DAX
+constexpr std::uint64_t kDaxAttribute = STATX_ATTR_DAX;
+#else
+constexpr std::uint64_t kDaxAttribute = 0x00200000;
+#endif
 
 int open_retrying(const std::filesystem::path& path, int flags, unsigned mode = 0) {
   int fd = -1;
@@ -229,6 +235,12 @@ Bytes free_space(const std::filesystem::path& directory) {
   struct statvfs system {};
   if (::statvfs(directory.c_str(), &system) != 0) throw_errno(errno, "ask for the free space of", directory);
   return static_cast<Bytes>(system.f_bavail) * system.f_frsize;
+}
+
+bool is_dax(const File& file) noexcept {
+  struct statx status {};
+  if (::statx(file.fd(), "", AT_EMPTY_PATH, STATX_BASIC_STATS, &status) != 0) return false;
+  return (status.stx_attributes & kDaxAttribute) != 0;
 }
 
 File nameless_file(const std::filesystem::path& directory, FileOptions options) {

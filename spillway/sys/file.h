@@ -80,6 +80,9 @@ class File {
 /// the object. It has a name that nobody can foresee until then.
 [[nodiscard]] File nameless_file(const std::filesystem::path& directory, FileOptions options = {});
 
+/// Whether the file's pages are its storage itself (DAX: persistent memory, CXL memory), without a page cache between.
+[[nodiscard]] bool is_dax(const File& file) noexcept;
+
 /// Makes names created, renamed or removed in `directory` durable.
 void sync_directory(const std::filesystem::path& directory);
 

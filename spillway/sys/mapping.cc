@@ -3,7 +3,11 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <cinttypes>
 #include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <string>
 
 #include "spillway/base/error.h"
 #include "spillway/sys/errno.h"
@@ -31,16 +35,14 @@ void touch_pages(std::span<std::byte> range) noexcept {
   }
 }
 
-}  // namespace
-
-std::byte* map_memory(Bytes bytes, Bytes alignment) noexcept {
+std::byte* map_aligned(Bytes bytes, Bytes alignment, int access) noexcept {
   const Bytes length = round_up(bytes, kPage);
   const Bytes slack = alignment > kPage ? alignment : 0;
   if (length < bytes || length + slack < length) {
     errno = ENOMEM;
     return nullptr;
   }
-  void* raw = ::mmap(nullptr, length + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* raw = ::mmap(nullptr, length + slack, access, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
   auto* begin = static_cast<std::byte*>(raw);
   const auto address = reinterpret_cast<std::uintptr_t>(raw);
@@ -48,6 +50,25 @@ std::byte* map_memory(Bytes bytes, Bytes alignment) noexcept {
   trim(begin, data);
   trim(data + length, begin + length + slack);
   return data;
+}
+
+}  // namespace
+
+std::byte* map_memory(Bytes bytes, Bytes alignment) noexcept {
+  return map_aligned(bytes, alignment, PROT_READ | PROT_WRITE);
+}
+
+std::byte* reserve_addresses(Bytes bytes, Bytes alignment) noexcept {
+  return map_aligned(bytes, alignment, PROT_NONE);
+}
+
+bool allow_access(std::span<std::byte> range) noexcept {
+  return ::mprotect(range.data(), range.size(), PROT_READ | PROT_WRITE) == 0;
+}
+
+bool map_file(std::span<std::byte> range, int fd, Bytes offset) noexcept {
+  return ::mmap(range.data(), range.size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+                static_cast<off_t>(offset)) != MAP_FAILED;
 }
 
 void unmap_memory(std::byte* data, Bytes bytes) noexcept {
@@ -95,6 +116,25 @@ bool populate(std::span<std::byte> range) noexcept {
     return true;
   }
   return result == 0;
+}
+
+std::vector<FileRange> file_ranges() {
+  std::vector<FileRange> out;
+  std::ifstream file("/proc/self/smaps");
+  bool shared = false;
+  for (std::string line; std::getline(file, line);) {
+    std::uintptr_t begin = 0, end = 0;
+    Bytes kilobytes = 0;
+    char access[5] = {};
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " %4s", &begin, &end, access) == 3) {
+      shared = access[3] == 's';
+      const auto* const at = reinterpret_cast<const std::byte*>(begin);  // NOLINT(performance-no-int-to-ptr)
+      if (shared) out.push_back({at, at + (end - begin), 0});
+    } else if (shared && std::sscanf(line.c_str(), "Rss: %" SCNu64 " kB", &kilobytes) == 1) {
+      out.back().in_memory = kilobytes * KiB;
+    }
+  }
+  return out;
 }
 
 Mapping::Mapping(Bytes bytes) : data_(map_memory(bytes, kPage)), bytes_(bytes) {

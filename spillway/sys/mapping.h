@@ -1,4 +1,4 @@
-// Anonymous memory straight from the kernel.
+// Memory straight from the kernel: anonymous, or the bytes of a file.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,16 @@ inline constexpr Bytes kHugePage = 2 * MiB;
 /// Zeroed private memory at an address that is a multiple of `alignment` (a power of two, at least a page). `bytes` >
 /// 0. nullptr with errno set when the kernel refuses.
 [[nodiscard]] std::byte* map_memory(Bytes bytes, Bytes alignment) noexcept;
-/// Gives back what map_memory returned for `bytes`.
+/// Addresses alone, as map_memory would give them: every access ends the process until allow_access() or map_file(),
+/// and the kernel counts nothing as promised. nullptr with errno set when it refuses.
+[[nodiscard]] std::byte* reserve_addresses(Bytes bytes, Bytes alignment) noexcept;
+/// Makes whole pages of such addresses zeroed private memory. False with errno set when the kernel refuses.
+bool allow_access(std::span<std::byte> range) noexcept;
+/// Puts an open file's bytes from `offset` on (whole pages, as the range) in the place of what is mapped there: what is
+/// written to the range is in the file, which must be as long. The descriptor may be closed afterwards. False with
+/// errno set when the kernel refuses.
+bool map_file(std::span<std::byte> range, int fd, Bytes offset) noexcept;
+/// Gives back what map_memory or reserve_addresses returned for `bytes`.
 void unmap_memory(std::byte* data, Bytes bytes) noexcept;
 /// Asks for huge pages behind the range; false when the kernel has none to give.
 bool advise_huge_pages(std::span<std::byte> range) noexcept;
@@ -30,6 +39,15 @@ void split_huge_pages(std::span<std::byte> range) noexcept;
 [[nodiscard]] std::vector<bool> resident_pages(std::span<const std::byte> range);
 /// Faults every page of the range in, for writing; contents stay. False with errno set when the kernel cannot back it.
 bool populate(std::span<std::byte> range) noexcept;
+
+/// A range of addresses that has the bytes of a file (map_file).
+struct FileRange {
+  const std::byte* begin = nullptr;
+  const std::byte* end = nullptr;
+  Bytes in_memory = 0;  ///< that the kernel counts in this process's memory (VmRSS)
+};
+/// Those of this process, by rising address, as /proc/self/smaps says; none where /proc is not mounted.
+[[nodiscard]] std::vector<FileRange> file_ranges();
 
 /// map_memory as an object: page-aligned, zeroed, unmapped by the destructor. Forked children do not have it. Throws
 /// Error(does_not_fit).

@@ -137,7 +137,7 @@ TEST(Nodes, OfTheMachineHoldWhatThePlanSays) {
   auto settings = everything_in_dram();
   test::pretend_nodes(settings, std::vector<double>(machine.size(), 1e8));
   for (std::size_t n = 0; n < machine.size(); ++n) {
-    settings.nodes[n].pretended = false;
+    settings.nodes[n].backing.reset();
     settings.budget.nodes[n].id = static_cast<unsigned>(machine[n].id);
     settings.budget.nodes[n].capacity = 256 * MiB;
   }
@@ -178,7 +178,7 @@ TEST(Nodes, ThatCannotHoldTheirPartAreRefusedAndTheProcessLives) {
   Settings settings;
   settings.budget.dram = 64 * GiB;
   test::pretend_nodes(settings, {1e8});
-  settings.nodes[0].pretended = false;
+  settings.nodes[0].backing.reset();
   settings.budget.nodes[0].id = static_cast<unsigned>(last.id);
   try {
     Engine(description, settings).start();

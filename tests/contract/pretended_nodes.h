@@ -12,7 +12,7 @@ namespace spillway::test {
 inline void pretend_nodes(Settings& settings, const std::vector<double>& rates) {
   settings.budget.nodes.clear();
   settings.rates.nodes.clear();
-  settings.nodes.assign(rates.size(), {.pretended = true});
+  settings.nodes.assign(rates.size(), {.backing = memory::anywhere()});
   for (std::size_t n = 0; n < rates.size(); ++n) {
     settings.budget.nodes.push_back({.id = static_cast<unsigned>(2 * n), .capacity = settings.budget.dram});
     settings.rates.nodes.push_back({.update = rates[n], .update_thread = rates[n]});

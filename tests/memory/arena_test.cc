@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "tests/memory/usable_nodes.h"
 #include "tests/needs.h"
 #include "tests/sys/failing.h"
+#include "tests/sys/temporary.h"
 
 namespace spillway::memory {
 namespace {
@@ -71,14 +73,14 @@ TEST(ArenaTest, LiesInPartsOnItsNodes) {
   Bytes end = 0;
   for (std::size_t i = 0; i < 12; ++i) {  // huge pages would lie across their boundaries
     const Bytes bytes = (1 + 97 * i) * 4 * KiB;
-    parts.push_back({end, end + bytes, nodes[i % nodes.size()]});
+    parts.push_back({end, end + bytes, on_node(nodes[i % nodes.size()])});
     end += bytes;
   }
   Arena arena(end + 5, parts);
   EXPECT_EQ(arena.size(), end + 5);
   for (const auto& part : parts) {
     const auto range = arena.span().subspan(part.begin, part.end - part.begin);
-    EXPECT_EQ(where(range), (std::vector<NodeBytes>{{part.node, range.size()}})) << part.begin;
+    EXPECT_EQ(where(range), (std::vector<NodeBytes>{{part.backing.node, range.size()}})) << part.begin;
   }
   EXPECT_TRUE(std::ranges::all_of(arena.span(), [](std::byte byte) { return byte == std::byte{0}; }));
 }
@@ -86,8 +88,39 @@ TEST(ArenaTest, LiesInPartsOnItsNodes) {
 TEST(ArenaTest, RefusesPartsThatANodeCannotHold) {
   const auto nodes = testing::usable_nodes();
   const Bytes bytes = Bytes{1} << 44;
-  EXPECT_ERROR(Arena(bytes, {{0, bytes, nodes.back()}}), ErrorCode::does_not_fit, "the arena");
-  EXPECT_ERROR(Arena(4 * KiB, {{0, 4 * KiB, 4095}}), ErrorCode::bad_input, "4095");
+  EXPECT_ERROR(Arena(bytes, {{0, bytes, on_node(nodes.back())}}), ErrorCode::does_not_fit, "the arena");
+  EXPECT_ERROR(Arena(4 * KiB, {{0, 4 * KiB, on_node(4095)}}), ErrorCode::bad_input, "4095");
+}
+
+TEST(ArenaTest, LiesInPartsInFiles) {
+  const testing::TemporaryDirectory one, other;
+  const auto first = in_file(one.path()), second = in_file(other.path());
+  const std::vector<ArenaPart> parts{{0, 2 * MiB, first},
+                                     {2 * MiB, 3 * MiB, anywhere()},
+                                     {3 * MiB, 3 * MiB + 12 * KiB, second},
+                                     {3 * MiB + 12 * KiB, 4 * MiB, first},
+                                     {4 * MiB, 5 * MiB, anywhere()}};
+  const auto before = sys::process_memory().resident;
+  Arena arena(5 * MiB, parts);
+  EXPECT_GE(sys::process_memory().resident, before + 4 * MiB);
+  EXPECT_TRUE(std::ranges::all_of(arena.span(), [](std::byte byte) { return byte == std::byte{0}; }));
+  std::ranges::fill(arena.span(), std::byte{5});
+  const auto there = held(arena.span(), parts);
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    EXPECT_EQ(there[p].there, parts[p].bytes()) << p;
+    EXPECT_EQ(there[p].in_memory, parts[p].bytes()) << p;
+  }
+  EXPECT_EQ(held(arena.span(), {{2 * MiB, 3 * MiB, first}}).front().there, 0U) << "anonymous memory is in no file";
+  EXPECT_EQ(arena.pinnable().data(), arena.data() + 4 * MiB);
+  EXPECT_EQ(arena.pinnable().size(), 1 * MiB);
+  EXPECT_TRUE(std::filesystem::is_empty(one.path())) << "the file has a name";
+}
+
+TEST(ArenaTest, RefusesFilesThatCannotBe) {
+  const testing::TemporaryDirectory directory;
+  const Bytes bytes = Bytes{1} << 43;
+  EXPECT_ERROR(Arena(bytes, {{0, bytes, in_file(directory.path())}}), ErrorCode::does_not_fit, "--memory_file");
+  EXPECT_ERROR(Arena(4 * KiB, {{0, 4 * KiB, in_file(directory.path() / "none")}}), ErrorCode::bad_input, "none");
 }
 
 TEST(ArenaTest, RefusesWhatTheKernelRefuses) {

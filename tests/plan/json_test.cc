@@ -26,6 +26,22 @@ TEST(Json, NodesAreBudgetsAndRates) {
   EXPECT_EQ(rates.nodes[0].with(12), 8e9);
 }
 
+TEST(Json, FilesAreTiersAndDramBesideThemHasTheBudget) {
+  const auto* settings = R"({"dram_budget": 7000, "device": {"links": [{"node": 0,
+    "to_gpu_bytes_per_second_together": 5, "from_gpu_bytes_per_second_together": 5}]}, "nodes": [
+    {"kind": "dram", "update": 8e9},
+    {"kind": "file", "id": 0, "directory": "/mnt", "capacity": 5000, "update": 1e9, "read": 3e9}]})";
+  const auto budget = parse_budget(settings);
+  ASSERT_EQ(budget.nodes.size(), 2U);
+  EXPECT_EQ(budget.nodes[0].name(), "dram");
+  EXPECT_EQ(budget.nodes[0].capacity, 7000U);
+  EXPECT_EQ(budget.nodes[1].name(), "file:0");
+  EXPECT_EQ(budget.nodes[1].capacity, 5000U);
+  const auto rates = parse_rates(settings, {.cores = 4});
+  EXPECT_EQ(rates.nodes[1].read, 3e9);
+  EXPECT_EQ(rates.nodes[1].to_device, 0) << "links are of NUMA nodes";
+}
+
 TEST(Json, WithoutCoresOfTheirOwnUpdatesHaveThoseOfCompute) {
   std::string shared = kNodes;
   shared.replace(shared.find("10"), 2, "0 ");
@@ -52,11 +68,28 @@ TEST(Json, WhatLayersKeepIsABudgetAndRates) {
 }
 
 TEST(Json, NodesThatMakeNoSenseAreRefusedByKey) {
-  for (const auto* nodes : {R"([{"id": -1, "capacity": 1}])", R"([{"id": 0}])", R"([{"id": 0, "capacity": "much"}])"}) {
+  for (const auto* nodes : {R"([{"id": -1, "capacity": 1}])", R"([{"id": 0}])", R"([{"id": 0, "capacity": "much"}])",
+                            R"([{"kind": "tape", "id": 0, "capacity": 1}])", R"([{"kind": "file", "id": 0}])"}) {
     EXPECT_THROW(static_cast<void>(parse_budget(text(R"({"dram_budget": 1, "nodes": )", nodes, "}"))), Error) << nodes;
   }
   const auto* rates = R"({"nodes": [{"id": 0, "capacity": 1, "update": -5}]})";
   EXPECT_THROW(static_cast<void>(parse_rates(rates, {})), Error);
+}
+
+TEST(Json, TheFormOfATensorIsSaidByName) {
+  const auto described = [](const std::string& form) {
+    return parse_description(
+               text(R"({"compute_dtype": "bf16", "hidden_size": 8, "tokens": 4, "blocks": [{"name": "l",)",
+                    R"( "role": "layer", "tensors": [{"name": "w", "shape": [8, 8], "frozen": true)", form, "}]}]}"))
+        .blocks[0]
+        .tensors[0]
+        .form;
+  };
+  EXPECT_EQ(described(""), state::Form::as_run);
+  EXPECT_EQ(described(R"(, "wide": true)"), state::Form::fp32);
+  EXPECT_EQ(described(R"(, "form": "nf4")"), state::Form::nf4);
+  EXPECT_EQ(described(R"(, "form": "int8")"), state::Form::int8);
+  EXPECT_THROW(static_cast<void>(described(R"(, "form": "fp4")")), Error);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "spillway/base/error.h"
 #include "spillway/plan/arena_layout.h"
@@ -234,6 +235,95 @@ TEST_F(Nodes, AreTiersInThePlansFile) {
   EXPECT_NE(written.find("\"numa:0\""), std::string::npos);
   EXPECT_NE(written.find("\"numa:1\""), std::string::npos);
   EXPECT_EQ(written.find("\"dram\""), std::string::npos);
+}
+
+class Files : public Nodes {
+ protected:
+  /// DRAM, and a file.
+  [[nodiscard]] Budget asked(Bytes dram, Bytes file) const {
+    Budget out;
+    out.dram = dram;
+    out.nodes = {{.kind = NodeKind::dram}, {.id = 0, .capacity = file, .kind = NodeKind::file}};
+    return out;
+  }
+};
+
+TEST_F(Files, AreDealtToByTheirRates) {
+  set_rates({4e7, 1e7});
+  const auto found = plan(asked(kPlenty, kPlenty));
+  ASSERT_EQ(found.node_peaks.size(), 2U);
+  EXPECT_EQ(found.prediction.bottleneck, "update");
+  const auto states = [&](std::uint16_t node) {
+    double out = 0;
+    for (Index c = 0; c < layout_.chunks().size(); ++c) {
+      if (found.residency[c].node() == node) out += static_cast<double>(layout_.chunks()[c].elements);
+    }
+    return out;
+  };
+  EXPECT_NEAR(states(1) / states(0), 0.25, 0.05);
+}
+
+TEST_F(Files, AreNotCountedByTheBudgetOfTheProcess) {
+  set_rates({4e8, 4e8});
+  auto plain = asked(kPlenty, kPlenty);
+  plain.nodes.clear();
+  rates_.nodes.clear();
+  const auto whole = plan(plain);
+  set_rates({4e8, 4e8});
+  plain.dram = whole.dram_peak / 2;
+  EXPECT_THROW(static_cast<void>(plan(plain)), Error);
+  const auto found = plan(asked(plain.dram, 256 * MiB));
+  EXPECT_LE(found.node_peaks[0], plain.dram);
+  EXPECT_LE(found.node_peaks[1], 256 * MiB);
+  EXPECT_GT(found.dram_peak, plain.dram);
+  EXPECT_EQ(found.node_peaks[0] + found.node_peaks[1], found.dram_peak);
+}
+
+TEST_F(Files, BesideNodesLeaveTheseNoMoreThanTheBudget) {
+  set_rates({4e8, 4e8, 1e8});
+  const auto plain = plan(budget({kPlenty, kPlenty}));
+  auto both = budget({kPlenty, kPlenty});
+  both.dram = plain.dram_peak - 16 * MiB;
+  both.nodes.push_back({.id = 0, .capacity = kPlenty, .kind = NodeKind::file});
+  const auto found = plan(both);
+  EXPECT_LE(found.node_peaks[0] + found.node_peaks[1], both.dram);
+  EXPECT_GT(found.node_peaks[2], 0U);
+}
+
+TEST_F(Files, ARefusalNamesThemAndWhatWouldFitFits) {
+  set_rates({4e8, 1e8});
+  auto small = asked(kEngineBytes + 2 * MiB, 16 * MiB);
+  try {
+    static_cast<void>(plan(small));
+    FAIL() << "fits";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::does_not_fit);
+    const std::string message = error.what();
+    EXPECT_NE(message.find("dram with"), std::string::npos) << message;
+    EXPECT_NE(message.find("file:0 with 16.0 MiB"), std::string::npos) << message;
+    const auto at = message.find("--dram_budget ");
+    ASSERT_NE(at, std::string::npos) << message;
+    small.dram = std::stoull(message.substr(at + 14)) * MiB;
+  }
+  const auto found = plan(small);
+  EXPECT_LE(found.node_peaks[0], small.dram);
+  EXPECT_LE(found.node_peaks[1], 16 * MiB);
+}
+
+TEST_F(Files, AreTiersInThePlansFile) {
+  set_rates({4e7, 1e7});
+  const auto both = asked(kPlenty, kPlenty);
+  const auto written = nlohmann::json::parse(to_json(plan(both), description_, layout_, both));
+  ASSERT_EQ(written["tiers"].size(), 2U);
+  EXPECT_EQ(written["tiers"][0]["name"], "dram");
+  EXPECT_EQ(written["tiers"][0]["capacity"], kPlenty);
+  EXPECT_EQ(written["tiers"][1]["name"], "file:0");
+  EXPECT_GT(written["tiers"][1]["planned_peak"], 0U);
+  for (const auto& tier : written["tiers"]) {
+    Bytes parts = 0;
+    for (const auto& it : written["bytes"]) parts += it["tier"] == tier["name"] ? it["bytes"].get<Bytes>() : 0;
+    EXPECT_EQ(parts, tier["planned_peak"].get<Bytes>());
+  }
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ DEFAULTS: dict[str, Any] = {
     "method": "full", "profile": None,
 }  # fmt: skip
 WITHOUT_ONE_DEFAULT = (
-    "device", "gpu_memory", "trainable", "frozen", "node", "erase",
+    "device", "gpu_memory", "trainable", "frozen", "node", "memory_file", "erase",
     "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules",
     "lsp_rank", "lsp_nonzeros", "lsp_modules", "lsp_check_every", "lsp_threshold", "lsp_residual",
     "lsp_rotate_every", "beta", "loss_type", "label_smoothing", "disable_dropout",

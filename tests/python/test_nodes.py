@@ -23,7 +23,7 @@ RATES = {"update": 1e8, "update_thread": 1e8}
 
 def pretended(count: int) -> list[dict[str, Any]]:
     # More than a process of many tests has.
-    return [{"id": 2 * n, "capacity": 4 * GIB, "pretended": True} | RATES for n in range(count)]
+    return [{"id": 2 * n, "capacity": 4 * GIB, "kind": "pretended"} | RATES for n in range(count)]
 
 
 def test_key() -> None:

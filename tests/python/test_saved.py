@@ -7,6 +7,7 @@ import copy
 import gc
 import json
 import re
+import signal
 import weakref
 from pathlib import Path
 from typing import Any
@@ -233,7 +234,32 @@ def test_dropout_drops_alike(given: Path, tmp_path: Path) -> None:
     assert run(tmp_path, tmp_path / "none", "none") == expected != without
 
 
-def test_a_run_goes_on_with_another_value(given: Path, tmp_path: Path) -> None:
+KILLED = """
+import os, signal, sys
+from spillway.cli import main
+from spillway.run.loop import Loop
+step = Loop.step
+def step_or_die(trainer):
+    if trainer.state.step == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    step(trainer)
+Loop.step = step_or_die
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_killed_run_goes_on_with_another_value(given: Path, tmp_path: Path) -> None:
+    expected = run(given, tmp_path / "expected", "all")
+    out = tmp_path / "out"
+    keys = ["--max_steps", "4", *real_runs.on_path(tmp_path / "storage")]
+    killed = apart("-c", KILLED, *words(given, out, *keys, "--activation_recompute", "none"))
+    assert killed.wait(LIMIT) == -signal.SIGKILL
+    assert plan_of(out)["keep"] == 2
+    assert here(given, out, *keys, "--activation_recompute", "1", "--resume_from_checkpoint", "true") == 0
+    assert plan_of(out)["keep"] == 1 and bits(out) == expected
+
+
+def test_a_run_that_is_gone_back_with_goes_on_with_another_value(given: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     expected = run(given, out, "all", "--save_steps", "2")
     assert here(given, out, "--max_steps", "4", "--save_steps", "2", "--activation_recompute", "none",

@@ -192,6 +192,27 @@ TEST(Rule, WhatIsFrozenHasAWeightAlone) {
   }
 }
 
+/// Arrays for people and files: codes, then a scale for each block, within the bytes of the chunk.
+TEST(Rule, WhatIsPackedHasCodesAndScales) {
+  for (const auto type : {ComputeType::bf16, ComputeType::fp32}) {
+    for (const auto form : {Form::nf4, Form::int8}) {
+      const UpdateRule rule{.type = type};
+      const Chunk chunk{
+          .elements = kChunkGranule, .learning = Learning::frozen, .form = form, .packing = packing_of(form, type)};
+      const auto arrays = weight_arrays(rule, chunk);
+      ASSERT_EQ(arrays.size(), 2U);
+      EXPECT_EQ(arrays[0].name, "weight");
+      EXPECT_EQ(arrays[0].bytes / arrays[0].item * arrays[0].covers, chunk.values());
+      EXPECT_EQ(arrays[1].name, "weight_scale");
+      EXPECT_EQ(arrays[1].first, arrays[0].bytes);
+      EXPECT_EQ(arrays[1].bytes / arrays[1].item * arrays[1].covers, chunk.values());
+      EXPECT_LE(arrays[1].first + arrays[1].bytes, weight_bytes(rule, chunk));
+      EXPECT_EQ(parse_packed_form(name_of(form)), form);
+    }
+  }
+  expect_error(ErrorCode::bad_input, {"fp4", "nf4, int8"}, [] { (void)parse_packed_form("fp4"); });
+}
+
 TEST(Rule, ASubspaceHasTheRestOfTheMatrixTheMomentsOfSAndItsProjectors) {
   const Subspace space{.rows = 256, .columns = 512, .rank = 128, .nonzeros = 4};
   const Chunk chunk{

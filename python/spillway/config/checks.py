@@ -238,6 +238,11 @@ def check_places(config: Config) -> None:
     if config.erase and not config.storage_device:
         raise InputError("erase: it is about the block devices of storage_device, but none is given")
     check_storage(config)
+    if config.memory_file and config.device.startswith("cuda"):
+        raise InputError(
+            f"memory_file: with device {config.device} weights and states come from memory that is registered with the "
+            "GPU, which the pages of a file cannot be; leave it out, or use --device cpu"
+        )
 
 
 def check_storage(config: Config) -> None:

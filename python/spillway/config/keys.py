@@ -17,6 +17,7 @@ from spillway.config.values import (
     FLAG,
     INTERVAL,
     MAPPING,
+    MEMORY_FILE,
     NODE,
     PATTERN,
     PLACEMENT,
@@ -383,6 +384,15 @@ GROUPS: dict[str, list[Key]] = {
             "NUMA node (of DRAM or CXL) to use and how much of it, `N=SIZE`; may be given several times, what the "
             "nodes update adds",
             "all, what is free",
+        ),
+        Key(
+            "memory_file",
+            MEMORY_FILE,
+            [],
+            "directory in which a file is mapped as memory, and how much of it, `DIR=SIZE`; may be given several "
+            "times. For memory behind a file system: DAX (persistent memory, CXL), tmpfs. What lies there is a tier "
+            "`file:N` of its own, and `dram_budget` does not count it",
+            "none",
         ),
         Key(
             "profile",

@@ -18,7 +18,7 @@ from spillway.base import installed
 from spillway.config.aliases import ALIASES, translate
 from spillway.config.foreign import FOREIGN
 from spillway.config.keys import GROUPS, KEYS, Key
-from spillway.config.values import NodeShare, StoragePath
+from spillway.config.values import FileShare, NodeShare, StoragePath
 from spillway.errors import InputError
 
 PATHS = ("output_dir", "model", "tokenizer", "chat_template_path", "dataset", "eval_dataset", "profile")
@@ -82,7 +82,7 @@ class Config:
 def as_yaml(value: Any) -> Any:
     if isinstance(value, list):
         return [as_yaml(item) for item in value]
-    return str(value) if isinstance(value, StoragePath | NodeShare) else value
+    return str(value) if isinstance(value, StoragePath | NodeShare | FileShare) else value
 
 
 class UniqueKeyLoader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]
@@ -186,6 +186,9 @@ def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
         values["output_dir"] = absolute(values["output_dir"], always=True)
     for name in ("storage", "storage_device"):
         values[name] = [replace(path, place=absolute(path.place, always=True)) for path in values[name]]
+    values["memory_file"] = [
+        replace(share, directory=absolute(share.directory, always=True)) for share in values["memory_file"]
+    ]
     values["report_to"] = reporters(values["report_to"])
     values["tokenizer"] = values["tokenizer"] or values["model"]
     if values["eval_packing"] is None:

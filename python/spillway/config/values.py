@@ -52,6 +52,17 @@ class NodeShare:
         return f"{self.node}={self.capacity}"
 
 
+@dataclass(frozen=True)
+class FileShare:
+    """A directory in which a file is mapped as memory, and how much of it may be used."""
+
+    directory: str
+    capacity: int  # bytes
+
+    def __str__(self) -> str:
+        return f"{self.directory}={self.capacity}"
+
+
 def parse_text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float) or str(value).strip() == "":
         raise ValueError
@@ -164,6 +175,15 @@ def parse_node(value: Any) -> NodeShare:
     return NodeShare(int(match[1]), parse_size(match[2].strip()))
 
 
+def parse_memory_file(value: Any) -> FileShare:
+    if isinstance(value, FileShare):
+        return value
+    directory, _, size = parse_text(value).rpartition("=")
+    if not directory.strip():
+        raise ValueError
+    return FileShare(directory.strip(), parse_size(size.strip()))
+
+
 def parse_placement(value: Any) -> str:
     text = parse_text(value).replace(" ", "")
     if text in ("auto", "dram", "path"):
@@ -268,6 +288,7 @@ DEVICE = Kind("DEVICE, and where wanted ,capacity=SIZE or ,endurance=SIZE", pars
 REPORTERS = Kind("none, all, or one of " + ", ".join(TRACKERS), parse_tracker, many=True)
 RECOMPUTE = Kind("auto, all, none, or a whole number of layers, 0 or more", parse_recompute)
 NODE = Kind("N=SIZE, such as 0=100GiB", parse_node, many=True)
+MEMORY_FILE = Kind("DIR=SIZE, such as /mnt/pmem=100GiB", parse_memory_file, many=True)
 PATTERN = Kind("a regular expression", parse_pattern, many=True)
 TEXTS = Kind("text", parse_text, many=True)
 PLACEMENT = Kind(

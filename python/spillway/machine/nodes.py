@@ -62,7 +62,7 @@ def rates_of(node: Mapping[str, Any]) -> dict[str, float]:
 
 def where(plan: Mapping[str, Any], engine: Any) -> dict[str, Any]:
     """What lies on which node and which chunks lie elsewhere, as the kernel says; {} when DRAM is one tier."""
-    return {} if "dram" in names(plan) else dict(json.loads(engine.where()))
+    return {} if names(plan) == ["dram"] else dict(json.loads(engine.where()))
 
 
 def names(plan: Mapping[str, Any]) -> list[str]:
@@ -74,8 +74,9 @@ def names(plan: Mapping[str, Any]) -> list[str]:
 def measured_peaks(plan: Mapping[str, Any], found: Mapping[str, Any], process: int) -> dict[str, int]:
     """Peak bytes of each tier of memory. `found`: as where(). What else the process has had is counted to the first."""
     first, *others = names(plan)
-    later = {name: int(found["nodes"][name]["there"]) for name in others}
-    return {first: process - sum(later.values())} | later
+    later = [found["nodes"][name] for name in others]
+    rest = process - sum(int(held["in_memory"]) for held in later)
+    return {first: rest} | {name: int(held["there"]) for name, held in zip(others, later, strict=True)}
 
 
 def memory_peak(plan: Mapping[str, Any]) -> int:

@@ -97,7 +97,8 @@ def more_memory(budget: int) -> Change:
         factor = budget / settings["dram_budget"]
         settings["dram_budget"] = budget
         for node in settings.get("nodes", []):
-            node["capacity"] = int(node["capacity"] * factor)
+            if node.get("kind", "numa") == "numa":
+                node["capacity"] = int(node["capacity"] * factor)
         return 1
 
     return change

@@ -13,7 +13,7 @@ from typing import Any
 from spillway.base import stages
 from spillway.base.calls import EngineType, translated
 from spillway.errors import DoesNotFit
-from spillway.machine import device, nodes
+from spillway.machine import device, memory_files, nodes
 from spillway.model import files
 from spillway.model.batch import WorkShape
 from spillway.model.describe import WorkSize, describe
@@ -23,7 +23,7 @@ from spillway.run import room
 from spillway.run.profiled import Profiled
 from spillway.run.protocol import Keeping
 from spillway.run.saved_settings import saved_notice, saved_settings
-from spillway.run.settings import engine_settings, subspace_checks, update_rule
+from spillway.run.settings import engine_settings, measured_in, subspace_checks, update_rule
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,21 @@ def engine_spec(profiled: Profiled, keeping: Keeping) -> EngineSpec:
         compute.gpu,
         settings["storage"],
     )
+    memory["nodes"], of_files = memory_files.tiers(
+        config.memory_file,
+        memory["nodes"],
+        update_rule(config),
+        settings["profile"],
+        measured_in(settings["dram_budget"], spec.trainable()),
+    )
     # Files that hold tensors in another form than the engine does are written twice.
     converted = spec.adapters is None and files.converts(meta_model, description, spec.begins_with, files.MAX_SHARD)
     settings |= memory | room.settings(config, keeping.saving, converted, files.carried_bytes(meta_model))
     settings["keeps_logits"] = meta_model.simple_head and not compute.place.on_gpu
     settings["saved_activations"] = saved_settings(profiled)
-    return EngineSpec(description, settings, (*notices, *rounded_tables(meta_model), *saved_notice(profiled)))
+    return EngineSpec(
+        description, settings, (*notices, *of_files, *rounded_tables(meta_model), *saved_notice(profiled))
+    )
 
 
 def planned_engine(spec: EngineSpec, profiled: Profiled, engine_type: EngineType) -> PlannedEngine:

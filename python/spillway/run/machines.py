@@ -74,6 +74,10 @@ def plan_elsewhere(config: Config, text: str, tell: Tell, graph: Path | None = N
 
     for notice in config.notices:
         tell(notice)
+    if config.memory_file:
+        raise InputError(
+            "memory_file: nobody knows how fast files are on the machine that the profile describes; leave it out"
+        )
     if config.paths:
         tell("storage: of the machine that the profile describes the profile's paths are planned with")
     with translated():

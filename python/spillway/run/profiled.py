@@ -13,7 +13,7 @@ from spillway.model import initialise
 from spillway.model.batch import WorkShape
 from spillway.model.dry_run import DryRun, profile_dry_run
 from spillway.model.spec import ModelSpec, Verified
-from spillway.run.settings import default_budget
+from spillway.run.settings import memory_budget
 
 # Two dry runs of one shape differ by so much at most, as seen (98 to 113 MiB): what the heap has free in between lies
 # elsewhere in every process. A plan that is only asked for counts it, so that the run that follows it fits.
@@ -43,7 +43,7 @@ def profiled(
     config, meta_model = spec.config, spec.meta_model
     dtype = config.compute_dtype
     with loss_kernels(engine_type, dtype, device.small(config, compute.place)) as kernels:
-        budget = config.dram_budget or default_budget()
+        budget = memory_budget(config)
         arguments = (meta_model, dtype, shape, spec.packing, verified.unneeded, kernels, compute.place)
         found = profile_dry_run(*arguments, only_plan, budget, config.activation_recompute != "all")
     logits = shape.logits * meta_model.vocabulary * meta_model.dtype.itemsize

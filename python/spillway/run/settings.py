@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spillway.errors import InputError
-from spillway.machine import device, process_memory
+from spillway.machine import device, memory_files, process_memory
 from spillway.machine.place import HOST, Place
 from spillway.machine.profile import profile
 from spillway.output import volumes
@@ -32,9 +32,8 @@ def engine_settings(
 ) -> dict[str, Any]:
     """What the engine plans with; see _engine.pyi. `learning`: parameters that do. `update_cores`: that compute leaves
     to updates. `place`: where layers compute."""
-    dram_budget = config.dram_budget or default_budget()
-    # What is measured in must not be the run's peak: less than its states take, or than its budget leaves for them.
-    spare = min(EXACT_BYTES * learning, max(0, dram_budget - process_memory.resident()) // 4)
+    dram_budget = memory_budget(config)
+    spare = measured_in(dram_budget, learning)
     found = profile(config.profile, [path.place for path in config.paths], update_rule(config), spare)
     return path_settings(config, keeping) | {
         "dram_budget": dram_budget,
@@ -50,6 +49,12 @@ def engine_settings(
         "overwrite": config.overwrite,
         "erase": config.erase,
     }
+
+
+def measured_in(dram_budget: int, learning: int) -> int:
+    """Bytes that rates of the machine are measured in: that must not be the run's peak, so less than its states take,
+    or than its budget leaves for them."""
+    return min(EXACT_BYTES * learning, max(0, dram_budget - process_memory.resident()) // 4)
 
 
 def reading_settings(config: Config, run: str) -> dict[str, Any]:
@@ -73,6 +78,12 @@ def path_settings(config: Config, keeping: Keeping) -> dict[str, Any]:
         "checkpoints": keeping.checkpoints,
         "keep": keeping.keep,
     }
+
+
+def memory_budget(config: Config) -> int:
+    """Bytes for the process, but for what it has in files. InputError, DoesNotFit where these cannot be had."""
+    taken = memory_files.taken(config.memory_file)
+    return config.dram_budget or default_budget() - taken
 
 
 def default_budget() -> int:

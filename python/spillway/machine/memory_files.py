@@ -1,0 +1,57 @@
+"""Files that are mapped as memory: what is asked of them, and how fast they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from spillway.base.calls import translated
+from spillway.machine.profile import MEASURE_SECONDS
+
+if TYPE_CHECKING:
+    from spillway.config.values import FileShare
+
+
+def tiers(
+    asked: Sequence[FileShare],
+    nodes: Sequence[Mapping[str, Any]],
+    rule: Mapping[str, str],
+    profile: Mapping[str, Any],
+    most_memory: int = 1 << 40,
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The tiers of host memory as the engine is told of them, and what a person should know of them. `nodes`: those
+    without files, as `nodes.node_settings` says; none: DRAM is one. `rule`: what an update is of; `profile`: says how
+    fast DRAM is; `most_memory`: bytes that files are measured in, at most."""
+    if not asked:
+        return [dict(node) for node in nodes], []
+    from spillway import _engine
+
+    dram: dict[str, Any] = {"kind": "dram", **dram_rates(profile)}
+    found = [dict(node) for node in nodes] or [dram]
+    with translated():
+        checked = _engine.check_memory_files([(share.directory, share.capacity) for share in asked])
+        for number, share in enumerate(asked):
+            size = (share.directory, share.capacity, most_memory)
+            rates = json.loads(_engine.measure_memory_file(*size, MEASURE_SECONDS, **rule))
+            place = {"id": number, "directory": share.directory, "capacity": share.capacity}
+            found.append({"kind": "file", **place, **rates})
+    return found, [notice for _, notice in checked if notice]
+
+
+def dram_rates(profile: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        "update": profile.get("update_elements_per_second_all_cores", 0.0),
+        "update_thread": profile.get("update_elements_per_second", 0.0),
+    }
+
+
+def taken(asked: Sequence[FileShare]) -> int:
+    """Bytes of this machine's DRAM that such files take: those of a tmpfs."""
+    if not asked:
+        return 0
+    from spillway import _engine
+
+    with translated():
+        checked = _engine.check_memory_files([(share.directory, share.capacity) for share in asked])
+    return sum(share.capacity for share, (in_dram, _) in zip(asked, checked, strict=True) if in_dram)
