@@ -44,7 +44,8 @@ help:
 	@echo "                  make mutations: rules, flushes and checks taken out one at a time, and the test that notices"
 	@echo "make numa         placed memory and tensors in a virtual machine with three nodes, and one with CXL cards"
 	@echo "make trl-versions TRL's scripts by each version of TRL and transformers between those that are supported, which are fetched"
-	@echo "make sweep        every model type of transformers, through the engine and in plain PyTorch: docs/reference/models.md"
+	@echo "make sweep        every model type of transformers, through the engine and in plain PyTorch, multimodal ones killed and"
+	@echo "                  resumed by the installed command, too: docs/reference/models.md"
 	@echo "make gpu-check    what needs an NVIDIA GPU, on the machine that has one; make gpu-bundle: what that machine may lack"
 	@echo "make gpu-bench    real shapes under several budgets of GPU memory"
 	@echo "make fuzz         each fuzzer for MINUTES=5, by clang"
@@ -196,8 +197,10 @@ numa: test-cpp
 trl-versions: install
 	$(BIN)/python -m pytest -m "" tests/python/test_trl_scripts.py
 
+# One that was stopped goes on with the types that build/sweep.jsonl does not have.
 sweep: install
-	$(BIN)/python scripts/sweep_models.py --jobs 2 --out docs/reference/models.md
+	$(BIN)/python scripts/sweep_models.py --jobs 2 --rows build/sweep.jsonl --out docs/reference/models.md
+	@rm build/sweep.jsonl
 
 sweep-check: install
 	$(BIN)/python scripts/sweep_models.py --jobs 2 --out build/models.md

@@ -26,6 +26,7 @@ from spillway.model.describe import decay_names
 from spillway.model.files import checkpoint_names
 from spillway.model.freeze import freeze
 from spillway.model.microbatch import IGNORED
+from spillway.model.model_code import call_model
 from spillway.model.on_meta import from_config
 from spillway.model.router_search import ARGUMENTS, FUNCTION
 from spillway.model.source import auto_class, is_multimodal
@@ -392,9 +393,9 @@ def plain_loss(model: PreTrainedModel, piece: Any, tokens: int) -> torch.Tensor:
     """A micro-batch's part of the mean over `tokens` labels; with the auxiliary loss of routers, the library's own."""
     if asks_for_routers(model):
         real = (torch.arange(piece.input_ids.shape[1]) < piece.lengths[:, None]).long()
-        words = {"input_ids": piece.input_ids, "attention_mask": real, "labels": piece.labels, "use_cache": False}
-        return model(**words, num_items_in_batch=tokens).loss
-    logits = model(input_ids=piece.input_ids, use_cache=False).logits[:, :-1].flatten(0, 1).float()
+        words = {"attention_mask": real, "labels": piece.labels, "num_items_in_batch": tokens}
+        return call_model(model, piece.input_ids, **words).loss
+    logits = call_model(model, piece.input_ids).logits[:, :-1].flatten(0, 1).float()
     return torch.nn.functional.cross_entropy(logits, piece.labels[:, 1:].flatten(), reduction="sum") / tokens
 
 

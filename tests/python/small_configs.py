@@ -33,35 +33,65 @@ OTHERS = SIZES | {
 }
 PARTIAL = {**ROPE, "partial_rotary_factor": 0.5, "mrope_section": [8, 12, 12]}
 
+COMPASS = {"rope_parameters": {"full_attention": None, "sliding_attention": ROPE}}
+INDEXER = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 16,
+           "indexer_compress_ratio": 4}  # fmt: skip
+DENSE_FIRST = ["dense"] + ["sparse"] * 31
+
 OVERRIDES: dict[str, dict[str, Any]] = {
-    "cohere_compass_text": {"rope_parameters": {"full_attention": None, "sliding_attention": ROPE}},
+    "chameleon": {"vocabulary_map": {"<image>": 3, "IMGIMGAZ": 4}, "vq_config": {"base_channels": 32}},
+    "cohere_compass": {"text_config": COMPASS},
+    "cohere_compass_text": COMPASS,
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}, "d_model": 32},
+    "deepseek_ocr2": {"text_config": {"mlp_layer_types": DENSE_FIRST, "num_experts_per_tok": 2}},
     "deepseek_v2": {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    "dots3_note": {"vision_config": {"mlp_layer_types": ["dense"] * 42}},
     "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 4, "n_shared_experts": 1},
-    "gemma4": {"vision_config": {"num_hidden_layers": 2}},  # none by default
+    "emu3": {"vocabulary_map": {"<image>": 3, "<|extra_200|>": 4}, "vq_config": {"base_channels": 32}},
+    "gemma4": {"text_config": {"num_kv_shared_layers": 10},
+               "vision_config": {"num_hidden_layers": 2}},  # none by default
     "gemma4_text": {"num_kv_shared_layers": 10},
     "gemma4_unified_text": {"num_kv_shared_layers": 10},
     **dict.fromkeys(("glm4v", "glm46v", "glmga"), {"text_config": {"rope_parameters": PARTIAL}}),
     "glm4v_moe": {"text_config": {"head_dim": 128, "rope_parameters": PARTIAL}},
+    "granite4_vision": {"downsample_rate": "1/4", "deepstack_layer_map": [[0, 0]], "spatial_target_layers": [0, 1]},
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8},
+    "hunyuan_vl": {"text_config": {"head_dim": 128, "rope_parameters": {**ROPE, "mrope_section": [16, 16, 16, 16]}}},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
     # Few, so that every step reaches some that have weights.
     "longcat_flash": {"n_routed_experts": 8, "num_local_experts": 8, "zero_expert_num": 2, "moe_topk": 4,
                       "num_experts_per_tok": 4},
+    "minimax_m3_vl": {"projector_hidden_size": 64},
     "ministral": {"head_dim": 8},
-    "nemotron": {"num_key_value_heads": 2},
-    "qwen4_exp_text": {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 16,
-                       "indexer_compress_ratio": 4},
     "molmo2": {"adapter_config": {"vision_feature_layer": [-1, -2]}},
+    "nemotron": {"num_key_value_heads": 2},
+    "nemotron_h_omni": {"projector_hidden_size": 64, "vision_hidden_size": 32},
+    "qwen4_exp": {"text_config": INDEXER},
+    "qwen4_exp_text": INDEXER,
     "reformer": {"is_decoder": True},
+    "step3p7": {"text_config": {"sliding_window": 512}},
+    "vibevoice_asr": {"acoustic_tokenizer_encoder_config": {"num_filters": 4},
+                      "semantic_tokenizer_encoder_config": {"num_filters": 4}},
     "xmod": {"default_language": "en_XX"},
 }  # fmt: skip
 
 
+def dots3_note(config: PreTrainedConfig) -> None:
+    config.vision_config.adapter_in_dim = config.audio_config.adapter_input_size = WIDTH
+    config.vision_config.adapter_out_dim = config.audio_config.adapter_out_dim = WIDTH
+    config.audio_config.num_key_value_heads = config.audio_config.num_attention_heads
+
+
+def nemo_speechlm(config: PreTrainedConfig) -> None:
+    config.word_timestamp_config.blank_token_id = config.word_timestamp_config.vocab_size - 1
+
+
 # What a type's own rule asks of sizes that are made small apart.
 TOGETHER: dict[str, Callable[[PreTrainedConfig], None]] = {
+    "dots3_note": dots3_note,
     "fun_asr_nano": lambda config: setattr(config.adaptor_config, "intermediate_size", WIDTH // 4),
+    "nemo_speechlm": nemo_speechlm,
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 from safetensors.torch import save_file
+from transformers import AutoConfig
 
 from hf_models import tiny_config, tiny_model
 from needs import package
@@ -52,6 +53,12 @@ def test_any_number_of_heads_is_proven(query: int, key: int) -> None:
     small = tiny_copy(config)
     assert (small.num_attention_heads == small.num_key_value_heads) == (query == key)
     verify_equivalence(config)
+
+
+@pytest.mark.parametrize(("kind", "more"), [("gemma4_text", {"num_kv_shared_layers": 10}), ("dots3_note_text", {})])
+def test_small_copies_keep_what_a_type_demands_of_its_layers(kind: str, more: dict[str, Any]) -> None:
+    """The last one attends to all tokens; heads of some are as wide as their parts."""
+    verify_equivalence(AutoConfig.for_model(kind, **more))
 
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"

@@ -13,7 +13,7 @@ import torch
 from spillway.model.layer_arguments import embedded_rows
 from spillway.model.meta_model import MetaModel
 from spillway.model.microbatch import MicroBatch
-from spillway.model.model_code import Left, call_model, in_form, refusal, replaced_forwards
+from spillway.model.model_code import Left, call_without_layers, in_form, refusal, replaced_forwards
 
 
 def head_input(meta_model: MetaModel, batch: MicroBatch, last: torch.Tensor) -> torch.Tensor:
@@ -39,8 +39,10 @@ def transformed_logits(meta_model: MetaModel, logits: torch.Tensor) -> torch.Ten
         replaced_forwards({meta_model.head: lambda *_, **__: logits}),
         meta_model.stand_ins(meta_model.tail, logits.device),
     ):
-        result = run_without_layers(meta_model, batch, None, logits.device)
-    return result.logits
+        made = run_without_layers(meta_model, batch, None, logits.device).logits
+    if made.shape[:2] != logits.shape[:2]:
+        raise refusal(meta_model.config.model_type, "it does not give logits of every token")
+    return made
 
 
 def run_without_layers(
@@ -74,6 +76,6 @@ def run_without_layers(
     forwards: dict[Any, Callable[..., Any]] = {layer: handed_on(place) for place, layer in enumerate(meta_model.layers)}
     with embedded_rows(meta_model, rows, batch), replaced_forwards(forwards), meta_model.stand_ins(device=device):
         try:
-            return call_model(meta_model.model, ids, batch.position_ids, **more)
+            return call_without_layers(meta_model.model, ids, batch.position_ids, **more)
         except Left:
             return None

@@ -21,7 +21,7 @@ from spillway.model.outline import outline
 from spillway.model.own import OwnConfig, OwnModel
 from spillway.model.router_search import find_routers
 from spillway.model.source import is_multimodal, text_config
-from spillway.model.text_tower import tower
+from spillway.model.text_tower import embedding_of, head_of, tower
 
 
 def build(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype, kept: torch.dtype | None = None) -> MetaModel:
@@ -30,7 +30,7 @@ def build(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype, kept: torch.
     kind = config.model_type
     types = {} if kept in (None, dtype) else types_of(on_meta(copy.deepcopy(config), kept or dtype))
     model = on_meta(config, dtype)
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    embedding, head = embedding_of(model), head_of(model)
     if not isinstance(embedding, nn.Embedding) or not isinstance(head, nn.Linear):
         raise refusal(kind, "it has no embedding table and linear head")
     if embedding.max_norm is not None or embedding.scale_grad_by_freq or embedding.sparse:

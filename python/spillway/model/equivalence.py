@@ -24,7 +24,7 @@ from spillway.model.layer_arguments import LayerArguments
 from spillway.model.library import kept_in_fp32
 from spillway.model.meta_model import MetaModel, pattern
 from spillway.model.microbatch import IGNORED, Work, arrange
-from spillway.model.model_code import refusal
+from spillway.model.model_code import call_model, refusal
 from spillway.model.on_meta import from_config, widen, without_carried
 from spillway.model.own import OwnConfig
 from spillway.model.plain_engine import PlainEngine
@@ -97,7 +97,7 @@ def verify_mixed_types(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype)
     ids = torch.arange(LENGTH)[None] % meta_model.vocabulary
     try:
         with one_thread():
-            model(input_ids=ids, use_cache=False).logits.float().sum().backward()
+            call_model(model, ids).logits.float().sum().backward()
     except RuntimeError as error:
         raise refusal(
             kind, f"the library's own code mixes fp32 and {name}: {first_line(error)}; compute_dtype: fp32 works"
@@ -206,7 +206,7 @@ def refuse_sight_of_later_tokens(model: PreTrainedModel, kind: str) -> None:
     other = ids.clone()
     other[0, -1] = 1
     with torch.no_grad():
-        one, two = (model(input_ids=each, use_cache=False).logits[0, :-1] for each in (ids, other))
+        one, two = (call_model(model, each).logits[0, :-1] for each in (ids, other))
     if not close(one, two):
         raise refusal(kind, "as configured, its tokens see later ones (is_decoder, for the types that have it)")
 
@@ -227,7 +227,7 @@ def plain_loss(model: PreTrainedModel, work: Work) -> float:
         labels = labels.view(batch.rows, batch.length)
         ids = batch.part(work.ids).view(batch.rows, batch.length)
         for part in own_rows(batch.position_ids, batch.length):
-            result = model(input_ids=ids[:, part], use_cache=False)
+            result = call_model(model, ids[:, part])
             logits = result.logits.flatten(0, 1).float()
             loss = torch.nn.functional.cross_entropy(logits, labels[:, part].flatten(), reduction="sum")
             loss = loss / work.units + auxiliary(model, result)

@@ -18,7 +18,7 @@ from torch import nn
 
 from spillway.model.meta_model import MetaModel, zeros
 from spillway.model.microbatch import MicroBatch
-from spillway.model.model_code import Left, call_model, refusal, replaced_forwards
+from spillway.model.model_code import Left, call_without_layers, refusal, replaced_forwards
 from spillway.model.nested import tensors_in
 
 
@@ -79,7 +79,7 @@ def record(meta_model: MetaModel, batch: MicroBatch, ids: torch.Tensor, rows: to
     forwards = {layer: recorder(place) for place, layer in enumerate(meta_model.layers)}
     with embedded_rows(meta_model, rows, batch) as embedded, replaced_forwards(forwards):
         try:
-            call_model(meta_model.model, ids.view(batch.rows, batch.length), batch.position_ids)
+            call_without_layers(meta_model.model, ids.view(batch.rows, batch.length), batch.position_ids)
         except Left:
             pass
     if len(calls) != len(meta_model.layers) or not embedded:

@@ -21,6 +21,7 @@ from torch import nn
 from spillway.errors import InputError
 from spillway.model.building import build
 from spillway.model.files import tensor_numbers
+from spillway.model.model_code import call_model
 from spillway.model.own import OwnConfig, OwnModel
 from spillway.model.source import first_line, is_multimodal
 from spillway.model.tensor_files import Stored
@@ -101,7 +102,7 @@ class Adapters:
         ids = torch.arange(LENGTH)[None] % small.get_input_embeddings().num_embeddings
         try:
             with one_thread():
-                small(input_ids=ids, use_cache=False).logits.sum().backward()
+                call_model(small, ids).logits.sum().backward()
         except Exception as error:  # a linear layer of its own kind, whose forward PEFT does not know
             raise InputError(
                 f"lora_target_modules: {config.model_type} cannot be computed with these adapters, by PEFT and its own "

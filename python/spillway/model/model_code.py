@@ -49,12 +49,30 @@ def says_router_logits(model: nn.Module) -> bool:
     return "output_router_logits" in inspect.signature(type(model).forward).parameters
 
 
-def call_model(model: nn.Module, ids: torch.Tensor, position_ids: torch.Tensor | None, **more: Any) -> Any:
+def call_model(model: nn.Module, ids: torch.Tensor, position_ids: torch.Tensor | None = None, **more: Any) -> Any:
+    """The model's own forward pass on text. `more`: further arguments. Some multimodal classes do not train unless they
+    are told which tokens are no text: these get zeros."""
     keywords: dict[str, Any] = {"input_ids": ids, **more}
-    if says_router_logits(model):  # without layers there are none
-        keywords.setdefault("output_router_logits", False)
     if accepts(model, "use_cache"):
         keywords["use_cache"] = False
     if position_ids is not None:
         keywords["position_ids"] = position_ids
-    return model(**keywords)
+    try:
+        return model(**keywords)
+    except ValueError as error:
+        if (name := token_types_asked(model, error)) is None or name in keywords:
+            raise
+    return model(**keywords, **{name: torch.zeros_like(ids)})
+
+
+def call_without_layers(model: nn.Module, ids: torch.Tensor, position_ids: torch.Tensor | None, **more: Any) -> Any:
+    """As call_model(), of a model whose layers do not run: no router has logits."""
+    if says_router_logits(model):
+        more.setdefault("output_router_logits", False)
+    return call_model(model, ids, position_ids, **more)
+
+
+def token_types_asked(model: nn.Module, error: ValueError) -> str | None:
+    """The argument for types of tokens that the model's forward misses by this error, if it is that."""
+    names = (name for name in inspect.signature(type(model).forward).parameters if name.endswith("token_type_ids"))
+    return next((name for name in names if f"`{name}`" in str(error)), None)

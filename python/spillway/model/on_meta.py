@@ -13,6 +13,7 @@ from spillway.model.library import kept_in_fp32
 from spillway.model.model_code import refusal
 from spillway.model.own import OwnConfig
 from spillway.model.source import auto_class, first_line, text_config
+from spillway.model.text_tower import embedding_of, head_of
 
 
 def on_meta(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> PreTrainedModel:
@@ -73,7 +74,7 @@ def without_carried(config: PreTrainedConfig, dtype: torch.dtype, carried: Colle
 
 def widen(model: PreTrainedModel, fp32: re.Pattern[str]) -> None:
     """Parameters of these names are of fp32, whatever the rest is; not tables, of which slices are computed with."""
-    tables = {id(table.weight) for table in (model.get_input_embeddings(), model.get_output_embeddings()) if table}
+    tables = {id(getattr(table, "weight", None)) for table in (embedding_of(model), head_of(model))}
     made: dict[int, nn.Parameter] = {}
     for owner, module in model.named_modules():
         for name, parameter in module._parameters.items():

@@ -7,6 +7,24 @@ from typing import Any
 from torch import nn
 
 
+def embedding_of(model: Any) -> nn.Module | None:
+    """What makes hidden states of text; None: the library does not say."""
+    try:
+        return model.get_input_embeddings()  # type: ignore[no-any-return]
+    except NotImplementedError:
+        return None
+
+
+def head_of(model: Any) -> nn.Module | None:
+    """What makes logits of the hidden state: the model's own, or that of a causal language model inside it."""
+    embedding = embedding_of(model)
+    for module in model.modules():
+        head = module.get_output_embeddings() if hasattr(module, "get_output_embeddings") else None
+        if head is not None and embedding_of(module) is embedding:
+            return head  # type: ignore[no-any-return]
+    return None
+
+
 def tower(model: Any) -> nn.Module:
     """Of a multimodal model the innermost module that holds the embedding of text and a list of layers."""
     return model.get_submodule(tower_name(model))  # type: ignore[no-any-return]

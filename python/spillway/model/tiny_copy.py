@@ -75,7 +75,7 @@ def sharing_layers(values: Values) -> Values:
     if not values.get("num_kv_shared_layers"):
         return {}
     before = values["layer_types"]
-    kinds = sorted(set(before))
+    kinds = sorted(set(before), key=lambda kind: (kind == before[-1], kind))  # some types demand which is the last
     order = [before.index(kind) for kind in kinds] * 2
     found: Values = {"num_hidden_layers": len(order), "num_kv_shared_layers": len(kinds)}
     for name, value in values.items():
@@ -90,6 +90,18 @@ def shared_blocks(values: Values) -> Values:
     """The block that layers share is there twice."""
     found: Values = {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2}
     return found | ({"hybrid_layer_ids": [1, 3]} if "hybrid_layer_ids" in values else {})
+
+
+def dots3_note(values: Values) -> Values:
+    """Keys for every head; a head of a sliding layer is as wide as its two parts."""
+    layers = {}
+    for place, changed in (values.get("per_layer_config") or {}).items():
+        whole = values | changed
+        layers[place] = changed | {
+            "num_key_value_heads": whole["num_attention_heads"],
+            "head_dim": whole["qk_nope_head_dim"] + whole["qk_rope_head_dim"],
+        }
+    return {"num_key_value_heads": values["num_attention_heads"], "per_layer_config": layers}
 
 
 def mamba2(values: Values) -> Values:
@@ -124,7 +136,7 @@ LAYERS: dict[str, Callable[[Values], Values]] = {
 }
 CONSISTENT: dict[str, Callable[[Values], Values]] = {
     "deepseek_v4": lambda values: {"compress_rates": dict.fromkeys(values["compress_rates"], 4)},
-    "dots3_note_text": lambda values: {"num_key_value_heads": values["num_attention_heads"]},
+    "dots3_note_text": dots3_note,
     "mamba2": mamba2,
     "falcon_h1": falcon_h1,
     "zamba": zamba,

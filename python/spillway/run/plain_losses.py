@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spillway.config import Config
 from spillway.model.batch import Batch
@@ -38,23 +38,24 @@ def next_token(model: PreTrainedModel, batch: Batch, step: list[Batch]) -> torch
     the loss is that of their logits."""
     from torch.nn.functional import cross_entropy
 
+    from spillway.model.model_code import call_model
     from spillway.model.source import is_multimodal
 
     labels = sum(int((batch.labels[:, 1:] != -100).sum()) for batch in step)
-    words: dict[str, Any] = {"input_ids": batch.input_ids, "position_ids": batch.position_ids}
     if is_multimodal(model.config):
-        logits = model(**words, use_cache=False).logits[:, :-1].flatten(0, 1).float()
+        logits = call_model(model, batch.input_ids, batch.position_ids).logits[:, :-1].flatten(0, 1).float()
         return cross_entropy(logits, batch.labels[:, 1:].flatten(), reduction="sum") / labels
-    words |= mask_for_routers(model, batch)
-    return model(**words, labels=batch.labels, num_items_in_batch=labels).loss  # type: ignore[no-any-return]
+    more = {"labels": batch.labels, "num_items_in_batch": labels, **mask_for_routers(model, batch)}
+    return call_model(model, batch.input_ids, batch.position_ids, **more).loss  # type: ignore[no-any-return]
 
 
 def preference(model: PreTrainedModel, batch: Batch, config: Config) -> torch.Tensor:
     """The mean over its pairs, and what routers add."""
+    from spillway.model.model_code import call_model
     from spillway.model.preference import LOSSES, Pairs
 
     assert batch.reference is not None
-    output = model(input_ids=batch.input_ids, use_cache=False, **mask_for_routers(model, batch))
+    output = call_model(model, batch.input_ids, **mask_for_routers(model, batch))
     tokens = (batch.labels[:, 1:] != -100).sum(1)
     pairs = Pairs(*(row_sums(output.logits, batch) - batch.reference).chunk(2), *tokens.chunk(2))
     loss = LOSSES[config.loss_type](pairs, config.beta, config.label_smoothing).mean()
@@ -73,8 +74,10 @@ def log_probabilities(model: PreTrainedModel, step: list[Batch]) -> list[list[fl
     """Of each micro-batch's rows."""
     import torch
 
+    from spillway.model.model_code import call_model
+
     with torch.no_grad():
-        return [row_sums(model(input_ids=each.input_ids, use_cache=False).logits, each).tolist() for each in step]
+        return [row_sums(call_model(model, each.input_ids).logits, each).tolist() for each in step]
 
 
 def row_sums(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
