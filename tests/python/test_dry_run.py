@@ -147,7 +147,7 @@ def test_pages_of_libraries_that_leave_meanwhile_hide_nothing(measured: dict[str
 
 def test_micro_batches_add_what_they_keep_and_no_temporaries(measured: dict[str, Any]) -> None:
     assert measured["many"]["work"] < measured["one"]["work"] + 16 * MEGABYTE
-    assert measured["packed"]["work"] > 63 * 2 * 32 * 32  # a mask for every packed micro-batch
+    assert measured["packed"]["work"] < measured["one"]["work"] + 16 * MEGABYTE
 
 
 @pytest.mark.parametrize("method", ["kernel", "sampled"])

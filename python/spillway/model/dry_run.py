@@ -32,6 +32,7 @@ from spillway.model.meta_model import MetaModel
 from spillway.model.microbatch import Work, arrange
 from spillway.model.own import OwnConfig
 from spillway.model.plain_engine import PlainEngine
+from spillway.model.row_attention import DenseMasks, grows_linearly
 from spillway.model.saved_profile import SavedProfile
 from spillway.model.source import text_config
 from spillway.model.stream import Stream
@@ -140,6 +141,7 @@ class Measurement:
         fill(self._engine)
         self._engine.keep_weights()
         self._stream = Stream(small, self._engine, 0, unneeded, place=place)
+        self._dense_masks = DenseMasks.made  # until now
 
     def run(self, before: int, half: bool) -> DryRun:
         """`before`: bytes of the process when there was no dry run."""
@@ -173,8 +175,7 @@ class Measurement:
         first = self._taken(rows, length) or warm_up
         warm = self._taken(rows, length, cold=False) or first
         found = quick_dry_run.measured(first, rest, self._taken)
-        config = getattr(self._small.model, "config", None)
-        linear = getattr(text_config(config), "_attn_implementation", None) == "sdpa"
+        linear = self._linear()
         work_bytes = quick_dry_run.bytes_of(found, largest, linear)
         if shape.eval_batch * shape.eval_length > largest:
             work_bytes = max(work_bytes, self._evaluated_briefly())
@@ -214,6 +215,10 @@ class Measurement:
         if found.token_bytes:
             seconds |= {kind: visit_seconds(self._engine, kind, self._shape) for kind in saved_profile.KINDS}
         return found
+
+    def _linear(self) -> bool:
+        """Whether what attention takes grows with the tokens of a row, by what was seen so far."""
+        return grows_linearly(self._small.model, self._packing) and DenseMasks.made == self._dense_masks
 
     def _taken(self, rows: int, length: int, cold: bool = True) -> quick_dry_run.Taken | None:
         """One step of so many tokens; None: it has no room."""
@@ -300,7 +305,8 @@ class Measurement:
         times = shape.length / seen.length
         kept = shape.batch * shape.length * BYTES_PER_TOKEN
         if self._packing:
-            kept += int(masks(self._small, self._sample(1, seen.length), self._place) * times**2) * shape.batch
+            longer = times if self._linear() else times**2
+            kept += int(masks(self._small, self._sample(1, seen.length), self._place) * longer) * shape.batch
         work_bytes = seen.bytes + (shape.micro_batches - 1) * kept
         slower = times**2 * shape.batch / seen.rows
         seconds = {kind: value * slower for kind, value in self._seconds.items()}
@@ -430,7 +436,8 @@ def runs_after(warm_up: float) -> int:
 
 
 def masks(meta_model: MetaModel, work: Work, place: Place = HOST) -> int:
-    """Bytes of what the layers are given besides the hidden state: kept for every packed micro-batch of a step."""
+    """Bytes of what the layers are given besides the hidden state, rotary tables and masks that have bytes among it:
+    kept for every packed micro-batch of a step."""
     if not meta_model.simple_entry:
         return 0
     return argument_bytes(

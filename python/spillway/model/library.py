@@ -6,8 +6,10 @@ differ in kind (`scripts/sweep_models.py` with the release installed); another o
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -114,3 +116,57 @@ def kept_in_fp32(model: PreTrainedModel, dtype: torch.dtype) -> re.Pattern[str]:
         wanted |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
     parts = "|".join(re.escape(name).replace(r"\*", r"[^.]*") for name in sorted(wanted))
     return re.compile(rf"(?:^|\.)(?:{parts})(?:\.|$)" if wanted else r"(?!)")
+
+
+# ---- what a mask of attention says
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Which tokens a token sees: of those up to itself, those that all of these let it see."""
+
+    window: int | None = None  # the last so many, itself among them; None: all of them
+    chunk: int | None = None  # those of its own chunk of so many positions
+    rows: torch.Tensor | None = None  # [sequences, tokens]: those with its own number; a row's tokens lie together
+    positions: torch.Tensor | None = None  # [sequences, tokens]: by which chunks are counted; None: 0, 1, ...
+
+
+def reach(mask_function: Any) -> Reach | None:
+    """What one of the library's functions of masks says. None: it is composed of others than these."""
+    found: dict[str, Any] = {}
+    if not read_mask(mask_function, found) or not found.pop("causal", False):
+        return None
+    if "positions" in found and "rows" not in found:  # then positions may jump within a row
+        return None
+    return Reach(**found)
+
+
+def read_mask(function: Any, found: dict[str, Any]) -> bool:
+    """Adds to `found` what a function of masks says; False: it is not known, or says something twice."""
+    if getattr(function, "__module__", None) != "transformers.masking_utils":
+        return False
+    held = inspect.getclosurevars(function).nonlocals
+    said: dict[str, Any] = {}
+    inner: Iterable[Any] = ()
+    try:
+        match function.__qualname__.partition(".")[0]:
+            case "causal_mask_function":
+                said = {"causal": True}
+            case "sliding_window_overlay":
+                said = {"window": held["sliding_window"]}
+            case "chunked_overlay" if not held["left_padding"].any():
+                said = {"chunk": held["chunk_size"]}
+            case "packed_sequence_mask_function":
+                said = {"rows": held["packed_sequence_mask"]}
+            case "remap_positions_for_packed_sequence":
+                said, inner = {"positions": held["position_ids"]}, [held["mask_function"]]
+            case "and_masks":
+                inner = held["mask_functions"]
+            case _:
+                return False
+    except KeyError:  # another release calls it otherwise
+        return False
+    if said.keys() & found.keys():
+        return False
+    found |= said
+    return all(read_mask(each, found) for each in inner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Collection
 
@@ -12,6 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from spillway.model.library import kept_in_fp32
 from spillway.model.model_code import refusal
 from spillway.model.own import OwnConfig
+from spillway.model.row_attention import attend_by_row
 from spillway.model.source import auto_class, first_line, text_config
 from spillway.model.text_tower import embedding_of, head_of
 
@@ -23,9 +25,10 @@ def on_meta(config: PreTrainedConfig | OwnConfig, dtype: torch.dtype) -> PreTrai
     text_config(config).use_cache = False
     try:
         with torch.device("meta"):
-            model = from_config(config, dtype)
+            model = from_config(copy.deepcopy(config), dtype)
     except Exception as error:  # whatever a model's constructor finds wrong with its configuration
         raise refusal(config.model_type, f"it cannot be built: {first_line(error)}") from error
+    attend_by_row(model)
     model.tie_weights()
     fp32 = kept_in_fp32(model, dtype)
     widen(model, fp32)
